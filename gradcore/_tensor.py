@@ -1,0 +1,490 @@
+"""The tensor that people hold. It says what it is; what it does is in ops, functional and the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gradcore import _indexing, functional
+from gradcore._format import format_tensor
+from gradcore.devices.device import Device, Storage, get_device
+from gradcore.engine import modes
+from gradcore.engine.dispatch import install_tensor, retag
+from gradcore.engine.node import Leaf, Node, Value
+from gradcore.errors import DeviceError, SpecError
+from gradcore.ops import creation, elementwise, movement
+from gradcore.spec import TensorSpec, is_floating
+
+if TYPE_CHECKING:
+    from gradcore.engine.node import Edge
+
+
+class Size(tuple[int, ...]):
+    """A shape, with :meth:`numel`."""
+
+    def numel(self) -> int:
+        return int(np.prod(self, dtype=np.int64))
+
+    def __repr__(self) -> str:
+        return f"gradcore.Size({list(self)})"
+
+
+class Tensor(Value):
+    """An array of one dtype on one device, and where it came from.
+
+    Make one with :func:`gradcore.tensor`, :func:`gradcore.zeros` and the like; the constructor is the engine's.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, storage: Storage, spec: TensorSpec, array: Any, edge: Edge | None) -> None:
+        self.storage = storage
+        self.spec = spec
+        self.array = array
+        self.edge = edge
+        self.base = None
+
+    # -- what it is ----------------------------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> Size:
+        return Size(self.spec.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.spec.dtype
+
+    @property
+    def device(self) -> Device:
+        return self.storage.device
+
+    @property
+    def ndim(self) -> int:
+        return self.spec.ndim
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements."""
+        return self.spec.nbytes
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return self.spec.dtype.itemsize
+
+    def size(self, dim: int | None = None) -> Any:
+        return self.shape if dim is None else self.spec.shape[functional.dim_of(dim, self)]
+
+    def numel(self) -> int:
+        return self.spec.numel
+
+    def dim(self) -> int:
+        return self.spec.ndim
+
+    def stride(self, dim: int | None = None) -> Any:
+        """Steps in elements, as PyTorch counts them."""
+        return self.spec.strides if dim is None else self.spec.strides[functional.dim_of(dim, self)]
+
+    def storage_offset(self) -> int:
+        return self.spec.offset
+
+    def is_contiguous(self) -> bool:
+        return self.spec.contiguous
+
+    def is_floating_point(self) -> bool:
+        return is_floating(self.spec.dtype)
+
+    def element_size(self) -> int:
+        return self.spec.dtype.itemsize
+
+    def data_ptr(self) -> int:
+        """Address of the first element."""
+        return self.storage.block.address + self.spec.offset * self.spec.dtype.itemsize
+
+    @property
+    def is_cuda(self) -> bool:
+        return self.storage.device.type == "cuda"
+
+    @property
+    def _version(self) -> int:
+        return self.storage.version
+
+    @property
+    def _base(self) -> Any:
+        return self.base
+
+    def __len__(self) -> int:
+        if not self.spec.ndim:
+            raise TypeError("len() of a 0-d tensor")
+        return self.spec.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if not self.spec.ndim:
+            raise TypeError("iteration over a 0-d tensor")
+        return (self[i] for i in range(self.spec.shape[0]))
+
+    def __repr__(self) -> str:
+        return format_tensor(self)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("a tensor is not pickled: save a state_dict with gradcore.save, or send tensor.numpy()")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        if self.edge is not None and type(self.edge[0]) is Node:
+            raise RuntimeError("Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol "
+                               "at the moment")
+        with modes.no_grad():
+            copy = movement.clone(self)
+        copy.requires_grad = self.requires_grad
+        memo[id(self)] = copy
+        return copy
+
+    # -- gradients -----------------------------------------------------------------------------------------------------
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.edge is not None
+
+    @requires_grad.setter
+    def requires_grad(self, wanted: bool) -> None:
+        if wanted == self.requires_grad:
+            return
+        if wanted:
+            if not is_floating(self.spec.dtype):
+                raise RuntimeError(f"only Tensors of floating point dtype can require gradients, but this one is "
+                                   f"{self.spec.dtype.name}")
+            self.edge = (Leaf(self), 0)
+        elif not self.is_leaf:
+            raise RuntimeError("you can only change requires_grad flags of leaf variables. If you want to use a computed "
+                               "variable in a subgraph that doesn't require differentiation use var_no_grad = "
+                               "var.detach().")
+        else:
+            self.edge = None
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        self.requires_grad = requires_grad
+        return self
+
+    @property
+    def is_leaf(self) -> bool:
+        return self.edge is None or type(self.edge[0]) is Leaf
+
+    @property
+    def grad_fn(self) -> Node | None:
+        return None if self.is_leaf else self.edge[0]  # type: ignore[index]
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The accumulated gradient of a leaf, None before the first backward."""
+        edge = self.edge
+        return edge[0].grad if edge is not None and type(edge[0]) is Leaf else None
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if self.edge is None or type(self.edge[0]) is not Leaf:
+            if value is None:
+                return
+            raise RuntimeError("the gradient of a tensor can be set only on a leaf that requires grad")
+        if value is not None:
+            if not isinstance(value, Tensor):
+                raise TypeError(f"assigned grad must be a Tensor or None, but got {type(value).__name__}")
+            if value.spec.shape != self.spec.shape or value.spec.dtype != self.spec.dtype:
+                raise SpecError(f"assigned grad has data of a different size or type: {value.spec} for {self.spec}")
+            if value.device is not self.device:
+                raise DeviceError(f"assigned grad is on {value.device} and the tensor on {self.device}")
+            retag(value, role="gradient")
+        self.edge[0].grad = value
+
+    def backward(self, gradient: Tensor | None = None, retain_graph: bool | None = None,
+                 create_graph: bool = False) -> None:
+        """Add the gradients of this tensor to the leaves it came from.
+
+        Each node's residuals go back to the pool as soon as the node has run, unless ``retain_graph``. Raises
+        RuntimeError for a tensor without a graph, for one that is no scalar without ``gradient``, and for a second run
+        through a graph whose residuals have gone back.
+        """
+        from gradcore.autograd import backward
+
+        backward(self, gradient, retain_graph, create_graph)
+
+    def detach(self) -> Tensor:
+        """The same bytes without the graph."""
+        value = Tensor(self.storage, self.spec, self.array, None)
+        value.base = self.base
+        return value
+
+    def detach_(self) -> Tensor:
+        self.edge = None
+        return self
+
+    @property
+    def data(self) -> Tensor:
+        return self.detach()
+
+    @data.setter
+    def data(self, value: Tensor) -> None:
+        if not isinstance(value, Tensor):
+            raise TypeError(f"data must be a Tensor, but got {type(value).__name__}")
+        if value.spec.dtype != self.spec.dtype and self.requires_grad and not is_floating(value.spec.dtype):
+            raise SpecError(f"data of {self.spec.dtype.name} that requires grad cannot become {value.spec.dtype.name}")
+        self.storage, self.spec, self.array = value.storage, value.spec, value.array
+        if self.edge is not None and type(self.edge[0]) is Leaf:
+            self.edge[0].spec, self.edge[0].device = value.spec, value.device
+
+    # -- to the host and back ------------------------------------------------------------------------------------------
+
+    def item(self) -> Any:
+        """The one value, as a Python number."""
+        if self.spec.numel != 1:
+            raise SpecError(f"a Tensor with {self.spec.numel} elements cannot be converted to Scalar")
+        return self.storage.device.read(self.storage, self.spec).item()
+
+    def tolist(self) -> Any:
+        return self.storage.device.read(self.storage, self.spec).tolist()
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """The values as a NumPy array: on the CPU it shares memory with the tensor and keeps it alive."""
+        if self.requires_grad:
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
+        if self.storage.device.type != "cpu":
+            raise TypeError(f"can't convert {self.storage.device} device type tensor to numpy. Use Tensor.cpu() to copy "
+                            "the tensor to host memory first.")
+        return np.asarray(_Exported(self))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        array = self.numpy()
+        return array if dtype is None and not copy else np.array(array, dtype=dtype)
+
+    def to(self, *args: Any, device: Any = None, dtype: Any = None) -> Tensor:
+        """On another device, as another dtype, or both; the tensor itself where nothing changes."""
+        for a in args:
+            if isinstance(a, Tensor):
+                device, dtype = a.device, a.dtype
+            elif isinstance(a, (Device, str)) and not _is_dtype(a):
+                device = a
+            else:
+                dtype = a
+        result = self if dtype is None or np.dtype(dtype) == self.spec.dtype else movement.cast(
+            self, dtype=np.dtype(dtype))
+        if device is not None and get_device(device) is not result.storage.device:
+            result = functional.transfer(result, get_device(device))
+        return result
+
+    def cpu(self) -> Tensor:
+        return self.to("cpu")
+
+    def cuda(self, device: int | str | None = None) -> Tensor:
+        return self.to("cuda" if device is None else device if isinstance(device, str) else f"cuda:{device}")
+
+    def float(self) -> Tensor:
+        return self.to(np.float32)
+
+    def double(self) -> Tensor:
+        return self.to(np.float64)
+
+    def half(self) -> Tensor:
+        return self.to(np.float16)
+
+    def long(self) -> Tensor:
+        return self.to(np.int64)
+
+    def int(self) -> Tensor:
+        return self.to(np.int32)
+
+    def bool(self) -> Tensor:
+        return self.to(np.bool_)
+
+    def __float__(self) -> Any:
+        return float(self.item())
+
+    def __int__(self) -> Any:
+        return int(self.item())
+
+    def __index__(self) -> Any:
+        if is_floating(self.spec.dtype):
+            raise TypeError("only integer tensors of a single element can be converted to an index")
+        return int(self.item())
+
+    def __bool__(self) -> Any:
+        if self.spec.numel != 1:
+            raise RuntimeError(f"Boolean value of Tensor with {self.spec.numel} values is ambiguous")
+        return bool(self.item())
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if not self.spec.ndim and spec else str(self) if not spec else NotImplemented
+
+    # -- operators -----------------------------------------------------------------------------------------------------
+
+    def __add__(self, other: Any) -> Tensor:
+        return elementwise.add(self, other)
+
+    def __sub__(self, other: Any) -> Tensor:
+        return elementwise.sub(self, other)
+
+    def __mul__(self, other: Any) -> Tensor:
+        return elementwise.mul(self, other)
+
+    def __truediv__(self, other: Any) -> Tensor:
+        return elementwise.div(self, other)
+
+    def __radd__(self, other: Any) -> Tensor:
+        return elementwise.add(other, self)
+
+    def __rsub__(self, other: Any) -> Tensor:
+        return elementwise.sub(other, self)
+
+    def __rmul__(self, other: Any) -> Tensor:
+        return elementwise.mul(other, self)
+
+    def __rtruediv__(self, other: Any) -> Tensor:
+        return elementwise.div(other, self)
+
+    def __pow__(self, other: Any) -> Tensor:
+        return elementwise.pow(self, other)
+
+    def __rpow__(self, other: Any) -> Tensor:
+        return elementwise.pow(other, self)
+
+    def __floordiv__(self, other: Any) -> Tensor:
+        return elementwise.floor_divide(self, other)
+
+    def __mod__(self, other: Any) -> Tensor:
+        return elementwise.remainder(self, other)
+
+    def __matmul__(self, other: Any) -> Tensor:
+        return functional.matmul(self, other)
+
+    def __neg__(self) -> Tensor:
+        return elementwise.neg(self)
+
+    def __pos__(self) -> Tensor:
+        return self
+
+    def __abs__(self) -> Tensor:
+        return elementwise.abs(self)
+
+    def __invert__(self) -> Tensor:
+        return functional.invert(self)
+
+    def __eq__(self, other: object) -> Any:
+        return elementwise.eq(self, other)
+
+    def __ne__(self, other: object) -> Any:
+        return elementwise.ne(self, other)
+
+    def __lt__(self, other: Any) -> Tensor:
+        return elementwise.lt(self, other)
+
+    def __le__(self, other: Any) -> Tensor:
+        return elementwise.le(self, other)
+
+    def __gt__(self, other: Any) -> Tensor:
+        return elementwise.gt(self, other)
+
+    def __ge__(self, other: Any) -> Tensor:
+        return elementwise.ge(self, other)
+
+    def __and__(self, other: Any) -> Tensor:
+        return functional.logical(elementwise.logical_and, self, other)
+
+    def __or__(self, other: Any) -> Tensor:
+        return functional.logical(elementwise.logical_or, self, other)
+
+    def __xor__(self, other: Any) -> Tensor:
+        return functional.logical(elementwise.logical_xor, self, other)
+
+    def __iadd__(self, other: Any) -> Tensor:
+        return elementwise.add_(self, other)
+
+    def __isub__(self, other: Any) -> Tensor:
+        return elementwise.sub_(self, other)
+
+    def __imul__(self, other: Any) -> Tensor:
+        return elementwise.mul_(self, other)
+
+    def __itruediv__(self, other: Any) -> Tensor:
+        return elementwise.div_(self, other)
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return _indexing.read(self, index)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        _indexing.write(self, index, value)
+
+    @property
+    def T(self) -> Tensor:
+        return movement.permute(self, dims=tuple(range(self.spec.ndim))[::-1])
+
+    @property
+    def mT(self) -> Tensor:
+        return functional.transpose(self, -2, -1)
+
+    def copy_(self, source: Any) -> Tensor:
+        if not isinstance(source, Tensor):
+            return creation.fill_(self, source)
+        if source.device is not self.device:
+            source = functional.transfer(source, self.device)
+        return movement.copy_(self, source)
+
+    def fill_(self, value: Any) -> Tensor:
+        return creation.fill_(self, value)
+
+    def zero_(self) -> Tensor:
+        return creation.fill_(self, 0)
+
+    def new_zeros(self, *shape: Any) -> Tensor:
+        return functional.zeros(*shape, dtype=self.dtype, device=self.device)
+
+    def type_as(self, other: Tensor) -> Tensor:
+        return self.to(other.dtype)
+
+    def add_(self, other: Any, *, alpha: Any = 1) -> Tensor:
+        return elementwise.add_(self, other if alpha == 1 else other * alpha)
+
+    def sub_(self, other: Any, *, alpha: Any = 1) -> Tensor:
+        return elementwise.sub_(self, other if alpha == 1 else other * alpha)
+
+    def mul_(self, other: Any) -> Tensor:
+        return elementwise.mul_(self, other)
+
+    def div_(self, other: Any) -> Tensor:
+        return elementwise.div_(self, other)
+
+
+class _Exported:
+    """The array interface of a tensor on the CPU: the array that NumPy makes of it refers back here, so the storage
+    lives as long as the array does."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+        spec = tensor.spec
+        step = spec.dtype.itemsize
+        self.__array_interface__ = {
+            "version": 3, "shape": spec.shape, "typestr": spec.dtype.str, "data": (tensor.data_ptr(), False),
+            "strides": tuple(s * step for s in spec.strides)}
+
+
+def _is_dtype(name: Any) -> bool:
+    if not isinstance(name, str):
+        return False
+    try:
+        np.dtype(name)
+    except TypeError:
+        return False
+    return True
+
+
+def _attach_methods(names: Sequence[str]) -> None:
+    """Functions whose first argument is the tensor are its methods too."""
+    for name in names:
+        if name not in Tensor.__dict__:
+            setattr(Tensor, name, getattr(functional, name))
+
+
+_attach_methods(functional.METHODS)
+install_tensor(Tensor)

@@ -1,0 +1,73 @@
+"""Gradients: the engine's public functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gradcore.autograd.gradcheck import gradcheck
+from gradcore.engine.backward import run_backward
+from gradcore.engine.modes import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
+from gradcore.engine.node import Node, Value
+from gradcore.functional import zeros_like
+
+Tensors = Any
+
+__all__ = ["Node", "backward", "enable_grad", "grad", "gradcheck", "inference_mode", "is_grad_enabled", "no_grad",
+           "set_grad_enabled"]
+
+
+def backward(tensors: Tensors, grad_tensors: Tensors = None, retain_graph: bool | None = None,
+             create_graph: bool = False) -> None:
+    """Add the gradients of ``tensors`` to the leaves they came from.
+
+    ``grad_tensors`` are the cotangents, one a tensor; None stands for 1 and is for scalars. Raises RuntimeError for a
+    tensor without a graph, a missing cotangent, or a graph whose residuals have gone back.
+    """
+    roots, gradients = _roots(tensors, grad_tensors)
+    run_backward(roots, gradients, retain_graph=create_graph if retain_graph is None else retain_graph,
+                 create_graph=create_graph)
+
+
+def grad(outputs: Tensors, inputs: Tensors, grad_outputs: Tensors = None, retain_graph: bool | None = None,
+         create_graph: bool = False, allow_unused: bool = False, materialize_grads: bool = False) -> tuple[Any, ...]:
+    """The gradients of ``outputs`` with respect to ``inputs``, returned and not accumulated.
+
+    Raises RuntimeError for an input that the outputs do not depend on, unless ``allow_unused`` (None for it) or
+    ``materialize_grads`` (zeros for it).
+    """
+    roots, gradients = _roots(outputs, grad_outputs)
+    wanted = _list(inputs)
+    for k, x in enumerate(wanted):
+        if x.edge is None:
+            raise RuntimeError(f"One of the differentiated Tensors does not require grad: inputs[{k}] of shape "
+                               f"{list(x.spec.shape)}")
+    captures: dict[tuple[int, int], list[Any]] = {(id(x.edge[0]), x.edge[1]): [None] for x in wanted}
+    run_backward(roots, gradients, retain_graph=create_graph if retain_graph is None else retain_graph,
+                 create_graph=create_graph, captures=captures)
+    results = []
+    for k, x in enumerate(wanted):
+        g = captures[id(x.edge[0]), x.edge[1]][0]
+        if g is None and materialize_grads:
+            g = zeros_like(x)
+        elif g is None and not allow_unused:
+            raise RuntimeError("One of the differentiated Tensors appears to not have been used in the graph. Set "
+                               f"allow_unused=True if this is the desired behavior: inputs[{k}] of shape "
+                               f"{list(x.spec.shape)}")
+        results.append(g)
+    return tuple(results)
+
+
+def _list(tensors: Tensors) -> list[Any]:
+    return list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]
+
+
+def _roots(tensors: Tensors, cotangents: Tensors) -> tuple[list[Any], Sequence[Any]]:
+    roots = _list(tensors)
+    gradients = [None] * len(roots) if cotangents is None else _list(cotangents)
+    if len(roots) != len(gradients):
+        raise RuntimeError(f"got {len(roots)} tensors and {len(gradients)} gradients")
+    for x in (*roots, *(g for g in gradients if g is not None)):
+        if not isinstance(x, Value):
+            raise TypeError(f"backward: expected tensors, but got {type(x).__name__}")
+    return roots, gradients

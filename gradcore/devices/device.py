@@ -1,0 +1,169 @@
+"""A device is memory, a stream and a table of kernels. Storages are the bytes of tensors on it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+from gradcore.errors import DeviceError
+from gradcore.events import LAUNCH, READ, UPLOAD
+from gradcore.memory.ledger import Ledger
+from gradcore.memory.resource import Block, Stream
+from gradcore.memory.stack import Stack
+from gradcore.spec import TensorSpec
+
+
+class Storage:
+    """Bytes of one tensor and its views. The last reference to go gives the block back to the pool.
+
+    ``version`` counts writes, so that a residual that was written to since it was kept is noticed; ``written_by`` is
+    the tag of the last write.
+    """
+
+    __slots__ = ("device", "block", "serial", "version", "written_by", "viewed", "_deallocate", "__weakref__")
+
+    def __init__(self, device: Device, block: Block) -> None:
+        self.device = device
+        self.block = block
+        self.serial = block.serial
+        self.version = 0
+        self.written_by = 0
+        #: Has a view been taken?
+        self.viewed = False
+        self._deallocate = device.deallocate
+
+    def __del__(self) -> None:
+        self._deallocate(self.block, self.serial)
+
+    @property
+    def nbytes(self) -> int:
+        """Requested bytes."""
+        return self.block.requested
+
+
+class Device:
+    """One place where tensors live. Subclasses say how arrays are made over blocks and how bytes cross to the host."""
+
+    #: ``cpu``, ``cuda`` or ``meta``.
+    type = ""
+
+    def __init__(self, name: str, stack: Stack, stream: Stream, kernels: dict[str, Callable[..., Any]]) -> None:
+        self.name = name
+        self.stack = stack
+        self.ledger: Ledger = stack.ledger
+        self.stream = stream
+        self.kernels = kernels
+        self.deallocate = self.ledger.deallocate
+        #: What dispatch remembers about ops on this device.
+        self.calls: dict[Any, Any] = {}
+
+    def allocate(self, nbytes: int, tag: int, node: int = 0) -> Storage:
+        """A fresh storage of ``nbytes`` bytes. Raises :class:`~gradcore.errors.OutOfMemory`."""
+        return Storage(self, self.ledger.allocate(nbytes, self.stream, tag, node))
+
+    def array(self, block: Block, spec: TensorSpec) -> Any:
+        """The array object over ``block``'s bytes as ``spec`` shows them; made once a block and spec."""
+        arrays = block.arrays
+        found = arrays.get(spec)
+        if found is None:
+            if len(arrays) >= 16:
+                arrays.clear()
+            found = arrays[spec] = self.make_array(block, spec)
+        return found
+
+    def launch(self, invocation: int, kernel: Callable[..., Any], arrays: list[Any], tag: int, node: int,
+               inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
+        """Run a kernel on arrays: inputs, then outputs, then workspace."""
+        log = self.ledger.log
+        if log is not None:
+            log.append((LAUNCH, invocation, tag, node, inputs, outputs, perf_counter_ns()))
+        kernel(*arrays)
+
+    def kernel(self, name: str) -> Callable[..., Any]:
+        try:
+            return self.kernels[name]
+        except KeyError:
+            raise NotImplementedError(f"op {name!r} has no kernel on device {self.name!r}") from None
+
+    def upload(self, storage: Storage, spec: TensorSpec, values: np.ndarray[Any, Any]) -> None:
+        """Copy host values into a storage."""
+        if self.ledger.log is not None:
+            self.ledger.log.append((UPLOAD, storage.serial, spec.nbytes))
+        self.copy_in(self.array(storage.block, spec), values)
+
+    def read(self, storage: Storage, spec: TensorSpec) -> np.ndarray[Any, Any]:
+        """A fresh host copy of a storage's values. Raises :class:`DataDependentShape` on meta."""
+        if self.ledger.log is not None:
+            self.ledger.log.append((READ, storage.serial, spec.nbytes))
+        return self.copy_out(self.array(storage.block, spec))
+
+    # -- what a kind of device supplies --------------------------------------------------------------------------------
+
+    def make_array(self, block: Block, spec: TensorSpec) -> Any:
+        raise NotImplementedError
+
+    def copy_in(self, array: Any, values: np.ndarray[Any, Any]) -> None:
+        raise NotImplementedError
+
+    def copy_out(self, array: Any) -> np.ndarray[Any, Any]:
+        raise NotImplementedError
+
+    def synchronize(self) -> None:
+        """Wait until all work given to the device is done."""
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, str) and other in (self.name, self.type))
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __repr__(self) -> str:
+        kind, _, index = self.name.partition(":")
+        return f"device(type='{kind}', index={index})" if index else f"device(type='{kind}')"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+# -- the devices of this process ---------------------------------------------------------------------------------------
+
+_makers: dict[str, Callable[[int], Device]] = {}
+_devices: dict[str, Device] = {}
+_making = threading.Lock()
+
+
+def register(kind: str, maker: Callable[[int], Device]) -> None:
+    """``maker(index)`` builds the device of that kind when it is first asked for."""
+    _makers[kind] = maker
+
+
+def get_device(name: str | Device | None = None) -> Device:
+    """The device called ``name`` (``cpu``, ``meta``, ``cuda``, ``cuda:1``), made at first use; None is ``cpu``.
+
+    Raises :class:`DeviceError` for an unknown name, and for a device that this machine has not got.
+    """
+    if isinstance(name, Device):
+        return name
+    name = "cpu" if name is None else name
+    found = _devices.get(name)
+    if found is None:
+        kind, _, index = str(name).partition(":")
+        if kind not in _makers or (index and not index.isdigit()):
+            raise DeviceError(f"unknown device {name!r}: expected one of {', '.join(sorted(_makers))}, or cuda:N")
+        if kind != "cuda" and index not in ("", "0"):
+            raise DeviceError(f"device {name!r} does not exist: there is one {kind!r} device")
+        with _making:
+            canonical = f"cuda:{index or 0}" if kind == "cuda" else kind
+            if canonical not in _devices:
+                _devices[canonical] = _makers[kind](int(index or 0))
+            found = _devices[name] = _devices[canonical]
+    return found
+
+
+def devices() -> list[Device]:
+    """Every device that has been used in this process."""
+    return list({id(d): d for d in _devices.values()}.values())

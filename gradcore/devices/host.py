@@ -1,0 +1,65 @@
+"""The CPU: the same Device over NumPy."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices.device import Device, register
+from gradcore.devices import host_random  # noqa: F401 - its kernels register themselves
+from gradcore.devices.host_kernels import HOST_KERNELS, quiet
+from gradcore.devices.kernels import build_kernels
+from gradcore.memory.resource import Block, Stream
+from gradcore.memory.sources import HostSource
+from gradcore.memory.stack import build
+from gradcore.memory.streams import NoDriver
+from gradcore.spec import TensorSpec
+from gradcore.units import parse_bytes
+
+
+class HostDevice(Device):
+    type = "cpu"
+
+    def make_array(self, block: Block, spec: TensorSpec) -> np.ndarray[Any, Any]:
+        size = spec.dtype.itemsize
+        if spec.numel == 0:
+            return np.empty(spec.shape, spec.dtype)
+        return np.ndarray(spec.shape, spec.dtype, block.segment.memory, block.offset + spec.offset * size,
+                          tuple([s * size for s in spec.strides]))
+
+    def copy_in(self, array: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> None:
+        np.copyto(array, values, casting="unsafe")
+
+    def copy_out(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return array.copy()
+
+
+def fill_with_ones(block: Block) -> None:
+    """Poison: every bit set, which is NaN in the float types and -1 in the signed ones."""
+    ctypes.memset(block.address, 0xFF, block.size)
+
+
+#: Ufuncs whose results are often infinite or no number, by nature of the function.
+_SINGULAR = ("div", "pow", "exp", "expm1", "log", "log1p", "log2", "log10", "sqrt", "rsqrt", "tan", "sinh", "cosh",
+             "reciprocal", "floor_divide", "remainder", "div_", "softmax", "logsumexp", "mean", "cast")
+
+
+def host_table() -> dict[str, Callable[..., Any]]:
+    """Every kernel of the CPU by op name."""
+    shared = build_kernels(np)
+    return {**shared, **{name: quiet(shared[name]) for name in _SINGULAR}, **HOST_KERNELS}
+
+
+def make_host(index: int = 0) -> HostDevice:
+    """The CPU device, with ``GRADCORE_MEMORY_LIMIT`` and ``GRADCORE_POISON=1`` from the environment."""
+    limit = os.environ.get("GRADCORE_MEMORY_LIMIT")
+    poison = fill_with_ones if os.environ.get("GRADCORE_POISON") == "1" else None
+    stack = build(HostSource(), NoDriver(), limit=parse_bytes(limit) if limit else None, poison=poison)
+    return HostDevice("cpu", stack, Stream(0), host_table())
+
+
+register("cpu", make_host)

@@ -1,0 +1,439 @@
+"""Kernels for the CPU alone: by pieces that stay in a core's cache, with NumPy's own random bits."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices.kernels import split_workspace
+from gradcore.spec import PIECE
+
+Array = np.ndarray[Any, Any]
+HOST_KERNELS: dict[str, Callable[..., Any]] = {}
+
+
+def kernel(fn: Callable[..., Any]) -> Callable[..., Any]:
+    HOST_KERNELS[fn.__name__] = fn
+    return fn
+
+
+def quiet(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Infinities and NaNs are values here, as on a GPU, and no reason for a warning."""
+
+    @functools.wraps(fn)
+    def silent(*args: Any, **attrs: Any) -> None:
+        with np.errstate(all="ignore"):
+            fn(*args, **attrs)
+
+    return silent
+
+
+def pieces(*arrays: Array, length: int = PIECE) -> Iterator[list[Array]]:
+    """Slices of equal length of flat views of contiguous arrays."""
+    flat = [a.reshape(-1) for a in arrays]
+    for start in range(0, flat[0].size, length):
+        yield [a[start:start + length] for a in flat]
+
+
+def rows(width: int) -> int:
+    """How many rows of ``width`` elements make a piece."""
+    return max(PIECE // max(width, 1), 1)
+
+
+# -- creation and indexing ---------------------------------------------------------------------------------------------
+
+
+@kernel
+def arange(start: Any, step: Any, out: Array, *, length: int, dtype: Any) -> None:
+    for at in range(0, length, 4096):
+        part = out[at:at + 4096]
+        np.copyto(part, np.arange(at, at + part.size) * step + start, casting="unsafe")
+
+
+def positions(index: Array, length: int, workspace: Array) -> Array:
+    """Positions counted from the front. Raises IndexError for one outside."""
+    found = split_workspace(workspace, (index.size, np.dtype(np.int64)))[0].reshape(index.shape)
+    if index.size:
+        low, high = int(index.min()), int(index.max())
+        if low < -length or high >= length:
+            raise IndexError(f"index {high if high >= length else low} is out of bounds for dimension with size {length}")
+        np.remainder(index, length, found)
+    return found
+
+
+@kernel
+def take(x: Array, index: Array, out: Array, workspace: Array, *, dim: int) -> None:
+    np.take(x, positions(index, x.shape[dim], workspace), axis=dim, out=out, mode="clip")
+
+
+@kernel
+def take_grad(dy: Array, index: Array, out: Array, workspace: Array, *, shape: Any, dim: int) -> None:
+    out.fill(0)
+    where = positions(index, shape[dim], workspace)
+    lead = math.prod(shape[:dim])
+    source = dy.reshape(lead, index.size, -1)
+    target = out.reshape(lead, shape[dim], -1)
+    # One position at a time: positions may repeat, and a fixed order keeps sums the same from run to run.
+    for k, position in enumerate(where.reshape(-1).tolist()):
+        target[:, position] += source[:, k]
+
+
+@kernel
+def put_(x: Array, index: Array, values: Array, workspace: Array, *, dim: int) -> None:
+    where = positions(index, x.shape[dim], workspace)
+    target = np.moveaxis(x, dim, 0)
+    shape = (*x.shape[:dim], *index.shape, *x.shape[dim + 1:])
+    source = np.broadcast_to(values, shape)
+    lead = (slice(None),) * dim
+    for spot in np.ndindex(index.shape):
+        target[where[spot]] = source[(*lead, *spot)]
+
+
+def _along(index: Array, shape: Any, dim: int, workspace: Array) -> tuple[Array, Array]:
+    """Flat positions in an array of ``shape`` that ``take_along`` reads."""
+    flat = split_workspace(workspace, (index.size, np.dtype(np.int64)))[0].reshape(index.shape)
+    positions(index, shape[dim], workspace)
+    strides = np.cumprod([1, *shape[:0:-1]])[::-1].tolist() if shape else []
+    np.multiply(flat, strides[dim], flat)
+    for d, n in enumerate(index.shape):
+        if d != dim:
+            np.add(flat, (np.arange(n) * strides[d]).reshape([-1 if k == d else 1 for k in range(index.ndim)]), flat)
+    return flat, index
+
+
+@kernel
+def take_along(x: Array, index: Array, out: Array, workspace: Array, *, dim: int) -> None:
+    flat, _ = _along(index, x.shape, dim, workspace)
+    np.take(x.reshape(-1), flat, out=out, mode="clip")
+
+
+@kernel
+def take_along_grad(dy: Array, index: Array, out: Array, workspace: Array, *, shape: Any, dim: int) -> None:
+    out.fill(0)
+    flat, _ = _along(index, shape, dim, workspace)
+    target, order = out.reshape(-1), flat.reshape(-1)
+    for start in range(0, order.size, 4096):
+        np.add.at(target, order[start:start + 4096], dy.reshape(-1)[start:start + 4096])
+
+
+# -- the error function ------------------------------------------------------------------------------------------------
+
+# erf(x) = x P(x^2) / Q(x^2) for |x| <= 3.92, within 4e-9: a least-squares fit, iterated on the denominator.
+_P = (1.128379180912975, 0.18465105309565888, 0.05426094204021602, 0.003828999409218896, 0.0003798603992574199,
+      4.7047276154222255e-06, -1.3261204210327645e-08)
+_Q = (1.0, 0.49697626441913156, 0.11374535487773631, 0.01542231626758328, 0.0013036694231784534, 6.329768638013669e-05)
+
+# Chebyshev coefficients in y = 2t - 1, t = 2 / (2 + z), of log(erfc(z) / t) + z^2 for z >= 0, computed to 40 digits.
+_CHEBYSHEV = (
+    -1.30265371978170943, 0.64196979235649026, 0.0194764732041858363, -0.00956151478680863165,
+    -0.000946595344482036861, 0.000366839497852761447, 4.25233248069077768e-05, -2.02785781125342481e-05,
+    -1.62429000464702077e-06, 1.3036558355805187e-06, 1.56264417220703717e-08, -8.52380959149304777e-08,
+    6.52905443910247192e-09, 5.05934349554818285e-09, -9.91364156490099146e-10, -2.27365122295749481e-10,
+    9.64679110223392124e-11, 2.39403808124895592e-12, -6.88602752511088114e-12, 8.94487926333401317e-13,
+    3.13092140493678853e-13, -1.1270822375373606e-13, 3.81090245503978394e-16, 7.1060983121851931e-15,
+    -1.5230293148083846e-15, -9.45734236196977218e-17, 1.21021796335676048e-16, -2.81643182158882184e-17)
+
+
+def erf_piece(x: Array, out: Array, temporaries: list[Array]) -> None:
+    """erf of one piece; four temporaries of its length. ``out`` may be ``x``."""
+    a, b, c, d = (t[:x.size] for t in temporaries[:4])
+    if x.dtype.itemsize < 8:
+        np.minimum(x, 3.92, a)
+        np.maximum(a, -3.92, a)
+        np.multiply(a, a, b)
+        _horner(_P, b, c)
+        _horner(_Q, b, d)
+        np.true_divide(c, d, c)
+        np.multiply(a, c, out)
+        return
+    np.sign(x, d)
+    np.absolute(x, a)
+    np.add(a, 2, b)
+    np.true_divide(8, b, b)
+    np.subtract(b, 2, b)  # 2 y, of which Clenshaw's recurrence is made
+    np.multiply(a, a, a)
+    np.copyto(c, 0)
+    np.copyto(out, 0)
+    ahead, now = out, c
+    for coefficient in _CHEBYSHEV[:0:-1]:
+        # ahead <- 2y * now - ahead + coefficient, then the two change places.
+        np.subtract(coefficient, ahead, ahead)
+        _fma(b, now, ahead)
+        ahead, now = now, ahead
+    # 0.5 * (c0 + 2y * now) - ahead - z^2
+    np.multiply(b, now, b)
+    np.add(b, _CHEBYSHEV[0], b)
+    np.multiply(b, 0.5, b)
+    np.subtract(b, ahead, b)
+    np.subtract(b, a, b)
+    np.exp(b, b)
+    np.sqrt(a, a)
+    np.add(a, 2, a)
+    np.true_divide(2, a, a)
+    np.multiply(a, b, a)
+    np.subtract(1, a, a)
+    np.multiply(a, d, out)
+
+
+def _fma(x: Array, y: Array, total: Array) -> None:
+    for start in range(0, x.size, 2048):
+        part = slice(start, start + 2048)
+        np.add(total[part], x[part] * y[part], total[part])
+
+
+def _horner(coefficients: tuple[float, ...], u: Array, out: Array) -> None:
+    np.copyto(out, coefficients[-1])
+    for k in coefficients[-2::-1]:
+        np.multiply(out, u, out)
+        np.add(out, k, out)
+
+
+def _temporaries(x: Array, workspace: Array, count: int) -> list[Array]:
+    return split_workspace(workspace, *[(min(x.size, PIECE), x.dtype)] * count)
+
+
+@kernel
+@quiet
+def erf(x: Array, out: Array, workspace: Array) -> None:
+    room = _temporaries(x, workspace, 4)
+    for xs, outs in pieces(x, out):
+        erf_piece(xs, outs, room)
+
+
+_ROOT_HALF = math.sqrt(0.5)
+_ROOT_2_OVER_PI = math.sqrt(2 / math.pi)
+
+
+@kernel
+@quiet
+def gelu(x: Array, out: Array, workspace: Array, *, tanh: bool = False) -> None:
+    room = _temporaries(x, workspace, 5)
+    for xs, outs in pieces(x, out):
+        t = room[4][:xs.size]
+        if tanh:
+            _tanh_argument(xs, t)
+            np.tanh(t, t)
+        else:
+            np.multiply(xs, _ROOT_HALF, t)
+            erf_piece(t, t, room)
+        np.add(t, 1, t)
+        np.multiply(t, xs, t)
+        np.multiply(t, 0.5, outs)
+
+
+def _tanh_argument(x: Array, out: Array) -> None:
+    """sqrt(2 / pi) (x + 0.044715 x^3)"""
+    np.multiply(x, x, out)
+    np.multiply(out, 0.044715, out)
+    np.add(out, 1, out)
+    np.multiply(out, x, out)
+    np.multiply(out, _ROOT_2_OVER_PI, out)
+
+
+@kernel
+@quiet
+def gelu_grad(dy: Array, x: Array, out: Array, workspace: Array, *, tanh: bool = False) -> None:
+    room = _temporaries(x, workspace, 6)
+    for dys, xs, outs in pieces(dy, x, out):
+        t, s = room[4][:xs.size], room[5][:xs.size]
+        if tanh:
+            _tanh_argument(xs, t)
+            np.tanh(t, t)
+            np.multiply(xs, xs, s)
+            np.multiply(s, 3 * 0.044715 * _ROOT_2_OVER_PI, s)
+            np.add(s, _ROOT_2_OVER_PI, s)
+            np.multiply(s, xs, s)
+            u = room[0][:xs.size]
+            np.multiply(t, t, u)
+            np.subtract(1, u, u)
+            np.multiply(s, u, s)
+            np.multiply(s, 0.5, s)
+        else:
+            np.multiply(xs, _ROOT_HALF, t)
+            erf_piece(t, t, room)
+            np.multiply(xs, xs, s)
+            np.multiply(s, -0.5, s)
+            np.exp(s, s)
+            np.multiply(s, xs, s)
+            np.multiply(s, 1 / math.sqrt(2 * math.pi), s)
+        np.multiply(t, 0.5, t)
+        np.add(t, 0.5, t)
+        np.add(t, s, t)
+        np.multiply(t, dys, outs)
+
+
+# -- softmax, losses, norms --------------------------------------------------------------------------------------------
+
+
+@kernel
+@quiet
+def log_softmax(x: Array, out: Array, workspace: Array, *, dim: int) -> None:
+    width = x.shape[dim] if x.ndim else 1
+    count = x.size // max(width, 1)
+    last = dim == x.ndim - 1 or not x.ndim
+    room = min(x.size, rows(width) * width) if last else x.size
+    exps, folded = split_workspace(workspace, (room, x.dtype), (count, x.dtype))
+    fold = folded.reshape(tuple(1 if d == dim else n for d, n in enumerate(x.shape)))
+    np.amax(x, axis=dim if x.ndim else None, out=fold, keepdims=True)
+    np.subtract(x, fold, out)
+    if last:
+        for start in range(0, count, rows(width)):
+            part = out.reshape(count, width)[start:start + rows(width)]
+            e = exps[:part.size].reshape(part.shape)
+            np.exp(part, e)
+            np.sum(e, axis=1, out=folded[start:start + rows(width)])
+    else:
+        e = exps.reshape(x.shape)
+        np.exp(out, e)
+        np.sum(e, axis=dim, out=fold, keepdims=True)
+    np.log(folded, folded)
+    np.subtract(out, fold, out)
+
+
+def _check_labels(target: Array, classes: int, ignore_index: int) -> None:
+    """Raise IndexError in PyTorch's words for a label that is no class."""
+    if target.size and (int(target.min()) < 0 or int(target.max()) >= classes):
+        for label in target.tolist():
+            if label != ignore_index and not 0 <= label < classes:
+                raise IndexError(f"Target {label} is out of bounds: expected class indices from 0 to {classes - 1}, or "
+                                 f"ignore_index={ignore_index}")
+
+
+def _sample_weights(target: Array, weight: Array | None, ignore_index: int, out: Array) -> None:
+    for start in range(0, target.size, 4096):
+        part = target[start:start + 4096]
+        kept = part != ignore_index
+        out[start:start + 4096] = kept if weight is None else np.where(kept, weight[np.where(kept, part, 0)], 0)
+
+
+@kernel
+@quiet
+def cross_entropy(logits: Array, target: Array, weight: Array | None, out: Array, workspace: Array, *,
+                  reduction: str = "mean", ignore_index: int = -100) -> None:
+    count, classes = logits.shape
+    _check_labels(target, classes, ignore_index)
+    step = rows(classes)
+    exps, losses, weights = split_workspace(
+        workspace, (min(logits.size, step * classes), logits.dtype), (count, logits.dtype), (count, logits.dtype))
+    _sample_weights(target, weight, ignore_index, weights)
+    for start in range(0, count, min(step, 4096)):
+        part = logits[start:start + min(step, 4096)]
+        loss = losses[start:start + part.shape[0]]
+        labels = target[start:start + part.shape[0]]
+        e = exps[:part.size].reshape(part.shape)
+        top = np.amax(part, axis=1)
+        np.subtract(part, top[:, None], e)
+        chosen = e[np.arange(len(labels)), np.where(labels == ignore_index, 0, labels)]
+        np.exp(e, e)
+        np.sum(e, axis=1, out=loss)
+        np.log(loss, loss)
+        np.subtract(loss, chosen, loss)
+    if weight is not None or ignore_index in target:
+        # Where nothing counts, 0 times an infinite loss must not spoil the sum.
+        np.copyto(losses, 0, where=weights == 0)
+        np.multiply(losses, weights, losses)
+    if reduction == "none":
+        out[...] = losses
+    else:
+        np.sum(losses, out=out)
+        if reduction == "mean":
+            np.true_divide(out, weights.sum(), out)
+
+
+@kernel
+@quiet
+def cross_entropy_grad(dy: Array, logits: Array, target: Array, weight: Array | None, out: Array, workspace: Array, *,
+                       reduction: str, ignore_index: int) -> None:
+    count, classes = logits.shape
+    weights, folded = split_workspace(workspace, (count, logits.dtype), (count, logits.dtype))
+    _sample_weights(target, weight, ignore_index, weights)
+    if reduction == "mean":
+        np.true_divide(weights, weights.sum(), weights)
+    np.multiply(weights, dy, weights)
+    np.amax(logits, axis=1, out=folded)
+    np.subtract(logits, folded[:, None], out)
+    np.exp(out, out)
+    np.sum(out, axis=1, out=folded)
+    np.true_divide(out, folded[:, None], out)
+    for start in range(0, count, 4096):
+        labels = target[start:start + 4096]
+        out[np.arange(start, start + len(labels)), np.where(labels == ignore_index, 0, labels)] -= 1
+    np.multiply(out, weights[:, None], out)
+
+
+@kernel
+def mse_loss(x: Array, target: Array, out: Array, workspace: Array, *, reduction: str = "mean") -> None:
+    room = workspace.view(x.dtype)
+    total = 0.0
+    for xs, ts in pieces(x, target):
+        d = room[:xs.size]
+        np.subtract(xs, ts, d)
+        total += float(np.dot(d, d))
+    out[...] = total / x.size if reduction == "mean" and x.size else total if x.size else math.nan
+
+
+def _normalize_rows(x: Array, mean: Array, rstd: Array, out: Array) -> None:
+    np.subtract(x, mean, out)
+    np.multiply(out, rstd, out)
+
+
+@kernel
+@quiet
+def layer_norm(x: Array, weight: Array | None, bias: Array | None, out: Array, mean: Array, rstd: Array,
+               workspace: Array, *, dims: int, eps: float) -> None:
+    width = math.prod(x.shape[x.ndim - dims:])
+    room = workspace.view(x.dtype)
+    xs, outs = x.reshape(-1, width), out.reshape(-1, width)
+    means, rstds = mean.reshape(-1, 1), rstd.reshape(-1, 1)
+    for start in range(0, len(xs), rows(width)):
+        part = slice(start, start + rows(width))
+        m, r, y = means[part], rstds[part], outs[part]
+        square = room[:y.size].reshape(y.shape)
+        np.mean(xs[part], axis=1, out=m, keepdims=True)
+        np.subtract(xs[part], m, y)
+        np.multiply(y, y, square)
+        np.mean(square, axis=1, out=r, keepdims=True)
+        np.add(r, eps, r)
+        np.sqrt(r, r)
+        np.reciprocal(r, r)
+        np.multiply(y, r, y)
+        if weight is not None:
+            np.multiply(y, weight.reshape(-1), y)
+        if bias is not None:
+            np.add(y, bias.reshape(-1), y)
+
+
+@kernel
+def layer_norm_grad(dy: Array, x: Array, weight: Array | None, mean: Array, rstd: Array, dx: Array, dweight: Array,
+                    dbias: Array, workspace: Array, *, dims: int, needs: Any) -> None:
+    width = math.prod(x.shape[x.ndim - dims:])
+    length = min(x.size, rows(width) * width)
+    room, hats = split_workspace(workspace, (length, x.dtype), (length, x.dtype))
+    dweight.fill(0)
+    dbias.fill(0)
+    xs, dys, dxs = x.reshape(-1, width), dy.reshape(-1, width), dx.reshape(-1, width)
+    means, rstds = mean.reshape(-1, 1), rstd.reshape(-1, 1)
+    for start in range(0, len(xs), rows(width)):
+        part = slice(start, start + rows(width))
+        g, d = dys[part], dxs[part]
+        hat, t = hats[:g.size].reshape(g.shape), room[:g.size].reshape(g.shape)
+        _normalize_rows(xs[part], means[part], rstds[part], hat)
+        np.multiply(g, hat, t)
+        for total, terms in ((dweight, t), (dbias, g)):
+            flat = total.reshape(-1)
+            np.add(flat, terms.sum(axis=0), flat)
+        # dx = rstd * (gw - mean(gw) - hat * mean(gw * hat)), with gw = dy * weight
+        if weight is None:
+            np.copyto(d, g)
+        else:
+            np.multiply(g, weight.reshape(-1), d)
+            np.multiply(t, weight.reshape(-1), t)
+        slope = t.mean(axis=1, keepdims=True)
+        np.subtract(d, d.mean(axis=1, keepdims=True), d)
+        np.multiply(hat, slope, hat)
+        np.subtract(d, hat, d)
+        np.multiply(d, rstds[part], d)

@@ -1,0 +1,150 @@
+"""Random numbers and optimizer updates on the CPU.
+
+NumPy's own Philox 4x64-10 makes the bits; ``ops.random`` says what a state holds. NumPy raises the counter before it
+makes the first block, halves a 64-bit word low part first, and takes the upper 24 (53) bits as a fraction: the CUDA
+kernels do the same, so a seed gives the same uniforms everywhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices.host_kernels import Array, kernel, pieces
+from gradcore.devices.kernels import split_workspace
+from gradcore.spec import PIECE
+
+
+def _generator(state: Array) -> np.random.Generator:
+    key, _, counter, _ = state.view(np.uint64).tolist()
+    return np.random.Generator(np.random.Philox(key=[key, 0], counter=[counter, 0, 0, 0]))
+
+
+@kernel
+def advance(state: Array, out: Array, *, numel: int) -> None:
+    out[...] = state
+    # Four doubles a block at least, and one block spare for Box and Muller's odd one.
+    state[2] += numel // 4 + 2
+
+
+@kernel
+def uniform(state: Array, low: Any, high: Any, out: Array, *, shape: Any, dtype: Any) -> None:
+    generator = _generator(state)
+    if out.dtype.itemsize < 4:
+        for (part,) in pieces(out, length=4096):
+            part[...] = generator.random(part.size, dtype=np.float32) * (high - low) + low
+        return
+    generator.random(out=out, dtype=out.dtype)
+    if high - low != 1:
+        np.multiply(out, high - low, out)
+    if low:
+        np.add(out, low, out)
+
+
+@kernel
+def normal(state: Array, mean: Any, std: Any, out: Array, workspace: Array, *, shape: Any, dtype: Any) -> None:
+    generator = _generator(state)
+    room = min(out.size + 1, PIECE)
+    u, w = split_workspace(workspace, (room, np.dtype(np.float64)), (room, np.dtype(np.float64)))
+    for (part,) in pieces(out, length=PIECE):
+        pairs = (part.size + 1) // 2
+        drawn = u[:2 * pairs]
+        generator.random(out=drawn)
+        first, second = drawn[::2], drawn[1::2]
+        radius, angle = w[:pairs], w[pairs:2 * pairs]
+        np.subtract(1, first, radius)  # in (0, 1], so that the logarithm is finite
+        np.log(radius, radius)
+        np.multiply(radius, -2 * std * std, radius)
+        np.sqrt(radius, radius)
+        np.multiply(second, 2 * np.pi, angle)
+        np.cos(angle, first)
+        np.sin(angle, second)
+        np.multiply(first, radius, first)
+        np.multiply(second, radius, second)
+        np.add(drawn, mean, drawn)
+        np.copyto(part, drawn[:part.size], casting="unsafe")
+
+
+@kernel
+def dropout(x: Array, state: Array, p: Any, out: Array, workspace: Array) -> None:
+    generator = _generator(state)
+    drawn = split_workspace(workspace, (min(x.size, PIECE), np.dtype(np.float32)))[0]
+    scale = 0.0 if p >= 1 else 1.0 / (1.0 - p)
+    for xs, outs in pieces(x, out):
+        u = drawn[:xs.size]
+        generator.random(out=u, dtype=np.float32)
+        np.greater_equal(u, p, u)
+        np.multiply(u, scale, u)
+        np.multiply(xs, u, outs)
+
+
+@kernel
+def sgd_(params: list[Array], grads: list[Array], moments: list[Array], lr: Any, workspace: Array, *, momentum: float,
+         dampening: float, weight_decay: float, nesterov: bool, maximize: bool, first: bool) -> None:
+    rate = float(lr)
+    for k, (param, grad) in enumerate(zip(params, grads, strict=True)):
+        room = min(param.size, PIECE)
+        s, t = split_workspace(workspace, (room, param.dtype), (room, param.dtype)) if room else (param, param)
+        for part in pieces(param, grad, *moments[k:k + 1]):
+            p, d = part[0], part[1]
+            tmp = s[:p.size]
+            if maximize:
+                d = np.negative(d, t[:p.size])
+            if weight_decay:
+                np.multiply(p, weight_decay, tmp)
+                d = np.add(tmp, d, t[:p.size])
+            if momentum:
+                m = part[2]
+                if first:
+                    np.copyto(m, d)
+                else:
+                    np.multiply(m, momentum, m)
+                    if dampening:
+                        np.multiply(d, 1 - dampening, tmp)
+                        np.add(m, tmp, m)
+                    else:
+                        np.add(m, d, m)
+                if nesterov:
+                    np.multiply(m, momentum, tmp)
+                    d = np.add(tmp, d, t[:p.size])
+                else:
+                    d = m
+            np.multiply(d, rate, tmp)
+            np.subtract(p, tmp, p)
+
+
+@kernel
+def adam_(params: list[Array], grads: list[Array], means: list[Array], squares: list[Array], lr: Any, step: Any,
+          workspace: Array, *, beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool,
+          maximize: bool) -> None:
+    rate, count = float(lr), float(step)
+    correction = 1 - beta1 ** count
+    root = (1 - beta2 ** count) ** -0.5
+    for param, grad, mean, square in zip(params, grads, means, squares, strict=True):
+        room = min(param.size, PIECE)
+        if not room:
+            continue
+        s, r = split_workspace(workspace, (room, param.dtype), (room, param.dtype))
+        for p, g, m, v in pieces(param, grad, mean, square):
+            t = s[:p.size]
+            if maximize:
+                g = np.negative(g, r[:p.size])
+            if weight_decay and decoupled:
+                np.multiply(p, 1 - rate * weight_decay, p)
+            elif weight_decay:
+                np.multiply(p, weight_decay, t)
+                g = np.add(g, t, r[:p.size])
+            np.multiply(m, beta1, m)
+            np.multiply(g, 1 - beta1, t)
+            np.add(m, t, m)
+            np.multiply(v, beta2, v)
+            np.multiply(g, g, t)
+            np.multiply(t, 1 - beta2, t)
+            np.add(v, t, v)
+            np.sqrt(v, t)
+            np.multiply(t, root, t)
+            np.add(t, eps, t)
+            np.true_divide(m, t, t)
+            np.multiply(t, rate / correction, t)
+            np.subtract(p, t, p)

@@ -1,0 +1,55 @@
+"""The meta device: shapes and the log, no values. It predicts what the same run takes anywhere else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices.device import Device, register
+from gradcore.errors import DataDependentShape
+from gradcore.events import LAUNCH
+from gradcore.memory.resource import Block, Stream
+from gradcore.memory.sources import CountingSource
+from gradcore.memory.stack import build
+from gradcore.memory.streams import NoDriver
+from gradcore.spec import TensorSpec
+from gradcore.units import parse_bytes
+
+
+class MetaDevice(Device):
+    type = "meta"
+
+    def array(self, block: Block, spec: TensorSpec) -> None:
+        return None
+
+    def launch(self, invocation: int, kernel: Callable[..., Any], arrays: list[Any], tag: int, node: int,
+               inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
+        log = self.ledger.log
+        if log is not None:
+            log.append((LAUNCH, invocation, tag, node, inputs, outputs, perf_counter_ns()))
+
+    def kernel(self, name: str) -> Callable[..., Any]:
+        return _nothing
+
+    def copy_in(self, array: None, values: np.ndarray[Any, Any]) -> None:
+        pass
+
+    def copy_out(self, array: None) -> np.ndarray[Any, Any]:
+        raise DataDependentShape("a tensor on the meta device has no values to read: only shapes are known there")
+
+
+def _nothing(*arrays: Any, **attrs: Any) -> None:
+    pass
+
+
+def make_meta(index: int = 0) -> MetaDevice:
+    limit = os.environ.get("GRADCORE_MEMORY_LIMIT")
+    stack = build(CountingSource(), NoDriver(), limit=parse_bytes(limit) if limit else None)
+    return MetaDevice("meta", stack, Stream(0), {})
+
+
+register("meta", make_meta)

@@ -1,0 +1,240 @@
+"""Reverse accumulation: run nodes from the newest to the oldest, and give back what each one kept as soon as it ran.
+
+Nodes are numbered as they are made, so a node's consumers all have larger numbers: taking the largest pending number
+first is a topological order, found without walking the graph beforehand (Griewank and Walther, Evaluating Derivatives,
+section 3.2).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from time import perf_counter_ns
+from typing import Any
+
+from gradcore.devices.device import Device, devices
+from gradcore.engine.dispatch import make_value, retag
+from gradcore.engine.node import Edge, Leaf, Node, Saved
+from gradcore.engine.plans import COTANGENT, COTANGENTS, SLOT, SLOTS
+from gradcore.engine.state import SCOPES, SITES, here, local
+from gradcore.errors import AlreadyReleased, NoSecondDerivative, SpecError
+from gradcore.events import MARK, Scope
+from gradcore.ops.creation import full
+from gradcore.ops.elementwise import add, add_
+from gradcore.ops.movement import clone
+
+#: (node or leaf, output index) -> where a requested gradient is collected, for ``autograd.grad``.
+Captures = dict[tuple[int, int], list[Any]]
+#: Nodes that have been given a cotangent and have not run, by number.
+Pending = dict[int, tuple[Node, list[Any]]]
+
+
+def mark(what: str, label: str) -> None:
+    """Note a moment in every log that is being written."""
+    for device in devices():
+        if device.ledger.log is not None:
+            device.ledger.log.append((MARK, what, label, perf_counter_ns()))
+
+
+def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph: bool, create_graph: bool,
+                 captures: Captures | None = None) -> None:
+    """Propagate cotangents from ``roots`` into the leaves, or into ``captures`` alone where given.
+
+    Raises RuntimeError for roots without a graph, for a missing cotangent of a root that is no scalar, and for a node
+    that was released; residuals of the nodes that ran have gone back whatever happens.
+    """
+    state = local.state
+    caller = SITES[here()]
+    before = (state.grad, state.scope, state.site, state.node)
+    mark("begin", "backward")
+    try:
+        pending: Pending = {}
+        heap: list[int] = []
+        old = SCOPES[state.scope]
+        scope = SCOPES.index(Scope(old.layer, "backward", caller, None))
+        state.grad = create_graph
+        state.scope = scope
+        for root, g in zip(roots, gradients, strict=True):
+            _deliver(root.edge, _seed(root, g), pending, heap, captures)
+        wanted = None if captures is None else _leads_to(captures, roots)
+        scopes: dict[int, int] = {}
+        while heap:
+            number = -heappop(heap)
+            node, gs = pending.pop(number)
+            if wanted is not None and number not in wanted:
+                continue
+            forward = node.scope
+            scope = scopes.get(forward, -1)
+            if scope < 0:
+                scope = scopes[forward] = SCOPES.index(Scope(SCOPES[forward].layer, "backward", caller, None))
+            state.scope = scope
+            state.site = node.site
+            state.node = number
+            _run_node(node, gs, retain_graph, pending, heap, captures)
+            node = gs = None  # type: ignore[assignment]
+    finally:
+        state.grad, state.scope, state.site, state.node = before
+        mark("end", "backward")
+
+
+def _run_node(node: Node, gs: list[Any], retain_graph: bool, pending: Pending, heap: list[int], captures: Captures | None) -> None:
+    plan = node.plan
+    edges = node.edges
+    values: list[Any] = []
+    if plan.slots:
+        if node.saved is None:
+            raise AlreadyReleased(
+                "Trying to backward through the graph a second time (or directly access saved tensors after they have "
+                f"already been freed): {node.name()} of {SITES[node.site]} gave its residuals back when it ran. Specify "
+                "retain_graph=True if you need to backward through the graph a second time or if you need to access "
+                "saved tensors after calling backward.")
+        if any(gs[len(node.call.specs):]):
+            raise NoSecondDerivative(f"{node.name()} of {SITES[node.site]}: its gradient reads an auxiliary result that "
+                                     "cannot be differentiated a second time")
+        try:
+            for residual in node.saved:
+                values.append(_unpack(residual, node) if type(residual) is Saved else residual)
+        except BaseException:
+            if not retain_graph:
+                node.release()
+            raise
+    try:
+        for targets, several, fn, parameters in plan.rules:
+            arguments = []
+            for kind, what in parameters:
+                if kind == COTANGENT:
+                    arguments.append(gs[what])
+                elif kind == SLOT:
+                    arguments.append(values[what])
+                elif kind == SLOTS:
+                    arguments.append([values[i] for i in what])
+                elif kind == COTANGENTS:
+                    arguments.append(tuple(gs))
+                else:
+                    arguments.append(what)
+            result = fn(*arguments)
+            arguments = None  # type: ignore[assignment]
+            if several:
+                parts = list(result)
+                result = None
+                for i, part in zip(targets, parts, strict=True):
+                    if part is not None and edges[i] is not None:
+                        _deliver(edges[i], _own(part, gs), pending, heap, captures)
+                parts = part = None  # type: ignore[assignment]
+            elif result is not None and edges[targets[0]] is not None:
+                result = _own(result, gs)
+                _deliver(edges[targets[0]], result, pending, heap, captures)
+                result = None
+    finally:
+        if not retain_graph:
+            node.release()
+
+
+def _own(part: Any, gs: list[Any]) -> Any:
+    """``part`` as a tensor object that nobody else holds, so that the references to its storage tell who sees its bytes."""
+    for g in gs:
+        if part is g:
+            return make_value(g.storage, g.spec, g.array, g.edge)
+    return part
+
+
+def _unpack(residual: Saved, node: Node) -> Any:
+    """A residual as a fresh tensor whose edge is the node's own, so that double backward finds the graph."""
+    if residual.storage.version != residual.version:
+        residual.check(node.name())
+    edge = residual.edge
+    if residual.output is not None and local.state.grad:
+        edge = (node, residual.output)
+    return make_value(residual.storage, residual.spec, residual.array, edge)
+
+
+def _deliver(edge: Edge, g: Any, pending: Pending, heap: list[int], captures: Captures | None) -> None:
+    """Add a cotangent to where it goes: the slot of a leaf, or what a node is still waiting for."""
+    target, index = edge
+    if captures is not None:
+        slot = captures.get((id(target), index))
+        if slot is not None:
+            _add_to(slot, 0, g)
+    if type(target) is Leaf:
+        if captures is None:
+            accumulate(target, g)
+        return
+    waiting = pending.get(target.id)
+    if waiting is None:
+        gs: list[Any] = [None] * (len(target.call.specs) + len(target.call.aux))
+        pending[target.id] = (target, gs)
+        heappush(heap, -target.id)
+    else:
+        gs = waiting[1]
+    _add_to(gs, index, g)
+
+
+def _add_to(gs: list[Any], index: int, g: Any) -> None:
+    there = gs[index]
+    if there is None:
+        gs[index] = g
+    elif not local.state.grad and _unseen(there) and there.spec.contiguous:
+        add_(there, g)
+    else:
+        gs[index] = add(there, g)
+
+
+def _unseen(value: Any) -> bool:
+    """Does nothing but ``value`` itself refer to its bytes? One reference is the tensor's, one the argument here."""
+    return sys.getrefcount(value.storage) <= 2
+
+
+def accumulate(leaf: Leaf, g: Any) -> None:
+    """Add ``g`` to a leaf's gradient.
+
+    The first is adopted where nobody else sees its bytes, and copied where somebody does (an op that passes its
+    cotangent on, a gradient that the caller gave); later ones are added in place unless somebody holds the slot.
+    """
+    there = leaf.grad
+    if there is None:
+        whole = g.spec.contiguous and g.storage.nbytes == g.spec.nbytes
+        if local.state.grad or (whole and _unseen(g)):
+            leaf.grad = g
+        else:
+            leaf.grad = clone(g)
+    else:
+        held = sys.getrefcount(there) > 3
+        if not held and not local.state.grad and _unseen(there):
+            add_(there, g)
+            return
+        leaf.grad = add(there, g)
+    retag(leaf.grad, role="gradient")
+
+
+def _seed(root: Any, g: Any) -> Any:
+    """The cotangent of a root: what the caller gave, or 1 for a scalar."""
+    if root.edge is None:
+        raise RuntimeError("element 0 of tensors does not require grad and does not have a grad_fn")
+    if g is None:
+        if root.spec.numel != 1:
+            raise RuntimeError(f"grad can be implicitly created only for scalar outputs, but got shape "
+                               f"{list(root.spec.shape)}; pass gradient=")
+        return full(1.0, shape=root.spec.shape, dtype=root.spec.dtype, device=root.storage.device)
+    if g.spec.shape != root.spec.shape:
+        raise SpecError(f"Mismatch in shape: the gradient has shape {list(g.spec.shape)} and the output has shape "
+                        f"{list(root.spec.shape)}")
+    return make_value(g.storage, g.spec, g.array, g.edge)
+
+
+def _leads_to(captures: Captures, roots: Sequence[Any]) -> set[int]:
+    """Numbers of the nodes from which a captured edge can be reached."""
+    found: dict[int, Node] = {}
+    stack = [r.edge[0] for r in roots if type(r.edge[0]) is Node]
+    while stack:
+        node = stack.pop()
+        if node.id not in found:
+            found[node.id] = node
+            stack.extend(e[0] for e in node.edges if e is not None and type(e[0]) is Node)
+    wanted: set[int] = set()
+    for number in sorted(found):
+        for edge in found[number].edges:
+            if edge is not None and ((id(edge[0]), edge[1]) in captures
+                                     or (type(edge[0]) is Node and edge[0].id in wanted)):
+                wanted.add(number)
+    return wanted

@@ -1,0 +1,74 @@
+"""Whether gradients are recorded: context managers that are decorators too."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from gradcore.engine.state import local
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _GradMode:
+    """Sets the mode on entry and restores it on exit; may be entered again and again, and decorate a function."""
+
+    def __init__(self, enabled: bool) -> None:
+        self._enabled = enabled
+        self._before: list[bool] = []
+
+    def __enter__(self) -> None:
+        self._before.append(local.state.grad)
+        local.state.grad = self._enabled
+
+    def __exit__(self, *exc: object) -> None:
+        local.state.grad = self._before.pop()
+
+    def __call__(self, function: F) -> F:
+        enabled = self._enabled
+
+        @functools.wraps(function)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            with _GradMode(enabled):
+                return function(*args, **kwargs)
+
+        return wrapped  # type: ignore[return-value]
+
+
+class no_grad(_GradMode):
+    """No graph is built inside: results need no gradient, and keep nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(False)
+
+
+class inference_mode(no_grad):
+    """As :class:`no_grad`."""
+
+
+class enable_grad(_GradMode):
+    """A graph is built inside, also within :class:`no_grad`."""
+
+    def __init__(self) -> None:
+        super().__init__(True)
+
+
+class set_grad_enabled(_GradMode):
+    """Sets the mode at once, and restores it if used as a context manager."""
+
+    def __init__(self, mode: bool) -> None:
+        super().__init__(bool(mode))
+        before = local.state.grad
+        local.state.grad = bool(mode)
+        self._first: bool | None = before
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        if self._first is not None:
+            self._before[-1], self._first = self._first, None
+
+
+def is_grad_enabled() -> bool:
+    """Is a graph being built in this thread?"""
+    return local.state.grad

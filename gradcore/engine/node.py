@@ -1,0 +1,118 @@
+"""The graph: nodes hold what their rules will need, leaves hold gradients, and neither holds its own output."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradcore.devices.device import Storage
+from gradcore.errors import ModifiedInPlace
+from gradcore.events import CONSUMED, DIED, TAGS
+from gradcore.spec import TensorSpec
+
+#: (node or leaf, index of the output): where a tensor came from.
+Edge = tuple[Any, int]
+
+
+class Value:
+    """A tensor as the engine sees it: a storage shown under a spec, and the edge to what made it.
+
+    ``array`` is the device's array object over the storage, for kernels alone; whoever keeps it must keep the storage.
+    """
+
+    __slots__ = ("storage", "spec", "array", "edge", "base")
+
+    storage: Storage
+    spec: TensorSpec
+    array: Any
+    edge: Edge | None
+    #: The tensor that this one is a view of, or None.
+    base: Value | None
+
+
+class Saved:
+    """A residual: the storage and spec of a tensor, kept for a node's rules. ``edge`` is what double backward follows."""
+
+    __slots__ = ("storage", "spec", "array", "edge", "output", "version", "node", "name", "consumed")
+
+    def __init__(self, value: Value, edge: Edge | None, output: int | None, node: int, name: str) -> None:
+        storage = self.storage = value.storage
+        self.spec = value.spec
+        self.array = value.array
+        self.edge = edge
+        #: Which output of its own node this is, None for an input. The edge to it is made when the node runs.
+        self.output = output
+        self.version = storage.version
+        self.node = node
+        self.name = name
+        self.consumed = DIED
+        storage.device.ledger.keep(storage.block, node, name)
+
+    def __del__(self) -> None:
+        storage = self.storage
+        storage.device.ledger.drop(storage.block, self.node, self.consumed)
+
+    def check(self, op_name: str) -> None:
+        """Raise :class:`ModifiedInPlace` if the bytes were written to since they were kept."""
+        storage = self.storage
+        if storage.version != self.version:
+            raise ModifiedInPlace(
+                "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                f"{self.name!r}, {self.spec}, kept by {op_name}, is at version {storage.version}; expected version "
+                f"{self.version} instead. It was last written at {TAGS[storage.written_by].site} by "
+                f"{TAGS[storage.written_by].op}")
+
+
+class Node:
+    """One run of an op that gradients flow through."""
+
+    __slots__ = ("id", "plan", "edges", "saved", "call", "scope", "site", "__weakref__")
+
+    def __init__(self, number: int, plan: Any, edges: list[Edge | None], call: Any, scope: int,
+                 site: int) -> None:
+        self.id = number
+        self.plan = plan
+        self.edges = edges
+        self.call = call
+        self.scope = scope
+        self.site = site
+        #: Residuals in the order of ``plan.slots``; None once they have gone back.
+        self.saved: list[Any] | None = None
+
+    def release(self) -> None:
+        """Let the residuals go: nothing of the forward pass stays alive for this node."""
+        saved, self.saved = self.saved, None
+        for residual in saved or ():
+            if type(residual) is Saved:
+                residual.consumed = CONSUMED
+
+    @property
+    def op(self) -> Any:
+        return self.call.op
+
+    def name(self) -> str:
+        """``MulBackward0``."""
+        return str(self.call.op.node_name)
+
+    @property
+    def next_functions(self) -> tuple[tuple[Any, int], ...]:
+        return tuple((None, 0) if e is None else e for e in self.edges)
+
+    def __repr__(self) -> str:
+        return f"<{self.name()}>"
+
+
+class Leaf:
+    """Where a gradient ends up: the slot of a tensor that was made with ``requires_grad``."""
+
+    __slots__ = ("grad", "spec", "device", "name", "__weakref__")
+
+    def __init__(self, value: Value) -> None:
+        self.grad: Any = None
+        self.spec = value.spec
+        self.device = value.storage.device
+        self.name = ""
+
+    next_functions: tuple[Any, ...] = ()
+
+    def __repr__(self) -> str:
+        return "<AccumulateGrad>"

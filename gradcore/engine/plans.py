@@ -1,0 +1,167 @@
+"""What dispatch works out once and then looks up: the call of an op on given specs, and what its gradients keep."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from gradcore.devices.device import Device
+from gradcore.engine.state import SCOPES, SITES
+from gradcore.events import INVOCATIONS, TAGS, Invocation, Tag
+from gradcore.ops.op import Inferred, Op, Rule
+from gradcore.spec import TensorSpec
+
+# Where a rule's argument comes from when the node runs.
+COTANGENT, COTANGENTS, SLOT, SLOTS, CONSTANT = range(5)
+# What a slot holds.
+INPUT, OUTPUT, AUX, OVERWRITTEN = range(4)
+_KINDS = {"input": INPUT, "output": OUTPUT, "aux": AUX}
+
+
+class KeepPlan:
+    """For one call and one set of inputs that want gradients: the slots to fill, and the rules to run on them."""
+
+    __slots__ = ("slots", "rules")
+
+    def __init__(self, call: Call, mask: int) -> None:
+        op = call.op
+        #: (kind, index, name) of each residual; the index is a flat position for an input.
+        self.slots: list[tuple[int, int, str]] = []
+        #: (flat positions of the inputs, does the function return several, function, [(where, what), ...]) a rule.
+        self.rules: list[tuple[tuple[int, ...], bool, Callable[..., Any], list[tuple[int, Any]]]] = []
+        for rule in op.rules:
+            targets = [call.positions[op.inputs.index(n)] for n in rule.inputs]
+            needs = tuple(any(mask >> i & 1 for i in group) for group in targets)
+            if any(needs):
+                flat = tuple(i for group in targets for i in group)
+                several = len(rule.inputs) > 1 or op.inputs.index(rule.inputs[0]) in op.lists
+                self.rules.append((flat, several, rule.fn, [self._argument(call, p, needs) for p in rule.params]))
+        self.rules.sort(key=lambda r: r[0])
+
+    def _argument(self, call: Call, name: str, needs: tuple[bool, ...]) -> tuple[int, Any]:
+        op = call.op
+        found = op.source(name)
+        assert found is not None
+        kind, what = found
+        if kind == "g":
+            return COTANGENT, what
+        if kind == "gs":
+            return COTANGENTS, None
+        if kind == "needs":
+            return CONSTANT, needs
+        if kind == "attr":
+            return CONSTANT, call.attrs.get(what, op.attrs[what])
+        if kind == "spec":
+            specs = tuple(call.inputs[i] for i in call.positions[what])
+            return CONSTANT, specs if what in op.lists else specs[0]
+        if kind != "input":
+            return SLOT, self._slot(_KINDS[kind], what, name)
+        held = OVERWRITTEN if name in op.writes else INPUT
+        slots = tuple(self._slot(held, i, name) for i in call.positions[what])
+        return (SLOTS, slots) if what in op.lists else (SLOT, slots[0])
+
+    def _slot(self, kind: int, index: int, name: str) -> int:
+        if (kind, index, name) not in self.slots:
+            self.slots.append((kind, index, name))
+        return self.slots.index((kind, index, name))
+
+
+class Call:
+    """An op on given specs, attributes and device: everything that does not change from one such run to the next."""
+
+    __slots__ = ("op", "inputs", "attrs", "positions", "specs", "aux", "workspace", "kernel", "invocation", "tags",
+                 "plans", "single", "several", "writes", "scattered")
+
+    def __init__(self, op: Op, inputs: tuple[Any, ...], counts: tuple[int, ...], attrs: dict[str, Any],
+                 device: Device) -> None:
+        self.op = op
+        self.inputs = inputs
+        self.attrs = attrs
+        #: Flat positions of each declared input.
+        self.positions: list[tuple[int, ...]] = []
+        grouped: list[Any] = []
+        at = 0
+        for k, count in enumerate(counts):
+            self.positions.append(tuple(range(at, at + count)))
+            part = inputs[at:at + count]
+            grouped.append(part if k in op.lists else (None if part[0] is type(None) else part[0]))
+            at += count
+        inferred = op.infer(*grouped, **attrs)
+        #: Does the op return a tuple?
+        self.several = isinstance(inferred, tuple) or len(op.outputs) > 1
+        if not isinstance(inferred, Inferred):
+            inferred = Inferred(inferred if isinstance(inferred, tuple) else (inferred,))
+        self.specs: tuple[TensorSpec, ...] = inferred.outputs
+        self.aux = inferred.aux
+        self.workspace = inferred.workspace
+        self.kernel = _noop if op.view else self._bind(device)
+        self.invocation = INVOCATIONS.index(Invocation(
+            op.name, inputs, self.specs, self.aux, self.workspace,
+            tuple((k, v) for k, v in attrs.items())))
+        #: Tags of outputs, auxiliary outputs and workspace by (site, scope).
+        self.tags: dict[tuple[int, int], tuple[int, ...]] = {}
+        self.plans: dict[int, KeepPlan] = {}
+        #: Flat positions of inputs that must be copied into a contiguous layout first.
+        self.scattered = [i for i, s in enumerate(inputs) if op.contiguous and isinstance(s, TensorSpec)
+                          and not s.contiguous]
+        #: One freshly allocated output and nothing else: the usual case, which dispatch serves first.
+        #: Flat positions that an in-place op writes to.
+        self.writes = [i for name in op.writes for i in self.positions[op.inputs.index(name)]]
+        self.single = (len(self.specs) == 1 and not self.aux and not self.workspace and not op.view and not op.writes
+                       and not self.scattered)
+
+    def _bind(self, device: Device) -> Callable[..., Any]:
+        kernel = device.kernel(self.op.name)
+        if self.attrs:
+            kernel = functools.partial(kernel, **self.attrs)
+        if self.op.lists:
+            kernel = _regroup(kernel, self.positions, self.op.lists)
+        return kernel
+
+    def plan(self, mask: int) -> KeepPlan:
+        found = self.plans.get(mask)
+        if found is None:
+            found = self.plans[mask] = KeepPlan(self, mask)
+        return found
+
+    def make_tags(self, site: int, scope: int) -> tuple[int, ...]:
+        """Tags for outputs, then auxiliary outputs, then workspace."""
+        where = SCOPES[scope]
+        role = where.role or ("output" if where.phase in ("forward", "setup") else "temporary")
+
+        def tag(role: str, spec: TensorSpec | None) -> int:
+            return TAGS.index(Tag(self.op.name, where.layer, where.phase, role, SITES[site], where.caller, spec))
+
+        if len(self.tags) > 4096:
+            self.tags.clear()
+        found = self.tags[site, scope] = (*(tag(role, s) for s in self.specs),
+                                          *(tag("temporary", s) for _, s in self.aux), tag("workspace", None))
+        return found
+
+
+def _regroup(kernel: Callable[..., Any], positions: list[tuple[int, ...]], lists: tuple[int, ...]) -> Callable[..., Any]:
+    """A kernel that takes flat arrays and hands list inputs on as lists."""
+    end = positions[-1][-1] + 1 if positions[-1] else sum(map(len, positions))
+
+    def grouped(*arrays: Any, **attrs: Any) -> None:
+        inputs = [[arrays[i] for i in group] if k in lists else arrays[group[0]] for k, group in enumerate(positions)]
+        kernel(*inputs, *arrays[end:], **attrs)
+
+    return grouped
+
+
+def _noop(*arrays: Any) -> None:
+    raise AssertionError("a view launches nothing")
+
+
+def frozen_attrs(op: Op, attrs: dict[str, Any]) -> tuple[Any, ...]:
+    """Attributes as a key in which 1, 1.0 and True differ. Raises TypeError for an unknown or unhashable one."""
+    for name in attrs:
+        if name not in op.attrs:
+            raise TypeError(f"{op.name}() got an unexpected keyword argument {name!r}; it takes {tuple(op.attrs)}")
+    return tuple((name, _kind(value), value) for name, value in attrs.items())
+
+
+def _kind(value: Any) -> Any:
+    return tuple(map(_kind, value)) if isinstance(value, tuple) else type(value)

@@ -1,0 +1,101 @@
+"""What a thread is doing: whether gradients are recorded, in which layer and phase, for whose line of source."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+
+from gradcore.events import Scope, Site, Table
+
+SITES: Table[Site] = Table()
+SCOPES: Table[Scope] = Table()
+SETUP = SCOPES.index(Scope("", "setup"))
+
+
+class State:
+    """The mutable context of one thread. ``site`` is None where the source line is to be looked up."""
+
+    __slots__ = ("grad", "scope", "site", "node", "recording", "building")
+
+    def __init__(self) -> None:
+        self.grad = True
+        self.scope = SETUP
+        self.site: int | None = None
+        #: Number of the node whose gradient is being computed, 0 outside backward.
+        self.node = 0
+        #: While a step is recorded: nanoseconds spent building graph.
+        self.recording = False
+        self.building = 0
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.state = State()
+
+
+local = _Local()
+
+
+@contextmanager
+def scoped(*, layer: str | None = None, phase: str | None = None, role: str | None = None) -> Iterator[None]:
+    """Run a block of code in another layer, phase or role; what is not given stays."""
+    state = local.state
+    before = state.scope
+    old = SCOPES[before]
+    state.scope = SCOPES.index(Scope(old.layer if layer is None else layer, old.phase if phase is None else phase,
+                                     old.caller, old.role if role is None else role))
+    try:
+        yield
+    finally:
+        state.scope = before
+
+
+# -- the line of source an op runs for ---------------------------------------------------------------------------------
+
+_PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
+#: Parts of the package that use it as a user does: their lines are worth naming.
+_OUTSIDE = (_PACKAGE + "cli/", _PACKAGE + "models/")
+
+# By id of a code object: None inside gradcore, else its sites by instruction. The code is held, so an id is never
+# another's.
+_codes: dict[int, dict[int, int] | None] = {}
+_held: list[CodeType] = []
+
+
+def find_site(frame: FrameType | None) -> int:
+    """The index in :data:`SITES` of the first frame outside gradcore, from ``frame`` outwards."""
+    while frame is not None:
+        code = frame.f_code
+        try:
+            lines = _codes[id(code)]
+        except KeyError:
+            lines = _learn(code)
+        if lines is not None:
+            site = lines.get(frame.f_lasti)
+            if site is None:
+                site = lines[frame.f_lasti] = SITES.index(
+                    Site(code.co_filename, frame.f_lineno, code.co_qualname if sys.version_info >= (3, 11) else ""))
+            return site
+        frame = frame.f_back
+    return SITES.index(Site("<gradcore>", 0, ""))
+
+
+def _learn(code: CodeType) -> dict[int, int] | None:
+    name = code.co_filename
+    inside = name.startswith(_PACKAGE) and not name.startswith(_OUTSIDE) or name == "<string>"
+    if len(_held) > 50_000:
+        _codes.clear()
+        _held.clear()
+    _held.append(code)
+    _codes[id(code)] = None if inside else {}
+    return _codes[id(code)]
+
+
+def here() -> int:
+    """The site of the caller's line, or the one that backward has set."""
+    site = local.state.site
+    return find_site(sys._getframe(1)) if site is None else site

@@ -1,0 +1,71 @@
+"""Every error that gradcore raises by a type of its own.
+
+Each also is the builtin type that PyTorch users catch, so that ``except RuntimeError`` keeps working.
+"""
+
+from __future__ import annotations
+
+
+class GradcoreError(Exception):
+    """The root of gradcore's own errors."""
+
+
+class SpecError(GradcoreError, RuntimeError, ValueError):
+    """Shapes, dtypes or arguments do not fit an op; the text says what was given and what was expected."""
+
+
+class DimError(SpecError, IndexError):
+    """A dimension or an index lies outside its range."""
+
+
+class DeviceError(GradcoreError, RuntimeError):
+    """A device is missing, unknown, or operands stand on different ones."""
+
+
+class DataDependentShape(GradcoreError, RuntimeError):
+    """A value was needed where only shapes exist (the meta device)."""
+
+
+class OutOfMemory(GradcoreError, RuntimeError, MemoryError):
+    """The device has no room; the text names who holds the memory. Numbers are in bytes."""
+
+    def __init__(self, text: str, *, asked: int = 0, live: int = 0, cached: int = 0, largest_free: int = 0,
+                 limit: int | None = None) -> None:
+        super().__init__(text)
+        self.asked = asked
+        self.live = live
+        self.cached = cached
+        self.largest_free = largest_free
+        self.limit = limit
+
+
+class SourceExhausted(GradcoreError, MemoryError):
+    """A source, or a limit before it, refused a segment. The pool answers by flushing and trying again."""
+
+    def __init__(self, text: str, *, limit: int | None = None) -> None:
+        super().__init__(text)
+        self.limit = limit
+
+
+class StaleBlock(GradcoreError, RuntimeError):
+    """A block was given back twice, or through a handle from an earlier life."""
+
+
+class AlreadyReleased(GradcoreError, RuntimeError):
+    """Backward reached a node whose residuals have gone back to the pool."""
+
+
+class ModifiedInPlace(GradcoreError, RuntimeError):
+    """A residual was written to after it was kept."""
+
+
+class NoSecondDerivative(GradcoreError, RuntimeError):
+    """An op's gradient cannot itself be differentiated."""
+
+
+class UndeclaredAllocation(GradcoreError, RuntimeError):
+    """Strict mode: an array library allocated device memory that no op declared."""
+
+
+class CaptureError(GradcoreError, RuntimeError):
+    """Something happened during a capture that a captured graph cannot hold."""

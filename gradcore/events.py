@@ -1,0 +1,282 @@
+"""The records of the log, and the tables that they index.
+
+On the hot path a record is a plain tuple ``(kind, ...)`` of ints, strings and nested tuples of ints; :func:`typed`
+turns one into its named form for readers. Nothing here can hold an array: a record that did would pin its memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from gradcore.spec import TensorSpec
+
+RESERVE, UNRESERVE, ALLOC, FREE, KEEP, DROP, LAUNCH, RETAG, MARK, VIEW, UPLOAD, READ, FOREIGN = range(13)
+
+#: Why a residual was dropped.
+CONSUMED, DIED = 0, 1
+DROP_REASONS = ("consumed", "graph died")
+
+ROLES = ("parameter", "buffer", "gradient", "input", "output", "residual", "temporary", "workspace",
+         "optimizer state", "communication")
+
+
+class Site(NamedTuple):
+    """A line of source outside gradcore."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+class Scope(NamedTuple):
+    """What was going on when an op ran. ``layer`` is a path of ``named_modules()``, ``""`` being the root.
+
+    In backward, ``caller`` is the line that called ``backward()``, while the op's site is the forward op's.
+    """
+
+    layer: str
+    phase: str
+    caller: Site | None = None
+    #: Overrides an op's own role: set while an optimizer makes its state.
+    role: str | None = None
+
+
+class Tag(NamedTuple):
+    """Whom bytes belong to."""
+
+    op: str
+    layer: str
+    phase: str
+    role: str
+    site: Site
+    caller: Site | None
+    spec: TensorSpec | None
+
+
+T = TypeVar("T", bound=Hashable)
+
+
+class Table(Generic[T]):
+    """An append-only table: equal values get one index. Records hold the index."""
+
+    def __init__(self) -> None:
+        self.rows: list[T] = []
+        self._index: dict[T, int] = {}
+
+    def index(self, value: T) -> int:
+        found = self._index.get(value)
+        if found is None:
+            # setdefault is atomic, append is not tied to it: the list is filled first, so an index always resolves.
+            self.rows.append(value)
+            found = self._index.setdefault(value, len(self.rows) - 1)
+        return found
+
+    def __getitem__(self, index: int) -> T:
+        return self.rows[index]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+TAGS: Table[Tag] = Table()
+STRINGS: Table[str] = Table()
+
+
+class Invocation(NamedTuple):
+    """What a launch ran: an op with specs and attributes, the same for every launch alike."""
+
+    op: str
+    inputs: tuple[Any, ...]
+    outputs: tuple[TensorSpec, ...]
+    aux: tuple[tuple[str, TensorSpec], ...]
+    workspace: int
+    attrs: tuple[tuple[str, Any], ...]
+
+
+INVOCATIONS: Table[Invocation] = Table()
+
+
+# -- the named forms ---------------------------------------------------------------------------------------------------
+
+
+class Reserve(NamedTuple):
+    """A segment came from the source; bytes."""
+
+    segment: int
+    nbytes: int
+
+
+class Unreserve(NamedTuple):
+    segment: int
+    nbytes: int
+
+
+class Alloc(NamedTuple):
+    """A block left the pool: ``requested`` <= ``allocated`` bytes at ``offset`` of ``segment``."""
+
+    serial: int
+    segment: int
+    offset: int
+    requested: int
+    allocated: int
+    stream: int
+    tag: Tag
+    node: int
+
+
+class Free(NamedTuple):
+    serial: int
+
+
+class Keep(NamedTuple):
+    """A buffer became a residual of a node, under the name that the node's rules use."""
+
+    serial: int
+    node: int
+    name: str
+
+
+class Drop(NamedTuple):
+    """A node let go of a residual; ``reason`` is one of :data:`DROP_REASONS`."""
+
+    serial: int
+    node: int
+    reason: str
+
+
+class Launch(NamedTuple):
+    """An op ran. ``inputs`` and ``outputs`` are serials of storages, 0 for a Python number or an absent input."""
+
+    invocation: Invocation
+    tag: Tag
+    node: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    time: int
+
+
+class Retag(NamedTuple):
+    """A buffer changed hands: it became a parameter, a gradient, or its layer got a name."""
+
+    serial: int
+    tag: Tag
+
+
+class Mark(NamedTuple):
+    """A moment with a name. ``what`` is ``begin`` or ``end``; time in nanoseconds of the monotonic clock."""
+
+    what: str
+    label: str
+    time: int
+
+
+class View(NamedTuple):
+    """An op that shows a storage under another spec, without a launch."""
+
+    invocation: Invocation
+    tag: Tag
+    node: int
+    serial: int
+
+
+class Upload(NamedTuple):
+    """Bytes went from the host into a buffer."""
+
+    serial: int
+    nbytes: int
+
+
+class Read(NamedTuple):
+    """Bytes of a buffer went to the host, so Python may branch on them."""
+
+    serial: int
+    nbytes: int
+
+
+class Foreign(NamedTuple):
+    """Bytes that a library allocated for itself, outside the pool."""
+
+    library: str
+    nbytes: int
+
+
+Record = (Reserve | Unreserve | Alloc | Free | Keep | Drop | Launch | Retag | Mark | View | Upload | Read | Foreign)
+Raw = tuple[Any, ...]
+
+
+def typed(raw: Raw) -> Record:
+    """The named form of a raw record, with its table indices resolved."""
+    kind, a = raw[0], raw[1:]
+    if kind == ALLOC:
+        return Alloc(a[0], a[1], a[2], a[3], a[4], a[5], TAGS[a[6]], a[7])
+    if kind == FREE:
+        return Free(a[0])
+    if kind == LAUNCH:
+        return Launch(INVOCATIONS[a[0]], TAGS[a[1]], a[2], a[3], a[4], a[5])
+    if kind == KEEP:
+        return Keep(a[0], a[1], a[2])
+    if kind == DROP:
+        return Drop(a[0], a[1], DROP_REASONS[a[2]])
+    if kind == RETAG:
+        return Retag(a[0], TAGS[a[1]])
+    if kind == MARK:
+        return Mark(a[0], a[1], a[2])
+    if kind == VIEW:
+        return View(INVOCATIONS[a[0]], TAGS[a[1]], a[2], a[3])
+    return _PLAIN[kind](*a)
+
+
+_PLAIN: dict[int, Any] = {RESERVE: Reserve, UNRESERVE: Unreserve, UPLOAD: Upload, READ: Read, FOREIGN: Foreign}
+
+
+def normalized(records: Iterable[Raw], *, lines: bool = True) -> list[Record]:
+    """Typed records as two runs of the same program would write them alike.
+
+    Serials and node numbers count from 1 in order of appearance, times, streams and numbers of calls are zeroed; with
+    ``lines=False`` source lines keep only file name and function, for logs that are committed.
+    """
+    numbers: dict[tuple[str, int], int] = {}
+    counts = {"serial": 0, "node": 0, "segment": 0}
+
+    def number(kind: str, value: int) -> int:
+        if value == 0 and kind != "segment":
+            return 0
+        key = (kind, value)
+        if key not in numbers:
+            counts[kind] += 1
+            numbers[key] = counts[kind]
+        return numbers[key]
+
+    def serials(values: Sequence[int]) -> tuple[int, ...]:
+        return tuple(number("serial", v) for v in values)
+
+    def site(value: Site | None) -> Site | None:
+        return value if lines or value is None else Site(value.file.rsplit("/", 1)[-1], 0, value.function)
+
+    def tag(value: Tag) -> Tag:
+        return value if lines else value._replace(site=site(value.site), caller=site(value.caller))
+
+    result: list[Record] = []
+    for raw in records:
+        record = typed(raw)
+        if isinstance(record, Launch):
+            record = record._replace(tag=tag(record.tag), node=number("node", record.node), time=0,
+                                     inputs=serials(record.inputs), outputs=serials(record.outputs))
+        elif isinstance(record, Mark):
+            record = record._replace(time=0)
+        else:
+            changes: dict[str, Any] = {}
+            for name in record._fields:
+                if name in counts:
+                    changes[name] = number(name, getattr(record, name))
+            if isinstance(record, Alloc):
+                changes["stream"] = 0
+            if isinstance(record, (Alloc, Retag, View)):
+                changes["tag"] = tag(record.tag)
+            record = record._replace(**changes)
+        result.append(record)
+    return result

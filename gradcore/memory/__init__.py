@@ -1,0 +1,1 @@
+"""Bytes and streams; never an array."""

@@ -1,0 +1,66 @@
+"""Layers that each do one job: keep to a limit, fail on schedule, poison what was freed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from gradcore.errors import SourceExhausted
+from gradcore.memory.resource import Block, MemoryResource, Segment, Source, Stream
+
+
+class Limit:
+    """A source that hands out at most ``limit`` bytes at a time; None means no limit."""
+
+    def __init__(self, upstream: Source, limit: int | None = None) -> None:
+        self._upstream = upstream
+        self.limit = limit
+        self.used = 0
+
+    def allocate(self, nbytes: int) -> Segment:
+        if self.limit is not None and self.used + nbytes > self.limit:
+            raise SourceExhausted(
+                f"a segment of {nbytes} bytes would exceed the limit of {self.limit} bytes: {self.used} are reserved",
+                limit=self.limit)
+        segment = self._upstream.allocate(nbytes)
+        self.used += nbytes
+        return segment
+
+    def deallocate(self, segment: Segment) -> None:
+        self.used -= segment.nbytes
+        self._upstream.deallocate(segment)
+
+
+class Fault:
+    """A resource whose allocations with the given numbers (from 1) fail, for tests of what happens then."""
+
+    def __init__(self, upstream: MemoryResource, fail_at: Collection[int] = ()) -> None:
+        self._upstream = upstream
+        self.fail_at = set(fail_at)
+        self.count = 0
+
+    def allocate(self, nbytes: int, stream: Stream, tag: int = 0, node: int = 0) -> Block:
+        self.count += 1
+        if self.count in self.fail_at:
+            raise SourceExhausted(f"injected failure of allocation {self.count}, {nbytes} bytes")
+        return self._upstream.allocate(nbytes, stream, tag, node)
+
+    def deallocate(self, block: Block, serial: int) -> None:
+        self._upstream.deallocate(block, serial)
+
+
+class Poison:
+    """A resource that overwrites freed bytes with 0xFF (NaN in every float type), so that a use after free shows."""
+
+    def __init__(self, upstream: MemoryResource, fill: Callable[[Block], None]) -> None:
+        self._upstream = upstream
+        self._fill = fill
+
+    def allocate(self, nbytes: int, stream: Stream, tag: int = 0, node: int = 0) -> Block:
+        block = self._upstream.allocate(nbytes, stream, tag, node)
+        self._fill(block)
+        return block
+
+    def deallocate(self, block: Block, serial: int) -> None:
+        if block.serial == serial:
+            self._fill(block)
+        self._upstream.deallocate(block, serial)

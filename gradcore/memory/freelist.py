@@ -1,0 +1,74 @@
+"""Free ranges of addresses: best fit, split, coalesce, over integers alone.
+
+The pool keeps its free memory in these, and the planner lays out arenas with the same code, so that a plan and a run
+agree about what fits where. Knuth, TAOCP 1, section 2.5, for the boundary merge.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+
+class FreeList:
+    """A set of disjoint free ranges ``[start, start + size)``. Adjacent ranges are merged as they come in."""
+
+    __slots__ = ("_by_start", "_by_end", "_by_size", "total")
+
+    def __init__(self) -> None:
+        self._by_start: dict[int, int] = {}
+        self._by_end: dict[int, int] = {}
+        self._by_size: list[tuple[int, int]] = []
+        #: Free bytes in all.
+        self.total = 0
+
+    def add(self, start: int, size: int) -> None:
+        """Give back a range, merging it with its neighbours."""
+        self.total += size
+        before = self._by_end.pop(start, None)
+        if before is not None:
+            length = self._by_start.pop(before)
+            self._forget(length, before)
+            start, size = before, length + size
+        after = self._by_start.pop(start + size, None)
+        if after is not None:
+            self._forget(after, start + size)
+            size += after
+        self._by_start[start] = size
+        self._by_end[start + size] = start
+        insort(self._by_size, (size, start))
+
+    def take(self, size: int) -> int | None:
+        """The start of ``size`` bytes from the smallest range that holds them, lowest address first; None if none does."""
+        i = bisect_left(self._by_size, (size, -1))
+        if i == len(self._by_size):
+            return None
+        length, start = self._by_size.pop(i)
+        del self._by_start[start]
+        if length == size:
+            del self._by_end[start + size]
+        else:
+            self._by_start[start + size] = length - size
+            self._by_end[start + length] = start + size
+            insort(self._by_size, (length - size, start + size))
+        self.total -= size
+        return start
+
+    def remove(self, start: int, size: int) -> bool:
+        """Take exactly the range ``[start, start + size)`` if it is free as a whole range of its own."""
+        if self._by_start.get(start) != size:
+            return False
+        del self._by_start[start]
+        del self._by_end[start + size]
+        self._forget(size, start)
+        self.total -= size
+        return True
+
+    def largest(self) -> int:
+        return self._by_size[-1][0] if self._by_size else 0
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """Every free range as ``(start, size)``, by address."""
+        return sorted(self._by_start.items())
+
+    def _forget(self, size: int, start: int) -> None:
+        del self._by_size[bisect_left(self._by_size, (size, start))]

@@ -1,0 +1,177 @@
+"""The pool: rounding, segments, growth, flush and retry.
+
+A freed block waits in a list of its exact size, because a training step asks for the same sizes again and again. When
+no list has the size wanted, all waiting blocks are merged into address-ordered free lists and the best fit is split;
+when nothing fits, the other streams' free memory is taken over, and only then does the pool grow by a segment.
+"""
+
+from __future__ import annotations
+
+from gradcore.errors import OutOfMemory, SourceExhausted, StaleBlock
+from gradcore.memory.freelist import FreeList
+from gradcore.memory.resource import Block, Segment, Source, Stream
+from gradcore.memory.streams import StreamOrder
+from gradcore.spec import ROUND, round_up
+
+MiB = 1 << 20
+#: Requests up to SMALL share segments of SMALL_SEGMENT; up to MIDDLE, segments of MIDDLE_SEGMENT; larger ones get a
+#: segment of their own, rounded up to SMALL_SEGMENT. Long-lived small tensors then never pin a large segment.
+SMALL, SMALL_SEGMENT, MIDDLE, MIDDLE_SEGMENT = MiB, 2 * MiB, 10 * MiB, 20 * MiB
+
+# Segments lie this far apart in the free lists' address space, so that ranges of two segments never merge.
+_SPACING = 1 << 48
+_MASK = _SPACING - 1
+
+
+def segment_size(size: int) -> int:
+    """Bytes of the segment that a block of ``size`` bytes is cut from."""
+    if size <= SMALL:
+        return SMALL_SEGMENT
+    if size < MIDDLE:
+        return MIDDLE_SEGMENT
+    return round_up(size, SMALL_SEGMENT)
+
+
+class Pool:
+    """Blocks out of segments. Not thread-safe on its own: the ledger around it holds the stack's one lock."""
+
+    def __init__(self, source: Source, order: StreamOrder) -> None:
+        self._source = source
+        self._order = order
+        self._serial = 0
+        self._next_segment = 0
+        self.segments: dict[int, Segment] = {}
+        self.streams: list[Stream] = []
+        #: Bytes of all segments.
+        self.reserved = 0
+        #: Allocations served without asking the source, and all of them.
+        self.hits = 0
+        self.allocations = 0
+        #: Segments that came and went since somebody last took this list: (kind, segment index, bytes).
+        self.changes: list[tuple[bool, int, int]] = []
+
+    # -- the two calls -------------------------------------------------------------------------------------------------
+
+    def allocate(self, nbytes: int, stream: Stream, tag: int = 0, node: int = 0) -> Block:
+        """A block of at least ``nbytes`` bytes, usable on ``stream`` at once. Raises :class:`OutOfMemory`."""
+        size = (nbytes + 511) & -512 if nbytes > 0 else ROUND
+        quick = stream.quick.get(size)
+        if quick:
+            block = quick.pop()
+            self.hits += 1
+        else:
+            block = self._search(size, stream)
+        self.allocations += 1
+        self._serial = block.serial = self._serial + 1
+        block.requested = nbytes
+        block.tag = tag
+        block.node = node
+        return block
+
+    def deallocate(self, block: Block, serial: int) -> None:
+        """Give a block back. Raises :class:`StaleBlock` unless ``serial`` is the block's present life."""
+        if block.serial != serial or not serial:
+            raise StaleBlock(f"block with serial {serial} was given back already: {block}")
+        block.serial = 0
+        if block.users is not None:
+            self._order.settle(block)
+        quick = block.stream.quick
+        size = block.size
+        if size in quick:
+            quick[size].append(block)
+        else:
+            quick[size] = [block]
+
+    # -- when no waiting block fits ------------------------------------------------------------------------------------
+
+    def _search(self, size: int, stream: Stream) -> Block:
+        if stream not in self.streams:
+            self.streams.append(stream)
+        small = size <= SMALL
+        self._merge(stream)
+        start = (stream.small if small else stream.large).take(size)
+        if start is None:
+            start = self._take_over(size, small, stream)
+        if start is None:
+            start = self._grow(size, small, stream)
+        else:
+            self.hits += 1
+        return Block(self.segments[start // _SPACING], start & _MASK, size, stream)
+
+    def _merge(self, stream: Stream) -> None:
+        for blocks in stream.quick.values():
+            for block in blocks:
+                self._list(stream, block.segment).add(block.segment.index * _SPACING + block.offset, block.size)
+            blocks.clear()
+
+    @staticmethod
+    def _list(stream: Stream, segment: Segment) -> FreeList:
+        return stream.small if segment.small else stream.large
+
+    def _take_over(self, size: int, small: bool, stream: Stream) -> int | None:
+        for giver in self.streams:
+            if giver is stream:
+                continue
+            self._merge(giver)
+            start = (giver.small if small else giver.large).take(size)
+            if start is not None:
+                self._order.hand_over(giver, stream)
+                return start
+        return None
+
+    def _grow(self, size: int, small: bool, stream: Stream) -> int:
+        nbytes = segment_size(size)
+        try:
+            segment = self._source.allocate(nbytes)
+        except SourceExhausted:
+            self.flush()
+            try:
+                # A segment of just this size may still fit where the roomier one does not.
+                segment = self._source.allocate(nbytes if nbytes <= SMALL_SEGMENT else round_up(size, ROUND))
+            except SourceExhausted as error:
+                raise OutOfMemory(str(error), asked=size, cached=self.cached, largest_free=self.largest_free,
+                                  limit=error.limit) from None
+        segment.index = self._next_segment
+        segment.small = small
+        self._next_segment += 1
+        self.segments[segment.index] = segment
+        self.reserved += segment.nbytes
+        self.changes.append((True, segment.index, segment.nbytes))
+        base = segment.index * _SPACING
+        if segment.nbytes > size:
+            self._list(stream, segment).add(base + size, segment.nbytes - size)
+        return base
+
+    # -- giving segments back ------------------------------------------------------------------------------------------
+
+    def flush(self) -> int:
+        """Give every wholly free segment back to the source; returns their bytes."""
+        before = self.reserved
+        for stream in self.streams:
+            self._merge(stream)
+        whole = [s for s in self.segments.values() if any(
+            self._list(stream, s).remove(s.index * _SPACING, s.nbytes) for stream in self.streams)]
+        if whole:
+            self._order.drain()
+        for segment in whole:
+            # Books first: should the source fail, the segment is lost to us, but never handed out again.
+            del self.segments[segment.index]
+            self.reserved -= segment.nbytes
+            self.changes.append((False, segment.index, segment.nbytes))
+            self._source.deallocate(segment)
+        return before - self.reserved
+
+    # -- what there is -------------------------------------------------------------------------------------------------
+
+    @property
+    def cached(self) -> int:
+        """Free bytes inside segments."""
+        return sum(s.small.total + s.large.total + sum(size * len(blocks) for size, blocks in s.quick.items())
+                   for s in self.streams)
+
+    @property
+    def largest_free(self) -> int:
+        """Bytes of the largest single free range, once waiting blocks are merged."""
+        for stream in self.streams:
+            self._merge(stream)
+        return max((max(s.small.largest(), s.large.largest()) for s in self.streams), default=0)

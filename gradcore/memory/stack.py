@@ -1,0 +1,54 @@
+"""The one place where the layers of memory are put together: Ledger -> [Poison] -> [Fault] -> Pool -> Limit -> Source."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from gradcore.errors import OutOfMemory
+from gradcore.events import TAGS
+from gradcore.memory.adaptors import Fault, Limit, Poison
+from gradcore.memory.ledger import Ledger
+from gradcore.memory.pool import Pool
+from gradcore.memory.resource import Block, Driver, MemoryResource, Source
+from gradcore.memory.streams import StreamOrder
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A device's memory: the ledger that callers use, and the layers that have settings."""
+
+    ledger: Ledger
+    pool: Pool
+    limit: Limit
+    fault: Fault | None
+
+
+def build(source: Source, driver: Driver, *, limit: int | None = None, fail_at: Collection[int] | None = None,
+          poison: Callable[[Block], None] | None = None) -> Stack:
+    limited = Limit(source, limit)
+    pool = Pool(limited, StreamOrder(driver))
+    top: MemoryResource = pool
+    fault = None
+    if fail_at is not None:
+        top = fault = Fault(top, fail_at)
+    if poison is not None:
+        top = Poison(top, poison)
+    return Stack(Ledger(top, pool, explain), pool, limited, fault)
+
+
+def explain(ledger: Ledger, error: OutOfMemory, top: int = 10) -> str:
+    """The text of an out-of-memory error: what was asked, what there is, and who holds it."""
+    with ledger.settled():
+        held: Counter[str] = Counter()
+        for block in ledger.live.values():
+            tag = TAGS[block.tag]
+            held[f"{tag.role} of {tag.op} in layer {tag.layer or '(root)'}, {tag.site}"] += block.size
+    lines = [
+        f"out of memory: {error.asked:,} bytes were asked for; {error.live:,} are live, {error.cached:,} cached "
+        f"(largest free block {error.largest_free:,}), limit "
+        + (f"{error.limit:,}" if error.limit is not None else "none") + f". {error}",
+        f"The {min(top, len(held))} largest holders:"]
+    lines += [f"  {nbytes:>15,} bytes  {who}" for who, nbytes in held.most_common(top)]
+    return "\n".join(lines)

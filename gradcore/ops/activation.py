@@ -1,0 +1,79 @@
+"""Activations. Each gradient is one launch by an op of its own, so that backward can be differentiated again."""
+
+from __future__ import annotations
+
+import math
+
+from gradcore.ops.elementwise import exp
+from gradcore.ops.op import op
+from gradcore.ops.shapes import need_float, with_workspace
+from gradcore.spec import PIECE, TensorSpec
+
+
+def _float(x: TensorSpec) -> TensorSpec:
+    need_float("an activation", x=x)
+    return x.like()
+
+
+def _grad(dy: TensorSpec, x: TensorSpec) -> TensorSpec:
+    return dy.like()
+
+
+relu = op("relu", lambda x: x.like(), x=lambda g, out: relu_grad(g, out))
+relu_grad = op("relu_grad", _grad, dy=lambda g, x: relu_grad(g, x), doc="dy where x > 0, else 0.")
+
+tanh = op("tanh", _float, x=lambda g, out: tanh_grad(g, out))
+tanh_grad = op("tanh_grad", _grad,
+               dy=lambda g, x: tanh_grad(g, x),
+               x=lambda g, dy, x: g * dy * x * -2,
+               doc="dy * (1 - x^2), where x is the result of tanh.")
+
+sigmoid = op("sigmoid", _float, x=lambda g, out: sigmoid_grad(g, out))
+sigmoid_grad = op("sigmoid_grad", _grad,
+                  dy=lambda g, x: sigmoid_grad(g, x),
+                  x=lambda g, dy, x: g * dy * (x * -2 + 1),
+                  doc="dy * x * (1 - x), where x is the result of sigmoid.")
+
+
+def _in_pieces(x: TensorSpec, count: int) -> int:
+    """Bytes of ``count`` temporaries that hold a piece of ``x``, each aligned."""
+    return count * (min(x.numel, PIECE) * x.dtype.itemsize + 16)
+
+
+def _erf_spec(x: TensorSpec) -> object:
+    return with_workspace(_float(x), _in_pieces(x, 4))
+
+
+erf = op("erf", _erf_spec, contiguous=True, x=lambda g, x: g * (exp(-(x * x)) * (2 / math.sqrt(math.pi))))
+
+
+def _gelu_spec(x: TensorSpec, *, tanh: bool = False) -> object:
+    return with_workspace(_float(x), _in_pieces(x, 5))
+
+
+def _gelu_grad_spec(dy: TensorSpec, x: TensorSpec, *, tanh: bool = False) -> object:
+    return with_workspace(dy.like(), _in_pieces(x, 6))
+
+
+def _gelu_second(g: object, dy: object, x: object, tanh: bool) -> object:
+    return g * dy * _gelu_curvature(x, tanh)  # type: ignore[operator]
+
+
+def _gelu_curvature(x: object, by_tanh: bool) -> object:
+    """The second derivative of gelu, out of ops."""
+    if not by_tanh:  # (2 - x^2) phi(x), phi being the normal density
+        return exp(x * x * -0.5) * (x * x * -1 + 2) * (1 / math.sqrt(2 * math.pi))  # type: ignore[operator]
+    c, k = math.sqrt(2 / math.pi), 0.044715
+    u = x * c * (x * x * k + 1)  # type: ignore[operator]
+    t = tanh(u)
+    du = (x * x * (3 * k) + 1) * c  # type: ignore[operator]
+    ddu = x * (6 * k * c)  # type: ignore[operator]
+    return (1 - t * t) * (du + x * 0.5 * (ddu - t * du * du * 2))  # type: ignore[operator]
+
+
+gelu = op("gelu", _gelu_spec, contiguous=True, x=lambda g, x, tanh: gelu_grad(g, x, tanh=tanh),
+          doc="x Phi(x), exactly or by tanh. Hendrycks and Gimpel, arXiv:1606.08415.")
+gelu_grad = op("gelu_grad", _gelu_grad_spec, contiguous=True,
+               dy=lambda g, x, tanh: gelu_grad(g, x, tanh=tanh), x=_gelu_second)
+
+__all__ = ["erf", "gelu", "gelu_grad", "relu", "relu_grad", "sigmoid", "sigmoid_grad", "tanh", "tanh_grad"]

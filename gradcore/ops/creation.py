@@ -1,0 +1,49 @@
+"""Ops with no tensor operand: they name their device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradcore.errors import SpecError
+from gradcore.ops.op import op
+from gradcore.spec import TensorSpec
+
+
+def _full_spec(value: type, *, shape: tuple[int, ...], dtype: Any) -> TensorSpec:
+    if any(n < 0 for n in shape):
+        raise SpecError(f"Trying to create tensor with negative dimension {min(shape)}: {list(shape)}")
+    return TensorSpec.of(shape, dtype)
+
+
+def _empty_spec(*, shape: tuple[int, ...], dtype: Any) -> TensorSpec:
+    return _full_spec(int, shape=shape, dtype=dtype)
+
+
+def _arange_spec(start: type, step: type, *, length: int, dtype: Any) -> TensorSpec:
+    return TensorSpec.of((length,), dtype)
+
+
+def _eye_spec(*, rows: int, columns: int, dtype: Any) -> TensorSpec:
+    return TensorSpec.of((rows, columns), dtype)
+
+
+def _fill_spec(x: TensorSpec, value: type) -> TensorSpec:
+    return TensorSpec.of(x.shape, x.dtype)
+
+
+full = op("full", _full_spec)
+empty = op("empty", _empty_spec, doc="Bytes as the pool had them.")
+arange = op("arange", _arange_spec, doc="start + i * step.")
+eye = op("eye", _eye_spec)
+fill_ = op("fill_", _fill_spec, writes=("x",), x=lambda g: g * 0)
+
+
+def length_of_range(start: float, end: float, step: float) -> int:
+    """How many numbers ``arange`` makes. Raises :class:`SpecError` for a step that never arrives."""
+    if step == 0:
+        raise SpecError("step must be nonzero")
+    if (end - start) * step < 0:
+        raise SpecError(f"upper bound and lower bound inconsistent with step sign: {start}, {end}, {step}")
+    return int(np.ceil((end - start) / step))

@@ -1,0 +1,161 @@
+"""Ops that treat every element alike."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from gradcore.errors import SpecError
+from gradcore.ops.movement import cast, sum_to
+from gradcore.ops.op import op
+from gradcore.ops.shapes import Operand, bool_like, broadcast, compare, divide, float_like, like, shape_of
+from gradcore.spec import TensorSpec, broadcast_shapes, is_floating, promote
+
+# -- arithmetic --------------------------------------------------------------------------------------------------------
+
+add = op("add", broadcast,
+         x=lambda g, x_spec: sum_to(g, to=x_spec),
+         y=lambda g, y_spec: sum_to(g, to=y_spec))
+sub = op("sub", broadcast,
+         x=lambda g, x_spec: sum_to(g, to=x_spec),
+         y=lambda g, y_spec: sum_to(-g, to=y_spec))
+mul = op("mul", broadcast,
+         x=lambda g, y, x_spec: sum_to(g * y, to=x_spec),
+         y=lambda g, x, y_spec: sum_to(g * x, to=y_spec))
+div = op("div", divide,
+         x=lambda g, y, x_spec: sum_to(g / y, to=x_spec),
+         y=lambda g, x, y, y_spec: sum_to(-g * (x / y) / y, to=y_spec))
+neg = op("neg", like, x=lambda g: -g)
+reciprocal = op("reciprocal", float_like, x=lambda g, out: -g * (out * out))
+floor_divide = op("floor_divide", broadcast)
+remainder = op("remainder", broadcast,
+               x=lambda g, x_spec: sum_to(g, to=x_spec),
+               y=lambda g, x, y, y_spec: sum_to(-g * floor(div(x, y)), to=y_spec))
+
+
+def _pow_spec(x: Operand, y: Operand) -> TensorSpec:
+    return broadcast(x, y)
+
+
+def _pow_x(g: Any, x: Any, y: Any, x_spec: Operand) -> Any:
+    if isinstance(y, (int, float)):
+        if y == 0:
+            return g * 0
+        return g * y if y == 1 else g * (2 * x) if y == 2 else g * (y * pow(x, y - 1))
+    # 0 ** -1 is no number, but where the exponent is 0 the derivative is 0.
+    return sum_to(where(eq(y, 0), 0.0, g * (y * pow(x, y - 1))), to=x_spec)
+
+
+def _pow_y(g: Any, x: Any, y: Any, out: Any, y_spec: Operand) -> Any:
+    if isinstance(x, (int, float)):
+        slope = out * math.log(x) if x > 0 else out * 0
+    else:
+        # The limit of x^y log x at x = 0, y >= 0 is 0; log would give NaN.
+        slope = where(logical_and(eq(x, 0), ge(y, 0)), 0.0, out * log(x))
+    return sum_to(g * slope, to=y_spec)
+
+
+pow = op("pow", _pow_spec, x=_pow_x, y=_pow_y)
+maximum = op("maximum", broadcast,
+             x=lambda g, x, y, x_spec: sum_to(g * _share(gt(x, y), eq(x, y), g), to=x_spec),
+             y=lambda g, x, y, y_spec: sum_to(g * _share(lt(x, y), eq(x, y), g), to=y_spec))
+minimum = op("minimum", broadcast,
+             x=lambda g, x, y, x_spec: sum_to(g * _share(lt(x, y), eq(x, y), g), to=x_spec),
+             y=lambda g, x, y, y_spec: sum_to(g * _share(gt(x, y), eq(x, y), g), to=y_spec))
+
+
+def _share(strict: Any, tie: Any, g: Any) -> Any:
+    """1 where an operand won, a half where both are equal, as PyTorch shares it."""
+    return cast(strict, dtype=g.spec.dtype) + cast(tie, dtype=g.spec.dtype) * 0.5
+
+
+# -- comparison and logic ----------------------------------------------------------------------------------------------
+
+eq, ne = op("eq", compare), op("ne", compare)
+lt, le, gt, ge = op("lt", compare), op("le", compare), op("gt", compare), op("ge", compare)
+logical_and, logical_or = op("logical_and", compare), op("logical_or", compare)
+logical_xor = op("logical_xor", compare)
+logical_not = op("logical_not", bool_like)
+isnan, isinf, isfinite = op("isnan", bool_like), op("isinf", bool_like), op("isfinite", bool_like)
+
+# -- functions of one variable -----------------------------------------------------------------------------------------
+
+abs = op("abs", like, x=lambda g, x: g * sign(x))
+sign = op("sign", like, x=lambda g: g * 0)
+floor = op("floor", like, x=lambda g: g * 0)
+ceil = op("ceil", like, x=lambda g: g * 0)
+round = op("round", like, x=lambda g: g * 0)
+exp = op("exp", float_like, x=lambda g, out: g * out)
+expm1 = op("expm1", float_like, x=lambda g, out: g * (out + 1))
+log = op("log", float_like, x=lambda g, x: g / x)
+log1p = op("log1p", float_like, x=lambda g, x: g / (x + 1))
+log2 = op("log2", float_like, x=lambda g, x: g / (x * math.log(2)))
+log10 = op("log10", float_like, x=lambda g, x: g / (x * math.log(10)))
+sqrt = op("sqrt", float_like, x=lambda g, out: g / (out * 2))
+rsqrt = op("rsqrt", float_like, x=lambda g, out: g * (out * out * out) * -0.5)
+square = op("square", like, x=lambda g, x: g * (x * 2))
+sin = op("sin", float_like, x=lambda g, x: g * cos(x))
+cos = op("cos", float_like, x=lambda g, x: -g * sin(x))
+tan = op("tan", float_like, x=lambda g, out: g * (out * out + 1))
+sinh = op("sinh", float_like, x=lambda g, x: g * cosh(x))
+cosh = op("cosh", float_like, x=lambda g, x: g * sinh(x))
+arctan = op("arctan", float_like, x=lambda g, x: g / (x * x + 1))
+
+
+# -- choice ------------------------------------------------------------------------------------------------------------
+
+
+def _where_spec(condition: TensorSpec, x: Operand, y: Operand) -> TensorSpec:
+    if not isinstance(condition, TensorSpec) or condition.dtype.kind != "b":
+        raise SpecError(f"where: condition must be a bool tensor, but got {condition}")
+    shape = broadcast_shapes(condition.shape, shape_of(x), shape_of(y))
+    return TensorSpec.of(shape, promote((x, y)))
+
+
+where = op("where", _where_spec,
+           x=lambda g, condition, x_spec: sum_to(where(condition, g, 0.0), to=x_spec),
+           y=lambda g, condition, y_spec: sum_to(where(condition, 0.0, g), to=y_spec))
+
+
+def _clamp_spec(x: TensorSpec, low: Operand | None = None, high: Operand | None = None) -> TensorSpec:
+    if low is None and high is None:
+        raise SpecError("torch.clamp: At least one of 'min' or 'max' must not be None")
+    bounds = [b for b in (low, high) if b is not None]
+    if any(isinstance(b, TensorSpec) for b in bounds):
+        raise SpecError("clamp: min and max must be numbers; use maximum() and minimum() for tensors")
+    return TensorSpec.of(x.shape, promote((x, *bounds)))
+
+
+clamp = op("clamp", _clamp_spec,
+           x=lambda g, x, low, high: where(_within(x, low, high), g, 0.0))
+
+
+def _within(x: Any, low: Any, high: Any) -> Any:
+    if low is None or high is None:
+        return ge(x, low) if high is None else le(x, high)
+    return logical_and(ge(x, low), le(x, high))
+
+
+# -- in place ----------------------------------------------------------------------------------------------------------
+
+
+def _into(x: TensorSpec, y: Operand) -> TensorSpec:
+    """The result of writing ``x op y`` into ``x``; raises where it has another shape or a stronger type."""
+    result = broadcast(x, y)
+    if "iuf".find(result.dtype.kind) > "iuf".find(x.dtype.kind) and x.dtype.kind != result.dtype.kind:
+        raise SpecError(f"result type {result.dtype.name} can't be cast to the desired output type {x.dtype.name}")
+    return TensorSpec.of(result.shape, x.dtype)
+
+
+def _into_float(x: TensorSpec, y: Operand) -> TensorSpec:
+    if not is_floating(x.dtype):
+        raise SpecError(f"result type float32 can't be cast to the desired output type {x.dtype.name}")
+    return _into(x, y)
+
+
+add_ = op("add_", _into, writes=("x",), x=lambda g: g, y=lambda g, y_spec: sum_to(g, to=y_spec))
+sub_ = op("sub_", _into, writes=("x",), x=lambda g: g, y=lambda g, y_spec: sum_to(-g, to=y_spec))
+mul_ = op("mul_", _into, writes=("x",), x=lambda g, y: g * y, y=lambda g, x, y_spec: sum_to(g * x, to=y_spec),
+          doc="The rule for y reads what x was before: a copy is kept when y needs a gradient.")
+div_ = op("div_", _into_float, writes=("x",), x=lambda g, y: g / y,
+          y=lambda g, x, y, y_spec: sum_to(-g * (x / y) / y, to=y_spec))

@@ -1,0 +1,74 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradcore.errors import SpecError
+from gradcore.ops.movement import reshape, sum_to
+from gradcore.ops.op import op
+from gradcore.ops.reduce import sum
+from gradcore.ops.shapes import need_float
+from gradcore.spec import TensorSpec, broadcast_shapes
+
+
+def _matmul_spec(a: TensorSpec, b: TensorSpec, *, transpose_a: bool = False, transpose_b: bool = False) -> TensorSpec:
+    if not isinstance(a, TensorSpec) or not isinstance(b, TensorSpec):
+        raise TypeError("matmul takes two tensors")
+    if a.ndim < 2 or b.ndim < 2:
+        raise SpecError(f"matmul: both operands need two dimensions here, but got {list(a.shape)} and {list(b.shape)}")
+    if a.dtype != b.dtype:
+        raise SpecError(f"expected m1 and m2 to have the same dtype, but got: {a.dtype.name} != {b.dtype.name}")
+    rows, inner = a.shape[-2:][::-1] if transpose_a else a.shape[-2:]
+    inner_b, columns = b.shape[-2:][::-1] if transpose_b else b.shape[-2:]
+    if inner != inner_b:
+        raise SpecError(f"mat1 and mat2 shapes cannot be multiplied ({list(a.shape)}{' transposed' * transpose_a} and "
+                        f"{list(b.shape)}{' transposed' * transpose_b})")
+    return TensorSpec.of((*broadcast_shapes(a.shape[:-2], b.shape[:-2]), rows, columns), a.dtype)
+
+
+def _matmul_a(g: Any, b: Any, a_spec: TensorSpec, transpose_a: bool, transpose_b: bool) -> Any:
+    if transpose_a:
+        return sum_to(matmul(b, g, transpose_a=transpose_b, transpose_b=True), to=a_spec)
+    return sum_to(matmul(g, b, transpose_b=not transpose_b), to=a_spec)
+
+
+def _matmul_b(g: Any, a: Any, b_spec: TensorSpec, transpose_a: bool, transpose_b: bool) -> Any:
+    if transpose_b:
+        return sum_to(matmul(g, a, transpose_a=True, transpose_b=transpose_a), to=b_spec)
+    return sum_to(matmul(a, g, transpose_a=not transpose_a), to=b_spec)
+
+
+matmul = op("matmul", _matmul_spec, a=_matmul_a, b=_matmul_b)
+
+
+def _linear_spec(x: TensorSpec, weight: TensorSpec, bias: TensorSpec | None = None) -> TensorSpec:
+    need_float("linear", input=x, weight=weight, bias=bias)
+    if weight.ndim != 2 or x.ndim < 1 or x.shape[-1] != weight.shape[1]:
+        raise SpecError(f"mat1 and mat2 shapes cannot be multiplied: linear got input {list(x.shape)} and weight "
+                        f"{list(weight.shape)}, and expected the input's last dimension to be {weight.shape[-1]}")
+    if bias is not None and bias.shape != (weight.shape[0],):
+        raise SpecError(f"linear: bias must have shape [{weight.shape[0]}], but got {list(bias.shape)}")
+    dtypes = {s.dtype for s in (x, weight, bias) if s is not None}
+    if len(dtypes) > 1:
+        raise SpecError(f"linear: input, weight and bias must have the same dtype, but got {_names(dtypes)}")
+    return TensorSpec.of((*x.shape[:-1], weight.shape[0]), x.dtype)
+
+
+def _names(dtypes: set[Any]) -> str:
+    return " and ".join(sorted(d.name for d in dtypes))
+
+
+def _rows(x: Any) -> Any:
+    """``x`` with all but its last dimension merged."""
+    return reshape(x, (-1, x.spec.shape[-1])) if x.spec.ndim != 2 else x
+
+
+linear = op("linear", _linear_spec,
+            x=lambda g, weight: matmul(g, weight) if g.spec.ndim > 1 else reshape(
+                matmul(reshape(g, (1, -1)), weight), (-1,)),
+            weight=lambda g, x: matmul(_rows(g), _rows(x), transpose_a=True),
+            bias=lambda g: sum(_rows(g), dims=(0,), keepdim=False),
+            doc="x W^T + b over the last dimension.")
+
+__all__ = ["linear", "matmul"]

@@ -1,0 +1,241 @@
+"""Ops that move elements, or only show them differently. A view shares its base's storage and launches nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gradcore.errors import DimError, SpecError
+from gradcore.ops.creation import full
+from gradcore.ops.op import op
+from gradcore.ops.shapes import like, with_workspace
+from gradcore.spec import (TensorSpec, broadcast_shapes, expand_strides, is_floating, promote, resolve_shape,
+                           view_strides)
+
+# -- copies ------------------------------------------------------------------------------------------------------------
+
+clone = op("clone", like, x=lambda g: g, doc="A contiguous copy.")
+
+
+def _cast_spec(x: TensorSpec, *, dtype: Any) -> TensorSpec:
+    return x.like(dtype)
+
+
+cast = op("cast", _cast_spec,
+          x=lambda g, x_spec: cast(g, dtype=x_spec.dtype) if is_floating(x_spec.dtype) else None)
+
+
+def _copy_spec(x: TensorSpec, source: TensorSpec) -> TensorSpec:
+    if broadcast_shapes(x.shape, source.shape) != x.shape:
+        raise SpecError(f"copy_: the source of shape {list(source.shape)} cannot be broadcast to {list(x.shape)}")
+    return x.like()
+
+
+copy_ = op("copy_", _copy_spec, writes=("x",),
+           x=lambda g: g * 0,
+           source=lambda g, source_spec: cast_to(sum_to(g, to=source_spec), source_spec))
+
+
+def cast_to(g: Any, spec: TensorSpec) -> Any:
+    return g if g.spec.dtype == spec.dtype else cast(g, dtype=spec.dtype)
+
+
+# -- views -------------------------------------------------------------------------------------------------------------
+
+
+def _view_spec(x: TensorSpec, *, shape: tuple[int, ...]) -> TensorSpec:
+    shape = resolve_shape(shape, x.numel)
+    strides = view_strides(x, shape)
+    if strides is None:
+        raise SpecError(f"view size is not compatible with input tensor's size and stride: {list(x.shape)} with strides "
+                        f"{x.strides} cannot be shown as {list(shape)}. Use .reshape(...) instead.")
+    return TensorSpec.strided(shape, x.dtype, strides, x.offset)
+
+
+def _permute_spec(x: TensorSpec, *, dims: tuple[int, ...]) -> TensorSpec:
+    if sorted(dims) != list(range(x.ndim)):
+        raise SpecError(f"permute: dims {dims} are not an order of the {x.ndim} dimensions of {list(x.shape)}")
+    return TensorSpec.strided(tuple(x.shape[d] for d in dims), x.dtype, tuple(x.strides[d] for d in dims), x.offset)
+
+
+def _expand_spec(x: TensorSpec, *, shape: tuple[int, ...]) -> TensorSpec:
+    lead = len(shape) - x.ndim
+    if lead < 0:
+        raise SpecError(f"expand: {list(x.shape)} has more dimensions than {list(shape)}")
+    sizes = tuple(x.shape[i - lead] if n == -1 and i >= lead else n for i, n in enumerate(shape))
+    if broadcast_shapes(x.shape, sizes) != sizes:
+        raise SpecError(f"The expanded size of the tensor {list(sizes)} must match the existing size {list(x.shape)}")
+    return TensorSpec.strided(sizes, x.dtype, expand_strides(x, sizes), x.offset)
+
+
+#: One dimension of a basic index: (start, length, step) of a slice; (position,) takes the dimension away; () adds one.
+Basic = tuple[tuple[int, ...], ...]
+
+
+def _slice_spec(x: TensorSpec, *, index: Basic) -> TensorSpec:
+    shape, strides, offset, d = [], [], x.offset, 0
+    for part in index:
+        if not part:
+            shape.append(1)
+            strides.append(0)
+            continue
+        offset += part[0] * x.strides[d] if x.shape[d] else 0
+        if len(part) == 3:
+            shape.append(part[1])
+            strides.append(x.strides[d] * part[2])
+        d += 1
+    return TensorSpec.strided((*shape, *x.shape[d:]), x.dtype, (*strides, *x.strides[d:]), offset)
+
+
+def _slice_grad_spec(dy: TensorSpec, *, shape: tuple[int, ...], index: Basic) -> TensorSpec:
+    return TensorSpec.of(shape, dy.dtype)
+
+
+view = op("view", _view_spec, view=True, x=lambda g, x_spec: reshape(g, x_spec.shape))
+permute = op("permute", _permute_spec, view=True, x=lambda g, dims: permute(g, dims=tuple(np.argsort(dims).tolist())))
+expand = op("expand", _expand_spec, view=True, x=lambda g, x_spec: sum_to(g, to=x_spec))
+slice = op("slice", _slice_spec, view=True, x=lambda g, x_spec, index: slice_grad(g, shape=x_spec.shape, index=index))
+slice_grad = op("slice_grad", _slice_grad_spec, dy=lambda g, index: slice(g, index=index),
+                doc="Zeros of ``shape`` with dy at ``index``.")
+
+
+def reshape(x: Any, shape: Sequence[int]) -> Any:
+    """A view where the layout allows one, else a copy."""
+    shape = resolve_shape(shape, x.spec.numel)
+    if shape == x.spec.shape:
+        return x
+    return view(x if view_strides(x.spec, shape) is not None else clone(x), shape=shape)
+
+
+def _sum_to_spec(x: TensorSpec, *, shape: tuple[int, ...]) -> TensorSpec:
+    if broadcast_shapes(x.shape, shape) != x.shape:
+        raise SpecError(f"sum_to: {list(x.shape)} does not reduce to {list(shape)}")
+    return TensorSpec.of(shape, x.dtype)
+
+
+sum_to_shape = op("sum_to_shape", _sum_to_spec, x=lambda g, x_spec: expand(g, shape=x_spec.shape),
+                  doc="Sum over the dimensions that broadcasting added.")
+
+
+def sum_to(g: Any, to: Any) -> Any:
+    """The cotangent of an operand that was broadcast (and promoted); ``g`` itself where it was not.
+
+    ``to`` is the operand's spec, or the type of a Python number, which wants no gradient.
+    """
+    if not isinstance(to, TensorSpec):
+        return None
+    if g.spec.shape != to.shape:
+        g = sum_to_shape(g, shape=to.shape)
+    return g if g.spec.dtype == to.dtype or not is_floating(to.dtype) else cast(g, dtype=to.dtype)
+
+
+# -- several tensors ---------------------------------------------------------------------------------------------------
+
+
+def _cat_spec(tensors: Sequence[TensorSpec], *, dim: int) -> TensorSpec:
+    if not tensors:
+        raise SpecError("cat: expected a non-empty list of tensors")
+    first = tensors[0]
+    for t in tensors:
+        if t.ndim != first.ndim or t.shape[:dim] + t.shape[dim + 1:] != first.shape[:dim] + first.shape[dim + 1:]:
+            raise SpecError(f"Sizes of tensors must match except in dimension {dim}: got {list(first.shape)} and "
+                            f"{list(t.shape)}")
+    shape = (*first.shape[:dim], sum(t.shape[dim] for t in tensors), *first.shape[dim + 1:])
+    return TensorSpec.of(shape, promote(tensors))
+
+
+def _cat_rule(g: Any, tensors_spec: Sequence[TensorSpec], dim: int) -> list[Any]:
+    starts = np.cumsum([0, *[s.shape[dim] for s in tensors_spec]]).tolist()
+    return [narrow(g, dim, start, s.shape[dim]) for start, s in zip(starts, tensors_spec, strict=False)]
+
+
+def narrow(x: Any, dim: int, start: int, length: int) -> Any:
+    """A view of ``length`` elements of ``dim`` from ``start``."""
+    return slice(x, index=tuple((0, n, 1) for n in x.spec.shape[:dim]) + ((start, length, 1),))
+
+
+def _split_spec(x: TensorSpec, *, sizes: tuple[int, ...], dim: int) -> tuple[TensorSpec, ...]:
+    if sum(sizes) != x.shape[dim]:
+        raise SpecError(f"split_with_sizes expects split_sizes to sum exactly to {x.shape[dim]} (input tensor's size at "
+                        f"dimension {dim}), but got split_sizes={list(sizes)}")
+    starts = np.cumsum([0, *sizes[:-1]]).tolist()
+    return tuple(_slice_spec(x, index=tuple((0, n, 1) for n in x.shape[:dim]) + ((start, n, 1),))
+                 for start, n in zip(starts, sizes, strict=True))
+
+
+def _split_rule(gs: tuple[Any, ...], x_spec: TensorSpec, sizes: tuple[int, ...], dim: int) -> Any:
+    """Only the parts that have a cotangent are written; the rest is zero."""
+    total = None
+    start = 0
+    for g, n in zip(gs, sizes, strict=False):
+        if g is not None:
+            index = tuple((0, m, 1) for m in x_spec.shape[:dim]) + ((start, n, 1),)
+            part = slice_grad(g, shape=x_spec.shape, index=index)
+            total = part if total is None else total + part
+        start += n
+    return total
+
+
+cat = op("cat", _cat_spec, tensors=_cat_rule)
+split = op("split", _split_spec, view=True, x=_split_rule)
+
+# -- integer indexing --------------------------------------------------------------------------------------------------
+
+
+def _take_result(x: TensorSpec, index: TensorSpec, dim: int) -> tuple[int, ...]:
+    if index.dtype.kind not in "iu":
+        raise SpecError(f"tensors used as indices must be integers, but got {index.dtype.name}")
+    if not 0 <= dim < x.ndim:
+        raise DimError(f"take: dimension {dim} of {list(x.shape)}")
+    return (*x.shape[:dim], *index.shape, *x.shape[dim + 1:])
+
+
+def _take_spec(x: TensorSpec, index: TensorSpec, *, dim: int) -> Any:
+    return with_workspace(TensorSpec.of(_take_result(x, index, dim), x.dtype), index.numel * 8)
+
+
+def _take_grad_spec(dy: TensorSpec, index: TensorSpec, *, shape: tuple[int, ...], dim: int) -> Any:
+    return with_workspace(TensorSpec.of(shape, dy.dtype), index.numel * 8)
+
+
+def _put_spec(x: TensorSpec, index: TensorSpec, values: TensorSpec, *, dim: int) -> Any:
+    shape = _take_result(x, index, dim)
+    if broadcast_shapes(values.shape, shape) != shape:
+        raise SpecError(f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to indexing "
+                        f"result of shape {list(shape)}")
+    return with_workspace(x, index.numel * 8)
+
+
+take = op("take", _take_spec, contiguous=True,
+          x=lambda g, index, x_spec, dim: take_grad(g, index, shape=x_spec.shape, dim=dim),
+          doc="Elements of ``dim`` at integer positions; the workspace holds the positions counted from the front.")
+take_grad = op("take_grad", _take_grad_spec, contiguous=True,
+               dy=lambda g, index, dim: take(g, index, dim=dim),
+               doc="Zeros of ``shape`` with dy added at the positions.")
+put_ = op("put_", _put_spec, writes=("x",),
+          x=lambda g, index, dim: put_(clone(g), index, _zero(g), dim=dim),
+          values=lambda g, index, values_spec, dim: sum_to(take(g, index, dim=dim), to=values_spec))
+
+
+def _take_along_spec(x: TensorSpec, index: TensorSpec, *, dim: int) -> Any:
+    _take_result(x, index, dim)
+    if index.ndim != x.ndim:
+        raise SpecError(f"take_along: the index has {index.ndim} dimensions and the tensor {x.ndim}")
+    return with_workspace(TensorSpec.of(index.shape, x.dtype), 2 * index.numel * 8)
+
+
+def _take_along_grad_spec(dy: TensorSpec, index: TensorSpec, *, shape: tuple[int, ...], dim: int) -> Any:
+    return with_workspace(TensorSpec.of(shape, dy.dtype), 2 * index.numel * 8)
+
+
+take_along = op("take_along", _take_along_spec,
+                x=lambda g, index, x_spec, dim: take_along_grad(g, index, shape=x_spec.shape, dim=dim),
+                doc="out[.., i, ..] = x[.., index[.., i, ..], ..] along ``dim``; the other sizes are the index's.")
+take_along_grad = op("take_along_grad", _take_along_grad_spec,
+                     dy=lambda g, index, dim: take_along(g, index, dim=dim))
+
+
+def _zero(g: Any) -> Any:
+    return full(0.0, shape=(), dtype=g.spec.dtype, device=g.storage.device)

@@ -1,0 +1,177 @@
+"""What an op is: a name, a shape rule, and a line of calculus for each input.
+
+A rule's parameter names say what it keeps. ``lambda g, y, x_spec: ...`` keeps the storage of input ``y`` and the shape
+of input ``x``; nothing else of the forward pass stays alive for it. The names a rule may use:
+
+======================  ================================================================================================
+``g``, ``g_<output>``   the cotangent of the output (of that output, None for zero)
+``gs``                  the cotangents of all outputs, where their number depends on the call
+an input's name         that input, kept until the node has run
+``<input>_spec``        its spec (the type, for a Python number); keeps no bytes
+``out``, an output's    that result, or an auxiliary output of ``infer``
+or auxiliary name
+an attribute's name     the attribute
+``needs``               which of a joint rule's inputs want a gradient, as a tuple of bool
+======================  ================================================================================================
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gradcore.errors import NoSecondDerivative
+from gradcore.spec import TensorSpec
+
+Infer = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Inferred:
+    """What an op makes: outputs, auxiliary outputs that only rules see, and bytes of workspace on every device."""
+
+    outputs: tuple[TensorSpec, ...]
+    aux: tuple[tuple[str, TensorSpec], ...] = ()
+    workspace: int = 0
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The gradient of one input, or of several at once (``fn`` then returns a tuple, one an input)."""
+
+    inputs: tuple[str, ...]
+    fn: Callable[..., Any]
+    params: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "params", tuple(inspect.signature(self.fn).parameters))
+
+
+def joint(*inputs: str) -> Callable[[Callable[..., Any]], Rule]:
+    """A rule for several inputs: ``joint("x", "weight")(lambda g, x, weight, needs: ...)``."""
+    return lambda fn: Rule(inputs, fn)
+
+
+class Op:
+    """A declared op. Calling it runs it, through the one runner that ``engine.dispatch`` installs."""
+
+    def __init__(self, name: str, infer: Infer, rules: Sequence[Rule], *, outputs: tuple[str, ...], writes: tuple[str, ...],
+                 view: bool, contiguous: bool, aux: tuple[str, ...], doc: str) -> None:
+        self.name = name
+        self.infer = infer
+        self.outputs = outputs
+        #: The inputs that the op writes to.
+        self.writes = writes
+        #: An in-place op makes nothing new: it returns the first input that it wrote.
+        self.in_place = name.endswith("_")
+        #: The kernel goes through its inputs by pieces: operands of another layout are copied first, as ops of their own.
+        self.contiguous = contiguous
+        #: The output shows the first input's storage; nothing is allocated or launched.
+        self.view = view
+        self.aux = aux
+        self.__doc__ = doc
+        parameters = inspect.signature(infer).parameters.values()
+        self.inputs = tuple(p.name for p in parameters if p.kind is not p.KEYWORD_ONLY)
+        self.attrs = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+        self.optional = frozenset(p.name for p in parameters if p.kind is not p.KEYWORD_ONLY and p.default is None)
+        #: Positions of inputs that are lists of tensors.
+        self.lists = tuple(i for i, n in enumerate(self.inputs)
+                           if str(parameters_annotation(infer, n)).startswith(("list", "Sequence")))
+        self.rules = tuple(rules)
+        self.differentiable = frozenset(n for rule in self.rules for n in rule.inputs)
+        for rule in self.rules:
+            self._check(rule)
+        _table[name] = self
+
+    def _check(self, rule: Rule) -> None:
+        for name in rule.inputs:
+            if name not in self.inputs:
+                raise TypeError(f"op {self.name!r} has a rule for {name!r}, but its inputs are {self.inputs}")
+        for name in rule.params:
+            if not self.source(name):
+                raise TypeError(
+                    f"op {self.name!r}: the rule for {'/'.join(rule.inputs)} asks for {name!r}; it may name g, needs, "
+                    f"inputs {self.inputs}, their _spec, outputs {self.outputs}, {self.aux} and {tuple(self.attrs)}")
+
+    def source(self, name: str) -> tuple[str, Any] | None:
+        """Where a rule's parameter comes from: ``(kind, index or name)``; None for an unknown name."""
+        if name == "g":
+            return "g", 0
+        if name == "gs":
+            return "gs", None
+        if name == "needs":
+            return "needs", None
+        if name in self.inputs:
+            return "input", self.inputs.index(name)
+        if name in self.outputs:
+            return "output", self.outputs.index(name)
+        if name in self.aux:
+            return "aux", self.aux.index(name)
+        if name in self.attrs:
+            return "attr", name
+        if name.endswith("_spec") and name[:-5] in self.inputs:
+            return "spec", self.inputs.index(name[:-5])
+        if name.startswith("g_") and name[2:] in self.outputs:
+            return "g", self.outputs.index(name[2:])
+        return None
+
+    @property
+    def node_name(self) -> str:
+        """``MulBackward0``, as PyTorch names its nodes."""
+        return "".join(part[:1].upper() + part[1:] for part in self.name.split("_") if part) + "Backward0"
+
+    def keeps(self) -> dict[str, tuple[str, ...]]:
+        """For each input, what a gradient for it keeps alive: names of inputs, ``out``, auxiliary outputs."""
+        return {name: tuple(p for p in rule.params if (self.source(p) or ("",))[0] in ("input", "output", "aux"))
+                for rule in self.rules for name in rule.inputs}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return get_op, (self.name,)
+
+    def __repr__(self) -> str:
+        return f"<op {self.name}({', '.join(self.inputs)})>"
+
+
+def parameters_annotation(fn: Infer, name: str) -> Any:
+    return fn.__annotations__.get(name, "")
+
+
+_table: dict[str, Op] = {}
+
+
+def op(name: str, infer: Infer, *joints: Rule, outputs: tuple[str, ...] = ("out",), aux: tuple[str, ...] = (),
+       writes: tuple[str, ...] = (), view: bool = False, contiguous: bool = False, doc: str = "", **rules: Callable[..., Any]) -> Any:
+    """Declare an op. ``rules`` maps an input's name to its gradient rule; ``joints`` are rules for several inputs.
+
+    Raises TypeError at once for a rule that names something the op has not got.
+    """
+    if name in _table:
+        raise TypeError(f"op {name!r} is declared twice")
+    return Op(name, infer, [*joints, *(Rule((n,), fn) for n, fn in rules.items())], outputs=outputs, writes=writes,
+              view=view, contiguous=contiguous, aux=aux, doc=doc)
+
+
+def no_second_derivative(name: str, *inputs: str) -> dict[str, Callable[..., Any]]:
+    """Rules for a fused gradient op that cannot be differentiated again: they raise, instead of giving zeros."""
+
+    def refuse(g: Any) -> Any:
+        raise NoSecondDerivative(f"{name} has no second derivative here: its gradient is one fused kernel. Build it from "
+                                 "elementary ops if you need create_graph=True through it")
+
+    return dict.fromkeys(inputs, refuse)
+
+
+def get_op(name: str) -> Op:
+    return _table[name]
+
+
+def all_ops() -> dict[str, Op]:
+    """Every declared op by name."""
+    return dict(_table)
+
+
+def install_runner(runner: Callable[..., Any]) -> None:
+    """What calling an op does: set once, by ``engine.dispatch``."""
+    Op.__call__ = runner  # type: ignore[attr-defined]

@@ -1,0 +1,48 @@
+"""Random numbers, counter-based: a value depends on seed and position alone, so any device makes the same one.
+
+Philox 4x64-10: Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011. The generator's state is four
+unsigned 64-bit words in device memory, two of key and two of counter; a launch takes the counter that it finds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradcore.errors import SpecError
+from gradcore.ops.op import op
+from gradcore.ops.shapes import need_float, with_workspace
+from gradcore.spec import PIECE, TensorSpec, is_floating
+
+#: Shape and dtype of a generator's state: key, unused word, counter, unused word.
+STATE = TensorSpec.of((4,), np.int64)
+
+
+def _advance_spec(state: TensorSpec, *, numel: int) -> TensorSpec:
+    return STATE
+
+
+def _random_spec(state: TensorSpec, low: type, high: type, *, shape: tuple[int, ...], dtype: Any) -> TensorSpec:
+    if not is_floating(np.dtype(dtype)):
+        raise SpecError(f"random numbers of dtype {np.dtype(dtype).name}: expected a floating type")
+    return TensorSpec.of(shape, dtype)
+
+
+def _normal_spec(state: TensorSpec, mean: type, std: type, *, shape: tuple[int, ...], dtype: Any) -> Any:
+    spec = _random_spec(state, mean, std, shape=shape, dtype=dtype)
+    return with_workspace(spec, 2 * min(spec.numel + 1, PIECE) * 8)
+
+
+def _dropout_spec(x: TensorSpec, state: TensorSpec, p: type) -> Any:
+    need_float("dropout", input=x)
+    return with_workspace(x.like(), min(x.numel, PIECE) * 5)
+
+
+#: A copy of the state for one launch, with the generator moved on past the numbers that it will take.
+advance = op("advance", _advance_spec, writes=("state",))
+uniform = op("uniform", _random_spec, doc="Uniform in [low, high).")
+normal = op("normal", _normal_spec, doc="Box and Muller's transform of pairs of uniforms.")
+dropout = op("dropout", _dropout_spec, contiguous=True, x=lambda g, state, p: dropout(g, state, p),
+             doc="x / (1 - p) with probability 1 - p, else 0. The mask is made again in backward, never stored. "
+                 "Srivastava et al., JMLR 15 (2014).")

@@ -1,0 +1,79 @@
+"""Shape rules that several families share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradcore.errors import SpecError
+from gradcore.ops.op import Inferred
+from gradcore.spec import TensorSpec, broadcast_shapes, is_floating, promote
+
+#: A spec, or the type of a Python number.
+Operand = TensorSpec | type
+
+#: The dtype that results are in where only Python numbers or integers went in.
+DEFAULT_FLOAT = np.dtype(np.float32)
+
+
+def shape_of(x: Operand) -> tuple[int, ...]:
+    return x.shape if isinstance(x, TensorSpec) else ()
+
+
+def need_tensor(op: str, *operands: Operand) -> None:
+    if not any(isinstance(x, TensorSpec) for x in operands):
+        raise TypeError(f"{op}: at least one operand must be a tensor, but got "
+                        + ", ".join(getattr(x, "__name__", str(x)) for x in operands))
+
+
+def broadcast(x: Operand, y: Operand) -> TensorSpec:
+    """Two operands, broadcast and promoted."""
+    if x is y and isinstance(x, TensorSpec):
+        return x.like()
+    need_tensor("an elementwise op", x, y)
+    return TensorSpec.of(broadcast_shapes(shape_of(x), shape_of(y)), promote((x, y)))
+
+
+def compare(x: Operand, y: Operand) -> TensorSpec:
+    need_tensor("a comparison", x, y)
+    return TensorSpec.of(broadcast_shapes(shape_of(x), shape_of(y)), np.bool_)
+
+
+def divide(x: Operand, y: Operand) -> TensorSpec:
+    """Broadcast; integers give floats, as true division does."""
+    spec = broadcast(x, y)
+    return spec if is_floating(spec.dtype) else spec.like(DEFAULT_FLOAT)
+
+
+def like(x: TensorSpec) -> TensorSpec:
+    need_tensor("a unary op", x)
+    return x.like()
+
+
+def float_like(x: TensorSpec) -> TensorSpec:
+    """The same shape; integers become floats."""
+    need_tensor("a unary op", x)
+    return x.like(x.dtype if is_floating(x.dtype) else DEFAULT_FLOAT)
+
+
+def bool_like(x: TensorSpec) -> TensorSpec:
+    need_tensor("a unary op", x)
+    return x.like(np.bool_)
+
+
+def same(op: str, a: TensorSpec, b: TensorSpec) -> None:
+    """Raise unless two specs agree in shape."""
+    if a.shape != b.shape:
+        raise SpecError(f"{op}: shapes must agree, but got {list(a.shape)} and {list(b.shape)}")
+
+
+def need_float(op: str, **specs: Any) -> None:
+    for name, spec in specs.items():
+        if isinstance(spec, TensorSpec) and not is_floating(spec.dtype):
+            raise SpecError(f"{op}: {name} must be of a floating type, but is {spec.dtype.name}")
+
+
+def with_workspace(spec: TensorSpec, nbytes: int) -> Inferred:
+    """One output and ``nbytes`` bytes of workspace, on every device alike."""
+    return Inferred((spec,), workspace=nbytes)

@@ -1,0 +1,264 @@
+"""What a tensor is without its bytes: shape, dtype, strides and offset.
+
+Specs are interned: two equal specs are one object, so caches keyed by them hash and compare by identity. The layout
+arithmetic of views stands here too, because it needs nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gradcore.errors import DimError, SpecError
+
+Shape = tuple[int, ...]
+
+#: One rounding rule for the pool and the planner, in bytes. cudaMalloc aligns to it too.
+ROUND = 512
+
+#: Elements of a temporary that stays in a core's second-level cache: kernels work, and workspaces are sized, by these.
+PIECE = 32768
+
+
+def round_up(nbytes: int, step: int = ROUND) -> int:
+    """``nbytes`` rounded up to a multiple of ``step``; an empty tensor still takes one step."""
+    return (nbytes + step - 1) // step * step if nbytes > 0 else step
+
+
+class TensorSpec:
+    """Shape, dtype, strides and offset; strides and offset are in elements, sizes in bytes.
+
+    Make one with :meth:`of` or :meth:`strided`; the constructor is not for callers, since it would not intern.
+    """
+
+    __slots__ = ("shape", "dtype", "strides", "offset", "ndim", "numel", "nbytes", "contiguous", "__weakref__")
+
+    shape: Shape
+    dtype: np.dtype[Any]
+    strides: tuple[int, ...]
+    offset: int
+    ndim: int
+    numel: int
+    #: Bytes of the elements themselves, whatever the strides: numel x itemsize.
+    nbytes: int
+    contiguous: bool
+
+    @staticmethod
+    def of(shape: Sequence[int], dtype: Any) -> TensorSpec:
+        """The contiguous spec of ``shape`` and ``dtype``."""
+        shape = tuple(shape)
+        return TensorSpec.strided(shape, dtype, contiguous_strides(shape), 0)
+
+    @staticmethod
+    def strided(shape: Shape, dtype: Any, strides: tuple[int, ...], offset: int) -> TensorSpec:
+        """The spec of a view: ``strides`` and ``offset`` in elements from the start of the storage."""
+        key = (shape, dtype, strides, offset)
+        found = _interned.get(key)
+        if found is None:
+            found = TensorSpec()
+            found.shape = tuple(int(n) for n in shape)
+            found.dtype = np.dtype(dtype)
+            found.strides = tuple(int(n) for n in strides)
+            found.offset = int(offset)
+            found.ndim = len(shape)
+            found.numel = math.prod(found.shape)
+            found.nbytes = found.numel * found.dtype.itemsize
+            found.contiguous = is_contiguous(found.shape, found.strides)
+            found = _interned.setdefault((found.shape, found.dtype, found.strides, found.offset), found)
+            _interned[key] = found
+        return found
+
+    @property
+    def extent(self) -> int:
+        """Bytes from the start of the storage to the end of the last element."""
+        if self.numel == 0:
+            return 0
+        last = self.offset + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
+        return (last + 1) * self.dtype.itemsize
+
+    def like(self, dtype: Any = None) -> TensorSpec:
+        """The contiguous spec of the same shape."""
+        return TensorSpec.of(self.shape, self.dtype if dtype is None else dtype)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TensorSpec.strided, (self.shape, self.dtype, self.strides, self.offset)
+
+    def __repr__(self) -> str:
+        text = f"{self.dtype.name}[{', '.join(map(str, self.shape))}]"
+        return text if self.contiguous and not self.offset else f"{text} strides {self.strides} offset {self.offset}"
+
+
+# Bounded by the number of distinct layouts a process meets; an entry is some 300 bytes.
+_interned: dict[Any, TensorSpec] = {}
+
+
+def contiguous_strides(shape: Shape) -> tuple[int, ...]:
+    strides, step = [], 1
+    for n in reversed(shape):
+        strides.append(step)
+        step *= max(n, 1)
+    return tuple(reversed(strides))
+
+
+def is_contiguous(shape: Shape, strides: tuple[int, ...]) -> bool:
+    step = 1
+    for n, s in zip(reversed(shape), reversed(strides), strict=True):
+        if n == 0:
+            return True
+        if n != 1:
+            if s != step:
+                return False
+            step *= n
+    return True
+
+
+def normalize_dim(dim: int, ndim: int) -> int:
+    """``dim`` counted from the front; raises :class:`DimError` in the words PyTorch uses."""
+    if not isinstance(dim, (int, np.integer)) or isinstance(dim, bool):
+        raise TypeError(f"a dimension must be an int, but got {dim!r} of type {type(dim).__name__}")
+    span = max(ndim, 1)
+    if not -span <= dim < span:
+        raise DimError(f"Dimension out of range (expected to be in range of [{-span}, {span - 1}], but got {dim})")
+    return int(dim % span)
+
+
+def normalize_dims(dim: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
+    """A sorted tuple of distinct dimensions; ``None`` and ``()`` mean all of them, as in PyTorch."""
+    if dim is None:
+        return tuple(range(ndim))
+    if isinstance(dim, (int, np.integer)):
+        return (normalize_dim(int(dim), ndim),) if ndim else _check_0d(int(dim))
+    dims = tuple(normalize_dim(d, ndim) for d in dim)
+    if len(set(dims)) != len(dims):
+        raise SpecError(f"dim {sorted(dims)} appears multiple times in the list of dims {tuple(dim)}")
+    return tuple(sorted(dims)) if dims and ndim else tuple(range(ndim))
+
+
+def _check_0d(dim: int) -> tuple[int, ...]:
+    normalize_dim(dim, 0)
+    return ()
+
+
+def broadcast_shapes(*shapes: Shape) -> Shape:
+    """NumPy's broadcasting rule, with PyTorch's error text."""
+    ndim = max(map(len, shapes), default=0)
+    result = [1] * ndim
+    for shape in shapes:
+        for i, n in enumerate(shape, ndim - len(shape)):
+            if n != 1 and result[i] != n:
+                if result[i] != 1:
+                    given = " and ".join(str(list(s)) for s in shapes)
+                    raise SpecError(
+                        f"The size of tensor a ({result[i]}) must match the size of tensor b ({n}) at non-singleton "
+                        f"dimension {i}: cannot broadcast {given}")
+                result[i] = n
+    return tuple(result)
+
+
+def expand_strides(spec: TensorSpec, shape: Shape) -> tuple[int, ...]:
+    """Strides that read ``spec`` as ``shape``; a broadcast dimension gets stride 0."""
+    lead = len(shape) - spec.ndim
+    strides = [0] * lead
+    for i, (n, s) in enumerate(zip(spec.shape, spec.strides, strict=True)):
+        strides.append(s if n == shape[lead + i] else 0)
+    return tuple(strides)
+
+
+def resolve_shape(shape: Sequence[int], numel: int) -> Shape:
+    """``shape`` with its one -1 worked out; raises :class:`SpecError` where it cannot hold ``numel`` elements."""
+    sizes = [int(n) for n in shape]
+    unknown = [i for i, n in enumerate(sizes) if n == -1]
+    if len(unknown) > 1:
+        raise SpecError(f"only one dimension can be inferred, but got shape {sizes}")
+    if any(n < -1 for n in sizes):
+        raise SpecError(f"invalid shape dimension in {sizes}: sizes must be -1 or at least 0")
+    known = math.prod(n for n in sizes if n != -1)
+    if unknown:
+        if known == 0 or numel % known:
+            raise SpecError(f"shape '{sizes}' is invalid for input of size {numel}")
+        sizes[unknown[0]] = numel // known
+    elif known != numel:
+        raise SpecError(f"shape '{sizes}' is invalid for input of size {numel}")
+    return tuple(sizes)
+
+
+def view_strides(spec: TensorSpec, shape: Shape) -> tuple[int, ...] | None:
+    """Strides that show ``spec`` as ``shape`` without a copy, or None where there are none.
+
+    Old and new dimensions are matched group by group from the front; a group must be contiguous within itself.
+    """
+    if spec.numel == 0 or spec.contiguous:
+        return contiguous_strides(shape)
+    old = [(n, s) for n, s in zip(spec.shape, spec.strides, strict=True) if n != 1]
+    strides, i = [0] * len(shape), 0
+    j = 0
+    while j < len(shape):
+        if shape[j] == 1:
+            strides[j] = 1
+            j += 1
+            continue
+        group, want, first = [j], shape[j], i
+        have = old[i][0]
+        i += 1
+        while have != want:
+            if have < want:
+                if old[i - 1][1] != old[i][0] * old[i][1]:
+                    return None
+                have *= old[i][0]
+                i += 1
+            else:
+                j += 1
+                group.append(j)
+                want *= shape[j]
+        if any(old[k][1] != old[k + 1][0] * old[k + 1][1] for k in range(first, i - 1)):
+            return None
+        step = old[i - 1][1]
+        for k in reversed(group):
+            strides[k] = step
+            step *= shape[k]
+        j += 1
+    return tuple(strides)
+
+
+# -- dtypes: PyTorch's promotion by category ---------------------------------------------------------------------------
+
+_CATEGORY = {"b": 0, "u": 1, "i": 1, "f": 2}
+_SCALAR = {bool: (0, np.dtype(np.bool_)), int: (1, np.dtype(np.int64)), float: (2, np.dtype(np.float32))}
+
+
+def is_floating(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind == "f"
+
+
+def promote(operands: Sequence[TensorSpec | type]) -> np.dtype[Any]:
+    """The dtype of a result, by PyTorch's rule: Python scalars, then 0-d tensors, matter only by their category.
+
+    An operand is a spec or the type of a Python number.
+    """
+    ranks: list[list[np.dtype[Any]]] = [[], [], []]
+    for x in operands:
+        if isinstance(x, TensorSpec):
+            ranks[0 if x.ndim else 1].append(x.dtype)
+        else:
+            ranks[2].append(_SCALAR[x][1])
+    result: np.dtype[Any] | None = None
+    for dtypes in ranks:
+        if not dtypes:
+            continue
+        strongest = _join(dtypes)
+        if result is None:
+            result = strongest
+        elif _CATEGORY[strongest.kind] > _CATEGORY[result.kind]:
+            result = strongest
+    assert result is not None
+    return result
+
+
+def _join(dtypes: list[np.dtype[Any]]) -> np.dtype[Any]:
+    top = max(_CATEGORY[d.kind] for d in dtypes)
+    floats = [d for d in dtypes if d.kind == "f"]
+    # PyTorch never widens a float because an integer stands beside it, as NumPy would.
+    return np.result_type(*floats) if top == 2 else np.result_type(*dtypes)

@@ -1,0 +1,30 @@
+"""Bytes as people write and read them."""
+
+from __future__ import annotations
+
+import re
+
+_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+          "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+def parse_bytes(text: str | int) -> int:
+    """``"64MiB"`` -> 67108864; a plain number is bytes. Raises ValueError naming what was given."""
+    if isinstance(text, int) and not isinstance(text, bool):
+        if text < 0:
+            raise ValueError(f"a size in bytes must be at least 0, but got {text}")
+        return text
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(text))
+    if not match or match[2].lower() not in _UNITS:
+        raise ValueError(f"a size such as '64MiB', '1.5 GB' or 4096 was expected, but got {text!r}")
+    return int(float(match[1]) * _UNITS[match[2].lower()])
+
+
+def format_bytes(nbytes: float) -> str:
+    """Four digits at most, in powers of 1024: ``1.5 KiB``."""
+    size = float(nbytes)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(size) < 1024 or unit == "TiB":
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.2f} {unit}" if size < 10 else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError
