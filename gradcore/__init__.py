@@ -7,3 +7,4 @@ from gradcore.devices.device import get_device as device
 from gradcore._tensor import Size, Tensor
 from gradcore.functional import tensor, ones, zeros
 from gradcore import autograd
+from gradcore.autograd import no_grad

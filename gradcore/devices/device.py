@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 
 from gradcore.errors import DeviceError
-from gradcore.events import LAUNCH, READ, UPLOAD
+from gradcore.events import READ, UPLOAD
 from gradcore.memory.ledger import Ledger
 from gradcore.memory.resource import Block, Stream
 from gradcore.memory.stack import Stack
@@ -75,13 +74,9 @@ class Device:
             found = arrays[spec] = self.make_array(block, spec)
         return found
 
-    def launch(self, invocation: int, kernel: Callable[..., Any], arrays: list[Any], tag: int, node: int,
-               inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
-        """Run a kernel on arrays: inputs, then outputs, then workspace."""
-        log = self.ledger.log
-        if log is not None:
-            log.append((LAUNCH, invocation, tag, node, inputs, outputs, perf_counter_ns()))
-        kernel(*arrays)
+    def bind(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
+        """What dispatch calls to launch a kernel here: on inputs, then outputs, then workspace."""
+        return kernel
 
     def kernel(self, name: str) -> Callable[..., Any]:
         try:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 
 from gradcore.devices.device import Device, register
 from gradcore.errors import DataDependentShape
-from gradcore.events import LAUNCH
 from gradcore.memory.resource import Block, Stream
 from gradcore.memory.sources import CountingSource
 from gradcore.memory.stack import build
@@ -25,12 +23,6 @@ class MetaDevice(Device):
 
     def array(self, block: Block, spec: TensorSpec) -> None:
         return None
-
-    def launch(self, invocation: int, kernel: Callable[..., Any], arrays: list[Any], tag: int, node: int,
-               inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
-        log = self.ledger.log
-        if log is not None:
-            log.append((LAUNCH, invocation, tag, node, inputs, outputs, perf_counter_ns()))
 
     def kernel(self, name: str) -> Callable[..., Any]:
         return _nothing

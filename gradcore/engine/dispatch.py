@@ -16,10 +16,10 @@ import numpy as np
 
 from gradcore.devices.device import Device, Storage, get_device
 from gradcore.engine.node import Leaf, Node, Saved, Value
-from gradcore.engine.plans import INPUT, OUTPUT, OVERWRITTEN, Call, frozen_attrs
+from gradcore.engine.plans import INPUT, OUTPUT, OVERWRITTEN, Call, KeepPlan, frozen_attrs
 from gradcore.engine.state import SCOPES, SITES, find_site, here, local
 from gradcore.errors import DeviceError, SpecError
-from gradcore.events import TAGS, VIEW, Tag
+from gradcore.events import LAUNCH, TAGS, VIEW, Raw, Tag
 from gradcore.ops.movement import clone
 from gradcore.ops.op import Op, install_runner
 from gradcore.spec import TensorSpec
@@ -29,19 +29,20 @@ _numbers = itertools.count(1).__next__
 
 _tensor_types: set[type] = set()
 _PLAIN = frozenset((int, float, bool, type(None)))
-_make: Any = None
+_tensor: Any = None
+_new = object.__new__
 
 
 def install_tensor(*types: type) -> None:
     """The tensor class of the floor above, first, and those that behave as it does."""
-    global _make
-    _make = types[0]
+    global _tensor
+    _tensor = types[0]
     _tensor_types.update(types)
 
 
 def make_value(storage: Storage, spec: TensorSpec, array: Any, edge: Any) -> Any:
     """A tensor of the installed class."""
-    return _make(storage, spec, array, edge)
+    return _tensor(storage, spec, array, edge)
 
 
 def apply(op: Op, *args: Any, **attrs: Any) -> Any:
@@ -51,81 +52,104 @@ def apply(op: Op, *args: Any, **attrs: Any) -> Any:
     devices, :class:`~gradcore.errors.OutOfMemory`. Whatever it raises, nothing stays allocated and no graph is built.
     """
     state = local.state
-    specs: list[Any] = [op]
-    arrays: list[Any] = []
-    edges: list[Any] = []
-    device = None
-    mask = 0
-    bit = 1
-    counts: tuple[int, ...] | None = None
-    if op.lists:
-        args, counts = _flatten(op, args)
-    for a in args:
-        if type(a) in _tensor_types:
-            specs.append(a.spec)
-            arrays.append(a.array)
-            edge = a.edge
-            edges.append(edge)
-            if edge is not None:
-                mask |= bit
-            if device is not a.storage.device:
-                device = _same_device(op, device, a.storage.device)
-        else:
-            if type(a) not in _PLAIN:
-                a = _operand(op, a)
-                if type(a) in _tensor_types:
-                    return apply(op, *(_operand(op, b) for b in args), **attrs)
-            specs.append(type(a))
-            arrays.append(a)
-            edges.append(None)
-        bit += bit
-    if device is None:
-        device = get_device(attrs.pop("device", None))
-    if attrs or counts:
-        key = (*specs, counts, frozen_attrs(op, attrs))
-    else:
-        key = tuple(specs)
-    call = device.calls.get(key)
-    if call is None:
-        call = _infer(op, tuple(specs[1:]), counts, attrs, device, key)
     site = state.site
     if site is None:
-        site = find_site(_getframe(1))
+        # Ops are called by gradcore alone: the frame above the caller is the first that may be outside.
+        site = find_site(_getframe(2))
     scope = state.scope
-    tags = call.tags.get((site, scope)) or call.make_tags(site, scope)
-    if mask and (not state.grad or not call.plan(mask).rules):
-        mask = 0
-    number = _numbers() if mask else state.node
-
+    counts = None
+    device = None
+    mask = 0
+    if len(args) == 2 and not attrs and type(args[0]) in _tensor_types and type(args[1]) in _tensor_types:
+        # What the loop below does, unrolled for the usual case.
+        a, b = args
+        device = a.storage.device
+        if b.storage.device is not device:
+            _same_device(op, device, b.storage.device)
+        arrays = [a.array, b.array]
+        edge, other = edges = [a.edge, b.edge]
+        if edge is not None:
+            mask = 1
+        if other is not None:
+            mask += 2
+        key: Any = (op, site, scope, a.spec, b.spec)
+    else:
+        if op.lists:
+            args, counts = _flatten(op, args)
+        specs: list[Any] = [op, site, scope]
+        arrays = []
+        edges = []
+        bit = 1
+        for a in args:
+            if type(a) in _tensor_types:
+                specs.append(a.spec)
+                arrays.append(a.array)
+                edge = a.edge
+                edges.append(edge)
+                if edge is not None:
+                    mask |= bit
+                if device is not a.storage.device:
+                    device = _same_device(op, device, a.storage.device)
+            elif type(a) in _PLAIN:
+                specs.append(type(a))
+                arrays.append(a)
+                edges.append(None)
+            else:
+                return apply(op, *_operands(op, args, counts), **attrs)
+            bit += bit
+        if device is None:
+            device = get_device(attrs.pop("device", None))
+        if attrs or counts:
+            specs.append(counts)
+            specs.append(frozen_attrs(op, attrs))
+        key = tuple(specs)
+    found = device.calls.get(key)
+    if found is None:
+        found = _look_up(op, key, len(args), counts, attrs, device)
+    call, tags = found
+    plan = None
+    if mask and state.grad:
+        plan = call.plans.get(mask) or call.plan(mask)
+    if plan is not None and plan.rules:
+        number = _numbers()
+    else:
+        plan = None
+        number = state.node
     if not call.single:
-        if call.scattered:
-            return _apply_contiguous(op, call, args, attrs)
-        return _apply_general(op, call, device, args, arrays, edges, mask, number, tags, site, scope)
+        return _apply_general(op, call, device, args, attrs, arrays, edges, plan, number, tags, site, scope)
 
-    spec = call.specs[0]
-    block = device.ledger.allocate(spec.nbytes, device.stream, tags[0], number)
-    storage = Storage(device, block)
+    ledger = device.ledger
+    spec = call.spec
+    block = ledger.allocate(call.nbytes, device.stream, tags[0], number)
+    result = _new(_tensor)
+    storage = result.storage = Storage(device, block)
+    result.spec = spec
     array = block.arrays.get(spec)
     if array is None:
         array = device.array(block, spec)
+    result.array = array
+    result.edge = result.base = None
     arrays.append(array)
-    if device.ledger.log is None:
-        device.launch(0, call.kernel, arrays, 0, 0, (), ())
-    else:
-        device.launch(call.invocation, call.kernel, arrays, tags[0], number, _serials(args), (storage.serial,))
-    result = _make(storage, spec, array, None)
-    if mask:
-        node = _build_node(call, args, (result,), (), edges, mask, number, site, scope)
-        result.edge = (node, 0)
+    if ledger.log is not None:
+        _log_launch(ledger.log, call, tags[0], number, args, (storage.serial,))
+    call.kernel(*arrays)
+    if plan is not None:
+        # The node is built before the output points at it: a node never reaches its own output.
+        result.edge = (_build_node(call, plan, args, (result,), (), edges, number, site, scope), 0)
     return result
 
 
-def _build_node(call: Call, args: tuple[Any, ...], outputs: Any, aux: Any, edges: list[Any], mask: int, number: int,
-                site: int, scope: int, overwritten: Saved | None = None) -> Node:
-    """The node of one run, with the residuals that its rules name. It must be built before outputs point at it: a
-    node never reaches its own output, so an output is kept without its edge."""
-    started = perf_counter_ns() if local.state.recording else 0
-    plan = call.plans[mask]
+def _log_launch(log: list[Raw], call: Call, tag: int, number: int, args: tuple[Any, ...],
+                outputs: tuple[int, ...]) -> None:
+    inputs = tuple([a.storage.serial if type(a) in _tensor_types else 0 for a in args])
+    log.append((LAUNCH, call.invocation, tag, number, inputs, outputs, perf_counter_ns()))
+
+
+def _build_node(call: Call, plan: KeepPlan, args: tuple[Any, ...], outputs: Any, aux: Any, edges: list[Any],
+                number: int, site: int, scope: int, overwritten: Saved | None = None) -> Node:
+    """The node of one run, with the residuals that its rules name."""
+    state = local.state
+    started = perf_counter_ns() if state.recording else 0
     node = Node(number, plan, edges, call, scope, site)
     if plan.slots:
         saved: list[Any] = []
@@ -142,13 +166,16 @@ def _build_node(call: Call, args: tuple[Any, ...], outputs: Any, aux: Any, edges
             saved.append(value)
         node.saved = saved
     if started:
-        local.state.building += perf_counter_ns() - started
+        state.building += perf_counter_ns() - started
     return node
 
 
-def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], arrays: list[Any], edges: list[Any],
-                   mask: int, number: int, tags: tuple[int, ...], site: int, scope: int) -> Any:
+def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], attrs: dict[str, Any],
+                   arrays: list[Any], edges: list[Any], plan: KeepPlan | None, number: int, tags: tuple[int, ...],
+                   site: int, scope: int) -> Any:
     """Views, in-place ops, several outputs, auxiliary outputs, workspace."""
+    if call.scattered:
+        return _apply_contiguous(op, call, args, attrs)
     log = device.ledger.log
     overwritten: Saved | None = None
     outputs: Sequence[Any]
@@ -157,14 +184,14 @@ def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], ar
         source = args[0]
         if log is not None:
             log.append((VIEW, call.invocation, tags[0], number, source.storage.serial))
-        outputs = [_make(source.storage, spec, device.array(source.storage.block, spec), None) for spec in call.specs]
+        outputs = [_tensor(source.storage, spec, device.array(source.storage.block, spec), None) for spec in call.specs]
         for result in outputs:
             result.base = source if source.base is None else source.base
         source.storage.viewed = True
     else:
         written = [args[i] for i in call.writes]
         if op.writes:
-            overwritten = _before_write(op, call, written, edges, mask, number)
+            overwritten = _before_write(op, call, written, edges, plan, number)
         if op.in_place:
             outputs = []
         else:
@@ -176,15 +203,16 @@ def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], ar
         if call.workspace:
             workspace = _fresh(device, TensorSpec.of((call.workspace,), np.uint8), tags[-1], number)
             arrays.append(workspace.array)
-        device.launch(call.invocation, call.kernel, arrays, tags[0], number, _serials(args),
-                      tuple([v.storage.serial for v in (*outputs, *aux)]))
+        if log is not None:
+            _log_launch(log, call, tags[0], number, args, tuple([v.storage.serial for v in (*outputs, *aux)]))
+        call.kernel(*arrays)
         for value in written:
             value.storage.version += 1
             value.storage.written_by = tags[0]
         if op.in_place:
             outputs = written[:1]
-    if mask:
-        node = _build_node(call, args, outputs, aux, edges, mask, number, site, scope, overwritten)
+    if plan is not None:
+        node = _build_node(call, plan, args, outputs, aux, edges, number, site, scope, overwritten)
         for k, result in enumerate(outputs):
             if result.spec.dtype.kind == "f":
                 result.edge = (node, k)
@@ -203,10 +231,11 @@ def _apply_contiguous(op: Op, call: Call, args: tuple[Any, ...], attrs: dict[str
 
 def _fresh(device: Device, spec: TensorSpec, tag: int, number: int) -> Any:
     storage = device.allocate(spec.nbytes, tag, number)
-    return _make(storage, spec, device.array(storage.block, spec), None)
+    return _tensor(storage, spec, device.array(storage.block, spec), None)
 
 
-def _before_write(op: Op, call: Call, written: list[Any], edges: list[Any], mask: int, number: int) -> Saved | None:
+def _before_write(op: Op, call: Call, written: list[Any], edges: list[Any], plan: KeepPlan | None,
+                  number: int) -> Saved | None:
     """Refuse what an in-place op may not do; keep a copy of what it overwrites if a rule asks for it."""
     for target in written:
         spec = target.spec
@@ -218,21 +247,17 @@ def _before_write(op: Op, call: Call, written: list[Any], edges: list[Any], mask
                             "to a single memory location. Please clone() the tensor before performing the operation.")
         if target.edge is not None and type(target.edge[0]) is Leaf and local.state.grad:
             raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
-        if mask and target.storage.viewed:
+        if plan is not None and target.storage.viewed:
             raise NotImplementedError(f"{op.name} while gradients are recorded, on a tensor that is a view or has "
                                       "views: write to a clone(), or use the out-of-place op")
-    if not mask:
+    if plan is None:
         return None
-    for kind, index, name in call.plans[mask].slots:
+    for kind, index, name in plan.slots:
         if kind == OVERWRITTEN:
             target = written[0]
-            copy = clone(_make(target.storage, target.spec, target.array, None))
+            copy = clone(_tensor(target.storage, target.spec, target.array, None))
             return Saved(copy, edges[index], None, number, name)
     return None
-
-
-def _serials(args: tuple[Any, ...]) -> tuple[int, ...]:
-    return tuple([a.storage.serial if type(a) in _tensor_types else 0 for a in args])
 
 
 def _flatten(op: Op, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
@@ -257,8 +282,19 @@ def _same_device(op: Op, device: Device | None, other: Device) -> Device:
     return other
 
 
+def _operands(op: Op, args: tuple[Any, ...], counts: tuple[int, ...] | None) -> list[Any]:
+    """The arguments with Python numbers for NumPy's, regrouped; anything else that is no tensor is an error."""
+    flat = [_operand(op, a) for a in args]
+    if counts is None:
+        return flat
+    grouped, at = [], 0
+    for k, count in enumerate(counts):
+        grouped.append(flat[at:at + count] if k in op.lists else flat[at])
+        at += count
+    return grouped
+
+
 def _operand(op: Op, a: Any) -> Any:
-    """A Python number for a NumPy one; anything else that is no tensor is an error that names it."""
     if type(a) in _PLAIN or type(a) in _tensor_types:
         return a
     if isinstance(a, np.generic) and a.dtype.kind in "biuf":
@@ -273,21 +309,33 @@ def _operand(op: Op, a: Any) -> Any:
                     "gradcore.tensor(...)")
 
 
-def _infer(op: Op, inputs: tuple[Any, ...], counts: tuple[int, ...] | None, attrs: dict[str, Any], device: Device,
-           key: Any) -> Call:
+def _look_up(op: Op, key: tuple[Any, ...], count: int, counts: tuple[int, ...] | None, attrs: dict[str, Any],
+             device: Device) -> tuple[Call, tuple[int, ...]]:
+    """The call and its tags for one line of source: inferred when the specs are new, remembered in any case."""
+    site, scope = key[1:3]
+    anywhere = (op, *key[3:])
+    call = device.calls.get(anywhere)
+    if call is None:
+        call = _infer(op, key[3:3 + count], counts, attrs, device)
+    if len(device.calls) > 50_000:
+        device.calls.clear()
+    device.calls[anywhere] = call
+    found = device.calls[key] = (call, call.make_tags(site, scope))
+    return found
+
+
+def _infer(op: Op, inputs: tuple[Any, ...], counts: tuple[int, ...] | None, attrs: dict[str, Any],
+           device: Device) -> Call:
     if counts is None:
         missing = len(op.inputs) - len(inputs)
         if missing < 0 or any(n not in op.optional for n in op.inputs[len(inputs):]):
             raise TypeError(f"{op.name}() takes {len(op.inputs)} operands {op.inputs}, but got {len(inputs)}")
         inputs = (*inputs, *[type(None)] * missing)
         counts = (1,) * len(op.inputs)
-    for name, spec in zip(op.inputs, inputs):
+    for name, spec in zip(op.inputs, inputs, strict=False):
         if spec is type(None) and name not in op.optional and not op.lists:
             raise TypeError(f"{op.name}(): operand {name!r} must be a tensor or a number, but got None")
-    if len(device.calls) > 20_000:
-        device.calls.clear()
-    call = device.calls[key] = Call(op, inputs, counts, attrs, device)
-    return call
+    return Call(op, inputs, counts, attrs, device)
 
 
 def upload(values: np.ndarray[Any, Any], device: Device, *, op: str = "upload", role: str = "input") -> Any:

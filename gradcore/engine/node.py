@@ -6,7 +6,7 @@ from typing import Any
 
 from gradcore.devices.device import Storage
 from gradcore.errors import ModifiedInPlace
-from gradcore.events import CONSUMED, DIED, TAGS
+from gradcore.events import CONSUMED, DIED, DROP, KEEP, TAGS
 from gradcore.spec import TensorSpec
 
 #: (node or leaf, index of the output): where a tensor came from.
@@ -45,11 +45,18 @@ class Saved:
         self.node = node
         self.name = name
         self.consumed = DIED
-        storage.device.ledger.keep(storage.block, node, name)
+        block = storage.block
+        block.keeps += 1
+        log = storage.device.ledger.log
+        if log is not None:
+            log.append((KEEP, block.serial, node, name))
 
     def __del__(self) -> None:
-        storage = self.storage
-        storage.device.ledger.drop(storage.block, self.node, self.consumed)
+        block = self.storage.block
+        block.keeps -= 1
+        log = self.storage.device.ledger.log
+        if log is not None:
+            log.append((DROP, block.serial, self.node, self.consumed))
 
     def check(self, op_name: str) -> None:
         """Raise :class:`ModifiedInPlace` if the bytes were written to since they were kept."""

@@ -70,7 +70,7 @@ class KeepPlan:
 class Call:
     """An op on given specs, attributes and device: everything that does not change from one such run to the next."""
 
-    __slots__ = ("op", "inputs", "attrs", "positions", "specs", "aux", "workspace", "kernel", "invocation", "tags",
+    __slots__ = ("op", "inputs", "attrs", "positions", "specs", "aux", "workspace", "kernel", "invocation", "spec", "nbytes",
                  "plans", "single", "several", "writes", "scattered")
 
     def __init__(self, op: Op, inputs: tuple[Any, ...], counts: tuple[int, ...], attrs: dict[str, Any],
@@ -99,8 +99,6 @@ class Call:
         self.invocation = INVOCATIONS.index(Invocation(
             op.name, inputs, self.specs, self.aux, self.workspace,
             tuple((k, v) for k, v in attrs.items())))
-        #: Tags of outputs, auxiliary outputs and workspace by (site, scope).
-        self.tags: dict[tuple[int, int], tuple[int, ...]] = {}
         self.plans: dict[int, KeepPlan] = {}
         #: Flat positions of inputs that must be copied into a contiguous layout first.
         self.scattered = [i for i, s in enumerate(inputs) if op.contiguous and isinstance(s, TensorSpec)
@@ -110,6 +108,9 @@ class Call:
         self.writes = [i for name in op.writes for i in self.positions[op.inputs.index(name)]]
         self.single = (len(self.specs) == 1 and not self.aux and not self.workspace and not op.view and not op.writes
                        and not self.scattered)
+        if self.single:
+            self.spec = self.specs[0]
+            self.nbytes = self.spec.nbytes
 
     def _bind(self, device: Device) -> Callable[..., Any]:
         kernel = device.kernel(self.op.name)
@@ -117,7 +118,7 @@ class Call:
             kernel = functools.partial(kernel, **self.attrs)
         if self.op.lists:
             kernel = _regroup(kernel, self.positions, self.op.lists)
-        return kernel
+        return device.bind(kernel)
 
     def plan(self, mask: int) -> KeepPlan:
         found = self.plans.get(mask)
@@ -133,11 +134,8 @@ class Call:
         def tag(role: str, spec: TensorSpec | None) -> int:
             return TAGS.index(Tag(self.op.name, where.layer, where.phase, role, SITES[site], where.caller, spec))
 
-        if len(self.tags) > 4096:
-            self.tags.clear()
-        found = self.tags[site, scope] = (*(tag(role, s) for s in self.specs),
-                                          *(tag("temporary", s) for _, s in self.aux), tag("workspace", None))
-        return found
+        return (*(tag(role, s) for s in self.specs), *(tag("temporary", s) for _, s in self.aux),
+                tag("workspace", None))
 
 
 def _regroup(kernel: Callable[..., Any], positions: list[tuple[int, ...]], lists: tuple[int, ...]) -> Callable[..., Any]:

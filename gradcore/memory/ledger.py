@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from gradcore.errors import OutOfMemory, SourceExhausted
-from gradcore.events import ALLOC, DROP, FREE, KEEP, RESERVE, RETAG, UNRESERVE, Raw
+from gradcore.events import ALLOC, FREE, KEEP, RESERVE, RETAG, UNRESERVE, Raw
 from gradcore.memory.pool import Pool
 from gradcore.memory.resource import Block, MemoryResource, Stream
 
@@ -25,14 +25,11 @@ class Ledger:
         self._lock = threading.Lock()
         self._pending: list[tuple[Block, int]] = []
         self.pool = pool
-        #: Live blocks by serial.
-        self.live: dict[int, Block] = {}
         self.requested = 0
         self.allocated = 0
         self.peak_requested = 0
         self.peak_allocated = 0
         self.peak_reserved = 0
-        self.frees = 0
         #: The log that is being written, or None. Appending is all that the hot path does with it.
         self.log: list[Raw] | None = None
 
@@ -40,30 +37,27 @@ class Ledger:
 
     def allocate(self, nbytes: int, stream: Stream, tag: int = 0, node: int = 0) -> Block:
         """A tagged block. Raises :class:`OutOfMemory`, whose text names the top holders; nothing has changed then."""
-        lock = self._lock
-        lock.acquire()
+        self._lock.acquire()
         try:
             if self._pending:
                 self._drain()
             block = self._upstream.allocate(nbytes, stream, tag, node)
-            self.live[block.serial] = block
-            requested = self.requested = self.requested + nbytes
-            if requested > self.peak_requested:
-                self.peak_requested = requested
-            allocated = self.allocated = self.allocated + block.size
-            if allocated > self.peak_allocated:
-                self.peak_allocated = allocated
-            log = self.log
+            total = self.requested = self.requested + nbytes
+            if total > self.peak_requested:
+                self.peak_requested = total
+            total = self.allocated = self.allocated + block.size
+            if total > self.peak_allocated:
+                self.peak_allocated = total
             if self.pool.changes:
                 self._note_segments()
-            if log is not None:
-                log.append((ALLOC, block.serial, block.segment.index, block.offset, nbytes, block.size,
-                            stream.index, tag, node))
+            if self.log is not None:
+                self.log.append((ALLOC, block.serial, block.segment.index, block.offset, nbytes, block.size, stream.index, tag,
+                                 node))
             return block
         except (OutOfMemory, SourceExhausted) as error:
             failure = error
         finally:
-            lock.release()
+            self._lock.release()
         # Outside the lock, and from the books: a traceback would pin the frames and what they hold.
         raise self._out_of_memory(failure, nbytes)
 
@@ -73,27 +67,26 @@ class Ledger:
             self._pending.append((block, serial))
             return
         try:
-            self._free(block, serial)
+            # _free, in line: this is the way that nearly every block goes.
+            self._upstream.deallocate(block, serial)
+            self.requested -= block.requested
+            self.allocated -= block.size
+            if self.log is not None:
+                self.log.append((FREE, serial))
             if self._pending:
                 self._drain()
         finally:
             self._lock.release()
 
-    def _free(self, block: Block, serial: int) -> None:
-        requested, size = block.requested, block.size
-        self._upstream.deallocate(block, serial)
-        del self.live[serial]
-        self.requested -= requested
-        self.allocated -= size
-        self.frees += 1
-        log = self.log
-        if log is not None:
-            log.append((FREE, serial))
-
     def _drain(self) -> None:
         pending = self._pending
         while pending:
-            self._free(*pending.pop(0))
+            block, serial = pending.pop(0)
+            self._upstream.deallocate(block, serial)
+            self.requested -= block.requested
+            self.allocated -= block.size
+            if self.log is not None:
+                self.log.append((FREE, serial))
 
     def _out_of_memory(self, error: OutOfMemory | SourceExhausted, nbytes: int) -> OutOfMemory:
         with self.settled():
@@ -119,17 +112,10 @@ class Ledger:
             if self.log is not None:
                 self.log.append((RETAG, block.serial, tag))
 
-    def keep(self, block: Block, node: int, name: str) -> None:
-        """The block became a residual of a node."""
-        block.keeps += 1
-        if self.log is not None:
-            self.log.append((KEEP, block.serial, node, name))
-
-    def drop(self, block: Block, node: int, reason: int) -> None:
-        """A node let go of a residual. It goes back when nothing else refers to it."""
-        block.keeps -= 1
-        if self.log is not None:
-            self.log.append((DROP, block.serial, node, reason))
+    @property
+    def live(self) -> dict[int, Block]:
+        """Live blocks by serial, in order of allocation."""
+        return self.pool.live
 
     # -- logs and figures ----------------------------------------------------------------------------------------------
 

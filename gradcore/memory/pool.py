@@ -44,9 +44,10 @@ class Pool:
         self.streams: list[Stream] = []
         #: Bytes of all segments.
         self.reserved = 0
-        #: Allocations served without asking the source, and all of them.
-        self.hits = 0
-        self.allocations = 0
+        #: Allocations that needed a new segment.
+        self.misses = 0
+        #: Every block there is, live or waiting. A block is live while it has a serial.
+        self.blocks: set[Block] = set()
         #: Segments that came and went since somebody last took this list: (kind, segment index, bytes).
         self.changes: list[tuple[bool, int, int]] = []
 
@@ -58,10 +59,8 @@ class Pool:
         quick = stream.quick.get(size)
         if quick:
             block = quick.pop()
-            self.hits += 1
         else:
             block = self._search(size, stream)
-        self.allocations += 1
         self._serial = block.serial = self._serial + 1
         block.requested = nbytes
         block.tag = tag
@@ -94,14 +93,15 @@ class Pool:
             start = self._take_over(size, small, stream)
         if start is None:
             start = self._grow(size, small, stream)
-        else:
-            self.hits += 1
-        return Block(self.segments[start // _SPACING], start & _MASK, size, stream)
+        block = Block(self.segments[start // _SPACING], start & _MASK, size, stream)
+        self.blocks.add(block)
+        return block
 
     def _merge(self, stream: Stream) -> None:
         for blocks in stream.quick.values():
             for block in blocks:
                 self._list(stream, block.segment).add(block.segment.index * _SPACING + block.offset, block.size)
+            self.blocks.difference_update(blocks)
             blocks.clear()
 
     @staticmethod
@@ -134,6 +134,7 @@ class Pool:
         segment.index = self._next_segment
         segment.small = small
         self._next_segment += 1
+        self.misses += 1
         self.segments[segment.index] = segment
         self.reserved += segment.nbytes
         self.changes.append((True, segment.index, segment.nbytes))
@@ -162,6 +163,21 @@ class Pool:
         return before - self.reserved
 
     # -- what there is -------------------------------------------------------------------------------------------------
+
+    @property
+    def allocations(self) -> int:
+        """Allocations so far."""
+        return self._serial
+
+    @property
+    def hits(self) -> int:
+        """Allocations served without asking the source."""
+        return self._serial - self.misses
+
+    @property
+    def live(self) -> dict[int, Block]:
+        """Live blocks by serial, in order of allocation."""
+        return dict(sorted((b.serial, b) for b in self.blocks if b.serial))
 
     @property
     def cached(self) -> int:

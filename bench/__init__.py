@@ -1,0 +1,1 @@
+"""Benchmarks. Each prints ratios of interleaved runs: absolute times on shared machines mean little."""

@@ -1,0 +1,54 @@
+"""Interleaved timing: A B A B in one process on one thread, and ratios of medians."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def one_thread() -> None:
+    """One thread for every library that is not loaded yet: call before the first import of NumPy or torch."""
+    for name in THREADS:
+        os.environ[name] = "1"
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Seconds of each round of two runs, taken in turn."""
+
+    ours: list[float]
+    theirs: list[float]
+
+    @property
+    def ratio(self) -> float:
+        """Median of ours over median of theirs."""
+        return statistics.median(self.ours) / statistics.median(self.theirs)
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """Lower and upper quartile of the rounds' own ratios."""
+        ratios = sorted(a / b for a, b in zip(self.ours, self.theirs, strict=True))
+        return ratios[len(ratios) // 4], ratios[(3 * len(ratios)) // 4]
+
+
+def seconds(run: Callable[[], object], times: int) -> float:
+    start = perf_counter()
+    for _ in range(times):
+        run()
+    return (perf_counter() - start) / times
+
+
+def interleave(ours: Callable[[], object], theirs: Callable[[], object], *, times: int, rounds: int = 15) -> Paired:
+    """``rounds`` rounds of ``times`` calls of each in turn, after one round to warm up."""
+    seconds(ours, times)
+    seconds(theirs, times)
+    a, b = [], []
+    for _ in range(rounds):
+        a.append(seconds(ours, times))
+        b.append(seconds(theirs, times))
+    return Paired(a, b)
