@@ -11,7 +11,7 @@ import numpy as np
 from gradcore.errors import DeviceError
 from gradcore.events import READ, UPLOAD
 from gradcore.memory.ledger import Ledger
-from gradcore.memory.resource import Block, Stream
+from gradcore.memory.resource import Block, MemoryResource, Stream
 from gradcore.memory.stack import Stack
 from gradcore.spec import TensorSpec
 
@@ -53,16 +53,17 @@ class Device:
     def __init__(self, name: str, stack: Stack, stream: Stream, kernels: dict[str, Callable[..., Any]]) -> None:
         self.name = name
         self.stack = stack
+        self.memory: MemoryResource = stack.top
         self.ledger: Ledger = stack.ledger
         self.stream = stream
         self.kernels = kernels
-        self.deallocate = self.ledger.deallocate
+        self.deallocate = self.memory.deallocate
         #: What dispatch remembers about ops on this device.
         self.calls: dict[Any, Any] = {}
 
     def allocate(self, nbytes: int, tag: int, node: int = 0) -> Storage:
         """A fresh storage of ``nbytes`` bytes. Raises :class:`~gradcore.errors.OutOfMemory`."""
-        return Storage(self, self.ledger.allocate(nbytes, self.stream, tag, node))
+        return Storage(self, self.memory.allocate(nbytes, self.stream, tag, node))
 
     def array(self, block: Block, spec: TensorSpec) -> Any:
         """The array object over ``block``'s bytes as ``spec`` shows them; made once a block and spec."""

@@ -16,7 +16,7 @@ from typing import Any
 from gradcore.devices.device import Device, devices
 from gradcore.engine.dispatch import make_value, retag
 from gradcore.engine.node import Edge, Leaf, Node, Saved
-from gradcore.engine.plans import COTANGENT, COTANGENTS, SLOT, SLOTS
+from gradcore.engine.plans import COTANGENT, SLOT, SLOTS
 from gradcore.engine.state import SCOPES, SITES, here, local
 from gradcore.errors import AlreadyReleased, NoSecondDerivative, SpecError
 from gradcore.events import MARK, Scope
@@ -26,8 +26,6 @@ from gradcore.ops.movement import clone
 
 #: (node or leaf, output index) -> where a requested gradient is collected, for ``autograd.grad``.
 Captures = dict[tuple[int, int], list[Any]]
-#: Nodes that have been given a cotangent and have not run, by number.
-Pending = dict[int, tuple[Node, list[Any]]]
 
 
 def mark(what: str, label: str) -> None:
@@ -49,86 +47,135 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
     before = (state.grad, state.scope, state.site, state.node)
     mark("begin", "backward")
     try:
-        pending: Pending = {}
-        heap: list[int] = []
+        sweep = Sweep(captures, retain_graph)
         old = SCOPES[state.scope]
-        scope = SCOPES.index(Scope(old.layer, "backward", caller, None))
         state.grad = create_graph
-        state.scope = scope
+        state.scope = SCOPES.index(Scope(old.layer, "backward", caller, None))
         for root, g in zip(roots, gradients, strict=True):
-            _deliver(root.edge, _seed(root, g), pending, heap, captures)
+            sweep.deliver(root.edge, _seed(root, g))
         wanted = None if captures is None else _leads_to(captures, roots)
         scopes: dict[int, int] = {}
-        while heap:
-            number = -heappop(heap)
-            node, gs = pending.pop(number)
+        while sweep.heap:
+            number = -heappop(sweep.heap)
+            node, gs = sweep.pending.pop(number)
             if wanted is not None and number not in wanted:
                 continue
-            forward = node.scope
-            scope = scopes.get(forward, -1)
-            if scope < 0:
-                scope = scopes[forward] = SCOPES.index(Scope(SCOPES[forward].layer, "backward", caller, None))
+            scope = scopes.get(node.scope)
+            if scope is None:
+                scope = scopes[node.scope] = SCOPES.index(Scope(SCOPES[node.scope].layer, "backward", caller, None))
             state.scope = scope
             state.site = node.site
             state.node = number
-            _run_node(node, gs, retain_graph, pending, heap, captures)
+            sweep.run(node, gs)
             node = gs = None  # type: ignore[assignment]
     finally:
         state.grad, state.scope, state.site, state.node = before
         mark("end", "backward")
 
 
-def _run_node(node: Node, gs: list[Any], retain_graph: bool, pending: Pending, heap: list[int], captures: Captures | None) -> None:
-    plan = node.plan
-    edges = node.edges
-    values: list[Any] = []
-    if plan.slots:
-        if node.saved is None:
-            raise AlreadyReleased(
-                "Trying to backward through the graph a second time (or directly access saved tensors after they have "
-                f"already been freed): {node.name()} of {SITES[node.site]} gave its residuals back when it ran. Specify "
-                "retain_graph=True if you need to backward through the graph a second time or if you need to access "
-                "saved tensors after calling backward.")
-        if any(gs[len(node.call.specs):]):
-            raise NoSecondDerivative(f"{node.name()} of {SITES[node.site]}: its gradient reads an auxiliary result that "
-                                     "cannot be differentiated a second time")
+class Sweep:
+    """One backward pass: which nodes have been given a cotangent, and where cotangents go."""
+
+    __slots__ = ("pending", "heap", "captures", "retain_graph")
+
+    def __init__(self, captures: Captures | None, retain_graph: bool) -> None:
+        #: Nodes that have been given a cotangent and have not run, by number, with a cotangent for each output.
+        self.pending: dict[int, tuple[Node, list[Any]]] = {}
+        #: Their numbers, negated: the newest node runs first.
+        self.heap: list[int] = []
+        self.captures = captures
+        self.retain_graph = retain_graph
+
+    def run(self, node: Node, gs: list[Any]) -> None:
+        """Run a node's rules, pass on what they return, and let its residuals go."""
+        plan = node.plan
+        edges = node.edges
+        values = _residuals(node, gs, self.retain_graph) if plan.slots else ()
         try:
-            for residual in node.saved:
-                values.append(_unpack(residual, node) if type(residual) is Saved else residual)
-        except BaseException:
-            if not retain_graph:
+            for targets, several, fn, constants, sources in plan.rules:
+                arguments = constants.copy()
+                for i, kind, what in sources:
+                    if kind == COTANGENT:
+                        arguments[i] = gs[what]
+                    elif kind == SLOT:
+                        arguments[i] = values[what]
+                    elif kind == SLOTS:
+                        arguments[i] = [values[k] for k in what]
+                    else:
+                        arguments[i] = tuple(gs)
+                result = fn(*arguments)
+                arguments = None
+                if several:
+                    parts = list(result)
+                    result = None
+                    for i, part in zip(targets, parts, strict=True):
+                        if part is not None and edges[i] is not None:
+                            self.deliver(edges[i], _own(part, gs))
+                    parts = part = None  # type: ignore[assignment]
+                elif result is not None:
+                    # A rule may pass a cotangent on; the engine delivers tensor objects that nobody else holds, so that
+                    # the references to a storage tell who sees its bytes.
+                    if result is gs[0] or len(gs) > 1:
+                        result = _own(result, gs)
+                    self.deliver(edges[targets[0]], result)
+                    result = None
+        finally:
+            if not self.retain_graph:
                 node.release()
-            raise
-    try:
-        for targets, several, fn, parameters in plan.rules:
-            arguments = []
-            for kind, what in parameters:
-                if kind == COTANGENT:
-                    arguments.append(gs[what])
-                elif kind == SLOT:
-                    arguments.append(values[what])
-                elif kind == SLOTS:
-                    arguments.append([values[i] for i in what])
-                elif kind == COTANGENTS:
-                    arguments.append(tuple(gs))
-                else:
-                    arguments.append(what)
-            result = fn(*arguments)
-            arguments = None  # type: ignore[assignment]
-            if several:
-                parts = list(result)
-                result = None
-                for i, part in zip(targets, parts, strict=True):
-                    if part is not None and edges[i] is not None:
-                        _deliver(edges[i], _own(part, gs), pending, heap, captures)
-                parts = part = None  # type: ignore[assignment]
-            elif result is not None and edges[targets[0]] is not None:
-                result = _own(result, gs)
-                _deliver(edges[targets[0]], result, pending, heap, captures)
-                result = None
-    finally:
-        if not retain_graph:
-            node.release()
+
+    def deliver(self, edge: Edge, g: Any) -> None:
+        """Add a cotangent to where it goes: the slot of a leaf, or what a node is still waiting for."""
+        target, index = edge
+        if self.captures is not None:
+            slot = self.captures.get((id(target), index))
+            if slot is not None:
+                _add_to(slot, 0, g)
+            if type(target) is Leaf:
+                return
+        if type(target) is Leaf:
+            accumulate(target, g)
+            return
+        waiting = self.pending.get(target.id)
+        if waiting is None:
+            call = target.call
+            gs: list[Any] = [None] * (len(call.specs) + len(call.aux))
+            gs[index] = g
+            self.pending[target.id] = (target, gs)
+            heappush(self.heap, -target.id)
+        else:
+            _add_to(waiting[1], index, g)
+
+
+def _residuals(node: Node, gs: list[Any], retain_graph: bool) -> list[Any]:
+    """A node's residuals as fresh tensors whose edges are the node's own, so that double backward finds the graph.
+
+    Raises for a node that was released, or whose residuals were written to.
+    """
+    double = local.state.grad
+    if double and any(g is not None for g in gs[len(node.call.specs):]):
+        raise NoSecondDerivative(f"{node.name()} of {SITES[node.site]}: its gradient reads an auxiliary result that "
+                                 "cannot be differentiated a second time")
+    if node.saved is None:
+        raise AlreadyReleased(
+            "Trying to backward through the graph a second time (or directly access saved tensors after they have "
+            f"already been freed): {node.name()} of {SITES[node.site]} gave its residuals back when it ran. Specify "
+            "retain_graph=True if you need to backward through the graph a second time or if you need to access saved "
+            "tensors after calling backward.")
+    values = []
+    for residual in node.saved:
+        if type(residual) is Saved:
+            storage = residual.storage
+            if storage.version != residual.version:
+                error = residual.modified(node.name())
+                if not retain_graph:
+                    node.release()
+                raise error
+            edge = residual.edge
+            if double and residual.output is not None:
+                edge = (node, residual.output)
+            residual = make_value(storage, residual.spec, residual.array, edge)
+        values.append(residual)
+    return values
 
 
 def _own(part: Any, gs: list[Any]) -> Any:
@@ -137,37 +184,6 @@ def _own(part: Any, gs: list[Any]) -> Any:
         if part is g:
             return make_value(g.storage, g.spec, g.array, g.edge)
     return part
-
-
-def _unpack(residual: Saved, node: Node) -> Any:
-    """A residual as a fresh tensor whose edge is the node's own, so that double backward finds the graph."""
-    if residual.storage.version != residual.version:
-        residual.check(node.name())
-    edge = residual.edge
-    if residual.output is not None and local.state.grad:
-        edge = (node, residual.output)
-    return make_value(residual.storage, residual.spec, residual.array, edge)
-
-
-def _deliver(edge: Edge, g: Any, pending: Pending, heap: list[int], captures: Captures | None) -> None:
-    """Add a cotangent to where it goes: the slot of a leaf, or what a node is still waiting for."""
-    target, index = edge
-    if captures is not None:
-        slot = captures.get((id(target), index))
-        if slot is not None:
-            _add_to(slot, 0, g)
-    if type(target) is Leaf:
-        if captures is None:
-            accumulate(target, g)
-        return
-    waiting = pending.get(target.id)
-    if waiting is None:
-        gs: list[Any] = [None] * (len(target.call.specs) + len(target.call.aux))
-        pending[target.id] = (target, gs)
-        heappush(heap, -target.id)
-    else:
-        gs = waiting[1]
-    _add_to(gs, index, g)
 
 
 def _add_to(gs: list[Any], index: int, g: Any) -> None:

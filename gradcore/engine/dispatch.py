@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.device import Device, Storage, get_device
-from gradcore.engine.node import Leaf, Node, Saved, Value
+from gradcore.engine.node import Leaf, Node, Saved, Value, keep
 from gradcore.engine.plans import INPUT, OUTPUT, OVERWRITTEN, Call, KeepPlan, frozen_attrs
 from gradcore.engine.state import SCOPES, SITES, find_site, here, local
 from gradcore.errors import DeviceError, SpecError
@@ -42,7 +42,13 @@ def install_tensor(*types: type) -> None:
 
 def make_value(storage: Storage, spec: TensorSpec, array: Any, edge: Any) -> Any:
     """A tensor of the installed class."""
-    return _tensor(storage, spec, array, edge)
+    value = _new(_tensor)
+    value.storage = storage
+    value.spec = spec
+    value.array = array
+    value.edge = edge
+    value.base = None
+    return value
 
 
 def apply(op: Op, *args: Any, **attrs: Any) -> Any:
@@ -118,9 +124,8 @@ def apply(op: Op, *args: Any, **attrs: Any) -> Any:
     if not call.single:
         return _apply_general(op, call, device, args, attrs, arrays, edges, plan, number, tags, site, scope)
 
-    ledger = device.ledger
     spec = call.spec
-    block = ledger.allocate(call.nbytes, device.stream, tags[0], number)
+    block = device.memory.allocate(call.nbytes, device.stream, tags[0], number)
     result = _new(_tensor)
     storage = result.storage = Storage(device, block)
     result.spec = spec
@@ -130,8 +135,9 @@ def apply(op: Op, *args: Any, **attrs: Any) -> Any:
     result.array = array
     result.edge = result.base = None
     arrays.append(array)
-    if ledger.log is not None:
-        _log_launch(ledger.log, call, tags[0], number, args, (storage.serial,))
+    log = device.ledger.log
+    if log is not None:
+        _log_launch(log, call, tags[0], number, args, (storage.serial,))
     call.kernel(*arrays)
     if plan is not None:
         # The node is built before the output points at it: a node never reaches its own output.
@@ -148,25 +154,28 @@ def _log_launch(log: list[Raw], call: Call, tag: int, number: int, args: tuple[A
 def _build_node(call: Call, plan: KeepPlan, args: tuple[Any, ...], outputs: Any, aux: Any, edges: list[Any],
                 number: int, site: int, scope: int, overwritten: Saved | None = None) -> Node:
     """The node of one run, with the residuals that its rules name."""
-    state = local.state
-    started = perf_counter_ns() if state.recording else 0
-    node = Node(number, plan, edges, call, scope, site)
+    node: Node = _new(Node)
+    node.id = number
+    node.plan = plan
+    node.edges = edges
+    node.call = call
+    node.scope = scope
+    node.site = site
+    node.saved = None
     if plan.slots:
         saved: list[Any] = []
+        node.saved = saved
         for kind, index, name in plan.slots:
             if kind == INPUT:
                 value = args[index]
                 if type(value) in _tensor_types:
-                    value = Saved(value, edges[index], None, number, name)
+                    value = keep(value, edges[index], None, number, name)
             elif kind == OVERWRITTEN:
                 value = overwritten
             else:
                 made = outputs[index] if kind == OUTPUT else aux[index]
-                value = Saved(made, None, index if kind == OUTPUT else len(outputs) + index, number, name)
+                value = keep(made, None, index if kind == OUTPUT else len(outputs) + index, number, name)
             saved.append(value)
-        node.saved = saved
-    if started:
-        state.building += perf_counter_ns() - started
     return node
 
 
@@ -184,7 +193,7 @@ def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], at
         source = args[0]
         if log is not None:
             log.append((VIEW, call.invocation, tags[0], number, source.storage.serial))
-        outputs = [_tensor(source.storage, spec, device.array(source.storage.block, spec), None) for spec in call.specs]
+        outputs = [make_value(source.storage, spec, device.array(source.storage.block, spec), None) for spec in call.specs]
         for result in outputs:
             result.base = source if source.base is None else source.base
         source.storage.viewed = True
@@ -231,7 +240,7 @@ def _apply_contiguous(op: Op, call: Call, args: tuple[Any, ...], attrs: dict[str
 
 def _fresh(device: Device, spec: TensorSpec, tag: int, number: int) -> Any:
     storage = device.allocate(spec.nbytes, tag, number)
-    return _tensor(storage, spec, device.array(storage.block, spec), None)
+    return make_value(storage, spec, device.array(storage.block, spec), None)
 
 
 def _before_write(op: Op, call: Call, written: list[Any], edges: list[Any], plan: KeepPlan | None,
@@ -255,8 +264,8 @@ def _before_write(op: Op, call: Call, written: list[Any], edges: list[Any], plan
     for kind, index, name in plan.slots:
         if kind == OVERWRITTEN:
             target = written[0]
-            copy = clone(_tensor(target.storage, target.spec, target.array, None))
-            return Saved(copy, edges[index], None, number, name)
+            copy = clone(make_value(target.storage, target.spec, target.array, None))
+            return keep(copy, edges[index], None, number, name)
     return None
 
 

@@ -32,65 +32,80 @@ class Value:
 class Saved:
     """A residual: the storage and spec of a tensor, kept for a node's rules. ``edge`` is what double backward follows."""
 
-    __slots__ = ("storage", "spec", "array", "edge", "output", "version", "node", "name", "consumed")
+    __slots__ = ("storage", "spec", "array", "edge", "output", "version", "node", "name", "reason")
 
-    def __init__(self, value: Value, edge: Edge | None, output: int | None, node: int, name: str) -> None:
-        storage = self.storage = value.storage
-        self.spec = value.spec
-        self.array = value.array
-        self.edge = edge
-        #: Which output of its own node this is, None for an input. The edge to it is made when the node runs.
-        self.output = output
-        self.version = storage.version
-        self.node = node
-        self.name = name
-        self.consumed = DIED
-        block = storage.block
-        block.keeps += 1
-        log = storage.device.ledger.log
-        if log is not None:
-            log.append((KEEP, block.serial, node, name))
+    storage: Storage
+    spec: TensorSpec
+    array: Any
+    edge: Edge | None
+    #: Which output of its own node this is, None for an input. The edge to it is made when the node runs.
+    output: int | None
+    #: Of the storage, when it was kept.
+    version: int
+    #: The node's number, and the name that its rules use.
+    node: int
+    name: str
+    #: Why it goes, when it goes: :data:`CONSUMED` or :data:`DIED`.
+    reason: int
 
     def __del__(self) -> None:
         block = self.storage.block
         block.keeps -= 1
         log = self.storage.device.ledger.log
         if log is not None:
-            log.append((DROP, block.serial, self.node, self.consumed))
+            log.append((DROP, block.serial, self.node, self.reason))
 
-    def check(self, op_name: str) -> None:
-        """Raise :class:`ModifiedInPlace` if the bytes were written to since they were kept."""
+    def modified(self, op_name: str) -> ModifiedInPlace:
+        """The error for bytes that were written to since they were kept."""
         storage = self.storage
-        if storage.version != self.version:
-            raise ModifiedInPlace(
-                "one of the variables needed for gradient computation has been modified by an inplace operation: "
-                f"{self.name!r}, {self.spec}, kept by {op_name}, is at version {storage.version}; expected version "
-                f"{self.version} instead. It was last written at {TAGS[storage.written_by].site} by "
-                f"{TAGS[storage.written_by].op}")
+        return ModifiedInPlace(
+            "one of the variables needed for gradient computation has been modified by an inplace operation: "
+            f"{self.name!r}, {self.spec}, kept by {op_name}, is at version {storage.version}; expected version "
+            f"{self.version} instead. It was last written at {TAGS[storage.written_by].site} by "
+            f"{TAGS[storage.written_by].op}")
+
+
+def keep(value: Value, edge: Edge | None, output: int | None, node: int, name: str) -> Saved:
+    """Keep a tensor for a node's rules."""
+    saved: Saved = object.__new__(Saved)
+    storage = saved.storage = value.storage
+    saved.spec = value.spec
+    saved.array = value.array
+    saved.edge = edge
+    saved.output = output
+    saved.version = storage.version
+    saved.node = node
+    saved.name = name
+    saved.reason = DIED
+    block = storage.block
+    block.keeps += 1
+    log = storage.device.ledger.log
+    if log is not None:
+        log.append((KEEP, block.serial, node, name))
+    return saved
 
 
 class Node:
-    """One run of an op that gradients flow through."""
+    """One run of an op that gradients flow through. ``dispatch`` fills it in: a constructor would cost a call an op."""
 
     __slots__ = ("id", "plan", "edges", "saved", "call", "scope", "site", "__weakref__")
 
-    def __init__(self, number: int, plan: Any, edges: list[Edge | None], call: Any, scope: int,
-                 site: int) -> None:
-        self.id = number
-        self.plan = plan
-        self.edges = edges
-        self.call = call
-        self.scope = scope
-        self.site = site
-        #: Residuals in the order of ``plan.slots``; None once they have gone back.
-        self.saved: list[Any] | None = None
+    id: int
+    plan: Any
+    edges: list[Edge | None]
+    call: Any
+    #: Index of the scope, and of the line of source, that the op ran in.
+    scope: int
+    site: int
+    #: Residuals in the order of ``plan.slots``; None once they have gone back, or where there are none.
+    saved: list[Any] | None
 
     def release(self) -> None:
         """Let the residuals go: nothing of the forward pass stays alive for this node."""
         saved, self.saved = self.saved, None
         for residual in saved or ():
             if type(residual) is Saved:
-                residual.consumed = CONSUMED
+                residual.reason = CONSUMED
 
     @property
     def op(self) -> Any:

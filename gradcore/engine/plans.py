@@ -28,15 +28,19 @@ class KeepPlan:
         op = call.op
         #: (kind, index, name) of each residual; the index is a flat position for an input.
         self.slots: list[tuple[int, int, str]] = []
-        #: (flat positions of the inputs, does the function return several, function, [(where, what), ...]) a rule.
-        self.rules: list[tuple[tuple[int, ...], bool, Callable[..., Any], list[tuple[int, Any]]]] = []
+        #: A rule each: flat positions of the inputs, does the function return several, the function, its arguments
+        #: with the constant ones in place, and (position, where from, what) of the others.
+        self.rules: list[tuple[tuple[int, ...], bool, Callable[..., Any], list[Any], list[tuple[int, int, Any]]]] = []
         for rule in op.rules:
             targets = [call.positions[op.inputs.index(n)] for n in rule.inputs]
             needs = tuple(any(mask >> i & 1 for i in group) for group in targets)
             if any(needs):
                 flat = tuple(i for group in targets for i in group)
                 several = len(rule.inputs) > 1 or op.inputs.index(rule.inputs[0]) in op.lists
-                self.rules.append((flat, several, rule.fn, [self._argument(call, p, needs) for p in rule.params]))
+                found = [self._argument(call, p, needs) for p in rule.params]
+                constants = [what if kind == CONSTANT else None for kind, what in found]
+                sources = [(i, kind, what) for i, (kind, what) in enumerate(found) if kind != CONSTANT]
+                self.rules.append((flat, several, rule.fn, constants, sources))
         self.rules.sort(key=lambda r: r[0])
 
     def _argument(self, call: Call, name: str, needs: tuple[bool, ...]) -> tuple[int, Any]:

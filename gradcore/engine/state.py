@@ -19,7 +19,7 @@ SETUP = SCOPES.index(Scope("", "setup"))
 class State:
     """The mutable context of one thread. ``site`` is None where the source line is to be looked up."""
 
-    __slots__ = ("grad", "scope", "site", "node", "recording", "building")
+    __slots__ = ("grad", "scope", "site", "node")
 
     def __init__(self) -> None:
         self.grad = True
@@ -27,9 +27,6 @@ class State:
         self.site: int | None = None
         #: Number of the node whose gradient is being computed, 0 outside backward.
         self.node = 0
-        #: While a step is recorded: nanoseconds spent building graph.
-        self.recording = False
-        self.building = 0
 
 
 class _Local(threading.local):

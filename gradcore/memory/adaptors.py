@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from gradcore.errors import SourceExhausted
+from gradcore.errors import OutOfMemory, SourceExhausted
 from gradcore.memory.resource import Block, MemoryResource, Segment, Source, Stream
 
 
@@ -41,7 +41,7 @@ class Fault:
     def allocate(self, nbytes: int, stream: Stream, tag: int = 0, node: int = 0) -> Block:
         self.count += 1
         if self.count in self.fail_at:
-            raise SourceExhausted(f"injected failure of allocation {self.count}, {nbytes} bytes")
+            raise OutOfMemory(f"out of memory: injected failure of allocation {self.count}, {nbytes} bytes", asked=nbytes)
         return self._upstream.allocate(nbytes, stream, tag, node)
 
     def deallocate(self, block: Block, serial: int) -> None:

@@ -1,7 +1,10 @@
-"""The outermost layer: whom every live byte belongs to, and the log while one is being written.
+"""Whom every live byte belongs to, and the log while one is being written.
 
-The ledger holds the one lock of the stack. A finaliser may run inside ``allocate`` on the same thread, so ``deallocate``
-never waits for the lock: if it is taken, the block joins a list that the next caller empties.
+The ledger is the way every block comes and goes, so the common case is served here: a freed block waits on its stream
+for its exact size to be asked for again, and only when none waits is the pool asked to search.
+
+It holds the one lock of the stack. A finaliser may run inside ``allocate`` on the same thread, so ``deallocate`` never
+waits for the lock: the block joins a list that is emptied on the next entry, and before any figure is read.
 """
 
 from __future__ import annotations
@@ -10,23 +13,24 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from gradcore.errors import OutOfMemory, SourceExhausted
+from gradcore.errors import OutOfMemory
 from gradcore.events import ALLOC, FREE, KEEP, RESERVE, RETAG, UNRESERVE, Raw
 from gradcore.memory.pool import Pool
-from gradcore.memory.resource import Block, MemoryResource, Stream
+from gradcore.memory.resource import Block, Stream
+from gradcore.spec import ROUND
 
 
 class Ledger:
     """Counts, owners and log of one device's memory. All sizes are bytes."""
 
-    def __init__(self, upstream: MemoryResource, pool: Pool, explain: Callable[[Ledger, OutOfMemory], str]) -> None:
-        self._upstream = upstream
+    def __init__(self, pool: Pool, explain: Callable[[Ledger, OutOfMemory], str]) -> None:
         self._explain = explain
         self._lock = threading.Lock()
         self._pending: list[tuple[Block, int]] = []
         self.pool = pool
-        self.requested = 0
-        self.allocated = 0
+        self._next_serial = pool.next_serial
+        self._requested = 0
+        self._allocated = 0
         self.peak_requested = 0
         self.peak_allocated = 0
         self.peak_reserved = 0
@@ -41,20 +45,29 @@ class Ledger:
         try:
             if self._pending:
                 self._drain()
-            block = self._upstream.allocate(nbytes, stream, tag, node)
-            total = self.requested = self.requested + nbytes
+            waiting = stream.waiting.get((nbytes + 511) & -512 or ROUND)
+            if waiting:
+                block = waiting.pop()
+                # Block.begin, in line.
+                block.serial = self._next_serial()
+                block.requested = nbytes
+                block.tag = tag
+                block.node = node
+            else:
+                block = self.pool.allocate(nbytes, stream, tag, node)
+                if self.pool.changes:
+                    self._note_segments()
+            total = self._requested = self._requested + nbytes
             if total > self.peak_requested:
                 self.peak_requested = total
-            total = self.allocated = self.allocated + block.size
+            total = self._allocated = self._allocated + block.size
             if total > self.peak_allocated:
                 self.peak_allocated = total
-            if self.pool.changes:
-                self._note_segments()
             if self.log is not None:
                 self.log.append((ALLOC, block.serial, block.segment.index, block.offset, nbytes, block.size, stream.index, tag,
                                  node))
             return block
-        except (OutOfMemory, SourceExhausted) as error:
+        except OutOfMemory as error:
             failure = error
         finally:
             self._lock.release()
@@ -62,38 +75,40 @@ class Ledger:
         raise self._out_of_memory(failure, nbytes)
 
     def deallocate(self, block: Block, serial: int) -> None:
-        """Give a block back, now or as soon as the lock is free. Safe to call from a finaliser."""
-        if not self._lock.acquire(False):
-            self._pending.append((block, serial))
-            return
-        try:
-            # _free, in line: this is the way that nearly every block goes.
-            self._upstream.deallocate(block, serial)
-            self.requested -= block.requested
-            self.allocated -= block.size
-            if self.log is not None:
-                self.log.append((FREE, serial))
-            if self._pending:
+        """Give a block back. Safe to call from a finaliser: it appends, and whoever comes next takes it to the pool.
+
+        While a log is written that is done at once if the lock is free, so that the log shows the moment.
+        """
+        self._pending.append((block, serial))
+        if self.log is not None and self._lock.acquire(False):
+            try:
                 self._drain()
-        finally:
-            self._lock.release()
+            finally:
+                self._lock.release()
 
     def _drain(self) -> None:
         pending = self._pending
         while pending:
             block, serial = pending.pop(0)
-            self._upstream.deallocate(block, serial)
-            self.requested -= block.requested
-            self.allocated -= block.size
+            if block.serial != serial or block.users is not None:
+                self.pool.end(block, serial)
+            block.serial = 0
+            size = block.size
+            waiting = block.stream.waiting
+            if size in waiting:
+                waiting[size].append(block)
+            else:
+                waiting[size] = [block]
+            self._requested -= block.requested
+            self._allocated -= size
             if self.log is not None:
                 self.log.append((FREE, serial))
 
-    def _out_of_memory(self, error: OutOfMemory | SourceExhausted, nbytes: int) -> OutOfMemory:
+    def _out_of_memory(self, error: OutOfMemory, nbytes: int) -> OutOfMemory:
         with self.settled():
             self._note_segments()
-        failure = error if isinstance(error, OutOfMemory) else OutOfMemory(str(error), limit=error.limit)
-        failure = OutOfMemory(str(failure), asked=nbytes, live=self.allocated, cached=self.pool.cached,
-                              largest_free=self.pool.largest_free, limit=failure.limit)
+        failure = OutOfMemory(str(error), asked=nbytes, live=self._allocated, cached=self.pool.cached,
+                              largest_free=self.pool.largest_free, limit=error.limit)
         return OutOfMemory(self._explain(self, failure), asked=nbytes, live=failure.live, cached=failure.cached,
                            largest_free=failure.largest_free, limit=failure.limit)
 
@@ -115,7 +130,25 @@ class Ledger:
     @property
     def live(self) -> dict[int, Block]:
         """Live blocks by serial, in order of allocation."""
-        return self.pool.live
+        with self.settled():
+            return self.pool.live
+
+    @property
+    def requested(self) -> int:
+        """Live bytes as they were asked for."""
+        with self.settled():
+            return self._requested
+
+    @property
+    def allocated(self) -> int:
+        """Live bytes, rounded."""
+        with self.settled():
+            return self._allocated
+
+    @property
+    def reserved(self) -> int:
+        """Bytes of all segments."""
+        return self.pool.reserved
 
     # -- logs and figures ----------------------------------------------------------------------------------------------
 
@@ -131,7 +164,7 @@ class Ledger:
         with self.settled():
             self._note_segments()
             log: list[Raw] = [(RESERVE, s.index, s.nbytes) for s in self.pool.segments.values()]
-            for b in self.live.values():
+            for b in self.pool.live.values():
                 log.append((ALLOC, b.serial, b.segment.index, b.offset, b.requested, b.size, b.stream.index, b.tag,
                             b.node))
                 log.extend([(KEEP, b.serial, 0, "kept before the log began")] * b.keeps)
@@ -151,5 +184,5 @@ class Ledger:
 
     def reset_peaks(self) -> None:
         with self.settled():
-            self.peak_requested, self.peak_allocated = self.requested, self.allocated
+            self.peak_requested, self.peak_allocated = self._requested, self._allocated
             self.peak_reserved = self.pool.reserved

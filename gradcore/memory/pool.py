@@ -1,11 +1,12 @@
 """The pool: rounding, segments, growth, flush and retry.
 
-A freed block waits in a list of its exact size, because a training step asks for the same sizes again and again. When
-no list has the size wanted, all waiting blocks are merged into address-ordered free lists and the best fit is split;
-when nothing fits, the other streams' free memory is taken over, and only then does the pool grow by a segment.
+Free memory lies in address-ordered lists, one for each stream, in which neighbours are merged; the best fit is split.
+When nothing fits, the other streams' free memory is taken over, and only then does the pool grow by a segment.
 """
 
 from __future__ import annotations
+
+import itertools
 
 from gradcore.errors import OutOfMemory, SourceExhausted, StaleBlock
 from gradcore.memory.freelist import FreeList
@@ -38,7 +39,8 @@ class Pool:
     def __init__(self, source: Source, order: StreamOrder) -> None:
         self._source = source
         self._order = order
-        self._serial = 0
+        #: Numbers the lives of blocks, from 1.
+        self.next_serial = itertools.count(1).__next__
         self._next_segment = 0
         self.segments: dict[int, Segment] = {}
         self.streams: list[Stream] = []
@@ -46,7 +48,7 @@ class Pool:
         self.reserved = 0
         #: Allocations that needed a new segment.
         self.misses = 0
-        #: Every block there is, live or waiting. A block is live while it has a serial.
+        #: Every block that is not in a free list: live ones have a serial, waiting ones none.
         self.blocks: set[Block] = set()
         #: Segments that came and went since somebody last took this list: (kind, segment index, bytes).
         self.changes: list[tuple[bool, int, int]] = []
@@ -55,35 +57,7 @@ class Pool:
 
     def allocate(self, nbytes: int, stream: Stream, tag: int = 0, node: int = 0) -> Block:
         """A block of at least ``nbytes`` bytes, usable on ``stream`` at once. Raises :class:`OutOfMemory`."""
-        size = (nbytes + 511) & -512 if nbytes > 0 else ROUND
-        quick = stream.quick.get(size)
-        if quick:
-            block = quick.pop()
-        else:
-            block = self._search(size, stream)
-        self._serial = block.serial = self._serial + 1
-        block.requested = nbytes
-        block.tag = tag
-        block.node = node
-        return block
-
-    def deallocate(self, block: Block, serial: int) -> None:
-        """Give a block back. Raises :class:`StaleBlock` unless ``serial`` is the block's present life."""
-        if block.serial != serial or not serial:
-            raise StaleBlock(f"block with serial {serial} was given back already: {block}")
-        block.serial = 0
-        if block.users is not None:
-            self._order.settle(block)
-        quick = block.stream.quick
-        size = block.size
-        if size in quick:
-            quick[size].append(block)
-        else:
-            quick[size] = [block]
-
-    # -- when no waiting block fits ------------------------------------------------------------------------------------
-
-    def _search(self, size: int, stream: Stream) -> Block:
+        size = round_up(nbytes)
         if stream not in self.streams:
             self.streams.append(stream)
         small = size <= SMALL
@@ -95,13 +69,31 @@ class Pool:
             start = self._grow(size, small, stream)
         block = Block(self.segments[start // _SPACING], start & _MASK, size, stream)
         self.blocks.add(block)
+        block.begin(self.next_serial(), nbytes, tag, node)
         return block
 
+    def deallocate(self, block: Block, serial: int) -> None:
+        """Give a block back. Raises :class:`StaleBlock` unless ``serial`` is the block's present life."""
+        self.end(block, serial)
+        self._reclaim(block)
+
+    def end(self, block: Block, serial: int) -> None:
+        """End a block's life; its bytes may be used again on its own stream."""
+        if block.serial != serial or not serial:
+            raise StaleBlock(f"block with serial {serial} was given back already: {block}")
+        block.serial = 0
+        if block.users is not None:
+            self._order.settle(block)
+
+    def _reclaim(self, block: Block) -> None:
+        self.blocks.discard(block)
+        self._list(block.stream, block.segment).add(block.segment.index * _SPACING + block.offset, block.size)
+
     def _merge(self, stream: Stream) -> None:
-        for blocks in stream.quick.values():
+        """Take in the blocks that wait on a stream for their size to be asked for again."""
+        for blocks in stream.waiting.values():
             for block in blocks:
-                self._list(stream, block.segment).add(block.segment.index * _SPACING + block.offset, block.size)
-            self.blocks.difference_update(blocks)
+                self._reclaim(block)
             blocks.clear()
 
     @staticmethod
@@ -165,16 +157,6 @@ class Pool:
     # -- what there is -------------------------------------------------------------------------------------------------
 
     @property
-    def allocations(self) -> int:
-        """Allocations so far."""
-        return self._serial
-
-    @property
-    def hits(self) -> int:
-        """Allocations served without asking the source."""
-        return self._serial - self.misses
-
-    @property
     def live(self) -> dict[int, Block]:
         """Live blocks by serial, in order of allocation."""
         return dict(sorted((b.serial, b) for b in self.blocks if b.serial))
@@ -182,7 +164,7 @@ class Pool:
     @property
     def cached(self) -> int:
         """Free bytes inside segments."""
-        return sum(s.small.total + s.large.total + sum(size * len(blocks) for size, blocks in s.quick.items())
+        return sum(s.small.total + s.large.total + sum(size * len(blocks) for size, blocks in s.waiting.items())
                    for s in self.streams)
 
     @property

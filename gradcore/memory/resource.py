@@ -47,6 +47,13 @@ class Block:
         #: Other streams that use these bytes and must be waited for before they are reused.
         self.users: list[Stream] | None = None
 
+    def begin(self, serial: int, requested: int, tag: int, node: int) -> None:
+        """A new life, for a new owner."""
+        self.serial = serial
+        self.requested = requested
+        self.tag = tag
+        self.node = node
+
     @property
     def address(self) -> int:
         return self.segment.address + self.offset
@@ -61,13 +68,13 @@ class Stream:
     Free lists hang on this object and never on the raw handle, which a driver uses again for another stream.
     """
 
-    __slots__ = ("index", "handle", "quick", "small", "large")
+    __slots__ = ("index", "handle", "waiting", "small", "large")
 
     def __init__(self, index: int, handle: Any = None) -> None:
         self.index = index
         self.handle = handle
-        #: Freed blocks by exact size, not yet merged with their neighbours.
-        self.quick: dict[int, list[Block]] = {}
+        #: Freed blocks by exact size, not yet merged with their neighbours: a step asks for the same sizes again.
+        self.waiting: dict[int, list[Block]] = {}
         self.small = FreeList()
         self.large = FreeList()
 

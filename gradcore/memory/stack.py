@@ -1,4 +1,7 @@
-"""The one place where the layers of memory are put together: Ledger -> [Poison] -> [Fault] -> Pool -> Limit -> Source."""
+"""The one place where the layers of memory are put together: [Fault] -> [Poison] -> Ledger -> Pool -> Limit -> Source.
+
+The two adaptors for tests stand outside the ledger, where they see every allocation and cost nothing when absent.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,9 @@ from gradcore.memory.streams import StreamOrder
 
 @dataclass(frozen=True)
 class Stack:
-    """A device's memory: the ledger that callers use, and the layers that have settings."""
+    """A device's memory: what callers allocate from, and the layers that have figures or settings."""
 
+    top: MemoryResource
     ledger: Ledger
     pool: Pool
     limit: Limit
@@ -29,22 +33,22 @@ def build(source: Source, driver: Driver, *, limit: int | None = None, fail_at: 
           poison: Callable[[Block], None] | None = None) -> Stack:
     limited = Limit(source, limit)
     pool = Pool(limited, StreamOrder(driver))
-    top: MemoryResource = pool
+    ledger = Ledger(pool, explain)
+    top: MemoryResource = ledger
+    if poison is not None:
+        top = Poison(top, poison)
     fault = None
     if fail_at is not None:
         top = fault = Fault(top, fail_at)
-    if poison is not None:
-        top = Poison(top, poison)
-    return Stack(Ledger(top, pool, explain), pool, limited, fault)
+    return Stack(top, ledger, pool, limited, fault)
 
 
 def explain(ledger: Ledger, error: OutOfMemory, top: int = 10) -> str:
     """The text of an out-of-memory error: what was asked, what there is, and who holds it."""
-    with ledger.settled():
-        held: Counter[str] = Counter()
-        for block in ledger.live.values():
-            tag = TAGS[block.tag]
-            held[f"{tag.role} of {tag.op} in layer {tag.layer or '(root)'}, {tag.site}"] += block.size
+    held: Counter[str] = Counter()
+    for block in ledger.live.values():
+        tag = TAGS[block.tag]
+        held[f"{tag.role} of {tag.op} in layer {tag.layer or '(root)'}, {tag.site}"] += block.size
     lines = [
         f"out of memory: {error.asked:,} bytes were asked for; {error.live:,} are live, {error.cached:,} cached "
         f"(largest free block {error.largest_free:,}), limit "
