@@ -8,3 +8,4 @@ from gradcore._tensor import Size, Tensor
 from gradcore.functional import tensor, ones, zeros
 from gradcore import autograd
 from gradcore.autograd import no_grad
+from gradcore._step import step

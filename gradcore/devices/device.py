@@ -13,6 +13,7 @@ from gradcore.events import READ, UPLOAD
 from gradcore.memory.ledger import Ledger
 from gradcore.memory.resource import Block, MemoryResource, Stream
 from gradcore.memory.stack import Stack
+from gradcore.report.step import DriverFigures
 from gradcore.spec import TensorSpec
 
 
@@ -107,6 +108,10 @@ class Device:
 
     def copy_out(self, array: Any) -> np.ndarray[Any, Any]:
         raise NotImplementedError
+
+    def driver_figures(self) -> DriverFigures | None:
+        """What the driver says of this device's memory; None where there is no driver."""
+        return None
 
     def synchronize(self) -> None:
         """Wait until all work given to the device is done."""

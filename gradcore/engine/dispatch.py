@@ -60,13 +60,12 @@ def apply(op: Op, *args: Any, **attrs: Any) -> Any:
     state = local.state
     site = state.site
     if site is None:
-        # Ops are called by gradcore alone: the frame above the caller is the first that may be outside.
-        site = find_site(_getframe(2))
+        site = find_site(_getframe(1))
     scope = state.scope
     counts = None
     device = None
     mask = 0
-    if len(args) == 2 and not attrs and type(args[0]) in _tensor_types and type(args[1]) in _tensor_types:
+    if op.binary and not attrs and len(args) == 2 and type(args[0]) in _tensor_types and type(args[1]) in _tensor_types:
         # What the loop below does, unrolled for the usual case.
         a, b = args
         device = a.storage.device
@@ -80,6 +79,9 @@ def apply(op: Op, *args: Any, **attrs: Any) -> Any:
             mask += 2
         key: Any = (op, site, scope, a.spec, b.spec)
     else:
+        if len(args) < len(op.inputs):
+            # Absent inputs; whether they may be is seen when the call is inferred.
+            args = args + (None,) * (len(op.inputs) - len(args))
         if op.lists:
             args, counts = _flatten(op, args)
         specs: list[Any] = [op, site, scope]
@@ -141,7 +143,7 @@ def apply(op: Op, *args: Any, **attrs: Any) -> Any:
     call.kernel(*arrays)
     if plan is not None:
         # The node is built before the output points at it: a node never reaches its own output.
-        result.edge = (_build_node(call, plan, args, (result,), (), edges, number, site, scope), 0)
+        result.edge = (build_node(call, plan, args, (result,), (), edges, number, site, scope), 0)
     return result
 
 
@@ -151,7 +153,7 @@ def _log_launch(log: list[Raw], call: Call, tag: int, number: int, args: tuple[A
     log.append((LAUNCH, call.invocation, tag, number, inputs, outputs, perf_counter_ns()))
 
 
-def _build_node(call: Call, plan: KeepPlan, args: tuple[Any, ...], outputs: Any, aux: Any, edges: list[Any],
+def build_node(call: Call, plan: KeepPlan, args: tuple[Any, ...], outputs: Any, aux: Any, edges: list[Any],
                 number: int, site: int, scope: int, overwritten: Saved | None = None) -> Node:
     """The node of one run, with the residuals that its rules name."""
     node: Node = _new(Node)
@@ -221,7 +223,7 @@ def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], at
         if op.in_place:
             outputs = written[:1]
     if plan is not None:
-        node = _build_node(call, plan, args, outputs, aux, edges, number, site, scope, overwritten)
+        node = build_node(call, plan, args, outputs, aux, edges, number, site, scope, overwritten)
         for k, result in enumerate(outputs):
             if result.spec.dtype.kind == "f":
                 result.edge = (node, k)
@@ -336,14 +338,12 @@ def _look_up(op: Op, key: tuple[Any, ...], count: int, counts: tuple[int, ...] |
 def _infer(op: Op, inputs: tuple[Any, ...], counts: tuple[int, ...] | None, attrs: dict[str, Any],
            device: Device) -> Call:
     if counts is None:
-        missing = len(op.inputs) - len(inputs)
-        if missing < 0 or any(n not in op.optional for n in op.inputs[len(inputs):]):
+        if len(inputs) > len(op.inputs):
             raise TypeError(f"{op.name}() takes {len(op.inputs)} operands {op.inputs}, but got {len(inputs)}")
-        inputs = (*inputs, *[type(None)] * missing)
         counts = (1,) * len(op.inputs)
     for name, spec in zip(op.inputs, inputs, strict=False):
         if spec is type(None) and name not in op.optional and not op.lists:
-            raise TypeError(f"{op.name}(): operand {name!r} must be a tensor or a number, but got None")
+            raise TypeError(f"{op.name}(): operand {name!r} must be a tensor or a number, but it is missing or None")
     return Call(op, inputs, counts, attrs, device)
 
 

@@ -29,6 +29,8 @@ class Ledger:
         self._pending: list[tuple[Block, int]] = []
         self.pool = pool
         self._next_serial = pool.next_serial
+        #: Allocations so far.
+        self.allocations = 0
         self._requested = 0
         self._allocated = 0
         self.peak_requested = 0
@@ -57,6 +59,7 @@ class Ledger:
                 block = self.pool.allocate(nbytes, stream, tag, node)
                 if self.pool.changes:
                     self._note_segments()
+            self.allocations += 1
             total = self._requested = self._requested + nbytes
             if total > self.peak_requested:
                 self.peak_requested = total

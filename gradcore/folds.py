@@ -1,0 +1,184 @@
+"""Pure functions over a log: what was live, what the peak was, who was there, what was kept and when it went back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from gradcore.events import (Alloc, Drop, Free, Keep, Mark, Record, Reserve, Retag, Tag, Unreserve)
+
+#: Roles that a kept buffer is a residual in; a kept parameter stays a parameter, a kept input an input.
+_KEEPABLE = frozenset(("output", "temporary"))
+
+
+@dataclass(frozen=True)
+class Live:
+    """Bytes live after a record."""
+
+    requested: int = 0
+    allocated: int = 0
+    reserved: int = 0
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The largest of each figure, in bytes; ``position`` is the record after which ``allocated`` was first reached."""
+
+    position: int
+    requested: int
+    allocated: int
+    reserved: int
+
+
+@dataclass(frozen=True)
+class Holder:
+    """One live buffer. ``kept_by`` names the nodes that keep it for backward, as (node, name in its rules)."""
+
+    serial: int
+    requested: int
+    allocated: int
+    tag: Tag
+    node: int
+    kept_by: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def role(self) -> str:
+        return "residual" if self.kept_by and self.tag.role in _KEEPABLE else self.tag.role
+
+
+@dataclass(frozen=True)
+class Residual:
+    """A buffer that a node kept: positions in the log where it was kept, dropped and freed, None for not yet."""
+
+    serial: int
+    node: int
+    name: str
+    allocated: int
+    requested: int
+    tag: Tag
+    kept_at: int
+    dropped_at: int | None = None
+    freed_at: int | None = None
+    reason: str | None = None
+
+
+def timeline(records: Iterable[Record]) -> Iterator[Live]:
+    """The live figures after each record."""
+    sizes: dict[int, tuple[int, int]] = {}
+    requested = allocated = reserved = 0
+    for record in records:
+        if isinstance(record, Alloc):
+            sizes[record.serial] = record.requested, record.allocated
+            requested += record.requested
+            allocated += record.allocated
+        elif isinstance(record, Free):
+            r, a = sizes.pop(record.serial)
+            requested -= r
+            allocated -= a
+        elif isinstance(record, Reserve):
+            reserved += record.nbytes
+        elif isinstance(record, Unreserve):
+            reserved -= record.nbytes
+        yield Live(requested, allocated, reserved)
+
+
+def peak(records: Sequence[Record], start: int = 0) -> Peak:
+    """The largest figures at and after position ``start``."""
+    best = Peak(start, 0, 0, 0)
+    for position, live in enumerate(timeline(records)):
+        if position < start:
+            continue
+        if live.allocated > best.allocated:
+            best = Peak(position, best.requested, live.allocated, best.reserved)
+        if live.requested > best.requested or live.reserved > best.reserved:
+            best = Peak(best.position, max(best.requested, live.requested), best.allocated,
+                        max(best.reserved, live.reserved))
+    return best
+
+
+def live_at(records: Sequence[Record], position: int) -> list[Holder]:
+    """Who is live after the record at ``position``, in order of allocation."""
+    blocks: dict[int, Alloc] = {}
+    tags: dict[int, Tag] = {}
+    kept: dict[int, list[tuple[int, str]]] = {}
+    for record in records[:position + 1]:
+        if isinstance(record, Alloc):
+            blocks[record.serial] = record
+            tags[record.serial] = record.tag
+        elif isinstance(record, Free):
+            del blocks[record.serial]
+            kept.pop(record.serial, None)
+        elif isinstance(record, Retag):
+            tags[record.serial] = record.tag
+        elif isinstance(record, Keep):
+            kept.setdefault(record.serial, []).append((record.node, record.name))
+        elif isinstance(record, Drop):
+            _forget(kept.get(record.serial, []), record.node)
+    return [Holder(s, b.requested, b.allocated, tags[s], b.node, tuple(kept.get(s, ()))) for s, b in blocks.items()]
+
+
+def _forget(keepers: list[tuple[int, str]], node: int) -> None:
+    for i, (keeper, _) in enumerate(keepers):
+        # Node 0 stands for whoever kept it before the log began.
+        if keeper in (node, 0):
+            del keepers[i]
+            return
+
+
+def total(holders: Iterable[Holder], key: Callable[[Holder], str]) -> dict[str, int]:
+    """Allocated bytes by ``key``, largest first."""
+    sums: dict[str, int] = {}
+    for holder in holders:
+        name = key(holder)
+        sums[name] = sums.get(name, 0) + holder.allocated
+    return dict(sorted(sums.items(), key=lambda item: (-item[1], item[0])))
+
+
+def residuals(records: Sequence[Record]) -> list[Residual]:
+    """Every buffer that a node kept, in order of keeping."""
+    blocks: dict[int, Alloc] = {}
+    found: list[Residual] = []
+    open_: dict[tuple[int, int], list[int]] = {}
+    of_block: dict[int, list[int]] = {}
+    for position, record in enumerate(records):
+        if isinstance(record, Alloc):
+            blocks[record.serial] = record
+            of_block.pop(record.serial, None)
+        elif isinstance(record, Retag):
+            blocks[record.serial] = blocks[record.serial]._replace(tag=record.tag)
+        elif isinstance(record, Keep):
+            block = blocks[record.serial]
+            open_.setdefault((record.serial, record.node), []).append(len(found))
+            of_block.setdefault(record.serial, []).append(len(found))
+            found.append(Residual(record.serial, record.node, record.name, block.allocated, block.requested, block.tag,
+                                  position))
+        elif isinstance(record, Drop):
+            waiting = open_.get((record.serial, record.node)) or open_.get((record.serial, 0))
+            if waiting:
+                i = waiting.pop(0)
+                found[i] = _replace(found[i], dropped_at=position, reason=record.reason)
+        elif isinstance(record, Free):
+            for i in of_block.pop(record.serial, ()):
+                found[i] = _replace(found[i], freed_at=position)
+    return found
+
+
+def _replace(residual: Residual, *, dropped_at: int | None = None, freed_at: int | None = None,
+             reason: str | None = None) -> Residual:
+    r = residual
+    return Residual(r.serial, r.node, r.name, r.allocated, r.requested, r.tag, r.kept_at,
+                    r.dropped_at if dropped_at is None else dropped_at, r.freed_at if freed_at is None else freed_at,
+                    reason or r.reason)
+
+
+def kept_bytes(records: Sequence[Record], position: int) -> int:
+    """Allocated bytes of distinct buffers kept for backward after ``position``: no parameters, inputs or buffers."""
+    return sum(h.allocated for h in live_at(records, position) if h.role == "residual")
+
+
+def position_of(records: Sequence[Record], what: str, label: str) -> int | None:
+    """Where the first such mark stands, None if nowhere."""
+    for position, record in enumerate(records):
+        if isinstance(record, Mark) and record.what == what and record.label == label:
+            return position
+    return None

@@ -1,0 +1,5 @@
+"""What people read. It looks at records and nothing else."""
+
+from gradcore.report.step import SCHEMA_VERSION, StepReport, build_report, load_report
+
+__all__ = ["SCHEMA_VERSION", "StepReport", "build_report", "load_report"]

@@ -1,0 +1,255 @@
+"""The report of one step, folded from its log."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gradcore import folds
+from gradcore.events import Alloc, Launch, Mark, Record, Tag, View
+
+#: Version of the JSON form; docs/report-schema.md describes it. Readers refuse what they do not know.
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class PeakPoint:
+    """Where the peak of a step stands. Bytes; ``position`` counts records of the step's log."""
+
+    position: int
+    requested: int
+    allocated: int
+    reserved: int
+    op: str
+    layer: str
+    phase: str
+    line: str
+
+
+@dataclass(frozen=True)
+class TopTensor:
+    """One of the largest buffers at the peak. Bytes."""
+
+    allocated: int
+    requested: int
+    role: str
+    op: str
+    layer: str
+    phase: str
+    shape: tuple[int, ...] | None
+    dtype: str | None
+    line: str
+    caller: str | None
+    node: int
+    #: ``node:name`` for each node that keeps it for backward.
+    kept_by: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PhaseEnd:
+    """Live bytes when a phase of the step ended."""
+
+    phase: str
+    requested: int
+    allocated: int
+    #: Seconds from the start of the step.
+    seconds: float
+
+
+@dataclass(frozen=True)
+class KeptTensor:
+    """A buffer kept for backward: by which node, and at which records it was kept and given back. Bytes."""
+
+    node: int
+    name: str
+    op: str
+    layer: str
+    role: str
+    line: str
+    allocated: int
+    kept_at: int
+    #: The node let go of it; the buffer was freed. None: not within the step.
+    dropped_at: int | None
+    freed_at: int | None
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class PoolFigures:
+    """What the pool did during the step, and how it stood at the end. Bytes where not a count."""
+
+    allocations: int
+    hits: int
+    segments: int
+    reserved: int
+    cached: int
+    largest_free: int
+
+    @property
+    def fragmentation(self) -> float:
+        """The share of cached bytes that the largest free block could not serve at once."""
+        return 1 - self.largest_free / self.cached if self.cached else 0.0
+
+
+@dataclass(frozen=True)
+class DriverFigures:
+    """What the driver says of the device, in bytes; ``remainder`` is what nothing here explains."""
+
+    used: int | None
+    source: str
+    context: int | None
+    segments: int
+    library: int
+    remainder: int | None
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """Device memory over one step. Bytes and seconds.
+
+    The sums ``by_role``, ``by_layer`` and ``by_op`` are of allocated bytes at the peak: each adds up to
+    ``peak.allocated``.
+    """
+
+    device: str
+    batch_size: int | None
+    seconds: float
+    peak: PeakPoint
+    by_role: dict[str, int]
+    by_layer: dict[str, int]
+    by_op: dict[str, int]
+    top: tuple[TopTensor, ...]
+    phases: tuple[PhaseEnd, ...]
+    kept: tuple[KeptTensor, ...]
+    #: Kept for backward when backward began, and of it what backward had given back when it ended.
+    residual_bytes: int
+    residual_bytes_returned: int
+    pool: PoolFigures
+    nodes: int
+    #: Seconds spent building graph: nodes times the measured cost of one.
+    graph_seconds: float
+    records: int
+    driver: DriverFigures | None = None
+    version: int = SCHEMA_VERSION
+
+    @property
+    def bytes_per_sample(self) -> float | None:
+        """Peak allocated bytes that are neither parameter nor optimizer state, a sample."""
+        if not self.batch_size:
+            return None
+        fixed = sum(self.by_role.get(r, 0) for r in ("parameter", "optimizer state", "buffer", "gradient"))
+        return (self.peak.allocated - fixed) / self.batch_size
+
+    @property
+    def graph_share(self) -> float:
+        """The share of the step's time that went into building graph."""
+        return min(self.graph_seconds / self.seconds, 1.0) if self.seconds else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, as docs/report-schema.md describes it."""
+        return dataclasses.asdict(self)
+
+    def to_json(self, indent: int | None = None) -> str:
+        return json.dumps(self.to_dict(), indent=indent)
+
+    def __str__(self) -> str:
+        from gradcore.report.text import render
+
+        return render(self)
+
+
+def build_report(records: Sequence[Record], *, device: str, batch_size: int | None, pool: PoolFigures,
+                 node_seconds: float = 0.0, driver: DriverFigures | None = None, top: int = 10) -> StepReport:
+    """Fold a step's log, which runs from its mark ``begin step`` to its ``end step``, into a report."""
+    start = folds.position_of(records, "begin", "step") or 0
+    highest = folds.peak(records, start)
+    holders = folds.live_at(records, highest.position)
+    marks = [(i, r) for i, r in enumerate(records) if isinstance(r, Mark)]
+    began = marks[0][1].time if marks else 0
+    ended = marks[-1][1].time if marks else 0
+    live = list(folds.timeline(records))
+    backward = [i for i, m in marks if m.label == "backward"]
+    kept_before = _residual_serials(records, backward[0]) if backward else {}
+    kept_after = {h.serial for h in folds.live_at(records, backward[-1])} if backward else set()
+    return StepReport(
+        device=device, batch_size=batch_size, seconds=(ended - began) / 1e9,
+        peak=_point(records, highest),
+        by_role=folds.total(holders, lambda h: h.role),
+        by_layer=folds.total(holders, lambda h: h.tag.layer),
+        by_op=folds.total(holders, lambda h: h.tag.op),
+        top=tuple(_top(h) for h in sorted(holders, key=lambda h: (-h.allocated, h.serial))[:top]),
+        phases=tuple(PhaseEnd(label, live[i].requested, live[i].allocated, (time - began) / 1e9)
+                     for label, i, time in _phase_ends(marks)),
+        kept=tuple(_kept(r) for r in folds.residuals(records)),
+        residual_bytes=sum(kept_before.values()),
+        residual_bytes_returned=sum(n for s, n in kept_before.items() if s not in kept_after),
+        pool=pool, nodes=(nodes := _nodes(records)), graph_seconds=nodes * node_seconds, records=len(records) - start,
+        driver=driver)
+
+
+def _phase_ends(marks: list[tuple[int, Mark]]) -> list[tuple[str, int, int]]:
+    """(phase, position, time): forward ends where the first backward begins; the others at their own marks."""
+    ends = []
+    if any(m.label == "backward" for _, m in marks):
+        i, mark = next((i, m) for i, m in marks if m.label == "backward")
+        ends.append(("forward", i, mark.time))
+    ends += [(m.label, i, m.time) for i, m in marks if m.what == "end"]
+    return ends
+
+
+def _residual_serials(records: Sequence[Record], position: int) -> dict[int, int]:
+    return {h.serial: h.allocated for h in folds.live_at(records, position) if h.role == "residual"}
+
+
+def _nodes(records: Sequence[Record]) -> int:
+    return len({r.node for r in records if isinstance(r, (Launch, View)) and r.node and r.tag.phase != "backward"})
+
+
+def line_of(tag: Tag) -> str:
+    """``file:line in function``, the path as the interpreter has it."""
+    return f"{tag.site.file}:{tag.site.line} in {tag.site.function}"
+
+
+def _point(records: Sequence[Record], highest: folds.Peak) -> PeakPoint:
+    for record in reversed(records[:highest.position + 1]):
+        if isinstance(record, Alloc):
+            tag = record.tag
+            return PeakPoint(highest.position, highest.requested, highest.allocated, highest.reserved, tag.op, tag.layer,
+                             tag.phase, line_of(tag))
+    return PeakPoint(highest.position, highest.requested, highest.allocated, highest.reserved, "", "", "", "")
+
+
+def _top(holder: folds.Holder) -> TopTensor:
+    tag = holder.tag
+    return TopTensor(
+        holder.allocated, holder.requested, holder.role, tag.op, tag.layer, tag.phase,
+        tag.spec.shape if tag.spec else None, tag.spec.dtype.name if tag.spec else None, line_of(tag),
+        str(tag.caller) if tag.caller else None, holder.node, tuple(f"{n}:{name}" for n, name in holder.kept_by))
+
+
+def _kept(residual: folds.Residual) -> KeptTensor:
+    tag = residual.tag
+    return KeptTensor(residual.node, residual.name, tag.op, tag.layer, tag.role, line_of(tag), residual.allocated,
+                      residual.kept_at, residual.dropped_at, residual.freed_at, residual.reason)
+
+
+def load_report(data: dict[str, Any]) -> StepReport:
+    """The report that :meth:`StepReport.to_dict` wrote. Raises ValueError for another version or missing fields."""
+    if not isinstance(data, dict) or data.get("version") != SCHEMA_VERSION:
+        given = data.get("version") if isinstance(data, dict) else type(data).__name__
+        raise ValueError(f"a step report of version {SCHEMA_VERSION} was expected, but got {given!r}")
+    try:
+        fields = dict(data)
+        fields["peak"] = PeakPoint(**data["peak"])
+        fields["top"] = tuple(TopTensor(**{**t, "shape": None if t["shape"] is None else tuple(t["shape"]),
+                                           "kept_by": tuple(t["kept_by"])}) for t in data["top"])
+        fields["phases"] = tuple(PhaseEnd(**p) for p in data["phases"])
+        fields["kept"] = tuple(KeptTensor(**k) for k in data["kept"])
+        fields["pool"] = PoolFigures(**data["pool"])
+        fields["driver"] = DriverFigures(**data["driver"]) if data.get("driver") else None
+        return StepReport(**fields)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"this is no step report of version {SCHEMA_VERSION}: {error}") from error

@@ -1,0 +1,83 @@
+"""A step report as text: what fits on a screen, widest first."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from gradcore.report.step import StepReport
+from gradcore.units import format_bytes
+
+_BAR = 24
+
+
+def short_path(line: str) -> str:
+    """A line of source with its path relative to the working directory where it lies below it."""
+    path, colon, rest = line.partition(":")
+    relative = os.path.relpath(path) if os.path.isabs(path) else path
+    return (relative if not relative.startswith("..") else path) + colon + rest
+
+
+def bar(share: float, width: int = _BAR) -> str:
+    """A block of eighths."""
+    eighths = round(max(min(share, 1.0), 0.0) * width * 8)
+    full, part = divmod(eighths, 8)
+    return "█" * full + (" ▏▎▍▌▋▊▉"[part] if part else "")
+
+
+def render(report: StepReport) -> str:
+    """The report for a terminal."""
+    peak = report.peak
+    batch = f", batch {report.batch_size}" if report.batch_size else ""
+    lines = [
+        f"Device memory of one step on {report.device}{batch}: peak {format_bytes(peak.allocated)}",
+        f"  requested {peak.requested:,}  allocated {peak.allocated:,}  reserved {peak.reserved:,} bytes",
+        f"  reached by {peak.op} in layer {peak.layer or '(root)'}, phase {peak.phase}, {short_path(peak.line)}",
+    ]
+    if report.bytes_per_sample is not None:
+        lines.append(f"  {report.bytes_per_sample:,.0f} bytes a sample beside parameters, gradients and optimizer state")
+    for title, sums in (("role", report.by_role), ("layer", report.by_layer), ("op", report.by_op)):
+        lines += ["", f"At the peak, by {title}:", *_bars(sums, peak.allocated)]
+    lines += ["", "Largest tensors at the peak:"]
+    for t in report.top:
+        shape = "x".join(map(str, t.shape)) if t.shape is not None else "bytes"
+        kept = f"  kept by {len(t.kept_by)} node{'s' * (len(t.kept_by) != 1)}" if t.kept_by else ""
+        lines.append(f"  {format_bytes(t.allocated):>10}  {t.role:15} {t.op:18} {shape or 'scalar':>14} "
+                     f"{t.dtype or '':8} {t.layer or '(root)':14} {short_path(t.line)}{kept}")
+    lines += ["", "Live at the end of each phase:"]
+    lines += [f"  {p.phase:10} {p.allocated:>15,} bytes  after {p.seconds * 1e3:.2f} ms" for p in report.phases]
+    lines += ["", f"Kept for backward: {report.residual_bytes:,} bytes; backward gave back "
+              f"{report.residual_bytes_returned:,}.", *_kept(report)]
+    pool = report.pool
+    lines += [
+        "",
+        f"Pool: {pool.allocations} allocations, {pool.hits} served without the driver; {pool.segments} segments, "
+        f"{format_bytes(pool.cached)} cached, fragmentation {pool.fragmentation:.1%}",
+        f"Graph: {report.nodes} nodes, {report.graph_share:.1%} of the step's {report.seconds * 1e3:.2f} ms; "
+        f"{report.records} records"]
+    if report.driver is not None:
+        d = report.driver
+        used = f"{d.used:,}" if d.used is not None else "N/A"
+        remainder = f"{d.remainder:,}" if d.remainder is not None else "N/A"
+        lines.append(f"Driver ({d.source}): {used} bytes used = context {d.context} + segments {d.segments:,} + "
+                     f"libraries {d.library:,} + remainder {remainder}")
+    return "\n".join(lines)
+
+
+def _bars(sums: dict[str, int], whole: int) -> Iterable[str]:
+    for name, nbytes in list(sums.items())[:12]:
+        share = nbytes / whole if whole else 0.0
+        yield f"  {name or '(root)':22} {nbytes:>15,}  {share:6.1%}  {bar(share)}"
+    if len(sums) > 12:
+        yield f"  and {len(sums) - 12} more, {sum(list(sums.values())[12:]):,} bytes"
+
+
+def _kept(report: StepReport) -> Iterable[str]:
+    rows = [k for k in report.kept if k.role in ("output", "temporary")]
+    for k in rows[:16]:
+        gone = f"given back at {k.dropped_at}" if k.dropped_at is not None else "still kept"
+        freed = f", free at {k.freed_at}" if k.freed_at is not None else ""
+        yield (f"  node {k.node}: {k.name!r}, {k.allocated:,} bytes of {k.op} in {k.layer or '(root)'}, kept at "
+               f"{k.kept_at}, {gone}{freed}")
+    if len(rows) > 16:
+        yield f"  and {len(rows) - 16} more"
