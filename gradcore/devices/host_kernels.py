@@ -35,7 +35,12 @@ def quiet(fn: Callable[..., Any]) -> Callable[..., Any]:
 def pieces(*arrays: Array, length: int = PIECE) -> Iterator[list[Array]]:
     """Slices of equal length of flat views of contiguous arrays."""
     flat = [a.reshape(-1) for a in arrays]
-    for start in range(0, flat[0].size, length):
+    size = flat[0].size
+    if size <= length:
+        if size:
+            yield flat
+        return
+    for start in range(0, size, length):
         yield [a[start:start + length] for a in flat]
 
 
@@ -142,8 +147,8 @@ def erf_piece(x: Array, out: Array, temporaries: list[Array]) -> None:
     """erf of one piece; four temporaries of its length. ``out`` may be ``x``."""
     a, b, c, d = (t[:x.size] for t in temporaries[:4])
     if x.dtype.itemsize < 8:
-        np.minimum(x, 3.92, a)
-        np.maximum(a, -3.92, a)
+        np.minimum(x, 3.92, out=a)
+        np.maximum(a, -3.92, out=a)
         np.multiply(a, a, b)
         _horner(_P, b, c)
         _horner(_Q, b, d)
@@ -294,20 +299,40 @@ def log_softmax(x: Array, out: Array, workspace: Array, *, dim: int) -> None:
     np.subtract(out, fold, out)
 
 
-def _check_labels(target: Array, classes: int, ignore_index: int) -> None:
-    """Raise IndexError in PyTorch's words for a label that is no class."""
-    if target.size and (int(target.min()) < 0 or int(target.max()) >= classes):
+def _plain_labels(target: Array, classes: int, ignore_index: int) -> bool:
+    """Is every label a class, and none ignored? Raises IndexError in PyTorch's words for a label that is neither."""
+    if not target.size:
+        return True
+    low, high = int(np.minimum.reduce(target)), int(np.maximum.reduce(target))
+    if low < 0 or high >= classes:
         for label in target.tolist():
             if label != ignore_index and not 0 <= label < classes:
                 raise IndexError(f"Target {label} is out of bounds: expected class indices from 0 to {classes - 1}, or "
                                  f"ignore_index={ignore_index}")
+        return False
+    return not low <= ignore_index <= high or ignore_index not in target
+
+
+#: Rows of a piece at most: their positions are small enough to be made on the way.
+_ROWS = 4096
+
+
+@functools.lru_cache(maxsize=16)
+def _row_starts(classes: int) -> Array:
+    return np.arange(0, _ROWS * classes, classes)
+
+
+def _chosen(labels: Array, classes: int, plain: bool) -> Array:
+    """Flat positions, in rows of ``classes``, of each row's label; of class 0 where the label is ignored."""
+    return _row_starts(classes)[:labels.size] + (labels if plain else np.where((labels < 0) | (labels >= classes), 0,
+                                                                               labels))
 
 
 def _sample_weights(target: Array, weight: Array | None, ignore_index: int, out: Array) -> None:
-    for start in range(0, target.size, 4096):
-        part = target[start:start + 4096]
+    for start in range(0, target.size, _ROWS):
+        part = target[start:start + _ROWS]
         kept = part != ignore_index
-        out[start:start + 4096] = kept if weight is None else np.where(kept, weight[np.where(kept, part, 0)], 0)
+        out[start:start + _ROWS] = kept if weight is None else np.where(kept, weight[np.where(kept, part, 0)], 0)
 
 
 @kernel
@@ -315,33 +340,33 @@ def _sample_weights(target: Array, weight: Array | None, ignore_index: int, out:
 def cross_entropy(logits: Array, target: Array, weight: Array | None, out: Array, workspace: Array, *,
                   reduction: str = "mean", ignore_index: int = -100) -> None:
     count, classes = logits.shape
-    _check_labels(target, classes, ignore_index)
-    step = rows(classes)
+    plain = _plain_labels(target, classes, ignore_index)
+    step = min(rows(classes), _ROWS)
     exps, losses, weights = split_workspace(
         workspace, (min(logits.size, step * classes), logits.dtype), (count, logits.dtype), (count, logits.dtype))
-    _sample_weights(target, weight, ignore_index, weights)
-    for start in range(0, count, min(step, 4096)):
-        part = logits[start:start + min(step, 4096)]
-        loss = losses[start:start + part.shape[0]]
-        labels = target[start:start + part.shape[0]]
+    for start in range(0, count, step):
+        part = logits[start:start + step]
+        loss = losses[start:start + step]
         e = exps[:part.size].reshape(part.shape)
-        top = np.amax(part, axis=1)
-        np.subtract(part, top[:, None], e)
-        chosen = e[np.arange(len(labels)), np.where(labels == ignore_index, 0, labels)]
+        np.subtract(part, np.maximum.reduce(part, axis=1, keepdims=True), e)
+        chosen = exps.take(_chosen(target[start:start + step], classes, plain))
         np.exp(e, e)
-        np.sum(e, axis=1, out=loss)
+        np.add.reduce(e, axis=1, out=loss)
         np.log(loss, loss)
         np.subtract(loss, chosen, loss)
-    if weight is not None or ignore_index in target:
+    whole: Any = count
+    if weight is not None or not plain:
+        _sample_weights(target, weight, ignore_index, weights)
+        whole = np.add.reduce(weights)
         # Where nothing counts, 0 times an infinite loss must not spoil the sum.
         np.copyto(losses, 0, where=weights == 0)
         np.multiply(losses, weights, losses)
     if reduction == "none":
         out[...] = losses
     else:
-        np.sum(losses, out=out)
+        np.add.reduce(losses, out=out)
         if reduction == "mean":
-            np.true_divide(out, weights.sum(), out)
+            np.true_divide(out, whole, out)
 
 
 @kernel
@@ -349,20 +374,26 @@ def cross_entropy(logits: Array, target: Array, weight: Array | None, out: Array
 def cross_entropy_grad(dy: Array, logits: Array, target: Array, weight: Array | None, out: Array, workspace: Array, *,
                        reduction: str, ignore_index: int) -> None:
     count, classes = logits.shape
+    plain = _plain_labels(target, classes, ignore_index)
     weights, folded = split_workspace(workspace, (count, logits.dtype), (count, logits.dtype))
+    column = folded.reshape(count, 1)
+    np.maximum.reduce(logits, axis=1, out=folded)
+    np.subtract(logits, column, out)
+    np.exp(out, out)
+    np.add.reduce(out, axis=1, out=folded)
+    np.true_divide(out, column, out)
+    flat = out.reshape(-1)
+    for start in range(0, count, _ROWS):
+        part = flat[start * classes:(start + _ROWS) * classes]
+        part[_chosen(target[start:start + _ROWS], classes, plain)] -= 1
+    if weight is None and plain and reduction != "none":
+        np.multiply(out, dy / count if reduction == "mean" else dy, out)
+        return
     _sample_weights(target, weight, ignore_index, weights)
     if reduction == "mean":
-        np.true_divide(weights, weights.sum(), weights)
+        np.true_divide(weights, np.add.reduce(weights), weights)
     np.multiply(weights, dy, weights)
-    np.amax(logits, axis=1, out=folded)
-    np.subtract(logits, folded[:, None], out)
-    np.exp(out, out)
-    np.sum(out, axis=1, out=folded)
-    np.true_divide(out, folded[:, None], out)
-    for start in range(0, count, 4096):
-        labels = target[start:start + 4096]
-        out[np.arange(start, start + len(labels)), np.where(labels == ignore_index, 0, labels)] -= 1
-    np.multiply(out, weights[:, None], out)
+    np.multiply(out, weights.reshape(count, 1), out)
 
 
 @kernel
@@ -437,3 +468,16 @@ def layer_norm_grad(dy: Array, x: Array, weight: Array | None, mean: Array, rstd
         np.multiply(hat, slope, hat)
         np.subtract(d, hat, d)
         np.multiply(d, rstds[part], d)
+
+
+# -- reductions, without the wrappers of np.sum and its like -----------------------------------------------------------
+
+
+def _reduction(ufunc: np.ufunc) -> Callable[..., Any]:
+    def reduce(x: Array, out: Array, *, dims: tuple[int, ...], keepdim: bool) -> None:
+        ufunc.reduce(x, axis=dims, out=out, keepdims=keepdim)
+
+    return reduce
+
+
+HOST_KERNELS |= {"sum": _reduction(np.add), "amax": _reduction(np.maximum), "amin": _reduction(np.minimum)}

@@ -79,13 +79,19 @@ def dropout(x: Array, state: Array, p: Any, out: Array, workspace: Array) -> Non
         np.multiply(xs, u, outs)
 
 
+def _halves(workspace: Array, like: Array) -> tuple[Array, Array]:
+    """The workspace as two temporaries of a piece each."""
+    both = workspace.view(like.dtype)
+    half = both.size // 2
+    return both[:half], both[half:]
+
+
 @kernel
 def sgd_(params: list[Array], grads: list[Array], moments: list[Array], lr: Any, workspace: Array, *, momentum: float,
          dampening: float, weight_decay: float, nesterov: bool, maximize: bool, first: bool) -> None:
     rate = float(lr)
     for k, (param, grad) in enumerate(zip(params, grads, strict=True)):
-        room = min(param.size, PIECE)
-        s, t = split_workspace(workspace, (room, param.dtype), (room, param.dtype)) if room else (param, param)
+        s, t = _halves(workspace, param)
         for part in pieces(param, grad, *moments[k:k + 1]):
             p, d = part[0], part[1]
             tmp = s[:p.size]
@@ -122,10 +128,7 @@ def adam_(params: list[Array], grads: list[Array], means: list[Array], squares: 
     correction = 1 - beta1 ** count
     root = (1 - beta2 ** count) ** -0.5
     for param, grad, mean, square in zip(params, grads, means, squares, strict=True):
-        room = min(param.size, PIECE)
-        if not room:
-            continue
-        s, r = split_workspace(workspace, (room, param.dtype), (room, param.dtype))
+        s, r = _halves(workspace, param)
         for p, g, m, v in pieces(param, grad, mean, square):
             t = s[:p.size]
             if maximize:

@@ -26,8 +26,8 @@ def build_kernels(xp: Any) -> dict[str, Kernel]:
     """The kernel table over one array library."""
     table: dict[str, Kernel] = {
         "add": xp.add, "sub": xp.subtract, "mul": xp.multiply, "div": xp.true_divide, "neg": xp.negative,
-        "floor_divide": xp.floor_divide, "remainder": xp.remainder, "pow": xp.power, "maximum": xp.maximum,
-        "minimum": xp.minimum, "reciprocal": xp.reciprocal,
+        "floor_divide": xp.floor_divide, "remainder": xp.remainder, "pow": xp.power,
+        "reciprocal": xp.reciprocal,
         "eq": xp.equal, "ne": xp.not_equal, "lt": xp.less, "le": xp.less_equal, "gt": xp.greater,
         "ge": xp.greater_equal, "logical_and": xp.logical_and, "logical_or": xp.logical_or,
         "logical_xor": xp.logical_xor, "logical_not": xp.logical_not,
@@ -45,6 +45,15 @@ def build_kernels(xp: Any) -> dict[str, Kernel]:
         xp.sqrt(x, out)
         xp.reciprocal(out, out)
 
+    # NumPy means to give a third positional operand of these two another meaning.
+    @kernel
+    def maximum(x: Any, y: Any, out: Any) -> None:
+        xp.maximum(x, y, out=out)
+
+    @kernel
+    def minimum(x: Any, y: Any, out: Any) -> None:
+        xp.minimum(x, y, out=out)
+
     @kernel
     def where(condition: Any, x: Any, y: Any, out: Any) -> None:
         out[...] = y
@@ -53,10 +62,10 @@ def build_kernels(xp: Any) -> dict[str, Kernel]:
     @kernel
     def clamp(x: Any, low: Any, high: Any, out: Any) -> None:
         if low is None or high is None:
-            (xp.maximum if high is None else xp.minimum)(x, low if high is None else high, out)
+            (xp.maximum if high is None else xp.minimum)(x, low if high is None else high, out=out)
         else:
-            xp.maximum(x, low, out)
-            xp.minimum(out, high, out)
+            xp.maximum(x, low, out=out)
+            xp.minimum(out, high, out=out)
 
     # -- in place --
 
@@ -185,7 +194,7 @@ def build_kernels(xp: Any) -> dict[str, Kernel]:
 
     @kernel
     def relu(x: Any, out: Any) -> None:
-        xp.maximum(x, 0, out)
+        xp.maximum(x, 0, out=out)
 
     @kernel
     def relu_grad(dy: Any, x: Any, out: Any) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from gradcore.devices.device import Device, Storage, get_device
 from gradcore.engine.node import Leaf, Node, Saved, Value, keep
-from gradcore.engine.plans import INPUT, OUTPUT, OVERWRITTEN, Call, KeepPlan, frozen_attrs
+from gradcore.engine.plans import INPUT, OUTPUT, OVERWRITTEN, Call, KeepPlan, check_attrs
 from gradcore.engine.state import SCOPES, SITES, find_site, here, local
 from gradcore.errors import DeviceError, SpecError
 from gradcore.events import LAUNCH, TAGS, VIEW, Raw, Tag
@@ -108,8 +108,10 @@ def apply(op: Op, *args: Any, **attrs: Any) -> Any:
         if device is None:
             device = get_device(attrs.pop("device", None))
         if attrs or counts:
+            # 1, 1.0 and True are equal and hash alike, so the types are part of the key.
             specs.append(counts)
-            specs.append(frozen_attrs(op, attrs))
+            specs += attrs.items()
+            specs += map(type, attrs.values())
         key = tuple(specs)
     found = device.calls.get(key)
     if found is None:
@@ -337,6 +339,7 @@ def _look_up(op: Op, key: tuple[Any, ...], count: int, counts: tuple[int, ...] |
 
 def _infer(op: Op, inputs: tuple[Any, ...], counts: tuple[int, ...] | None, attrs: dict[str, Any],
            device: Device) -> Call:
+    check_attrs(op, attrs)
     if counts is None:
         if len(inputs) > len(op.inputs):
             raise TypeError(f"{op.name}() takes {len(op.inputs)} operands {op.inputs}, but got {len(inputs)}")

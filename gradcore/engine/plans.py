@@ -157,13 +157,8 @@ def _noop(*arrays: Any) -> None:
     raise AssertionError("a view launches nothing")
 
 
-def frozen_attrs(op: Op, attrs: dict[str, Any]) -> tuple[Any, ...]:
-    """Attributes as a key in which 1, 1.0 and True differ. Raises TypeError for an unknown or unhashable one."""
+def check_attrs(op: Op, attrs: dict[str, Any]) -> None:
+    """Raise TypeError for an attribute that the op has not got."""
     for name in attrs:
         if name not in op.attrs:
             raise TypeError(f"{op.name}() got an unexpected keyword argument {name!r}; it takes {tuple(op.attrs)}")
-    return tuple((name, _kind(value), value) for name, value in attrs.items())
-
-
-def _kind(value: Any) -> Any:
-    return tuple(map(_kind, value)) if isinstance(value, tuple) else type(value)

@@ -61,8 +61,11 @@ class Pool:
         if stream not in self.streams:
             self.streams.append(stream)
         small = size <= SMALL
-        self._merge(stream)
-        start = (stream.small if small else stream.large).take(size)
+        # Merging undoes the exact sizes that the next step will ask for: small blocks, which are many, try without.
+        start = stream.small.take(size) if small else None
+        if start is None:
+            self._merge(stream)
+            start = (stream.small if small else stream.large).take(size)
         if start is None:
             start = self._take_over(size, small, stream)
         if start is None:

@@ -43,16 +43,19 @@ def build(source: Source, driver: Driver, *, limit: int | None = None, fail_at: 
     return Stack(top, ledger, pool, limited, fault)
 
 
-def explain(ledger: Ledger, error: OutOfMemory, top: int = 10) -> str:
-    """The text of an out-of-memory error: what was asked, what there is, and who holds it."""
+def explain_live(ledger: Ledger, top: int = 10) -> list[str]:
+    """Lines that name the largest holders of a device's memory."""
     held: Counter[str] = Counter()
     for block in ledger.live.values():
         tag = TAGS[block.tag]
         held[f"{tag.role} of {tag.op} in layer {tag.layer or '(root)'}, {tag.site}"] += block.size
-    lines = [
+    return [f"The {min(top, len(held))} largest holders:"] + [
+        f"  {nbytes:>15,} bytes  {who}" for who, nbytes in held.most_common(top)]
+
+
+def explain(ledger: Ledger, error: OutOfMemory) -> str:
+    """The text of an out-of-memory error: what was asked, what there is, and who holds it."""
+    limit = "none" if error.limit is None else f"{error.limit:,}"
+    return "\n".join([
         f"out of memory: {error.asked:,} bytes were asked for; {error.live:,} are live, {error.cached:,} cached "
-        f"(largest free block {error.largest_free:,}), limit "
-        + (f"{error.limit:,}" if error.limit is not None else "none") + f". {error}",
-        f"The {min(top, len(held))} largest holders:"]
-    lines += [f"  {nbytes:>15,} bytes  {who}" for who, nbytes in held.most_common(top)]
-    return "\n".join(lines)
+        f"(largest free block {error.largest_free:,}), limit {limit}. {error}", *explain_live(ledger)])

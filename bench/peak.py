@@ -1,0 +1,82 @@
+"""Bytes kept for backward, beside PyTorch's: ``python -m bench.peak``.
+
+Ours come from the log: allocated bytes of distinct buffers that nodes keep when backward begins. PyTorch's are counted
+through ``torch.autograd.graph.saved_tensors_hooks``: distinct storages, rounded to 512 bytes as its CUDA allocator
+rounds them. Parameters and inputs are left out of both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from bench.timing import one_thread
+
+one_thread()
+
+import numpy as np  # noqa: E402
+
+import gradcore  # noqa: E402
+from bench.step import WORKLOADS, Workload, build  # noqa: E402
+from gradcore.spec import round_up  # noqa: E402
+
+
+def data(workload: Workload) -> tuple[np.ndarray, np.ndarray]:
+    return np.zeros((workload.batch, workload.widths[0]), np.float32), np.zeros(workload.batch, np.int64)
+
+
+def ours(workload: Workload, device: str = "cpu") -> int:
+    """Residual bytes at the start of backward."""
+    model = build(gradcore, workload).to(device)
+    x, y = data(workload)
+    with gradcore.step(device=device) as s:
+        loss = gradcore.nn.functional.cross_entropy(
+            model(gradcore.tensor(x, device=device)), gradcore.tensor(y, device=device))
+        loss.backward()
+    return s.report.residual_bytes
+
+
+def theirs(torch: Any, workload: Workload) -> int:
+    """The same of PyTorch."""
+    model = build(torch, workload)
+    x, y = (torch.from_numpy(a) for a in data(workload))
+    outside = {t.untyped_storage().data_ptr() for t in (x, y, *model.parameters())}
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Any) -> Any:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in outside:
+            kept[storage.data_ptr()] = round_up(storage.nbytes())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+    del loss
+    return sum(kept.values())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    try:
+        import torch
+    except ImportError:
+        torch = None
+    rows = {}
+    for name, workload in WORKLOADS.items():
+        mine, meta = ours(workload), ours(workload, "meta")
+        assert mine == meta, (mine, meta)
+        other = theirs(torch, workload) if torch is not None else None
+        rows[name] = {"gradcore": mine, "torch": other}
+        if not options.json:
+            beside = "torch is not installed" if other is None else f"torch {other:,}: {mine / other:.3f} of it"
+            print(f"{name:6} {'-'.join(map(str, workload.widths))}, batch {workload.batch}: gradcore keeps {mine:,} bytes; "
+                  f"{beside}")
+    if options.json:
+        print(json.dumps(rows, indent=2))
+
+
+if __name__ == "__main__":
+    main()

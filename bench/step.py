@@ -1,0 +1,105 @@
+"""Training steps beside PyTorch's: ``python -m bench.step [--models small large]``.
+
+The same network from the same weights on the same data, forward, backward and update, eager, interleaved on one thread;
+the losses after six steps are compared before anything is timed. Ratios of medians: below 1 is faster than PyTorch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from bench.timing import interleave, one_thread
+
+one_thread()
+
+import numpy as np  # noqa: E402
+
+import gradcore  # noqa: E402
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model of the table: widths of an MLP, batch size, optimizer, and how many steps a timed round takes."""
+
+    widths: tuple[int, ...]
+    batch: int
+    optimizer: str
+    settings: dict[str, float]
+    times: int
+
+
+WORKLOADS = {
+    "small": Workload((64, 128, 128, 10), 64, "SGD", {"lr": 0.1, "momentum": 0.9}, 100),
+    "large": Workload((784, 1024, 1024, 1024, 10), 512, "Adam", {"lr": 1e-3}, 2),
+}
+
+
+def build(library: Any, workload: Workload) -> Any:
+    """The network, in either library."""
+    nn = library.nn
+    layers: list[Any] = []
+    for i, o in zip(workload.widths, workload.widths[1:], strict=False):
+        layers += [nn.Linear(i, o), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def training(library: Any, workload: Workload, model: Any, x: np.ndarray, y: np.ndarray) -> Callable[[], Any]:
+    """A function that runs one step and returns the loss."""
+    optimizer = getattr(library.optim, workload.optimizer)(model.parameters(), **workload.settings)
+    cross_entropy = library.nn.functional.cross_entropy
+    inputs, labels = library.tensor(x), library.tensor(y)
+
+    def step() -> Any:
+        optimizer.zero_grad()
+        loss = cross_entropy(model(inputs), labels)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def pair(torch: Any, workload: Workload) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """The step of either library, from torch's initial weights."""
+    torch.manual_seed(0)
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((workload.batch, workload.widths[0])).astype(np.float32)
+    y = generator.integers(0, workload.widths[-1], workload.batch)
+    theirs = build(torch, workload)
+    ours = build(gradcore, workload)
+    ours.load_state_dict({k: gradcore.tensor(v.numpy()) for k, v in theirs.state_dict().items()})
+    return training(gradcore, workload, ours, x, y), training(torch, workload, theirs, x, y)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="*", choices=tuple(WORKLOADS), default=list(WORKLOADS))
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    import torch
+
+    torch.set_num_threads(1)
+    results = {}
+    for name in options.models:
+        workload = WORKLOADS[name]
+        ours, theirs = pair(torch, workload)
+        losses = [(ours().item(), theirs().item()) for _ in range(6)]
+        np.testing.assert_allclose(*zip(*losses, strict=True), rtol=2e-5)
+        paired = interleave(ours, theirs, times=workload.times, rounds=options.rounds)
+        low, high = paired.spread
+        results[name] = {"ratio": paired.ratio, "quartiles": (low, high), "loss": losses[-1]}
+        if not options.json:
+            print(f"{name:6} {'-'.join(map(str, workload.widths))}, batch {workload.batch}, {workload.optimizer}: "
+                  f"{paired.ratio:.2f} of torch {torch.__version__} (quartiles {low:.2f} to {high:.2f}); loss after six "
+                  f"steps {losses[-1][0]:.6f} and {losses[-1][1]:.6f}", flush=True)
+    if options.json:
+        print(json.dumps(results, indent=2))
+
+
+if __name__ == "__main__":
+    main()

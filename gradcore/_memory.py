@@ -1,0 +1,77 @@
+"""Figures and limits of a device's memory, under the names that PyTorch gives them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradcore.devices.device import Device, get_device
+from gradcore.memory.stack import explain_live
+from gradcore.units import format_bytes, parse_bytes
+
+AnyDevice = str | Device | None
+
+
+def memory_allocated(device: AnyDevice = None) -> int:
+    """Live bytes on the device, rounded to the pool's steps. The default device is the CPU."""
+    return get_device(device).ledger.allocated
+
+
+def memory_requested(device: AnyDevice = None) -> int:
+    """Live bytes as they were asked for."""
+    return get_device(device).ledger.requested
+
+
+def memory_reserved(device: AnyDevice = None) -> int:
+    """Bytes of the segments that the pool holds."""
+    return get_device(device).ledger.reserved
+
+
+def max_memory_allocated(device: AnyDevice = None) -> int:
+    """The most bytes ever live at once, or since :func:`reset_peak_memory_stats`."""
+    return get_device(device).ledger.peak_allocated
+
+
+def max_memory_requested(device: AnyDevice = None) -> int:
+    return get_device(device).ledger.peak_requested
+
+
+def max_memory_reserved(device: AnyDevice = None) -> int:
+    return get_device(device).ledger.peak_reserved
+
+
+def reset_peak_memory_stats(device: AnyDevice = None) -> None:
+    get_device(device).ledger.reset_peaks()
+
+
+def empty_cache(device: AnyDevice = None) -> int:
+    """Give wholly free segments back to the system or the driver; returns their bytes."""
+    return get_device(device).ledger.flush()
+
+
+def set_memory_limit(limit: str | int | None, device: AnyDevice = None) -> None:
+    """Let the pool reserve at most ``limit`` (``"64MiB"`` or bytes); None lifts it.
+
+    What is reserved already stays, so an allocation fails once the pool would have to grow past the limit. The
+    environment's ``GRADCORE_MEMORY_LIMIT`` sets it at start.
+    """
+    get_device(device).stack.limit.limit = None if limit is None else parse_bytes(limit)
+
+
+def memory_stats(device: AnyDevice = None) -> dict[str, Any]:
+    """The figures as a dictionary; bytes."""
+    ledger = get_device(device).ledger
+    with ledger.settled():
+        cached, largest = ledger.pool.cached, ledger.pool.largest_free
+    return {"requested": ledger.requested, "allocated": ledger.allocated, "reserved": ledger.reserved,
+            "max_requested": ledger.peak_requested, "max_allocated": ledger.peak_allocated,
+            "max_reserved": ledger.peak_reserved, "cached": cached, "largest_free": largest,
+            "segments": len(ledger.pool.segments), "allocations": ledger.allocations}
+
+
+def memory_summary(device: AnyDevice = None) -> str:
+    """The figures as text, and who holds the most."""
+    stats = memory_stats(device)
+    lines = [f"Memory of {get_device(device)}:"]
+    lines += [f"  {name:16}{value:>16,}" + ("" if name in ("segments", "allocations") else f"  {format_bytes(value)}")
+              for name, value in stats.items()]
+    return "\n".join([*lines, *explain_live(get_device(device).ledger)])
