@@ -1,0 +1,189 @@
+"""Random tensors, from generators whose state lies in device memory.
+
+A generator's numbers depend on its seed and on how many were drawn before, and on nothing else: the same program draws
+the same uniforms on every device.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import numpy as np
+
+from gradcore import functional
+from gradcore.devices.device import Device, get_device
+from gradcore.engine import modes
+from gradcore.engine.dispatch import upload
+from gradcore.ops import movement, random
+
+Tensor = Any
+
+#: The seed until somebody gives one; PyTorch's.
+DEFAULT_SEED = 67280421310721
+
+
+def _words(seed: int) -> np.ndarray[Any, Any]:
+    """The state of a generator that has drawn nothing: key, unused, counter, unused."""
+    return np.array([seed % 2**64, 0, 0, 0], np.uint64).view(np.int64)
+
+
+class Generator:
+    """A stream of random numbers on one device.
+
+    Its state, int64 [4], is a buffer that never moves: a captured or replayed program goes on drawing from it.
+    """
+
+    def __init__(self, device: str | Device | None = None) -> None:
+        self.device = get_device(device)
+        self._seed = DEFAULT_SEED
+        self._permutations = 0
+        self._state = upload(_words(self._seed), self.device, op="generator", role="buffer")
+
+    def manual_seed(self, seed: int) -> Generator:
+        """Start again from ``seed``, an int of which the low 64 bits count. Raises TypeError for anything else."""
+        if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool):
+            raise TypeError(f"manual_seed expected a long, but got {type(seed).__name__}")
+        self._seed = int(seed)
+        self._permutations = 0
+        storage = self._state.storage
+        self.device.upload(storage, self._state.spec, _words(self._seed))
+        storage.version += 1
+        return self
+
+    def initial_seed(self) -> int:
+        """The seed that this generator started from."""
+        return self._seed
+
+    def seed(self) -> int:
+        """Start again from a seed of the operating system's choice, which is returned."""
+        seed = secrets.randbits(53)
+        self.manual_seed(seed)
+        return seed
+
+    def snapshot(self, numel: int) -> Tensor:
+        """The state for one op, 32 bytes on the device, with the generator moved on past ``numel`` numbers."""
+        return random.advance(self._state, numel=numel)
+
+    def get_state(self) -> Tensor:
+        """A copy of the state, on the device."""
+        return movement.clone(self._state)
+
+    def set_state(self, state: Tensor) -> Generator:
+        """Go on from a state that :meth:`get_state` gave. Raises :class:`SpecError` for any other shape."""
+        movement.copy_(self._state, state)
+        return self
+
+    def permutation(self, n: int) -> np.ndarray[Any, Any]:
+        """``range(n)`` shuffled, on the host.
+
+        It comes from a stream of its own beside the device's (the key's second word is 1), so that nothing is read back
+        from the device, and meta can shuffle too.
+        """
+        philox = np.random.Philox(key=[self._seed % 2**64, 1], counter=[0, self._permutations, 0, 0])
+        self._permutations += 1
+        return np.random.Generator(philox).permutation(n)
+
+    def __repr__(self) -> str:
+        return f"<gradcore.Generator on {self.device}, seed {self._seed}>"
+
+
+# -- the generators that are used where none is given ------------------------------------------------------------------
+
+_generators: dict[str, Generator] = {}
+_seed = [DEFAULT_SEED]
+
+
+def default_generator(device: str | Device | None = None) -> Generator:
+    """The device's own generator, made when it is first asked for."""
+    device = get_device(device)
+    found = _generators.get(device.name)
+    if found is None:
+        found = _generators[device.name] = Generator(device).manual_seed(_seed[0])
+    return found
+
+
+def manual_seed(seed: int) -> Generator:
+    """Start the default generators of all devices again from ``seed``; the CPU's is returned."""
+    for generator in _generators.values():
+        generator.manual_seed(seed)
+    cpu = default_generator("cpu").manual_seed(seed)
+    _seed[0] = cpu.initial_seed()
+    return cpu
+
+
+def initial_seed() -> int:
+    return default_generator("cpu").initial_seed()
+
+
+def seed() -> int:
+    """Start all default generators again from a seed of the operating system's choice."""
+    chosen = secrets.randbits(53)
+    manual_seed(chosen)
+    return chosen
+
+
+# -- random tensors ----------------------------------------------------------------------------------------------------
+
+
+def _draw(op: Any, low: float, high: float, shape: tuple[int, ...], dtype: Any, device: Any,
+          generator: Generator | None, requires_grad: bool) -> Tensor:
+    if generator is None:
+        generator = default_generator(device)
+    elif device is not None and get_device(device) is not generator.device:
+        raise RuntimeError(f"Expected a '{get_device(device)}' device type for generator but found "
+                           f"'{generator.device}'")
+    dtype = np.dtype(dtype or functional.get_default_dtype())
+    result = op(generator.snapshot(int(np.prod(shape, dtype=np.int64))), float(low), float(high), shape=shape,
+                dtype=dtype)
+    result.requires_grad = requires_grad
+    return result
+
+
+def rand(*size: Any, generator: Generator | None = None, dtype: Any = None, device: Any = None,
+         requires_grad: bool = False) -> Tensor:
+    """Uniform in [0, 1)."""
+    return _draw(random.uniform, 0, 1, functional.size_of(size), dtype, device, generator, requires_grad)
+
+
+def randn(*size: Any, generator: Generator | None = None, dtype: Any = None, device: Any = None,
+          requires_grad: bool = False) -> Tensor:
+    """Normal with mean 0 and deviation 1."""
+    return _draw(random.normal, 0, 1, functional.size_of(size), dtype, device, generator, requires_grad)
+
+
+def rand_like(x: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """:func:`rand` with the shape, dtype and device of ``x``."""
+    return _draw(random.uniform, 0, 1, x.spec.shape, dtype or x.dtype, device or x.device, None, requires_grad)
+
+
+def randn_like(x: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """:func:`randn` with the shape, dtype and device of ``x``."""
+    return _draw(random.normal, 0, 1, x.spec.shape, dtype or x.dtype, device or x.device, None, requires_grad)
+
+
+def randperm(n: int, *, generator: Generator | None = None, dtype: Any = np.int64, device: Any = None) -> Tensor:
+    """The integers below ``n`` in random order. Raises ValueError for a negative ``n``."""
+    if n < 0:
+        raise ValueError(f"n must be non-negative, got {n}")
+    generator = default_generator(device) if generator is None else generator
+    return upload(generator.permutation(n).astype(np.dtype(dtype)), get_device(device or generator.device),
+                  op="randperm", role="output")
+
+
+@modes.no_grad()
+def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generator | None = None) -> Tensor:
+    """Fill with numbers uniform in [a, b). Raises RuntimeError for a > b."""
+    if a > b:
+        raise RuntimeError(f"uniform_ expects to return a [from, to) range, but found from={a} > to={b}")
+    return movement.copy_(tensor, _draw(random.uniform, a, b, tensor.spec.shape, tensor.dtype, tensor.device,
+                                        generator, False))
+
+
+@modes.no_grad()
+def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Generator | None = None) -> Tensor:
+    """Fill with numbers of a normal distribution. Raises RuntimeError for a negative ``std``."""
+    if std < 0:
+        raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
+    return movement.copy_(tensor, _draw(random.normal, mean, std, tensor.spec.shape, tensor.dtype, tensor.device,
+                                        generator, False))

@@ -1,0 +1,15 @@
+"""Layers: modules with parameters, losses, and ways to fill them."""
+
+from gradcore.nn import functional, init
+from gradcore.nn.activation import GELU, LogSoftmax, ReLU, Sigmoid, Softmax, Tanh
+from gradcore.nn.container import ModuleDict, ModuleList, Sequential
+from gradcore.nn.dropout import Dropout
+from gradcore.nn.linear import Flatten, Identity, Linear
+from gradcore.nn.loss import CrossEntropyLoss, MSELoss, NLLLoss
+from gradcore.nn.module import Module
+from gradcore.nn.norm import LayerNorm
+from gradcore.nn.parameter import Parameter
+
+__all__ = ["GELU", "CrossEntropyLoss", "Dropout", "Flatten", "Identity", "LayerNorm", "Linear", "LogSoftmax", "MSELoss",
+           "Module", "ModuleDict", "ModuleList", "NLLLoss", "Parameter", "ReLU", "Sequential", "Sigmoid", "Softmax",
+           "Tanh", "functional", "init"]

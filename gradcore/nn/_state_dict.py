@@ -1,0 +1,89 @@
+"""The values of a module by path, out of it or into it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gradcore import functional
+from gradcore._tensor import Tensor
+from gradcore.engine import modes
+
+Module = Any
+
+
+class IncompatibleKeys(NamedTuple):
+    """What did not fit when a state dict was loaded."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+    def __repr__(self) -> str:
+        if not any(self):
+            return "<All keys matched successfully>"
+        return f"IncompatibleKeys(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
+
+    __str__ = __repr__
+
+
+def collect(module: Module, prefix: str, keep_vars: bool) -> dict[str, Tensor]:
+    """Parameters, then persistent buffers, of each module of the tree; one in two places comes twice, as in PyTorch."""
+    found: dict[str, Tensor] = {}
+    _collect(module, prefix, keep_vars, found)
+    return found
+
+
+def _collect(module: Module, prefix: str, keep_vars: bool, found: dict[str, Tensor]) -> None:
+    for name, value in (*module._parameters.items(), *module._buffers.items()):
+        if value is not None and name not in module._transient:
+            found[prefix + name] = value if keep_vars else value.detach()
+    for name, child in module._modules.items():
+        if child is not None:
+            _collect(child, f"{prefix}{name}.", keep_vars, found)
+
+
+def load(module: Module, state_dict: Mapping[str, Any], strict: bool) -> IncompatibleKeys:
+    """Check everything, then copy."""
+    if not isinstance(state_dict, Mapping):
+        raise TypeError(f"Expected state_dict to be dict-like, got {type(state_dict)}.")
+    own = collect(module, "", True)
+    missing = [k for k in own if k not in state_dict]
+    unexpected = [k for k in state_dict if k not in own]
+    errors = []
+    if strict and missing:
+        errors.append(f"Missing key(s) in state_dict: {_quoted(missing)}. ")
+    if strict and unexpected:
+        errors.append(f"Unexpected key(s) in state_dict: {_quoted(unexpected)}. ")
+    values = {}
+    for key, target in own.items():
+        if key in state_dict:
+            value = values[key] = as_value(key, state_dict[key])
+            shape = tuple(value.shape)
+            if shape != target.spec.shape:
+                errors.append(f"size mismatch for {key}: copying a param with shape gradcore.Size({list(shape)}) from "
+                              f"checkpoint, the shape in current model is gradcore.Size({list(target.spec.shape)}).")
+    if errors:
+        raise RuntimeError(f"Error(s) in loading state_dict for {type(module).__name__}:\n\t" + "\n\t".join(errors))
+    with modes.no_grad():
+        for key, value in values.items():
+            target = own[key]
+            target.copy_(value if isinstance(value, Tensor) else functional.tensor(value, device=target.device))
+    return IncompatibleKeys(missing, unexpected)
+
+
+def as_value(key: str, value: Any) -> Any:
+    """A tensor of ours as it is, anything else as the array that NumPy makes of it."""
+    if isinstance(value, Tensor):
+        return value
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"state_dict[{key!r}] must be a tensor or an array of numbers, but got {type(value).__name__}")
+    return array
+
+
+def _quoted(keys: list[str]) -> str:
+    return ", ".join(f'"{k}"' for k in keys)

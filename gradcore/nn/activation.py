@@ -1,0 +1,70 @@
+"""Activations as modules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradcore.nn import functional as F
+from gradcore.nn.module import Module
+from gradcore.ops import activation
+
+Tensor = Any
+
+
+class ReLU(Module):
+    """max(x, 0). ``inplace`` changes nothing: the input goes back to the pool anyway."""
+
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+        self.inplace = inplace
+
+    def forward(self, input: Tensor) -> Tensor:
+        return activation.relu(input)
+
+    def extra_repr(self) -> str:
+        return "inplace=True" if self.inplace else ""
+
+
+class GELU(Module):
+    """x Phi(x), exactly or with ``approximate="tanh"``."""
+
+    def __init__(self, approximate: str = "none") -> None:
+        super().__init__()
+        self.approximate = approximate
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.gelu(input, self.approximate)
+
+    def extra_repr(self) -> str:
+        return f"approximate={self.approximate!r}"
+
+
+class Tanh(Module):
+    def forward(self, input: Tensor) -> Tensor:
+        return activation.tanh(input)
+
+
+class Sigmoid(Module):
+    def forward(self, input: Tensor) -> Tensor:
+        return activation.sigmoid(input)
+
+
+class Softmax(Module):
+    """exp(x) over its sum along ``dim``."""
+
+    def __init__(self, dim: int | None = None) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.softmax(input, self.dim)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}"
+
+
+class LogSoftmax(Softmax):
+    """The logarithm of :class:`Softmax`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.log_softmax(input, self.dim)

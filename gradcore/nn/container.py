@@ -1,0 +1,130 @@
+"""Modules that are made of a list or a dict of modules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from gradcore.nn.module import Module
+
+
+class _Numbered(Module):
+    """Modules under the names ``0``, ``1``, ..."""
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __iter__(self) -> Iterator[Module]:
+        return iter(list(self._modules.values()))  # type: ignore[arg-type]
+
+    def _name(self, index: int) -> str:
+        count = len(self._modules)
+        if not -count <= index < count:
+            raise IndexError(f"index {index} is out of range of {count} modules")
+        return list(self._modules)[index]
+
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return self._of(list(self._modules.items())[index])
+        return self._modules[self._name(index)]
+
+    def _of(self, items: list[tuple[str, Any]]) -> Module:
+        return type(self)([m for _, m in items])  # type: ignore[call-arg]
+
+    def __setitem__(self, index: int, module: Module) -> None:
+        setattr(self, self._name(index), module)
+
+    def __delitem__(self, index: int) -> None:
+        delattr(self, self._name(index))
+        self._renumber(list(self._modules.values()))
+
+    def _renumber(self, modules: list[Any]) -> None:
+        for name in list(self._modules):
+            delattr(self, name)
+        for k, module in enumerate(modules):
+            self.add_module(str(k), module)
+
+    def append(self, module: Module) -> Any:
+        self.add_module(str(len(self)), module)
+        return self
+
+    def extend(self, modules: Iterable[Module]) -> Any:
+        for module in modules:
+            self.append(module)
+        return self
+
+    def insert(self, index: int, module: Module) -> Any:
+        modules = list(self._modules.values())
+        modules.insert(index, module)
+        self._renumber(modules)
+        return self
+
+
+class Sequential(_Numbered):
+    """One module after the other, from a list of arguments or a dict that names them."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__()
+        if len(args) == 1 and isinstance(args[0], Mapping):
+            for name, module in args[0].items():
+                self.add_module(name, module)
+        else:
+            for k, module in enumerate(args):
+                self.add_module(str(k), module)
+
+    def _of(self, items: list[tuple[str, Any]]) -> Module:
+        return type(self)(dict(items))
+
+    def forward(self, input: Any) -> Any:
+        for module in self._modules.values():
+            input = module(input)  # type: ignore[misc]
+        return input
+
+
+class ModuleList(_Numbered):
+    """A list whose modules belong to the module that it is assigned to."""
+
+    def __init__(self, modules: Iterable[Module] | None = None) -> None:
+        super().__init__()
+        self.extend(modules or ())
+
+
+class ModuleDict(Module):
+    """A dict whose modules belong to the module that it is assigned to."""
+
+    def __init__(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]] | None = None) -> None:
+        super().__init__()
+        self.update(modules or {})
+
+    def update(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]]) -> None:
+        for name, module in dict(modules).items():
+            self.add_module(name, module)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._modules[name]
+
+    def __setitem__(self, name: str, module: Module) -> None:
+        self.add_module(name, module)
+
+    def __delitem__(self, name: str) -> None:
+        if name not in self._modules:
+            raise KeyError(name)
+        delattr(self, name)
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._modules
+
+    def keys(self) -> Iterable[str]:
+        return self._modules.keys()
+
+    def values(self) -> Iterable[Any]:
+        return self._modules.values()
+
+    def items(self) -> Iterable[tuple[str, Any]]:
+        return self._modules.items()

@@ -1,0 +1,209 @@
+"""Layers and losses as functions, with PyTorch's names and arguments."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gradcore import functional
+from gradcore._random import Generator, default_generator
+from gradcore.errors import SpecError
+from gradcore.ops import activation, elementwise, linalg, movement, nn, random, reduce
+from gradcore.spec import is_floating, normalize_dim
+
+Tensor = Any
+
+REDUCTIONS = ("none", "mean", "sum")
+
+
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x W^T + b: input [..., in], weight [out, in], bias [out], result [..., out]."""
+    return linalg.linear(input, weight, bias)
+
+
+# -- activations -------------------------------------------------------------------------------------------------------
+
+
+def relu(input: Tensor, inplace: bool = False) -> Tensor:
+    """max(x, 0). ``inplace`` changes nothing: only the result is kept, so the input goes back to the pool anyway."""
+    return activation.relu(input)
+
+
+def gelu(input: Tensor, approximate: str = "none") -> Tensor:
+    """x Phi(x), exactly or by ``"tanh"``. Raises RuntimeError for another approximation."""
+    if approximate not in ("none", "tanh"):
+        raise RuntimeError(f"approximate argument must be either none or tanh, but got {approximate!r}.")
+    return activation.gelu(input, tanh=approximate == "tanh")
+
+
+def tanh(input: Tensor) -> Tensor:
+    return activation.tanh(input)
+
+
+def sigmoid(input: Tensor) -> Tensor:
+    return activation.sigmoid(input)
+
+
+def _dim(name: str, input: Tensor, dim: int | None) -> int:
+    if dim is None:
+        warnings.warn(f"Implicit dimension choice for {name} has been deprecated. Change the call to include dim=X as an "
+                      "argument.", stacklevel=3)
+        dim = 0 if input.spec.ndim in (0, 1, 3) else 1
+    return normalize_dim(dim, input.spec.ndim)
+
+
+def softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
+    """exp(x) over its sum along ``dim``."""
+    return nn.softmax(input if dtype is None else input.to(dtype=dtype), dim=_dim("softmax", input, dim))
+
+
+def log_softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
+    return nn.log_softmax(input if dtype is None else input.to(dtype=dtype), dim=_dim("log_softmax", input, dim))
+
+
+def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False,
+            generator: Generator | None = None) -> Tensor:
+    """Zero with probability ``p``, else x / (1 - p). Backward keeps the 32 bytes that make the mask again, never the mask.
+
+    Raises ValueError for a ``p`` outside [0, 1].
+    """
+    if not 0 <= p <= 1:
+        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
+    if not training or p == 0:
+        return input
+    generator = default_generator(input.storage.device) if generator is None else generator
+    return random.dropout(input, generator.snapshot(input.spec.numel), float(p))
+
+
+def layer_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None,
+               eps: float = 1e-5) -> Tensor:
+    """(x - mean) / sqrt(var + eps) over the last dimensions, times weight, plus bias."""
+    shape = tuple(normalized_shape)
+    count = len(shape)
+    if not count or input.spec.shape[input.spec.ndim - count:] != shape:
+        raise SpecError(f"Given normalized_shape={list(shape)}, expected input with shape "
+                        f"[{', '.join(['*', *map(str, shape)])}], but got input of size{list(input.spec.shape)}")
+    return nn.layer_norm(input, weight, bias, dims=count, eps=eps)
+
+
+def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
+    """int64 of shape [*, num_classes] with a 1 where the class is; -1 reads the largest class from the device."""
+    if tensor.spec.dtype.kind not in "iu":
+        raise SpecError(f"one_hot is only applicable to index tensor of type LongTensor, but got {tensor.spec.dtype.name}")
+    if num_classes == -1:
+        num_classes = int(functional.amax(tensor).item()) + 1
+    classes = functional.arange(num_classes, dtype=tensor.spec.dtype, device=tensor.storage.device)
+    return movement.cast(elementwise.eq(functional.unsqueeze(tensor, -1), classes), dtype=np.dtype(np.int64))
+
+
+# -- losses ------------------------------------------------------------------------------------------------------------
+
+
+def _check_reduction(reduction: str) -> None:
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"{reduction} is not a valid value for reduction: expected one of {', '.join(REDUCTIONS)}")
+
+
+def _reduce(loss: Tensor, reduction: str) -> Tensor:
+    return loss if reduction == "none" else functional.mean(loss) if reduction == "mean" else functional.sum(loss)
+
+
+def _rows(input: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores [N, C, d...] and classes [N, d...] as [M, C] and [M]; a lone sample [C] as one row."""
+    shape = input.spec.shape
+    if input.spec.ndim == 1:
+        wanted: tuple[int, ...] = ()
+        rows = movement.reshape(input, (1, -1))
+    else:
+        wanted = (*shape[:1], *shape[2:])
+        rows = input
+        if input.spec.ndim > 2:
+            order = (0, *range(2, input.spec.ndim), 1)
+            rows = movement.reshape(movement.permute(input, dims=order), (int(np.prod(wanted, dtype=np.int64)), shape[1]))
+    if not input.spec.ndim or target.spec.shape != wanted:
+        raise SpecError(f"Expected target size {list(wanted)}, got {list(target.spec.shape)} for an input of size "
+                        f"{list(shape)}: [N, C, ...] and [N, ...] were expected")
+    return rows, movement.reshape(target, (-1,)) if len(wanted) != 1 else target
+
+
+def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100,
+                  reduction: str = "mean", label_smoothing: float = 0.0) -> Tensor:
+    """-log softmax(input)[target] over the classes in dimension 1: input [N, C, d...], target [N, d...] of classes.
+
+    A floating target of the input's shape holds probabilities. With ``reduction="mean"`` the mean is over the weights
+    of what is not ignored. Raises ValueError for a smoothing outside [0, 1] and :class:`SpecError` for shapes that do
+    not fit.
+    """
+    _check_reduction(reduction)
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
+    if is_floating(target.spec.dtype) and target.spec.shape == input.spec.shape:
+        return _soft_cross_entropy(input, target, weight, reduction, label_smoothing)
+    if input.spec.ndim == 2 and not label_smoothing:
+        return nn.cross_entropy(input, target, weight, reduction=reduction, ignore_index=ignore_index)
+    rows, classes = _rows(input, target)
+    if label_smoothing:
+        loss = _smoothed(rows, classes, weight, ignore_index, reduction, label_smoothing)
+    else:
+        loss = nn.cross_entropy(rows, classes, weight, reduction=reduction, ignore_index=ignore_index)
+    return movement.reshape(loss, target.spec.shape) if reduction == "none" else loss
+
+
+def _smoothed(rows: Tensor, classes: Tensor, weight: Tensor | None, ignore_index: int, reduction: str,
+              smoothing: float) -> Tensor:
+    log_p = nn.log_softmax(rows, dim=1)
+    kept = movement.cast(elementwise.ne(classes, ignore_index), dtype=rows.spec.dtype)
+    spread = reduce.sum(log_p if weight is None else log_p * weight, dims=(1,), keepdim=False) * kept
+    exact, norm = _picked(log_p, classes, weight, kept, ignore_index)
+    loss = -(exact * (1.0 - smoothing) + spread * (smoothing / rows.spec.shape[1]))
+    return loss if reduction == "none" else functional.sum(loss) / (functional.sum(norm) if reduction == "mean" else 1)
+
+
+def _picked(log_p: Tensor, classes: Tensor, weight: Tensor | None, kept: Tensor,
+            ignore_index: int) -> tuple[Tensor, Tensor]:
+    """Each row's entry for its class times its weight, and the weights; 0 where the class is ignored."""
+    safe = classes * elementwise.ne(classes, ignore_index)
+    norm = kept if weight is None else movement.take(weight, safe, dim=0) * kept
+    return movement.reshape(movement.take_along(log_p, movement.reshape(safe, (-1, 1)), dim=1), (-1,)) * norm, norm
+
+
+def _soft_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None, reduction: str,
+                        smoothing: float) -> Tensor:
+    dim = 1 if input.spec.ndim > 1 else 0
+    count = input.spec.shape[dim]
+    if smoothing:
+        target = target * (1.0 - smoothing) + smoothing / count
+    if weight is not None:
+        target = target * movement.reshape(weight, (count, *[1] * (input.spec.ndim - dim - 1)))
+    loss = -reduce.sum(nn.log_softmax(input, dim=dim) * target, dims=(dim,), keepdim=False)
+    if reduction != "mean":
+        return _reduce(loss, reduction)
+    return functional.sum(loss) / max(input.spec.numel // max(count, 1), 1)
+
+
+def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100,
+             reduction: str = "mean") -> Tensor:
+    """-input[target] for log-probabilities [N, C, d...] and classes [N, d...]; see :func:`cross_entropy`."""
+    _check_reduction(reduction)
+    rows, classes = _rows(input, target)
+    kept = movement.cast(elementwise.ne(classes, ignore_index), dtype=rows.spec.dtype)
+    loss, norm = _picked(rows, classes, weight, kept, ignore_index)
+    if reduction == "none":
+        return movement.reshape(-loss, target.spec.shape)
+    return -functional.sum(loss) / (functional.sum(norm) if reduction == "mean" else 1)
+
+
+def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """(input - target)^2: its mean, its sum, or element by element."""
+    _check_reduction(reduction)
+    same = input.spec.shape == target.spec.shape
+    if not same:
+        warnings.warn(f"Using a target size ({list(target.spec.shape)}) that is different to the input size "
+                      f"({list(input.spec.shape)}). This will likely lead to incorrect results due to broadcasting. "
+                      "Please ensure they have the same size.", stacklevel=2)
+    if same and reduction != "none":
+        return nn.mse_loss(input, target, reduction=reduction)
+    return _reduce(elementwise.square(elementwise.sub(input, target)), reduction)

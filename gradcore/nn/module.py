@@ -1,0 +1,307 @@
+"""The base of every layer: a tree of modules that owns parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+
+from gradcore._tensor import Tensor
+from gradcore.devices.device import Device
+from gradcore.engine import dispatch
+from gradcore.engine.state import local
+from gradcore.events import TAGS
+from gradcore.functional import empty_like
+from gradcore.nn import _state_dict, paths
+from gradcore.nn.parameter import Parameter
+from gradcore.spec import is_floating
+
+M = TypeVar("M", bound="Module")
+
+_calls = paths.calls
+_KINDS = ("_parameters", "_buffers", "_modules")
+
+
+class Module:
+    """A function with parameters. Subclasses define ``forward``; calling the module calls it, in the module's layer.
+
+    ``_parameters``, ``_buffers`` and ``_modules`` say what the module has, in order. Their values lie in the instance's
+    ``__dict__`` besides, so that reading ``self.weight`` runs no code; set them by attribute, never in the dicts.
+    """
+
+    training: bool
+    _parameters: dict[str, Parameter | None]
+    _buffers: dict[str, Tensor | None]
+    _modules: dict[str, Module | None]
+
+    def __init__(self) -> None:
+        self.__dict__.update(training=True, _parameters={}, _buffers={}, _modules={}, _transient=set(), _places={},
+                             _tree=None)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError(f'Module [{type(self).__name__}] is missing the required "forward" function')
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        place = self._places.get(_calls.tree)
+        if place is None:
+            return paths.call_outermost(self, args, kwargs)
+        state = local.state
+        before = state.scope
+        state.scope = place[before]
+        try:
+            return self.forward(*args, **kwargs)
+        finally:
+            state.scope = before
+
+    # -- what it has ---------------------------------------------------------------------------------------------------
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        own = self.__dict__
+        if isinstance(value, (Parameter, Module)) and "_modules" not in own:
+            kind = "parameters" if isinstance(value, Parameter) else "module"
+            raise AttributeError(f"cannot assign {kind} before Module.__init__() call")
+        if isinstance(value, Parameter):
+            self._put("_parameters", name, value)
+        elif isinstance(value, Module):
+            self._put("_modules", name, value)
+        elif name in own.get("_parameters", ()):
+            if value is not None:
+                raise TypeError(f"cannot assign '{type(value).__name__}' as parameter '{name}' (gradcore.nn.Parameter or "
+                                "None expected)")
+            self._put("_parameters", name, None)
+        elif name in own.get("_modules", ()):
+            if value is not None:
+                raise TypeError(f"cannot assign '{type(value).__name__}' as child module '{name}' (gradcore.nn.Module or "
+                                "None expected)")
+            self._put("_modules", name, None)
+        elif name in own.get("_buffers", ()):
+            if value is not None and not isinstance(value, Tensor):
+                raise TypeError(f"cannot assign '{type(value).__name__}' as buffer '{name}' (gradcore.Tensor or None "
+                                "expected)")
+            if value is not None:
+                dispatch.retag(value, role="buffer")
+            self._put("_buffers", name, value)
+        else:
+            object.__setattr__(self, name, value)
+
+    def _put(self, kind: str, name: str, value: Any) -> None:
+        for other in _KINDS:
+            if other != kind and name in self.__dict__[other]:
+                del self.__dict__[other][name]
+        self.__dict__[kind][name] = value
+        self.__dict__[name] = value
+        if self._places:
+            paths.structure_changed()
+
+    def __delattr__(self, name: str) -> None:
+        for kind in _KINDS:
+            if name in self.__dict__[kind]:
+                del self.__dict__[kind][name]
+                self._transient.discard(name)
+                if self._places:
+                    paths.structure_changed()
+        object.__delattr__(self, name)
+
+    def _register(self, kind: str, name: str, value: Any, expected: type) -> None:
+        what = {"_parameters": "parameter", "_buffers": "buffer", "_modules": "module"}[kind]
+        if "_modules" not in self.__dict__:
+            raise AttributeError(f"cannot assign {what} before Module.__init__() call")
+        if not isinstance(name, str):
+            raise TypeError(f"{what} name should be a string. Got {type(name).__name__}")
+        if "." in name:
+            raise KeyError(f'{what} name can\'t contain ".", got: {name}')
+        if name == "":
+            raise KeyError(f'{what} name can\'t be empty string ""')
+        if hasattr(self, name) and name not in self.__dict__[kind]:
+            raise KeyError(f"attribute '{name}' already exists")
+        if value is not None and not isinstance(value, expected):
+            raise TypeError(f"cannot assign '{type(value).__name__}' object to {what} '{name}' "
+                            f"(gradcore {expected.__name__} or None required)")
+        self._put(kind, name, value)
+
+    def register_parameter(self, name: str, param: Parameter | None) -> None:
+        """Give the module a parameter. Raises KeyError for a name that is taken, empty or has a dot."""
+        self._register("_parameters", name, param, Parameter)
+
+    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
+        """Give the module a tensor that is no parameter; ``persistent`` ones are in the state dict."""
+        self._register("_buffers", name, tensor, Tensor)
+        if tensor is not None:
+            dispatch.retag(tensor, role="buffer")
+        (self._transient.discard if persistent else self._transient.add)(name)
+
+    def add_module(self, name: str, module: Module | None) -> None:
+        self._register("_modules", name, module, Module)
+
+    register_module = add_module
+
+    def named_modules(self, memo: set[int] | None = None, prefix: str = "") -> Iterator[tuple[str, Module]]:
+        """Every module of the tree with its path, the root's being ``""``; one that stands in two places comes once."""
+        memo = set() if memo is None else memo
+        if id(self) not in memo:
+            memo.add(id(self))
+            yield prefix, self
+            for name, child in self._modules.items():
+                if child is not None:
+                    yield from child.named_modules(memo, f"{prefix}.{name}" if prefix else name)
+
+    def modules(self) -> Iterator[Module]:
+        return (m for _, m in self.named_modules())
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        seen = set()
+        for name, child in self._modules.items():
+            if child is not None and id(child) not in seen:
+                seen.add(id(child))
+                yield name, child
+
+    def children(self) -> Iterator[Module]:
+        return (m for _, m in self.named_children())
+
+    def _named(self, kind: str, prefix: str, recurse: bool, remove_duplicate: bool) -> Iterator[tuple[str, Any]]:
+        seen: set[int] = set()
+        for path, module in self.named_modules(prefix=prefix) if recurse else [(prefix, self)]:
+            for name, value in module.__dict__[kind].items():
+                if value is None or id(value) in seen:
+                    continue
+                if remove_duplicate:
+                    seen.add(id(value))
+                yield f"{path}.{name}" if path else name, value
+
+    def named_parameters(self, prefix: str = "", recurse: bool = True,
+                         remove_duplicate: bool = True) -> Iterator[tuple[str, Parameter]]:
+        return self._named("_parameters", prefix, recurse, remove_duplicate)
+
+    def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
+        return (p for _, p in self.named_parameters(recurse=recurse))
+
+    def named_buffers(self, prefix: str = "", recurse: bool = True,
+                      remove_duplicate: bool = True) -> Iterator[tuple[str, Tensor]]:
+        return self._named("_buffers", prefix, recurse, remove_duplicate)
+
+    def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
+        return (b for _, b in self.named_buffers(recurse=recurse))
+
+    def get_submodule(self, target: str) -> Module:
+        """The module at a path. Raises AttributeError naming the part that is not there."""
+        module = self
+        for part in target.split(".") if target else ():
+            found = module._modules.get(part)
+            if found is None:
+                raise AttributeError(f"{type(module).__name__} has no attribute `{part}`")
+            module = found
+        return module
+
+    # -- modes, places, types ------------------------------------------------------------------------------------------
+
+    def train(self: M, mode: bool = True) -> M:
+        """Training or evaluation, for the whole tree: dropout drops only in training."""
+        if not isinstance(mode, bool):
+            raise ValueError("training mode is expected to be boolean")
+        for module in self.modules():
+            module.training = mode
+        return self
+
+    def eval(self: M) -> M:
+        return self.train(False)
+
+    def requires_grad_(self: M, requires_grad: bool = True) -> M:
+        for p in self.parameters():
+            p.requires_grad_(requires_grad)
+        paths.structure_changed()  # a new leaf has no name yet
+        return self
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Let the gradients of all parameters go, or fill them with zeros."""
+        for p in self.parameters():
+            if p.grad is not None:
+                if set_to_none:
+                    p.grad = None
+                else:
+                    p.grad.detach_().zero_()
+
+    def apply(self: M, fn: Callable[[Module], None]) -> M:
+        """Call ``fn`` on every module, children first."""
+        for child in self.children():
+            child.apply(fn)
+        fn(self)
+        return self
+
+    def _convert(self: M, change: Callable[[Tensor], Tensor]) -> M:
+        """Give every parameter, gradient and buffer other bytes; the tensor objects stay."""
+        for tensor in (*self.parameters(), *self.buffers()):
+            was = TAGS[tensor.storage.block.tag]
+            grad = tensor.grad
+            tensor.data = change(tensor.detach())
+            dispatch.retag(tensor, role=was.role, layer=was.layer)
+            if grad is not None:
+                tensor.grad = change(grad.detach())
+        paths.structure_changed()
+        return self
+
+    def to(self: M, *args: Any, device: Any = None, dtype: Any = None) -> M:
+        """To a device, a floating dtype, or both, given by name or by a tensor; integers keep their dtype."""
+        for a in args:
+            if isinstance(a, Tensor):
+                device, dtype = a.device, a.dtype
+            elif isinstance(a, Device) or (isinstance(a, str) and a.partition(":")[0] in ("cpu", "cuda", "meta")):
+                device = a
+            elif a is not None:
+                dtype = a
+        if dtype is not None and not is_floating(np.dtype(dtype)):
+            raise TypeError(f"nn.Module.to only accepts floating point dtypes, but got desired dtype={np.dtype(dtype)}")
+        return self._convert(lambda t: t.to(device=device, dtype=dtype if t.is_floating_point() else None))
+
+    def to_empty(self: M, *, device: Any) -> M:
+        """To a device without the values: for a model that was made on meta."""
+        return self._convert(lambda t: empty_like(t, device=device))
+
+    def cpu(self: M) -> M:
+        return self.to("cpu")
+
+    def cuda(self: M, device: int | None = None) -> M:
+        return self.to("cuda" if device is None else f"cuda:{device}")
+
+    def float(self: M) -> M:
+        return self.to(np.float32)
+
+    def double(self: M) -> M:
+        return self.to(np.float64)
+
+    def half(self: M) -> M:
+        return self.to(np.float16)
+
+    # -- its state, by name --------------------------------------------------------------------------------------------
+
+    def state_dict(self, *, prefix: str = "", keep_vars: bool = False) -> dict[str, Tensor]:
+        """Parameters and persistent buffers by path. The tensors share their bytes with the module."""
+        return _state_dict.collect(self, prefix, keep_vars)
+
+    def load_state_dict(self, state_dict: Any, strict: bool = True) -> _state_dict.IncompatibleKeys:
+        """Copy values in by path: of this library's tensors, or of anything that NumPy makes an array of.
+
+        Raises RuntimeError that lists every size mismatch and, if ``strict``, every key that is missing or unexpected;
+        then nothing was copied.
+        """
+        return _state_dict.load(self, state_dict, strict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_places": {}, "_tree": None}
+
+    # -- how it is shown -----------------------------------------------------------------------------------------------
+
+    def extra_repr(self) -> str:
+        """What ``repr`` shows in the parentheses."""
+        return ""
+
+    def _get_name(self) -> str:
+        return type(self).__name__
+
+    def __repr__(self) -> str:
+        extra = self.extra_repr()
+        lines = extra.split("\n") if extra else []
+        children = [f"({name}): " + repr(child).replace("\n", "\n  ") for name, child in self._modules.items()]
+        if not children and len(lines) <= 1:
+            return f"{self._get_name()}({''.join(lines)})"
+        return f"{self._get_name()}(\n  " + "\n  ".join(lines + children) + "\n)"

@@ -1,0 +1,34 @@
+"""A tensor that a module owns: what an optimizer changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradcore._tensor import Tensor
+from gradcore.engine import dispatch, modes
+from gradcore.ops import movement
+
+
+class Parameter(Tensor):
+    """``data``'s own bytes, as a leaf of the graph. A module that it is assigned to lists it among its parameters."""
+
+    __slots__ = ()
+
+    def __init__(self, data: Tensor, requires_grad: bool = True) -> None:
+        if not isinstance(data, Tensor):
+            raise TypeError(f"a Parameter is made of a Tensor, but got {type(data).__name__}")
+        super().__init__(data.storage, data.spec, data.array, None)
+        self.requires_grad = requires_grad
+        dispatch.retag(self, role="parameter")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
+        with modes.no_grad():
+            copy = Parameter(movement.clone(self), self.requires_grad)
+        memo[id(self)] = copy
+        return copy
+
+    def __repr__(self) -> str:
+        return f"Parameter containing:\n{super().__repr__()}"
+
+
+dispatch.install_tensor(Tensor, Parameter)

@@ -1,0 +1,108 @@
+"""Where a module stands in the tree whose root was called: the layer that its bytes belong to.
+
+The path of every module below a root is worked out when the root is first called, and again after the structure of any
+module of any tree has changed. Nothing here holds a module: a map of a root that held it would be a cycle, and its
+parameters would wait for the collector.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from gradcore.engine import dispatch
+from gradcore.engine.node import Leaf
+from gradcore.engine.state import SCOPES, local
+from gradcore.events import Scope
+
+Module = Any
+
+
+class Tree:
+    """The name of one root's map, and the structure that it was made for."""
+
+    __slots__ = ("structure",)
+
+    def __init__(self, structure: int) -> None:
+        self.structure = structure
+
+
+class Place(dict[int, int]):
+    """A module's path in one tree, and the scope that a call enters, by the scope that it comes from."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+
+    def __missing__(self, before: int) -> int:
+        old = SCOPES[before]
+        phase = "forward" if old.phase == "setup" else old.phase
+        after = self[before] = SCOPES.index(Scope(self.path, phase, old.caller, old.role))
+        return after
+
+
+class _Calls(threading.local):
+    #: The tree of the outermost module that this thread is in a call of.
+    tree: Tree | None = None
+
+
+calls = _Calls()
+
+_structure = [0]
+_lock = threading.Lock()
+
+
+def structure_changed() -> None:
+    """A module that stands in a tree got or lost something: every map is out of date."""
+    _structure[0] += 1
+
+
+def call_outermost(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a module that is not in the current tree: as a root, or on its caller's account where there is a tree."""
+    if calls.tree is not None:
+        return module.forward(*args, **kwargs)
+    tree = tree_of(module)
+    state = local.state
+    before = state.scope
+    calls.tree = tree
+    try:
+        state.scope = module._places[tree][before]
+        return module.forward(*args, **kwargs)
+    finally:
+        state.scope = before
+        calls.tree = None
+
+
+def tree_of(root: Module) -> Tree:
+    """The map of ``root``'s tree, made anew if a structure has changed since."""
+    tree = root._tree
+    if tree is not None and tree.structure == _structure[0]:
+        return tree
+    with _lock:
+        now = _structure[0]
+        tree = Tree(now)
+        # Bytes are named after the largest tree that they stand in.
+        inner = any(other.structure == now for other in root._places if other is not root._tree)
+        for path, module in root.named_modules():
+            for other in list(module._places):
+                if other.structure != now:
+                    del module._places[other]
+            module._places[tree] = Place(path)
+            if not inner:
+                _name_bytes(module, path)
+        root.__dict__["_tree"] = tree
+    return tree
+
+
+def _name_bytes(module: Module, path: str) -> None:
+    for name, p in module._parameters.items():
+        if p is not None:
+            dispatch.retag(p, role="parameter", layer=path)
+            edge = p.edge
+            if edge is not None and type(edge[0]) is Leaf:
+                edge[0].name = f"{path}.{name}" if path else name
+    for b in module._buffers.values():
+        if b is not None:
+            dispatch.retag(b, role="buffer", layer=path)
