@@ -1,0 +1,8 @@
+"""Data sets on the host."""
+
+from gradcore.data.batches import Batches
+from gradcore.data.dataset import Dataset
+from gradcore.data.idx import IdxError, read_idx
+from gradcore.data.registry import load, names
+
+__all__ = ["Batches", "Dataset", "IdxError", "load", "names", "read_idx"]

@@ -1,0 +1,30 @@
+"""What a data set is: arrays on the host, with their origin."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Images and classes. ``*_x`` are float32 [N, features] in [0, 1], ``*_y`` int64 [N] below ``classes``."""
+
+    name: str
+    train_x: Array
+    train_y: Array
+    test_x: Array
+    test_y: Array
+    classes: int
+    #: Where it comes from, in words.
+    source: str
+    #: Shape of one image, whose product is the number of features.
+    image: tuple[int, ...]
+
+    @property
+    def features(self) -> int:
+        return int(self.train_x.shape[1])

@@ -1,0 +1,91 @@
+"""Data sets by name, or from a folder of IDX files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from gradcore.data.dataset import Array, Dataset
+from gradcore.data.digits import load_digits
+from gradcore.data.idx import IdxError, read_idx
+
+#: Where Debian's package dataset-fashion-mnist puts its files.
+DEBIAN = Path("/usr/share/datasets/fashion-mnist")
+
+_FASHION = ("Xiao, Rasul and Vollgraf, Fashion-MNIST, arXiv:1708.07747, https://github.com/zalandoresearch/fashion-mnist, "
+            "MIT licence")
+
+
+def names() -> tuple[str, ...]:
+    """What :func:`load` knows by name."""
+    return ("digits", "fashion-mnist")
+
+
+def load(name: str | os.PathLike[str]) -> Dataset:
+    """The data set called ``name``, or the one in the folder of IDX files at that path.
+
+    ``digits`` comes with the package. ``fashion-mnist`` is looked for in ``$GRADCORE_DATA/fashion-mnist``,
+    ``$GRADCORE_DATA`` and where Debian's package puts it. Raises FileNotFoundError saying what to install, ValueError
+    for an unknown name, and :class:`~gradcore.data.idx.IdxError` for damaged files.
+    """
+    if name == "digits":
+        return load_digits()
+    if name == "fashion-mnist":
+        return _fashion_mnist()
+    folder = Path(name)
+    if folder.is_dir():
+        return load_folder(folder)
+    raise ValueError(f"unknown data set {str(name)!r}: expected one of {', '.join(names())}, or the path of a folder with "
+                     "train-images-idx3-ubyte, train-labels-idx1-ubyte and the same of t10k (.gz or not)")
+
+
+def _fashion_mnist() -> Dataset:
+    places = [DEBIAN]
+    if root := os.environ.get("GRADCORE_DATA"):
+        places = [Path(root) / "fashion-mnist", Path(root), DEBIAN]
+    for folder in places:
+        if _find(folder, "train-images-idx3-ubyte"):
+            return load_folder(folder, "fashion-mnist", _FASHION)
+    raise FileNotFoundError(f"fashion-mnist is in none of {', '.join(map(str, places))}: install Debian's package "
+                            "dataset-fashion-mnist, or set GRADCORE_DATA to a folder that holds its four IDX files")
+
+
+def load_folder(folder: Path, name: str | None = None, source: str | None = None) -> Dataset:
+    """A data set out of the four files that MNIST and its relatives come in.
+
+    Raises FileNotFoundError for one that is missing, :class:`~gradcore.data.idx.IdxError` for files that do not fit.
+    """
+    train_x, train_y = _part(folder, "train")
+    test_x, test_y = _part(folder, "t10k")
+    if train_x.shape[1:] != test_x.shape[1:]:
+        raise IdxError(f"{folder}: images of {list(train_x.shape[1:])} for training and {list(test_x.shape[1:])} for testing")
+    classes = int(max(train_y.max(initial=-1), test_y.max(initial=-1))) + 1
+    return Dataset(name or folder.resolve().name, _scaled(train_x), train_y, _scaled(test_x), test_y, classes,
+                   source or f"IDX files in {folder}", train_x.shape[1:])
+
+
+def _part(folder: Path, part: str) -> tuple[Array, Array]:
+    images, labels = (_find(folder, f"{part}-{kind}") for kind in ("images-idx3-ubyte", "labels-idx1-ubyte"))
+    for kind, found in (("images-idx3-ubyte", images), ("labels-idx1-ubyte", labels)):
+        if found is None:
+            raise FileNotFoundError(f"{folder} has neither {part}-{kind} nor {part}-{kind}.gz")
+    assert images is not None and labels is not None
+    x, y = read_idx(images, 3), read_idx(labels, 1)
+    if len(x) != len(y):
+        raise IdxError(f"{images} holds {len(x)} images, and {labels} {len(y)} labels")
+    if y.dtype.kind not in "iu":
+        raise IdxError(f"{labels}: labels must be integers, but are {y.dtype.name}")
+    return x, y.astype(np.int64)
+
+
+def _find(folder: Path, name: str) -> Path | None:
+    return next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)
+
+
+def _scaled(images: Array) -> Array:
+    flat = images.reshape(len(images), -1).astype(np.float32)
+    if images.dtype.kind in "iu":
+        flat /= np.float32(np.iinfo(images.dtype).max)
+    return flat

@@ -1,0 +1,90 @@
+"""Models by name, and models of your own.
+
+A model is a function of the batch size that returns a module, a batch and a loss. Write one in a file, say model.py:
+
+    import numpy as np
+    from gradcore import nn
+
+    def build(batch_size):
+        module = nn.Sequential(nn.Linear(20, 50), nn.ReLU(), nn.Linear(50, 3))
+        x, y = np.zeros((batch_size, 20), np.float32), np.zeros(batch_size, np.int64)
+        return module, (x, y), lambda module, x, y: nn.functional.cross_entropy(module(x), y)
+
+It is called model.py:build, or package.module:build if it can be imported; without ":build" a file's function is build.
+Instead of (x, y) it may return a function of the batch size that makes them; cross-entropy is the loss if it gives none.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gradcore import data
+from gradcore.data.dataset import Dataset
+from gradcore.models import mlp
+from gradcore.models.workload import Workload, as_workload
+
+#: A function of the batch size, the data set and the device for each name.
+_models: dict[str, Callable[[int, Dataset, Any], Workload]] = {"mlp": mlp.build}
+
+
+def names() -> tuple[str, ...]:
+    """What :func:`load` knows by name."""
+    return tuple(_models)
+
+
+def load(name: str, batch_size: int, dataset: str | Dataset = "digits", device: Any = None) -> Workload:
+    """The model called ``name``, made for batches of ``batch_size``.
+
+    ``dataset`` gives a model of the registry its sizes and samples; a model of your own takes it, or ``device``, if it
+    has a parameter of that name. Raises ValueError for an unknown name, FileNotFoundError, ImportError or AttributeError
+    for a file, module or function that is not there, TypeError for a function that returns something else.
+    """
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise ValueError(f"batch_size must be a positive integer, but got {batch_size!r}")
+    build = _models.get(name)
+    if build is not None:
+        return build(batch_size, data.load(dataset) if isinstance(dataset, str) else dataset, device)
+    function = _find(name)
+    wanted = inspect.signature(function).parameters
+    options: dict[str, Any] = {}
+    if "dataset" in wanted:
+        options["dataset"] = data.load(dataset) if isinstance(dataset, str) else dataset
+    if "device" in wanted:
+        options["device"] = device
+    workload = as_workload(function(batch_size, **options), name)
+    if device is not None:
+        workload.module.to(device)
+    return workload
+
+
+def _find(name: str) -> Callable[..., Any]:
+    where, _, function = name.rpartition(":")
+    if not where and name.endswith(".py"):
+        where, function = name, "build"
+    if not where:
+        raise ValueError(f"unknown model {name!r}: expected one of {', '.join(names())}, or a function of your own as "
+                         "path/to/file.py:function or package.module:function")
+    module = _run_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+    found = getattr(module, function, None)
+    if not callable(found):
+        functions = [n for n, v in vars(module).items() if inspect.isfunction(v) and not n.startswith("_")]
+        raise AttributeError(f"{where} has no function {function!r}; it has {', '.join(functions) or 'none'}")
+    return found  # type: ignore[no-any-return]
+
+
+def _run_file(path: Path) -> Any:
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no model file {path}")
+    spec = importlib.util.spec_from_file_location(f"gradcore_model_{path.stem}", path.resolve())
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses and type hints of the file look their module up by name.
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module

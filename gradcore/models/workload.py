@@ -1,0 +1,70 @@
+"""What can be trained, planned or measured: a module, a batch for it, a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gradcore.data.dataset import Dataset
+from gradcore.nn import functional as F
+from gradcore.nn.module import Module
+
+Array = np.ndarray[Any, Any]
+Example = Callable[[int], tuple[Array, Array]]
+Loss = Callable[[Any, Any, Any], Any]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """``example(batch_size)`` makes the arrays x and y of a training batch; ``loss(module, x, y)`` a scalar tensor."""
+
+    module: Module
+    example: Example
+    loss: Loss
+
+
+def classification(module: Any, x: Any, y: Any) -> Any:
+    """Cross-entropy of the module's scores: the loss that stands where a model gives none."""
+    return F.cross_entropy(module(x), y)
+
+
+def batch_of(dataset: Dataset) -> Example:
+    """The first samples of a data set, from the start again where a batch is larger than the set."""
+
+    def example(batch_size: int) -> tuple[Array, Array]:
+        rows = np.arange(batch_size) % len(dataset.train_x)
+        return dataset.train_x[rows], dataset.train_y[rows]
+
+    return example
+
+
+def as_workload(made: Any, name: str) -> Workload:
+    """What a model function returned, as a workload. Raises TypeError saying what was expected."""
+    if isinstance(made, Workload):
+        return made
+    if not isinstance(made, tuple) or len(made) not in (2, 3) or not isinstance(made[0], Module):
+        given = f"({', '.join(type(p).__name__ for p in made)})" if isinstance(made, tuple) else type(made).__name__
+        raise TypeError(f"{name} returned {given}: expected (module, (x, y)), (module, (x, y), loss) or a Workload")
+    module, inputs, loss = (*made, classification)[:3]
+    if not callable(loss):
+        raise TypeError(f"{name}: the loss must be a function of (module, x, y), but is {type(loss).__name__}")
+    return Workload(module, inputs if callable(inputs) else _fixed(name, inputs), loss)
+
+
+def _fixed(name: str, inputs: Any) -> Example:
+    if not isinstance(inputs, tuple) or len(inputs) != 2:
+        raise TypeError(f"{name}: the inputs must be a tuple (x, y) of arrays or a function of the batch size, but are "
+                        f"{type(inputs).__name__}")
+    x, y = (np.asarray(a.detach().cpu().numpy() if hasattr(a, "detach") else a) for a in inputs)
+    if not x.ndim or not y.ndim or len(x) != len(y):
+        raise ValueError(f"{name}: x and y need one row a sample, but have shapes {list(x.shape)} and {list(y.shape)}")
+
+    def example(batch_size: int) -> tuple[Array, Array]:
+        if batch_size > len(x):
+            raise ValueError(f"{name} made a batch of {len(x)} samples, and {batch_size} were asked for")
+        return x[:batch_size], y[:batch_size]
+
+    return example

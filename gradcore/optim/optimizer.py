@@ -1,0 +1,169 @@
+"""What every optimizer has: groups of parameters, state for each of them, a step."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from gradcore import functional
+from gradcore._tensor import Tensor
+from gradcore.engine import backward, modes
+from gradcore.engine.state import scoped
+from gradcore.events import TAGS
+
+Group = dict[str, Any]
+
+
+class Optimizer:
+    """Base class. ``param_groups`` are dicts with ``params`` and options, ``state`` maps a parameter to a dict.
+
+    Subclasses define ``_update(group)``; it runs without a graph, in the phase ``optimizer``. Raises ValueError for an
+    empty list of parameters, one that is listed twice, or one that is not a leaf, TypeError for what is no tensor.
+    """
+
+    def __init__(self, params: Iterable[Any], defaults: Group) -> None:
+        if isinstance(params, Tensor):
+            raise TypeError("params argument given to the optimizer should be an iterable of Tensors or dicts, but got "
+                            f"{type(params).__name__}")
+        self.defaults = defaults
+        self.state: dict[Tensor, dict[str, Any]] = defaultdict(dict)
+        self.param_groups: list[Group] = []
+        groups = list(params)
+        if not groups:
+            raise ValueError("optimizer got an empty parameter list")
+        if not isinstance(groups[0], dict):
+            groups = [{"params": groups}]
+        for group in groups:
+            self.add_param_group(group)
+
+    def add_param_group(self, param_group: Group) -> None:
+        """One more group; options that it does not give are the optimizer's defaults."""
+        if not isinstance(param_group, dict):
+            raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
+        params = param_group["params"]
+        if isinstance(params, set):
+            raise TypeError("optimizer parameters need to be organized in ordered collections, but the ordering of "
+                            "tensors in sets will change between runs. Please use a list instead.")
+        params = [params] if isinstance(params, Tensor) else list(params)
+        # An iterable of named_parameters is as good as one of parameters.
+        params = [p[1] if isinstance(p, tuple) and len(p) == 2 else p for p in params]
+        seen = {id(p) for group in self.param_groups for p in group["params"]}
+        for p in params:
+            if not isinstance(p, Tensor):
+                raise TypeError(f"optimizer can only optimize Tensors, but one of the params is {type(p).__name__}")
+            if not p.is_leaf:
+                raise ValueError("can't optimize a non-leaf Tensor")
+            if id(p) in seen:
+                raise ValueError("some parameters appear in more than one parameter group, or twice in one")
+            seen.add(id(p))
+        self.param_groups.append({**self.defaults, **param_group, "params": params})
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Let the gradients go, or fill them with zeros."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                if set_to_none:
+                    p.grad = None
+                elif p.grad is not None:
+                    p.grad.detach_().zero_()
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update the parameters that have a gradient. ``closure`` computes the loss again, which is returned."""
+        loss = None
+        if closure is not None:
+            with modes.enable_grad():
+                loss = closure()
+        backward.mark("begin", "optimizer")
+        try:
+            with modes.no_grad(), scoped(phase="optimizer"):
+                for group in self.param_groups:
+                    self._update(group)
+        finally:
+            backward.mark("end", "optimizer")
+        return loss
+
+    def _update(self, group: Group) -> None:
+        raise NotImplementedError
+
+    # -- saving --------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """PyTorch's layout: ``state`` by the position of the parameter, ``param_groups`` with positions as ``params``."""
+        position = {id(p): k for k, p in enumerate(self._parameters())}
+        groups = [{**{k: v for k, v in group.items() if k != "params"}, "params": [position[id(p)] for p in group["params"]]}
+                  for group in self.param_groups]
+        return {"state": {position[id(p)]: dict(s) for p, s in self.state.items()}, "param_groups": groups}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take options and copies of state from a :meth:`state_dict`, of this library or of PyTorch.
+
+        Raises ValueError for other groups, and for state of another shape than its parameter; then nothing has changed.
+        """
+        groups = state_dict["param_groups"]
+        if len(groups) != len(self.param_groups):
+            raise ValueError(f"loaded state dict has a different number of parameter groups: {len(groups)}, and the "
+                             f"optimizer has {len(self.param_groups)}")
+        for own, given in zip(self.param_groups, groups, strict=True):
+            if len(own["params"]) != len(given["params"]):
+                raise ValueError("loaded state dict contains a parameter group that doesn't match the size of "
+                                 f"optimizer's group: {len(given['params'])} and {len(own['params'])}")
+        of = dict(zip((k for g in groups for k in g["params"]), self._parameters(), strict=True))
+        state: dict[Tensor, dict[str, Any]] = defaultdict(dict)
+        for key, values in state_dict["state"].items():
+            if key in of:
+                state[of[key]] = {name: self._loaded(of[key], name, value) for name, value in values.items()}
+        self.state = state
+        for own, given in zip(self.param_groups, groups, strict=True):
+            own.update({k: v for k, v in given.items() if k != "params"})
+
+    def _parameters(self) -> list[Tensor]:
+        return [p for group in self.param_groups for p in group["params"]]
+
+    def _loaded(self, p: Tensor, name: str, value: Any) -> Any:
+        if value is None or isinstance(value, (bool, int, float)):
+            return value
+        if hasattr(value, "detach"):
+            value = value.detach().cpu().numpy()
+        array = np.asarray(value)
+        if array.ndim == 0:
+            return array.item()
+        if array.shape != p.spec.shape:
+            raise ValueError(f"loaded state {name!r} has shape {list(array.shape)}, and its parameter "
+                             f"{list(p.spec.shape)}")
+        with state_of(p):
+            return functional.tensor(array, dtype=p.dtype, device=p.device)
+
+    def __repr__(self) -> str:
+        lines = []
+        for k, group in enumerate(self.param_groups):
+            lines += [f"Parameter Group {k}", *(f"    {key}: {group[key]}" for key in sorted(group) if key != "params")]
+        return f"{type(self).__name__} (\n" + "\n".join(lines) + "\n)"
+
+
+def state_of(p: Tensor) -> Any:
+    """What is made in this context is optimizer state of ``p``'s layer."""
+    return scoped(layer=TAGS[p.storage.block.tag].layer, phase="optimizer", role="optimizer state")
+
+
+def state_like(p: Tensor) -> Tensor:
+    """Zeros that hold an optimizer's state for ``p``."""
+    with state_of(p):
+        return functional.zeros_like(p)
+
+
+def check(lr: Any, momentum: float = 0.0, weight_decay: float = 0.0, eps: float = 0.0) -> None:
+    """PyTorch's checks, in its words. Raises ValueError."""
+    for name, value in (("learning rate", lr), ("momentum value", momentum), ("epsilon value", eps),
+                        ("weight_decay value", weight_decay)):
+        if not isinstance(value, Tensor) and not value >= 0.0:
+            raise ValueError(f"Invalid {name}: {value}")
+
+
+def unsupported(optimizer: str, **options: Any) -> None:
+    """Refuse an option that would change the result. Raises NotImplementedError naming it."""
+    for name, value in options.items():
+        if value:
+            raise NotImplementedError(f"{optimizer}({name}={value}) is not supported")

@@ -1,0 +1,56 @@
+"""Stochastic gradient descent, with momentum or without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from gradcore.ops.optimizer import sgd_
+from gradcore.optim.optimizer import Group, Optimizer, check, state_like, unsupported
+
+
+class SGD(Optimizer):
+    """p -= lr * (momentum * m + (1 - dampening) * g), with PyTorch's first step, weight decay and Nesterov's variant.
+
+    ``foreach`` and ``fused`` are taken and change nothing: all parameters of a group are one op in any case.
+    """
+
+    def __init__(self, params: Iterable[Any], lr: Any = 1e-3, momentum: float = 0, dampening: float = 0,
+                 weight_decay: float = 0, nesterov: bool = False, *, maximize: bool = False, foreach: bool | None = None,
+                 differentiable: bool = False, fused: bool | None = None) -> None:
+        check(lr, momentum=momentum, weight_decay=weight_decay)
+        unsupported("SGD", differentiable=differentiable)
+        if nesterov and (momentum <= 0 or dampening != 0):
+            raise ValueError("Nesterov momentum requires a momentum and zero dampening")
+        super().__init__(params, dict(lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay,
+                                      nesterov=nesterov, maximize=maximize, foreach=foreach,
+                                      differentiable=differentiable, fused=fused))
+
+    def _update(self, group: Group) -> None:
+        momentum = group["momentum"]
+        # The first step sets the momentum to the gradient, so a parameter that is new this time goes into another call.
+        calls: dict[Any, tuple[list[Any], list[Any], list[Any]]] = {}
+        for p in group["params"]:
+            grad = p.grad
+            if grad is None:
+                continue
+            first = False
+            buffer = None
+            if momentum:
+                state = self.state[p]
+                buffer = state.get("momentum_buffer")
+                if buffer is None:
+                    first = True
+                    buffer = state["momentum_buffer"] = state_like(p)
+            key = (p.storage.device, p.spec.dtype, first)
+            lists = calls.get(key)
+            if lists is None:
+                lists = calls[key] = ([], [], [])
+            lists[0].append(p)
+            lists[1].append(grad)
+            if buffer is not None:
+                lists[2].append(buffer)
+        for (_, _, first), (params, grads, buffers) in calls.items():
+            sgd_(params, grads, buffers, group["lr"], momentum=float(momentum), dampening=float(group["dampening"]),
+                 weight_decay=float(group["weight_decay"]), nesterov=group["nesterov"], maximize=group["maximize"],
+                 first=first)
