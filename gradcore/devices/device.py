@@ -134,6 +134,7 @@ class Device:
 
 _makers: dict[str, Callable[[int], Device]] = {}
 _devices: dict[str, Device] = {}
+_used: list[Device] = []
 _making = threading.Lock()
 
 
@@ -161,10 +162,11 @@ def get_device(name: str | Device | None = None) -> Device:
             canonical = f"cuda:{index or 0}" if kind == "cuda" else kind
             if canonical not in _devices:
                 _devices[canonical] = _makers[kind](int(index or 0))
+                _used.append(_devices[canonical])
             found = _devices[name] = _devices[canonical]
     return found
 
 
 def devices() -> list[Device]:
     """Every device that has been used in this process."""
-    return list({id(d): d for d in _devices.values()}.values())
+    return _used

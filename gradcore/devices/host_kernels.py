@@ -328,22 +328,13 @@ def _chosen(labels: Array, classes: int, plain: bool) -> Array:
                                                                                labels))
 
 
-def _sample_weights(target: Array, weight: Array | None, ignore_index: int, out: Array) -> None:
-    for start in range(0, target.size, _ROWS):
-        part = target[start:start + _ROWS]
-        kept = part != ignore_index
-        out[start:start + _ROWS] = kept if weight is None else np.where(kept, weight[np.where(kept, part, 0)], 0)
-
-
 @kernel
-@quiet
 def cross_entropy(logits: Array, target: Array, weight: Array | None, out: Array, workspace: Array, *,
                   reduction: str = "mean", ignore_index: int = -100) -> None:
     count, classes = logits.shape
     plain = _plain_labels(target, classes, ignore_index)
     step = min(rows(classes), _ROWS)
-    exps, losses, weights = split_workspace(
-        workspace, (min(logits.size, step * classes), logits.dtype), (count, logits.dtype), (count, logits.dtype))
+    exps, losses = split_workspace(workspace, (min(logits.size, step * classes), logits.dtype), (count, logits.dtype))
     for start in range(0, count, step):
         part = logits[start:start + step]
         loss = losses[start:start + step]
@@ -354,46 +345,74 @@ def cross_entropy(logits: Array, target: Array, weight: Array | None, out: Array
         np.add.reduce(e, axis=1, out=loss)
         np.log(loss, loss)
         np.subtract(loss, chosen, loss)
-    whole: Any = count
-    if weight is not None or not plain:
-        _sample_weights(target, weight, ignore_index, weights)
-        whole = np.add.reduce(weights)
+    if weight is None and plain and reduction != "none" and count:
+        np.add.reduce(losses, out=out)
+        if reduction == "mean":
+            np.multiply(out, 1 / count, out)
+    else:
+        _reduce_weighted(losses, target, weight, out, reduction, ignore_index)
+
+
+@quiet
+def _reduce_weighted(losses: Array, target: Array, weight: Array | None, out: Array, reduction: str,
+                     ignore_index: int) -> None:
+    """Sum or mean of the losses, each with its class's weight; piece by piece, since weights are made on the way."""
+    total = whole = 0.0
+    for start in range(0, losses.size, _ROWS):
+        loss = losses[start:start + _ROWS]
+        weights = _sample_weights(target[start:start + _ROWS], weight, ignore_index, losses.dtype)
         # Where nothing counts, 0 times an infinite loss must not spoil the sum.
-        np.copyto(losses, 0, where=weights == 0)
-        np.multiply(losses, weights, losses)
+        np.copyto(loss, 0, where=weights == 0)
+        np.multiply(loss, weights, loss)
+        total += float(np.add.reduce(loss))
+        whole += float(np.add.reduce(weights))
     if reduction == "none":
         out[...] = losses
     else:
-        np.add.reduce(losses, out=out)
-        if reduction == "mean":
-            np.true_divide(out, whole, out)
+        out[...] = total if reduction == "sum" else np.float64(total) / np.float64(whole)
+
+
+def _sample_weights(labels: Array, weight: Array | None, ignore_index: int, dtype: Any) -> Array:
+    """What each of at most ``_ROWS`` samples counts."""
+    kept = labels != ignore_index
+    return kept.astype(dtype) if weight is None else np.where(kept, weight[np.where(kept, labels, 0)], 0)
 
 
 @kernel
-@quiet
 def cross_entropy_grad(dy: Array, logits: Array, target: Array, weight: Array | None, out: Array, workspace: Array, *,
                        reduction: str, ignore_index: int) -> None:
     count, classes = logits.shape
     plain = _plain_labels(target, classes, ignore_index)
-    weights, folded = split_workspace(workspace, (count, logits.dtype), (count, logits.dtype))
-    column = folded.reshape(count, 1)
-    np.maximum.reduce(logits, axis=1, out=folded)
+    column = split_workspace(workspace, (count, logits.dtype))[0].reshape(count, 1)
+    np.maximum.reduce(logits, axis=1, out=column, keepdims=True)
     np.subtract(logits, column, out)
     np.exp(out, out)
-    np.add.reduce(out, axis=1, out=folded)
+    np.add.reduce(out, axis=1, out=column, keepdims=True)
     np.true_divide(out, column, out)
     flat = out.reshape(-1)
     for start in range(0, count, _ROWS):
-        part = flat[start * classes:(start + _ROWS) * classes]
-        part[_chosen(target[start:start + _ROWS], classes, plain)] -= 1
+        flat[start * classes:(start + _ROWS) * classes][_chosen(
+            target[start:start + _ROWS], classes, plain)] -= 1
     if weight is None and plain and reduction != "none":
         np.multiply(out, dy / count if reduction == "mean" else dy, out)
-        return
-    _sample_weights(target, weight, ignore_index, weights)
+    else:
+        _scale_weighted(out, dy, target, weight, reduction, ignore_index)
+
+
+@quiet
+def _scale_weighted(out: Array, dy: Array, target: Array, weight: Array | None, reduction: str,
+                    ignore_index: int) -> None:
+    """Multiply each row with its sample's weight, over the whole weight for a mean, and the cotangent."""
+    starts = range(0, target.size, _ROWS)
+    whole = 1.0
     if reduction == "mean":
-        np.true_divide(weights, np.add.reduce(weights), weights)
-    np.multiply(weights, dy, weights)
-    np.multiply(out, weights.reshape(count, 1), out)
+        whole = sum(float(np.add.reduce(_sample_weights(target[i:i + _ROWS], weight, ignore_index, out.dtype)))
+                    for i in starts)
+    for i in starts:
+        part = out[i:i + _ROWS]
+        weights = _sample_weights(target[i:i + _ROWS], weight, ignore_index, out.dtype) / np.float64(whole)
+        np.multiply(weights, dy[i:i + _ROWS] if reduction == "none" else dy, weights)
+        np.multiply(part, weights.astype(out.dtype).reshape(-1, 1), part)
 
 
 @kernel

@@ -7,6 +7,7 @@ kernels do the same, so a seed gives the same uniforms everywhere.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -79,29 +80,37 @@ def dropout(x: Array, state: Array, p: Any, out: Array, workspace: Array) -> Non
         np.multiply(xs, u, outs)
 
 
-def _halves(workspace: Array, like: Array) -> tuple[Array, Array]:
-    """The workspace as two temporaries of a piece each."""
+def _parts(workspace: Array, *arrays: Array) -> Iterator[tuple[Array, ...]]:
+    """Pieces of arrays of one size, and two temporaries of the piece's size. A small array is one piece."""
+    like = arrays[0]
     both = workspace.view(like.dtype)
     half = both.size // 2
-    return both[:half], both[half:]
+    for part in pieces(*arrays):
+        size = part[0].size
+        yield (*part, both[:size], both[half:half + size])
 
 
 @kernel
 def sgd_(params: list[Array], grads: list[Array], moments: list[Array], lr: Any, workspace: Array, *, momentum: float,
          dampening: float, weight_decay: float, nesterov: bool, maximize: bool, first: bool) -> None:
     rate = float(lr)
+    plain = momentum and not (first or weight_decay or nesterov or maximize or dampening)
     for k, (param, grad) in enumerate(zip(params, grads, strict=True)):
-        s, t = _halves(workspace, param)
-        for part in pieces(param, grad, *moments[k:k + 1]):
-            p, d = part[0], part[1]
-            tmp = s[:p.size]
+        for p, d, *rest, tmp, t in _parts(workspace, param, grad, *moments[k:k + 1]):
+            if plain:
+                m = rest[0]
+                np.multiply(m, momentum, m)
+                np.add(m, d, m)
+                np.multiply(m, rate, tmp)
+                np.subtract(p, tmp, p)
+                continue
             if maximize:
-                d = np.negative(d, t[:p.size])
+                d = np.negative(d, t)
             if weight_decay:
                 np.multiply(p, weight_decay, tmp)
-                d = np.add(tmp, d, t[:p.size])
+                d = np.add(tmp, d, t)
             if momentum:
-                m = part[2]
+                m = rest[0]
                 if first:
                     np.copyto(m, d)
                 else:
@@ -113,7 +122,7 @@ def sgd_(params: list[Array], grads: list[Array], moments: list[Array], lr: Any,
                         np.add(m, d, m)
                 if nesterov:
                     np.multiply(m, momentum, tmp)
-                    d = np.add(tmp, d, t[:p.size])
+                    d = np.add(tmp, d, t)
                 else:
                     d = m
             np.multiply(d, rate, tmp)
@@ -128,16 +137,14 @@ def adam_(params: list[Array], grads: list[Array], means: list[Array], squares: 
     correction = 1 - beta1 ** count
     root = (1 - beta2 ** count) ** -0.5
     for param, grad, mean, square in zip(params, grads, means, squares, strict=True):
-        s, r = _halves(workspace, param)
-        for p, g, m, v in pieces(param, grad, mean, square):
-            t = s[:p.size]
+        for p, g, m, v, t, r in _parts(workspace, param, grad, mean, square):
             if maximize:
-                g = np.negative(g, r[:p.size])
+                g = np.negative(g, r)
             if weight_decay and decoupled:
                 np.multiply(p, 1 - rate * weight_decay, p)
             elif weight_decay:
                 np.multiply(p, weight_decay, t)
-                g = np.add(g, t, r[:p.size])
+                g = np.add(g, t, r)
             np.multiply(m, beta1, m)
             np.multiply(g, 1 - beta1, t)
             np.add(m, t, m)

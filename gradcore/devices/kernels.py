@@ -190,6 +190,18 @@ def build_kernels(xp: Any) -> dict[str, Kernel]:
         if bias is not None:
             xp.add(out, bias, out)
 
+    @kernel
+    def linear_grad(dy: Any, x: Any, weight: Any, *outputs: Any, needs: tuple[bool, bool, bool]) -> None:
+        found = iter(outputs)
+        if dy.ndim != 2:
+            dy, x = dy.reshape(-1, dy.shape[-1]), x.reshape(-1, x.shape[-1])
+        if needs[0]:
+            xp.matmul(dy, weight, next(found).reshape(x.shape))
+        if needs[1]:
+            xp.matmul(dy.T, x, next(found))
+        if needs[2]:
+            xp.add.reduce(dy, axis=0, out=next(found))
+
     # -- activations --
 
     @kernel

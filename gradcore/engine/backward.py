@@ -43,27 +43,22 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
     that was released; residuals of the nodes that ran have gone back whatever happens.
     """
     state = local.state
-    caller = SITES[here()]
+    caller = here()
     before = (state.grad, state.scope, state.site, state.node)
     mark("begin", "backward")
     try:
         sweep = Sweep(captures, retain_graph)
-        old = SCOPES[state.scope]
         state.grad = create_graph
-        state.scope = SCOPES.index(Scope(old.layer, "backward", caller, None))
+        state.scope = _backward_scope(state.scope, caller)
         for root, g in zip(roots, gradients, strict=True):
             sweep.deliver(root.edge, _seed(root, g))
         wanted = None if captures is None else _leads_to(captures, roots)
-        scopes: dict[int, int] = {}
         while sweep.heap:
             number = -heappop(sweep.heap)
             node, gs = sweep.pending.pop(number)
             if wanted is not None and number not in wanted:
                 continue
-            scope = scopes.get(node.scope)
-            if scope is None:
-                scope = scopes[node.scope] = SCOPES.index(Scope(SCOPES[node.scope].layer, "backward", caller, None))
-            state.scope = scope
+            state.scope = _backward_scopes.get((node.scope, caller)) or _backward_scope(node.scope, caller)
             state.site = node.site
             state.node = number
             sweep.run(node, gs)
@@ -71,6 +66,15 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
     finally:
         state.grad, state.scope, state.site, state.node = before
         mark("end", "backward")
+
+
+_backward_scopes: dict[tuple[int, int], int] = {}
+
+
+def _backward_scope(forward: int, caller: int) -> int:
+    """The scope in which backward runs a node that forward made in scope ``forward``."""
+    scope = SCOPES.index(Scope(SCOPES[forward].layer, "backward", SITES[caller], None))
+    return _backward_scopes.setdefault((forward, caller), scope)
 
 
 class Sweep:

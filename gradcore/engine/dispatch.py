@@ -209,12 +209,15 @@ def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], at
             outputs = []
         else:
             outputs = [_fresh(device, s, tags[i], number) for i, s in enumerate(call.specs)]
-        at = len(call.specs)
-        aux = [_fresh(device, s, tags[at + i], number) for i, (_, s) in enumerate(call.aux)]
-        arrays.extend([v.array for v in outputs])
-        arrays.extend([v.array for v in aux])
-        if call.workspace:
-            workspace = _fresh(device, TensorSpec.of((call.workspace,), np.uint8), tags[-1], number)
+        if call.aux:
+            at = len(call.specs)
+            aux = [_fresh(device, s, tags[at + i], number) for i, (_, s) in enumerate(call.aux)]
+        for value in outputs:
+            arrays.append(value.array)
+        for value in aux:
+            arrays.append(value.array)
+        if call.workspace is not None:
+            workspace = _fresh(device, call.workspace, tags[-1], number)
             arrays.append(workspace.array)
         if log is not None:
             _log_launch(log, call, tags[0], number, args, tuple([v.storage.serial for v in (*outputs, *aux)]))
@@ -243,8 +246,9 @@ def _apply_contiguous(op: Op, call: Call, args: tuple[Any, ...], attrs: dict[str
 
 
 def _fresh(device: Device, spec: TensorSpec, tag: int, number: int) -> Any:
-    storage = device.allocate(spec.nbytes, tag, number)
-    return make_value(storage, spec, device.array(storage.block, spec), None)
+    block = device.memory.allocate(spec.nbytes, device.stream, tag, number)
+    array = block.arrays.get(spec)
+    return make_value(Storage(device, block), spec, device.array(block, spec) if array is None else array, None)
 
 
 def _before_write(op: Op, call: Call, written: list[Any], edges: list[Any], plan: KeepPlan | None,
@@ -364,10 +368,16 @@ def upload(values: np.ndarray[Any, Any], device: Device, *, op: str = "upload", 
 def retag(value: Value, *, role: str | None = None, layer: str | None = None) -> None:
     """The bytes of ``value`` belong to another role or layer from here on: they became a parameter, or a gradient."""
     block = value.storage.block
-    tag = TAGS[block.tag]
-    changed = tag._replace(role=tag.role if role is None else role, layer=tag.layer if layer is None else layer)
-    if changed != tag:
-        value.storage.device.ledger.retag(block, TAGS.index(changed))
+    key = block.tag, role, layer
+    changed = _retagged.get(key)
+    if changed is None:
+        tag = TAGS[block.tag]
+        changed = _retagged[key] = TAGS.index(
+            tag._replace(role=tag.role if role is None else role, layer=tag.layer if layer is None else layer))
+    value.storage.device.ledger.retag(block, changed)
+
+
+_retagged: dict[tuple[int, str | None, str | None], int] = {}
 
 
 install_runner(apply)

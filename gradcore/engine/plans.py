@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from gradcore.devices.device import Device
 from gradcore.engine.state import SCOPES, SITES
 from gradcore.events import INVOCATIONS, TAGS, Invocation, Tag
@@ -98,10 +100,10 @@ class Call:
             inferred = Inferred(inferred if isinstance(inferred, tuple) else (inferred,))
         self.specs: tuple[TensorSpec, ...] = inferred.outputs
         self.aux = inferred.aux
-        self.workspace = inferred.workspace
+        self.workspace = TensorSpec.of((inferred.workspace,), np.uint8) if inferred.workspace else None
         self.kernel = _noop if op.view else self._bind(device)
         self.invocation = INVOCATIONS.index(Invocation(
-            op.name, inputs, self.specs, self.aux, self.workspace,
+            op.name, inputs, self.specs, self.aux, inferred.workspace,
             tuple((k, v) for k, v in attrs.items())))
         self.plans: dict[int, KeepPlan] = {}
         #: Flat positions of inputs that must be copied into a contiguous layout first.

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gradcore.errors import SpecError
-from gradcore.ops.movement import reshape, sum_to
-from gradcore.ops.op import op
-from gradcore.ops.reduce import sum
+from gradcore.ops.movement import expand, permute, reshape, sum_to
+from gradcore.ops.op import joint, op
 from gradcore.ops.shapes import need_float
 from gradcore.spec import TensorSpec, broadcast_shapes
 
@@ -59,16 +58,39 @@ def _names(dtypes: set[Any]) -> str:
     return " and ".join(sorted(d.name for d in dtypes))
 
 
-def _rows(x: Any) -> Any:
-    """``x`` with all but its last dimension merged."""
-    return reshape(x, (-1, x.spec.shape[-1])) if x.spec.ndim != 2 else x
+def _linear_grad_spec(dy: TensorSpec, x: TensorSpec, weight: TensorSpec, *,
+                      needs: tuple[bool, bool, bool]) -> tuple[TensorSpec, ...]:
+    every = x.like(), weight.like(), TensorSpec.of(weight.shape[:1], weight.dtype)
+    return tuple(spec for spec, wanted in zip(every, needs, strict=True) if wanted)
 
 
-linear = op("linear", _linear_spec,
-            x=lambda g, weight: matmul(g, weight) if g.spec.ndim > 1 else reshape(
-                matmul(reshape(g, (1, -1)), weight), (-1,)),
-            weight=lambda g, x: matmul(_rows(g), _rows(x), transpose_a=True),
-            bias=lambda g: sum(_rows(g), dims=(0,), keepdim=False),
-            doc="x W^T + b over the last dimension.")
+def _linear_rule(g: Any, x: Any, weight: Any, needs: tuple[bool, bool, bool]) -> Any:
+    found = iter(linear_grad(g, x, weight, needs=needs))
+    return tuple(next(found) if wanted else None for wanted in needs)
 
-__all__ = ["linear", "matmul"]
+
+def _linear_second(gs: tuple[Any, ...], dy: Any, x: Any, weight: Any, needs: tuple[bool, bool, bool]) -> Any:
+    """The cotangents of dy, x and weight: each output of linear_grad is a product of two of them."""
+    found = iter(gs)
+    g_x, g_weight, g_bias = (next(found) if wanted else None for wanted in needs)
+    rows = dy.spec.shape
+    to_dy = [linear(g_x, weight)] if g_x is not None else []
+    to_x = to_weight = None
+    if g_weight is not None:
+        to_dy.append(linear(x, g_weight))
+        to_x = linear(dy, permute(g_weight, dims=(1, 0)))
+    if g_bias is not None:
+        to_dy.append(expand(g_bias, shape=rows))
+    if g_x is not None:
+        to_weight = matmul(reshape(dy, (-1, rows[-1])), reshape(g_x, (-1, g_x.spec.shape[-1])), transpose_a=True)
+    total = to_dy[0] if to_dy else None
+    for part in to_dy[1:]:
+        total = total + part
+    return total, to_x, to_weight
+
+
+linear = op("linear", _linear_spec, joint("x", "weight", "bias")(_linear_rule), doc="x W^T + b over the last dimension.")
+linear_grad = op("linear_grad", _linear_grad_spec, joint("dy", "x", "weight")(_linear_second), contiguous=True,
+                 doc="The gradients of linear that ``needs`` asks for, in one launch: dy W, dy^T x, and dy summed.")
+
+__all__ = ["linear", "linear_grad", "matmul"]

@@ -80,15 +80,15 @@ def _cross_entropy_spec(logits: TensorSpec, target: TensorSpec, weight: TensorSp
     if reduction not in ("mean", "sum", "none"):
         raise SpecError(f"{reduction!r} is not a valid value for reduction: expected 'mean', 'sum' or 'none'")
     shape = target.shape if reduction == "none" else ()
-    # A piece of exponentials, then loss and weight of each sample.
-    room = row_bytes(logits, logits.shape[1]) + 64 + 2 * target.numel * logits.dtype.itemsize
+    # A piece of exponentials, then the loss of each sample.
+    room = row_bytes(logits, logits.shape[1]) + 32 + target.numel * logits.dtype.itemsize
     return with_workspace(TensorSpec.of(shape, logits.dtype), room)
 
 
 def _cross_entropy_grad_spec(dy: TensorSpec, logits: TensorSpec, target: TensorSpec, weight: TensorSpec | None = None, *,
                              reduction: str, ignore_index: int) -> Any:
     _check_targets(logits, target, weight)
-    return with_workspace(logits.like(), 2 * target.numel * logits.dtype.itemsize)
+    return with_workspace(logits.like(), target.numel * logits.dtype.itemsize)
 
 
 cross_entropy = op(

@@ -31,7 +31,7 @@ def _random_spec(state: TensorSpec, low: type, high: type, *, shape: tuple[int, 
 
 def _normal_spec(state: TensorSpec, mean: type, std: type, *, shape: tuple[int, ...], dtype: Any) -> Any:
     spec = _random_spec(state, mean, std, shape=shape, dtype=dtype)
-    return with_workspace(spec, 2 * min(spec.numel + 1, PIECE) * 8)
+    return with_workspace(spec, 2 * min(spec.numel + 1, PIECE) * 8 + 32)
 
 
 def _dropout_spec(x: TensorSpec, state: TensorSpec, p: type) -> Any:
