@@ -19,7 +19,9 @@ from gradcore.spec import PIECE
 
 def _generator(state: Array) -> np.random.Generator:
     key, _, counter, _ = state.view(np.uint64).tolist()
-    return np.random.Generator(np.random.Philox(key=[key, 0], counter=[counter, 0, 0, 0]))
+    # Arrays, since NumPy makes floats of a list that holds a word above 2^63.
+    return np.random.Generator(np.random.Philox(key=np.array([key, 0], np.uint64),
+                                                counter=np.array([counter, 0, 0, 0], np.uint64)))
 
 
 @kernel
@@ -80,14 +82,15 @@ def dropout(x: Array, state: Array, p: Any, out: Array, workspace: Array) -> Non
         np.multiply(xs, u, outs)
 
 
-def _parts(workspace: Array, *arrays: Array) -> Iterator[tuple[Array, ...]]:
-    """Pieces of arrays of one size, and two temporaries of the piece's size. A small array is one piece."""
+def _parts(workspace: Array, temporaries: int, *arrays: Array) -> Iterator[tuple[Array, ...]]:
+    """Pieces of arrays of one size, each with two temporaries, which are the same one where one is enough."""
     like = arrays[0]
-    both = workspace.view(like.dtype)
-    half = both.size // 2
+    room = workspace.view(like.dtype)
+    step = room.size // temporaries
     for part in pieces(*arrays):
         size = part[0].size
-        yield (*part, both[:size], both[half:half + size])
+        first = room[:size]
+        yield (*part, first, first if temporaries == 1 else room[step:step + size])
 
 
 @kernel
@@ -95,8 +98,9 @@ def sgd_(params: list[Array], grads: list[Array], moments: list[Array], lr: Any,
          dampening: float, weight_decay: float, nesterov: bool, maximize: bool, first: bool) -> None:
     rate = float(lr)
     plain = momentum and not (first or weight_decay or nesterov or maximize or dampening)
+    temporaries = 2 if maximize or weight_decay or nesterov else 1
     for k, (param, grad) in enumerate(zip(params, grads, strict=True)):
-        for p, d, *rest, tmp, t in _parts(workspace, param, grad, *moments[k:k + 1]):
+        for p, d, *rest, tmp, t in _parts(workspace, temporaries, param, grad, *moments[k:k + 1]):
             if plain:
                 m = rest[0]
                 np.multiply(m, momentum, m)
@@ -136,8 +140,9 @@ def adam_(params: list[Array], grads: list[Array], means: list[Array], squares: 
     rate, count = float(lr), float(step)
     correction = 1 - beta1 ** count
     root = (1 - beta2 ** count) ** -0.5
+    temporaries = 2 if maximize or (weight_decay and not decoupled) else 1
     for param, grad, mean, square in zip(params, grads, means, squares, strict=True):
-        for p, g, m, v, t, r in _parts(workspace, param, grad, mean, square):
+        for p, g, m, v, t, r in _parts(workspace, temporaries, param, grad, mean, square):
             if maximize:
                 g = np.negative(g, r)
             if weight_decay and decoupled:

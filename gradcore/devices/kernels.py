@@ -238,24 +238,24 @@ def build_kernels(xp: Any) -> dict[str, Kernel]:
     @kernel
     def softmax(x: Any, out: Any, workspace: Any, *, dim: int) -> None:
         fold = workspace.view(x.dtype).reshape(folded_shape(x.shape, dim))
-        xp.amax(x, axis=dim, out=fold, keepdims=True)
+        xp.amax(x, axis=dim if x.ndim else None, out=fold, keepdims=True)
         xp.subtract(x, fold, out)
         xp.exp(out, out)
-        xp.sum(out, axis=dim, out=fold, keepdims=True)
+        xp.sum(out, axis=dim if x.ndim else None, out=fold, keepdims=True)
         xp.true_divide(out, fold, out)
 
     @kernel
     def softmax_grad(dy: Any, x: Any, out: Any, workspace: Any, *, dim: int) -> None:
         fold = workspace.view(x.dtype).reshape(folded_shape(x.shape, dim))
         xp.multiply(dy, x, out)
-        xp.sum(out, axis=dim, out=fold, keepdims=True)
+        xp.sum(out, axis=dim if x.ndim else None, out=fold, keepdims=True)
         xp.subtract(dy, fold, out)
         xp.multiply(out, x, out)
 
     @kernel
     def log_softmax_grad(dy: Any, x: Any, out: Any, workspace: Any, *, dim: int) -> None:
         fold = workspace.view(x.dtype).reshape(folded_shape(x.shape, dim))
-        xp.sum(dy, axis=dim, out=fold, keepdims=True)
+        xp.sum(dy, axis=dim if x.ndim else None, out=fold, keepdims=True)
         xp.exp(x, out)
         xp.multiply(out, fold, out)
         xp.subtract(dy, out, out)
@@ -287,4 +287,5 @@ def basic_view(array: Any, index: tuple[tuple[int, ...], ...]) -> Any:
             start, length, step = part
             stop = start + length * step
             key.append(slice(start, stop if stop >= 0 else None, step) if length else slice(0, 0))
-    return array[tuple(key)]
+    # The ellipsis keeps it an array where every dimension is taken away.
+    return array[(*key, ...)]

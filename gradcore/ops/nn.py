@@ -38,22 +38,26 @@ def _log_softmax_spec(x: TensorSpec, *, dim: int) -> Any:
     return with_workspace(x.like(), room + 32 + x.numel // max(width, 1) * x.dtype.itemsize)
 
 
+def _along(x: Any, dim: int) -> Any:
+    """The sum along one dimension, which stays; a 0-d tensor has none and is its own sum."""
+    return sum(x, dims=(dim,) if x.spec.ndim else (), keepdim=True)
+
+
 softmax = op("softmax", _softmax_forward_spec, x=lambda g, out, dim: softmax_grad(g, out, dim=dim))
 softmax_grad = op("softmax_grad", _over_dim_spec,
                   dy=lambda g, x, dim: softmax_grad(g, x, dim=dim),
-                  x=lambda g, dy, x, dim: (g * dy - g * sum(dy * x, dims=(dim,), keepdim=True)
-                                           - dy * sum(g * x, dims=(dim,), keepdim=True)),
+                  x=lambda g, dy, x, dim: g * dy - g * _along(dy * x, dim) - dy * _along(g * x, dim),
                   doc="x * (dy - sum(dy * x)), where x is the result of softmax.")
 
 log_softmax = op("log_softmax", _log_softmax_spec, contiguous=True, x=lambda g, out, dim: log_softmax_grad(g, out, dim=dim))
 
 
 def _log_softmax_second(g: Any, dy: Any, x: Any, dim: int) -> Any:
-    return exp(x) * g * sum(dy, dims=(dim,), keepdim=True) * -1
+    return exp(x) * g * _along(dy, dim) * -1
 
 
 log_softmax_grad = op("log_softmax_grad", _over_dim_spec,
-                      dy=lambda g, x, dim: g - sum(g * exp(x), dims=(dim,), keepdim=True),
+                      dy=lambda g, x, dim: g - _along(g * exp(x), dim),
                       x=_log_softmax_second,
                       doc="dy - exp(x) * sum(dy), where x is the result of log_softmax.")
 

@@ -30,11 +30,14 @@ Infer = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Inferred:
-    """What an op makes: outputs, auxiliary outputs that only rules see, and bytes of workspace on every device."""
+    """What an op makes: outputs, auxiliary outputs that only rules see, and bytes of workspace on every device.
+
+    The kernel is handed a workspace unless it is None; one of 0 bytes belongs to operands without elements.
+    """
 
     outputs: tuple[TensorSpec, ...]
     aux: tuple[tuple[str, TensorSpec], ...] = ()
-    workspace: int = 0
+    workspace: int | None = None
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,8 @@ class Op:
         parameters = inspect.signature(infer).parameters.values()
         self.inputs = tuple(p.name for p in parameters if p.kind is not p.KEYWORD_ONLY)
         self.attrs = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
-        self.optional = frozenset(p.name for p in parameters if p.kind is not p.KEYWORD_ONLY and p.default is None)
+        self.optional = frozenset(p.name for p in parameters if p.kind is not p.KEYWORD_ONLY and (
+            p.default is None or str(p.annotation).endswith("| None")))
         #: Positions of inputs that are lists of tensors.
         self.lists = tuple(i for i, n in enumerate(self.inputs)
                            if str(parameters_annotation(infer, n)).startswith(("list", "Sequence")))

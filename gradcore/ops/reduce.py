@@ -32,7 +32,7 @@ def _mean_spec(x: TensorSpec, *, dims: Dims, keepdim: bool) -> TensorSpec:
 
 
 def _extreme_spec(x: TensorSpec, *, dims: Dims, keepdim: bool) -> TensorSpec:
-    if not all(x.shape[d] for d in dims):
+    if 0 in [x.shape[d] for d in dims]:
         raise SpecError(f"amax(): Expected reduction dim to have a non-zero size, but got shape {list(x.shape)}")
     return TensorSpec.of(reduced(x, dims, keepdim), x.dtype)
 

@@ -1,0 +1,74 @@
+"""What several commands share: options, devices, optimizers, files."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import gradcore
+from gradcore.devices.device import Device, get_device
+from gradcore.devices.gpu import choose_device
+
+OPTIMIZERS = ("sgd", "adam", "adamw")
+#: Learning rates that suit the models here.
+RATES = {"sgd": 0.1, "adam": 1e-3, "adamw": 1e-3}
+
+
+def positive(text: str) -> int:
+    """An argument that is an int of at least 1."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected an integer of at least 1, but got {text!r}")
+    return value
+
+
+def positives(text: str) -> list[int]:
+    """``16,32,64``"""
+    return [positive(part) for part in text.split(",")]
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="sgd", help="sgd has momentum 0.9 (default)")
+    parser.add_argument("--seed", type=int, default=0, help="of weights, batches and dropout (default 0)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    parser.add_argument("--traceback", action="store_true", help="show where an error came from")
+
+
+def pick_device(name: str) -> tuple[Device, str | None]:
+    """The device of an option, and what the user should be told about the choice."""
+    return (get_device(name), None) if name == "meta" else choose_device(name)
+
+
+def make_optimizer(name: str, parameters: Iterable[Any], rate: float | None = None) -> Any:
+    lr = RATES[name] if rate is None else rate
+    if name == "sgd":
+        return gradcore.optim.SGD(parameters, lr=lr, momentum=0.9)
+    return (gradcore.optim.Adam if name == "adam" else gradcore.optim.AdamW)(parameters, lr=lr)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a file beside its target, flush it, rename it: a reader sees the old file or the whole new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w") as file:
+            json.dump(value, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,53 @@
+"""Arguments of the command ``gradcore``, and where they go."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from gradcore import __version__
+from gradcore.cli import measure, train
+from gradcore.errors import GradcoreError
+from gradcore.models import registry as models
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    top = argparse.ArgumentParser(prog="gradcore", description="Train networks, and see where device memory goes.")
+    top.add_argument("--version", action="version", version=f"gradcore {__version__}")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    text = argparse.RawDescriptionHelpFormatter
+
+    one = commands.add_parser("train", help="train a network on real data, with a memory report for every step",
+                              description="Train a network, print memory figures for every step, and the full report of "
+                                          "the step with the highest peak.")
+    train.add_arguments(one)
+    one.set_defaults(run=train.run)
+
+    two = commands.add_parser("measure", help="peak memory by batch size", formatter_class=text,
+                              description="Peak device memory of a training step, one row a batch size. With --device "
+                                          "meta it is predicted from shapes alone.\n\n" + (models.__doc__ or ""))
+    measure.add_arguments(two)
+    two.set_defaults(run=measure.run)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns its exit status. Errors of ours are one line on standard error, status 1 or 2."""
+    options = parser().parse_args(argv)
+    try:
+        options.run(options)
+    except (GradcoreError, ValueError, FileNotFoundError, ImportError, AttributeError, TypeError) as error:
+        if options.traceback:
+            raise
+        print(f"gradcore: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("gradcore: interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

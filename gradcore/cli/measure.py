@@ -1,0 +1,98 @@
+"""``gradcore measure``: peak memory of a training step, by batch size."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+
+import gradcore
+from gradcore import data, models
+from gradcore.cli.common import add_common, make_optimizer, pick_device, positive, positives
+from gradcore.cli.train import train_step
+from gradcore.report.step import StepReport
+from gradcore.report.text import short_path
+
+ROLES = ("parameter", "gradient", "optimizer state", "residual", "output", "temporary", "workspace", "input", "buffer")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="a name, path/to/file.py:function or package.module:function")
+    parser.add_argument("--data", default="digits", help="the data set that gives a named model its sizes")
+    parser.add_argument("--batch-sizes", type=positives, default=[16, 32, 64], metavar="N,N,...")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda", "meta"), default="auto",
+                        help="meta predicts from shapes and computes nothing")
+    parser.add_argument("--steps", type=positive, default=3, help="the highest peak of so many steps (default 3)")
+    add_common(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print the table."""
+    console = Console(quiet=options.json, highlight=False)
+    device, note = pick_device(options.device)
+    if note:
+        console.print(note, soft_wrap=True)
+    dataset = data.load(options.data)
+    reports = []
+    for batch_size in options.batch_sizes:
+        with console.status(f"batch {batch_size} on {device}"):
+            reports.append(measure(options.model, batch_size, device, options.optimizer, dataset, options.steps,
+                                   options.seed))
+    if options.json:
+        print(json.dumps({"version": 1, "model": options.model, "device": device.name, "optimizer": options.optimizer,
+                          "rows": [row(r) for r in reports]}))
+    else:
+        table = _table(options, device, reports)
+        # Exact figures are wide; a line that the terminal wraps can still be read, a figure cut short cannot.
+        console.width = max(console.width, Measurement.get(console, console.options.update(width=1000), table).maximum)
+        console.print(table)
+        for report in reports:
+            peak = report.peak
+            console.print(f"batch {report.batch_size}: the peak stands at {peak.op} in layer {peak.layer or '(root)'}, "
+                          f"phase {peak.phase}, {short_path(peak.line)}", soft_wrap=True, markup=False)
+
+
+def measure(model: str, batch_size: int, device: Any, optimizer: str = "sgd", dataset: Any = "digits", steps: int = 3,
+            seed: int = 0) -> StepReport:
+    """The report of the step with the highest peak among the first ``steps`` steps, from an empty pool.
+
+    The first step makes the optimizer's state, so that the second is the first usual one.
+    """
+    gradcore.manual_seed(seed)
+    gradcore.empty_cache(device)
+    workload = models.load(model, batch_size, dataset, device)
+    if device == "meta":
+        # Values mean nothing there: one sample stands for all, and a batch that fits no machine costs nothing.
+        x, y = (np.broadcast_to(a, (batch_size, *a.shape[1:])) for a in workload.example(1))
+    else:
+        x, y = workload.example(batch_size)
+    update = make_optimizer(optimizer, workload.module.parameters())
+    reports = [train_step(workload, update, x, y, device)[1] for _ in range(steps)]
+    return max(reports, key=lambda r: r.peak.allocated)
+
+
+def row(report: StepReport) -> dict[str, Any]:
+    """One batch size as plain data; bytes."""
+    peak = report.peak
+    return {"batch_size": report.batch_size, "requested": peak.requested, "allocated": peak.allocated,
+            "reserved": peak.reserved, "by_role": {role: report.by_role.get(role, 0) for role in ROLES},
+            "bytes_per_sample": report.bytes_per_sample,
+            "peak": {"op": peak.op, "layer": peak.layer, "phase": peak.phase, "line": peak.line}}
+
+
+def _table(options: argparse.Namespace, device: Any, reports: list[StepReport]) -> Table:
+    table = Table(title=f"Peak bytes of a training step of {options.model} on {device}, {options.optimizer}",
+                  title_justify="left", box=box.SIMPLE_HEAD)
+    roles = [role for role in ROLES if any(r.by_role.get(role) for r in reports)]
+    for name in ("batch", "requested", "allocated", "reserved", *roles, "a sample"):
+        table.add_column(name, justify="right")
+    for r in reports:
+        table.add_row(str(r.batch_size), f"{r.peak.requested:,}", f"{r.peak.allocated:,}", f"{r.peak.reserved:,}",
+                      *(f"{r.by_role.get(role, 0):,}" for role in roles), f"{r.bytes_per_sample or 0:,.0f}")
+    return table

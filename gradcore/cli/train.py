@@ -1,0 +1,152 @@
+"""``gradcore train``: a network on real data, with an account of device memory for every step."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+import gradcore
+from gradcore import data, models
+from gradcore.cli.common import add_common, make_optimizer, pick_device, positive, write_json
+from gradcore.data.batches import Batches
+from gradcore.report.step import StepReport
+from gradcore.units import format_bytes
+
+#: Epochs of a run that names no number of steps.
+EPOCHS = 20
+
+
+@dataclass(frozen=True)
+class StepLine:
+    """One step of a run. Bytes and seconds."""
+
+    step: int
+    loss: float
+    requested: int
+    allocated: int
+    reserved: int
+    kept: int
+    returned: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return (f"step {self.step:4}  loss {self.loss:7.4f}  peak requested {self.requested:,} allocated "
+                f"{self.allocated:,} reserved {self.reserved:,}  kept {self.kept:,} given back {self.returned:,}")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", default="mlp", help=f"one of {', '.join(models.names())}, or a function of your own "
+                                                       "(see gradcore measure --help); default mlp")
+    parser.add_argument("--data", default="digits", help=f"{', '.join(data.names())}, or a folder of IDX files; default "
+                                                         "digits")
+    parser.add_argument("--batch-size", type=positive, default=64)
+    parser.add_argument("--steps", type=positive, help=f"default: {EPOCHS} epochs")
+    parser.add_argument("--lr", type=float, help="learning rate (default: 0.1 for sgd, 0.001 for the others)")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--out", type=Path, default=Path("runs"), help="folder for the run's file (default runs)")
+    parser.add_argument("--quiet", action="store_true", help="no line for every step")
+    add_common(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Train, and say where the memory went."""
+    console = Console(quiet=options.json, highlight=False)
+    device, note = pick_device(options.device)
+    if note:
+        console.print(note, soft_wrap=True)
+    dataset = data.load(options.data)
+    gradcore.manual_seed(options.seed)
+    workload = models.load(options.model, options.batch_size, dataset, device)
+    optimizer = make_optimizer(options.optimizer, workload.module.parameters(), options.lr)
+    batches = Batches(dataset.train_x, dataset.train_y, batch_size=options.batch_size, seed=options.seed,
+                      drop_last=len(dataset.train_x) >= options.batch_size)
+    steps = options.steps or EPOCHS * len(batches)
+    console.print(f"{options.model} on {dataset.name} ({len(dataset.train_x):,} training and {len(dataset.test_x):,} test "
+                  f"samples), batch {options.batch_size}, {steps} steps of {options.optimizer} on {device}",
+                  soft_wrap=True)
+    started = time.perf_counter()
+    lines, top, top_step = _train(console, options, device, workload, optimizer, batches, steps)
+    accuracy = evaluate(workload.module, dataset.test_x, dataset.test_y, device)
+    seconds = time.perf_counter() - started
+    console.print(f"\ntest accuracy {accuracy:.2%} after {steps} steps in {seconds:.1f} s\n", soft_wrap=True)
+    console.print(f"Step {top_step} had the highest peak:\n", soft_wrap=True)
+    console.print(str(top), soft_wrap=True, markup=False)
+    summary = {"version": 1, "model": options.model, "data": dataset.name, "batch_size": options.batch_size,
+               "optimizer": options.optimizer, "device": device.name, "seed": options.seed, "accuracy": accuracy,
+               "seconds": seconds, "peak_step": top_step, "report": top.to_dict(), "steps": [asdict(x) for x in lines]}
+    path = options.out / f"{time.strftime('%Y%m%d-%H%M%S')}-{Path(options.model).stem}-{dataset.name}.json"
+    write_json(path, summary)
+    console.print(f"\nThe run is in {path}", soft_wrap=True)
+    if options.json:
+        print(json.dumps({**summary, "file": str(path)}))
+
+
+def _train(console: Console, options: argparse.Namespace, device: Any, workload: Any, optimizer: Any, batches: Batches,
+           steps: int) -> tuple[list[StepLine], StepReport, int]:
+    lines: list[StepLine] = []
+    top: StepReport | None = None
+    top_step = 0
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=options.json) as progress:
+        task = progress.add_task("training", total=steps)
+        for number, (x, y) in enumerate(_forever(batches, steps), 1):
+            loss, report = train_step(workload, optimizer, x, y, device)
+            if not math.isfinite(loss):
+                raise ValueError(f"the loss became {loss} at step {number}: try a smaller --lr")
+            line = StepLine(number, loss, report.peak.requested, report.peak.allocated, report.peak.reserved,
+                            report.residual_bytes, report.residual_bytes_returned, report.seconds)
+            lines.append(line)
+            if top is None or report.peak.allocated > top.peak.allocated:
+                top, top_step = report, number
+            if not options.quiet:
+                progress.console.print(str(line), soft_wrap=True, markup=False)
+            progress.update(task, advance=1, description=f"loss {loss:.4f}  peak {format_bytes(line.allocated)}")
+    assert top is not None
+    return lines, top, top_step
+
+
+def train_step(workload: Any, optimizer: Any, x: np.ndarray, y: np.ndarray, device: Any) -> tuple[float, StepReport]:
+    """One step: upload, forward, backward, update. On meta the loss is NaN, since it has no value there."""
+    with gradcore.step(batch_size=len(x), device=device) as step:
+        inputs = gradcore.tensor(x, device=device)
+        labels = gradcore.tensor(y, device=device)
+        optimizer.zero_grad()
+        loss = workload.loss(workload.module, inputs, labels)
+        loss.backward()
+        optimizer.step()
+        value = math.nan if device == "meta" else loss.item()
+    return value, step.report
+
+
+def evaluate(module: Any, x: np.ndarray, y: np.ndarray, device: Any, batch_size: int = 1024) -> float:
+    """The share of samples whose highest score is their label's."""
+    right = 0
+    training = module.training
+    module.eval()
+    with gradcore.no_grad():
+        for start in range(0, len(x), batch_size):
+            scores = module(gradcore.tensor(x[start:start + batch_size], device=device))
+            found = scores.argmax(1).cpu().numpy()
+            right += int((found == y[start:start + batch_size]).sum())
+    module.train(training)
+    return right / len(x)
+
+
+def _forever(batches: Batches, steps: int) -> Iterator[Any]:
+    left = steps
+    while left:
+        for batch in batches:
+            yield batch
+            left -= 1
+            if not left:
+                return
