@@ -1,11 +1,44 @@
-"""gradcore: autograd with exact device-memory accounting."""
+"""gradcore: GPU-backed autograd with exact device-memory accounting.
+
+Names follow PyTorch where PyTorch has the thing; ``step``, ``StepReport`` and the memory figures are gradcore's own.
+"""
 
 import numpy as _np
 
-from gradcore.devices import host as _host, meta as _meta  # noqa: F401 - they register their devices
+# Devices register themselves when their module is imported.
+from gradcore.devices import availability as _availability
+from gradcore.devices import host as _host
+from gradcore.devices import meta as _meta
+from gradcore.devices.device import Device
 from gradcore.devices.device import get_device as device
 from gradcore._tensor import Size, Tensor
-from gradcore.functional import tensor, ones, zeros
-from gradcore import autograd
-from gradcore.autograd import no_grad
+from gradcore.functional import (
+    abs, add, all, allclose, amax, amin, any, arange, arctan, argmax, argmin, as_tensor, bmm, broadcast_tensors,
+    broadcast_to, cat, ceil, chunk, clamp, clone, cos, cosh, div, dot, empty, empty_like, eq, equal, erf, exp, expm1, eye,
+    flatten, floor, floor_divide, from_numpy, full, full_like, ge, get_default_dtype, gt, index_select, isfinite, isinf,
+    isnan, le, linspace, log, log1p, log2, log10, log_softmax, logical_and, logical_not, logical_or, logical_xor,
+    logsumexp, lt, masked_fill, matmul, max, maximum, mean, min, minimum, mm, movedim, mul, mv, narrow, ne, neg, nonzero,
+    norm, ones, ones_like, permute, pow, reciprocal, relu, remainder, reshape, round, rsqrt, select, set_default_dtype,
+    sigmoid, sign, sin, sinh, softmax, split, sqrt, square, squeeze, stack, std, sub, sum, take_along_dim, tan, tanh,
+    tensor, transpose, unbind, unflatten, unsqueeze, var, where, zeros, zeros_like)
+from gradcore._random import (
+    Generator, default_generator, initial_seed, manual_seed, normal_, rand, rand_like, randn, randn_like, randperm, seed,
+    uniform_)
+from gradcore._memory import (
+    empty_cache, max_memory_allocated, max_memory_requested, max_memory_reserved, memory_allocated, memory_requested,
+    memory_reserved, memory_stats, memory_summary, reset_peak_memory_stats, set_memory_limit)
 from gradcore._step import step
+from gradcore.engine.modes import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
+from gradcore.errors import (
+    AlreadyReleased, DataDependentShape, DeviceError, GradcoreError, ModifiedInPlace, NoSecondDerivative, OutOfMemory,
+    SpecError)
+from gradcore.report.step import StepReport
+from gradcore import autograd, cuda, data, nn, optim
+
+float16, float32, float64 = _np.dtype(_np.float16), _np.dtype(_np.float32), _np.dtype(_np.float64)
+int8, int16, int32, int64 = (_np.dtype(t) for t in (_np.int8, _np.int16, _np.int32, _np.int64))
+uint8 = _np.dtype(_np.uint8)
+half, float, double, int, long = float16, float32, float64, int32, int64
+bool = _np.dtype(_np.bool_)
+
+__version__ = "0.1.0"

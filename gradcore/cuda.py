@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradcore import _memory
 from gradcore.devices.device import Device, get_device
-from gradcore.devices.gpu import cuda_status
+from gradcore.devices.availability import cuda_status
 from gradcore.errors import OutOfMemory as OutOfMemoryError
 
 AnyDevice = str | Device | None

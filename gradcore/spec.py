@@ -34,7 +34,8 @@ class TensorSpec:
     Make one with :meth:`of` or :meth:`strided`; the constructor is not for callers, since it would not intern.
     """
 
-    __slots__ = ("shape", "dtype", "strides", "offset", "ndim", "numel", "nbytes", "contiguous", "__weakref__")
+    __slots__ = ("shape", "dtype", "strides", "offset", "ndim", "numel", "nbytes", "contiguous", "overlapping",
+                 "__weakref__")
 
     shape: Shape
     dtype: np.dtype[Any]
@@ -45,6 +46,8 @@ class TensorSpec:
     #: Bytes of the elements themselves, whatever the strides: numel x itemsize.
     nbytes: int
     contiguous: bool
+    #: Do several elements share one address, as in an expanded tensor?
+    overlapping: bool
 
     @staticmethod
     def of(shape: Sequence[int], dtype: Any) -> TensorSpec:
@@ -67,6 +70,7 @@ class TensorSpec:
             found.numel = math.prod(found.shape)
             found.nbytes = found.numel * found.dtype.itemsize
             found.contiguous = is_contiguous(found.shape, found.strides)
+            found.overlapping = any(n > 1 and s == 0 for n, s in zip(found.shape, found.strides, strict=True))
             found = _interned.setdefault((found.shape, found.dtype, found.strides, found.offset), found)
             _interned[key] = found
         return found
@@ -200,7 +204,7 @@ def view_strides(spec: TensorSpec, shape: Shape) -> tuple[int, ...] | None:
             strides[j] = 1
             j += 1
             continue
-        group, want, first = [j], shape[j], i
+        group, want = [j], shape[j]
         have = old[i][0]
         i += 1
         while have != want:
@@ -213,8 +217,6 @@ def view_strides(spec: TensorSpec, shape: Shape) -> tuple[int, ...] | None:
                 j += 1
                 group.append(j)
                 want *= shape[j]
-        if any(old[k][1] != old[k + 1][0] * old[k + 1][1] for k in range(first, i - 1)):
-            return None
         step = old[i - 1][1]
         for k in reversed(group):
             strides[k] = step

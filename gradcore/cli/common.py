@@ -12,7 +12,7 @@ from typing import Any
 
 import gradcore
 from gradcore.devices.device import Device, get_device
-from gradcore.devices.gpu import choose_device
+from gradcore.devices.availability import choose_device
 
 OPTIMIZERS = ("sgd", "adam", "adamw")
 #: Learning rates that suit the models here.

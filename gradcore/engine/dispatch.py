@@ -240,9 +240,9 @@ def _apply_contiguous(op: Op, call: Call, args: tuple[Any, ...], attrs: dict[str
     if any(i in call.writes for i in call.scattered):
         raise SpecError(f"{op.name}: a tensor that is written to must be contiguous")
     flat = [clone(a) if i in call.scattered else a for i, a in enumerate(args)]
-    grouped = [flat[group[0]:group[-1] + 1] if k in op.lists else flat[group[0]]
-               for k, group in enumerate(call.positions) if group]
-    return apply(op, *grouped[:len(args)], **attrs)
+    grouped = [[flat[i] for i in group] if k in op.lists else flat[group[0]]
+               for k, group in enumerate(call.positions) if k in op.lists or group[0] < len(flat)]
+    return apply(op, *grouped, **attrs)
 
 
 def _fresh(device: Device, spec: TensorSpec, tag: int, number: int) -> Any:
@@ -256,10 +256,10 @@ def _before_write(op: Op, call: Call, written: list[Any], edges: list[Any], plan
     """Refuse what an in-place op may not do; keep a copy of what it overwrites if a rule asks for it."""
     for target in written:
         spec = target.spec
-        if op.in_place and len(written) == 1 and call.specs[0].shape != spec.shape:
+        if op.in_place and len(written) == 1 and call.specs and call.specs[0].shape != spec.shape:
             raise SpecError(f"{op.name}: output with shape {list(spec.shape)} doesn't match the broadcast shape "
                             f"{list(call.specs[0].shape)}")
-        if any(n > 1 and s == 0 for n, s in zip(spec.shape, spec.strides, strict=True)):
+        if spec.overlapping:
             raise SpecError(f"{op.name}: unsupported operation: more than one element of the written-to tensor refers "
                             "to a single memory location. Please clone() the tensor before performing the operation.")
         if target.edge is not None and type(target.edge[0]) is Leaf and local.state.grad:

@@ -100,10 +100,10 @@ class Call:
             inferred = Inferred(inferred if isinstance(inferred, tuple) else (inferred,))
         self.specs: tuple[TensorSpec, ...] = inferred.outputs
         self.aux = inferred.aux
-        self.workspace = TensorSpec.of((inferred.workspace,), np.uint8) if inferred.workspace else None
+        self.workspace = None if inferred.workspace is None else TensorSpec.of((inferred.workspace,), np.uint8)
         self.kernel = _noop if op.view else self._bind(device)
         self.invocation = INVOCATIONS.index(Invocation(
-            op.name, inputs, self.specs, self.aux, inferred.workspace,
+            op.name, inputs, self.specs, self.aux, inferred.workspace or 0,
             tuple((k, v) for k, v in attrs.items())))
         self.plans: dict[int, KeepPlan] = {}
         #: Flat positions of inputs that must be copied into a contiguous layout first.
