@@ -28,8 +28,8 @@ def gradcheck(func: Callable[..., Any], inputs: Sequence[Any], eps: float = 1e-6
             raise ValueError(f"gradcheck needs float64: inputs[{k}] is {inputs[k].spec.dtype.name}")
     outputs = _outputs(func, inputs)
     for j in range(len(outputs)):
-        numeric = {k: _numeric(func, inputs, k, j, eps) for k in checked}
         size = outputs[j].spec.numel
+        numeric = {k: _numeric(func, inputs, k, j, size, eps) for k in checked}
         analytic = {k: np.zeros((inputs[k].spec.numel, size)) for k in checked}
         for column in range(size):
             out = _outputs(func, inputs)[j]
@@ -58,7 +58,8 @@ def _outputs(func: Callable[..., Any], inputs: Sequence[Any]) -> list[Any]:
             and r.edge is not None]
 
 
-def _numeric(func: Callable[..., Any], inputs: Sequence[Any], k: int, j: int, eps: float) -> np.ndarray[Any, Any]:
+def _numeric(func: Callable[..., Any], inputs: Sequence[Any], k: int, j: int, size: int,
+             eps: float) -> np.ndarray[Any, Any]:
     values = np.array(inputs[k].detach().tolist(), dtype=np.float64).reshape(inputs[k].spec.shape)
     columns = []
     for i in range(values.size):
@@ -74,4 +75,4 @@ def _numeric(func: Callable[..., Any], inputs: Sequence[Any], k: int, j: int, ep
             with no_grad():
                 ends.append(np.asarray(out.detach().tolist(), dtype=np.float64).reshape(-1))
         columns.append((ends[0] - ends[1]) / (2 * eps))
-    return np.array(columns).reshape(values.size, -1)
+    return np.array(columns).reshape(values.size, -1) if columns else np.zeros((0, size))

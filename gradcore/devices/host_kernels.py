@@ -21,17 +21,6 @@ def kernel(fn: Callable[..., Any]) -> Callable[..., Any]:
     return fn
 
 
-def quiet(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Infinities and NaNs are values here, as on a GPU, and no reason for a warning."""
-
-    @functools.wraps(fn)
-    def silent(*args: Any, **attrs: Any) -> None:
-        with np.errstate(all="ignore"):
-            fn(*args, **attrs)
-
-    return silent
-
-
 def pieces(*arrays: Array, length: int = PIECE) -> Iterator[list[Array]]:
     """Slices of equal length of flat views of contiguous arrays."""
     flat = [a.reshape(-1) for a in arrays]
@@ -80,8 +69,9 @@ def take_grad(dy: Array, index: Array, out: Array, workspace: Array, *, shape: A
     out.fill(0)
     where = positions(index, shape[dim], workspace)
     lead = math.prod(shape[:dim])
-    source = dy.reshape(lead, index.size, -1)
-    target = out.reshape(lead, shape[dim], -1)
+    tail = math.prod(shape[dim + 1:])
+    source = dy.reshape(lead, index.size, tail)
+    target = out.reshape(lead, shape[dim], tail)
     # One position at a time: positions may repeat, and a fixed order keeps sums the same from run to run.
     for k, position in enumerate(where.reshape(-1).tolist()):
         target[:, position] += source[:, k]
@@ -202,7 +192,6 @@ def _temporaries(x: Array, workspace: Array, count: int) -> list[Array]:
 
 
 @kernel
-@quiet
 def erf(x: Array, out: Array, workspace: Array) -> None:
     room = _temporaries(x, workspace, 4)
     for xs, outs in pieces(x, out):
@@ -214,7 +203,6 @@ _ROOT_2_OVER_PI = math.sqrt(2 / math.pi)
 
 
 @kernel
-@quiet
 def gelu(x: Array, out: Array, workspace: Array, *, tanh: bool = False) -> None:
     room = _temporaries(x, workspace, 5)
     for xs, outs in pieces(x, out):
@@ -240,7 +228,6 @@ def _tanh_argument(x: Array, out: Array) -> None:
 
 
 @kernel
-@quiet
 def gelu_grad(dy: Array, x: Array, out: Array, workspace: Array, *, tanh: bool = False) -> None:
     room = _temporaries(x, workspace, 6)
     for dys, xs, outs in pieces(dy, x, out):
@@ -275,7 +262,6 @@ def gelu_grad(dy: Array, x: Array, out: Array, workspace: Array, *, tanh: bool =
 
 
 @kernel
-@quiet
 def log_softmax(x: Array, out: Array, workspace: Array, *, dim: int) -> None:
     width = x.shape[dim] if x.ndim else 1
     count = x.size // max(width, 1)
@@ -353,7 +339,6 @@ def cross_entropy(logits: Array, target: Array, weight: Array | None, out: Array
         _reduce_weighted(losses, target, weight, out, reduction, ignore_index)
 
 
-@quiet
 def _reduce_weighted(losses: Array, target: Array, weight: Array | None, out: Array, reduction: str,
                      ignore_index: int) -> None:
     """Sum or mean of the losses, each with its class's weight; piece by piece, since weights are made on the way."""
@@ -399,7 +384,6 @@ def cross_entropy_grad(dy: Array, logits: Array, target: Array, weight: Array | 
         _scale_weighted(out, dy, target, weight, reduction, ignore_index)
 
 
-@quiet
 def _scale_weighted(out: Array, dy: Array, target: Array, weight: Array | None, reduction: str,
                     ignore_index: int) -> None:
     """Multiply each row with its sample's weight, over the whole weight for a mean, and the cotangent."""
@@ -410,7 +394,7 @@ def _scale_weighted(out: Array, dy: Array, target: Array, weight: Array | None, 
                     for i in starts)
     for i in starts:
         part = out[i:i + _ROWS]
-        weights = _sample_weights(target[i:i + _ROWS], weight, ignore_index, out.dtype) / np.float64(whole)
+        weights = _sample_weights(target[i:i + _ROWS], weight, ignore_index, out.dtype) / (whole or 1.0)
         np.multiply(weights, dy[i:i + _ROWS] if reduction == "none" else dy, weights)
         np.multiply(part, weights.astype(out.dtype).reshape(-1, 1), part)
 
@@ -423,7 +407,7 @@ def mse_loss(x: Array, target: Array, out: Array, workspace: Array, *, reduction
         d = room[:xs.size]
         np.subtract(xs, ts, d)
         total += float(np.dot(d, d))
-    out[...] = total / x.size if reduction == "mean" and x.size else total if x.size else math.nan
+    out[...] = total if reduction == "sum" else total / x.size if x.size else math.nan
 
 
 def _normalize_rows(x: Array, mean: Array, rstd: Array, out: Array) -> None:
@@ -432,7 +416,6 @@ def _normalize_rows(x: Array, mean: Array, rstd: Array, out: Array) -> None:
 
 
 @kernel
-@quiet
 def layer_norm(x: Array, weight: Array | None, bias: Array | None, out: Array, mean: Array, rstd: Array,
                workspace: Array, *, dims: int, eps: float) -> None:
     width = math.prod(x.shape[x.ndim - dims:])

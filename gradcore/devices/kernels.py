@@ -143,7 +143,14 @@ def build_kernels(xp: Any) -> dict[str, Kernel]:
             fold(x, axis=dims, out=out, keepdims=keepdim)
         return reduce
 
-    for name in ("sum", "mean", "amax", "amin", "any", "all"):
+    @kernel
+    def mean(x: Any, out: Any, *, dims: tuple[int, ...], keepdim: bool) -> None:
+        if x.size:
+            xp.mean(x, axis=dims, out=out, keepdims=keepdim)
+        else:
+            out.fill(xp.nan)
+
+    for name in ("sum", "amax", "amin", "any", "all"):
         table[name] = reduction(getattr(xp, name))
 
     def arg(fold: Kernel) -> Kernel:

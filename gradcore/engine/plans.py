@@ -112,8 +112,8 @@ class Call:
         #: One freshly allocated output and nothing else: the usual case, which dispatch serves first.
         #: Flat positions that an in-place op writes to.
         self.writes = [i for name in op.writes for i in self.positions[op.inputs.index(name)]]
-        self.single = (len(self.specs) == 1 and not self.aux and not self.workspace and not op.view and not op.writes
-                       and not self.scattered)
+        self.single = (len(self.specs) == 1 and not self.several and not self.aux and self.workspace is None
+                       and not op.view and not op.writes and not self.scattered)
         if self.single:
             self.spec = self.specs[0]
             self.nbytes = self.spec.nbytes

@@ -11,7 +11,7 @@ an input's name         that input, kept until the node has run
 ``out``, an output's    that result, or an auxiliary output of ``infer``
 or auxiliary name
 an attribute's name     the attribute
-``needs``               which of a joint rule's inputs want a gradient, as a tuple of bool
+``needs``               which of a joint rule's inputs want a gradient, as a tuple of bool, unless it is an attribute
 ======================  ================================================================================================
 """
 
@@ -107,8 +107,6 @@ class Op:
             return "g", 0
         if name == "gs":
             return "gs", None
-        if name == "needs":
-            return "needs", None
         if name in self.inputs:
             return "input", self.inputs.index(name)
         if name in self.outputs:
@@ -117,6 +115,8 @@ class Op:
             return "aux", self.aux.index(name)
         if name in self.attrs:
             return "attr", name
+        if name == "needs":
+            return "needs", None
         if name.endswith("_spec") and name[:-5] in self.inputs:
             return "spec", self.inputs.index(name[:-5])
         if name.startswith("g_") and name[2:] in self.outputs:

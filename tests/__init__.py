@@ -1,0 +1,1 @@
+"""Tests: meta/ needs no numbers, host/ needs numbers, gpu/ needs a GPU."""

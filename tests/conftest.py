@@ -1,0 +1,93 @@
+"""What holds for every test: the collector is off, and nothing that a test allocated is live at its end."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import gradcore
+from gradcore.events import TAGS
+
+INSTALL_TORCH = "torch is not installed: pip install -e '.[oracle]'"
+
+_failed = pytest.StashKey[bool]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if os.environ.get("GRADCORE_REQUIRE_ORACLE") == "1" and importlib.util.find_spec("torch") is None:
+        raise pytest.UsageError(f"GRADCORE_REQUIRE_ORACLE=1, but {INSTALL_TORCH}")
+
+
+def torch_or_skip() -> Any:
+    """torch, on one thread; without it the test is skipped with a line that says how to get it."""
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip(INSTALL_TORCH)
+    import torch
+
+    torch.set_num_threads(1)
+    return torch
+
+
+@pytest.fixture
+def torch() -> Any:
+    return torch_or_skip()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    report = yield
+    if call.when == "call":
+        item.stash[_failed] = report.failed
+    return report
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No collector during the test; afterwards no block is live that was not live before.
+
+    What fails keeps its frames for the report, so only tests that pass are asked.
+    """
+    watched = [gradcore.device("cpu"), gradcore.device("meta")]
+    # The default generators live as long as the process; made here, they are no test's.
+    gradcore.manual_seed(0)
+    before = [set(device.ledger.live) for device in watched]
+    gc.disable()
+    # Modules are left out of the collections below: torch's alone would cost each test a tenth of a second.
+    gc.freeze()
+    try:
+        yield
+        if not request.node.stash.get(_failed, False) and request.node.get_closest_marker("keeps_bytes") is None:
+            for device, old in zip(watched, before, strict=True):
+                left = {serial: b for serial, b in device.ledger.live.items() if serial not in old}
+                assert not left, f"still live on {device.name}: " + "; ".join(
+                    f"{b.requested} bytes, {TAGS[b.tag].role} of {TAGS[b.tag].op}, {TAGS[b.tag].site}"
+                    for b in left.values())
+    finally:
+        gc.collect()
+        gc.enable()
+
+
+class raises:
+    """As ``pytest.raises``, for texts that must all appear. It holds no traceback, which would pin tensors."""
+
+    def __init__(self, kind: type[BaseException] | tuple[type[BaseException], ...], *texts: str) -> None:
+        self.kind = kind
+        self.texts = texts
+        self.text = ""
+
+    def __enter__(self) -> raises:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> bool:
+        assert error is not None, f"expected {self.kind}, but nothing was raised"
+        if not isinstance(error, self.kind):
+            return False
+        self.text = str(error)
+        missing = [t for t in self.texts if t not in self.text]
+        assert not missing, f"{missing} not in {self.text!r}"
+        return True

@@ -1,0 +1,1 @@
+"""Tests that compute on the CPU."""

@@ -1,0 +1,188 @@
+"""One table of sample calls for every op: what to call it with, what is expected, and what does not hold for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+import gradcore
+from gradcore.ops import all_ops
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor to make: its shape as the op sees it, its values, and how it lies in memory.
+
+    The layouts ``transposed``, ``sliced`` and ``expanded`` are views of a contiguous tensor, which is where a gradient
+    ends up.
+    """
+
+    shape: tuple[int, ...]
+    kind: str = "float"
+    low: float = -2.0
+    high: float = 2.0
+    layout: str = "plain"
+    #: Exact values instead of random ones.
+    given: tuple[float, ...] | None = None
+
+    @property
+    def base(self) -> tuple[int, ...]:
+        """The shape of the contiguous tensor."""
+        if self.layout == "transposed":
+            return self.shape[::-1]
+        if self.layout == "sliced":
+            return (*self.shape[:-1], 2 * self.shape[-1] + 1)
+        return (1, *self.shape[1:]) if self.layout == "expanded" else self.shape
+
+    def values(self, rng: np.random.Generator, dtype: Any) -> Array:
+        if self.given is not None:
+            array = np.array(self.given).reshape(self.base)
+        elif self.kind == "float":
+            array = rng.uniform(self.low, self.high, self.base)
+        else:
+            array = rng.integers(int(self.low), int(self.high), self.base)
+        return array.astype({"float": dtype, "bool": np.bool_, "int": np.int64}[self.kind])
+
+    def show(self, x: Any) -> Any:
+        """The view that the op sees, of a tensor of this library or of torch."""
+        if self.layout == "transposed":
+            return x.permute(*range(len(self.shape))[::-1])
+        if self.layout == "sliced":
+            return x[..., 1::2]
+        return x.expand(*self.shape) if self.layout == "expanded" else x
+
+
+def floats(*shape: int, low: float = -2.0, high: float = 2.0, layout: str = "plain",
+           given: tuple[float, ...] | None = None) -> Operand:
+    return Operand(shape, "float", low, high, layout, given)
+
+
+def ints(*shape: int, low: int = 0, high: int = 5, layout: str = "plain",
+         given: tuple[float, ...] | None = None) -> Operand:
+    return Operand(shape, "int", low, high, layout, given)
+
+
+def bools(*shape: int, layout: str = "plain") -> Operand:
+    return Operand(shape, "bool", 0, 2, layout)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A sample call. ``args`` hold operands, numbers, None and lists of operands, in the op's order."""
+
+    op: str
+    name: str
+    args: tuple[Any, ...]
+    attrs: dict[str, Any] = field(default_factory=dict)
+    #: The reference over torch: called with torch, then the arguments.
+    torch: Callable[..., Any] | None = None
+    #: The reference over NumPy: called with the arguments as arrays.
+    numpy: Callable[..., Any] | None = None
+    #: Is the function differentiable at the sample, so that finite differences find the gradient?
+    smooth: bool = True
+    #: Are gradients asked for? Which operand gets the gradient of a NaN is nobody's promise.
+    gradient: bool = True
+    #: Relative tolerance in float32 against torch, absolute tolerance being the same.
+    tolerance: float = 1e-5
+
+    def __str__(self) -> str:
+        return f"{self.op}-{self.name}"
+
+    @property
+    def declared(self) -> Any:
+        return all_ops()[self.op]
+
+    def operands(self) -> list[Operand]:
+        """The tensors among the arguments, lists flattened."""
+        return [a for a in self._flat() if isinstance(a, Operand)]
+
+    def _flat(self) -> Iterator[Any]:
+        for a in self.args:
+            yield from a if isinstance(a, list) else (a,)
+
+    def wanted(self) -> list[int]:
+        """Which of the operands get a gradient."""
+        result, at = [], 0
+        for name, a in zip(self.declared.inputs, self.args, strict=False):
+            for part in a if isinstance(a, list) else [a]:
+                if isinstance(part, Operand):
+                    if self.gradient and name in self.declared.differentiable and part.kind == "float":
+                        result.append(at)
+                    at += 1
+        return result
+
+    def values(self, dtype: Any = np.float32, seed: int = 0) -> list[Array]:
+        rng = np.random.default_rng(seed)
+        return [operand.values(rng, dtype) for operand in self.operands()]
+
+    def arguments(self, tensors: list[Any]) -> list[Any]:
+        """The op's arguments, given a contiguous tensor for each operand."""
+        rest = iter(tensors)
+
+        def one(a: Any) -> Any:
+            return a.show(next(rest)) if isinstance(a, Operand) else a
+
+        return [[one(part) for part in a] if isinstance(a, list) else one(a) for a in self.args]
+
+    def call(self, tensors: list[Any]) -> Any:
+        """Run the op. What an in-place op writes to is a copy, so that leaves and views stay out of its way."""
+        op = self.declared
+        args = self.arguments(tensors)
+        attrs = dict(self.attrs)
+        if not tensors:
+            attrs.setdefault("device", "cpu")
+        for name in op.writes:
+            k = op.inputs.index(name)
+            args[k] = [a.clone() for a in args[k]] if isinstance(args[k], list) else args[k].clone()
+        result = op(*args, **attrs)
+        # An update returns what it wrote first; the test wants all of it.
+        return tuple(t for k in map(op.inputs.index, op.writes) for t in args[k]) if op.lists and op.writes else result
+
+    def expected(self, torch: Any, tensors: list[Any]) -> Any:
+        """What torch makes of its own tensors."""
+        assert self.torch is not None
+        return self.torch(torch, *self.arguments(tensors))
+
+    def formula(self, values: list[Array]) -> Any:
+        """What NumPy makes of the values."""
+        assert self.numpy is not None
+        rest = iter(values)
+
+        def one(a: Any) -> Any:
+            if not isinstance(a, Operand):
+                return a
+            value = next(rest)
+            if a.layout == "transposed":
+                return value.T
+            if a.layout == "sliced":
+                return value[..., 1::2]
+            return np.broadcast_to(value, a.shape)
+
+        return self.numpy(*[[one(p) for p in a] if isinstance(a, list) else one(a) for a in self.args])
+
+
+def tensors_of(row: Row, device: Any = "cpu", dtype: Any = np.float32, grads: bool = False) -> list[Any]:
+    """A contiguous tensor for each operand; those that the op differentiates require a gradient with ``grads``."""
+    wanted = row.wanted() if grads else []
+    return [gradcore.tensor(v, device=device, requires_grad=k in wanted) for k, v in enumerate(row.values(dtype))]
+
+
+def parts(result: Any) -> list[Any]:
+    return list(result) if isinstance(result, (tuple, list)) else [result]
+
+
+def _rows() -> list[Row]:
+    from tests import rows_elementwise, rows_networks, rows_shapes
+
+    return [*rows_elementwise.ROWS, *rows_shapes.ROWS, *rows_networks.ROWS]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ROWS":
+        return _rows()
+    raise AttributeError(name)
