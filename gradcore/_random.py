@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gradcore import functional
-from gradcore.devices.device import Device, get_device
+from gradcore.devices.device import Device, devices, get_device
 from gradcore.engine import modes
 from gradcore.engine.dispatch import upload
 from gradcore.ops import movement, random
@@ -80,7 +80,8 @@ class Generator:
         It comes from a stream of its own beside the device's (the key's second word is 1), so that nothing is read back
         from the device, and meta can shuffle too.
         """
-        philox = np.random.Philox(key=[self._seed % 2**64, 1], counter=[0, self._permutations, 0, 0])
+        key = np.array([self._seed % 2**64, 1], np.uint64)
+        philox = np.random.Philox(key=key, counter=[0, self._permutations, 0, 0])
         self._permutations += 1
         return np.random.Generator(philox).permutation(n)
 
@@ -104,10 +105,13 @@ def default_generator(device: str | Device | None = None) -> Generator:
 
 
 def manual_seed(seed: int) -> Generator:
-    """Start the default generators of all devices again from ``seed``; the CPU's is returned."""
-    for generator in _generators.values():
-        generator.manual_seed(seed)
+    """Start the default generators of all devices in use again from ``seed``; the CPU's is returned.
+
+    Those that are not there yet are made, so that a run allocates in the same order on every device.
+    """
     cpu = default_generator("cpu").manual_seed(seed)
+    for device in devices():
+        default_generator(device).manual_seed(seed)
     _seed[0] = cpu.initial_seed()
     return cpu
 

@@ -45,7 +45,8 @@ class Batches:
         count, size = len(self.arrays[0]), self.batch_size
         order = np.arange(count)
         if self.shuffle:
-            order = np.random.Generator(np.random.Philox(key=[self.seed % 2**64, epoch])).permutation(count)
+            key = np.array([self.seed % 2**64, epoch], np.uint64)
+            order = np.random.Generator(np.random.Philox(key=key)).permutation(count)
         for k in range(len(self)):
             rows = order[k * size:(k + 1) * size]
             yield tuple(a[rows] for a in self.arrays)

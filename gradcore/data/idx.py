@@ -9,6 +9,7 @@ import gzip
 import math
 import os
 import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,8 @@ class IdxError(ValueError):
 def read_idx(path: str | os.PathLike[str], ndim: int | None = None) -> np.ndarray[Any, Any]:
     """The array in an IDX file, in native byte order; a name that ends in ``.gz`` is unpacked on the way.
 
-    Raises :class:`IdxError`, naming the file, for a wrong magic number, a number of dimensions other than ``ndim``, and a
-    length that is not what the header says.
+    Raises :class:`IdxError`, naming the file, for a wrong magic number, a number of dimensions other than ``ndim``, and
+    a length that is not what the header says.
     """
     path = Path(path)
     size = path.stat().st_size
@@ -44,11 +45,12 @@ def read_idx(path: str | os.PathLike[str], ndim: int | None = None) -> np.ndarra
                 raise IdxError(f"{path}: the header promises {expected} bytes of values {list(shape)}, more than the "
                                f"file of {size} bytes can hold")
             values = file.read(expected + 1)
-    except (EOFError, gzip.BadGzipFile) as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise IdxError(f"{path}: not a whole gzip file: {error}") from None
     if len(values) != expected:
         held = len(values) if len(values) < expected else f"more than {expected}"
-        raise IdxError(f"{path}: the header promises {expected} bytes of values {list(shape)}, but the file holds {held}")
+        raise IdxError(f"{path}: the header promises {expected} bytes of values {list(shape)}, but the file holds "
+                       f"{held}")
     return np.frombuffer(values, dtype).reshape(shape).astype(dtype.newbyteorder("="))
 
 

@@ -14,8 +14,8 @@ from gradcore.data.idx import IdxError, read_idx
 #: Where Debian's package dataset-fashion-mnist puts its files.
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 
-_FASHION = ("Xiao, Rasul and Vollgraf, Fashion-MNIST, arXiv:1708.07747, https://github.com/zalandoresearch/fashion-mnist, "
-            "MIT licence")
+_FASHION = ("Xiao, Rasul and Vollgraf, Fashion-MNIST, arXiv:1708.07747, "
+            "https://github.com/zalandoresearch/fashion-mnist, MIT licence")
 
 
 def names() -> tuple[str, ...]:
@@ -37,8 +37,8 @@ def load(name: str | os.PathLike[str]) -> Dataset:
     folder = Path(name)
     if folder.is_dir():
         return load_folder(folder)
-    raise ValueError(f"unknown data set {str(name)!r}: expected one of {', '.join(names())}, or the path of a folder with "
-                     "train-images-idx3-ubyte, train-labels-idx1-ubyte and the same of t10k (.gz or not)")
+    raise ValueError(f"unknown data set {str(name)!r}: expected one of {', '.join(names())}, or the path of a folder "
+                     "with train-images-idx3-ubyte, train-labels-idx1-ubyte and the same of t10k (.gz or not)")
 
 
 def _fashion_mnist() -> Dataset:
@@ -60,7 +60,8 @@ def load_folder(folder: Path, name: str | None = None, source: str | None = None
     train_x, train_y = _part(folder, "train")
     test_x, test_y = _part(folder, "t10k")
     if train_x.shape[1:] != test_x.shape[1:]:
-        raise IdxError(f"{folder}: images of {list(train_x.shape[1:])} for training and {list(test_x.shape[1:])} for testing")
+        raise IdxError(f"{folder}: images of {list(train_x.shape[1:])} for training and {list(test_x.shape[1:])} for "
+                       "testing")
     classes = int(max(train_y.max(initial=-1), test_y.max(initial=-1))) + 1
     return Dataset(name or folder.resolve().name, _scaled(train_x), train_y, _scaled(test_x), test_y, classes,
                    source or f"IDX files in {folder}", train_x.shape[1:])

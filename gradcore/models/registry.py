@@ -11,7 +11,7 @@ A model is a function of the batch size that returns a module, a batch and a los
         return module, (x, y), lambda module, x, y: nn.functional.cross_entropy(module(x), y)
 
 It is called model.py:build, or package.module:build if it can be imported; without ":build" a file's function is build.
-Instead of (x, y) it may return a function of the batch size that makes them; cross-entropy is the loss if it gives none.
+Instead of (x, y) it may return a function of the batch size that makes them; if it gives no loss, cross-entropy is it.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ def load(name: str, batch_size: int, dataset: str | Dataset = "digits", device: 
     """The model called ``name``, made for batches of ``batch_size``.
 
     ``dataset`` gives a model of the registry its sizes and samples; a model of your own takes it, or ``device``, if it
-    has a parameter of that name. Raises ValueError for an unknown name, FileNotFoundError, ImportError or AttributeError
-    for a file, module or function that is not there, TypeError for a function that returns something else.
+    has a parameter of that name. Raises ValueError for an unknown name, FileNotFoundError, ImportError or
+    AttributeError for a file, module or function that is not there, TypeError for a function that returns something
+    else.
     """
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise ValueError(f"batch_size must be a positive integer, but got {batch_size!r}")

@@ -25,8 +25,6 @@ class IncompatibleKeys(NamedTuple):
             return "<All keys matched successfully>"
         return f"IncompatibleKeys(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
 
-    __str__ = __repr__
-
 
 def collect(module: Module, prefix: str, keep_vars: bool) -> dict[str, Tensor]:
     """Parameters, then persistent buffers, of each module of the tree; one in two places comes twice, as in PyTorch."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -49,8 +50,8 @@ def sigmoid(input: Tensor) -> Tensor:
 
 def _dim(name: str, input: Tensor, dim: int | None) -> int:
     if dim is None:
-        warnings.warn(f"Implicit dimension choice for {name} has been deprecated. Change the call to include dim=X as an "
-                      "argument.", stacklevel=3)
+        warnings.warn(f"Implicit dimension choice for {name} has been deprecated. Change the call to include dim=X as "
+                      "an argument.", stacklevel=3)
         dim = 0 if input.spec.ndim in (0, 1, 3) else 1
     return normalize_dim(dim, input.spec.ndim)
 
@@ -66,7 +67,7 @@ def log_softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Ten
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False,
             generator: Generator | None = None) -> Tensor:
-    """Zero with probability ``p``, else x / (1 - p). Backward keeps the 32 bytes that make the mask again, never the mask.
+    """Zero with probability ``p``, else x / (1 - p). Backward keeps 32 bytes that make the mask again, never the mask.
 
     Raises ValueError for a ``p`` outside [0, 1].
     """
@@ -92,7 +93,8 @@ def layer_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     """int64 of shape [*, num_classes] with a 1 where the class is; -1 reads the largest class from the device."""
     if tensor.spec.dtype.kind not in "iu":
-        raise SpecError(f"one_hot is only applicable to index tensor of type LongTensor, but got {tensor.spec.dtype.name}")
+        raise SpecError("one_hot is only applicable to index tensor of type LongTensor, but got "
+                        f"{tensor.spec.dtype.name}")
     if num_classes == -1:
         num_classes = int(functional.amax(tensor).item()) + 1
     classes = functional.arange(num_classes, dtype=tensor.spec.dtype, device=tensor.storage.device)
@@ -122,7 +124,7 @@ def _rows(input: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         rows = input
         if input.spec.ndim > 2:
             order = (0, *range(2, input.spec.ndim), 1)
-            rows = movement.reshape(movement.permute(input, dims=order), (int(np.prod(wanted, dtype=np.int64)), shape[1]))
+            rows = movement.reshape(movement.permute(input, dims=order), (math.prod(wanted), shape[1]))
     if not input.spec.ndim or target.spec.shape != wanted:
         raise SpecError(f"Expected target size {list(wanted)}, got {list(target.spec.shape)} for an input of size "
                         f"{list(shape)}: [N, C, ...] and [N, ...] were expected")

@@ -34,6 +34,11 @@ class Module:
     _parameters: dict[str, Parameter | None]
     _buffers: dict[str, Tensor | None]
     _modules: dict[str, Module | None]
+    #: Names of buffers that are not in the state dict.
+    _transient: set[str]
+    #: Where the module stands, by tree, and the tree that it is the root of.
+    _places: dict[paths.Tree | None, paths.Place]
+    _tree: paths.Tree | None
 
     def __init__(self) -> None:
         self.__dict__.update(training=True, _parameters={}, _buffers={}, _modules={}, _transient=set(), _places={},
@@ -67,13 +72,13 @@ class Module:
             self._put("_modules", name, value)
         elif name in own.get("_parameters", ()):
             if value is not None:
-                raise TypeError(f"cannot assign '{type(value).__name__}' as parameter '{name}' (gradcore.nn.Parameter or "
-                                "None expected)")
+                raise TypeError(f"cannot assign '{type(value).__name__}' as parameter '{name}' (gradcore.nn.Parameter "
+                                "or None expected)")
             self._put("_parameters", name, None)
         elif name in own.get("_modules", ()):
             if value is not None:
-                raise TypeError(f"cannot assign '{type(value).__name__}' as child module '{name}' (gradcore.nn.Module or "
-                                "None expected)")
+                raise TypeError(f"cannot assign '{type(value).__name__}' as child module '{name}' (gradcore.nn.Module "
+                                "or None expected)")
             self._put("_modules", name, None)
         elif name in own.get("_buffers", ()):
             if value is not None and not isinstance(value, Tensor):

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradcore.functional import empty
-from gradcore.nn import functional as F, init
+from gradcore.nn import functional as F
+from gradcore.nn import init
 from gradcore.nn.module import Module
 from gradcore.nn.parameter import Parameter
 
@@ -46,4 +47,5 @@ class LayerNorm(Module):
         return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
-        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+        return (f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}, "
+                f"bias={self.bias is not None}")

@@ -77,7 +77,7 @@ def call_outermost(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 def tree_of(root: Module) -> Tree:
     """The map of ``root``'s tree, made anew if a structure has changed since."""
-    tree = root._tree
+    tree: Tree | None = root._tree
     if tree is not None and tree.structure == _structure[0]:
         return tree
     with _lock:

@@ -26,12 +26,12 @@ class Adam(Optimizer):
         for k, beta in enumerate(betas):
             if not 0.0 <= beta < 1.0:
                 raise ValueError(f"Invalid beta parameter at index {k}: {beta}")
-        super().__init__(params, dict(lr=lr, betas=tuple(betas), eps=eps, weight_decay=weight_decay, amsgrad=amsgrad,
-                                      maximize=maximize, foreach=foreach, capturable=capturable,
-                                      differentiable=differentiable, fused=fused))
+        super().__init__(params, {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay,
+                                  "amsgrad": amsgrad, "maximize": maximize, "foreach": foreach,
+                                  "capturable": capturable, "differentiable": differentiable, "fused": fused})
 
     def _update(self, group: Group) -> None:
-        # Parameters whose step counts differ, as those of a layer that was frozen for a while, go into calls of their own.
+        # Parameters whose step counts differ, as those of a layer that was frozen for a while, go into separate calls.
         calls: dict[Any, tuple[list[Any], list[Any], list[Any], list[Any]]] = {}
         for p in group["params"]:
             grad = p.grad

@@ -91,10 +91,9 @@ class Optimizer:
     # -- saving --------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """PyTorch's layout: ``state`` by the position of the parameter, ``param_groups`` with positions as ``params``."""
+        """PyTorch's layout: ``state`` by the parameter's position, ``param_groups`` with positions as ``params``."""
         position = {id(p): k for k, p in enumerate(self._parameters())}
-        groups = [{**{k: v for k, v in group.items() if k != "params"}, "params": [position[id(p)] for p in group["params"]]}
-                  for group in self.param_groups]
+        groups = [{**group, "params": [position[id(p)] for p in group["params"]]} for group in self.param_groups]
         return {"state": {position[id(p)]: dict(s) for p, s in self.state.items()}, "param_groups": groups}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -151,7 +150,8 @@ def state_of(p: Tensor) -> Any:
 def state_like(p: Tensor) -> Tensor:
     """Zeros that hold an optimizer's state for ``p``."""
     with state_of(p):
-        return functional.zeros_like(p)
+        zeros: Tensor = functional.zeros_like(p)
+    return zeros
 
 
 def check(lr: Any, momentum: float = 0.0, weight_decay: float = 0.0, eps: float = 0.0) -> None:

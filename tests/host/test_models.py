@@ -1,0 +1,132 @@
+"""Models: the registry's own, and a user's in six lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore import _random, data, models, nn, optim
+from gradcore.events import TAGS
+from gradcore.models import registry
+from gradcore.models.mlp import MLP
+from tests.conftest import raises
+
+
+def test_mlp_for_digits() -> None:
+    w = models.load("mlp", 32)
+    assert [tuple(p.shape) for p in w.module.parameters()] == [(128, 64), (128,), (128, 128), (128,), (10, 128), (10,)]
+    assert next(iter(w.module.state_dict())) == "layers.0.weight"
+    x, y = w.example(32)
+    assert x.shape == (32, 64) and y.shape == (32,)
+    loss = w.loss(w.module, gradcore.tensor(x), gradcore.tensor(y))
+    assert loss.shape == () and 1.5 < loss.item() < 3
+    assert w.example(2000)[0].shape == (2000, 64)
+
+
+def test_mlp_for_large_images() -> None:
+    d = data.load("digits")
+    wide = data.Dataset("wide", np.zeros((4, 784), np.float32), d.train_y[:4], np.zeros((1, 784), np.float32),
+                        d.test_y[:1], 10, "", (28, 28))
+    w = models.load("mlp", 2, wide, device="meta")
+    assert [tuple(p.shape)[::-1] for n, p in w.module.named_parameters() if n.endswith("weight")] == [
+        (784, 1024), (1024, 1024), (1024, 1024), (1024, 10)]
+    with raises(ValueError, "an MLP needs the size of its input"):
+        MLP((3,))
+
+
+def test_the_models_own_lines_are_named() -> None:
+    w = models.load("mlp", 4)
+    x, _ = w.example(4)
+    y = w.module(gradcore.tensor(x))
+    tag = TAGS[y.storage.block.tag]
+    assert tag.site.file.endswith("models/mlp.py") and tag.layer == "layers.2"
+
+
+def test_training_on_digits_learns() -> None:
+    _random.manual_seed(0)
+    d = data.load("digits")
+    w = models.load("mlp", 64)
+    sgd = optim.SGD(w.module.parameters(), lr=0.1, momentum=0.9)
+    batches = data.Batches(d.train_x, d.train_y, batch_size=64)
+    for _ in range(12):
+        for x, y in batches:
+            sgd.zero_grad()
+            w.loss(w.module, gradcore.tensor(x), gradcore.tensor(y)).backward()
+            sgd.step()
+    with gradcore.no_grad():
+        found = w.module(gradcore.tensor(d.test_x)).numpy().argmax(1)
+    assert (found == d.test_y).mean() > 0.95
+
+
+EXAMPLE = registry.__doc__ or ""
+
+
+def test_the_example_of_the_documentation_works(tmp_path: Path) -> None:
+    lines = [line[4:] for line in EXAMPLE.splitlines() if line.startswith("    ")]
+    path = tmp_path / "model.py"
+    path.write_text("\n".join(lines))
+    for name in (f"{path}:build", str(path)):
+        w = models.load(name, 5)
+        x, y = w.example(5)
+        w.loss(w.module, gradcore.tensor(x), gradcore.tensor(y)).backward()
+        assert w.module[0].weight.grad is not None
+    meta = models.load(str(path), 5, device="meta")
+    assert meta.module[0].weight.device == "meta"
+    with raises(ValueError, "made a batch of 5 samples, and 6 were asked for"):
+        meta.example(6)
+
+
+def test_other_forms_of_a_users_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gc_own_models.py").write_text("""
+import numpy as np
+from gradcore import nn
+from gradcore.models import Workload
+
+def callable_batch(batch_size, dataset, device):
+    assert device == "cpu"
+    return nn.Linear(dataset.features, 10, device=device), lambda n: (dataset.train_x[:n], dataset.train_y[:n])
+
+def whole(n):
+    return Workload(nn.Identity(), lambda n: (np.zeros(n), np.zeros(n)), lambda m, x, y: (m(x) - y).sum())
+
+def wrong(n):
+    return nn.Identity()
+
+def wrong_inputs(n):
+    return nn.Identity(), 3
+
+def wrong_loss(n):
+    return nn.Identity(), (np.zeros(n), np.zeros(n)), "mse"
+
+def uneven(n):
+    return nn.Identity(), (np.zeros(n), np.zeros(n + 1))
+""")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    w = models.load("gc_own_models:callable_batch", 3, device="cpu")
+    x, y = (gradcore.tensor(a) for a in w.example(3))
+    assert w.loss(w.module, x, y).shape == ()
+    assert isinstance(models.load("gc_own_models:whole", 3).module, nn.Identity)
+    with raises(TypeError, "gc_own_models:wrong returned Identity", "(module, (x, y), loss) or a Workload"):
+        models.load("gc_own_models:wrong", 3)
+    with raises(TypeError, "the inputs must be a tuple (x, y)", "int"):
+        models.load("gc_own_models:wrong_inputs", 3)
+    with raises(TypeError, "the loss must be a function of (module, x, y), but is str"):
+        models.load("gc_own_models:wrong_loss", 3)
+    with raises(ValueError, "x and y need one row a sample", "[3]", "[4]"):
+        models.load("gc_own_models:uneven", 3)
+    with raises(AttributeError, "has no function 'absent'; it has callable_batch, whole"):
+        models.load("gc_own_models:absent", 3)
+
+
+def test_unknown_models(tmp_path: Path) -> None:
+    with raises(ValueError, "unknown model 'resnet'", "expected one of mlp", "path/to/file.py:function"):
+        models.load("resnet", 8)
+    with raises(FileNotFoundError, "there is no model file", "absent.py"):
+        models.load(str(tmp_path / "absent.py:build"), 8)
+    with raises(ModuleNotFoundError, "gc_no_such_package"):
+        models.load("gc_no_such_package:build", 8)
+    with raises(ValueError, "batch_size must be a positive integer, but got 0"):
+        models.load("mlp", 0)

@@ -1,0 +1,159 @@
+"""Layer paths: in whose name a module's bytes stand, whoever calls it."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import gradcore
+from gradcore import nn
+from gradcore.engine.state import SCOPES, local, scoped
+from gradcore.events import TAGS
+from gradcore.nn import functional as F
+from gradcore.nn.paths import calls
+from tests.conftest import raises
+
+
+def tag(x: Any) -> Any:
+    return TAGS[x.storage.block.tag]
+
+
+class Block(nn.Module):
+    """Notes the scope that it is called in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 3)
+        self.register_buffer("scale", gradcore.ones(3))
+        self.seen: list[Any] = []
+
+    def forward(self, x: Any) -> Any:
+        self.seen.append(SCOPES[local.state.scope])
+        return self.fc(x) * self.scale
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(), Block()])
+        self.head = nn.Linear(3, 2, bias=False)
+
+    def forward(self, x: Any) -> Any:
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+class Calls(nn.Module):
+    """Calls a module that it does not own."""
+
+    def __init__(self, hidden: list[Any]) -> None:
+        super().__init__()
+        self.hidden = hidden
+
+    def forward(self, x: Any) -> Any:
+        return self.hidden[0](x)
+
+
+def test_bytes_belong_to_the_path_of_their_module() -> None:
+    m = Model()
+    y = m(gradcore.ones(4, 3))
+    assert tag(y).layer == "head" and tag(y).phase == "forward"
+    assert {n: tag(p).layer for n, p in m.named_parameters()} == {
+        n: n.rpartition(".")[0] for n, _ in m.named_parameters()}
+    assert (tag(m.blocks[0].scale).layer, tag(m.blocks[0].scale).role) == ("blocks.0", "buffer")
+    assert m.head.weight.edge[0].name == "head.weight"
+    assert [b.seen[-1].layer for b in m.blocks] == ["blocks.0", "blocks.1"]
+    y.sum().backward()
+    assert {tag(p.grad).layer for p in m.blocks[1].parameters()} == {"blocks.1.fc"}
+    assert {tag(p.grad).phase for p in m.parameters()} == {"backward"}
+
+
+def test_the_scope_comes_back_also_after_an_error() -> None:
+    class Breaks(nn.Module):
+        def forward(self, x: Any) -> Any:
+            raise ZeroDivisionError
+
+    m = nn.Sequential(nn.Identity(), Breaks())
+    before = local.state.scope
+    with raises(ZeroDivisionError):
+        m(gradcore.ones(1))
+    assert local.state.scope == before and calls.tree is None
+    m[0](gradcore.ones(1))
+    assert local.state.scope == before and calls.tree is None
+
+
+def test_phase_and_role_stay_as_the_caller_set_them() -> None:
+    block = Block()
+    with scoped(phase="measuring", role="input"):
+        y = block(gradcore.ones(2, 3))
+        assert block.seen[-1][:2] == ("", "measuring") and block.seen[-1].role == "input"
+    assert tag(y).role == "input" and tag(y).phase == "measuring"
+
+
+def test_a_structure_that_changes_is_mapped_anew() -> None:
+    m = nn.Sequential(Block(), Block())
+    m(gradcore.ones(1, 3))
+    m.add_module("last", Block())
+    m(gradcore.ones(1, 3))
+    assert m.get_submodule("last").seen[-1].layer == "last"
+    assert tag(m.get_submodule("last").fc.weight).layer == "last.fc"
+    outer = nn.Sequential(m)
+    outer(gradcore.ones(1, 3))
+    assert m[0].seen[-1].layer == "0.0" and tag(m[0].fc.bias).layer == "0.0.fc"
+
+
+def test_making_modules_elsewhere_leaves_maps_alone() -> None:
+    m = Block()
+    m(gradcore.ones(1, 3))
+    tree = m._tree
+    other = Block()
+    m(gradcore.ones(1, 3))
+    assert m._tree is tree
+    other(gradcore.ones(1, 3))
+    m.fc = nn.Linear(3, 3)
+    m(gradcore.ones(1, 3))
+    assert m._tree is not tree and tag(m.fc.weight).layer == "fc"
+
+
+def test_a_part_called_alone_is_its_own_root_and_its_bytes_keep_their_name() -> None:
+    m = nn.Sequential(Block())
+    m(gradcore.ones(1, 3))
+    m[0](gradcore.ones(1, 3))
+    assert m[0].seen[-1].layer == "" and tag(m[0].fc.weight).layer == "0.fc"
+
+
+def test_a_module_outside_the_tree_works_on_its_callers_account() -> None:
+    stranger = Block()
+    nn.Sequential(Calls([stranger]))(gradcore.ones(1, 3))
+    assert stranger.seen[-1].layer == "0"
+
+
+def test_modules_hold_no_cycle() -> None:
+    """The collector is off: what is left when the last name goes is left for good. The fixture looks."""
+    m = Model()
+    loss = F.mse_loss(m(gradcore.ones(4, 3)), gradcore.zeros(4, 2))
+    loss.backward()
+    m.add_module("more", Block())
+    with gradcore.no_grad():
+        m(gradcore.ones(4, 3))
+
+
+def test_threads_call_the_same_model_each_in_its_own_scope() -> None:
+    m = Model()
+    start = threading.Barrier(4)
+    layers: list[set[str]] = []
+
+    def run() -> None:
+        start.wait()
+        found = set()
+        for _ in range(20):
+            found.add(tag(m(gradcore.ones(1, 3))).layer)
+        layers.append(found)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert layers == [{"head"}] * 4

@@ -1,0 +1,263 @@
+"""Optimizers: the same steps as PyTorch's, in one op, with state that has an owner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore import nn, optim
+from gradcore.events import ALLOC, LAUNCH, MARK, TAGS, typed
+from tests.conftest import raises
+
+
+@pytest.fixture
+def oracle(torch: Any) -> Any:
+    """torch after its first step, which imports half of it and leaves frames in cycles: better these than a test's."""
+    p = torch.zeros(1, requires_grad=True)
+    p.grad = torch.ones(1)
+    torch.optim.Adam([p]).step()
+    return torch
+
+
+SHAPES = ((7, 5), (7,), (3, 7))
+
+CONFIGS = [
+    ("SGD", {"lr": 0.1}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01, "nesterov": True}),
+    ("SGD", {"lr": 0.1, "momentum": 0.8, "dampening": 0.3, "weight_decay": 0.1, "maximize": True}),
+    ("SGD", {"lr": 0.1, "weight_decay": 0.1, "maximize": True}),
+    ("Adam", {}),
+    ("Adam", {"lr": 0.05, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.1, "maximize": True}),
+    ("AdamW", {"lr": 0.05}),
+    ("AdamW", {"lr": 0.05, "betas": (0.8, 0.95), "weight_decay": 0.1, "maximize": True}),
+]
+
+
+def start(k: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(k).normal(size=SHAPES[k]).astype(np.float32)
+
+
+def parameters(library: Any) -> list[Any]:
+    return [library.tensor(start(k), requires_grad=True) for k in range(len(SHAPES))]
+
+
+def give_gradients(library: Any, params: list[Any], step: int) -> None:
+    rng = np.random.default_rng(100 + step)
+    for p in params:
+        p.grad = library.tensor(rng.normal(size=tuple(p.shape)).astype(np.float32))
+
+
+def compare(ours: list[Any], theirs: list[Any]) -> None:
+    for p, q in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(p.detach().numpy(), q.detach().numpy(), rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(("name", "options"), CONFIGS, ids=lambda v: str(v))
+def test_twenty_steps_are_pytorchs(oracle: Any, name: str, options: dict[str, Any]) -> None:
+    ours, theirs = parameters(gradcore), parameters(oracle)
+    a, b = getattr(optim, name)(ours, **options), getattr(oracle.optim, name)(theirs, **options)
+    for step in range(20):
+        give_gradients(gradcore, ours, step)
+        give_gradients(oracle, theirs, step)
+        if step % 5 == 3:  # a parameter that sits a step out
+            ours[1].grad = theirs[1].grad = None
+        if step == 10:  # a schedule
+            a.param_groups[0]["lr"] = b.param_groups[0]["lr"] = 0.02
+        a.step()
+        b.step()
+    compare(ours, theirs)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(("name", "options"), [CONFIGS[1], CONFIGS[6]], ids=lambda v: str(v))
+def test_state_dicts_have_pytorchs_layout_and_can_be_taken_over(oracle: Any, name: str,
+                                                                options: dict[str, Any]) -> None:
+    ours, theirs = parameters(gradcore), parameters(oracle)
+    a, b = getattr(optim, name)(ours, **options), getattr(oracle.optim, name)(theirs, **options)
+    for step in range(3):
+        give_gradients(oracle, theirs, step)
+        b.step()
+        give_gradients(gradcore, ours, step)
+        a.step()
+    mine, other = a.state_dict(), b.state_dict()
+    assert mine["param_groups"][0]["params"] == other["param_groups"][0]["params"]
+    assert set(mine["param_groups"][0]) <= set(other["param_groups"][0])
+    assert {k: set(s) for k, s in mine["state"].items()} == {k: set(s) for k, s in other["state"].items()}
+    fresh = [gradcore.tensor(q.detach().numpy(), requires_grad=True) for q in theirs]
+    c = getattr(optim, name)(fresh)
+    c.load_state_dict(other)
+    for step in range(3, 6):
+        give_gradients(oracle, theirs, step)
+        give_gradients(gradcore, fresh, step)
+        b.step()
+        c.step()
+    compare(fresh, theirs)
+
+
+@pytest.mark.parametrize(("name", "options"), CONFIGS, ids=lambda v: str(v))
+def test_a_loaded_optimizer_goes_on_as_the_saved_one(name: str, options: dict[str, Any]) -> None:
+    first = parameters(gradcore)
+    a = getattr(optim, name)(first, **options)
+    for step in range(2):
+        give_gradients(gradcore, first, step)
+        a.step()
+    second = [gradcore.tensor(p.detach(), requires_grad=True) for p in first]
+    b = getattr(optim, name)(second)
+    b.load_state_dict(a.state_dict())
+    for params, optimizer in ((first, a), (second, b)):
+        give_gradients(gradcore, params, 2)
+        optimizer.step()
+    for p, q in zip(first, second, strict=True):
+        np.testing.assert_array_equal(p.detach().numpy(), q.detach().numpy())
+        assert p.storage is not q.storage
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize(("name", "options"), [CONFIGS[0], CONFIGS[1], CONFIGS[5]], ids=lambda v: str(v))
+def test_one_launch_updates_all(name: str, options: dict[str, Any], count: int) -> None:
+    params = parameters(gradcore)[:count]
+    optimizer = getattr(optim, name)(params, **options)
+    give_gradients(gradcore, params, 0)
+    optimizer.step()
+    ledger = gradcore.device("cpu").ledger
+    ledger.log = log = []
+    try:
+        optimizer.step()
+    finally:
+        ledger.log = None
+    launches = [typed(r) for r in log if r[0] == LAUNCH]
+    assert [r.invocation.op for r in launches] == [{"SGD": "sgd_", "Adam": "adam_"}[name]]
+    assert launches[0].tag.phase == "optimizer"
+    assert [typed(r)[:2] for r in log if r[0] == MARK] == [("begin", "optimizer"), ("end", "optimizer")]
+    assert {typed(r).tag.role for r in log if r[0] == ALLOC} == {"workspace"}
+
+
+def test_state_belongs_to_the_layer_of_its_parameter() -> None:
+    m = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    adam = optim.Adam(m.parameters())
+    m(gradcore.ones(2, 4)).sum().backward()
+    adam.step()
+    for name, p in m.named_parameters():
+        for key in ("exp_avg", "exp_avg_sq"):
+            t = TAGS[adam.state[p][key].storage.block.tag]
+            assert (t.role, t.layer, t.phase) == ("optimizer state", name.partition(".")[0], "optimizer")
+
+
+def test_after_training_nothing_is_left() -> None:
+    """The fixture compares what is live; here the same within one test, by name."""
+    ledger = gradcore.device("cpu").ledger
+    before = set(ledger.live)
+    m = nn.Sequential(nn.Linear(4, 30), nn.Dropout(0.5), nn.LayerNorm(30), nn.GELU(), nn.Linear(30, 2))
+    sgd = optim.SGD(m.parameters(), momentum=0.9)
+    for _ in range(3):
+        sgd.zero_grad()
+        nn.functional.cross_entropy(m(gradcore.ones(8, 4)), gradcore.tensor([0, 1] * 4)).backward()
+        sgd.step()
+    del m, sgd
+    assert set(ledger.live) == before
+
+
+def test_groups_have_options_of_their_own() -> None:
+    a, b, c = parameters(gradcore)
+    sgd = optim.SGD([{"params": [a]}, {"params": b, "lr": 0.0}], lr=1.0)
+    sgd.add_param_group({"params": [("name", c)], "lr": 0.5})
+    assert [g["lr"] for g in sgd.param_groups] == [1.0, 0.0, 0.5]
+    before = [p.detach().numpy().copy() for p in (a, b, c)]
+    give_gradients(gradcore, [a, b, c], 0)
+    sgd.step()
+    for p, old, lr in zip((a, b, c), before, (1.0, 0.0, 0.5), strict=True):
+        np.testing.assert_allclose(p.detach().numpy(), old - np.float32(lr) * p.grad.numpy(), rtol=1e-6)
+    assert repr(sgd).startswith("SGD (\nParameter Group 0\n    dampening: 0\n")
+
+
+def test_mixed_types_and_strided_gradients() -> None:
+    a = gradcore.tensor(np.ones((3, 4)), requires_grad=True)
+    b = gradcore.tensor(np.ones((3, 4), np.float32), requires_grad=True)
+    a.grad = gradcore.tensor(np.arange(12.0).reshape(4, 3)).T
+    b.grad = gradcore.tensor(np.arange(12, dtype=np.float32).reshape(4, 3)).T
+    optim.SGD([a, b], lr=0.5).step()
+    expected = 1 - 0.5 * np.arange(12).reshape(4, 3).T
+    np.testing.assert_allclose(a.detach().numpy(), expected)
+    np.testing.assert_allclose(b.detach().numpy(), expected)
+
+
+def test_zero_grad_and_closure() -> None:
+    p = gradcore.tensor([3.0], requires_grad=True)
+    sgd = optim.SGD([p], lr=0.5)
+
+    def closure() -> Any:
+        sgd.zero_grad()
+        loss = (p * p).sum()
+        loss.backward()
+        return loss
+
+    with gradcore.no_grad():
+        assert sgd.step(closure).item() == 9
+    assert p.item() == 0 and p.grad.item() == 6
+    sgd.zero_grad(set_to_none=False)
+    assert p.grad.item() == 0
+    sgd.zero_grad()
+    assert p.grad is None
+    sgd.step()
+    assert p.item() == 0
+
+
+def test_errors_have_pytorchs_words() -> None:
+    p = gradcore.ones(2, requires_grad=True)
+    for make, kind, text in (
+            (lambda: optim.SGD([p], lr=-1), ValueError, "Invalid learning rate: -1"),
+            (lambda: optim.SGD([p], momentum=-0.5), ValueError, "Invalid momentum value: -0.5"),
+            (lambda: optim.SGD([p], weight_decay=-2), ValueError, "Invalid weight_decay value: -2"),
+            (lambda: optim.SGD([p], nesterov=True), ValueError, "Nesterov momentum requires a momentum and zero "),
+            (lambda: optim.Adam([p], eps=-1), ValueError, "Invalid epsilon value: -1"),
+            (lambda: optim.Adam([p], betas=(0.9, 1.0)), ValueError, "Invalid beta parameter at index 1: 1.0"),
+            (lambda: optim.Adam([p], amsgrad=True), NotImplementedError, "Adam(amsgrad=True) is not supported"),
+            (lambda: optim.SGD([]), ValueError, "optimizer got an empty parameter list"),
+            (lambda: optim.SGD(p), TypeError, "should be an iterable of Tensors or dicts, but got Tensor"),
+            (lambda: optim.SGD([1.0]), TypeError, "can only optimize Tensors, but one of the params is float"),
+            (lambda: optim.SGD([p * 2]), ValueError, "can't optimize a non-leaf Tensor"),
+            (lambda: optim.SGD([p, p]), ValueError, "appear in more than one parameter group"),
+            (lambda: optim.SGD([{"params": {p}}]), TypeError, "ordered collections")):
+        with raises(kind, text):
+            make()
+
+
+def test_loading_what_does_not_fit_changes_nothing() -> None:
+    a, b, _ = parameters(gradcore)
+    adam = optim.Adam([a, b])
+    give_gradients(gradcore, [a, b], 0)
+    adam.step()
+    state = adam.state_dict()
+    with raises(ValueError, "different number of parameter groups: 1", "has 2"):
+        optim.Adam([{"params": [a]}, {"params": [b]}]).load_state_dict(state)
+    with raises(ValueError, "doesn't match the size of optimizer's group: 2 and 1"):
+        optim.Adam([a]).load_state_dict(state)
+    other = optim.Adam([b, a], lr=7)
+    with raises(ValueError, "loaded state 'exp_avg' has shape [7, 5]", "[7]"):
+        other.load_state_dict(state)
+    assert not other.state and other.param_groups[0]["lr"] == 7
+
+
+def test_an_update_that_runs_out_of_memory_leaves_the_step_count() -> None:
+    p = gradcore.ones(3, requires_grad=True)
+    adam = optim.Adam([p])
+    p.grad = gradcore.ones(3)
+    adam.step()
+    memory = p.device.memory
+    p.device.memory = _Full()
+    try:
+        with raises(MemoryError, "full"):
+            adam.step()
+    finally:
+        p.device.memory = memory
+    assert adam.state[p]["step"] == 1
+
+
+class _Full:
+    def allocate(self, *args: Any) -> Any:
+        raise MemoryError("full")
