@@ -91,16 +91,16 @@ class Generator:
 
 # -- the generators that are used where none is given ------------------------------------------------------------------
 
-_generators: dict[str, Generator] = {}
+#: What a generator that is made later starts from.
 _seed = [DEFAULT_SEED]
 
 
 def default_generator(device: str | Device | None = None) -> Generator:
     """The device's own generator, made when it is first asked for."""
     device = get_device(device)
-    found = _generators.get(device.name)
+    found: Generator | None = device.generator
     if found is None:
-        found = _generators[device.name] = Generator(device).manual_seed(_seed[0])
+        found = device.generator = Generator(device).manual_seed(_seed[0])
     return found
 
 

@@ -61,6 +61,8 @@ class Device:
         self.deallocate = self.memory.deallocate
         #: What dispatch remembers about ops on this device.
         self.calls: dict[Any, Any] = {}
+        #: The source of its random numbers where none is given, made when it is first asked for.
+        self.generator: Any = None
 
     def allocate(self, nbytes: int, tag: int, node: int = 0) -> Storage:
         """A fresh storage of ``nbytes`` bytes. Raises :class:`~gradcore.errors.OutOfMemory`."""

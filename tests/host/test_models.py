@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import gradcore
 from gradcore import _random, data, models, nn, optim
-from gradcore.events import TAGS
+from gradcore.devices.host import make_host
+from gradcore.devices.meta import make_meta
+from gradcore.events import MARK, TAGS, UPLOAD, normalized
 from gradcore.models import registry
 from gradcore.models.mlp import MLP
 from tests.conftest import raises
@@ -59,6 +62,43 @@ def test_training_on_digits_learns() -> None:
     with gradcore.no_grad():
         found = w.module(gradcore.tensor(d.test_x)).numpy().argmax(1)
     assert (found == d.test_y).mean() > 0.95
+
+
+@pytest.mark.parametrize("make", [lambda p: optim.SGD(p, lr=0.1, momentum=0.9), lambda p: optim.AdamW(p)],
+                         ids=["sgd", "adamw"])
+def test_meta_writes_the_log_that_the_cpu_writes(make: Any) -> None:
+    """Every record of making, training and letting go: the same but for the names of devices, which none holds."""
+    logs = []
+    for kind in (make_host, make_meta):
+        device = kind()
+        device.ledger.log = log = []
+        _train(device, make)
+        device.ledger.log = None
+        assert {TAGS[b.tag].op for b in device.ledger.live.values()} == {"generator"}
+        logs.append(normalized(r for r in log if r[0] not in (MARK, UPLOAD)))
+    assert len(logs[0]) > 300 and logs[0] == logs[1]
+
+
+def _train(device: Any, make: Any) -> None:
+    generator = _random.Generator(device).manual_seed(0)
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = MLP((64, 32, 16), device)
+            self.norm = nn.LayerNorm(16, device=device)
+
+        def forward(self, x: Any) -> Any:
+            return nn.functional.dropout(nn.functional.gelu(self.norm(self.body(x))), 0.2, generator=generator)
+
+    module = Net()
+    optimizer = make(module.parameters())
+    x, y = models.load("mlp", 8).example(8)
+    for _ in range(3):
+        optimizer.zero_grad()
+        scores = module(gradcore.tensor(x, device=device))
+        nn.functional.cross_entropy(scores, gradcore.tensor(y, device=device)).backward()
+        optimizer.step()
 
 
 EXAMPLE = registry.__doc__ or ""
