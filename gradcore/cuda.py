@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gradcore import _memory
-from gradcore.devices.device import Device, get_device
 from gradcore.devices.availability import cuda_status
+from gradcore.devices.device import Device, get_device
 from gradcore.errors import OutOfMemory as OutOfMemoryError
 
 AnyDevice = str | Device | None

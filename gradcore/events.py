@@ -227,7 +227,8 @@ def typed(raw: Raw) -> Record:
         return Mark(a[0], a[1], a[2])
     if kind == VIEW:
         return View(INVOCATIONS[a[0]], TAGS[a[1]], a[2], a[3])
-    return _PLAIN[kind](*a)
+    record: Record = _PLAIN[kind](*a)
+    return record
 
 
 _PLAIN: dict[int, Any] = {RESERVE: Reserve, UNRESERVE: Unreserve, UPLOAD: Upload, READ: Read, FOREIGN: Foreign}
@@ -258,7 +259,7 @@ def normalized(records: Iterable[Raw], *, lines: bool = True) -> list[Record]:
         return value if lines or value is None else Site(value.file.rsplit("/", 1)[-1], 0, value.function)
 
     def tag(value: Tag) -> Tag:
-        return value if lines else value._replace(site=site(value.site), caller=site(value.caller))
+        return value if lines else value._replace(site=site(value.site) or value.site, caller=site(value.caller))
 
     result: list[Record] = []
     for raw in records:

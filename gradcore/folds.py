@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gradcore.events import (Alloc, Drop, Free, Keep, Mark, Record, Reserve, Retag, Tag, Unreserve)
+from gradcore.events import Alloc, Drop, Free, Keep, Mark, Record, Reserve, Retag, Tag, Unreserve
 
 #: Roles that a kept buffer is a residual in; a kept parameter stays a parameter, a kept input an input.
 _KEEPABLE = frozenset(("output", "temporary"))

@@ -14,7 +14,7 @@ from gradcore.engine.node import Value
 from gradcore.errors import DataDependentShape, DimError, SpecError
 from gradcore.ops import activation, creation, elementwise, linalg, movement, nn, reduce
 from gradcore.ops.op import Op
-from gradcore.spec import TensorSpec, broadcast_shapes, is_floating, normalize_dim, normalize_dims
+from gradcore.spec import broadcast_shapes, is_floating, normalize_dim, normalize_dims
 
 Tensor = Any
 Dim = int | Sequence[int] | None
@@ -63,7 +63,10 @@ def tensor(data: Any, *, dtype: Any = None, device: str | Device | None = None, 
 
 def as_tensor(data: Any, dtype: Any = None, device: str | Device | None = None) -> Tensor:
     """``data`` itself where it already is such a tensor, else :func:`tensor` of it."""
-    return data.to(device=device, dtype=dtype) if isinstance(data, Value) else tensor(data, dtype=dtype, device=device)
+    if isinstance(data, Value):
+        known: Tensor = data
+        return known.to(device=device, dtype=dtype)
+    return tensor(data, dtype=dtype, device=device)
 
 
 def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:

@@ -251,9 +251,7 @@ def promote(operands: Sequence[TensorSpec | type]) -> np.dtype[Any]:
         if not dtypes:
             continue
         strongest = _join(dtypes)
-        if result is None:
-            result = strongest
-        elif _CATEGORY[strongest.kind] > _CATEGORY[result.kind]:
+        if result is None or _CATEGORY[strongest.kind] > _CATEGORY[result.kind]:
             result = strongest
     assert result is not None
     return result

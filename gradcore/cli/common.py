@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import gradcore
-from gradcore.devices.device import Device, get_device
 from gradcore.devices.availability import choose_device
+from gradcore.devices.device import Device, get_device
 
 OPTIMIZERS = ("sgd", "adam", "adamw")
 #: Learning rates that suit the models here.

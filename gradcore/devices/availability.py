@@ -90,7 +90,8 @@ def _make_cuda(index: int) -> Device:
     # CuPy is imported when a GPU is first asked for, and not before.
     from gradcore.devices.gpu import make_cuda
 
-    return make_cuda(index)
+    device: Device = make_cuda(index)
+    return device
 
 
 register("cuda", _make_cuda)

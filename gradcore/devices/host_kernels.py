@@ -43,14 +43,14 @@ def rows(width: int) -> int:
 
 @kernel
 def arange(start: Any, step: Any, out: Array, *, length: int, dtype: Any) -> None:
-    for at in range(0, length, 4096):
-        part = out[at:at + 4096]
+    for at in range(0, length, 2048):
+        part = out[at:at + 2048]
         np.copyto(part, np.arange(at, at + part.size) * step + start, casting="unsafe")
 
 
 def positions(index: Array, length: int, workspace: Array) -> Array:
     """Positions counted from the front. Raises IndexError for one outside."""
-    found = split_workspace(workspace, (index.size, np.dtype(np.int64)))[0].reshape(index.shape)
+    found: Array = split_workspace(workspace, (index.size, np.dtype(np.int64)))[0].reshape(index.shape)
     if index.size:
         low, high = int(index.min()), int(index.max())
         if low < -length or high >= length:
@@ -96,7 +96,9 @@ def _along(index: Array, shape: Any, dim: int, workspace: Array) -> tuple[Array,
     np.multiply(flat, strides[dim], flat)
     for d, n in enumerate(index.shape):
         if d != dim:
-            np.add(flat, (np.arange(n) * strides[d]).reshape([-1 if k == d else 1 for k in range(index.ndim)]), flat)
+            for start in range(0, n, 512):
+                part = np.moveaxis(flat, d, -1)[..., start:start + 512]
+                np.add(part, np.arange(start * strides[d], (start + part.shape[-1]) * strides[d], strides[d]), part)
     return flat, index
 
 
@@ -111,8 +113,8 @@ def take_along_grad(dy: Array, index: Array, out: Array, workspace: Array, *, sh
     out.fill(0)
     flat, _ = _along(index, shape, dim, workspace)
     target, order = out.reshape(-1), flat.reshape(-1)
-    for start in range(0, order.size, 4096):
-        np.add.at(target, order[start:start + 4096], dy.reshape(-1)[start:start + 4096])
+    for start in range(0, order.size, 1024):
+        np.add.at(target, order[start:start + 1024], dy.reshape(-1)[start:start + 1024])
 
 
 # -- the error function ------------------------------------------------------------------------------------------------
@@ -300,7 +302,7 @@ def _plain_labels(target: Array, classes: int, ignore_index: int) -> bool:
 
 
 #: Rows of a piece at most: their positions are small enough to be made on the way.
-_ROWS = 4096
+_ROWS = 2048
 
 
 @functools.lru_cache(maxsize=16)
@@ -410,6 +412,20 @@ def mse_loss(x: Array, target: Array, out: Array, workspace: Array, *, reduction
     out[...] = total if reduction == "sum" else total / x.size if x.size else math.nan
 
 
+def _norm_rows(width: int) -> int:
+    """Rows of a piece: few enough that a number for each is no temporary worth declaring."""
+    return min(rows(width), _ROWS)
+
+
+def _add_rows(terms: Array, total: Array) -> None:
+    """Add rows up into one, without a temporary as wide as they are where they are wide."""
+    if len(terms) <= 8:
+        for row in terms:
+            np.add(total, row, total)
+    else:
+        np.add(total, np.add.reduce(terms, axis=0), total)
+
+
 def _normalize_rows(x: Array, mean: Array, rstd: Array, out: Array) -> None:
     np.subtract(x, mean, out)
     np.multiply(out, rstd, out)
@@ -422,8 +438,8 @@ def layer_norm(x: Array, weight: Array | None, bias: Array | None, out: Array, m
     room = workspace.view(x.dtype)
     xs, outs = x.reshape(-1, width), out.reshape(-1, width)
     means, rstds = mean.reshape(-1, 1), rstd.reshape(-1, 1)
-    for start in range(0, len(xs), rows(width)):
-        part = slice(start, start + rows(width))
+    for start in range(0, len(xs), _norm_rows(width)):
+        part = slice(start, start + _norm_rows(width))
         m, r, y = means[part], rstds[part], outs[part]
         square = room[:y.size].reshape(y.shape)
         np.mean(xs[part], axis=1, out=m, keepdims=True)
@@ -450,15 +466,14 @@ def layer_norm_grad(dy: Array, x: Array, weight: Array | None, mean: Array, rstd
     dbias.fill(0)
     xs, dys, dxs = x.reshape(-1, width), dy.reshape(-1, width), dx.reshape(-1, width)
     means, rstds = mean.reshape(-1, 1), rstd.reshape(-1, 1)
-    for start in range(0, len(xs), rows(width)):
-        part = slice(start, start + rows(width))
+    for start in range(0, len(xs), _norm_rows(width)):
+        part = slice(start, start + _norm_rows(width))
         g, d = dys[part], dxs[part]
         hat, t = hats[:g.size].reshape(g.shape), room[:g.size].reshape(g.shape)
         _normalize_rows(xs[part], means[part], rstds[part], hat)
         np.multiply(g, hat, t)
         for total, terms in ((dweight, t), (dbias, g)):
-            flat = total.reshape(-1)
-            np.add(flat, terms.sum(axis=0), flat)
+            _add_rows(terms, total.reshape(-1))
         # dx = rstd * (gw - mean(gw) - hat * mean(gw * hat)), with gw = dy * weight
         if weight is None:
             np.copyto(d, g)
@@ -483,3 +498,47 @@ def _reduction(ufunc: np.ufunc) -> Callable[..., Any]:
 
 
 HOST_KERNELS |= {"sum": _reduction(np.add), "amax": _reduction(np.maximum), "amin": _reduction(np.minimum)}
+
+
+# -- positions of extremes: NumPy copies what does not lie row by row, so it is given pieces ---------------------------
+
+
+def _find(fold: Callable[..., Any], x: Array, out: Array, dim: int) -> None:
+    """``out``, of the shape of ``x`` without ``dim``, is where along ``dim`` the first extreme stands."""
+    if x.size <= 4096 or (dim == x.ndim - 1 and x.flags.c_contiguous):
+        fold(x, axis=dim, out=out)
+    elif x.ndim == 1:
+        found = np.array([start + int(fold(x[start:start + 4096])) for start in range(0, x.size, 4096)])
+        out[...] = found[fold(x[found])]
+    else:
+        longest = max((n, d) for d, n in enumerate(x.shape) if d != dim)[1]
+        half = x.shape[longest] // 2
+        if not half:
+            _find(fold, x.reshape(-1), out.reshape(()), 0)
+            return
+        kept = longest - (longest > dim)
+        for part in (slice(None, half), slice(half, None)):
+            _find(fold, x[(*(slice(None),) * longest, part)], out[(*(slice(None),) * kept, part)], dim)
+
+
+def _position(fold: Callable[..., Any]) -> Callable[..., Any]:
+    def find(x: Array, out: Array, *, dim: int, keepdim: bool) -> None:
+        if x.ndim:
+            _find(fold, x, out.reshape(x.shape[:dim] + x.shape[dim + 1:]), dim)
+        else:
+            out[...] = 0
+
+    return find
+
+
+def _extreme(ufunc: np.ufunc, find: Callable[..., Any]) -> Callable[..., Any]:
+    def both(x: Array, values: Array, indices: Array, *, dim: int, keepdim: bool) -> None:
+        ufunc.reduce(x, axis=dim if x.ndim else None, out=values, keepdims=keepdim)
+        find(x, indices, dim=dim, keepdim=keepdim)
+
+    return both
+
+
+HOST_KERNELS |= {"argmax": _position(np.argmax), "argmin": _position(np.argmin)}
+HOST_KERNELS |= {"max_with_index": _extreme(np.maximum, HOST_KERNELS["argmax"]),
+                 "min_with_index": _extreme(np.minimum, HOST_KERNELS["argmin"])}

@@ -87,10 +87,10 @@ def _parts(workspace: Array, temporaries: int, *arrays: Array) -> Iterator[tuple
     like = arrays[0]
     room = workspace.view(like.dtype)
     step = room.size // temporaries
-    for part in pieces(*arrays):
-        size = part[0].size
-        first = room[:size]
-        yield (*part, first, first if temporaries == 1 else room[step:step + size])
+    for part in pieces(*arrays) if like.size > PIECE else (arrays,) if like.size else ():
+        size, shape = part[0].size, part[0].shape
+        first = room[:size].reshape(shape)
+        yield (*part, first, first if temporaries == 1 else room[step:step + size].reshape(shape))
 
 
 @kernel

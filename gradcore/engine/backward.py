@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from time import perf_counter_ns
 from typing import Any
 
-from gradcore.devices.device import Device, devices
+from gradcore.devices.device import devices
 from gradcore.engine.dispatch import make_value, retag
 from gradcore.engine.node import Edge, Leaf, Node, Saved
 from gradcore.engine.plans import COTANGENT, SLOT, SLOTS

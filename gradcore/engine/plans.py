@@ -11,7 +11,7 @@ import numpy as np
 from gradcore.devices.device import Device
 from gradcore.engine.state import SCOPES, SITES
 from gradcore.events import INVOCATIONS, TAGS, Invocation, Tag
-from gradcore.ops.op import Inferred, Op, Rule
+from gradcore.ops.op import Inferred, Op
 from gradcore.spec import TensorSpec
 
 # Where a rule's argument comes from when the node runs.

@@ -83,7 +83,7 @@ def find_site(frame: FrameType | None) -> int:
 
 def _learn(code: CodeType) -> dict[int, int] | None:
     name = code.co_filename
-    inside = name.startswith(_PACKAGE) and not name.startswith(_OUTSIDE) or name == "<string>"
+    inside = (name.startswith(_PACKAGE) and not name.startswith(_OUTSIDE)) or name == "<string>"
     if len(_held) > 50_000:
         _codes.clear()
         _held.clear()

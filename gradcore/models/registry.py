@@ -76,7 +76,7 @@ def _find(name: str) -> Callable[..., Any]:
     if not callable(found):
         functions = [n for n, v in vars(module).items() if inspect.isfunction(v) and not n.startswith("_")]
         raise AttributeError(f"{where} has no function {function!r}; it has {', '.join(functions) or 'none'}")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _run_file(path: Path) -> Any:

@@ -11,8 +11,15 @@ from gradcore.errors import DimError, SpecError
 from gradcore.ops.creation import full
 from gradcore.ops.op import op
 from gradcore.ops.shapes import like, with_workspace
-from gradcore.spec import (TensorSpec, broadcast_shapes, expand_strides, is_floating, promote, resolve_shape,
-                           view_strides)
+from gradcore.spec import (
+    TensorSpec,
+    broadcast_shapes,
+    expand_strides,
+    is_floating,
+    promote,
+    resolve_shape,
+    view_strides,
+)
 
 # -- copies ------------------------------------------------------------------------------------------------------------
 
@@ -225,17 +232,17 @@ def _take_along_spec(x: TensorSpec, index: TensorSpec, *, dim: int) -> Any:
     _take_result(x, index, dim)
     if index.ndim != x.ndim:
         raise SpecError(f"take_along: the index has {index.ndim} dimensions and the tensor {x.ndim}")
-    return with_workspace(TensorSpec.of(index.shape, x.dtype), 2 * index.numel * 8)
+    return with_workspace(TensorSpec.of(index.shape, x.dtype), index.numel * 8)
 
 
 def _take_along_grad_spec(dy: TensorSpec, index: TensorSpec, *, shape: tuple[int, ...], dim: int) -> Any:
-    return with_workspace(TensorSpec.of(shape, dy.dtype), 2 * index.numel * 8)
+    return with_workspace(TensorSpec.of(shape, dy.dtype), index.numel * 8)
 
 
-take_along = op("take_along", _take_along_spec,
+take_along = op("take_along", _take_along_spec, contiguous=True,
                 x=lambda g, index, x_spec, dim: take_along_grad(g, index, shape=x_spec.shape, dim=dim),
                 doc="out[.., i, ..] = x[.., index[.., i, ..], ..] along ``dim``; the other sizes are the index's.")
-take_along_grad = op("take_along_grad", _take_along_grad_spec,
+take_along_grad = op("take_along_grad", _take_along_grad_spec, contiguous=True,
                      dy=lambda g, index, dim: take_along(g, index, dim=dim))
 
 

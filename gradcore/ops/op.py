@@ -148,7 +148,8 @@ _table: dict[str, Op] = {}
 
 
 def op(name: str, infer: Infer, *joints: Rule, outputs: tuple[str, ...] = ("out",), aux: tuple[str, ...] = (),
-       writes: tuple[str, ...] = (), view: bool = False, contiguous: bool = False, doc: str = "", **rules: Callable[..., Any]) -> Any:
+       writes: tuple[str, ...] = (), view: bool = False, contiguous: bool = False, doc: str = "",
+       **rules: Callable[..., Any]) -> Any:
     """Declare an op. ``rules`` maps an input's name to its gradient rule; ``joints`` are rules for several inputs.
 
     Raises TypeError at once for a rule that names something the op has not got.
@@ -159,7 +160,7 @@ def op(name: str, infer: Infer, *joints: Rule, outputs: tuple[str, ...] = ("out"
               view=view, contiguous=contiguous, aux=aux, doc=doc)
 
 
-def no_second_derivative(name: str, *inputs: str) -> dict[str, Callable[..., Any]]:
+def no_second_derivative(name: str, *inputs: str) -> dict[str, Any]:
     """Rules for a fused gradient op that cannot be differentiated again: they raise, instead of giving zeros."""
 
     def refuse(g: Any) -> Any:
@@ -180,4 +181,4 @@ def all_ops() -> dict[str, Op]:
 
 def install_runner(runner: Callable[..., Any]) -> None:
     """What calling an op does: set once, by ``engine.dispatch``."""
-    Op.__call__ = runner  # type: ignore[attr-defined]
+    setattr(Op, "__call__", runner)
