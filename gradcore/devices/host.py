@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices import host_random  # noqa: F401 - its kernels register themselves
+from gradcore.devices import host_erf, host_networks, host_random  # noqa: F401 - their kernels register themselves
 from gradcore.devices.device import Device, register
 from gradcore.devices.host_kernels import HOST_KERNELS
 from gradcore.devices.kernels import build_kernels

@@ -1,0 +1,236 @@
+"""Softmax, losses and layer norm on the CPU, by rows that stay in a core's cache."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices.host_kernels import Array, kernel, pieces, rows
+from gradcore.devices.kernels import split_workspace
+
+
+@kernel
+def log_softmax(x: Array, out: Array, workspace: Array, *, dim: int) -> None:
+    width = x.shape[dim] if x.ndim else 1
+    count = x.size // max(width, 1)
+    last = dim == x.ndim - 1 or not x.ndim
+    room = min(x.size, rows(width) * width) if last else x.size
+    exps, folded = split_workspace(workspace, (room, x.dtype), (count, x.dtype))
+    fold = folded.reshape(tuple(1 if d == dim else n for d, n in enumerate(x.shape)))
+    np.amax(x, axis=dim if x.ndim else None, out=fold, keepdims=True)
+    np.subtract(x, fold, out)
+    if last:
+        for start in range(0, count, rows(width)):
+            part = out.reshape(count, width)[start:start + rows(width)]
+            e = exps[:part.size].reshape(part.shape)
+            np.exp(part, e)
+            np.sum(e, axis=1, out=folded[start:start + rows(width)])
+    else:
+        e = exps.reshape(x.shape)
+        np.exp(out, e)
+        np.sum(e, axis=dim, out=fold, keepdims=True)
+    np.log(folded, folded)
+    np.subtract(out, fold, out)
+
+
+def _plain_labels(target: Array, classes: int, ignore_index: int) -> bool:
+    """Is every label a class, and none ignored? Raises IndexError in PyTorch's words for a label that is neither."""
+    if not target.size:
+        return True
+    low, high = int(np.minimum.reduce(target)), int(np.maximum.reduce(target))
+    if low < 0 or high >= classes:
+        for label in target.tolist():
+            if label != ignore_index and not 0 <= label < classes:
+                raise IndexError(f"Target {label} is out of bounds: expected class indices from 0 to {classes - 1}, or "
+                                 f"ignore_index={ignore_index}")
+        return False
+    return not low <= ignore_index <= high or ignore_index not in target
+
+
+#: Rows of a piece at most: their positions are small enough to be made on the way.
+_ROWS = 1024
+
+
+@functools.lru_cache(maxsize=16)
+def _row_starts(classes: int) -> Array:
+    return np.arange(0, _ROWS * classes, classes)
+
+
+def _chosen(labels: Array, classes: int, plain: bool) -> Array:
+    """Flat positions, in rows of ``classes``, of each row's label; of class 0 where the label is ignored."""
+    return _row_starts(classes)[:labels.size] + (labels if plain else np.where((labels < 0) | (labels >= classes), 0,
+                                                                               labels))
+
+
+@kernel
+def cross_entropy(logits: Array, target: Array, weight: Array | None, out: Array, workspace: Array, *,
+                  reduction: str = "mean", ignore_index: int = -100) -> None:
+    count, classes = logits.shape
+    plain = _plain_labels(target, classes, ignore_index)
+    step = min(rows(classes), _ROWS)
+    exps, losses = split_workspace(workspace, (min(logits.size, step * classes), logits.dtype), (count, logits.dtype))
+    for start in range(0, count, step):
+        part = logits[start:start + step]
+        loss = losses[start:start + step]
+        e = exps[:part.size].reshape(part.shape)
+        np.subtract(part, np.maximum.reduce(part, axis=1, keepdims=True), e)
+        chosen = exps.take(_chosen(target[start:start + step], classes, plain))
+        np.exp(e, e)
+        np.add.reduce(e, axis=1, out=loss)
+        np.log(loss, loss)
+        np.subtract(loss, chosen, loss)
+    if weight is None and plain and reduction != "none" and count:
+        np.add.reduce(losses, out=out)
+        if reduction == "mean":
+            np.multiply(out, 1 / count, out)
+    else:
+        _reduce_weighted(losses, target, weight, out, reduction, ignore_index)
+
+
+def _reduce_weighted(losses: Array, target: Array, weight: Array | None, out: Array, reduction: str,
+                     ignore_index: int) -> None:
+    """Sum or mean of the losses, each with its class's weight; piece by piece, since weights are made on the way."""
+    total = whole = 0.0
+    for start in range(0, losses.size, _ROWS):
+        loss = losses[start:start + _ROWS]
+        weights = _sample_weights(target[start:start + _ROWS], weight, ignore_index, losses.dtype)
+        # Where nothing counts, 0 times an infinite loss must not spoil the sum.
+        np.copyto(loss, 0, where=weights == 0)
+        np.multiply(loss, weights, loss)
+        total += float(np.add.reduce(loss))
+        whole += float(np.add.reduce(weights))
+    if reduction == "none":
+        out[...] = losses
+    else:
+        out[...] = total if reduction == "sum" else np.float64(total) / np.float64(whole)
+
+
+def _sample_weights(labels: Array, weight: Array | None, ignore_index: int, dtype: Any) -> Array:
+    """What each of at most ``_ROWS`` samples counts."""
+    kept = labels != ignore_index
+    return kept.astype(dtype) if weight is None else np.where(kept, weight[np.where(kept, labels, 0)], 0)
+
+
+@kernel
+def cross_entropy_grad(dy: Array, logits: Array, target: Array, weight: Array | None, out: Array, workspace: Array, *,
+                       reduction: str, ignore_index: int) -> None:
+    count, classes = logits.shape
+    plain = _plain_labels(target, classes, ignore_index)
+    column = split_workspace(workspace, (count, logits.dtype))[0].reshape(count, 1)
+    np.maximum.reduce(logits, axis=1, out=column, keepdims=True)
+    np.subtract(logits, column, out)
+    np.exp(out, out)
+    np.add.reduce(out, axis=1, out=column, keepdims=True)
+    np.true_divide(out, column, out)
+    flat = out.reshape(-1)
+    for start in range(0, count, _ROWS):
+        flat[start * classes:(start + _ROWS) * classes][_chosen(
+            target[start:start + _ROWS], classes, plain)] -= 1
+    if weight is None and plain and reduction != "none":
+        np.multiply(out, dy / count if reduction == "mean" else dy, out)
+    else:
+        _scale_weighted(out, dy, target, weight, reduction, ignore_index)
+
+
+def _scale_weighted(out: Array, dy: Array, target: Array, weight: Array | None, reduction: str,
+                    ignore_index: int) -> None:
+    """Multiply each row with its sample's weight, over the whole weight for a mean, and the cotangent."""
+    starts = range(0, target.size, _ROWS)
+    whole = 1.0
+    if reduction == "mean":
+        whole = sum(float(np.add.reduce(_sample_weights(target[i:i + _ROWS], weight, ignore_index, out.dtype)))
+                    for i in starts)
+    for i in starts:
+        part = out[i:i + _ROWS]
+        weights = _sample_weights(target[i:i + _ROWS], weight, ignore_index, out.dtype) / (whole or 1.0)
+        np.multiply(weights, dy[i:i + _ROWS] if reduction == "none" else dy, weights)
+        np.multiply(part, weights.astype(out.dtype).reshape(-1, 1), part)
+
+
+@kernel
+def mse_loss(x: Array, target: Array, out: Array, workspace: Array, *, reduction: str = "mean") -> None:
+    room = workspace.view(x.dtype)
+    total = 0.0
+    for xs, ts in pieces(x, target):
+        d = room[:xs.size]
+        np.subtract(xs, ts, d)
+        total += float(np.dot(d, d))
+    out[...] = total if reduction == "sum" else total / x.size if x.size else math.nan
+
+
+def _norm_rows(width: int) -> int:
+    """Rows of a piece: few enough that a number for each is no temporary worth declaring."""
+    return min(rows(width), _ROWS)
+
+
+def _add_rows(terms: Array, total: Array) -> None:
+    """Add rows up into one, without a temporary as wide as they are where they are wide."""
+    if len(terms) <= 8:
+        for row in terms:
+            np.add(total, row, total)
+    else:
+        np.add(total, np.add.reduce(terms, axis=0), total)
+
+
+def _normalize_rows(x: Array, mean: Array, rstd: Array, out: Array) -> None:
+    np.subtract(x, mean, out)
+    np.multiply(out, rstd, out)
+
+
+@kernel
+def layer_norm(x: Array, weight: Array | None, bias: Array | None, out: Array, mean: Array, rstd: Array,
+               workspace: Array, *, dims: int, eps: float) -> None:
+    width = math.prod(x.shape[x.ndim - dims:])
+    room = workspace.view(x.dtype)
+    xs, outs = x.reshape(-1, width), out.reshape(-1, width)
+    means, rstds = mean.reshape(-1, 1), rstd.reshape(-1, 1)
+    for start in range(0, len(xs), _norm_rows(width)):
+        part = slice(start, start + _norm_rows(width))
+        m, r, y = means[part], rstds[part], outs[part]
+        square = room[:y.size].reshape(y.shape)
+        np.mean(xs[part], axis=1, out=m, keepdims=True)
+        np.subtract(xs[part], m, y)
+        np.multiply(y, y, square)
+        np.mean(square, axis=1, out=r, keepdims=True)
+        np.add(r, eps, r)
+        np.sqrt(r, r)
+        np.reciprocal(r, r)
+        np.multiply(y, r, y)
+        if weight is not None:
+            np.multiply(y, weight.reshape(-1), y)
+        if bias is not None:
+            np.add(y, bias.reshape(-1), y)
+
+
+@kernel
+def layer_norm_grad(dy: Array, x: Array, weight: Array | None, mean: Array, rstd: Array, dx: Array, dweight: Array,
+                    dbias: Array, workspace: Array, *, dims: int, needs: Any) -> None:
+    width = math.prod(x.shape[x.ndim - dims:])
+    length = min(x.size, rows(width) * width)
+    room, hats = split_workspace(workspace, (length, x.dtype), (length, x.dtype))
+    dweight.fill(0)
+    dbias.fill(0)
+    xs, dys, dxs = x.reshape(-1, width), dy.reshape(-1, width), dx.reshape(-1, width)
+    means, rstds = mean.reshape(-1, 1), rstd.reshape(-1, 1)
+    for start in range(0, len(xs), _norm_rows(width)):
+        part = slice(start, start + _norm_rows(width))
+        g, d = dys[part], dxs[part]
+        hat, t = hats[:g.size].reshape(g.shape), room[:g.size].reshape(g.shape)
+        _normalize_rows(xs[part], means[part], rstds[part], hat)
+        np.multiply(g, hat, t)
+        for total, terms in ((dweight, t), (dbias, g)):
+            _add_rows(terms, total.reshape(-1))
+        # dx = rstd * (gw - mean(gw) - hat * mean(gw * hat)), with gw = dy * weight
+        if weight is None:
+            np.copyto(d, g)
+        else:
+            np.multiply(g, weight.reshape(-1), d)
+            np.multiply(t, weight.reshape(-1), t)
+        slope = t.mean(axis=1, keepdims=True)
+        np.subtract(d, d.mean(axis=1, keepdims=True), d)
+        np.multiply(hat, slope, hat)
+        np.subtract(d, hat, d)
+        np.multiply(d, rstds[part], d)

@@ -1,0 +1,159 @@
+"""Sample calls on arrays of two megabytes: large enough that a temporary of an operand's size shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradcore.ops import all_ops
+from tests.rows import Row, bools, floats, ints
+
+N, M = 512, 1024
+F32, F16, I64 = np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.int64)
+BIG: list[Row] = []
+
+
+def add(op: str, *args: Any, **attrs: Any) -> None:
+    BIG.append(Row(op, str(len(BIG)), args, attrs))
+
+
+x, y, t = floats(N, M), floats(N, M, low=0.5), floats(N, M, layout="transposed")
+positive = floats(N, M, low=0.2)
+wide, tall, row, labels = floats(N, M, layout="sliced"), floats(N * M), floats(M), ints(N, high=M)
+
+for name in ("neg abs sign floor ceil round exp expm1 square sin cos tan sinh cosh arctan relu tanh sigmoid erf clone "
+             "gelu isnan isinf isfinite logical_not").split():
+    add(name, x)
+    add(name, t)
+for name in "log log1p log2 log10 sqrt rsqrt reciprocal".split():
+    add(name, positive)
+for name in ("add sub mul div pow maximum minimum remainder floor_divide eq ne lt le gt ge logical_and logical_or "
+             "logical_xor").split():
+    for pair in ((positive, y), (positive, floats(M, low=0.5)), (y, t if name != "pow" else y), (y, 1.5), (2, y)):
+        add(name, *pair)
+for name in ("add_", "sub_", "mul_", "div_"):
+    for other in (y, floats(M, low=0.5), 2.0, floats(N, M, low=0.5, layout="transposed")):
+        add(name, x, other)
+add("where", bools(N, M), x, y)
+add("where", bools(N, M), x, 0.0)
+add("where", bools(N, 1), t, row)
+add("clamp", x, -1.0, 1.0)
+add("clamp", t, None, 1)
+add("fill_", x, 1.0)
+add("copy_", x, t)
+add("copy_", x, row)
+for name in ("relu_grad", "tanh_grad", "sigmoid_grad"):
+    add(name, x, y)
+    add(name, x, t)
+for by_tanh in (False, True):
+    add("gelu", x, tanh=by_tanh)
+    add("gelu_grad", x, y, tanh=by_tanh)
+
+add("full", 1.5, shape=(N, M), dtype=F32)
+add("empty", shape=(N, M), dtype=F32)
+add("arange", 0.5, 1.0, length=N * M, dtype=F32)
+add("arange", 0, 1, length=N * M, dtype=I64)
+add("eye", rows=N, columns=M, dtype=F32)
+add("cast", x, dtype=np.dtype(np.float64))
+add("cast", t, dtype=F16)
+add("cast", ints(N, M), dtype=F32)
+add("view", x, shape=(N * M,))
+add("permute", x, dims=(1, 0))
+add("expand", row, shape=(N, M))
+add("slice", x, index=((1, 100, 2), (0, M, 1)))
+add("slice_grad", floats(100, M), shape=(N, M), index=((1, 100, 2), (0, M, 1)))
+add("split", x, sizes=(M // 2, M // 2), dim=1)
+add("cat", [x, t], dim=0)
+add("cat", [x, t], dim=1)
+for shape in ((M,), (N, 1), ()):
+    add("sum_to_shape", x, shape=shape)
+    add("sum_to_shape", t, shape=shape)
+add("sum_to_shape", floats(2, N, M), shape=(2, 1, M))
+few, many = ints(300, high=N), ints(2000, high=N)
+add("take", x, many, dim=0)
+add("take", t, few, dim=1)
+add("take_grad", floats(2000, M), many, shape=(N, M), dim=0)
+add("take_grad", floats(N, 300), few, shape=(N, M), dim=1)
+add("put_", x, few, row, dim=0)
+add("put_", x, few, floats(N, 300), dim=1)
+add("take_along", x, ints(N, M, high=M), dim=1)
+add("take_along", x, ints(N, M, high=N), dim=0)
+add("take_along", floats(N * M // 4, 4), ints(N * M // 4, 2, high=4), dim=1)
+add("take_along", t, ints(N, M, high=M, layout="transposed"), dim=1)
+add("take_along_grad", floats(N * M // 4, 4), ints(N * M // 4, 4, high=2), shape=(N * M // 4, 2), dim=1)
+add("take_along_grad", x, ints(N, M, high=M), shape=(N, M), dim=1)
+add("take_along_grad", t, ints(N, M, high=N), shape=(N, M), dim=0)
+
+for name in "sum mean amax amin any all logsumexp".split():
+    for operand in (x, t, wide):
+        for dims in ((0, 1), (0,), (1,)):
+            add(name, operand, dims=dims, keepdim=False)
+    add(name, floats(N, 4, M // 4), dims=(0, 2), keepdim=True)
+add("sum", bools(N, M), dims=(0,), keepdim=False)
+add("sum", ints(N, M), dims=(0, 1), keepdim=False)
+for name in "argmax argmin max_with_index min_with_index".split():
+    for operand in (x, t, wide):
+        for dim in (0, 1):
+            add(name, operand, dim=dim, keepdim=False)
+    add(name, floats(N * M, layout="sliced"), dim=0, keepdim=True)
+    add(name, floats(2, N * M, layout="transposed"), dim=1, keepdim=True)
+    add(name, floats(16, 64, 512), dim=1, keepdim=True)
+for a in (False, True):
+    for b in (False, True):
+        add("matmul", floats(N, N), floats(N, N), transpose_a=a, transpose_b=b)
+        add("matmul", floats(4, 256, 256), floats(256, 256), transpose_a=a, transpose_b=b)
+        add("matmul", floats(4, 256, 256), floats(4, 256, 256), transpose_a=a, transpose_b=b)
+add("linear", x, floats(256, M), floats(256))
+add("linear", floats(4, 128, M), floats(256, M), floats(256))
+add("linear", floats(N, N, layout="transposed"), floats(256, N), None)
+for needs in ((True, True, True), (False, True, False)):
+    add("linear_grad", floats(N, 256), x, floats(256, M), needs=needs)
+
+for name in ("softmax", "log_softmax"):
+    for dim in (0, 1):
+        for operand in (x, t):
+            add(name, operand, dim=dim)
+            add(f"{name}_grad", x, operand, dim=dim)
+weight = floats(M, low=0.2)
+for reduction in ("mean", "sum", "none"):
+    dy = floats(N) if reduction == "none" else floats()
+    for extra in ((), (weight,)):
+        add("cross_entropy", x, labels, *extra, reduction=reduction)
+        add("cross_entropy_grad", dy, x, labels, *extra, reduction=reduction, ignore_index=-100)
+        add("cross_entropy", x, labels, *extra, reduction=reduction, ignore_index=3)
+        add("cross_entropy_grad", dy, x, labels, *extra, reduction=reduction, ignore_index=3)
+for samples, classes in ((N * M // 8, 8), (8, N * M // 8)):
+    logits, classes_of = floats(samples, classes), ints(samples, high=classes)
+    add("cross_entropy", logits, classes_of, floats(classes, low=0.5))
+    add("cross_entropy_grad", floats(), logits, classes_of, floats(classes, low=0.5), reduction="mean", ignore_index=2)
+    add("softmax", logits, dim=1)
+    add("log_softmax", logits, dim=1)
+    add("layer_norm", logits, floats(classes), floats(classes), dims=1, eps=1e-5)
+    rows_ = floats(samples, 1)
+    add("layer_norm_grad", logits, logits, floats(classes), rows_, rows_, dims=1, needs=(True, True, True))
+for reduction in ("mean", "sum"):
+    add("mse_loss", x, t, reduction=reduction)
+    add("mse_grad", floats(), x, y, reduction=reduction)
+add("layer_norm", x, row, row, dims=1, eps=1e-5)
+add("layer_norm", t, None, None, dims=1, eps=1e-5)
+each = floats(N, 1)
+add("layer_norm_grad", x, y, row, each, each, dims=1, needs=(True, True, True))
+add("layer_norm_grad", x, y, None, each, each, dims=1, needs=(True, True, True))
+
+state = ints(4, given=(7, 0, 3, 0))
+add("advance", state, numel=10)
+add("dropout", x, state, 0.5)
+add("dropout", t, state, 0.5)
+for dtype in (F32, np.dtype(np.float64), F16):
+    add("uniform", state, -1.0, 1.0, shape=(N, M), dtype=dtype)
+    add("normal", state, 0.0, 1.0, shape=(N, M), dtype=dtype)
+SGD = {"dampening": 0.1, "weight_decay": 0.1, "first": False}
+ADAM = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.1}
+for maximize in (False, True):
+    add("sgd_", [x, row], [x, row], [x, row], 0.1, momentum=0.9, nesterov=maximize, maximize=maximize, **SGD)
+    add("sgd_", [x, row], [x, row], [], 0.1, momentum=0.0, nesterov=False, maximize=maximize, **SGD)
+    add("adam_", [x, row], [x, row], [x, row], [y, floats(M, low=0.5)], 0.1, 3, decoupled=maximize, maximize=maximize,
+        **ADAM)
+
+assert {r.op for r in BIG} == set(all_ops()), set(all_ops()) - {r.op for r in BIG}
