@@ -47,7 +47,7 @@ def _plain_labels(target: Array, classes: int, ignore_index: int) -> bool:
                 raise IndexError(f"Target {label} is out of bounds: expected class indices from 0 to {classes - 1}, or "
                                  f"ignore_index={ignore_index}")
         return False
-    return not low <= ignore_index <= high or ignore_index not in target
+    return not low <= ignore_index <= high or not any(ignore_index in part for (part,) in pieces(target))
 
 
 #: Rows of a piece at most: their positions are small enough to be made on the way.
