@@ -53,12 +53,17 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
         for root, g in zip(roots, gradients, strict=True):
             sweep.deliver(root.edge, _seed(root, g))
         wanted = None if captures is None else _leads_to(captures, roots)
-        while sweep.heap:
-            number = -heappop(sweep.heap)
-            node, gs = sweep.pending.pop(number)
+        forward = -1
+        heap, pending = sweep.heap, sweep.pending
+        while pending:
+            # With one node waiting, as along a chain, there is nothing to order.
+            number = -heappop(heap) if len(heap) > 1 else -heap.pop()
+            node, gs = pending.pop(number)
             if wanted is not None and number not in wanted:
                 continue
-            state.scope = _backward_scopes.get((node.scope, caller)) or _backward_scope(node.scope, caller)
+            if node.scope != forward:
+                forward = node.scope
+                state.scope = _backward_scopes.get((forward, caller)) or _backward_scope(forward, caller)
             state.site = node.site
             state.node = number
             sweep.run(node, gs)

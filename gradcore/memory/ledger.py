@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from gradcore.errors import OutOfMemory
+from gradcore.errors import OutOfMemory, StaleBlock
 from gradcore.events import ALLOC, FREE, KEEP, RESERVE, RETAG, UNRESERVE, Raw
 from gradcore.memory.pool import Pool
 from gradcore.memory.resource import Block, Stream
@@ -28,13 +28,10 @@ class Ledger:
         self._lock = threading.Lock()
         self._pending: list[tuple[Block, int]] = []
         self.pool = pool
-        self._next_serial = pool.next_serial
-        #: Allocations so far.
-        self.allocations = 0
         self._requested = 0
         self._allocated = 0
-        self.peak_requested = 0
-        self.peak_allocated = 0
+        self._peak_requested = 0
+        self._peak_allocated = 0
         self.peak_reserved = 0
         #: The log that is being written, or None. Appending is all that the hot path does with it.
         self.log: list[Raw] | None = None
@@ -47,25 +44,21 @@ class Ledger:
         try:
             if self._pending:
                 self._drain()
+            pool = self.pool
             waiting = stream.waiting.get((nbytes + 511) & -512 or ROUND)
             if waiting:
                 block = waiting.pop()
                 # Block.begin, in line.
-                block.serial = self._next_serial()
+                block.serial = pool.serial = pool.serial + 1
                 block.requested = nbytes
                 block.tag = tag
                 block.node = node
             else:
-                block = self.pool.allocate(nbytes, stream, tag, node)
-                if self.pool.changes:
+                block = pool.allocate(nbytes, stream, tag, node)
+                if pool.changes:
                     self._note_segments()
-            self.allocations += 1
-            total = self._requested = self._requested + nbytes
-            if total > self.peak_requested:
-                self.peak_requested = total
-            total = self._allocated = self._allocated + block.size
-            if total > self.peak_allocated:
-                self.peak_allocated = total
+            self._requested += nbytes
+            self._allocated += block.size
             if self.log is not None:
                 self.log.append((ALLOC, block.serial, block.segment.index, block.offset, nbytes, block.size, stream.index, tag,
                                  node))
@@ -82,6 +75,9 @@ class Ledger:
 
         While a log is written that is done at once if the lock is free, so that the log shows the moment.
         """
+        if block.serial != serial or not serial:
+            raise StaleBlock(f"block with serial {serial} was given back already: {block}")
+        block.serial = 0
         self._pending.append((block, serial))
         if self.log is not None and self._lock.acquire(False):
             try:
@@ -90,12 +86,13 @@ class Ledger:
                 self._lock.release()
 
     def _drain(self) -> None:
+        """Take what was given back to the pool. Live bytes only grow between two drains, so peaks are read here."""
+        self._note_peaks()
         pending = self._pending
         while pending:
             block, serial = pending.pop(0)
-            if block.serial != serial or block.users is not None:
-                self.pool.end(block, serial)
-            block.serial = 0
+            if block.users is not None:
+                self.pool.settle(block)
             size = block.size
             waiting = block.stream.waiting
             if size in waiting:
@@ -106,6 +103,12 @@ class Ledger:
             self._allocated -= size
             if self.log is not None:
                 self.log.append((FREE, serial))
+
+    def _note_peaks(self) -> None:
+        if self._requested > self._peak_requested:
+            self._peak_requested = self._requested
+        if self._allocated > self._peak_allocated:
+            self._peak_allocated = self._allocated
 
     def _out_of_memory(self, error: OutOfMemory, nbytes: int) -> OutOfMemory:
         with self.settled():
@@ -149,6 +152,23 @@ class Ledger:
             return self._allocated
 
     @property
+    def peak_requested(self) -> int:
+        """The most requested bytes live at once, since the start or :meth:`reset_peaks`."""
+        with self.settled():
+            return self._peak_requested
+
+    @property
+    def peak_allocated(self) -> int:
+        """The most allocated bytes live at once."""
+        with self.settled():
+            return self._peak_allocated
+
+    @property
+    def allocations(self) -> int:
+        """Allocations so far."""
+        return self.pool.serial
+
+    @property
     def reserved(self) -> int:
         """Bytes of all segments."""
         return self.pool.reserved
@@ -187,5 +207,5 @@ class Ledger:
 
     def reset_peaks(self) -> None:
         with self.settled():
-            self.peak_requested, self.peak_allocated = self._requested, self._allocated
+            self._peak_requested, self._peak_allocated = self._requested, self._allocated
             self.peak_reserved = self.pool.reserved

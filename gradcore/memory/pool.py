@@ -6,8 +6,6 @@ When nothing fits, the other streams' free memory is taken over, and only then d
 
 from __future__ import annotations
 
-import itertools
-
 from gradcore.errors import OutOfMemory, SourceExhausted, StaleBlock
 from gradcore.memory.freelist import FreeList
 from gradcore.memory.resource import Block, Segment, Source, Stream
@@ -39,8 +37,8 @@ class Pool:
     def __init__(self, source: Source, order: StreamOrder) -> None:
         self._source = source
         self._order = order
-        #: Numbers the lives of blocks, from 1.
-        self.next_serial = itertools.count(1).__next__
+        #: Number of the last life that a block began.
+        self.serial = 0
         self._next_segment = 0
         self.segments: dict[int, Segment] = {}
         self.streams: list[Stream] = []
@@ -72,19 +70,20 @@ class Pool:
             start = self._grow(size, small, stream)
         block = Block(self.segments[start // _SPACING], start & _MASK, size, stream)
         self.blocks.add(block)
-        block.begin(self.next_serial(), nbytes, tag, node)
+        self.serial += 1
+        block.begin(self.serial, nbytes, tag, node)
         return block
 
     def deallocate(self, block: Block, serial: int) -> None:
         """Give a block back. Raises :class:`StaleBlock` unless ``serial`` is the block's present life."""
-        self.end(block, serial)
-        self._reclaim(block)
-
-    def end(self, block: Block, serial: int) -> None:
-        """End a block's life; its bytes may be used again on its own stream."""
         if block.serial != serial or not serial:
             raise StaleBlock(f"block with serial {serial} was given back already: {block}")
         block.serial = 0
+        self.settle(block)
+        self._reclaim(block)
+
+    def settle(self, block: Block) -> None:
+        """Order the other streams that used a block before what its own stream will do with it."""
         if block.users is not None:
             self._order.settle(block)
 
