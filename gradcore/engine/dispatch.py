@@ -142,7 +142,7 @@ def apply(op: Op, *args: Any, **attrs: Any) -> Any:
     log = device.ledger.log
     if log is not None:
         _log_launch(log, call, tags[0], number, args, (storage.serial,))
-    call.kernel(*arrays)
+    state.launch(call.kernel, *arrays)
     if plan is not None:
         # The node is built before the output points at it: a node never reaches its own output.
         result.edge = (build_node(call, plan, args, (result,), (), edges, number, site, scope), 0)
@@ -221,7 +221,7 @@ def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], at
             arrays.append(workspace.array)
         if log is not None:
             _log_launch(log, call, tags[0], number, args, tuple([v.storage.serial for v in (*outputs, *aux)]))
-        call.kernel(*arrays)
+        local.state.launch(call.kernel, *arrays)
         for value in written:
             value.storage.version += 1
             value.storage.written_by = tags[0]

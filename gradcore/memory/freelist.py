@@ -53,9 +53,13 @@ class FreeList:
         self.total -= size
         return start
 
+    def has(self, start: int, size: int) -> bool:
+        """Is ``[start, start + size)`` a whole range of its own?"""
+        return self._by_start.get(start) == size
+
     def remove(self, start: int, size: int) -> bool:
         """Take exactly the range ``[start, start + size)`` if it is free as a whole range of its own."""
-        if self._by_start.get(start) != size:
+        if not self.has(start, size):
             return False
         del self._by_start[start]
         del self._by_end[start + size]

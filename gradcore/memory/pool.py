@@ -144,12 +144,13 @@ class Pool:
         before = self.reserved
         for stream in self.streams:
             self._merge(stream)
-        whole = [s for s in self.segments.values() if any(
-            self._list(stream, s).remove(s.index * _SPACING, s.nbytes) for stream in self.streams)]
+        whole = [(free, s) for s in self.segments.values() for stream in self.streams
+                 if (free := self._list(stream, s)).has(s.index * _SPACING, s.nbytes)]
         if whole:
             self._order.drain()
-        for segment in whole:
-            # Books first: should the source fail, the segment is lost to us, but never handed out again.
+        for free, segment in whole:
+            # Books first: should the source fail, this segment is lost to us, but never handed out again.
+            free.remove(segment.index * _SPACING, segment.nbytes)
             del self.segments[segment.index]
             self.reserved -= segment.nbytes
             self.changes.append((False, segment.index, segment.nbytes))
