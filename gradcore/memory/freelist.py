@@ -53,13 +53,9 @@ class FreeList:
         self.total -= size
         return start
 
-    def has(self, start: int, size: int) -> bool:
-        """Is ``[start, start + size)`` a whole range of its own?"""
-        return self._by_start.get(start) == size
-
     def remove(self, start: int, size: int) -> bool:
         """Take exactly the range ``[start, start + size)`` if it is free as a whole range of its own."""
-        if not self.has(start, size):
+        if self._by_start.get(start) != size:
             return False
         del self._by_start[start]
         del self._by_end[start + size]

@@ -91,18 +91,19 @@ class Ledger:
         pending = self._pending
         while pending:
             block, serial = pending.pop(0)
+            size = block.size
+            # Books first: should the driver fail to order the streams, the block is lost, but nobody gets it unordered.
+            self._requested -= block.requested
+            self._allocated -= size
+            if self.log is not None:
+                self.log.append((FREE, serial))
             if block.users is not None:
                 self.pool.settle(block)
-            size = block.size
             waiting = block.stream.waiting
             if size in waiting:
                 waiting[size].append(block)
             else:
                 waiting[size] = [block]
-            self._requested -= block.requested
-            self._allocated -= size
-            if self.log is not None:
-                self.log.append((FREE, serial))
 
     def _note_peaks(self) -> None:
         if self._requested > self._peak_requested:

@@ -107,10 +107,10 @@ class Pool:
             if giver is stream:
                 continue
             self._merge(giver)
-            start = (giver.small if small else giver.large).take(size)
-            if start is not None:
+            free = giver.small if small else giver.large
+            if free.largest() >= size:
                 self._order.hand_over(giver, stream)
-                return start
+                return free.take(size)
         return None
 
     def _grow(self, size: int, small: bool, stream: Stream) -> int:
@@ -142,16 +142,21 @@ class Pool:
     def flush(self) -> int:
         """Give every wholly free segment back to the source; returns their bytes."""
         before = self.reserved
+        free: dict[int, list[tuple[FreeList, int, int]]] = {}
         for stream in self.streams:
             self._merge(stream)
-        whole = [(free, s) for s in self.segments.values() for stream in self.streams
-                 if (free := self._list(stream, s)).has(s.index * _SPACING, s.nbytes)]
+            for ranges in (stream.small, stream.large):
+                for start, size in ranges.ranges():
+                    free.setdefault(start // _SPACING, []).append((ranges, start, size))
+        # The parts of a segment may be free on several streams: the device is waited for anyway.
+        whole = [i for i, parts in free.items() if sum(size for _, _, size in parts) == self.segments[i].nbytes]
         if whole:
             self._order.drain()
-        for free, segment in whole:
+        for index in whole:
             # Books first: should the source fail, this segment is lost to us, but never handed out again.
-            free.remove(segment.index * _SPACING, segment.nbytes)
-            del self.segments[segment.index]
+            for ranges, start, size in free[index]:
+                ranges.remove(start, size)
+            segment = self.segments.pop(index)
             self.reserved -= segment.nbytes
             self.changes.append((False, segment.index, segment.nbytes))
             self._source.deallocate(segment)

@@ -1,0 +1,94 @@
+"""Stacks of memory for tests: sources that are slow, tiny or failing, and a driver that simulates streams."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from typing import Any
+
+from gradcore.errors import SourceExhausted
+from gradcore.memory.resource import Segment, Source, Stream
+from gradcore.memory.sources import CountingSource, HostSource
+from gradcore.memory.stack import Stack, build
+from gradcore.memory.streams import NoDriver
+
+MiB = 1 << 20
+
+
+class Slow:
+    """A source that takes its time, so that threads meet inside it."""
+
+    def __init__(self, upstream: Source) -> None:
+        self._upstream = upstream
+
+    def allocate(self, nbytes: int) -> Segment:
+        time.sleep(0.001)
+        return self._upstream.allocate(nbytes)
+
+    def deallocate(self, segment: Segment) -> None:
+        self._upstream.deallocate(segment)
+
+
+class Failing:
+    """A source whose calls with the given numbers (from 1) fail."""
+
+    def __init__(self, upstream: Source, allocations: Collection[int] = (), deallocations: Collection[int] = ()) -> None:
+        self._upstream = upstream
+        self.allocations, self.deallocations = set(allocations), set(deallocations)
+        self.came = self.went = 0
+
+    def allocate(self, nbytes: int) -> Segment:
+        self.came += 1
+        if self.came in self.allocations:
+            raise SourceExhausted(f"the source failed on {nbytes} bytes")
+        return self._upstream.allocate(nbytes)
+
+    def deallocate(self, segment: Segment) -> None:
+        self.went += 1
+        if self.went in self.deallocations:
+            raise RuntimeError("the driver is gone")
+        self._upstream.deallocate(segment)
+
+
+class Events:
+    """A driver that writes down what it is told, and knows what each stream has waited for.
+
+    A stream's clock is a table of how far it has seen each stream; work is one tick of its own.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.clocks: dict[Stream, dict[Stream, int]] = {}
+
+    def _clock(self, stream: Stream) -> dict[Stream, int]:
+        return self.clocks.setdefault(stream, {stream: 0})
+
+    def work(self, stream: Stream) -> tuple[Stream, int]:
+        """Give a stream something to do; the moment at which it will be done."""
+        clock = self._clock(stream)
+        clock[stream] += 1
+        return stream, clock[stream]
+
+    def follows(self, stream: Stream, moment: tuple[Stream, int]) -> bool:
+        """Does what ``stream`` is given from now on run after that moment?"""
+        return self._clock(stream).get(moment[0], 0) >= moment[1]
+
+    def record(self, stream: Stream) -> dict[Stream, int]:
+        self.calls.append(("record", stream.index))
+        return dict(self._clock(stream))
+
+    def wait(self, stream: Stream, event: dict[Stream, int]) -> None:
+        self.calls.append(("wait", stream.index))
+        clock = self._clock(stream)
+        for other, tick in event.items():
+            clock[other] = max(clock.get(other, 0), tick)
+
+    def synchronize(self) -> None:
+        self.calls.append(("synchronize",))
+
+
+def stack(kind: str = "counting", *, limit: int | None = None, source: Source | None = None, driver: Any = None,
+          fail_at: Collection[int] | None = None, poison: Any = None) -> Stack:
+    if source is None:
+        source = HostSource() if kind == "host" else CountingSource()
+    return build(source, driver or NoDriver(), limit=limit, fail_at=fail_at, poison=poison)

@@ -1,0 +1,167 @@
+"""The ledger: after every operation its counters are the fold of its log are the sums over its table of live blocks."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from gradcore import folds
+from gradcore.errors import OutOfMemory
+from gradcore.events import TAGS, Alloc, Free, Keep, Reserve, Retag, Scope, Site, Tag, typed
+from gradcore.memory.resource import Block, Stream
+from gradcore.memory.sources import CountingSource
+from gradcore.memory.stack import Stack
+from tests.meta.memory_stacks import Events, Failing, MiB, stack
+
+
+def tag(op: str, layer: str = "", role: str = "output") -> int:
+    return TAGS.index(Tag(op, layer, "forward", role, Site("train.py", 7, "main"), None, None))
+
+
+def check_free_lists(memory: Stack) -> None:
+    """Live, waiting and listed bytes are disjoint and fill the segments; lists are sorted and merged."""
+    pool = memory.pool
+    spans = []
+    for block in pool.blocks:
+        assert block.segment is pool.segments[block.segment.index]
+        spans.append(((block.segment.index << 48) + block.offset, block.size))
+    waiting = {id(b) for s in pool.streams for blocks in s.waiting.values() for b in blocks}
+    assert waiting == {id(b) for b in pool.blocks if not b.serial}
+    for stream in pool.streams:
+        for free in (stream.small, stream.large):
+            ranges = free.ranges()
+            assert all(a + n < b for (a, n), (b, _) in zip(ranges, ranges[1:], strict=False))
+            assert free.total == sum(n for _, n in ranges)
+            spans += ranges
+    spans.sort()
+    assert all(a + n <= b for (a, n), (b, _) in zip(spans, spans[1:], strict=False))
+    assert sum(n for _, n in spans) == pool.reserved == sum(s.nbytes for s in pool.segments.values())
+
+
+def check_books(memory: Stack) -> None:
+    ledger = memory.ledger
+    live = ledger.live
+    assert ledger.requested == sum(b.requested for b in live.values())
+    assert ledger.allocated == sum(b.size for b in live.values())
+    assert ledger.allocated + memory.pool.cached == ledger.reserved
+    assert ledger.requested <= ledger.allocated <= ledger.reserved
+    if ledger.log is not None:
+        records = [typed(r) for r in ledger.log]
+        *_, now = folds.timeline(records)
+        assert now == folds.Live(ledger.requested, ledger.allocated, ledger.reserved)
+        holders = folds.live_at(records, len(records) - 1)
+        assert [(h.serial, h.requested, h.allocated, h.tag, h.node) for h in holders] == [
+            (b.serial, b.requested, b.size, TAGS[b.tag], b.node) for b in live.values()]
+        for key in (lambda h: h.tag.op, lambda h: h.tag.layer, lambda h: h.role):
+            assert sum(folds.total(holders, key).values()) == ledger.allocated
+        peak = folds.peak(records)
+        assert (peak.requested, peak.allocated, peak.reserved) == (
+            ledger.peak_requested, ledger.peak_allocated, ledger.peak_reserved)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_random_walk_keeps_the_books(seed: int) -> None:
+    rng = random.Random(seed)
+    memory = stack(source=Failing(CountingSource(), allocations=range(5, 200, 7)), limit=48 * MiB, driver=Events())
+    ledger, streams = memory.ledger, [Stream(k) for k in range(3)]
+    live: list[Block] = []
+    failures = 0
+    for step in range(400):
+        action = rng.random()
+        if step == 40:
+            ledger.begin_log()
+            ledger.reset_peaks()
+        if action < 0.5:
+            size = rng.choice([0, 1, 512, 700, 5000, 70_000, MiB, 3 * MiB, 11 * MiB, 40 * MiB])
+            try:
+                live.append(ledger.allocate(size, rng.choice(streams), tag(rng.choice("abc"), rng.choice("xy")), step))
+            except OutOfMemory as error:
+                failures += 1
+                assert error.asked == size and error.live == ledger.allocated
+                assert error.cached == ledger.reserved - ledger.allocated
+        elif action < 0.9 and live:
+            block = live.pop(rng.randrange(len(live)))
+            ledger.deallocate(block, block.serial)
+        elif action < 0.95 and live:
+            ledger.retag(rng.choice(live), tag("d", role="parameter"))
+        else:
+            ledger.flush()
+        check_books(memory)
+        check_free_lists(memory)
+    assert failures
+    for block in live:
+        ledger.deallocate(block, block.serial)
+    ledger.flush()
+    check_books(memory)
+    assert ledger.reserved == 0
+
+
+def test_a_log_opens_with_what_is_there() -> None:
+    memory = stack()
+    ledger, stream = memory.ledger, Stream(0)
+    first = ledger.allocate(1000, stream, tag("a"), 3)
+    gone = ledger.allocate(2000, stream, tag("b"))
+    ledger.deallocate(gone, gone.serial)
+    first.keeps = 2
+    records = [typed(r) for r in ledger.begin_log()]
+    assert records == [Reserve(0, 2 * MiB), Alloc(first.serial, 0, 0, 1000, 1024, 0, TAGS[tag("a")], 3),
+                       *[Keep(first.serial, 0, "kept before the log began")] * 2]
+    ledger.end_log()
+    assert ledger.log is None
+
+
+def test_a_log_shows_the_moment() -> None:
+    memory = stack()
+    ledger, stream = memory.ledger, Stream(0)
+    log = ledger.begin_log()
+    a = ledger.allocate(1000, stream, tag("a"))
+    serial = a.serial
+    ledger.retag(a, tag("a"))
+    ledger.retag(a, tag("b"))
+    ledger.deallocate(a, serial)
+    b = ledger.allocate(10, stream, tag("a"))
+    assert [typed(r) for r in log] == [
+        Reserve(0, 2 * MiB), Alloc(serial, 0, 0, 1000, 1024, 0, TAGS[tag("a")], 0), Retag(serial, TAGS[tag("b")]),
+        Free(serial), Alloc(b.serial, 0, 1024, 10, 512, 0, TAGS[tag("a")], 0)]
+
+
+def test_peaks_start_again() -> None:
+    memory = stack()
+    ledger, stream = memory.ledger, Stream(0)
+    big = ledger.allocate(5 * MiB, stream)
+    small = ledger.allocate(100, stream)
+    ledger.deallocate(big, big.serial)
+    assert (ledger.peak_requested, ledger.peak_allocated) == (5 * MiB + 100, 5 * MiB + 512)
+    assert ledger.peak_reserved == 22 * MiB
+    ledger.flush()
+    ledger.reset_peaks()
+    assert (ledger.peak_requested, ledger.peak_allocated, ledger.peak_reserved) == (100, 512, 2 * MiB)
+    ledger.deallocate(small, small.serial)
+
+
+def test_running_out_names_the_largest_holders() -> None:
+    memory = stack(limit=32 * MiB)
+    ledger, stream = memory.ledger, Stream(0)
+    for k in range(3):
+        ledger.allocate(4 * MiB, stream, tag("matmul", "layers.0", "parameter"))
+        ledger.allocate(100 * (k + 1), stream, tag("add", role="gradient"))
+    with pytest.raises(OutOfMemory) as caught:
+        ledger.allocate(30 * MiB, stream)
+    text = str(caught.value)
+    assert "out of memory" in text and isinstance(caught.value, (RuntimeError, MemoryError))
+    assert f"{30 * MiB:,} bytes were asked for" in text and f"limit {32 * MiB:,}" in text
+    lines = text.splitlines()
+    assert lines[1] == "The 2 largest holders:"
+    assert f"{12 * MiB:,} bytes  parameter of matmul in layer layers.0, train.py:7" in lines[2]
+    assert "1,536 bytes  gradient of add in layer (root), train.py:7" in lines[3]
+    assert caught.value.__traceback__ is not None and caught.value.__cause__ is None
+    assert caught.value.__context__ is None
+    assert (caught.value.asked, caught.value.live) == (30 * MiB, 12 * MiB + 1536)
+    assert caught.value.cached == ledger.reserved - caught.value.live
+    assert caught.value.largest_free <= caught.value.cached
+
+
+def test_scopes_and_tags_are_plain_data() -> None:
+    assert Scope("a", "forward") == ("a", "forward", None, None)
+    assert TAGS[tag("a")] == ("a", "", "forward", "output", ("train.py", 7, "main"), None, None)

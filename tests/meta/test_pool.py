@@ -1,0 +1,130 @@
+"""The pool: sizes of segments, reuse, growth, flushing, and what it says when nothing fits."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradcore.errors import OutOfMemory
+from gradcore.memory.pool import Pool, segment_size
+from gradcore.memory.resource import Block, Stream
+from gradcore.memory.sources import CountingSource
+from gradcore.memory.streams import NoDriver, StreamOrder
+from gradcore.spec import round_up
+from tests.meta.memory_stacks import Failing, MiB, stack
+
+
+def pool_over(source: object) -> Pool:
+    return Pool(source, StreamOrder(NoDriver()))  # type: ignore[arg-type]
+
+
+def give(pool: Pool, *blocks: Block) -> None:
+    for block in blocks:
+        pool.deallocate(block, block.serial)
+
+
+@pytest.mark.parametrize(("nbytes", "rounded"), [(0, 512), (1, 512), (512, 512), (513, 1024), (1 << 40, 1 << 40)])
+def test_sizes_are_rounded_by_one_rule(nbytes: int, rounded: int) -> None:
+    assert round_up(nbytes) == rounded
+
+
+@pytest.mark.parametrize(("size", "segment"), [
+    (512, 2 * MiB), (MiB, 2 * MiB), (MiB + 512, 20 * MiB), (10 * MiB - 512, 20 * MiB), (10 * MiB, 10 * MiB),
+    (11 * MiB, 12 * MiB), (100 * MiB + 512, 102 * MiB)])
+def test_segments_come_in_three_sizes(size: int, segment: int) -> None:
+    assert segment_size(size) == segment
+    pool = pool_over(CountingSource())
+    pool.allocate(size, Stream(0))
+    assert [s.nbytes for s in pool.segments.values()] == [segment] and pool.reserved == segment
+    assert pool.cached == segment - size
+
+
+def test_small_blocks_never_lie_in_large_segments() -> None:
+    pool, stream = pool_over(CountingSource()), Stream(0)
+    large = pool.allocate(5 * MiB, stream)
+    small = pool.allocate(512, stream)
+    assert small.segment is not large.segment
+    give(pool, small, large)
+    assert pool.allocate(2 * MiB, stream).segment is large.segment
+    assert pool.allocate(512, stream).segment is small.segment
+
+
+def test_what_went_back_merges_and_serves_a_larger_block() -> None:
+    pool, stream = pool_over(CountingSource()), Stream(0)
+    blocks = [pool.allocate(512 * 1024, stream) for _ in range(4)]
+    assert pool.reserved == 2 * MiB and pool.cached == 0
+    give(pool, blocks[1], blocks[2])
+    assert pool.largest_free == MiB
+    merged = pool.allocate(MiB, stream)
+    assert merged.offset == blocks[1].offset and pool.reserved == 2 * MiB and pool.misses == 1
+
+
+def test_flushing_gives_back_whole_segments_alone() -> None:
+    source = Failing(CountingSource())
+    pool, stream = pool_over(source), Stream(0)
+    keep, go = pool.allocate(12 * MiB, stream), pool.allocate(30 * MiB, stream)
+    partly = pool.allocate(512, stream)
+    give(pool, go)
+    assert pool.flush() == 30 * MiB and source.went == 1
+    assert pool.reserved == 14 * MiB and pool.flush() == 0
+    give(pool, keep, partly)
+    assert pool.flush() == 14 * MiB and pool.reserved == pool.cached == pool.largest_free == 0
+    assert pool.segments == {}
+
+
+def test_a_failing_source_is_asked_again_after_a_flush() -> None:
+    source = Failing(CountingSource(), allocations=[3])
+    pool, stream = pool_over(source), Stream(0)
+    give(pool, pool.allocate(12 * MiB, stream))
+    kept = pool.allocate(20 * MiB, stream)
+    block = pool.allocate(40 * MiB, stream)
+    assert source.came == 4 and source.went == 1
+    assert pool.reserved == kept.segment.nbytes + block.segment.nbytes == 60 * MiB
+
+
+def test_a_tight_limit_gets_a_segment_of_just_the_size() -> None:
+    made = stack(limit=3 * MiB)
+    block = made.pool.allocate(2 * MiB + 100, Stream(0))
+    assert block.segment.nbytes == 2 * MiB + 512
+
+
+def test_running_out_says_what_there_is() -> None:
+    made = stack(limit=4 * MiB)
+    stream = Stream(0)
+    held = made.pool.allocate(512, stream)
+    with pytest.raises(OutOfMemory) as caught:
+        made.pool.allocate(3 * MiB, stream)
+    assert caught.value.asked == 3 * MiB and caught.value.limit == 4 * MiB
+    assert caught.value.cached == caught.value.largest_free == 2 * MiB - 512
+    assert "limit of 4194304 bytes" in str(caught.value)
+    give(made.pool, held)
+    assert made.pool.allocate(3 * MiB, stream).size == 3 * MiB
+
+
+def test_a_segment_that_the_source_will_not_take_is_never_handed_out_again() -> None:
+    pool, stream = pool_over(Failing(CountingSource(), deallocations=[1])), Stream(0)
+    block = pool.allocate(12 * MiB, stream)
+    segment = block.segment
+    give(pool, block)
+    with pytest.raises(RuntimeError, match="driver is gone"):
+        pool.flush()
+    assert pool.reserved == pool.cached == 0
+    assert pool.allocate(12 * MiB, stream).segment is not segment
+
+
+def test_one_failure_of_several_segments_leaves_the_books_right() -> None:
+    pool, stream = pool_over(Failing(CountingSource(), deallocations=[1])), Stream(0)
+    give(pool, *[pool.allocate(12 * MiB, stream) for _ in range(3)])
+    with pytest.raises(RuntimeError, match="driver is gone"):
+        pool.flush()
+    assert pool.reserved == sum(s.nbytes for s in pool.segments.values()) == pool.cached
+    assert pool.flush() == 24 * MiB and pool.reserved == pool.cached == 0
+
+
+def test_serials_are_never_used_twice() -> None:
+    pool, stream = pool_over(CountingSource()), Stream(0)
+    seen = set()
+    for _ in range(50):
+        block = pool.allocate(700, stream)
+        assert block.serial not in seen
+        seen.add(block.serial)
+        give(pool, block)

@@ -1,0 +1,266 @@
+"""What every resource promises, whatever it is made of and whatever its source does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from gradcore.devices.host import fill_with_ones
+from gradcore.errors import OutOfMemory, SourceExhausted, StaleBlock
+from gradcore.memory.adaptors import Limit
+from gradcore.memory.resource import Block, MemoryResource, Segment, Stream
+from gradcore.memory.sources import CountingSource, HostSource
+from gradcore.memory.stack import Stack
+from gradcore.spec import ROUND
+from tests.meta.memory_stacks import Failing, MiB, Slow, stack
+
+SOURCES: dict[str, Callable[[], Any]] = {
+    "counting": CountingSource, "host": HostSource, "slow": lambda: Slow(CountingSource()),
+    "failing at first": lambda: Failing(CountingSource(), allocations=range(1, 100, 2))}
+TINY, ROOMY = 8 * MiB, 64 * MiB
+
+
+@dataclass
+class Case:
+    """A resource under test, and the stack that it is part of."""
+
+    resource: MemoryResource
+    stack: Stack
+    stream: Stream
+
+    def figures(self) -> tuple[Any, ...]:
+        ledger = self.stack.ledger
+        return ledger.requested, ledger.allocated, list(ledger.live), ledger.reserved - self.stack.pool.cached
+
+
+def _poison(block: Block) -> None:
+    if block.segment.memory is not None:
+        fill_with_ones(block)
+
+
+KINDS = ("pool", "ledger", "poison", "fault")
+
+
+@pytest.fixture(params=[(k, s) for k in KINDS for s in SOURCES], ids=lambda p: f"{p[0]} over {p[1]}")
+def case(request: pytest.FixtureRequest) -> Case:
+    kind, source = request.param
+    made = stack(source=SOURCES[source](), limit=ROOMY if "failing" in source else TINY,
+                 poison=_poison if kind in ("poison", "fault") else None, fail_at=() if kind == "fault" else None)
+    return Case(made.pool if kind == "pool" else made.ledger if kind == "ledger" else made.top, made, Stream(0))
+
+
+def lock_is_free(case: Case) -> bool:
+    free = case.stack.ledger._lock.acquire(False)
+    if free:
+        case.stack.ledger._lock.release()
+    return free
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 511, 512, 513, 100_000, MiB, MiB + 1, 3 * MiB])
+def test_a_block_is_large_enough_and_aligned(case: Case, nbytes: int) -> None:
+    block = case.resource.allocate(nbytes, case.stream)
+    assert block.requested == nbytes <= block.size
+    assert block.size % ROUND == block.offset % ROUND == 0 and block.size > 0
+    assert block.size - nbytes <= ROUND
+    assert block.offset + block.size <= block.segment.nbytes
+    assert block.serial > 0
+    case.resource.deallocate(block, block.serial)
+
+
+def test_live_blocks_are_disjoint_and_carry_their_tags(case: Case) -> None:
+    blocks = [case.resource.allocate(1000 * k, case.stream, tag=k, node=k + 7) for k in range(1, 20)]
+    assert len({b.serial for b in blocks}) == len(blocks)
+    spans = sorted((b.segment.index, b.offset, b.offset + b.size) for b in blocks)
+    assert all(a[0] != b[0] or a[2] <= b[1] for a, b in zip(spans, spans[1:], strict=False))
+    assert [(b.tag, b.node) for b in blocks] == [(k, k + 7) for k in range(1, 20)]
+    for b in blocks:
+        case.resource.deallocate(b, b.serial)
+
+
+def test_a_block_that_went_back_is_used_again(case: Case) -> None:
+    first = case.resource.allocate(5000, case.stream)
+    where, serial = (first.segment.index, first.offset), first.serial
+    case.resource.deallocate(first, serial)
+    second = case.resource.allocate(5000, case.stream)
+    assert (second.segment.index, second.offset) == where
+    assert second.serial != serial
+    case.resource.deallocate(second, second.serial)
+
+
+def test_a_double_free_is_an_error(case: Case) -> None:
+    block = case.resource.allocate(5000, case.stream)
+    serial = block.serial
+    case.resource.deallocate(block, serial)
+    before = case.figures()
+    with pytest.raises(StaleBlock, match="given back already"):
+        case.resource.deallocate(block, serial)
+    assert case.figures() == before and lock_is_free(case)
+
+
+def test_a_handle_of_an_earlier_life_is_an_error(case: Case) -> None:
+    block = case.resource.allocate(5000, case.stream)
+    old = block.serial
+    case.resource.deallocate(block, old)
+    again = case.resource.allocate(5000, case.stream)
+    before = case.figures()
+    for serial in (old, 0, again.serial + 1):
+        with pytest.raises(StaleBlock):
+            case.resource.deallocate(again, serial)
+    assert case.figures() == before and lock_is_free(case)
+    case.resource.deallocate(again, again.serial)
+
+
+def test_a_failure_changes_nothing(case: Case) -> None:
+    kept = [case.resource.allocate(MiB, case.stream) for _ in range(3)]
+    before = case.figures()
+    for nbytes in (ROOMY + 1, 1 << 40):
+        with pytest.raises((OutOfMemory, SourceExhausted)):
+            case.resource.allocate(nbytes, case.stream)
+        assert case.figures() == before and lock_is_free(case)
+    small = case.resource.allocate(1000, case.stream)
+    for b in (*kept, small):
+        case.resource.deallocate(b, b.serial)
+
+
+def test_everything_can_be_taken_again_after_everything_went_back(case: Case) -> None:
+    for nbytes in (MiB // 2, 3 * MiB, 9000):
+        blocks, refusals = [], 0
+        # A source that fails now and then may fail where the limit has just refused: the second refusal is the end.
+        while refusals < 2:
+            try:
+                blocks.append(case.resource.allocate(nbytes, case.stream))
+                assert len(blocks) < 1_000_000
+            except (OutOfMemory, SourceExhausted):
+                refusals += 1
+        assert sum(b.size for b in blocks) > TINY // 2
+        for b in blocks:
+            case.resource.deallocate(b, b.serial)
+
+
+# -- adaptors ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_limit_counts_what_is_reserved() -> None:
+    source = Limit(CountingSource(), 4 * MiB)
+    first = source.allocate(3 * MiB)
+    with pytest.raises(SourceExhausted, match="exceed the limit of 4194304 bytes: 3145728 are reserved") as caught:
+        source.allocate(2 * MiB)
+    assert caught.value.limit == 4 * MiB and source.used == 3 * MiB
+    source.deallocate(first)
+    assert source.used == 0
+    source.limit = None
+    source.allocate(1 << 40)
+
+
+def test_a_limit_forgets_what_its_source_refused() -> None:
+    source = Limit(Failing(CountingSource(), allocations=[1]), 4 * MiB)
+    with pytest.raises(SourceExhausted):
+        source.allocate(MiB)
+    assert source.used == 0
+
+
+def test_faults_come_on_schedule() -> None:
+    made = stack(fail_at=(2, 3))
+    stream, outcomes = Stream(0), []
+    for _ in range(4):
+        try:
+            outcomes.append(made.top.allocate(100, stream).serial)
+        except OutOfMemory as error:
+            outcomes.append(str(error))
+    assert outcomes == [1, "out of memory: injected failure of allocation 2, 100 bytes",
+                        "out of memory: injected failure of allocation 3, 100 bytes", 2]
+
+
+def test_poison_covers_fresh_and_freed_bytes() -> None:
+    made = stack("host", poison=fill_with_ones)
+    stream = Stream(0)
+    block = made.top.allocate(600, stream)
+    memory = memoryview(block.segment.memory)
+    whole = slice(block.offset, block.offset + block.size)
+    assert set(memory[whole]) == {0xFF}
+    memory[whole] = bytes(block.size)
+    made.top.deallocate(block, block.serial)
+    assert set(memory[whole]) == {0xFF}
+    assert set(memory[whole.stop:]) == {0}
+
+
+def test_poison_leaves_a_stale_handle_alone() -> None:
+    made = stack("host", poison=fill_with_ones)
+    stream = Stream(0)
+    block = made.top.allocate(600, stream)
+    old = block.serial
+    made.top.deallocate(block, old)
+    again = made.top.allocate(600, stream)
+    memoryview(again.segment.memory)[again.offset:again.offset + 600] = bytes(600)
+    with pytest.raises(StaleBlock):
+        made.top.deallocate(again, old)
+    assert set(memoryview(again.segment.memory)[again.offset:again.offset + 600]) == {0}
+
+
+def test_the_host_refuses_what_does_not_exist() -> None:
+    with pytest.raises(SourceExhausted, match="host memory"):
+        HostSource().allocate(1 << 62)
+
+
+# -- finalisers and threads --------------------------------------------------------------------------------------------
+
+
+def test_a_finaliser_may_run_inside_allocate() -> None:
+    class Dropping(CountingSource):
+        """A source in which a block is given back, as a collector that runs there would do."""
+
+        held: list[tuple[Block, int]]
+
+        def allocate(self, nbytes: int) -> Segment:
+            while self.held:
+                made.ledger.deallocate(*self.held.pop())
+            return super().allocate(nbytes)
+
+    source = Dropping()
+    source.held = []
+    made = stack(source=source)
+    stream = Stream(0)
+    blocks = [made.ledger.allocate(MiB, stream) for _ in range(2)]
+    source.held = [(b, b.serial) for b in blocks]
+    big = made.ledger.allocate(50 * MiB, stream)
+    assert not source.held
+    assert list(made.ledger.live) == [big.serial] and made.ledger.requested == 50 * MiB
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_threads_never_share_a_byte(slow: bool) -> None:
+    source = Slow(CountingSource()) if slow else CountingSource()
+    made = stack(source=source, limit=256 * MiB)
+    stream, errors = Stream(0), []
+    owners: dict[tuple[int, int], int] = {}
+
+    def run(seed: int) -> None:
+        try:
+            mine: list[Block] = []
+            for k in range(400):
+                if len(mine) > 8 or (mine and (k * seed) % 3 == 0):
+                    block = mine.pop((k * seed) % len(mine))
+                    assert owners.pop((block.segment.index, block.offset)) == seed
+                    made.ledger.deallocate(block, block.serial)
+                else:
+                    block = made.ledger.allocate(1 + (k * 7919 * seed) % 300_000, stream, tag=seed)
+                    assert owners.setdefault((block.segment.index, block.offset), seed) == seed
+                    mine.append(block)
+            for block in mine:
+                owners.pop((block.segment.index, block.offset))
+                made.ledger.deallocate(block, block.serial)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(seed,)) for seed in (1, 2, 5, 7)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert errors == []
+    assert made.ledger.requested == made.ledger.allocated == 0 and made.ledger.live == {}
+    assert made.ledger.reserved == made.pool.cached
