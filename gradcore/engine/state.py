@@ -30,11 +30,20 @@ class State:
         self.site: int | None = None
         #: Number of the node whose gradient is being computed, 0 outside backward.
         self.node = 0
-        #: ``launch(kernel, *arrays)``. Infinities and NaNs are values here, as on a GPU, and no reason for one of NumPy's
-        #: warnings; a context of the thread's own costs a tenth of what setting that for every kernel would.
-        context = contextvars.copy_context()
-        context.run(np.seterr, all="ignore")
-        self.launch = context.run
+        #: ``launch(kernel, *arrays)``
+        self.launch = _kernel_context().run
+
+
+def _kernel_context() -> contextvars.Context:
+    """Where a thread's kernels run: with NumPy's settings for them, at a tenth of the cost of setting them each time.
+
+    Infinities and NaNs are values here, as on a GPU, and no reason for a warning; and the buffers that NumPy makes when
+    it casts are temporaries that nobody declared, so they are kept small.
+    """
+    context = contextvars.copy_context()
+    context.run(np.seterr, all="ignore")
+    context.run(np.setbufsize, 2048)
+    return context
 
 
 class _Local(threading.local):

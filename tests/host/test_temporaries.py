@@ -50,12 +50,9 @@ class Watch:
 
 @pytest.fixture(scope="module", autouse=True)
 def tracing() -> Iterator[None]:
-    # NumPy buffers 8,192 elements an operand where it casts or its inner loop is short, whatever the operand's size.
-    before = np.setbufsize(512)
     tracemalloc.start()
     yield
     tracemalloc.stop()
-    np.setbufsize(before)
 
 
 @pytest.mark.parametrize("row", BIG, ids=str)
