@@ -11,6 +11,7 @@ from gradcore import _indexing, functional
 from gradcore._format import format_tensor
 from gradcore.devices.device import Device, Storage, get_device
 from gradcore.engine import modes
+from gradcore.engine.backward import run_backward
 from gradcore.engine.dispatch import apply, install_tensor, retag
 from gradcore.engine.node import Leaf, Node, Value
 from gradcore.errors import DeviceError, SpecError
@@ -212,9 +213,10 @@ class Tensor(Value):
         RuntimeError for a tensor without a graph, for one that is no scalar without ``gradient``, and for a second run
         through a graph whose residuals have gone back.
         """
-        from gradcore.autograd import backward
-
-        backward(self, gradient, retain_graph, create_graph)
+        if gradient is not None and not isinstance(gradient, Value):
+            raise TypeError(f"backward: gradient must be a Tensor or None, but got {type(gradient).__name__}")
+        run_backward([self], [gradient], retain_graph=create_graph if retain_graph is None else retain_graph,
+                     create_graph=create_graph)
 
     def detach(self) -> Tensor:
         """The same bytes without the graph."""

@@ -1,0 +1,129 @@
+"""Records: tables, typed forms, and how two runs of one program compare."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+import gradcore
+from gradcore import events
+from gradcore.events import (
+    ALLOC,
+    DROP,
+    FREE,
+    KEEP,
+    LAUNCH,
+    MARK,
+    READ,
+    RESERVE,
+    RETAG,
+    TAGS,
+    UNRESERVE,
+    UPLOAD,
+    VIEW,
+    Alloc,
+    Drop,
+    Free,
+    Invocation,
+    Keep,
+    Launch,
+    Mark,
+    Read,
+    Reserve,
+    Retag,
+    Site,
+    Table,
+    Tag,
+    Unreserve,
+    Upload,
+    View,
+    normalized,
+    typed,
+)
+from gradcore.spec import TensorSpec
+
+SPEC = TensorSpec.of((2,), "float32")
+SITE = Site("/home/somebody/train.py", 7, "main")
+TAG = Tag("add", "", "forward", "output", SITE, None, SPEC)
+CALL = Invocation("add", (SPEC, SPEC), (SPEC,), (), 0, ())
+T, C = TAGS.index(TAG), events.INVOCATIONS.index(CALL)
+
+PAIRS: list[tuple[tuple[Any, ...], Any]] = [
+    ((RESERVE, 3, 100), Reserve(3, 100)), ((UNRESERVE, 3, 100), Unreserve(3, 100)),
+    ((ALLOC, 9, 3, 512, 10, 512, 1, T, 4), Alloc(9, 3, 512, 10, 512, 1, TAG, 4)), ((FREE, 9), Free(9)),
+    ((KEEP, 9, 4, "x"), Keep(9, 4, "x")), ((DROP, 9, 4, events.CONSUMED), Drop(9, 4, "consumed")),
+    ((DROP, 9, 4, events.DIED), Drop(9, 4, "graph died")),
+    ((LAUNCH, C, T, 4, (9, 0), (11,), 123), Launch(CALL, TAG, 4, (9, 0), (11,), 123)), ((RETAG, 9, T), Retag(9, TAG)),
+    ((MARK, "begin", "backward", 5), Mark("begin", "backward", 5)), ((VIEW, C, T, 4, 9), View(CALL, TAG, 4, 9)),
+    ((UPLOAD, 9, 8), Upload(9, 8)), ((READ, 9, 8), Read(9, 8)), ((events.FOREIGN, "cublas", 8), events.Foreign("cublas", 8))]
+
+
+@pytest.mark.parametrize(("raw", "record"), PAIRS, ids=lambda p: type(p).__name__ if hasattr(p, "_fields") else "")
+def test_records_have_a_name(raw: Any, record: Any) -> None:
+    assert typed(raw) == record and type(typed(raw)) is type(record)
+
+
+def test_every_kind_is_there() -> None:
+    assert {raw[0] for raw, _ in PAIRS} == set(range(13))
+
+
+def test_equal_values_have_one_index() -> None:
+    table: Table[str] = Table()
+    assert [table.index(s) for s in "abab"] == [0, 1, 0, 1] and len(table) == 2 and table[1] == "b"
+
+
+def test_an_index_always_resolves_to_its_value() -> None:
+    table: Table[int] = Table()
+    wrong: list[int] = []
+
+    def fill(order: range) -> None:
+        wrong.extend(v for v in order if table[table.index(v)] != v)
+
+    threads = [threading.Thread(target=fill, args=(r,)) for r in (range(3000), range(2999, -1, -1), range(0, 3000, 2))]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert wrong == []
+
+
+def test_numbers_count_from_one_in_order_of_appearance() -> None:
+    raws = [raw for raw, _ in PAIRS]
+    shifted = [(RESERVE, 5, 100), (UNRESERVE, 5, 100), (ALLOC, 70, 5, 512, 10, 512, 2, T, 33), (FREE, 70),
+               (KEEP, 70, 33, "x"), (DROP, 70, 33, 0), (DROP, 70, 33, 1), (LAUNCH, C, T, 33, (70, 0), (80,), 999),
+               (RETAG, 70, T), (MARK, "begin", "backward", 77), (VIEW, C, T, 33, 70), (UPLOAD, 70, 8), (READ, 70, 8),
+               (events.FOREIGN, "cublas", 8)]
+    assert normalized(raws) == normalized(shifted)
+    assert normalized(raws)[2] == Alloc(1, 1, 512, 10, 512, 0, TAG, 1)
+    assert normalized(raws)[7] == Launch(CALL, TAG, 1, (1, 0), (2,), 0)
+
+
+def test_a_different_program_differs() -> None:
+    for other in ((ALLOC, 9, 3, 512, 11, 512, 1, T, 4), (ALLOC, 9, 3, 1024, 10, 512, 1, T, 4)):
+        assert normalized([other]) != normalized([(ALLOC, 9, 3, 512, 10, 512, 1, T, 4)])
+    assert normalized([(FREE, 9), (FREE, 8)]) == normalized([(FREE, 1), (FREE, 2)]) != normalized([(FREE, 9), (FREE, 9)])
+
+
+def test_lines_can_be_left_out() -> None:
+    (record,) = normalized([(RETAG, 9, T)], lines=False)
+    assert isinstance(record, Retag) and record.tag.site == Site("train.py", 0, "main")
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, (int, str)) or (type(value) is tuple and all(map(_plain, value)))
+
+
+def test_a_log_holds_ints_and_strings_only() -> None:
+    ledger = gradcore.device("cpu").ledger
+    log = ledger.begin_log()
+    x = gradcore.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    loss = (gradcore.cat([x, x.t()]).softmax(1)[0] * 2.0).sum()
+    loss.backward()
+    assert loss.item() == 2.0
+    with gradcore.no_grad():
+        x -= 0.1
+    ledger.end_log()
+    assert {r[0] for r in log} >= {ALLOC, FREE, KEEP, DROP, LAUNCH, RETAG, MARK, VIEW, UPLOAD, READ}
+    assert all(_plain(r) for r in log)

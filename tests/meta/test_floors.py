@@ -1,0 +1,134 @@
+"""The floors of the house: imports go downwards only, and no file grows past what can be read at once."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "gradcore"
+LINES = 350
+
+#: What stands on which floor: modules and packages, by their first part below gradcore.
+FLOORS: tuple[frozenset[str], ...] = (
+    frozenset({"errors", "spec", "events", "folds", "units"}),
+    frozenset({"memory", "report"}),
+    frozenset({"devices"}),
+    frozenset({"ops"}),
+    frozenset({"engine"}),
+    frozenset({"_tensor", "functional", "_indexing", "_format", "_step", "_random", "_memory"}),
+    frozenset({"autograd", "nn", "optim", "data", "models", "program", "cli", "cuda", "utils", "amp"}),
+)
+#: Packages that may look into floor 0 alone, whatever floor they stand on.
+SECLUDED = frozenset({"report", "ops"})
+
+
+def floor_of(part: str) -> int:
+    for number, names in enumerate(FLOORS):
+        if part in names:
+            return number
+    raise AssertionError(f"gradcore.{part} stands on no floor: add it to the table, and to the design")
+
+
+def modules() -> list[Path]:
+    return sorted(p for p in PACKAGE.rglob("*.py") if p != PACKAGE / "__init__.py")
+
+
+def name_of(path: Path) -> list[str]:
+    parts = list(path.relative_to(ROOT).with_suffix("").parts)
+    return parts[:-1] if parts[-1] == "__init__" else parts
+
+
+def exists(dotted: list[str]) -> bool:
+    base = ROOT.joinpath(*dotted)
+    return base.with_suffix(".py").exists() or base.is_dir()
+
+
+def typing_only(tree: ast.Module) -> set[ast.AST]:
+    """Imports for the type checker alone: they are not run."""
+    return {inner for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+            for part in node.body for inner in ast.walk(part)}
+
+
+def imported(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Every module of gradcore that a file imports, at its top or inside a function, with the line."""
+    tree = ast.parse(path.read_text())
+    unrun = typing_only(tree)
+    package = name_of(path) if path.name == "__init__.py" else name_of(path)[:-1]
+    for node in ast.walk(tree):
+        if node in unrun:
+            continue
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name.split(".")
+        elif isinstance(node, ast.ImportFrom):
+            above = package[:len(package) - node.level + 1] if node.level else []
+            base = above + (node.module.split(".") if node.module else [])
+            for alias in node.names:
+                whole = [*base, alias.name]
+                yield node.lineno, whole if base[:1] == ["gradcore"] and exists(whole) else base
+
+
+def breaches(path: Path) -> list[str]:
+    here = name_of(path)[1]
+    floor = floor_of(here)
+    found = []
+    for line, target in imported(path):
+        if target[0] != "gradcore":
+            continue
+        where = f"{path.relative_to(ROOT)}:{line} imports {'.'.join(target)}"
+        if len(target) == 1:
+            # The package itself is the top of the house.
+            if floor < len(FLOORS) - 1:
+                found.append(f"{where}, the whole house, from floor {floor}")
+            continue
+        part = target[1]
+        below = floor_of(part)
+        if part == here:
+            continue
+        if below > floor:
+            found.append(f"{where}, upwards from floor {floor} to floor {below}")
+        elif here in SECLUDED and below > 0:
+            found.append(f"{where}; {here} may import floor 0 alone")
+    return found
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_go_downwards(path: Path) -> None:
+    assert breaches(path) == []
+
+
+def test_a_breach_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "gradcore"
+    for name in ("spec", "ops", "engine", "memory", "report"):
+        (package / name).mkdir(parents=True)
+    planted = {
+        "spec/a.py": "def f():\n    from gradcore.engine import x\n", "ops/b.py": "from gradcore import memory\n",
+        "report/c.py": "import gradcore.memory\n", "engine/d.py": "from ..ops import y\nimport gradcore\n",
+        "memory/e.py": "from gradcore.spec import z\nfrom . import e\nimport numpy\n"}
+    for name, text in planted.items():
+        (package / name).write_text(text)
+    monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
+    counts = {name: len(breaches(package / name)) for name in planted}
+    assert counts == {"spec/a.py": 1, "ops/b.py": 1, "report/c.py": 1, "engine/d.py": 1, "memory/e.py": 0}
+
+
+def test_every_floor_has_names_of_its_own() -> None:
+    assert sum(map(len, FLOORS)) == len(frozenset().union(*FLOORS))
+
+
+@pytest.mark.parametrize("path", sorted(p for d in ("gradcore", "tests", "bench") for p in (ROOT / d).rglob("*.py")),
+                         ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_file_can_be_read_at_once(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= LINES
+    assert ast.get_docstring(ast.parse(text)), "a file opens with a docstring that says what it is"
+
+
+def test_arrays_stay_above_the_memory() -> None:
+    """Memory hands out bytes: neither NumPy nor CuPy is imported there, nor in what only reads records."""
+    names = [PACKAGE / "events.py", PACKAGE / "folds.py", *(PACKAGE / "memory").rglob("*.py")]
+    assert [str(p) for p in names for _, target in imported(p) if target[0] in ("numpy", "cupy")] == []

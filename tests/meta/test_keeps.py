@@ -1,0 +1,174 @@
+"""What each op keeps alive for its gradient: the table, and that a run keeps just that."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any
+
+import pytest
+
+import gradcore
+from gradcore.events import Drop, Keep, typed
+from gradcore.ops import all_ops
+from gradcore.ops.op import op
+from tests.conftest import raises
+from tests.rows import ROWS, Operand, Row, parts
+
+#: For each input that a gradient can be asked for: the inputs and results that stay alive until backward.
+KEEPS: dict[str, dict[str, str]] = {
+    "fill_": {"x": ""},
+    "clone": {"x": ""},
+    "cast": {"x": ""},
+    "copy_": {"x": "", "source": ""},
+    "view": {"x": ""},
+    "permute": {"x": ""},
+    "expand": {"x": ""},
+    "slice": {"x": ""},
+    "slice_grad": {"dy": ""},
+    "sum_to_shape": {"x": ""},
+    "cat": {"tensors": ""},
+    "split": {"x": ""},
+    "take": {"x": "index"},
+    "take_grad": {"dy": "index"},
+    "put_": {"x": "index", "values": "index"},
+    "take_along": {"x": "index"},
+    "take_along_grad": {"dy": "index"},
+    "add": {"x": "", "y": ""},
+    "sub": {"x": "", "y": ""},
+    "mul": {"x": "y", "y": "x"},
+    "div": {"x": "y", "y": "x y"},
+    "neg": {"x": ""},
+    "reciprocal": {"x": "out"},
+    "remainder": {"x": "", "y": "x y"},
+    "pow": {"x": "x y", "y": "x y out"},
+    "maximum": {"x": "x y", "y": "x y"},
+    "minimum": {"x": "x y", "y": "x y"},
+    "abs": {"x": "x"},
+    "sign": {"x": ""},
+    "floor": {"x": ""},
+    "ceil": {"x": ""},
+    "round": {"x": ""},
+    "exp": {"x": "out"},
+    "expm1": {"x": "out"},
+    "log": {"x": "x"},
+    "log1p": {"x": "x"},
+    "log2": {"x": "x"},
+    "log10": {"x": "x"},
+    "sqrt": {"x": "out"},
+    "rsqrt": {"x": "out"},
+    "square": {"x": "x"},
+    "sin": {"x": "x"},
+    "cos": {"x": "x"},
+    "tan": {"x": "out"},
+    "sinh": {"x": "x"},
+    "cosh": {"x": "x"},
+    "arctan": {"x": "x"},
+    "where": {"x": "condition", "y": "condition"},
+    "clamp": {"x": "x low high"},
+    "add_": {"x": "", "y": ""},
+    "sub_": {"x": "", "y": ""},
+    "mul_": {"x": "y", "y": "x"},
+    "div_": {"x": "y", "y": "x y"},
+    "relu": {"x": "out"},
+    "relu_grad": {"dy": "x"},
+    "tanh": {"x": "out"},
+    "tanh_grad": {"dy": "x", "x": "dy x"},
+    "sigmoid": {"x": "out"},
+    "sigmoid_grad": {"dy": "x", "x": "dy x"},
+    "erf": {"x": "x"},
+    "gelu": {"x": "x"},
+    "gelu_grad": {"dy": "x", "x": "dy x"},
+    "matmul": {"a": "b", "b": "a"},
+    "linear": {"x": "x weight", "weight": "x weight", "bias": "x weight"},
+    "linear_grad": {"dy": "dy x weight", "x": "dy x weight", "weight": "dy x weight"},
+    "sum": {"x": ""},
+    "mean": {"x": ""},
+    "amax": {"x": "x out"},
+    "amin": {"x": "x out"},
+    "max_with_index": {"x": "indices"},
+    "min_with_index": {"x": "indices"},
+    "logsumexp": {"x": "x out"},
+    "softmax": {"x": "out"},
+    "softmax_grad": {"dy": "x", "x": "dy x"},
+    "log_softmax": {"x": "out"},
+    "log_softmax_grad": {"dy": "x", "x": "dy x"},
+    "cross_entropy": {"logits": "logits target weight"},
+    "cross_entropy_grad": {"dy": "dy logits target weight", "logits": "dy logits target weight"},
+    "mse_loss": {"x": "x target", "target": "x target"},
+    "mse_grad": {"dy": "x target", "x": "dy", "target": "dy"},
+    "layer_norm": {"x": "x weight mean rstd", "weight": "x weight mean rstd", "bias": "x weight mean rstd"},
+    "layer_norm_grad": {"dy": "", "x": "", "weight": "", "mean": "", "rstd": ""},
+    "dropout": {"x": "state p"},
+}
+
+
+def test_the_table_is_what_the_ops_declare() -> None:
+    declared = {name: {i: " ".join(kept) for i, kept in o.keeps().items()} for name, o in all_ops().items()
+                if o.differentiable}
+    assert declared == KEEPS
+
+
+def expected(row: Row, asked: set[int]) -> set[str]:
+    """The names that stay alive where a gradient is asked for some of the operands alone."""
+    names: set[str] = set()
+    given: dict[str, bool] = {}
+    at = 0
+    for name, argument in zip(row.declared.inputs, row.args, strict=False):
+        items = argument if isinstance(argument, list) else [argument]
+        positions = [at + k for k, _ in enumerate(items) if isinstance(items[0], Operand)]
+        given[name] = bool(positions)
+        at += len(positions)
+        if asked & set(positions) and name in KEEPS[row.op]:
+            names |= set(KEEPS[row.op][name].split())
+    # Numbers and absent operands hold no bytes; names that are no input are results.
+    return {n for n in names if given.get(n, n not in row.declared.inputs)}
+
+
+def chosen() -> list[Row]:
+    """The rows with a gradient, one for each op and set of tensor operands."""
+    found: dict[Any, Row] = {}
+    for row in ROWS:
+        if row.wanted():
+            found.setdefault((row.op, tuple(isinstance(a, Operand) for a in row.args), len(row.operands())), row)
+    return list(found.values())
+
+
+@pytest.mark.parametrize("row", chosen(), ids=str)
+def test_a_run_keeps_just_that(row: Row) -> None:
+    ledger = gradcore.device("meta").ledger
+    wanted = row.wanted()
+    for asked in {frozenset({k}) for k in wanted} | {frozenset(wanted), frozenset()}:
+        inputs = [gradcore.tensor(v, device="meta", requires_grad=k in asked) for k, v in enumerate(row.values())]
+        log = ledger.begin_log()
+        result = row.call(inputs)
+        records = [typed(r) for r in log]
+        kept = {r.name for r in records if isinstance(r, Keep) and r.node}
+        assert kept == expected(row, set(asked)), f"gradients asked for operands {sorted(asked)}"
+        del result
+        dropped = [typed(r) for r in log if isinstance(typed(r), Drop)]
+        ledger.end_log()
+        assert {(r.serial, r.node) for r in dropped} == {(r.serial, r.node) for r in records
+                                                         if isinstance(r, Keep) and r.node}
+        assert {r.reason for r in dropped} <= {"graph died"}
+
+
+@pytest.mark.parametrize("row", chosen(), ids=str)
+def test_nothing_is_kept_without_gradients(row: Row) -> None:
+    ledger = gradcore.device("meta").ledger
+    inputs = [gradcore.tensor(v, device="meta", requires_grad=k in row.wanted()) for k, v in enumerate(row.values())]
+    log = ledger.begin_log()
+    with gradcore.no_grad():
+        results = parts(row.call(inputs))
+    ledger.end_log()
+    assert not [r for r in map(typed, log) if isinstance(r, Keep) and r.node]
+    assert not any(y.requires_grad for y in chain(results) if y.storage not in [x.storage for x in inputs])
+
+
+def test_a_rule_that_names_something_unknown_is_an_error_at_once() -> None:
+    with raises(TypeError, "op 'test_bad_rule'", "asks for 'z'", "('x',)"):
+        op("test_bad_rule", lambda x: x, x=lambda g, z: g)
+    with raises(TypeError, "has a rule for 'y'", "('x',)"):
+        op("test_bad_input", lambda x: x, y=lambda g: g)
+    with raises(TypeError, "'add' is declared twice"):
+        op("add", lambda x: x)
+    assert not {"test_bad_rule", "test_bad_input"} & set(all_ops())

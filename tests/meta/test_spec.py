@@ -1,0 +1,157 @@
+"""Specs: interning, views' strides against NumPy's, broadcasting and promotion."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gradcore.errors import DimError, SpecError
+from gradcore.spec import (
+    TensorSpec,
+    broadcast_shapes,
+    expand_strides,
+    normalize_dim,
+    normalize_dims,
+    promote,
+    resolve_shape,
+    view_strides,
+)
+from gradcore.units import format_bytes, parse_bytes
+from tests.conftest import raises, torch_or_skip
+
+F32 = np.dtype(np.float32)
+
+
+def spec_of(array: np.ndarray[Any, Any]) -> TensorSpec:
+    size = array.itemsize
+    return TensorSpec.strided(array.shape, array.dtype, tuple(s // size for s in array.strides), 0)
+
+
+def test_equal_specs_are_one_object() -> None:
+    a = TensorSpec.of((2, 3), np.float32)
+    assert a is TensorSpec.of([2, 3], "float32") is TensorSpec.strided((2, 3), F32, (3, 1), 0)
+    assert a is TensorSpec.strided((np.int64(2), 3), F32, (np.int64(3), 1), np.int64(0))
+    assert a is not TensorSpec.of((3, 2), F32) and a is not TensorSpec.of((2, 3), np.float64)
+    assert pickle.loads(pickle.dumps(a)) is a
+    assert all(type(n) is int for n in (*a.shape, *a.strides, a.offset, a.numel, a.nbytes))
+
+
+@pytest.mark.parametrize(("shape", "strides", "offset", "contiguous", "extent"), [
+    ((2, 3), (3, 1), 0, True, 24), ((2, 3), (1, 2), 0, False, 24), ((), (), 5, True, 24), ((0, 3), (3, 1), 2, True, 0),
+    ((1, 3), (99, 1), 0, True, 12), ((2, 3), (0, 1), 0, False, 12), ((2,), (4,), 3, False, 32)])
+def test_figures(shape: Any, strides: Any, offset: int, contiguous: bool, extent: int) -> None:
+    spec = TensorSpec.strided(shape, F32, strides, offset)
+    assert (spec.contiguous, spec.extent) == (contiguous, extent)
+    assert spec.numel == np.prod(shape, dtype=int) and spec.nbytes == spec.numel * 4
+
+
+def test_what_it_looks_like() -> None:
+    assert repr(TensorSpec.of((2, 3), F32)) == "float32[2, 3]"
+    assert repr(TensorSpec.strided((2,), F32, (3,), 1)) == "float32[2] strides (3,) offset 1"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_views_are_numpys(seed: int) -> None:
+    """Where strides are found they show the same elements; where none are, NumPy has to copy too."""
+    rng = random.Random(seed)
+    shape = [rng.choice([1, 2, 3, 4]) for _ in range(rng.randint(1, 4))]
+    array = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    array = array.transpose(rng.sample(range(array.ndim), array.ndim))
+    if rng.random() < 0.5:
+        array = array[tuple(slice(None, None, rng.choice([1, 2])) for _ in array.shape)]
+    sizes = [1, 2, 3, 4, 6, 8, 12]
+    targets = [t for n in range(5) for t in itertools.product(sizes, repeat=n) if np.prod(t, dtype=int) == array.size]
+    for target in rng.sample(targets, min(len(targets), 30)):
+        found = view_strides(spec_of(array), target)
+        try:
+            theirs = np.reshape(array, target, copy=False)
+        except ValueError:
+            assert found is None
+            continue
+        assert found is not None
+        ours = np.lib.stride_tricks.as_strided(array, target, [s * 4 for s in found])
+        assert (ours == theirs).all()
+
+
+@pytest.mark.parametrize(("shape", "numel", "result"), [
+    ((2, 3), 6, (2, 3)), ((-1,), 6, (6,)), ((2, -1), 6, (2, 3)), ((), 1, ()), ((0, 3), 0, (0, 3)), ((-1, 3), 0, (0, 3))])
+def test_shapes_are_resolved(shape: Any, numel: int, result: Any) -> None:
+    assert resolve_shape(shape, numel) == result
+
+
+@pytest.mark.parametrize(("shape", "numel", "text"), [
+    ((4,), 6, "shape '[4]' is invalid for input of size 6"), ((-1, 4), 6, "shape '[-1, 4]' is invalid for input of size 6"),
+    ((-1, -1), 6, "only one dimension can be inferred"), ((-2, 3), 6, "invalid shape dimension"),
+    ((-1, 0), 0, "shape '[-1, 0]' is invalid for input of size 0")])
+def test_shapes_that_cannot_be(shape: Any, numel: int, text: str) -> None:
+    with raises(SpecError, text):
+        resolve_shape(shape, numel)
+
+
+SHAPES = [(), (1,), (3,), (0,), (2, 1), (2, 3), (1, 3), (4, 1, 3), (4, 2, 1), (0, 3)]
+
+
+@pytest.mark.parametrize(("a", "b"), list(itertools.product(SHAPES, SHAPES)))
+def test_broadcasting_is_numpys(a: Any, b: Any) -> None:
+    try:
+        theirs = np.broadcast_shapes(a, b)
+    except ValueError:
+        with raises(SpecError, "must match the size of tensor b", str(list(a)), str(list(b))):
+            broadcast_shapes(a, b)
+        return
+    assert broadcast_shapes(a, b) == theirs
+    strides = expand_strides(TensorSpec.of(a, F32), theirs)
+    assert strides == tuple(s // 4 for s in np.broadcast_to(np.zeros(a, F32), theirs).strides) or 0 in theirs or 1 in a
+
+
+def test_dimensions_count_from_both_ends() -> None:
+    assert [normalize_dim(d, 3) for d in (-3, -1, 0, 2)] == [0, 2, 0, 2]
+    assert normalize_dim(0, 0) == normalize_dim(-1, 0) == 0
+    assert normalize_dims(None, 3) == normalize_dims((), 3) == (0, 1, 2)
+    assert normalize_dims((-1, 0), 3) == (0, 2) and normalize_dims(-1, 3) == (2,)
+    assert normalize_dims(-1, 0) == normalize_dims(0, 0) == ()
+    for dim, ndim, text in ((3, 3, "[-3, 2], but got 3"), (-4, 3, "[-3, 2], but got -4"), (1, 0, "[-1, 0], but got 1")):
+        with raises(DimError, "Dimension out of range (expected to be in range of " + text):
+            normalize_dims(dim, ndim)
+    with raises(SpecError, "appears multiple times"):
+        normalize_dims((0, -3), 3)
+    for wrong in (True, 1.0, "0", None):
+        with raises(TypeError, "a dimension must be an int", repr(wrong)):
+            normalize_dim(wrong, 2)  # type: ignore[arg-type]
+    assert issubclass(DimError, IndexError)
+
+
+@pytest.mark.oracle
+def test_promotion_is_torchs() -> None:
+    torch = torch_or_skip()
+    names = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"]
+    operands: list[tuple[Any, Any]] = [(bool, True), (int, 1), (float, 1.0)]
+    operands += [(TensorSpec.of(shape, n), torch.ones(shape, dtype=getattr(torch, n))) for n in names for shape in ((), (2,))]
+    for (ours, x), (others, y) in itertools.product(operands, operands):
+        if isinstance(ours, type) and isinstance(others, type):
+            continue
+        assert promote((ours, others)) == np.dtype(str(torch.result_type(x, y)).removeprefix("torch.")), (ours, others)
+
+
+@pytest.mark.parametrize(("text", "nbytes"), [
+    ("64MiB", 64 << 20), ("1.5 GB", 1_500_000_000), (4096, 4096), ("0", 0), ("2k", 2048), (" 3 kib ", 3072), ("7B", 7)])
+def test_sizes_are_read(text: Any, nbytes: int) -> None:
+    assert parse_bytes(text) == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "MiB", "-1", "1e9", "5 XB", True, None, -1, "1.2.3"])
+def test_sizes_that_cannot_be_read(text: Any) -> None:
+    with raises(ValueError, str(text)):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize(("nbytes", "text"), [
+    (0, "0 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (1536, "1.50 KiB"), (10 << 20, "10.0 MiB"), (5 << 40, "5.00 TiB"),
+    (5000 << 40, "5000.0 TiB"), (-2048, "-2.00 KiB")])
+def test_sizes_are_written(nbytes: int, text: str) -> None:
+    assert format_bytes(nbytes) == text
