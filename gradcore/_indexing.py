@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.device import Device
-from gradcore.engine.dispatch import upload
 from gradcore.engine.node import Value
+from gradcore.engine.owners import upload
 from gradcore.errors import DimError, SpecError
 from gradcore.ops import creation, elementwise, movement
 from gradcore.spec import TensorSpec

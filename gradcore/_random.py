@@ -14,7 +14,7 @@ import numpy as np
 from gradcore import functional
 from gradcore.devices.device import Device, devices, get_device
 from gradcore.engine import modes
-from gradcore.engine.dispatch import upload
+from gradcore.engine.owners import upload
 from gradcore.ops import movement, random
 
 Tensor = Any

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.device import Device, devices, get_device
-from gradcore.engine import dispatch
+from gradcore.engine import dispatch, owners
 from gradcore.engine.backward import mark
 from gradcore.engine.node import Leaf
 from gradcore.engine.state import SCOPES, local
@@ -93,7 +93,7 @@ def node_seconds(count: int = 500) -> float:
     device = get_device("meta")
     was, local.state.grad = local.state.grad, True
     try:
-        x: Any = dispatch.upload(np.ones(1, np.float32), device)
+        x: Any = owners.upload(np.ones(1, np.float32), device)
         x.edge = (Leaf(x), 0)
         y = x + x
         edges = [x.edge, x.edge]

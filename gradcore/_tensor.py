@@ -8,22 +8,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gradcore import _indexing, functional
+from gradcore._conversions import Conversions
 from gradcore._format import format_tensor
-from gradcore.devices.device import Device, Storage, get_device
+from gradcore._operators import Operators
+from gradcore.devices.device import Device, Storage
 from gradcore.engine import modes
 from gradcore.engine.backward import run_backward
-from gradcore.engine.dispatch import apply, install_tensor, retag
+from gradcore.engine.dispatch import install_tensor
 from gradcore.engine.node import Leaf, Node, Value
+from gradcore.engine.owners import retag
 from gradcore.errors import DeviceError, SpecError
 from gradcore.ops import creation, elementwise, movement
 from gradcore.spec import TensorSpec, is_floating
 
 if TYPE_CHECKING:
     from gradcore.engine.node import Edge
-
-
-# Calling an op is calling apply with it; the four operators that everything is made of skip that hop.
-_add, _sub, _mul, _div = elementwise.add, elementwise.sub, elementwise.mul, elementwise.div
 
 
 class Size(tuple[int, ...]):
@@ -36,7 +35,7 @@ class Size(tuple[int, ...]):
         return f"gradcore.Size({list(self)})"
 
 
-class Tensor(Value):
+class Tensor(Operators, Conversions):
     """An array of one dtype on one device, and where it came from.
 
     Make one with :func:`gradcore.tensor`, :func:`gradcore.zeros` and the like; the constructor is the engine's.
@@ -242,179 +241,7 @@ class Tensor(Value):
         if self.edge is not None and type(self.edge[0]) is Leaf:
             self.edge[0].spec, self.edge[0].device = value.spec, value.device
 
-    # -- to the host and back ------------------------------------------------------------------------------------------
-
-    def item(self) -> Any:
-        """The one value, as a Python number."""
-        if self.spec.numel != 1:
-            raise SpecError(f"a Tensor with {self.spec.numel} elements cannot be converted to Scalar")
-        return self.storage.device.read(self.storage, self.spec).item()
-
-    def tolist(self) -> Any:
-        return self.storage.device.read(self.storage, self.spec).tolist()
-
-    def numpy(self) -> np.ndarray[Any, Any]:
-        """The values as a NumPy array: on the CPU it shares memory with the tensor and keeps it alive."""
-        if self.requires_grad:
-            raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
-        if self.storage.device.type != "cpu":
-            raise TypeError(f"can't convert {self.storage.device} device type tensor to numpy. Use Tensor.cpu() to copy "
-                            "the tensor to host memory first.")
-        return np.asarray(_Exported(self))
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        array = self.numpy()
-        return array if dtype is None and not copy else np.array(array, dtype=dtype)
-
-    def to(self, *args: Any, device: Any = None, dtype: Any = None) -> Tensor:
-        """On another device, as another dtype, or both; the tensor itself where nothing changes."""
-        for a in args:
-            if isinstance(a, Tensor):
-                device, dtype = a.device, a.dtype
-            elif isinstance(a, (Device, str)) and not _is_dtype(a):
-                device = a
-            else:
-                dtype = a
-        result = self if dtype is None or np.dtype(dtype) == self.spec.dtype else movement.cast(
-            self, dtype=np.dtype(dtype))
-        if device is not None and get_device(device) is not result.storage.device:
-            result = functional.transfer(result, get_device(device))
-        return result
-
-    def cpu(self) -> Tensor:
-        return self.to("cpu")
-
-    def cuda(self, device: int | str | None = None) -> Tensor:
-        return self.to("cuda" if device is None else device if isinstance(device, str) else f"cuda:{device}")
-
-    def float(self) -> Tensor:
-        return self.to(np.float32)
-
-    def double(self) -> Tensor:
-        return self.to(np.float64)
-
-    def half(self) -> Tensor:
-        return self.to(np.float16)
-
-    def long(self) -> Tensor:
-        return self.to(np.int64)
-
-    def int(self) -> Tensor:
-        return self.to(np.int32)
-
-    def bool(self) -> Tensor:
-        return self.to(np.bool_)
-
-    def __float__(self) -> Any:
-        return float(self.item())
-
-    def __int__(self) -> Any:
-        return int(self.item())
-
-    def __index__(self) -> Any:
-        if is_floating(self.spec.dtype):
-            raise TypeError("only integer tensors of a single element can be converted to an index")
-        return int(self.item())
-
-    def __bool__(self) -> Any:
-        if self.spec.numel != 1:
-            raise RuntimeError(f"Boolean value of Tensor with {self.spec.numel} values is ambiguous")
-        return bool(self.item())
-
-    def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if not self.spec.ndim and spec else str(self) if not spec else NotImplemented
-
-    # -- operators -----------------------------------------------------------------------------------------------------
-
-    def __add__(self, other: Any) -> Tensor:
-        return apply(_add, self, other)
-
-    def __sub__(self, other: Any) -> Tensor:
-        return apply(_sub, self, other)
-
-    def __mul__(self, other: Any) -> Tensor:
-        return apply(_mul, self, other)
-
-    def __truediv__(self, other: Any) -> Tensor:
-        return apply(_div, self, other)
-
-    def __radd__(self, other: Any) -> Tensor:
-        return elementwise.add(other, self)
-
-    def __rsub__(self, other: Any) -> Tensor:
-        return elementwise.sub(other, self)
-
-    def __rmul__(self, other: Any) -> Tensor:
-        return elementwise.mul(other, self)
-
-    def __rtruediv__(self, other: Any) -> Tensor:
-        return elementwise.div(other, self)
-
-    def __pow__(self, other: Any) -> Tensor:
-        return elementwise.pow(self, other)
-
-    def __rpow__(self, other: Any) -> Tensor:
-        return elementwise.pow(other, self)
-
-    def __floordiv__(self, other: Any) -> Tensor:
-        return elementwise.floor_divide(self, other)
-
-    def __mod__(self, other: Any) -> Tensor:
-        return elementwise.remainder(self, other)
-
-    def __matmul__(self, other: Any) -> Tensor:
-        return functional.matmul(self, other)
-
-    def __neg__(self) -> Tensor:
-        return elementwise.neg(self)
-
-    def __pos__(self) -> Tensor:
-        return self
-
-    def __abs__(self) -> Tensor:
-        return elementwise.abs(self)
-
-    def __invert__(self) -> Tensor:
-        return functional.invert(self)
-
-    def __eq__(self, other: object) -> Any:
-        return elementwise.eq(self, other)
-
-    def __ne__(self, other: object) -> Any:
-        return elementwise.ne(self, other)
-
-    def __lt__(self, other: Any) -> Tensor:
-        return elementwise.lt(self, other)
-
-    def __le__(self, other: Any) -> Tensor:
-        return elementwise.le(self, other)
-
-    def __gt__(self, other: Any) -> Tensor:
-        return elementwise.gt(self, other)
-
-    def __ge__(self, other: Any) -> Tensor:
-        return elementwise.ge(self, other)
-
-    def __and__(self, other: Any) -> Tensor:
-        return functional.logical(elementwise.logical_and, self, other)
-
-    def __or__(self, other: Any) -> Tensor:
-        return functional.logical(elementwise.logical_or, self, other)
-
-    def __xor__(self, other: Any) -> Tensor:
-        return functional.logical(elementwise.logical_xor, self, other)
-
-    def __iadd__(self, other: Any) -> Tensor:
-        return elementwise.add_(self, other)
-
-    def __isub__(self, other: Any) -> Tensor:
-        return elementwise.sub_(self, other)
-
-    def __imul__(self, other: Any) -> Tensor:
-        return elementwise.mul_(self, other)
-
-    def __itruediv__(self, other: Any) -> Tensor:
-        return elementwise.div_(self, other)
+    # -- parts, and writing in place -----------------------------------------------------------------------------------
 
     def __getitem__(self, index: Any) -> Tensor:
         return _indexing.read(self, index)
@@ -460,29 +287,6 @@ class Tensor(Value):
 
     def div_(self, other: Any) -> Tensor:
         return elementwise.div_(self, other)
-
-
-class _Exported:
-    """The array interface of a tensor on the CPU: the array that NumPy makes of it refers back here, so the storage
-    lives as long as the array does."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self._tensor = tensor
-        spec = tensor.spec
-        step = spec.dtype.itemsize
-        self.__array_interface__ = {
-            "version": 3, "shape": spec.shape, "typestr": spec.dtype.str, "data": (tensor.data_ptr(), False),
-            "strides": tuple(s * step for s in spec.strides)}
-
-
-def _is_dtype(name: Any) -> bool:
-    if not isinstance(name, str):
-        return False
-    try:
-        np.dtype(name)
-    except TypeError:
-        return False
-    return True
 
 
 def _attach_methods(names: Sequence[str]) -> None:

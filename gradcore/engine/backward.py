@@ -14,8 +14,9 @@ from time import perf_counter_ns
 from typing import Any
 
 from gradcore.devices.device import devices
-from gradcore.engine.dispatch import make_value, retag
+from gradcore.engine.dispatch import make_value
 from gradcore.engine.node import Edge, Leaf, Node, Saved
+from gradcore.engine.owners import retag
 from gradcore.engine.plans import COTANGENT, SLOT, SLOTS
 from gradcore.engine.state import SCOPES, SITES, here, local
 from gradcore.errors import AlreadyReleased, NoSecondDerivative, SpecError
@@ -138,7 +139,8 @@ class Sweep:
         if self.captures is not None:
             slot = self.captures.get((id(target), index))
             if slot is not None:
-                _add_to(slot, 0, g)
+                # A tensor object of its own, where the node gets the cotangent too: neither may add in place then.
+                _add_to(slot, 0, g if type(target) is Leaf else make_value(g.storage, g.spec, g.array, g.edge))
             if type(target) is Leaf:
                 return
         if type(target) is Leaf:
@@ -175,10 +177,12 @@ def _residuals(node: Node, gs: list[Any], retain_graph: bool) -> list[Any]:
         if type(residual) is Saved:
             storage = residual.storage
             if storage.version != residual.version:
-                error = residual.modified(node.name())
-                if not retain_graph:
-                    node.release()
-                raise error
+                # No name for the error here: a frame that holds its own exception is a cycle, and pins what it saw.
+                try:
+                    raise residual.modified(node.name())
+                finally:
+                    if not retain_graph:
+                        node.release()
             edge = residual.edge
             if double and residual.output is not None:
                 edge = (node, residual.output)

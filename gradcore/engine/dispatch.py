@@ -16,10 +16,10 @@ import numpy as np
 
 from gradcore.devices.device import Device, Storage, get_device
 from gradcore.engine.node import Leaf, Node, Saved, Value, keep
-from gradcore.engine.plans import INPUT, OUTPUT, OVERWRITTEN, Call, KeepPlan, check_attrs
-from gradcore.engine.state import SCOPES, SITES, find_site, here, local
+from gradcore.engine.plans import INPUT, OUTPUT, OVERWRITTEN, Call, KeepPlan, infer
+from gradcore.engine.state import find_site, local
 from gradcore.errors import DeviceError, SpecError
-from gradcore.events import LAUNCH, TAGS, VIEW, Raw, Tag
+from gradcore.events import LAUNCH, VIEW, Raw
 from gradcore.ops.movement import clone
 from gradcore.ops.op import Op, install_runner
 from gradcore.spec import TensorSpec
@@ -208,16 +208,16 @@ def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], at
         if op.in_place:
             outputs = []
         else:
-            outputs = [_fresh(device, s, tags[i], number) for i, s in enumerate(call.specs)]
+            outputs = [fresh(device, s, tags[i], number) for i, s in enumerate(call.specs)]
         if call.aux:
             at = len(call.specs)
-            aux = [_fresh(device, s, tags[at + i], number) for i, (_, s) in enumerate(call.aux)]
+            aux = [fresh(device, s, tags[at + i], number) for i, (_, s) in enumerate(call.aux)]
         for value in outputs:
             arrays.append(value.array)
         for value in aux:
             arrays.append(value.array)
         if call.workspace is not None:
-            workspace = _fresh(device, call.workspace, tags[-1], number)
+            workspace = fresh(device, call.workspace, tags[-1], number)
             arrays.append(workspace.array)
         if log is not None:
             _log_launch(log, call, tags[0], number, args, tuple([v.storage.serial for v in (*outputs, *aux)]))
@@ -245,7 +245,7 @@ def _apply_contiguous(op: Op, call: Call, args: tuple[Any, ...], attrs: dict[str
     return apply(op, *grouped, **attrs)
 
 
-def _fresh(device: Device, spec: TensorSpec, tag: int, number: int) -> Any:
+def fresh(device: Device, spec: TensorSpec, tag: int, number: int) -> Any:
     block = device.memory.allocate(spec.nbytes, device.stream, tag, number)
     array = block.arrays.get(spec)
     return make_value(Storage(device, block), spec, device.array(block, spec) if array is None else array, None)
@@ -333,51 +333,12 @@ def _look_up(op: Op, key: tuple[Any, ...], count: int, counts: tuple[int, ...] |
     anywhere = (op, *key[3:])
     call = device.calls.get(anywhere)
     if call is None:
-        call = _infer(op, key[3:3 + count], counts, attrs, device)
+        call = infer(op, key[3:3 + count], counts, attrs, device)
     if len(device.calls) > 50_000:
         device.calls.clear()
     device.calls[anywhere] = call
     found = device.calls[key] = (call, call.make_tags(site, scope))
     return found
-
-
-def _infer(op: Op, inputs: tuple[Any, ...], counts: tuple[int, ...] | None, attrs: dict[str, Any],
-           device: Device) -> Call:
-    check_attrs(op, attrs)
-    if counts is None:
-        if len(inputs) > len(op.inputs):
-            raise TypeError(f"{op.name}() takes {len(op.inputs)} operands {op.inputs}, but got {len(inputs)}")
-        counts = (1,) * len(op.inputs)
-    for name, spec in zip(op.inputs, inputs, strict=False):
-        if spec is type(None) and name not in op.optional and not op.lists:
-            raise TypeError(f"{op.name}(): operand {name!r} must be a tensor or a number, but it is missing or None")
-    return Call(op, inputs, counts, attrs, device)
-
-
-def upload(values: np.ndarray[Any, Any], device: Device, *, op: str = "upload", role: str = "input") -> Any:
-    """A fresh tensor with the host's values. Uploads allocate on every device alike, the CPU too."""
-    state = local.state
-    scope = SCOPES[state.scope]
-    spec = TensorSpec.of(values.shape, values.dtype)
-    tag = TAGS.index(Tag(op, scope.layer, scope.phase, scope.role or role, SITES[here()], scope.caller, spec))
-    value = _fresh(device, spec, tag, state.node)
-    device.upload(value.storage, spec, values)
-    return value
-
-
-def retag(value: Value, *, role: str | None = None, layer: str | None = None) -> None:
-    """The bytes of ``value`` belong to another role or layer from here on: they became a parameter, or a gradient."""
-    block = value.storage.block
-    key = block.tag, role, layer
-    changed = _retagged.get(key)
-    if changed is None:
-        tag = TAGS[block.tag]
-        changed = _retagged[key] = TAGS.index(
-            tag._replace(role=tag.role if role is None else role, layer=tag.layer if layer is None else layer))
-    value.storage.device.ledger.retag(block, changed)
-
-
-_retagged: dict[tuple[int, str | None, str | None], int] = {}
 
 
 install_runner(apply)

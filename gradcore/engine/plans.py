@@ -159,8 +159,21 @@ def _noop(*arrays: Any) -> None:
     raise AssertionError("a view launches nothing")
 
 
-def check_attrs(op: Op, attrs: dict[str, Any]) -> None:
+def _check_attrs(op: Op, attrs: dict[str, Any]) -> None:
     """Raise TypeError for an attribute that the op has not got."""
     for name in attrs:
         if name not in op.attrs:
             raise TypeError(f"{op.name}() got an unexpected keyword argument {name!r}; it takes {tuple(op.attrs)}")
+
+
+def infer(op: Op, inputs: tuple[Any, ...], counts: tuple[int, ...] | None, attrs: dict[str, Any],
+           device: Device) -> Call:
+    _check_attrs(op, attrs)
+    if counts is None:
+        if len(inputs) > len(op.inputs):
+            raise TypeError(f"{op.name}() takes {len(op.inputs)} operands {op.inputs}, but got {len(inputs)}")
+        counts = (1,) * len(op.inputs)
+    for name, spec in zip(op.inputs, inputs, strict=False):
+        if spec is type(None) and name not in op.optional and not op.lists:
+            raise TypeError(f"{op.name}(): operand {name!r} must be a tensor or a number, but it is missing or None")
+    return Call(op, inputs, counts, attrs, device)

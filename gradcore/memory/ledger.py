@@ -64,11 +64,11 @@ class Ledger:
                                  node))
             return block
         except OutOfMemory as error:
-            failure = error
+            # The error itself is not kept: its traceback would pin the frames and what they hold.
+            why, limit = str(error), error.limit
         finally:
             self._lock.release()
-        # Outside the lock, and from the books: a traceback would pin the frames and what they hold.
-        raise self._out_of_memory(failure, nbytes)
+        raise self._out_of_memory(why, limit, nbytes)
 
     def deallocate(self, block: Block, serial: int) -> None:
         """Give a block back. Safe to call from a finaliser: it appends, and whoever comes next takes it to the pool.
@@ -111,11 +111,12 @@ class Ledger:
         if self._allocated > self._peak_allocated:
             self._peak_allocated = self._allocated
 
-    def _out_of_memory(self, error: OutOfMemory, nbytes: int) -> OutOfMemory:
+    def _out_of_memory(self, why: str, limit: int | None, nbytes: int) -> OutOfMemory:
+        """The error to raise, outside the lock and from the books."""
         with self.settled():
             self._note_segments()
-        failure = OutOfMemory(str(error), asked=nbytes, live=self._allocated, cached=self.pool.cached,
-                              largest_free=self.pool.largest_free, limit=error.limit)
+        failure = OutOfMemory(why, asked=nbytes, live=self._allocated, cached=self.pool.cached,
+                              largest_free=self.pool.largest_free, limit=limit)
         return OutOfMemory(self._explain(self, failure), asked=nbytes, live=failure.live, cached=failure.cached,
                            largest_free=failure.largest_free, limit=failure.limit)
 

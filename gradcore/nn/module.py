@@ -9,7 +9,7 @@ import numpy as np
 
 from gradcore._tensor import Tensor
 from gradcore.devices.device import Device
-from gradcore.engine import dispatch
+from gradcore.engine import owners
 from gradcore.engine.state import local
 from gradcore.events import TAGS
 from gradcore.functional import empty_like
@@ -85,7 +85,7 @@ class Module:
                 raise TypeError(f"cannot assign '{type(value).__name__}' as buffer '{name}' (gradcore.Tensor or None "
                                 "expected)")
             if value is not None:
-                dispatch.retag(value, role="buffer")
+                owners.retag(value, role="buffer")
             self._put("_buffers", name, value)
         else:
             object.__setattr__(self, name, value)
@@ -133,7 +133,7 @@ class Module:
         """Give the module a tensor that is no parameter; ``persistent`` ones are in the state dict."""
         self._register("_buffers", name, tensor, Tensor)
         if tensor is not None:
-            dispatch.retag(tensor, role="buffer")
+            owners.retag(tensor, role="buffer")
         (self._transient.discard if persistent else self._transient.add)(name)
 
     def add_module(self, name: str, module: Module | None) -> None:
@@ -239,7 +239,7 @@ class Module:
             was = TAGS[tensor.storage.block.tag]
             grad = tensor.grad
             tensor.data = change(tensor.detach())
-            dispatch.retag(tensor, role=was.role, layer=was.layer)
+            owners.retag(tensor, role=was.role, layer=was.layer)
             if grad is not None:
                 tensor.grad = change(grad.detach())
         paths.structure_changed()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gradcore._tensor import Tensor
-from gradcore.engine import dispatch, modes
+from gradcore.engine import dispatch, modes, owners
 from gradcore.ops import movement
 
 
@@ -19,7 +19,7 @@ class Parameter(Tensor):
             raise TypeError(f"a Parameter is made of a Tensor, but got {type(data).__name__}")
         super().__init__(data.storage, data.spec, data.array, None)
         self.requires_grad = requires_grad
-        dispatch.retag(self, role="parameter")
+        owners.retag(self, role="parameter")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
         with modes.no_grad():

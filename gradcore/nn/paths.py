@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from gradcore.engine import dispatch
+from gradcore.engine import owners
 from gradcore.engine.node import Leaf
 from gradcore.engine.state import SCOPES, local
 from gradcore.events import Scope
@@ -99,10 +99,10 @@ def tree_of(root: Module) -> Tree:
 def _name_bytes(module: Module, path: str) -> None:
     for name, p in module._parameters.items():
         if p is not None:
-            dispatch.retag(p, role="parameter", layer=path)
+            owners.retag(p, role="parameter", layer=path)
             edge = p.edge
             if edge is not None and type(edge[0]) is Leaf:
                 edge[0].name = f"{path}.{name}" if path else name
     for b in module._buffers.values():
         if b is not None:
-            dispatch.retag(b, role="buffer", layer=path)
+            owners.retag(b, role="buffer", layer=path)

@@ -1,0 +1,123 @@
+"""A tensor's way to Python, to NumPy, to another device or dtype."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradcore import functional
+from gradcore.devices.device import Device, get_device
+from gradcore.engine.node import Value
+from gradcore.errors import SpecError
+from gradcore.ops import movement
+from gradcore.spec import is_floating
+
+
+class Conversions(Value):
+    """``item``, ``numpy``, ``to`` and their like."""
+
+    __slots__ = ()
+
+    def item(self) -> Any:
+        """The one value, as a Python number."""
+        if self.spec.numel != 1:
+            raise SpecError(f"a Tensor with {self.spec.numel} elements cannot be converted to Scalar")
+        return self.storage.device.read(self.storage, self.spec).item()
+
+    def tolist(self) -> Any:
+        return self.storage.device.read(self.storage, self.spec).tolist()
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """The values as a NumPy array: on the CPU it shares memory with the tensor and keeps it alive."""
+        if self.edge is not None:
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
+        if self.storage.device.type != "cpu":
+            raise TypeError(f"can't convert {self.storage.device} device type tensor to numpy. Use Tensor.cpu() to copy "
+                            "the tensor to host memory first.")
+        return np.asarray(_Exported(self))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        array = self.numpy()
+        return array if dtype is None and not copy else np.array(array, dtype=dtype)
+
+    def to(self, *args: Any, device: Any = None, dtype: Any = None) -> Any:
+        """On another device, as another dtype, or both; the tensor itself where nothing changes."""
+        for a in args:
+            if isinstance(a, Value):
+                device, dtype = a.storage.device, a.spec.dtype
+            elif isinstance(a, (Device, str)) and not _is_dtype(a):
+                device = a
+            else:
+                dtype = a
+        result = self if dtype is None or np.dtype(dtype) == self.spec.dtype else movement.cast(
+            self, dtype=np.dtype(dtype))
+        if device is not None and get_device(device) is not result.storage.device:
+            result = functional.transfer(result, get_device(device))
+        return result
+
+    def cpu(self) -> Any:
+        return self.to("cpu")
+
+    def cuda(self, device: int | str | None = None) -> Any:
+        return self.to("cuda" if device is None else device if isinstance(device, str) else f"cuda:{device}")
+
+    def float(self) -> Any:
+        return self.to(np.float32)
+
+    def double(self) -> Any:
+        return self.to(np.float64)
+
+    def half(self) -> Any:
+        return self.to(np.float16)
+
+    def long(self) -> Any:
+        return self.to(np.int64)
+
+    def int(self) -> Any:
+        return self.to(np.int32)
+
+    def bool(self) -> Any:
+        return self.to(np.bool_)
+
+    def __float__(self) -> Any:
+        return float(self.item())
+
+    def __int__(self) -> Any:
+        return int(self.item())
+
+    def __index__(self) -> Any:
+        if is_floating(self.spec.dtype):
+            raise TypeError("only integer tensors of a single element can be converted to an index")
+        return int(self.item())
+
+    def __bool__(self) -> Any:
+        if self.spec.numel != 1:
+            raise RuntimeError(f"Boolean value of Tensor with {self.spec.numel} values is ambiguous")
+        return bool(self.item())
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if not self.spec.ndim and spec else str(self) if not spec else NotImplemented
+
+
+class _Exported:
+    """The array interface of a tensor on the CPU: the array that NumPy makes of it refers back here, so the storage
+    lives as long as the array does."""
+
+    def __init__(self, tensor: Any) -> None:
+        self._tensor = tensor
+        spec = tensor.spec
+        step = spec.dtype.itemsize
+        self.__array_interface__ = {
+            "version": 3, "shape": spec.shape, "typestr": spec.dtype.str, "data": (tensor.data_ptr(), False),
+            "strides": tuple(s * step for s in spec.strides)}
+
+
+def _is_dtype(name: Any) -> bool:
+    if not isinstance(name, str):
+        return False
+    try:
+        np.dtype(name)
+    except TypeError:
+        return False
+    return True

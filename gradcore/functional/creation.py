@@ -1,0 +1,150 @@
+"""Tensors made from values, or from a shape."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices.device import Device, get_device
+from gradcore.engine.node import Value
+from gradcore.engine.owners import upload
+from gradcore.errors import SpecError
+from gradcore.functional.shape import size_of
+from gradcore.ops import creation
+from gradcore.spec import is_floating
+
+Tensor = Any
+
+#: The dtype of floats that nobody gave one.
+_default = {"dtype": np.dtype(np.float32)}
+
+
+def get_default_dtype() -> np.dtype[Any]:
+    return _default["dtype"]
+
+
+def set_default_dtype(dtype: Any) -> None:
+    """The dtype that Python floats and new tensors get. Raises TypeError for one that is not floating."""
+    if not is_floating(np.dtype(dtype)):
+        raise TypeError(f"only floating-point types are supported as the default type, but got {np.dtype(dtype).name}")
+    _default["dtype"] = np.dtype(dtype)
+
+
+def tensor(data: Any, *, dtype: Any = None, device: str | Device | None = None, requires_grad: bool = False) -> Tensor:
+    """A fresh tensor with a copy of ``data``: numbers, nested lists, an array or a tensor.
+
+    Python floats become the default dtype, integers int64; an array keeps its dtype. Raises TypeError and ValueError
+    for data that is ragged or not numeric.
+    """
+    if isinstance(data, Value):
+        data = data.storage.device.read(data.storage, data.spec)
+    plain = not isinstance(data, (np.ndarray, np.generic))
+    try:
+        values = np.asarray(data)
+    except ValueError as error:
+        raise ValueError(f"tensor(): expected numbers in a regular shape: {error}") from None
+    if values.dtype.kind not in "biuf":
+        raise TypeError(f"tensor(): new tensors hold numbers, but got data of dtype {values.dtype}")
+    if dtype is not None:
+        values = values.astype(np.dtype(dtype))
+    elif plain and values.dtype.kind == "f":
+        values = values.astype(get_default_dtype())
+    result = upload(values, get_device(device), op="tensor")
+    result.requires_grad = requires_grad
+    return result
+
+
+def as_tensor(data: Any, dtype: Any = None, device: str | Device | None = None) -> Tensor:
+    """``data`` itself where it already is such a tensor, else :func:`tensor` of it."""
+    if isinstance(data, Value):
+        known: Tensor = data
+        return known.to(device=device, dtype=dtype)
+    return tensor(data, dtype=dtype, device=device)
+
+
+def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
+    """A tensor on the CPU with a copy of the array: bytes that the pool did not hand out would have no owner."""
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"expected np.ndarray (got {type(array).__name__})")
+    return tensor(array)
+
+
+def transfer(x: Tensor, device: Device) -> Tensor:
+    """A copy of ``x`` on another device; the gradient goes the way back."""
+    if device.type == "meta":
+        values = np.broadcast_to(np.zeros((), x.spec.dtype), x.spec.shape)
+    else:
+        values = x.storage.device.read(x.storage, x.spec)
+    result = upload(values, device, role="input")
+    result.requires_grad = x.requires_grad and x.is_leaf
+    if x.requires_grad and not x.is_leaf:
+        raise NotImplementedError("moving a tensor with a graph to another device: detach() it first")
+    return result
+
+
+def full(size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any = None,
+         requires_grad: bool = False) -> Tensor:
+    """A tensor of one value."""
+    if dtype is None:
+        dtype = np.bool_ if isinstance(fill_value, bool) else np.int64 if isinstance(fill_value, int) else \
+            get_default_dtype()
+    result = creation.full(fill_value, shape=size_of((size,) if isinstance(size, int) else tuple(size)),
+                           dtype=np.dtype(dtype), device=device)
+    result.requires_grad = requires_grad
+    return result
+
+
+def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    return full(size_of(size), 0, dtype=dtype or get_default_dtype(), device=device, requires_grad=requires_grad)
+
+
+def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    return full(size_of(size), 1, dtype=dtype or get_default_dtype(), device=device, requires_grad=requires_grad)
+
+
+def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """A tensor of whatever the pool's bytes happen to be."""
+    result = creation.empty(shape=size_of(size), dtype=np.dtype(dtype or get_default_dtype()), device=device)
+    result.requires_grad = requires_grad
+    return result
+
+
+def full_like(x: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    return full(x.spec.shape, fill_value, dtype=dtype or x.spec.dtype, device=device or x.storage.device)
+
+
+def zeros_like(x: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
+    return full_like(x, 0, dtype=dtype, device=device)
+
+
+def ones_like(x: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
+    return full_like(x, 1, dtype=dtype, device=device)
+
+
+def empty_like(x: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
+    return empty(x.spec.shape, dtype=dtype or x.spec.dtype, device=device or x.storage.device)
+
+
+def arange(start: float, end: float | None = None, step: float = 1, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Numbers from ``start`` (0 if only one is given) up to but not including ``end``."""
+    if end is None:
+        start, end = 0, start
+    if dtype is None:
+        dtype = np.int64 if builtins.all(isinstance(v, (int, np.integer)) for v in (start, end, step)) else get_default_dtype()
+    return creation.arange(start, step, length=creation.length_of_range(start, end, step), dtype=np.dtype(dtype),
+                           device=device)
+
+
+def linspace(start: float, end: float, steps: int, *, dtype: Any = None, device: Any = None) -> Tensor:
+    if steps < 0:
+        raise SpecError(f"number of steps must be non-negative, but got {steps}")
+    step = (end - start) / (steps - 1) if steps > 1 else 0.0
+    return creation.arange(float(start), step, length=steps, dtype=np.dtype(dtype or get_default_dtype()), device=device)
+
+
+def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None) -> Tensor:
+    return creation.eye(rows=n, columns=n if m is None else m, dtype=np.dtype(dtype or get_default_dtype()),
+                        device=device)
