@@ -1,0 +1,287 @@
+"""The engine: which gradients arrive, from which graphs, and which errors it has."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore.autograd import grad
+from gradcore.errors import AlreadyReleased, ModifiedInPlace, NoSecondDerivative
+from gradcore.events import Launch, typed
+from gradcore.ops import all_ops
+from tests.conftest import raises
+
+
+def leaf(*values: float) -> Any:
+    return gradcore.tensor(list(values) if len(values) > 1 else values[0], requires_grad=True)
+
+
+def cpu() -> Any:
+    return gradcore.device("cpu").ledger
+
+
+# -- what arrives ------------------------------------------------------------------------------------------------------
+
+
+def test_a_diamond_adds_both_ways() -> None:
+    x = leaf(1.0, 2.0)
+    a = x * 3
+    ((a * a) + a).sum().backward()
+    assert x.grad.tolist() == [21.0, 39.0]
+
+
+def test_an_operand_used_twice_counts_twice() -> None:
+    x = leaf(3.0)
+    (x * x).backward()
+    assert x.grad.item() == 6.0
+    y = leaf(2.0)
+    (y + y).backward()
+    assert y.grad.item() == 2.0
+
+
+def test_a_long_way_and_a_short_way_meet() -> None:
+    x = leaf(2.0)
+    y = x
+    for _ in range(10):
+        y = y * 1.5
+    (y * x + x).backward()
+    assert x.grad.item() == pytest.approx(2 * 2 * 1.5 ** 10 + 1, rel=1e-6)
+
+
+def test_several_roots_run_as_one_pass() -> None:
+    x = leaf(1.0, 2.0)
+    shared = x * 2
+    gradcore.autograd.backward([shared.sum(), (shared * shared).sum()])
+    assert x.grad.tolist() == [10.0, 18.0]
+
+
+def test_a_root_that_feeds_another_root() -> None:
+    x = leaf(2.0)
+    a = x * x
+    b = a * 3
+    gradcore.autograd.backward([b, a], [None, gradcore.tensor(10.0)])
+    assert x.grad.item() == 4 * 13
+
+
+def test_the_same_root_twice() -> None:
+    x = leaf(2.0)
+    y = x * x
+    gradcore.autograd.backward([y, y])
+    assert x.grad.item() == 8.0
+
+
+def test_outputs_that_nobody_uses_are_zero() -> None:
+    x = leaf(1.0, 5.0, 3.0)
+    first, _, last = x.split(1)
+    values, _ = (x * 2).max(0)
+    (first * 2 + last * 0 + values).sum().backward()
+    assert x.grad.tolist() == [2.0, 2.0, 0.0]
+
+
+def test_what_is_no_scalar_takes_a_gradient() -> None:
+    x = leaf(1.0, 2.0)
+    (x * x).backward(gradcore.tensor([10.0, 100.0]))
+    assert x.grad.tolist() == [20.0, 400.0]
+
+
+def test_a_leaf_is_its_own_root() -> None:
+    x = leaf(2.0)
+    x.backward()
+    assert x.grad.item() == 1.0
+
+
+def test_the_gradient_that_was_given_stays_the_callers() -> None:
+    x, given = leaf(1.0, 2.0), gradcore.tensor([1.0, 1.0])
+    for _ in range(2):
+        (x + 0.0).backward(given)
+    assert given.tolist() == [1.0, 1.0] and x.grad.tolist() == [2.0, 2.0]
+    assert x.grad.storage is not given.storage
+
+
+def test_gradients_add_up() -> None:
+    x = leaf(1.0, 2.0)
+    (x * 2).sum().backward()
+    (x * 3).sum().backward()
+    assert x.grad.tolist() == [5.0, 5.0]
+
+
+def test_a_gradient_that_is_held_is_not_written_to() -> None:
+    x = leaf(1.0, 2.0)
+    (x * 2).sum().backward()
+    held = x.grad
+    view = held[:1]
+    (x * 3).sum().backward()
+    assert held.tolist() == [2.0, 2.0] and view.tolist() == [2.0] and x.grad.tolist() == [5.0, 5.0]
+
+
+def test_two_leaves_never_share_a_gradients_bytes() -> None:
+    x, y = leaf(1.0, 2.0), leaf(3.0, 4.0)
+    (x + y).sum().backward()
+    assert x.grad.storage is not y.grad.storage
+    (x * 5).sum().backward()
+    assert x.grad.tolist() == [6.0, 6.0] and y.grad.tolist() == [1.0, 1.0]
+
+
+def test_a_gradient_has_its_leafs_shape_and_dtype() -> None:
+    x = gradcore.tensor(np.ones((2, 1), np.float16), requires_grad=True)
+    y = gradcore.tensor(np.ones(3, np.float64), requires_grad=True)
+    (x * y).sum().backward()
+    assert (x.grad.dtype, tuple(x.grad.shape)) == (np.float16, (2, 1)) and x.grad.tolist() == [[3.0], [3.0]]
+    assert (y.grad.dtype, tuple(y.grad.shape)) == (np.float64, (3,)) and y.grad.is_contiguous()
+
+
+# -- graphs that run twice ---------------------------------------------------------------------------------------------
+
+
+def test_a_second_backward_is_an_error_with_pytorchs_words() -> None:
+    a = leaf(3.0)
+    c = a.exp()
+    c.backward()
+    with raises(AlreadyReleased, "Trying to backward through the graph a second time", "retain_graph=True",
+                "ExpBackward0", "test_engine.py"):
+        c.backward()
+    assert issubclass(AlreadyReleased, RuntimeError)
+
+
+def test_a_factor_that_is_kept_goes_too() -> None:
+    a = leaf(3.0)
+    c = a * 5
+    c.backward()
+    with raises(RuntimeError, "Trying to backward through the graph a second time"):
+        c.backward()
+    assert a.grad.item() == 5.0
+
+
+def test_a_graph_that_keeps_nothing_runs_twice() -> None:
+    a = leaf(1.0, 2.0)
+    c = (a + 1).sum()
+    c.backward()
+    c.backward()
+    assert a.grad.tolist() == [2.0, 2.0]
+
+
+def test_a_retained_graph_runs_again() -> None:
+    a = leaf(3.0)
+    c = a * a
+    c.backward(retain_graph=True)
+    c.backward()
+    assert a.grad.item() == 12.0
+    with raises(RuntimeError, "a second time"):
+        c.backward()
+
+
+# -- in place ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_residual_that_was_written_to_names_op_and_line() -> None:
+    x = leaf(1.0, 2.0)
+    y = x * 2
+    z = y * y
+    y += 1  # the line that the error names
+    line = sys._getframe().f_lineno - 1
+    with raises(ModifiedInPlace, "has been modified by an inplace operation", "MulBackward0", "is at version 1",
+                "expected version 0", f"test_engine.py:{line}", "by add_"):
+        z.sum().backward()
+    assert x.grad is None
+
+
+def test_writing_before_the_read_is_fine() -> None:
+    x = leaf(1.0, 2.0)
+    y = x * 2
+    y += 1
+    y *= 3
+    (y * y).sum().backward()
+    assert x.grad.tolist() == [2 * 9 * 2 * 3.0, 2 * 15 * 2 * 3.0]
+
+
+def test_a_leaf_is_not_written_to() -> None:
+    x = leaf(1.0, 2.0)
+    with raises(RuntimeError, "a leaf Variable that requires grad is being used in an in-place operation"):
+        x += 1
+    with gradcore.no_grad():
+        x += 1
+    assert x.tolist() == [2.0, 3.0] and x._version == 1
+
+
+def test_an_op_that_needs_what_it_overwrites_keeps_a_copy() -> None:
+    x, factor = leaf(1.0, 2.0), leaf(3.0, 4.0)
+    y = x * 1
+    y *= factor
+    y.sum().backward()
+    assert factor.grad.tolist() == [1.0, 2.0] and x.grad.tolist() == [3.0, 4.0]
+
+
+# -- grad --------------------------------------------------------------------------------------------------------------
+
+
+def test_grad_returns_and_leaves_leaves_alone() -> None:
+    x, y = leaf(2.0), leaf(3.0)
+    a = x * y
+    out = a * a
+    gx, ga = grad(out, [x, a])
+    assert (gx.item(), ga.item()) == (2 * 6 * 3.0, 12.0) and x.grad is y.grad is None
+
+
+def test_grad_runs_only_what_leads_there() -> None:
+    x, y = leaf(2.0), leaf(3.0)
+    ledger = cpu()
+    out = x * 2 + y.exp()
+    log = ledger.begin_log()
+    (g,) = grad(out, x)
+    ledger.end_log()
+    assert g.item() == 2.0
+    assert "exp" not in [r.invocation.op for r in map(typed, log) if isinstance(r, Launch)]
+    assert len([r for r in map(typed, log) if isinstance(r, Launch) and r.invocation.op == "mul"]) == 1
+
+
+def test_grad_of_what_was_not_used() -> None:
+    x, y = leaf(2.0), leaf(3.0)
+    with raises(RuntimeError, "appears to not have been used in the graph", "allow_unused=True", "inputs[1]"):
+        grad(x * 2, [x, y])
+    gx, gy = grad(x * 2, [x, y], allow_unused=True)
+    assert gx.item() == 2.0 and gy is None
+    gx, gy = grad(x * 2, [x, y], materialize_grads=True)
+    assert gy.item() == 0.0
+    with raises(RuntimeError, "does not require grad"):
+        grad(x * 2, [gradcore.tensor(1.0)])
+
+
+def test_grad_of_grad() -> None:
+    x = leaf(2.0)
+    (first,) = grad(x ** 3, x, create_graph=True)
+    (second,) = grad(first, x, create_graph=True)
+    (third,) = grad(second, x)
+    assert (first.item(), second.item(), third.item()) == (12.0, 12.0, 6.0)
+
+
+def test_a_penalty_on_the_gradient() -> None:
+    x, w = leaf(1.0, 2.0), leaf(0.5, -1.0)
+    (g,) = grad((x * w).tanh().sum(), x, create_graph=True)
+    (g * g).sum().backward()
+    t = np.tanh(np.array([0.5, -2.0]))
+    slope = 1 - t * t
+    w_ = np.array([0.5, -1.0])
+    x_ = np.array([1.0, 2.0])
+    expected = 2 * slope * w_ * (slope + w_ * -2 * t * slope * x_)
+    np.testing.assert_allclose(w.grad.tolist(), expected, rtol=1e-5)
+
+
+def test_create_graph_leaves_a_gradient_with_a_graph() -> None:
+    x = leaf(2.0)
+    (x * x * x).backward(create_graph=True)
+    assert x.grad.requires_grad and x.grad.item() == 12.0
+    (second,) = grad(x.grad, x)
+    assert second.item() == 12.0
+    x.grad = None
+
+
+def test_a_fused_gradient_says_that_it_ends_there() -> None:
+    x = gradcore.tensor(np.ones((2, 3), np.float32), requires_grad=True)
+    y = all_ops()["layer_norm"](x, None, None, dims=1, eps=1e-5)
+    (g,) = grad(y.sum(), x, create_graph=True)
+    with raises(NoSecondDerivative, "layer_norm has no second derivative"):
+        g.sum().backward()
