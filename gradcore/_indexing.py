@@ -11,7 +11,7 @@ from gradcore.devices.device import Device
 from gradcore.engine.node import Value
 from gradcore.engine.owners import upload
 from gradcore.errors import DimError, SpecError
-from gradcore.ops import creation, elementwise, movement
+from gradcore.ops import creation, movement
 from gradcore.spec import TensorSpec
 
 
@@ -24,8 +24,11 @@ def read(x: Any, index: Any) -> Any:
         return movement.view(x, shape=x.spec.shape)
     if not tensors:
         return x
+    if len(tensors) == 1:
+        (dim, position), = tensors
+        return movement.take(x, position, dim=dim)
     x, position, dim = _one_index(x, tensors)
-    return movement.take(x, position, dim=dim)
+    return movement.take(_merged(x, dim, len(tensors)), position, dim=dim)
 
 
 def write(x: Any, index: Any, value: Any) -> None:
@@ -41,14 +44,16 @@ def write(x: Any, index: Any, value: Any) -> None:
         return
     if not isinstance(value, Value):
         value = upload(np.asarray(value, x.spec.dtype), x.storage.device)
+    value = movement.cast_to(value, part.spec)
     if len(tensors) > 1:
-        if not part.spec.contiguous:
-            raise SpecError("writing through several integer tensors needs a contiguous tensor; clone() it first")
         part, position, dim = _one_index(part, tensors)
-        movement.put_(part, position, value, dim=dim)
+        merged = _merged(part, dim, len(tensors))
+        movement.put_(merged, position, value, dim=dim)
+        if merged.storage is not part.storage:
+            movement.copy_(part, movement.reshape(merged, part.spec.shape))
         return
     (dim, position), = tensors
-    movement.put_(part, position, movement.cast_to(value, part.spec), dim=dim)
+    movement.put_(part, position, value, dim=dim)
 
 
 def _whole(spec: TensorSpec) -> movement.Basic:
@@ -116,20 +121,27 @@ def _index_tensor(item: Any, device: Device) -> Any:
 
 
 def _one_index(x: Any, tensors: list[tuple[int, Any]]) -> tuple[Any, Any, int]:
-    """Several index tensors as one: adjacent dimensions are merged, others brought to the front first (NumPy's rule)."""
+    """Several index tensors as one: a view of ``x`` with their dimensions adjacent, positions in those, the first.
+
+    Dimensions that are not adjacent are brought to the front (NumPy's rule).
+    """
     dims = [d for d, _ in tensors]
-    if len(tensors) == 1:
-        return x, tensors[0][1], dims[0]
     first = dims[0]
     if dims != list(range(first, first + len(dims))):
         rest = [d for d in range(x.spec.ndim) if d not in dims]
         x = movement.permute(x, dims=(*dims, *rest))
         first = 0
-    sizes = x.spec.shape[first:first + len(dims)]
     position: Any = None
-    for (_, index), n in zip(tensors, sizes, strict=True):
-        # Counted from the front, so that merging the dimensions keeps its meaning.
-        counted = elementwise.where(elementwise.lt(index, 0), index + n, index)
+    for k, (_, index) in enumerate(tensors):
+        n = x.spec.shape[first + k]
+        # Each is looked up among its own dimension's positions: that checks it, and counts it from the front.
+        places = creation.arange(0, 1, length=n, dtype=np.dtype(np.int64), device=x.storage.device)
+        counted = movement.take(places, index, dim=0)
         position = counted if position is None else position * n + counted
-    shape = (*x.spec.shape[:first], math.prod(sizes), *x.spec.shape[first + len(dims):])
-    return movement.reshape(x, shape), position, first
+    return x, position, first
+
+
+def _merged(x: Any, first: int, count: int) -> Any:
+    """``x`` with ``count`` dimensions from ``first`` as one: a view where the layout allows it."""
+    shape = x.spec.shape
+    return movement.reshape(x, (*shape[:first], math.prod(shape[first:first + count]), *shape[first + count:]))

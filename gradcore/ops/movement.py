@@ -13,7 +13,6 @@ from gradcore.ops.op import op
 from gradcore.ops.shapes import like, with_workspace
 from gradcore.spec import (
     TensorSpec,
-    broadcast_shapes,
     expand_strides,
     is_floating,
     promote,
@@ -26,6 +25,12 @@ from gradcore.spec import (
 clone = op("clone", like, x=lambda g: g, doc="A contiguous copy.")
 
 
+def _broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:
+    """Does ``shape`` broadcast to just ``to``?"""
+    lead = len(to) - len(shape)
+    return lead >= 0 and all(n in (1, m) for n, m in zip(shape, to[lead:], strict=True))
+
+
 def _cast_spec(x: TensorSpec, *, dtype: Any) -> TensorSpec:
     return x.like(dtype)
 
@@ -35,7 +40,7 @@ cast = op("cast", _cast_spec,
 
 
 def _copy_spec(x: TensorSpec, source: TensorSpec) -> TensorSpec:
-    if broadcast_shapes(x.shape, source.shape) != x.shape:
+    if not _broadcasts(source.shape, x.shape):
         raise SpecError(f"copy_: the source of shape {list(source.shape)} cannot be broadcast to {list(x.shape)}")
     return x.like()
 
@@ -72,7 +77,7 @@ def _expand_spec(x: TensorSpec, *, shape: tuple[int, ...]) -> TensorSpec:
     if lead < 0:
         raise SpecError(f"expand: {list(x.shape)} has more dimensions than {list(shape)}")
     sizes = tuple(x.shape[i - lead] if n == -1 and i >= lead else n for i, n in enumerate(shape))
-    if broadcast_shapes(x.shape, sizes) != sizes:
+    if not _broadcasts(x.shape, sizes):
         raise SpecError(f"The expanded size of the tensor {list(sizes)} must match the existing size {list(x.shape)}")
     return TensorSpec.strided(sizes, x.dtype, expand_strides(x, sizes), x.offset)
 
@@ -117,7 +122,7 @@ def reshape(x: Any, shape: Sequence[int]) -> Any:
 
 
 def _sum_to_spec(x: TensorSpec, *, shape: tuple[int, ...]) -> TensorSpec:
-    if broadcast_shapes(x.shape, shape) != x.shape:
+    if not _broadcasts(shape, x.shape):
         raise SpecError(f"sum_to: {list(x.shape)} does not reduce to {list(shape)}")
     return TensorSpec.of(shape, x.dtype)
 
@@ -211,7 +216,7 @@ def _take_grad_spec(dy: TensorSpec, index: TensorSpec, *, shape: tuple[int, ...]
 
 def _put_spec(x: TensorSpec, index: TensorSpec, values: TensorSpec, *, dim: int) -> Any:
     shape = _take_result(x, index, dim)
-    if broadcast_shapes(values.shape, shape) != shape:
+    if not _broadcasts(values.shape, shape):
         raise SpecError(f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to indexing "
                         f"result of shape {list(shape)}")
     return with_workspace(x, index.numel * 8)

@@ -1,0 +1,213 @@
+"""Reading and writing by index, against NumPy; gradients against a sum over a mask."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore.autograd import gradcheck
+from gradcore.errors import DimError, SpecError
+from tests.conftest import raises
+
+SHAPE = (4, 3, 5)
+
+
+def numbers() -> np.ndarray[Any, Any]:
+    return np.arange(60, dtype=np.float32).reshape(SHAPE)
+
+
+BASIC = [
+    np.s_[0], np.s_[-1], np.s_[1:3], np.s_[::2], np.s_[1::2, ...], np.s_[..., 0], np.s_[:, 1], np.s_[:, -1, 1:4:2],
+    np.s_[None], np.s_[:, None, 1], np.s_[..., None], np.s_[2, 1, 4], np.s_[...], np.s_[:], np.s_[5:], np.s_[3:1],
+    np.s_[-3:-1, ..., ::3], np.s_[:, :, :, None], np.s_[np.int64(2)], np.s_[1, ..., None, 2], (), np.s_[-100:100]]
+MIXED = [
+    np.s_[[0, 2]], np.s_[[-1, 0, -1]], np.s_[:, [0, 2]], np.s_[..., [4, 0]], np.s_[[0, 2], 1],
+    np.s_[[0, 1], [1, 2]], np.s_[:, [0, 1], [1, 2]], np.s_[[0, 1], :, [1, 2]], np.s_[[0, 1, 3], [0], [1, 2, 4]],
+    np.s_[np.array([[0, 1], [2, 3]])], np.s_[:, np.array([[0, 1], [2, -1]])], np.s_[[[0], [1]], [0, 1, 2]],
+    np.s_[1:3, [0, 2]], np.s_[::2, [0, 2], None], np.s_[np.array(2)], np.s_[[]], np.s_[1:, np.array([], int)],
+    np.s_[[3, 0], ..., [-1, -5]]]
+
+
+def as_ours(index: Any) -> Any:
+    """The index with tensors for lists and arrays."""
+    if isinstance(index, tuple):
+        return tuple(as_ours(i) for i in index)
+    if isinstance(index, list):
+        return gradcore.tensor(np.array(index, np.int64))
+    return gradcore.tensor(index) if isinstance(index, np.ndarray) else index
+
+
+def numpys(index: Any) -> Any:
+    return tuple(np.array(i, np.int64) if isinstance(i, list) else i for i in index) if isinstance(index, tuple) else \
+        np.array(index, np.int64) if isinstance(index, list) else index
+
+
+@pytest.mark.parametrize("index", BASIC + MIXED, ids=str)
+def test_reading_is_numpys(index: Any) -> None:
+    x = gradcore.tensor(numbers())
+    expected = numbers()[numpys(index)]
+    for key in (index, as_ours(index)):
+        found = x[key]
+        assert tuple(found.shape) == expected.shape
+        np.testing.assert_array_equal(found.numpy(), expected)
+
+
+@pytest.mark.parametrize("index", BASIC, ids=str)
+def test_basic_indices_are_views(index: Any) -> None:
+    x = gradcore.tensor(numbers())
+    allocated = gradcore.memory_allocated()
+    part = x[index]
+    assert gradcore.memory_allocated() == allocated and part.storage is x.storage and part._base is x
+
+
+@pytest.mark.parametrize("index", BASIC + MIXED, ids=str)
+def test_the_gradient_counts_how_often_an_element_was_read(index: Any) -> None:
+    x = gradcore.tensor(numbers(), requires_grad=True)
+    y = x[as_ours(index)]
+    weights = np.arange(1, y.numel() + 1, dtype=np.float32).reshape(tuple(y.shape))
+    (y * gradcore.tensor(weights)).sum().backward()
+    expected = np.zeros(SHAPE, np.float32)
+    np.add.at(expected, numpys(index), weights)
+    np.testing.assert_array_equal(x.grad.numpy(), expected)
+
+
+def _distinct(index: Any) -> bool:
+    where = np.arange(60).reshape(SHAPE)[numpys(index)].reshape(-1)
+    return len(set(where.tolist())) == where.size
+
+
+@pytest.mark.parametrize("index", [i for i in BASIC + MIXED if _distinct(i)], ids=str)
+def test_writing_is_numpys(index: Any) -> None:
+    shape = numbers()[numpys(index)].shape
+    values = -np.arange(1, np.prod(shape, dtype=int) + 1, dtype=np.float32).reshape(shape)
+    for value, given in ((7.0, 7.0), (values, gradcore.tensor(values)), (values, values)):
+        x, expected = gradcore.tensor(numbers()), numbers()
+        expected[numpys(index)] = value
+        x[as_ours(index)] = given
+        np.testing.assert_array_equal(x.numpy(), expected)
+        assert x._version > 0
+
+
+@pytest.mark.parametrize("index", [np.s_[:, 1], np.s_[[0, 2]], np.s_[:, [2, 0]], np.s_[[0, 1], [1, 2]]], ids=str)
+def test_written_values_broadcast(index: Any) -> None:
+    x, expected = gradcore.tensor(numbers()), numbers()
+    row = np.array([1, 2, 3, 4, 5], np.float32)
+    expected[numpys(index)] = row
+    x[as_ours(index)] = gradcore.tensor(row)
+    np.testing.assert_array_equal(x.numpy(), expected)
+
+
+def test_written_values_are_cast() -> None:
+    x = gradcore.tensor([1, 2, 3])
+    x[0] = 7.9
+    x[gradcore.tensor([1])] = gradcore.tensor([8.9])
+    assert x.tolist() == [7, 8, 3] and x.dtype == np.int64
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_indices_are_numpys(seed: int) -> None:
+    rng = random.Random(seed)
+    shape = tuple(rng.randint(1, 4) for _ in range(rng.randint(1, 4)))
+    array = np.random.default_rng(seed).normal(size=shape)
+    order = rng.sample(range(len(shape)), len(shape))
+    index: list[Any] = []
+    arrays = 0
+    for n in [shape[d] for d in order]:
+        kind = rng.choice(["int", "slice", "slice", "array", "new", "stop"])
+        if kind == "int":
+            index.append(rng.randrange(-n, n))
+        elif kind == "slice":
+            index.append(slice(rng.choice([None, rng.randint(-n, n)]), rng.choice([None, rng.randint(-n, n)]),
+                               rng.choice([None, 1, 2, 3])))
+        elif kind == "array" and arrays < 2:
+            # NumPy counts an integer beside an array among the arrays; PyTorch and we take it first.
+            index = [slice(None) if isinstance(i, int) else i for i in index]
+            index.append(np.array([rng.randrange(-n, n) for _ in range(2)]))
+            arrays += 1
+        elif kind == "new":
+            index += [None, slice(None)]
+        elif kind == "stop":
+            break
+    if arrays:
+        index = [slice(None) if isinstance(i, int) else i for i in index]
+    key = tuple(index)
+    base = gradcore.tensor(array, requires_grad=True)
+    expected = array.transpose(order)[key]
+    np.testing.assert_array_equal(base.detach().permute(*order)[as_ours(key)].numpy(), expected)
+    assert gradcheck(lambda x: x.permute(*order)[as_ours(key)], [base])
+
+
+@pytest.mark.oracle
+def test_a_written_part_gets_its_gradient(torch: Any) -> None:
+    for key in (np.s_[[0, 2]], np.s_[:, [2, 0]]):
+        ours, values = (gradcore.tensor(v, requires_grad=True) for v in (numbers(), numbers()[numpys(key)] * 0.5))
+        y = ours * 2
+        y[as_ours(key)] = values
+        (y * y).sum().backward()
+        theirs, given = (torch.tensor(v, requires_grad=True) for v in (numbers(), numbers()[numpys(key)] * 0.5))
+        z = theirs * 2
+        z[tuple(torch.as_tensor(i) if isinstance(i, list) else i for i in key) if isinstance(key, tuple) else key] = given
+        (z * z).sum().backward()
+        np.testing.assert_allclose(ours.grad.numpy(), theirs.grad.numpy(), rtol=1e-6)
+        np.testing.assert_allclose(values.grad.numpy(), given.grad.numpy(), rtol=1e-6)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("key", [np.s_[1, :, [0, 3]], np.s_[0, [0, 1], :], np.s_[[1, 2], 0, [1, 3]], np.s_[:, 2, [0, 1]]],
+                         ids=str)
+def test_an_integer_beside_a_tensor_is_taken_first(key: Any, torch: Any) -> None:
+    """As in PyTorch; NumPy counts it among the arrays, which moves dimensions."""
+    theirs = torch.from_numpy(numbers())[key]
+    np.testing.assert_array_equal(gradcore.tensor(numbers())[key].numpy(), theirs.numpy())
+
+
+def test_iteration_and_length() -> None:
+    x = gradcore.tensor(numbers())
+    assert len(x) == 4 and [r.tolist() for r in x] == numbers().tolist()
+    for broken in (len, iter):
+        with raises(TypeError, "0-d tensor"):
+            broken(gradcore.tensor(1.0))
+
+
+@pytest.mark.parametrize(("index", "kind", "texts"), [
+    (4, DimError, ["index 4 is out of bounds for dimension 0 with size 4"]),
+    (np.s_[:, -4], DimError, ["index -4 is out of bounds for dimension 1 with size 3"]),
+    (np.s_[0, 0, 0, 0], DimError, ["too many indices for tensor of dimension 3", "4"]),
+    (np.s_[..., 0, ...], DimError, ["single ellipsis"]),
+    (np.s_[::-1], (SpecError, ValueError), ["step must be greater than zero"]),
+    (np.s_[[0, 4]], IndexError, ["index 4 is out of bounds for dimension with size 4"]),
+    (np.s_[:, [0, -4]], IndexError, ["-4", "size 3"]), (np.s_[[0, 1], [0, 3]], IndexError, ["3", "size 3"]),
+    ([0.5], TypeError, ["0.5"]), ("a", TypeError, ["'a'"]), (1.0, TypeError, ["1.0"]),
+    (True, NotImplementedError, ["boolean"])], ids=str)
+def test_indices_that_cannot_be(index: Any, kind: Any, texts: list[str]) -> None:
+    x = gradcore.tensor(numbers())
+    with raises(kind, *texts):
+        x[index]
+    with raises(kind, *texts):
+        x[index] = 1.0
+    assert x._version == 0 and x.tolist() == numbers().tolist()
+
+
+def test_tensors_that_are_no_index() -> None:
+    x = gradcore.tensor(numbers())
+    with raises(DimError, "must be integers", "float32"):
+        x[gradcore.tensor([0.0])]
+    with raises(NotImplementedError, "masked_fill"):
+        x[gradcore.tensor([True, False, True, True])]
+    with raises(SpecError, "shape mismatch", "[2, 3, 5]", "[4]"):
+        x[[0, 1]] = gradcore.ones(4)
+    with raises(SpecError, "[4]", "[3, 5]", "cannot be broadcast"):
+        x[0] = gradcore.ones(4)
+
+
+def test_the_last_of_repeated_positions_wins_and_sums_add_up() -> None:
+    x = gradcore.zeros(3)
+    x[gradcore.tensor([1, 1, 1])] = gradcore.tensor([1.0, 2.0, 3.0])
+    assert x.tolist() == [0.0, 3.0, 0.0]
+    y = gradcore.ones(3, requires_grad=True)
+    y[gradcore.tensor([1, 1, -2])].sum().backward()
+    assert y.grad.tolist() == [0.0, 3.0, 0.0]
