@@ -78,7 +78,7 @@ class Device:
             found = arrays[spec] = self.make_array(block, spec)
         return found
 
-    def bind(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    def bind(self, kernel: Callable[..., Any], op: str = "") -> Callable[..., Any]:
         """What dispatch calls to launch a kernel here: on inputs, then outputs, then workspace."""
         return kernel
 

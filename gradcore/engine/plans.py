@@ -124,7 +124,7 @@ class Call:
             kernel = functools.partial(kernel, **self.attrs)
         if self.op.lists:
             kernel = _regroup(kernel, self.positions, self.op.lists)
-        return device.bind(kernel)
+        return device.bind(kernel, self.op.name)
 
     def plan(self, mask: int) -> KeepPlan:
         found = self.plans.get(mask)

@@ -84,8 +84,8 @@ def _cross_entropy_spec(logits: TensorSpec, target: TensorSpec, weight: TensorSp
     if reduction not in ("mean", "sum", "none"):
         raise SpecError(f"{reduction!r} is not a valid value for reduction: expected 'mean', 'sum' or 'none'")
     shape = target.shape if reduction == "none" else ()
-    # A piece of exponentials, then the loss of each sample.
-    room = row_bytes(logits, logits.shape[1]) + 32 + target.numel * logits.dtype.itemsize
+    # A piece of exponentials, then the loss and the weight of each sample.
+    room = row_bytes(logits, logits.shape[1]) + 32 + 2 * target.numel * logits.dtype.itemsize
     return with_workspace(TensorSpec.of(shape, logits.dtype), room)
 
 

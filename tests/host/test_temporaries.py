@@ -26,7 +26,7 @@ class Watch:
         self.worst = 0
         self.launches = 0
 
-    def bind(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    def bind(self, kernel: Callable[..., Any], op: str = "") -> Callable[..., Any]:
         def traced(*arrays: Any) -> None:
             before, _ = tracemalloc.get_traced_memory()
             tracemalloc.reset_peak()

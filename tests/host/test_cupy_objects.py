@@ -1,0 +1,202 @@
+"""The CUDA device with CuPy's real objects and no driver: arrays over blocks, their owners, what they keep alive."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+
+cupy = pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
+
+from gradcore.devices import gpu  # noqa: E402
+from gradcore.engine.node import Value  # noqa: E402
+from gradcore.errors import OutOfMemory, SourceExhausted, UndeclaredAllocation  # noqa: E402
+from gradcore.events import TAGS, Site, Tag  # noqa: E402
+from gradcore.memory.resource import Stream  # noqa: E402
+from gradcore.memory.stack import build  # noqa: E402
+from gradcore.ops import all_ops  # noqa: E402
+from gradcore.spec import TensorSpec  # noqa: E402
+
+TAG = TAGS.index(Tag("test", "layers.0", "forward", "output", Site(__file__, 1, "f"), None, None))
+
+
+class Runtime:
+    """The calls of the CUDA runtime that the device makes, over pretended memory of ``room`` bytes."""
+
+    class CUDARuntimeError(Exception):
+        def __init__(self, status):
+            super().__init__(f"cudaError {status}")
+            self.status = status
+
+    def __init__(self, room=1 << 30):
+        self.room = room
+        self.next = 1 << 40
+        self.held = {}
+        self.calls = []
+        self.fail = 0
+
+    def setDevice(self, index):
+        pass
+
+    def malloc(self, nbytes):
+        if self.fail:
+            raise self.CUDARuntimeError(self.fail)
+        if sum(self.held.values()) + nbytes > self.room:
+            raise self.CUDARuntimeError(2)
+        self.held[self.next] = nbytes
+        self.next += (nbytes + 511) // 512 * 512
+        return self.next - (nbytes + 511) // 512 * 512
+
+    def free(self, address):
+        del self.held[address]
+
+    def eventCreateWithFlags(self, flags):
+        self.calls.append("create")
+        return len(self.calls)
+
+    def eventRecord(self, event, stream):
+        self.calls.append(("record", stream))
+
+    def streamWaitEvent(self, stream, event, flags):
+        self.calls.append(("wait", stream))
+
+    def eventDestroy(self, event):
+        self.calls.append("destroy")
+
+    def deviceSynchronize(self):
+        self.calls.append("synchronize")
+
+
+@pytest.fixture
+def device():
+    return gpu.CudaDevice(0, cuda=Runtime())
+
+
+def value(device, spec):
+    storage = device.allocate(spec.nbytes, TAG)
+    made = Value()
+    made.storage, made.spec = storage, spec
+    made.array = device.array(storage.block, spec)
+    return made
+
+
+def test_arrays_lie_over_our_blocks(device):
+    x = value(device, TensorSpec.of((4, 6), np.float32))
+    assert isinstance(x.array, cupy.ndarray)
+    assert x.array.shape == (4, 6)
+    assert x.array.dtype == np.float32
+    assert x.array.data.ptr == x.storage.block.address
+    view = device.array(x.storage.block, TensorSpec.strided((3, 2), np.dtype(np.float32), (6, 2), 7))
+    assert view.data.ptr == x.storage.block.address + 28
+    assert view.strides == (24, 8)
+    assert x.array[1:, ::2].data.ptr == x.storage.block.address + 24
+
+
+def test_one_array_object_for_a_block_and_spec(device):
+    spec = TensorSpec.of((3,), np.float64)
+    x = value(device, spec)
+    assert device.array(x.storage.block, spec) is x.array
+
+
+def test_a_block_goes_back_with_its_storage_and_not_with_arrays(device):
+    x = value(device, TensorSpec.of((8,), np.float32))
+    array = x.array
+    assert device.ledger.allocated == 512
+    del x
+    assert device.ledger.allocated == 0, "an internal array pins nothing"
+    del array
+
+
+def test_an_exported_array_keeps_the_block_and_knows_its_tag(device):
+    gc.disable()
+    try:
+        x = value(device, TensorSpec.of((8, 2), np.float32))
+        array = gpu.export(x)
+        address = x.storage.block.address
+        del x
+        part = array[2:5].T
+        del array
+        assert device.ledger.allocated == 512
+        assert part.data.mem.tag.layer == "layers.0"
+        assert part.data.ptr == address + 16
+        del part
+        assert device.ledger.allocated == 0, "by reference count alone"
+    finally:
+        gc.enable()
+
+
+def test_release_on_another_thread(device):
+    held = [gpu.export(value(device, TensorSpec.of((8,), np.float32)))]
+    thread = threading.Thread(target=held.clear)
+    thread.start()
+    thread.join()
+    assert device.ledger.allocated == 0
+
+
+def test_segments_come_from_the_runtime_and_go_back():
+    runtime = Runtime()
+    device = gpu.CudaDevice(0, cuda=runtime)
+    x = value(device, TensorSpec.of((1 << 20,), np.float32))
+    assert list(runtime.held.values()) == [20 << 20]
+    del x
+    assert device.ledger.flush() == 20 << 20
+    assert not runtime.held
+    assert runtime.calls == ["synchronize"], "the driver's other users are not ordered behind our work"
+
+
+def test_out_of_memory_on_the_device_names_the_holders():
+    device = gpu.CudaDevice(0, cuda=Runtime(room=8 << 20))
+    x = value(device, TensorSpec.of((1 << 18,), np.float32))
+    with pytest.raises(OutOfMemory, match=r"out of memory(.|\n)*output of test in layer layers\.0"):
+        value(device, TensorSpec.of((1 << 22,), np.float32))
+    assert device.ledger.allocated == x.spec.nbytes
+    value(device, TensorSpec.of((1 << 16,), np.float32))
+
+
+def test_other_errors_of_the_runtime_pass_through():
+    runtime = Runtime()
+    runtime.fail = 700
+    with pytest.raises(Runtime.CUDARuntimeError, match="700"):
+        gpu.CudaSource(0, runtime).allocate(512)
+    runtime.fail = 2
+    with pytest.raises(SourceExhausted, match="512 bytes on cuda:0"):
+        gpu.CudaSource(0, runtime).allocate(512)
+
+
+def test_another_stream_waits_before_it_takes_memory():
+    runtime = Runtime()
+    stack = build(gpu.CudaSource(0, runtime), gpu.CudaDriver(runtime))
+    first, second = Stream(0, 11), Stream(1, 22)
+    block = stack.ledger.allocate(2 << 20, first, TAG)
+    stack.ledger.deallocate(block, block.serial)
+    stack.ledger.allocate(21 << 20, second, TAG)
+    assert not runtime.calls, "nothing fits, so nothing is taken over"
+    stack.ledger.allocate(1 << 20 | 512, second, TAG)
+    assert runtime.calls == ["create", ("record", 11), ("wait", 22), "destroy"]
+
+
+def test_cupys_own_allocations_come_from_the_scratch_pool(device):
+    def hidden(array):
+        made = cupy.ndarray((100,), np.float32)
+        assert isinstance(made.data.mem, gpu.ScratchMemory)
+        assert device.bridge.ledger.allocated == 512
+
+    device.bind(hidden, "sum")(None)
+    assert device.bridge.ledger.allocated == 0
+    assert device.bridge.seen == {"sum": (1, 400)}
+    assert device.ledger.allocated == 0
+
+
+def test_strict_mode_refuses_them():
+    device = gpu.CudaDevice(0, cuda=Runtime(), strict=True)
+    with pytest.raises(UndeclaredAllocation, match="400 bytes in the kernel of op 'sum'"):
+        device.bind(lambda array: cupy.ndarray((100,), np.float32), "sum")(None)
+
+
+def test_every_op_has_a_kernel_on_the_gpu(device):
+    missing = [op.name for op in all_ops().values() if not op.view and op.name not in device.kernels]
+    assert missing == []
+
+
