@@ -133,8 +133,8 @@ def normalize_dims(dim: int | Sequence[int] | None, ndim: int) -> tuple[int, ...
     """A sorted tuple of distinct dimensions; ``None`` and ``()`` mean all of them, as in PyTorch."""
     if dim is None:
         return tuple(range(ndim))
-    if isinstance(dim, (int, np.integer)):
-        return (normalize_dim(int(dim), ndim),) if ndim else _check_0d(int(dim))
+    if not isinstance(dim, Sequence):
+        return (normalize_dim(dim, ndim),) if ndim else _check_0d(dim)
     dims = tuple(normalize_dim(d, ndim) for d in dim)
     if len(set(dims)) != len(dims):
         raise SpecError(f"dim {sorted(dims)} appears multiple times in the list of dims {tuple(dim)}")

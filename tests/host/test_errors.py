@@ -1,0 +1,192 @@
+"""Bad input: one clear error that names what was given and what was expected, and nothing that stays allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore.autograd import grad, gradcheck
+from gradcore.errors import DataDependentShape, DeviceError, DimError, GradcoreError, SpecError
+from gradcore.nn import functional as F
+from tests.conftest import raises
+
+
+def f(*shape: int, dtype: Any = np.float32, requires_grad: bool = False) -> Any:
+    return gradcore.tensor(np.ones(shape, dtype), requires_grad=requires_grad)
+
+
+def i(*values: int) -> Any:
+    return gradcore.tensor(np.array(values, np.int64))
+
+
+Case = tuple[str, Callable[[], Any], Any, tuple[str, ...]]
+
+SHAPES: list[Case] = [
+    ("add", lambda: f(2, 3) + f(2, 4), SpecError, ("size of tensor a (3) must match", "tensor b (4)", "[2, 3]", "[2, 4]")),
+    ("add in place", lambda: f(3).add_(f(2, 3)), SpecError, ("output with shape [3] doesn't match the broadcast", "[2, 3]")),
+    ("compare", lambda: f(2) == f(3), SpecError, ("[2]", "[3]")),
+    ("where", lambda: gradcore.where(f(2) > 0, f(3), 0.0), SpecError, ("[2]", "[3]")),
+    ("matmul", lambda: f(2, 3) @ f(2, 3), SpecError, ("mat1 and mat2 shapes cannot be multiplied", "[2, 3]")),
+    ("matmul 0d", lambda: f() @ f(2), SpecError, ("need to be at least 1D", "0D and 1D")),
+    ("matmul batch", lambda: f(2, 3, 4) @ f(3, 4, 5), SpecError, ("[2] and [3]",)),
+    ("mm", lambda: gradcore.mm(f(2, 3, 4), f(4, 5)), SpecError, ("mm", "2 and 2 dimensions", "[2, 3, 4]")),
+    ("dot", lambda: gradcore.dot(f(3), f(2)), SpecError, ("cannot be multiplied", "3", "2")),
+    ("linear", lambda: F.linear(f(2, 3), f(4, 5)), SpecError, ("linear got input [2, 3] and weight [4, 5]", "to be 5")),
+    ("linear bias", lambda: F.linear(f(2, 3), f(4, 3), f(3)), SpecError, ("bias must have shape [4]", "[3]")),
+    ("view", lambda: f(2, 3).view(4), SpecError, ("shape '[4]' is invalid for input of size 6",)),
+    ("reshape", lambda: f(2, 3).reshape(-1, 4), SpecError, ("shape '[-1, 4]' is invalid for input of size 6",)),
+    ("expand", lambda: f(2, 3).expand(4, 3), SpecError, ("expanded size", "[4, 3]", "[2, 3]")),
+    ("expand shorter", lambda: f(2, 3).expand(3), SpecError, ("[2, 3]", "more dimensions", "[3]")),
+    ("permute", lambda: f(2, 3).permute(0, 0), SpecError, ("(0, 0)", "[2, 3]")),
+    ("permute few", lambda: f(2, 3).permute(0), SpecError, ("(0,)", "[2, 3]")),
+    ("t", lambda: f(2, 3, 4).t(), SpecError, ("<= 2 dimensions", "3D")),
+    ("cat", lambda: gradcore.cat([f(2, 3), f(3, 4)], 1), SpecError, ("must match except in dimension 1", "[2, 3]", "[3, 4]")),
+    ("cat nothing", lambda: gradcore.cat([]), SpecError, ("non-empty list",)),
+    ("cat dims", lambda: gradcore.cat([f(2), f(2, 2)]), SpecError, ("[2]", "[2, 2]")),
+    ("stack", lambda: gradcore.stack([f(2), f(3)]), SpecError, ("equal size", "[2]", "[3]")),
+    ("split", lambda: f(5).split([2, 2]), SpecError, ("sum exactly to 5", "[2, 2]")),
+    ("split 0", lambda: f(5).split(0), SpecError, ("positive", "split_size=0")),
+    ("chunk", lambda: f(5).chunk(0), SpecError, ("greater than 0", "got: 0")),
+    ("narrow", lambda: f(5).narrow(0, 3, 3), SpecError, ("start (3) + length (3) exceeds dimension size (5)",)),
+    ("unflatten", lambda: f(6).unflatten(0, (4, 2)), SpecError, ("[4, 2]", "6")),
+    ("copy", lambda: f(2).copy_(f(3)), SpecError, ("[3]", "cannot be broadcast to [2]")),
+    ("item", lambda: f(2).item(), SpecError, ("2 elements cannot be converted to Scalar",)),
+    ("bool", lambda: bool(f(2)), RuntimeError, ("Boolean value of Tensor with 2 values is ambiguous",)),
+    ("take_along_dim", lambda: gradcore.take_along_dim(f(2, 3), i(0), 1), SpecError, ("same number of dimensions", "2 and 1")),
+    ("index_select", lambda: f(2, 3).index_select(0, i(0).reshape(1, 1)), SpecError, ("vector", "[1, 1]")),
+    ("layer_norm", lambda: F.layer_norm(f(2, 3), (4,)), (SpecError, RuntimeError), ("[4]", "[2, 3]")),
+    ("layer_norm weight", lambda: F.layer_norm(f(2, 3), (3,), f(2)), (SpecError, RuntimeError), ("[2]", "[3]")),
+    ("mse", lambda: F.mse_loss(f(2), f(3)), UserWarning, ("target size ([3])", "input size ([2])")),
+    ("negative size", lambda: gradcore.zeros(2, -1), SpecError, ("negative dimension -1", "[2, -1]")),
+    ("step 0", lambda: gradcore.arange(0, 5, 0), SpecError, ("step must be nonzero",)),
+    ("step sign", lambda: gradcore.arange(5, 0), SpecError, ("inconsistent with step sign", "5", "0")),
+    ("argmax of nothing", lambda: f(0).argmax(), (SpecError, IndexError), ("empty tensor",)),
+    ("amax of nothing", lambda: f(0, 3).amax(0), (SpecError, IndexError), ("non-zero size", "[0, 3]")),
+    ("max of nothing", lambda: f(2, 0).max(1), (SpecError, IndexError), ("non-zero size", "[2, 0]")),
+    ("one dimension twice", lambda: f(2, 3).sum((0, -2)), SpecError, ("appears multiple times",)),
+]
+DIMS: list[Case] = [(name, call, DimError, ("Dimension out of range", "[-2, 1], but got 2")) for name, call in {
+    "sum": lambda: f(2, 3).sum(2), "mean": lambda: f(2, 3).mean((0, 2)), "softmax": lambda: f(2, 3).softmax(2),
+    "argmax": lambda: f(2, 3).argmax(2), "max": lambda: f(2, 3).max(2), "transpose": lambda: f(2, 3).transpose(0, 2),
+    "squeeze": lambda: f(2, 3).squeeze(2), "cat": lambda: gradcore.cat([f(2, 3)], 2), "size": lambda: f(2, 3).size(2),
+    "split": lambda: f(2, 3).split(1, 2), "flatten": lambda: f(2, 3).flatten(0, 2), "movedim": lambda: f(2, 3).movedim(2, 0),
+    "logsumexp": lambda: f(2, 3).logsumexp(2), "index_select": lambda: f(2, 3).index_select(2, i(0)),
+    "select": lambda: f(2, 3).select(2, 0), "unbind": lambda: f(2, 3).unbind(2)}.items()]
+TYPES: list[Case] = [
+    ("add a list", lambda: f(2) + [1, 2], TypeError, ("add", "list")),
+    ("add a string", lambda: f(2) + "a", TypeError, ("add", "str")),
+    ("add None", lambda: gradcore.add(f(2), None), TypeError, ("add", "'y'", "None")),
+    ("add an array", lambda: f(2) + np.ones(2), TypeError, ("add", "ndarray")),
+    ("numbers alone", lambda: gradcore.add(1, 2), TypeError, ("at least one operand must be a tensor", "int, int")),
+    ("complex", lambda: f(2) * 1j, TypeError, ("mul", "complex")),
+    ("matmul a number", lambda: f(2, 2) @ 3, TypeError, ("matmul takes two tensors", "int")),
+    ("matmul dtypes", lambda: f(2, 2) @ f(2, 2, dtype=np.float64), SpecError, ("same dtype", "float32 != float64")),
+    ("linear dtypes", lambda: F.linear(f(2, 2), f(2, 2, dtype=np.float64)), SpecError, ("float32", "float64")),
+    ("int gradient", lambda: i(1, 2).requires_grad_(), RuntimeError, ("only Tensors of floating point dtype", "int64")),
+    ("int mean", lambda: i(1, 2).mean(), SpecError, ("mean", "floating", "int64")),
+    ("int softmax", lambda: i(1, 2).softmax(0), SpecError, ("softmax", "floating", "int64")),
+    ("int tanh", lambda: i(1, 2).tanh(), SpecError, ("floating", "int64")),
+    ("int += float", lambda: i(1, 2).add_(1.5), SpecError, ("result type float32 can't be cast", "int64")),
+    ("int /= int", lambda: i(1, 2).div_(2), SpecError, ("result type float32 can't be cast", "int64")),
+    ("where of numbers", lambda: gradcore.where(f(2), f(2), f(2)), SpecError, ("bool tensor", "float32")),
+    ("~ of floats", lambda: ~f(2), NotImplementedError, ("float32",)),
+    ("& of ints", lambda: i(1) & i(1), NotImplementedError, ("int64",)),
+    ("ragged", lambda: gradcore.tensor([[1], [1, 2]]), ValueError, ("regular shape",)),
+    ("strings", lambda: gradcore.tensor(["a"]), TypeError, ("numbers", "U1")),
+    ("objects", lambda: gradcore.tensor([None]), TypeError, ("numbers", "object")),
+    ("complex data", lambda: gradcore.tensor([1j]), TypeError, ("numbers", "complex128")),
+    ("from_numpy", lambda: gradcore.from_numpy([1]), TypeError, ("np.ndarray", "list")),
+    ("a float size", lambda: gradcore.zeros(2.0), TypeError, ("a size must be an int", "2.0", "float")),
+    ("a bool size", lambda: gradcore.zeros(True), TypeError, ("a size must be an int", "True", "bool")),
+    ("a float dim", lambda: f(2).sum(0.0), TypeError, ("dim", "0.0")),
+    ("clamp", lambda: f(2).clamp(), SpecError, ("At least one of 'min' or 'max'",)),
+    ("default dtype", lambda: gradcore.set_default_dtype(np.int64), TypeError, ("floating-point", "int64")),
+    ("index", lambda: [1, 2][f()], TypeError, ("integer tensors",)),  # type: ignore[call-overload]
+    ("cat a tensor", lambda: gradcore.cat(f(2)), (SpecError, TypeError), ("list",)),
+    ("assigned grad", lambda: setattr(f(2, requires_grad=True), "grad", 1.0), TypeError, ("must be a Tensor or None", "float")),
+    ("assigned shape", lambda: setattr(f(2, requires_grad=True), "grad", f(3)), SpecError, ("float32[3]", "float32[2]")),
+    ("gradient", lambda: (f(2, requires_grad=True) * 2).backward([1.0]), TypeError, ("gradient", "list")),  # type: ignore
+    ("roots", lambda: gradcore.autograd.backward([1.0]), TypeError, ("expected tensors", "float")),
+    ("too many gradients", lambda: gradcore.autograd.backward([f(requires_grad=True)], [None, None]), RuntimeError,
+     ("1 tensors and 2 gradients",)),
+]
+LABELS: list[Case] = [
+    ("too large", lambda: F.cross_entropy(f(2, 3), i(0, 3)), IndexError, ("Target 3 is out of bounds", "0 to 2")),
+    ("negative", lambda: F.cross_entropy(f(2, 3), i(0, -1)), IndexError, ("Target -1 is out of bounds", "-100")),
+    ("floats", lambda: F.cross_entropy(f(2, 3), f(2)), (SpecError, RuntimeError), ("float32", "[2]")),
+    ("too few", lambda: F.cross_entropy(f(2, 3), i(0)), (SpecError, ValueError), ("batch_size", "[2, 3]", "[1]")),
+    ("weights", lambda: F.cross_entropy(f(2, 3), i(0, 1), f(2)), (SpecError, RuntimeError), ("3 classes", "[2]")),
+    ("reduction", lambda: F.cross_entropy(f(2, 3), i(0, 1), reduction="max"), (SpecError, ValueError), ("max", "reduction")),
+    ("dropout", lambda: F.dropout(f(2), 1.5), ValueError, ("between 0 and 1", "1.5")),
+]
+GRADIENTS: list[Case] = [
+    ("no scalar", lambda: (f(2, requires_grad=True) * 2).backward(), RuntimeError,
+     ("grad can be implicitly created only for scalar outputs", "[2]")),
+    ("empty", lambda: (f(0, requires_grad=True) * 2).backward(), RuntimeError, ("scalar outputs", "[0]")),
+    ("no graph", lambda: f(2).sum().backward(), RuntimeError, ("does not require grad and does not have a grad_fn",)),
+    ("shape", lambda: (f(2, requires_grad=True) * 2).backward(f(3)), RuntimeError, ("Mismatch in shape", "[3]", "[2]")),
+    ("not a leaf", lambda: setattr(f(2, requires_grad=True) * 2, "requires_grad", False), RuntimeError, ("leaf variables",)),
+    ("numpy", lambda: f(2, requires_grad=True).numpy(), RuntimeError, ("detach().numpy()",)),
+    ("grad of no graph", lambda: grad(f(), f()), RuntimeError, ("does not require grad", "inputs[0]")),
+    ("gradcheck", lambda: gradcheck(lambda x: x, [f(2, requires_grad=True)]), ValueError, ("float64", "float32")),
+    ("gradcheck of nothing", lambda: gradcheck(lambda x: x, [f(2)]), ValueError, ("requires grad",)),
+    ("deepcopy", lambda: __import__("copy").deepcopy(f(2, requires_grad=True) * 2), RuntimeError, ("graph leaves",)),
+    ("pickle", lambda: __import__("pickle").dumps(f(2)), TypeError, ("not pickled",)),
+]
+DEVICES: list[Case] = [
+    ("unknown", lambda: gradcore.zeros(2, device="tpu"), DeviceError, ("'tpu'", "cpu", "meta")),
+    ("a second cpu", lambda: gradcore.zeros(2, device="cpu:1"), DeviceError, ("cpu:1", "one 'cpu' device")),
+    ("two devices", lambda: f(2) + gradcore.zeros(2, device="meta"), DeviceError,
+     ("add: Expected all tensors to be on the same device", "cpu and meta")),
+    ("an index elsewhere", lambda: f(2)[gradcore.zeros(1, dtype=np.int64, device="meta")], DeviceError, ("cpu and meta",)),
+    ("a value on meta", lambda: gradcore.zeros(2, device="meta").tolist(), DataDependentShape, ("meta", "no values")),
+    ("a branch on meta", lambda: bool(gradcore.zeros((), device="meta") > 0), DataDependentShape, ("meta",)),
+    ("nonzero on meta", lambda: gradcore.nonzero(gradcore.zeros(2, device="meta")), DataDependentShape, ("nonzero", "meta")),
+    ("numpy of meta", lambda: gradcore.zeros(2, device="meta").numpy(), TypeError, ("meta", "Tensor.cpu()")),
+]
+EVERY = [*SHAPES, *DIMS, *TYPES, *LABELS, *GRADIENTS, *DEVICES]
+
+
+@pytest.mark.parametrize(("call", "kind", "texts"), [c[1:] for c in EVERY],
+                         ids=[f"{group}-{c[0]}" for group, cases in (
+                             ("shapes", SHAPES), ("dims", DIMS), ("types", TYPES), ("labels", LABELS),
+                             ("gradients", GRADIENTS), ("devices", DEVICES)) for c in cases])
+def test_the_error_says_what_was_given(call: Callable[[], Any], kind: Any, texts: tuple[str, ...]) -> None:
+    before = [set(gradcore.device(d).ledger.live) for d in ("cpu", "meta")]
+    with raises(kind, *texts):
+        call()
+    # No collector, and no reference left: the error took nothing with it.
+    assert [set(gradcore.device(d).ledger.live) for d in ("cpu", "meta")] == before
+
+
+def test_errors_are_the_builtins_that_scripts_catch() -> None:
+    for kind, builtins in ((SpecError, (RuntimeError, ValueError)), (DimError, (IndexError, RuntimeError)),
+                           (DeviceError, (RuntimeError,)), (gradcore.OutOfMemory, (RuntimeError, MemoryError))):
+        assert issubclass(kind, (GradcoreError, *builtins)) and all(issubclass(kind, b) for b in builtins)
+
+
+def test_not_a_number_is_a_value() -> None:
+    nan = float("nan")
+    x = gradcore.tensor([nan, 1.0, float("inf")], requires_grad=True)
+    loss = (x * 2).sum()
+    assert np.isnan(loss.item())
+    loss.backward()
+    assert x.grad.tolist() == [2.0, 2.0, 2.0]
+    assert np.isnan(gradcore.tensor([nan, 1.0]).amax().item())
+    assert np.isnan(gradcore.tensor([1.0, nan]).softmax(0).tolist()).all()
+    assert (gradcore.tensor([nan]) == gradcore.tensor([nan])).tolist() == [False]
+
+
+def test_an_unknown_attribute_of_an_op_is_named() -> None:
+    from gradcore.ops import all_ops
+
+    with raises(TypeError, "sum() got an unexpected keyword argument 'axis'", "dims"):
+        all_ops()["sum"](f(2), axis=0)
+    with raises(TypeError, "add() takes 2 operands", "got 3"):
+        all_ops()["add"](f(2), f(2), f(2))
+    with raises(TypeError, "cat() expects a list of tensors as 'tensors'", "Tensor"):
+        all_ops()["cat"](f(2), dim=0)
