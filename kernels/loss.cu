@@ -4,6 +4,13 @@
 // which one block then sums in a fixed order; backward reads N C s and N labels twice (the sum of weights, the rows) and
 // writes N C s. A label that is no class gives NaN: the host cannot be asked without waiting for it.
 
+// NVRTC has no math.h.
+template <typename T>
+__device__ __forceinline__ T infinity() { return (T)__int_as_float(0x7f800000); }
+
+template <typename T>
+__device__ __forceinline__ T not_a_number() { return (T)__int_as_float(0x7fc00000); }
+
 template <typename T>
 __device__ __forceinline__ T warp_max(T v) {
     for (int offset = 16; offset; offset >>= 1) v = max(v, __shfl_xor_sync(0xffffffffu, v, offset));
@@ -19,7 +26,7 @@ __device__ __forceinline__ T warp_sum(T v) {
 template <typename T>
 __device__ __forceinline__ T weight_of(long long label, const T* weight, int classes, long long ignored) {
     if (label == ignored) return (T)0;
-    if (label < 0 || label >= classes) return (T)NAN;
+    if (label < 0 || label >= classes) return not_a_number<T>();
     return weight ? weight[label] : (T)1;
 }
 
@@ -31,7 +38,7 @@ __global__ void cross_entropy_rows(const T* logits, const long long* target, con
     int lane = threadIdx.x & 31;
     if (row >= rows) return;
     const T* x = logits + row * classes;
-    T top = -INFINITY;
+    T top = -infinity<T>();
     for (int c = lane; c < classes; c += 32) top = max(top, x[c]);
     top = warp_max(top);
     T total = 0;
@@ -94,7 +101,7 @@ __global__ void cross_entropy_grad(const T* dy, const T* logits, const long long
     long long label = target[row];
     T scale = weight_of(label, weight, classes, ignored) * dy[each ? row : 0];
     if (whole) scale /= *whole;
-    T top = -INFINITY;
+    T top = -infinity<T>();
     for (int c = lane; c < classes; c += 32) top = max(top, x[c]);
     top = warp_max(top);
     T total = 0;

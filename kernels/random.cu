@@ -25,17 +25,22 @@ __device__ __forceinline__ Words philox(u64 key, u64 counter) {
     return c;
 }
 
+// One of the four words, without an index that would put them on the stack.
+__device__ __forceinline__ u64 pick(const Words& block, int k) {
+    return k & 2 ? (k & 1 ? block.w[3] : block.w[2]) : (k & 1 ? block.w[1] : block.w[0]);
+}
+
 // The number at position i of the stream that begins at `state`.
 __device__ __forceinline__ void uniform_at(const u64* state, long long i, float* out) {
     Words block = philox(state[0], state[2] + 1 + (u64)(i >> 3));
-    u64 word = block.w[(i >> 1) & 3];
+    u64 word = pick(block, (int)(i >> 1) & 3);
     u32 half = (i & 1) ? (u32)(word >> 32) : (u32)word;
     *out = __fmul_rn((float)(half >> 8), 1.0f / 16777216.0f);
 }
 
 __device__ __forceinline__ void uniform_at(const u64* state, long long i, double* out) {
     Words block = philox(state[0], state[2] + 1 + (u64)(i >> 2));
-    *out = __dmul_rn((double)(block.w[i & 3] >> 11), 1.0 / 9007199254740992.0);
+    *out = __dmul_rn((double)(pick(block, (int)i & 3) >> 11), 1.0 / 9007199254740992.0);
 }
 
 // low + u * (high - low) in two roundings, as NumPy's kernel does it: a fused multiply-add would change the last bit.

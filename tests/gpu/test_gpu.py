@@ -1,0 +1,96 @@
+"""On a real GPU: the same log, the same numbers, memory that comes back, and errors that say who holds it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore import nn
+from gradcore.events import normalized
+from tests.host.test_one_log import SIZES, run
+from tests.rows import ROWS, tensors_of
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+@pytest.mark.parametrize("batch", [1, 7, 64, 512])
+@pytest.mark.parametrize("model", list(SIZES))
+def test_the_gpu_writes_the_log_that_meta_predicts(model, batch, kind):
+    logs, reports = run("cuda", SIZES[model], batch, kind)
+    predicted_logs, predicted = run("meta", SIZES[model], batch, kind)
+    for log, predicted_log in zip(logs, predicted_logs, strict=True):
+        for ours, theirs in zip(normalized(log), normalized(predicted_log), strict=True):
+            assert ours == theirs
+    for ours, theirs in zip(reports, predicted, strict=True):
+        assert (ours.peak.requested, ours.peak.allocated, ours.peak.reserved) == (
+            theirs.peak.requested, theirs.peak.allocated, theirs.peak.reserved)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_kernels_agree_with_numpys(row):
+    def results(name):
+        device = gradcore.device(name)
+        inputs = tensors_of(row, device)
+        attrs = dict(row.attrs)
+        if not inputs:
+            attrs["device"] = device
+        made = row.declared(*row.arguments(inputs), **attrs)
+        return [np.asarray(t.tolist()) for t in (made if isinstance(made, tuple) else (made,)) if t is not None]
+
+    if row.op == "empty":
+        pytest.skip("empty: its values are whatever the memory held")
+    for ours, theirs in zip(results("cuda"), results("cpu"), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("draw", [gradcore.rand, gradcore.randn])
+def test_a_seed_gives_the_same_numbers(draw):
+    values = []
+    for device in ("cpu", "cuda"):
+        gradcore.device(device)
+        gradcore.manual_seed(7)
+        values.append(draw(100_003, device=device).cpu().numpy())
+    if draw is gradcore.rand:
+        np.testing.assert_array_equal(*values)
+    else:
+        np.testing.assert_array_max_ulp(*values, maxulp=2)
+
+
+def test_training_leaves_nothing_behind():
+    device = gradcore.device("cuda")
+    before = device.ledger.allocated
+    model = nn.Sequential(nn.Linear(64, 128, device="cuda"), nn.ReLU(), nn.Linear(128, 10, device="cuda"))
+    optimizer = gradcore.optim.Adam(model.parameters())
+    x, y = gradcore.rand(64, 64, device="cuda"), gradcore.zeros(64, dtype=np.int64, device="cuda")
+    live = []
+    for _ in range(100):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        live.append(device.ledger.allocated)
+    assert len(set(live[1:])) == 1
+    del model, optimizer, x, y, loss
+    assert device.ledger.allocated == before
+
+
+def test_out_of_memory_names_the_holders_and_a_smaller_batch_goes_on():
+    gradcore.empty_cache("cuda")
+    gradcore.set_memory_limit(gradcore.memory_reserved("cuda") + (64 << 20), "cuda")
+    try:
+        held = gradcore.zeros(4 << 20, device="cuda")
+        with pytest.raises(gradcore.OutOfMemory, match=r"out of memory(.|\n)*output of full"):
+            gradcore.zeros(32 << 20, device="cuda")
+        assert held.sum().item() == 0
+        gradcore.zeros(1 << 20, device="cuda")
+    finally:
+        gradcore.set_memory_limit(None, "cuda")
+
+
+def test_the_driver_knows_of_our_segments():
+    with gradcore.step(device="cuda") as s:
+        gradcore.zeros(8 << 20, device="cuda")
+    figures = s.report.driver
+    assert figures is not None
+    assert figures.used is not None
+    assert figures.used >= figures.segments

@@ -1,0 +1,112 @@
+"""NVRTC through ctypes: machine code for any target on a machine with no GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import importlib.util
+import re
+import struct
+from dataclasses import dataclass
+
+
+def library_path() -> str | None:
+    """NVRTC of the package nvidia-cuda-nvrtc, None where it is not installed."""
+    spec = importlib.util.find_spec("nvidia")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        for path in sorted(glob.glob(f"{folder}/**/libnvrtc.so.*", recursive=True)):
+            if re.search(r"libnvrtc\.so\.\d+$", path):
+                return path
+    return None
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a kernel takes of a multiprocessor: registers a thread, bytes of stack, of shared memory."""
+
+    registers: int
+    stack: int
+    shared: int
+
+
+class Nvrtc:
+    """One compiler. ``cubin`` raises AssertionError with the compiler's log."""
+
+    def __init__(self, path: str) -> None:
+        self._library = ctypes.CDLL(path)
+
+    def cubin(self, source: str, target: str, names: list[str]) -> tuple[bytes, str, list[str]]:
+        """Machine code for ``target``, the compiler's log, and the lowered names of template instances."""
+        lib, program = self._library, ctypes.c_void_p()
+        assert lib.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None) == 0
+        for name in names:
+            assert lib.nvrtcAddNameExpression(program, name.encode()) == 0
+        options = [f"--gpu-architecture={target}".encode(), b"--std=c++17", b"--display-error-number"]
+        status = lib.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
+        log = self._text(program, "Log")
+        assert status == 0, log
+        lowered = []
+        for name in names:
+            found = ctypes.c_char_p()
+            assert lib.nvrtcGetLoweredName(program, name.encode(), ctypes.byref(found)) == 0, name
+            assert found.value
+            lowered.append(found.value.decode())
+        size = ctypes.c_size_t()
+        assert lib.nvrtcGetCUBINSize(program, ctypes.byref(size)) == 0
+        code = ctypes.create_string_buffer(size.value)
+        assert lib.nvrtcGetCUBIN(program, code) == 0
+        lib.nvrtcDestroyProgram(ctypes.byref(program))
+        return code.raw, log, lowered
+
+    def _text(self, program: ctypes.c_void_p, what: str) -> str:
+        size = ctypes.c_size_t()
+        getattr(self._library, f"nvrtcGetProgram{what}Size")(program, ctypes.byref(size))
+        text = ctypes.create_string_buffer(size.value)
+        getattr(self._library, f"nvrtcGetProgram{what}")(program, text)
+        return text.value.decode()
+
+
+def usage(cubin: bytes) -> dict[str, Usage]:
+    """Registers, stack and shared memory of each kernel, from the sections and ``.nv.info`` of the ELF file.
+
+    Spilled registers live on the stack, so a kernel without arrays of its own that has a stack frame spills.
+    """
+    table, = struct.unpack_from("<Q", cubin, 0x28)
+    size, count, names_at = struct.unpack_from("<HHH", cubin, 0x3A)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", cubin, table + i * size) for i in range(count)]
+    strings = sections[names_at]
+
+    def text(section: tuple[int, ...], at: int) -> str:
+        start = section[4] + at
+        return cubin[start:cubin.index(b"\0", start)].decode()
+
+    named = {text(strings, s[0]): s for s in sections}
+    symbols = named[".symtab"]
+    labels = sections[symbols[6]]
+    functions = {}
+    for i in range(symbols[5] // 24):
+        name, = struct.unpack_from("<I", cubin, symbols[4] + i * 24)
+        functions[i] = text(labels, name)
+    stacks: dict[str, int] = {}
+    registers: dict[str, int] = {}
+    info = named[".nv.info"]
+    at, end = info[4], info[4] + info[5]
+    while at < end:
+        form, attribute, length = struct.unpack_from("<BBH", cubin, at)
+        if form == 4:
+            if attribute == 0x11:  # EIATTR_FRAME_SIZE: symbol, bytes
+                symbol, frame = struct.unpack_from("<II", cubin, at + 4)
+                stacks[functions[symbol]] = frame
+            elif attribute == 0x2F:  # EIATTR_REGCOUNT: symbol, registers
+                symbol, number = struct.unpack_from("<II", cubin, at + 4)
+                registers[functions[symbol]] = number
+            at += 4 + length
+        else:
+            at += 4
+    found = {}
+    for name, section in named.items():
+        if name.startswith(".text."):
+            kernel = name[len(".text."):]
+            shared = named.get(f".nv.shared.{kernel}")
+            found[kernel] = Usage(registers.get(kernel, section[7] >> 24), stacks.get(kernel, 0), shared[5] if shared else 0)
+    return found
