@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print the table."""
-    console = Console(quiet=options.json, highlight=False)
+    console = Console(quiet=options.json, highlight=False, markup=False)
     device, note = pick_device(options.device)
     if note:
         console.print(note, soft_wrap=True)
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> None:
         for report in reports:
             peak = report.peak
             console.print(f"batch {report.batch_size}: the peak stands at {peak.op} in layer {peak.layer or '(root)'}, "
-                          f"phase {peak.phase}, {short_path(peak.line)}", soft_wrap=True, markup=False)
+                          f"phase {peak.phase}, {short_path(peak.line)}", soft_wrap=True)
 
 
 def measure(model: str, batch_size: int, device: Any, optimizer: str = "sgd", dataset: Any = "digits", steps: int = 3,

@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Train, and say where the memory went."""
-    console = Console(quiet=options.json, highlight=False)
+    console = Console(quiet=options.json, highlight=False, markup=False)
     device, note = pick_device(options.device)
     if note:
         console.print(note, soft_wrap=True)
@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> None:
     seconds = time.perf_counter() - started
     console.print(f"\ntest accuracy {accuracy:.2%} after {steps} steps in {seconds:.1f} s\n", soft_wrap=True)
     console.print(f"Step {top_step} had the highest peak:\n", soft_wrap=True)
-    console.print(str(top), soft_wrap=True, markup=False)
+    console.print(str(top), soft_wrap=True)
     summary = {"version": 1, "model": options.model, "data": dataset.name, "batch_size": options.batch_size,
                "optimizer": options.optimizer, "device": device.name, "seed": options.seed, "accuracy": accuracy,
                "seconds": seconds, "peak_step": top_step, "report": top.to_dict(), "steps": [asdict(x) for x in lines]}
@@ -109,7 +109,7 @@ def _train(console: Console, options: argparse.Namespace, device: Any, workload:
             if top is None or report.peak.allocated > top.peak.allocated:
                 top, top_step = report, number
             if not options.quiet:
-                progress.console.print(str(line), soft_wrap=True, markup=False)
+                progress.console.print(str(line), soft_wrap=True)
             progress.update(task, advance=1, description=f"loss {loss:.4f}  peak {format_bytes(line.allocated)}")
     assert top is not None
     return lines, top, top_step

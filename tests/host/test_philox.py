@@ -32,9 +32,15 @@ static inline double __dmul_rn(double a, double b) { volatile double r = a * b; 
 static inline double __dadd_rn(double a, double b) { volatile double r = a + b; return r; }
 """
 CALLS = """
-extern "C" void uniform_float(const u64* s, double low, double width, float* out, long long n) { uniform(s, low, width, out, n); }
-extern "C" void uniform_double(const u64* s, double low, double width, double* out, long long n) { uniform(s, low, width, out, n); }
-extern "C" void normal_double(const u64* s, double mean, double std, double* out, long long n) { normal(s, mean, std, out, n); }
+extern "C" void uniform_float(const u64* s, double low, double width, float* out, long long n) {
+    uniform(s, low, width, out, n);
+}
+extern "C" void uniform_double(const u64* s, double low, double width, double* out, long long n) {
+    uniform(s, low, width, out, n);
+}
+extern "C" void normal_double(const u64* s, double mean, double std, double* out, long long n) {
+    normal(s, mean, std, out, n);
+}
 extern "C" void dropout_float(const float* x, const u64* s, float p, double scale, float* out, long long n) {
     dropout(x, s, p, scale, out, n);
 }

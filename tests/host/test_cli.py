@@ -1,0 +1,145 @@
+"""The commands as a person types them."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore.cli.main import main
+from gradcore.devices import availability
+from gradcore.report.step import load_report
+
+
+def run(capsys, *argv):
+    status = main([str(a) for a in argv])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def test_train_reaches_the_accuracy_and_writes_a_run(capsys, tmp_path):
+    status, out, _ = run(capsys, "train", "--out", tmp_path)
+    assert status == 0
+    accuracy = re.search(r"test accuracy ([\d.]+)%", out)
+    assert accuracy is not None
+    assert float(accuracy[1]) >= 97
+    lines = re.findall(r"^step +\d+  loss .* peak requested ([\d,]+) allocated ([\d,]+) reserved ([\d,]+)  kept ([\d,]+) "
+                       r"given back ([\d,]+)$", out, re.MULTILINE)
+    assert len(lines) == 440
+    assert all(kept == back for *_, kept, back in lines)
+    assert "Device memory of one step on cpu, batch 64" in out
+    assert "models/mlp.py" in out and "cli/train.py" in out, "the model's and the loop's own lines are named"
+    path, = tmp_path.glob("*.json")
+    written = json.loads(path.read_text())
+    assert len(written["steps"]) == 440
+    report = load_report(written["report"])
+    assert report.peak.allocated == max(s["allocated"] for s in written["steps"])
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_train_prints_one_json_object(capsys, tmp_path, optimizer):
+    status, out, err = run(capsys, "train", "--json", "--steps", 3, "--batch-size", 16, "--optimizer", optimizer,
+                           "--out", tmp_path)
+    assert (status, err) == (0, "")
+    assert json.loads(out)["optimizer"] == optimizer
+    assert len(json.loads(out)["steps"]) == 3
+
+
+def test_a_prediction_is_the_measurement(capsys):
+    rows = {}
+    for device in ("cpu", "meta"):
+        status, out, _ = run(capsys, "measure", "mlp", "--batch-sizes", "1,16,512", "--device", device, "--json",
+                             "--optimizer", "adam")
+        assert status == 0
+        rows[device] = json.loads(out)["rows"]
+    assert rows["cpu"] == rows["meta"]
+    for row in rows["cpu"]:
+        assert sum(row["by_role"].values()) == row["allocated"] <= row["reserved"]
+        assert row["requested"] <= row["allocated"]
+
+
+def test_meta_answers_for_a_batch_that_fits_no_machine(capsys):
+    status, out, _ = run(capsys, "measure", "mlp", "--batch-sizes", 10**9, "--device", "meta", "--json")
+    assert status == 0
+    row, = json.loads(out)["rows"]
+    assert row["allocated"] > 10**12
+    assert row["peak"]["phase"] == "backward"
+
+
+def test_measure_takes_a_model_of_ones_own(capsys, tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("""
+import numpy as np
+from gradcore import nn
+
+def build(batch_size):
+    module = nn.Sequential(nn.Linear(20, 50), nn.Tanh(), nn.Linear(50, 3))
+    x, y = np.zeros((batch_size, 20), np.float32), np.zeros(batch_size, np.int64)
+    return module, (x, y), lambda module, x, y: nn.functional.cross_entropy(module(x), y)
+""")
+    status, out, _ = run(capsys, "measure", f"{path}:build", "--batch-sizes", "4,8")
+    assert status == 0
+    assert re.search(r"^ +4 ", out, re.MULTILINE) and re.search(r"^ +8 ", out, re.MULTILINE)
+    assert "mine.py" in out or "cli/train.py" in out
+
+
+@pytest.mark.parametrize(("argv", "words"), [
+    (["train", "--model", "resnet"], "unknown model 'resnet': expected one of mlp"),
+    (["train", "--data", "imagenet"], "unknown data set 'imagenet'"),
+    (["train", "--data", "fashion-mnist"], "dataset-fashion-mnist"),
+    (["measure", "missing.py:build"], "there is no model file missing.py"),
+    (["train", "--lr", "1e9", "--steps", "50"], "the loss became"),
+])
+def test_bad_input_is_one_line(capsys, tmp_path, monkeypatch, argv, words):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("gradcore.data.registry.DEBIAN", tmp_path)
+    monkeypatch.delenv("GRADCORE_DATA", raising=False)
+    status, _, err = run(capsys, *argv, "--device", "cpu")
+    assert status == 1
+    assert words in err
+    assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(("option", "value"), [("--batch-size", "0"), ("--steps", "x"), ("--device", "tpu")])
+def test_bad_options_are_usage_errors(capsys, option, value):
+    with pytest.raises(SystemExit) as exit_:
+        main(["train", option, value])
+    assert exit_.value.code == 2
+    assert value in capsys.readouterr().err
+
+
+def test_a_driver_without_cupy(capsys, tmp_path, monkeypatch):
+    reason = "a driver for CUDA 13.0 is present, but CuPy is not installed: pip install 'gradcore[cuda13]'"
+    monkeypatch.setattr(availability, "cuda_status", lambda: availability.CudaStatus((13, 0), False, 0, reason))
+    status, out, _ = run(capsys, "train", "--steps", 2, "--out", tmp_path)
+    assert status == 0
+    assert reason in out
+    status, _, err = run(capsys, "train", "--steps", 2, "--device", "cuda")
+    assert status == 1
+    assert reason in err
+    assert availability.install_line((12, 4)) == "pip install 'gradcore[cuda12]'"
+
+
+def test_fashion_mnist_from_idx_files(capsys, tmp_path, monkeypatch):
+    generator = np.random.default_rng(0)
+    for part, count in (("train", 64), ("t10k", 16)):
+        images = generator.integers(0, 255, (count, 28, 28), dtype=np.uint8)
+        labels = generator.integers(0, 10, count, dtype=np.uint8)
+        labels[:10] = np.arange(10)
+        for name, array in ((f"{part}-images-idx3-ubyte", images), (f"{part}-labels-idx1-ubyte", labels)):
+            head = bytes([0, 0, 8, array.ndim]) + b"".join(n.to_bytes(4, "big") for n in array.shape)
+            (tmp_path / name).write_bytes(head + array.tobytes())
+    monkeypatch.setenv("GRADCORE_DATA", str(tmp_path))
+    status, out, _ = run(capsys, "train", "--data", "fashion-mnist", "--steps", 2, "--batch-size", 8, "--json", "--out",
+                         tmp_path / "runs", "--device", "cpu")
+    assert status == 0
+    assert json.loads(out)["report"]["by_role"]["parameter"] > 4 * 784 * 1024
+
+
+def test_a_run_leaves_no_memory(capsys, tmp_path):
+    before = set(gradcore.device("cpu").ledger.live)
+    run(capsys, "train", "--steps", 2, "--quiet", "--device", "cpu", "--out", tmp_path)
+    assert set(gradcore.device("cpu").ledger.live) == before

@@ -1,0 +1,42 @@
+"""The README's example runs, and prints what the README shows; times aside."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+README = Path(__file__).parent.parent.parent / "README.md"
+BLOCK = re.compile(r"(<!-- report: .*? -->\n```text\n)(.*?)(```)", re.DOTALL)
+
+
+def without_times(text):
+    text = re.sub(r"after [\d.]+ ms", "after T ms", text)
+    return re.sub(r"[\d.]+% of the step's [\d.]+ ms", "T of the step", text)
+
+
+def printed(tmp_path):
+    code = re.search(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    assert code is not None
+    assert len(code[1].strip().splitlines()) <= 20
+    (tmp_path / "train.py").write_text(code[1])
+    result = subprocess.run([sys.executable, "-W", "error", "train.py"], cwd=tmp_path, capture_output=True, text=True,
+                            env={**os.environ, "PYTHONPATH": str(README.parent)})
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_the_readme_shows_what_its_example_prints(tmp_path):
+    output = printed(tmp_path)
+    if os.environ.get("GRADCORE_WRITE_README") == "1":
+        README.write_text(BLOCK.sub(lambda m: m[1] + output + m[3], README.read_text()))
+    shown = BLOCK.search(README.read_text())
+    assert shown is not None
+    assert without_times(shown[2]) == without_times(output)
+
+
+def test_the_readme_opens_with_two_commands():
+    commands = re.findall(r"```console\n\$ (.*?)\n```", README.read_text())
+    assert commands == ["pip install -e . && gradcore train", "pip install -e '.[test]' && pytest"]
