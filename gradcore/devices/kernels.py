@@ -6,6 +6,7 @@ attributes by keyword. It allocates nothing that grows with its operands: tests 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -200,12 +201,12 @@ def build_kernels(xp: Any) -> dict[str, Kernel]:
     @kernel
     def linear_grad(dy: Any, x: Any, weight: Any, *outputs: Any, needs: tuple[bool, bool, bool]) -> None:
         found = iter(outputs)
-        if dy.ndim != 2:
-            dy, x = dy.reshape(-1, dy.shape[-1]), x.reshape(-1, x.shape[-1])
+        rows = math.prod(dy.shape[:-1])
+        dy = dy.reshape(rows, dy.shape[-1])
         if needs[0]:
-            xp.matmul(dy, weight, next(found).reshape(x.shape))
+            xp.matmul(dy, weight, next(found).reshape(rows, weight.shape[1]))
         if needs[1]:
-            xp.matmul(dy.T, x, next(found))
+            xp.matmul(dy.T, x.reshape(rows, x.shape[-1]), next(found))
         if needs[2]:
             xp.add.reduce(dy, axis=0, out=next(found))
 

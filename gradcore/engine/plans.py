@@ -39,7 +39,9 @@ class KeepPlan:
             if any(needs):
                 flat = tuple(i for group in targets for i in group)
                 several = len(rule.inputs) > 1 or op.inputs.index(rule.inputs[0]) in op.lists
-                found = [self._argument(call, p, needs) for p in rule.params]
+                wanted = [n for n, need in zip(rule.inputs, needs, strict=True) if need]
+                found = [self._argument(call, p, needs) if rule.reads(p, wanted) else (CONSTANT, None)
+                         for p in rule.params]
                 constants = [what if kind == CONSTANT else None for kind, what in found]
                 sources = [(i, kind, what) for i, (kind, what) in enumerate(found) if kind != CONSTANT]
                 self.rules.append((flat, several, rule.fn, constants, sources))

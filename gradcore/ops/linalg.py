@@ -58,10 +58,18 @@ def _names(dtypes: set[Any]) -> str:
     return " and ".join(sorted(d.name for d in dtypes))
 
 
-def _linear_grad_spec(dy: TensorSpec, x: TensorSpec, weight: TensorSpec, *,
+def _linear_grad_spec(dy: TensorSpec, x: TensorSpec | None = None, weight: TensorSpec | None = None, *,
                       needs: tuple[bool, bool, bool]) -> tuple[TensorSpec, ...]:
-    every = x.like(), weight.like(), TensorSpec.of(weight.shape[:1], weight.dtype)
-    return tuple(spec for spec, wanted in zip(every, needs, strict=True) if wanted)
+    shapes = []
+    if needs[0]:
+        assert weight is not None
+        shapes.append((*dy.shape[:-1], weight.shape[1]))
+    if needs[1]:
+        assert x is not None
+        shapes.append((dy.shape[-1], x.shape[-1]))
+    if needs[2]:
+        shapes.append(dy.shape[-1:])
+    return tuple(TensorSpec.of(shape, dy.dtype) for shape in shapes)
 
 
 def _linear_rule(g: Any, x: Any, weight: Any, needs: tuple[bool, bool, bool]) -> Any:
@@ -89,7 +97,8 @@ def _linear_second(gs: tuple[Any, ...], dy: Any, x: Any, weight: Any, needs: tup
     return total, to_x, to_weight
 
 
-linear = op("linear", _linear_spec, joint("x", "weight", "bias")(_linear_rule), doc="x W^T + b over the last dimension.")
+linear = op("linear", _linear_spec, joint("x", "weight", "bias", x=("weight",), weight=("x",))(_linear_rule),
+            doc="x W^T + b over the last dimension.")
 linear_grad = op("linear_grad", _linear_grad_spec, joint("dy", "x", "weight")(_linear_second), contiguous=True,
                  doc="The gradients of linear that ``needs`` asks for, in one launch: dy W, dy^T x, and dy summed.")
 

@@ -18,7 +18,7 @@ an attribute's name     the attribute
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,15 +46,25 @@ class Rule:
 
     inputs: tuple[str, ...]
     fn: Callable[..., Any]
+    #: For a parameter that only some of the inputs' gradients read: which. It is None where none of them is wanted.
+    only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     params: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "params", tuple(inspect.signature(self.fn).parameters))
 
+    def reads(self, name: str, wanted: Iterable[str]) -> bool:
+        """Does the gradient of any of the inputs ``wanted`` read the parameter ``name``?"""
+        readers = self.only.get(name)
+        return readers is None or any(n in readers for n in wanted)
 
-def joint(*inputs: str) -> Callable[[Callable[..., Any]], Rule]:
-    """A rule for several inputs: ``joint("x", "weight")(lambda g, x, weight, needs: ...)``."""
-    return lambda fn: Rule(inputs, fn)
+
+def joint(*inputs: str, **only: tuple[str, ...]) -> Callable[[Callable[..., Any]], Rule]:
+    """A rule for several inputs: ``joint("x", "weight", x=("weight",))(lambda g, x, weight, needs: ...)``.
+
+    ``x=("weight",)`` says that only the gradient of ``weight`` reads ``x``: where it is not wanted, ``x`` is not kept.
+    """
+    return lambda fn: Rule(inputs, fn, only)
 
 
 class Op:
@@ -130,7 +140,8 @@ class Op:
 
     def keeps(self) -> dict[str, tuple[str, ...]]:
         """For each input, what a gradient for it keeps alive: names of inputs, ``out``, auxiliary outputs."""
-        return {name: tuple(p for p in rule.params if (self.source(p) or ("",))[0] in ("input", "output", "aux"))
+        return {name: tuple(p for p in rule.params if rule.reads(p, (name,))
+                            and (self.source(p) or ("",))[0] in ("input", "output", "aux"))
                 for rule in self.rules for name in rule.inputs}
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -79,7 +79,7 @@ KEEPS: dict[str, dict[str, str]] = {
     "gelu": {"x": "x"},
     "gelu_grad": {"dy": "x", "x": "dy x"},
     "matmul": {"a": "b", "b": "a"},
-    "linear": {"x": "x weight", "weight": "x weight", "bias": "x weight"},
+    "linear": {"x": "weight", "weight": "x", "bias": ""},
     "linear_grad": {"dy": "dy x weight", "x": "dy x weight", "weight": "dy x weight"},
     "sum": {"x": ""},
     "mean": {"x": ""},
