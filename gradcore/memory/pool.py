@@ -177,7 +177,8 @@ class Pool:
 
     @property
     def largest_free(self) -> int:
-        """Bytes of the largest single free range, once waiting blocks are merged."""
-        for stream in self.streams:
-            self._merge(stream)
-        return max((max(s.small.largest(), s.large.largest()) for s in self.streams), default=0)
+        """Bytes of the largest single free range. To look changes nothing: waiting blocks are not merged for it."""
+        free = [0]
+        for s in self.streams:
+            free += [s.small.largest(), s.large.largest(), *(size for size, blocks in s.waiting.items() if blocks)]
+        return max(free)

@@ -1,0 +1,68 @@
+"""What recording a step costs: ``python -m bench.recording``.
+
+Records a step times the measured cost of a record, over the time of the step; and the same by timing steps with and
+without recording in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+
+from bench.timing import interleave, one_thread, seconds
+
+one_thread()
+
+import numpy as np  # noqa: E402
+
+import gradcore  # noqa: E402
+from bench.step import WORKLOADS, build, training  # noqa: E402
+from gradcore.events import TAGS, Site, Tag  # noqa: E402
+
+
+def record_seconds(rounds: int = 15, pairs: int = 2000) -> float:
+    """Half of what an allocation and its release cost more while a log is written; median of rounds."""
+    device = gradcore.device("cpu")
+    tag = TAGS.index(Tag("bench", "", "setup", "temporary", Site(__file__, 1, "record_seconds"), None, None))
+
+    def pair() -> None:
+        block = device.ledger.allocate(512, device.stream, tag)
+        device.ledger.deallocate(block, block.serial)
+
+    costs = []
+    for _ in range(rounds):
+        silent = seconds(pair, pairs)
+        with gradcore.step(device="cpu"):
+            logged = seconds(pair, pairs)
+        costs.append((logged - silent) / 2)
+    return statistics.median(costs)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=15)
+    options = parser.parse_args()
+    cost = record_seconds(options.rounds)
+    print(f"a record: {cost * 1e9:.0f} ns")
+    generator = np.random.default_rng(0)
+    for name, workload in WORKLOADS.items():
+        model = build(gradcore, workload)
+        x = generator.standard_normal((workload.batch, workload.widths[0])).astype(np.float32)
+        step = training(gradcore, workload, model, x, generator.integers(0, 10, workload.batch))
+        step()
+        with gradcore.step() as s:
+            step()
+
+        def recorded(step=step) -> None:
+            with gradcore.step():
+                step()
+
+        count = s.report.records
+        paired = interleave(recorded, step, times=max(workload.times // 2, 1), rounds=options.rounds)
+        plain = statistics.median(paired.theirs)
+        print(f"{name:6} {count} records a step of {plain * 1e3:.2f} ms: {count * cost / plain:.1%} of it; a recorded step "
+              f"takes {paired.ratio:.2f} of a silent one")
+
+
+if __name__ == "__main__":
+    main()
