@@ -23,6 +23,17 @@ __device__ __forceinline__ T warp_sum(T v) {
     return v;
 }
 
+// A row's largest logit, and the sum of exp(logit - largest).
+template <typename T>
+__device__ __forceinline__ void exponentials(const T* x, int classes, int lane, T& top, T& total) {
+    top = -infinity<T>();
+    for (int c = lane; c < classes; c += 32) top = max(top, x[c]);
+    top = warp_max(top);
+    total = 0;
+    for (int c = lane; c < classes; c += 32) total += exp(x[c] - top);
+    total = warp_sum(total);
+}
+
 template <typename T>
 __device__ __forceinline__ T weight_of(long long label, const T* weight, int classes, long long ignored) {
     if (label == ignored) return (T)0;
@@ -38,12 +49,8 @@ __global__ void cross_entropy_rows(const T* logits, const long long* target, con
     int lane = threadIdx.x & 31;
     if (row >= rows) return;
     const T* x = logits + row * classes;
-    T top = -infinity<T>();
-    for (int c = lane; c < classes; c += 32) top = max(top, x[c]);
-    top = warp_max(top);
-    T total = 0;
-    for (int c = lane; c < classes; c += 32) total += exp(x[c] - top);
-    total = warp_sum(total);
+    T top, total;
+    exponentials(x, classes, lane, top, total);
     if (lane) return;
     long long label = target[row];
     T w = weight_of(label, weight, classes, ignored);
@@ -101,12 +108,8 @@ __global__ void cross_entropy_grad(const T* dy, const T* logits, const long long
     long long label = target[row];
     T scale = weight_of(label, weight, classes, ignored) * dy[each ? row : 0];
     if (whole) scale /= *whole;
-    T top = -infinity<T>();
-    for (int c = lane; c < classes; c += 32) top = max(top, x[c]);
-    top = warp_max(top);
-    T total = 0;
-    for (int c = lane; c < classes; c += 32) total += exp(x[c] - top);
-    total = warp_sum(total);
+    T top, total;
+    exponentials(x, classes, lane, top, total);
     for (int c = lane; c < classes; c += 32)
         out[row * classes + c] = scale == (T)0 ? (T)0 : (exp(x[c] - top) / total - (c == label ? (T)1 : (T)0)) * scale;
 }

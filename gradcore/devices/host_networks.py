@@ -183,9 +183,9 @@ def _normalize_rows(x: Array, mean: Array, rstd: Array, out: Array) -> None:
 @kernel
 def layer_norm(x: Array, weight: Array | None, bias: Array | None, out: Array, mean: Array, rstd: Array,
                workspace: Array, *, dims: int, eps: float) -> None:
-    width = math.prod(x.shape[x.ndim - dims:])
+    count, width = math.prod(x.shape[:x.ndim - dims]), math.prod(x.shape[x.ndim - dims:])
     room = workspace.view(x.dtype)
-    xs, outs = x.reshape(-1, width), out.reshape(-1, width)
+    xs, outs = x.reshape(count, width), out.reshape(count, width)
     means, rstds = mean.reshape(-1, 1), rstd.reshape(-1, 1)
     for start in range(0, len(xs), _norm_rows(width)):
         part = slice(start, start + _norm_rows(width))
@@ -208,12 +208,12 @@ def layer_norm(x: Array, weight: Array | None, bias: Array | None, out: Array, m
 @kernel
 def layer_norm_grad(dy: Array, x: Array, weight: Array | None, mean: Array, rstd: Array, dx: Array, dweight: Array,
                     dbias: Array, workspace: Array, *, dims: int, needs: Any) -> None:
-    width = math.prod(x.shape[x.ndim - dims:])
+    count, width = math.prod(x.shape[:x.ndim - dims]), math.prod(x.shape[x.ndim - dims:])
     length = min(x.size, rows(width) * width)
     room, hats = split_workspace(workspace, (length, x.dtype), (length, x.dtype))
     dweight.fill(0)
     dbias.fill(0)
-    xs, dys, dxs = x.reshape(-1, width), dy.reshape(-1, width), dx.reshape(-1, width)
+    xs, dys, dxs = x.reshape(count, width), dy.reshape(count, width), dx.reshape(count, width)
     means, rstds = mean.reshape(-1, 1), rstd.reshape(-1, 1)
     for start in range(0, len(xs), _norm_rows(width)):
         part = slice(start, start + _norm_rows(width))

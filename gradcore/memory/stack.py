@@ -49,6 +49,8 @@ def explain_live(ledger: Ledger, top: int = 10) -> list[str]:
     for block in ledger.live.values():
         tag = TAGS[block.tag]
         held[f"{tag.role} of {tag.op} in layer {tag.layer or '(root)'}, {tag.site}"] += block.size
+    if not held:
+        return ["Nothing is live."]
     return [f"The {min(top, len(held))} largest holders:"] + [
         f"  {nbytes:>15,} bytes  {who}" for who, nbytes in held.most_common(top)]
 

@@ -7,8 +7,7 @@ import pytest
 
 import gradcore
 from gradcore import nn
-from gradcore.events import normalized
-from tests.host.test_one_log import SIZES, run
+from tests.host.test_one_log import SIZES, check_prediction
 from tests.rows import ROWS, tensors_of
 
 
@@ -16,14 +15,7 @@ from tests.rows import ROWS, tensors_of
 @pytest.mark.parametrize("batch", [1, 7, 64, 512])
 @pytest.mark.parametrize("model", list(SIZES))
 def test_the_gpu_writes_the_log_that_meta_predicts(model, batch, kind):
-    logs, reports = run("cuda", SIZES[model], batch, kind)
-    predicted_logs, predicted = run("meta", SIZES[model], batch, kind)
-    for log, predicted_log in zip(logs, predicted_logs, strict=True):
-        for ours, theirs in zip(normalized(log), normalized(predicted_log), strict=True):
-            assert ours == theirs
-    for ours, theirs in zip(reports, predicted, strict=True):
-        assert (ours.peak.requested, ours.peak.allocated, ours.peak.reserved) == (
-            theirs.peak.requested, theirs.peak.allocated, theirs.peak.reserved)
+    check_prediction("cuda", SIZES[model], batch, kind)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
