@@ -187,6 +187,8 @@ def layer_norm(x: Array, weight: Array | None, bias: Array | None, out: Array, m
     room = workspace.view(x.dtype)
     xs, outs = x.reshape(count, width), out.reshape(count, width)
     means, rstds = mean.reshape(-1, 1), rstd.reshape(-1, 1)
+    if not x.size:
+        return
     for start in range(0, len(xs), _norm_rows(width)):
         part = slice(start, start + _norm_rows(width))
         m, r, y = means[part], rstds[part], outs[part]
@@ -215,6 +217,8 @@ def layer_norm_grad(dy: Array, x: Array, weight: Array | None, mean: Array, rstd
     dbias.fill(0)
     xs, dys, dxs = x.reshape(count, width), dy.reshape(count, width), dx.reshape(count, width)
     means, rstds = mean.reshape(-1, 1), rstd.reshape(-1, 1)
+    if not x.size:
+        return
     for start in range(0, len(xs), _norm_rows(width)):
         part = slice(start, start + _norm_rows(width))
         g, d = dys[part], dxs[part]
