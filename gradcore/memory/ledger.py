@@ -87,7 +87,10 @@ class Ledger:
 
     def _drain(self) -> None:
         """Take what was given back to the pool. Live bytes only grow between two drains, so peaks are read here."""
-        self._note_peaks()
+        if self._requested > self._peak_requested:
+            self._peak_requested = self._requested
+        if self._allocated > self._peak_allocated:
+            self._peak_allocated = self._allocated
         pending = self._pending
         while pending:
             block, serial = pending.pop(0)
@@ -104,12 +107,6 @@ class Ledger:
                 waiting[size].append(block)
             else:
                 waiting[size] = [block]
-
-    def _note_peaks(self) -> None:
-        if self._requested > self._peak_requested:
-            self._peak_requested = self._requested
-        if self._allocated > self._peak_allocated:
-            self._peak_allocated = self._allocated
 
     def _out_of_memory(self, why: str, limit: int | None, nbytes: int) -> OutOfMemory:
         """The error to raise, outside the lock and from the books."""
