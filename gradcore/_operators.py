@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from gradcore import functional
-from gradcore.engine.dispatch import apply
+from gradcore.engine.dispatch import binary
 from gradcore.engine.node import Value
 from gradcore.ops import elementwise
 
-# Calling an op is calling apply with it; the four operators that everything is made of skip that hop.
+# The four operators that everything is made of have a shorter way than calling the op.
 _add, _sub, _mul, _div = elementwise.add, elementwise.sub, elementwise.mul, elementwise.div
 
 
@@ -19,16 +19,16 @@ class Operators(Value):
     __slots__ = ()
 
     def __add__(self, other: Any) -> Any:
-        return apply(_add, self, other)
+        return binary(_add, self, other)
 
     def __sub__(self, other: Any) -> Any:
-        return apply(_sub, self, other)
+        return binary(_sub, self, other)
 
     def __mul__(self, other: Any) -> Any:
-        return apply(_mul, self, other)
+        return binary(_mul, self, other)
 
     def __truediv__(self, other: Any) -> Any:
-        return apply(_div, self, other)
+        return binary(_div, self, other)
 
     def __radd__(self, other: Any) -> Any:
         return elementwise.add(other, self)

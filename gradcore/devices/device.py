@@ -21,23 +21,27 @@ class Storage:
     """Bytes of one tensor and its views. The last reference to go gives the block back to the pool.
 
     ``version`` counts writes, so that a residual that was written to since it was kept is noticed; ``written_by`` is
-    the tag of the last write.
+    the tag of the last write, unset before the first.
     """
 
-    __slots__ = ("device", "block", "serial", "version", "written_by", "viewed", "_deallocate", "__weakref__")
+    __slots__ = ("device", "block", "version", "written_by", "viewed", "__weakref__")
+
+    written_by: int
 
     def __init__(self, device: Device, block: Block) -> None:
         self.device = device
         self.block = block
-        self.serial = block.serial
         self.version = 0
-        self.written_by = 0
         #: Has a view been taken?
         self.viewed = False
-        self._deallocate = device.deallocate
 
     def __del__(self) -> None:
-        self._deallocate(self.block, self.serial)
+        self.device.memory.release(self.block)
+
+    @property
+    def serial(self) -> int:
+        """The number that the log knows these bytes by."""
+        return self.block.serial
 
     @property
     def nbytes(self) -> int:
@@ -58,7 +62,6 @@ class Device:
         self.ledger: Ledger = stack.ledger
         self.stream = stream
         self.kernels = kernels
-        self.deallocate = self.memory.deallocate
         #: What dispatch remembers about ops on this device.
         self.calls: dict[Any, Any] = {}
         #: The source of its random numbers where none is given, made when it is first asked for.

@@ -63,10 +63,9 @@ class ScratchMemory(memory.BaseMemory):  # type: ignore[misc]
         self.device_id = device_id
         self._ledger = ledger
         self._block = block
-        self._serial = block.serial
 
     def __del__(self) -> None:
-        self._ledger.deallocate(self._block, self._serial)
+        self._ledger.release(self._block)
 
 
 class CudaSource:

@@ -17,7 +17,6 @@ from gradcore.devices.device import devices
 from gradcore.engine.dispatch import make_value
 from gradcore.engine.node import Edge, Leaf, Node, Saved
 from gradcore.engine.owners import retag
-from gradcore.engine.plans import COTANGENT, SLOT, SLOTS
 from gradcore.engine.state import SCOPES, SITES, here, local
 from gradcore.errors import AlreadyReleased, NoSecondDerivative, SpecError
 from gradcore.events import MARK, Scope
@@ -98,23 +97,11 @@ class Sweep:
 
     def run(self, node: Node, gs: list[Any]) -> None:
         """Run a node's rules, pass on what they return, and let its residuals go."""
-        plan = node.plan
         edges = node.edges
-        values = _residuals(node, gs, self.retain_graph) if plan.slots else ()
+        values = _residuals(node, gs, self.retain_graph) if node.plan.slots else ()
         try:
-            for targets, several, fn, constants, sources in plan.rules:
-                arguments = constants.copy()
-                for i, kind, what in sources:
-                    if kind == COTANGENT:
-                        arguments[i] = gs[what]
-                    elif kind == SLOT:
-                        arguments[i] = values[what]
-                    elif kind == SLOTS:
-                        arguments[i] = [values[k] for k in what]
-                    else:
-                        arguments[i] = tuple(gs)
-                result = fn(*arguments)
-                arguments = None
+            for targets, several, rule in node.plan.rules:
+                result = rule(gs, values)
                 if several:
                     parts = list(result)
                     result = None
@@ -131,7 +118,7 @@ class Sweep:
                     result = None
         finally:
             if not self.retain_graph:
-                node.release()
+                node.saved = None
 
     def deliver(self, edge: Edge, g: Any) -> None:
         """Add a cotangent to where it goes: the slot of a leaf, or what a node is still waiting for."""
@@ -148,11 +135,11 @@ class Sweep:
             return
         waiting = self.pending.get(target.id)
         if waiting is None:
-            call = target.call
-            gs: list[Any] = [None] * (len(call.specs) + len(call.aux))
+            gs: list[Any] = [None] * target.call.width
             gs[index] = g
-            self.pending[target.id] = (target, gs)
-            heappush(self.heap, -target.id)
+            number = target.id
+            self.pending[number] = (target, gs)
+            heappush(self.heap, -number)
         else:
             _add_to(waiting[1], index, g)
 
@@ -182,7 +169,7 @@ def _residuals(node: Node, gs: list[Any], retain_graph: bool) -> list[Any]:
                     raise residual.modified(node.name())
                 finally:
                     if not retain_graph:
-                        node.release()
+                        node.saved = None
             edge = residual.edge
             if double and residual.output is not None:
                 edge = (node, residual.output)

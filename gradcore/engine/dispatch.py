@@ -12,13 +12,12 @@ from sys import _getframe
 from time import perf_counter_ns
 from typing import Any
 
-import numpy as np
-
 from gradcore.devices.device import Device, Storage, get_device
-from gradcore.engine.node import Leaf, Node, Saved, Value, keep
-from gradcore.engine.plans import INPUT, OUTPUT, OVERWRITTEN, Call, KeepPlan, infer
-from gradcore.engine.state import find_site, local
-from gradcore.errors import DeviceError, SpecError
+from gradcore.engine.node import PLAIN, Leaf, Saved, build_node, keep
+from gradcore.engine.operands import TENSORS, flatten, operands, same_device
+from gradcore.engine.plans import OVERWRITTEN, Call, KeepPlan, infer
+from gradcore.engine.state import CODES, State, find_site, local
+from gradcore.errors import SpecError
 from gradcore.events import LAUNCH, VIEW, Raw
 from gradcore.ops.movement import clone
 from gradcore.ops.op import Op, install_runner
@@ -27,8 +26,6 @@ from gradcore.spec import TensorSpec
 #: Numbers nodes in order of creation, so that a larger number never feeds a smaller one.
 _numbers = itertools.count(1).__next__
 
-_tensor_types: set[type] = set()
-_PLAIN = frozenset((int, float, bool, type(None)))
 _tensor: Any = None
 _new = object.__new__
 
@@ -37,7 +34,7 @@ def install_tensor(*types: type) -> None:
     """The tensor class of the floor above, first, and those that behave as it does."""
     global _tensor
     _tensor = types[0]
-    _tensor_types.update(types)
+    TENSORS.update(types)
 
 
 def make_value(storage: Storage, spec: TensorSpec, array: Any, edge: Any) -> Any:
@@ -65,74 +62,103 @@ def apply(op: Op, *args: Any, **attrs: Any) -> Any:
     counts = None
     device = None
     mask = 0
-    if op.binary and not attrs and len(args) == 2 and type(args[0]) in _tensor_types and type(args[1]) in _tensor_types:
-        # What the loop below does, unrolled for the usual case.
-        a, b = args
-        device = a.storage.device
-        if b.storage.device is not device:
-            _same_device(op, device, b.storage.device)
-        arrays = [a.array, b.array]
-        edge, other = edges = [a.edge, b.edge]
-        if edge is not None:
-            mask = 1
-        if other is not None:
-            mask += 2
-        key: Any = (op, site, scope, a.spec, b.spec)
-    else:
-        if len(args) < len(op.inputs):
-            # Absent inputs; whether they may be is seen when the call is inferred.
-            args = args + (None,) * (len(op.inputs) - len(args))
-        if op.lists:
-            args, counts = _flatten(op, args)
-        specs: list[Any] = [op, site, scope]
-        arrays = []
-        edges = []
-        bit = 1
-        for a in args:
-            if type(a) in _tensor_types:
-                specs.append(a.spec)
-                arrays.append(a.array)
-                edge = a.edge
-                edges.append(edge)
-                if edge is not None:
-                    mask |= bit
-                if device is not a.storage.device:
-                    device = _same_device(op, device, a.storage.device)
-            elif type(a) in _PLAIN:
-                specs.append(type(a))
-                arrays.append(a)
-                edges.append(None)
-            else:
-                return apply(op, *_operands(op, args, counts), **attrs)
-            bit += bit
-        if device is None:
-            device = get_device(attrs.pop("device", None))
-        if attrs or counts:
-            # 1, 1.0 and True are equal and hash alike, so the types are part of the key.
-            specs.append(counts)
-            specs += attrs.items()
-            specs += map(type, attrs.values())
-        key = tuple(specs)
+    if len(args) < len(op.inputs):
+        # Absent inputs; whether they may be is seen when the call is inferred.
+        args = args + (None,) * (len(op.inputs) - len(args))
+    if op.lists:
+        args, counts = flatten(op, args)
+    specs: list[Any] = [op, site, scope]
+    arrays = []
+    edges = []
+    bit = 1
+    for a in args:
+        if type(a) in TENSORS:
+            specs.append(a.spec)
+            arrays.append(a.array)
+            edge = a.edge
+            edges.append(edge)
+            if edge is not None:
+                mask |= bit
+            if device is not a.storage.device:
+                device = same_device(op, device, a.storage.device)
+        elif type(a) in PLAIN:
+            specs.append(type(a))
+            arrays.append(a)
+            edges.append(None)
+        else:
+            return apply(op, *operands(op, args, counts), **attrs)
+        bit += bit
+    if device is None:
+        device = get_device(attrs.pop("device", None))
+    if attrs or counts:
+        # 1, 1.0 and True are equal and hash alike, so the types are part of the key.
+        specs.append(counts)
+        specs += attrs.items()
+        specs += map(type, attrs.values())
+    key = tuple(specs)
     found = device.calls.get(key)
     if found is None:
         found = _look_up(op, key, len(args), counts, attrs, device)
     call, tags = found
-    plan = None
-    if mask and state.grad:
-        plan = call.plans.get(mask) or call.plan(mask)
+    if call.single:
+        return _run(state, device, call, tags[0], args, arrays, edges, mask, site, scope)
+    plan = (call.plans.get(mask) or call.plan(mask)) if mask and state.grad else None
     if plan is not None and plan.rules:
         number = _numbers()
     else:
         plan = None
         number = state.node
-    if not call.single:
-        return _apply_general(op, call, device, args, attrs, arrays, edges, plan, number, tags, site, scope)
+    return _apply_general(op, call, device, args, attrs, arrays, edges, plan, number, tags, site, scope)
 
-    spec = call.spec
-    block = device.memory.allocate(call.nbytes, device.stream, tags[0], number)
+
+def binary(op: Op, a: Any, b: Any) -> Any:
+    """``apply`` for the operators of Python, with nothing to sort out where the operands are two tensors."""
+    if type(b) not in TENSORS:
+        return apply(op, a, b)
+    state = local.state
+    site = state.site
+    if site is None:
+        # An operator's frame lies between this one and the line that is looked for.
+        frame = _getframe(2)
+        lines = CODES.get(id(frame.f_code))
+        site = lines.get(frame.f_lasti) if lines else None
+        if site is None:
+            site = find_site(frame)
+    scope = state.scope
+    device = a.storage.device
+    if b.storage.device is not device:
+        same_device(op, device, b.storage.device)
+    found = device.calls.get((op, site, scope, a.spec, b.spec))
+    if found is None:
+        found = _look_up(op, (op, site, scope, a.spec, b.spec), 2, None, {}, device)
+    call, tags = found
+    if not call.single:
+        return apply(op, a, b)
+    edges = [a.edge, b.edge]
+    mask = (edges[0] is not None) + 2 * (edges[1] is not None)
+    return _run(state, device, call, tags[0], (a, b), [a.array, b.array], edges, mask, site, scope)
+
+
+def _run(state: State, device: Device, call: Call, tag: int, args: tuple[Any, ...], arrays: list[Any], edges: list[Any],
+         mask: int, site: int, scope: int) -> Any:
+    """One fresh output and nothing else: the usual case, in a straight line."""
+    number = state.node
+    plan = None
+    if mask and state.grad:
+        plan = call.plans.get(mask) or call.plan(mask)
+        if plan.rules:
+            number = _numbers()
+        else:
+            plan = None
+    block = device.memory.allocate(call.nbytes, device.stream, tag, number)
     result = _new(_tensor)
-    storage = result.storage = Storage(device, block)
-    result.spec = spec
+    storage = result.storage = _new(Storage)
+    # Storage.__init__, in line.
+    storage.device = device
+    storage.block = block
+    storage.version = 0
+    storage.viewed = False
+    spec = result.spec = call.spec
     array = block.arrays.get(spec)
     if array is None:
         array = device.array(block, spec)
@@ -141,7 +167,7 @@ def apply(op: Op, *args: Any, **attrs: Any) -> Any:
     arrays.append(array)
     log = device.ledger.log
     if log is not None:
-        _log_launch(log, call, tags[0], number, args, (storage.serial,))
+        _log_launch(log, call, tag, number, args, (block.serial,))
     state.launch(call.kernel, *arrays)
     if plan is not None:
         # The node is built before the output points at it: a node never reaches its own output.
@@ -151,36 +177,8 @@ def apply(op: Op, *args: Any, **attrs: Any) -> Any:
 
 def _log_launch(log: list[Raw], call: Call, tag: int, number: int, args: tuple[Any, ...],
                 outputs: tuple[int, ...]) -> None:
-    inputs = tuple([a.storage.serial if type(a) in _tensor_types else 0 for a in args])
+    inputs = tuple([a.storage.serial if type(a) in TENSORS else 0 for a in args])
     log.append((LAUNCH, call.invocation, tag, number, inputs, outputs, perf_counter_ns()))
-
-
-def build_node(call: Call, plan: KeepPlan, args: tuple[Any, ...], outputs: Any, aux: Any, edges: list[Any],
-                number: int, site: int, scope: int, overwritten: Saved | None = None) -> Node:
-    """The node of one run, with the residuals that its rules name."""
-    node: Node = _new(Node)
-    node.id = number
-    node.plan = plan
-    node.edges = edges
-    node.call = call
-    node.scope = scope
-    node.site = site
-    node.saved = None
-    if plan.slots:
-        saved: list[Any] = []
-        node.saved = saved
-        for kind, index, name in plan.slots:
-            if kind == INPUT:
-                value = args[index]
-                if type(value) in _tensor_types:
-                    value = keep(value, edges[index], None, number, name)
-            elif kind == OVERWRITTEN:
-                value = overwritten
-            else:
-                made = outputs[index] if kind == OUTPUT else aux[index]
-                value = keep(made, None, index if kind == OUTPUT else len(outputs) + index, number, name)
-            saved.append(value)
-    return node
 
 
 def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], attrs: dict[str, Any],
@@ -275,55 +273,6 @@ def _before_write(op: Op, call: Call, written: list[Any], edges: list[Any], plan
             copy = clone(make_value(target.storage, target.spec, target.array, None))
             return keep(copy, edges[index], None, number, name)
     return None
-
-
-def _flatten(op: Op, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-    flat: list[Any] = []
-    counts: list[int] = []
-    for k, a in enumerate(args):
-        if k in op.lists:
-            if not isinstance(a, (list, tuple)):
-                raise TypeError(f"{op.name}() expects a list of tensors as {op.inputs[k]!r}, but got {type(a).__name__}")
-            flat.extend(a)
-            counts.append(len(a))
-        else:
-            flat.append(a)
-            counts.append(1)
-    return tuple(flat), tuple(counts)
-
-
-def _same_device(op: Op, device: Device | None, other: Device) -> Device:
-    if device is not None:
-        raise DeviceError(f"{op.name}: Expected all tensors to be on the same device, but found at least two devices, "
-                          f"{device.name} and {other.name}!")
-    return other
-
-
-def _operands(op: Op, args: tuple[Any, ...], counts: tuple[int, ...] | None) -> list[Any]:
-    """The arguments with Python numbers for NumPy's, regrouped; anything else that is no tensor is an error."""
-    flat = [_operand(op, a) for a in args]
-    if counts is None:
-        return flat
-    grouped, at = [], 0
-    for k, count in enumerate(counts):
-        grouped.append(flat[at:at + count] if k in op.lists else flat[at])
-        at += count
-    return grouped
-
-
-def _operand(op: Op, a: Any) -> Any:
-    if type(a) in _PLAIN or type(a) in _tensor_types:
-        return a
-    if isinstance(a, np.generic) and a.dtype.kind in "biuf":
-        return a.item()
-    if isinstance(a, Value):
-        _tensor_types.add(type(a))
-        return a
-    for plain in (bool, int, float):
-        if isinstance(a, plain):
-            return plain(a)
-    raise TypeError(f"{op.name}() takes tensors and Python numbers, but got {type(a).__name__}; make a tensor of it with "
-                    "gradcore.tensor(...)")
 
 
 def _look_up(op: Op, key: tuple[Any, ...], count: int, counts: tuple[int, ...] | None, attrs: dict[str, Any],

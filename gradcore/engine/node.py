@@ -5,9 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from gradcore.devices.device import Storage
+from gradcore.engine.plans import INPUT, OUTPUT, OVERWRITTEN, Call, KeepPlan
+from gradcore.engine.state import local
 from gradcore.errors import ModifiedInPlace
 from gradcore.events import CONSUMED, DIED, DROP, KEEP, TAGS
 from gradcore.spec import TensorSpec
+
+#: What an operand may be besides a tensor, by type.
+PLAIN = frozenset((int, float, bool, type(None)))
+
+_new = object.__new__
 
 #: (node or leaf, index of the output): where a tensor came from.
 Edge = tuple[Any, int]
@@ -32,7 +39,7 @@ class Value:
 class Saved:
     """A residual: the storage and spec of a tensor, kept for a node's rules. ``edge`` is what double backward follows."""
 
-    __slots__ = ("storage", "spec", "array", "edge", "output", "version", "node", "name", "reason")
+    __slots__ = ("storage", "spec", "array", "edge", "output", "version", "node", "name")
 
     storage: Storage
     spec: TensorSpec
@@ -45,15 +52,15 @@ class Saved:
     #: The node's number, and the name that its rules use.
     node: int
     name: str
-    #: Why it goes, when it goes: :data:`CONSUMED` or :data:`DIED`.
-    reason: int
 
     def __del__(self) -> None:
-        block = self.storage.block
+        storage = self.storage
+        block = storage.block
         block.keeps -= 1
-        log = self.storage.device.ledger.log
+        log = storage.device.ledger.log
         if log is not None:
-            log.append((DROP, block.serial, self.node, self.reason))
+            # It was consumed if it goes while backward runs its own node; else the graph died.
+            log.append((DROP, block.serial, self.node, CONSUMED if local.state.node == self.node else DIED))
 
     def modified(self, op_name: str) -> ModifiedInPlace:
         """The error for bytes that were written to since they were kept."""
@@ -67,7 +74,7 @@ class Saved:
 
 def keep(value: Value, edge: Edge | None, output: int | None, node: int, name: str) -> Saved:
     """Keep a tensor for a node's rules."""
-    saved: Saved = object.__new__(Saved)
+    saved: Saved = _new(Saved)
     storage = saved.storage = value.storage
     saved.spec = value.spec
     saved.array = value.array
@@ -76,7 +83,6 @@ def keep(value: Value, edge: Edge | None, output: int | None, node: int, name: s
     saved.version = storage.version
     saved.node = node
     saved.name = name
-    saved.reason = DIED
     block = storage.block
     block.keeps += 1
     log = storage.device.ledger.log
@@ -97,15 +103,9 @@ class Node:
     #: Index of the scope, and of the line of source, that the op ran in.
     scope: int
     site: int
-    #: Residuals in the order of ``plan.slots``; None once they have gone back, or where there are none.
+    #: Residuals in the order of ``plan.slots``; None where there are none, and once backward has run the node: letting
+    #: them go is all it takes to give them back.
     saved: list[Any] | None
-
-    def release(self) -> None:
-        """Let the residuals go: nothing of the forward pass stays alive for this node."""
-        saved, self.saved = self.saved, None
-        for residual in saved or ():
-            if type(residual) is Saved:
-                residual.reason = CONSUMED
 
     @property
     def op(self) -> Any:
@@ -121,6 +121,34 @@ class Node:
 
     def __repr__(self) -> str:
         return f"<{self.name()}>"
+
+
+def build_node(call: Call, plan: KeepPlan, args: tuple[Any, ...], outputs: Any, aux: Any, edges: list[Any],
+               number: int, site: int, scope: int, overwritten: Saved | None = None) -> Node:
+    """The node of one run, with the residuals that its rules name."""
+    node: Node = _new(Node)
+    node.id = number
+    node.plan = plan
+    node.edges = edges
+    node.call = call
+    node.scope = scope
+    node.site = site
+    node.saved = None
+    if plan.slots:
+        saved: list[Any] = []
+        node.saved = saved
+        for kind, index, name in plan.slots:
+            if kind == INPUT:
+                value = args[index]
+                if type(value) not in PLAIN:
+                    value = keep(value, edges[index], None, number, name)
+            elif kind == OVERWRITTEN:
+                value = overwritten
+            else:
+                made = outputs[index] if kind == OUTPUT else aux[index]
+                value = keep(made, None, index if kind == OUTPUT else len(outputs) + index, number, name)
+            saved.append(value)
+    return node
 
 
 class Leaf:

@@ -76,7 +76,7 @@ _OUTSIDE = (_PACKAGE + "cli/", _PACKAGE + "models/")
 
 # By id of a code object: None inside gradcore, else its sites by instruction. The code is held, so an id is never
 # another's.
-_codes: dict[int, dict[int, int] | None] = {}
+CODES: dict[int, dict[int, int] | None] = {}
 _held: list[CodeType] = []
 
 
@@ -85,7 +85,7 @@ def find_site(frame: FrameType | None) -> int:
     while frame is not None:
         code = frame.f_code
         try:
-            lines = _codes[id(code)]
+            lines = CODES[id(code)]
         except KeyError:
             lines = _learn(code)
         if lines is not None:
@@ -102,11 +102,11 @@ def _learn(code: CodeType) -> dict[int, int] | None:
     name = code.co_filename
     inside = (name.startswith(_PACKAGE) and not name.startswith(_OUTSIDE)) or name == "<string>"
     if len(_held) > 50_000:
-        _codes.clear()
+        CODES.clear()
         _held.clear()
     _held.append(code)
-    _codes[id(code)] = None if inside else {}
-    return _codes[id(code)]
+    CODES[id(code)] = None if inside else {}
+    return CODES[id(code)]
 
 
 def here() -> int:

@@ -47,6 +47,9 @@ class Fault:
     def deallocate(self, block: Block, serial: int) -> None:
         self._upstream.deallocate(block, serial)
 
+    def release(self, block: Block) -> None:
+        self._upstream.release(block)
+
 
 class Poison:
     """A resource that overwrites freed bytes with 0xFF (NaN in every float type), so that a use after free shows."""
@@ -64,3 +67,7 @@ class Poison:
         if block.serial == serial:
             self._fill(block)
         self._upstream.deallocate(block, serial)
+
+    def release(self, block: Block) -> None:
+        self._fill(block)
+        self._upstream.release(block)

@@ -3,13 +3,14 @@
 The ledger is the way every block comes and goes, so the common case is served here: a freed block waits on its stream
 for its exact size to be asked for again, and only when none waits is the pool asked to search.
 
-It holds the one lock of the stack. A finaliser may run inside ``allocate`` on the same thread, so ``deallocate`` never
-waits for the lock: the block joins a list that is emptied on the next entry, and before any figure is read.
+It holds the one lock of the stack. A finaliser may run inside ``allocate`` on the same thread, so giving a block back
+never waits for the lock: the block joins a queue that is emptied on the next entry, and before any figure is read.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -26,7 +27,10 @@ class Ledger:
     def __init__(self, pool: Pool, explain: Callable[[Ledger, OutOfMemory], str]) -> None:
         self._explain = explain
         self._lock = threading.Lock()
-        self._pending: list[tuple[Block, int]] = []
+        self._pending: deque[Block] = deque()
+        #: What a finaliser calls with its block. While a log is written, the block is taken to the pool at once, so that
+        #: the log shows the moment; otherwise by whoever comes next.
+        self.release: Callable[[Block], None] = self._pending.append
         self.pool = pool
         self._requested = 0
         self._allocated = 0
@@ -71,15 +75,14 @@ class Ledger:
         raise self._out_of_memory(why, limit, nbytes)
 
     def deallocate(self, block: Block, serial: int) -> None:
-        """Give a block back. Safe to call from a finaliser: it appends, and whoever comes next takes it to the pool.
-
-        While a log is written that is done at once if the lock is free, so that the log shows the moment.
-        """
-        if block.serial != serial or not serial:
+        """Give a block back. Raises :class:`StaleBlock` unless ``serial`` is the block's present life."""
+        if block.serial != serial or not serial or block in self._pending:
             raise StaleBlock(f"block with serial {serial} was given back already: {block}")
-        block.serial = 0
-        self._pending.append((block, serial))
-        if self.log is not None and self._lock.acquire(False):
+        self.release(block)
+
+    def _release_now(self, block: Block) -> None:
+        self._pending.append(block)
+        if self._lock.acquire(False):
             try:
                 self._drain()
             finally:
@@ -93,20 +96,16 @@ class Ledger:
             self._peak_allocated = self._allocated
         pending = self._pending
         while pending:
-            block, serial = pending.pop(0)
-            size = block.size
+            block = pending.popleft()
             # Books first: should the driver fail to order the streams, the block is lost, but nobody gets it unordered.
             self._requested -= block.requested
-            self._allocated -= size
+            self._allocated -= block.size
             if self.log is not None:
-                self.log.append((FREE, serial))
+                self.log.append((FREE, block.serial))
+            block.serial = 0
             if block.users is not None:
                 self.pool.settle(block)
-            waiting = block.stream.waiting
-            if size in waiting:
-                waiting[size].append(block)
-            else:
-                waiting[size] = [block]
+            block.home.append(block)
 
     def _out_of_memory(self, why: str, limit: int | None, nbytes: int) -> OutOfMemory:
         """The error to raise, outside the lock and from the books."""
@@ -191,11 +190,13 @@ class Ledger:
                             b.node))
                 log.extend([(KEEP, b.serial, 0, "kept before the log began")] * b.keeps)
             self.log = log
+            self.release = self._release_now
             return log
 
     def end_log(self) -> None:
         with self.settled():
             self.log = None
+            self.release = self._pending.append
 
     def flush(self) -> int:
         """Give wholly free segments back; returns their bytes."""

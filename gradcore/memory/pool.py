@@ -82,6 +82,9 @@ class Pool:
         self.settle(block)
         self._reclaim(block)
 
+    def release(self, block: Block) -> None:
+        self.deallocate(block, block.serial)
+
     def settle(self, block: Block) -> None:
         """Order the other streams that used a block before what its own stream will do with it."""
         if block.users is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from gradcore.memory.freelist import FreeList
@@ -31,13 +32,16 @@ class Block:
     comes back step after step, and making an array costs as much as filling it.
     """
 
-    __slots__ = ("segment", "offset", "size", "stream", "serial", "requested", "tag", "node", "keeps", "arrays", "users")
+    __slots__ = ("segment", "offset", "size", "stream", "home", "serial", "requested", "tag", "node", "keeps", "arrays",
+                 "users")
 
     def __init__(self, segment: Segment, offset: int, size: int, stream: Stream) -> None:
         self.segment = segment
         self.offset = offset
         self.size = size
         self.stream = stream
+        #: Where the block waits, once it is free, for its size to be asked for again.
+        self.home = stream.waiting.setdefault(size, [])
         self.serial = 0
         self.requested = 0
         self.tag = 0
@@ -94,12 +98,16 @@ class MemoryResource(Protocol):
     """Anything that hands out blocks.
 
     ``allocate`` raises :class:`~gradcore.errors.SourceExhausted` or :class:`~gradcore.errors.OutOfMemory` and then has
-    changed nothing; ``deallocate`` raises :class:`~gradcore.errors.StaleBlock` for a handle that is not live.
+    changed nothing; ``deallocate`` raises :class:`~gradcore.errors.StaleBlock` for a handle that is not live. ``release``
+    is the way of a finaliser that holds the only handle: it checks nothing, waits for nobody and raises nothing.
     """
 
     def allocate(self, nbytes: int, stream: Stream, tag: int = 0, node: int = 0) -> Block: ...
 
     def deallocate(self, block: Block, serial: int) -> None: ...
+
+    @property
+    def release(self) -> Callable[[Block], None]: ...
 
 
 class Driver(Protocol):

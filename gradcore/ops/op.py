@@ -93,8 +93,6 @@ class Op:
         #: Positions of inputs that are lists of tensors.
         self.lists = tuple(i for i, n in enumerate(self.inputs)
                            if str(parameters_annotation(infer, n)).startswith(("list", "Sequence")))
-        #: Two operands and nothing unusual: dispatch has a shorter way for these.
-        self.binary = len(self.inputs) == 2 and not self.lists
         self.rules = tuple(rules)
         self.differentiable = frozenset(n for rule in self.rules for n in rule.inputs)
         for rule in self.rules:

@@ -1,0 +1,64 @@
+"""What an op may be called on: tensors and Python numbers, lists of them, all on one device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices.device import Device
+from gradcore.engine.node import PLAIN, Value
+from gradcore.errors import DeviceError
+from gradcore.ops.op import Op
+
+#: The tensor class of the floor above, and those that behave as it does.
+TENSORS: set[type] = set()
+
+
+def flatten(op: Op, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    flat: list[Any] = []
+    counts: list[int] = []
+    for k, a in enumerate(args):
+        if k in op.lists:
+            if not isinstance(a, (list, tuple)):
+                raise TypeError(f"{op.name}() expects a list of tensors as {op.inputs[k]!r}, but got {type(a).__name__}")
+            flat.extend(a)
+            counts.append(len(a))
+        else:
+            flat.append(a)
+            counts.append(1)
+    return tuple(flat), tuple(counts)
+
+
+def same_device(op: Op, device: Device | None, other: Device) -> Device:
+    if device is not None:
+        raise DeviceError(f"{op.name}: Expected all tensors to be on the same device, but found at least two devices, "
+                          f"{device.name} and {other.name}!")
+    return other
+
+
+def operands(op: Op, args: tuple[Any, ...], counts: tuple[int, ...] | None) -> list[Any]:
+    """The arguments with Python numbers for NumPy's, regrouped; anything else that is no tensor is an error."""
+    flat = [_operand(op, a) for a in args]
+    if counts is None:
+        return flat
+    grouped, at = [], 0
+    for k, count in enumerate(counts):
+        grouped.append(flat[at:at + count] if k in op.lists else flat[at])
+        at += count
+    return grouped
+
+
+def _operand(op: Op, a: Any) -> Any:
+    if type(a) in PLAIN or type(a) in TENSORS:
+        return a
+    if isinstance(a, np.generic) and a.dtype.kind in "biuf":
+        return a.item()
+    if isinstance(a, Value):
+        TENSORS.add(type(a))
+        return a
+    for plain in (bool, int, float):
+        if isinstance(a, plain):
+            return plain(a)
+    raise TypeError(f"{op.name}() takes tensors and Python numbers, but got {type(a).__name__}; make a tensor of it with "
+                    "gradcore.tensor(...)")
