@@ -38,31 +38,52 @@ def log_softmax(x: Array, out: Array, workspace: Array, *, dim: int) -> None:
 
 def _plain_labels(target: Array, classes: int, ignore_index: int) -> bool:
     """Is every label a class, and none ignored? Raises IndexError in PyTorch's words for a label that is neither."""
-    if not target.size:
-        return True
-    low, high = int(np.minimum.reduce(target)), int(np.maximum.reduce(target))
-    if low < 0 or high >= classes:
+    # A negative label is a large unsigned one, so one comparison sees both ends.
+    if target.size and np.maximum.reduce(target.view(f"u{target.itemsize}")) >= classes:
         for label in target.tolist():
             if label != ignore_index and not 0 <= label < classes:
                 raise IndexError(f"Target {label} is out of bounds: expected class indices from 0 to {classes - 1}, or "
                                  f"ignore_index={ignore_index}")
         return False
-    return not low <= ignore_index <= high or not any(ignore_index in part for (part,) in pieces(target))
+    return not 0 <= ignore_index < classes or not any(ignore_index in part for (part,) in pieces(target))
 
 
 #: Rows of a piece at most: their positions are small enough to be made on the way.
 _ROWS = 1024
+#: Rows of so few classes lie transposed while they are worked on: a reduction along them would pay for every row.
+_NARROW = 32
+
+
+class _Rows:
+    """A piece of the rows of logits, shifted so that the largest of each is 0, in the order that is fastest."""
+
+    def __init__(self, part: Array, room: Array, fold: Array) -> None:
+        count, classes = part.shape
+        self.narrow = classes <= _NARROW
+        self.axis = 0 if self.narrow else 1
+        self.values = room[:part.size].reshape((classes, count) if self.narrow else (count, classes))
+        #: A number for each row.
+        self.fold = fold.reshape((1, count) if self.narrow else (count, 1))
+        if self.narrow:
+            np.copyto(self.values, part.T)
+            part = self.values
+        np.maximum.reduce(part, axis=self.axis, out=self.fold, keepdims=True)
+        np.subtract(part, self.fold, self.values)
+
+    def add_up(self) -> None:
+        np.add.reduce(self.values, axis=self.axis, out=self.fold, keepdims=True)
+
+    def chosen(self, labels: Array, plain: bool) -> Array:
+        """Flat positions in ``values`` of each row's label; of class 0 where the label is ignored."""
+        count, classes = labels.size, self.values.size // labels.size
+        if not plain:
+            labels = np.where((labels < 0) | (labels >= classes), 0, labels)
+        return _multiples(1)[:count] + labels * count if self.narrow else _multiples(classes)[:count] + labels
 
 
 @functools.lru_cache(maxsize=16)
-def _row_starts(classes: int) -> Array:
-    return np.arange(0, _ROWS * classes, classes)
-
-
-def _chosen(labels: Array, classes: int, plain: bool) -> Array:
-    """Flat positions, in rows of ``classes``, of each row's label; of class 0 where the label is ignored."""
-    return _row_starts(classes)[:labels.size] + (labels if plain else np.where((labels < 0) | (labels >= classes), 0,
-                                                                               labels))
+def _multiples(step: int) -> Array:
+    return np.arange(0, _ROWS * step, step)
 
 
 @kernel
@@ -71,15 +92,13 @@ def cross_entropy(logits: Array, target: Array, weight: Array | None, out: Array
     count, classes = logits.shape
     plain = _plain_labels(target, classes, ignore_index)
     step = min(rows(classes), _ROWS)
-    exps, losses = split_workspace(workspace, (min(logits.size, step * classes), logits.dtype), (count, logits.dtype))
+    room, losses = split_workspace(workspace, (min(logits.size, step * classes), logits.dtype), (count, logits.dtype))
     for start in range(0, count, step):
-        part = logits[start:start + step]
-        loss = losses[start:start + step]
-        e = exps[:part.size].reshape(part.shape)
-        np.subtract(part, np.maximum.reduce(part, axis=1, keepdims=True), e)
-        chosen = exps.take(_chosen(target[start:start + step], classes, plain))
-        np.exp(e, e)
-        np.add.reduce(e, axis=1, out=loss)
+        labels, loss = target[start:start + step], losses[start:start + step]
+        part = _Rows(logits[start:start + step], room, loss)
+        chosen = room.take(part.chosen(labels, plain))
+        np.exp(part.values, part.values)
+        part.add_up()
         np.log(loss, loss)
         np.subtract(loss, chosen, loss)
     if weight is None and plain and reduction != "none" and count:
@@ -119,19 +138,19 @@ def cross_entropy_grad(dy: Array, logits: Array, target: Array, weight: Array | 
                        reduction: str, ignore_index: int) -> None:
     count, classes = logits.shape
     plain = _plain_labels(target, classes, ignore_index)
-    column = split_workspace(workspace, (count, logits.dtype))[0].reshape(count, 1)
-    np.maximum.reduce(logits, axis=1, out=column, keepdims=True)
-    np.subtract(logits, column, out)
-    np.exp(out, out)
-    np.add.reduce(out, axis=1, out=column, keepdims=True)
-    np.true_divide(out, column, out)
-    flat = out.reshape(-1)
-    for start in range(0, count, _ROWS):
-        flat[start * classes:(start + _ROWS) * classes][_chosen(
-            target[start:start + _ROWS], classes, plain)] -= 1
-    if weight is None and plain and reduction != "none":
-        np.multiply(out, dy / count if reduction == "mean" else dy, out)
-    else:
+    even = weight is None and plain and reduction != "none"
+    scale = dy / count if even and reduction == "mean" else dy if even else 1
+    step = min(rows(classes), _ROWS)
+    room, folds = split_workspace(workspace, (min(logits.size, step * classes), logits.dtype), (count, logits.dtype))
+    for start in range(0, count, step):
+        labels = target[start:start + step]
+        part = _Rows(logits[start:start + step], room, folds[start:start + step])
+        np.exp(part.values, part.values)
+        part.add_up()
+        np.true_divide(part.values, part.fold, part.values)
+        room[part.chosen(labels, plain)] -= 1
+        np.multiply(part.values.T if part.narrow else part.values, scale, out[start:start + step])
+    if not even:
         _scale_weighted(out, dy, target, weight, reduction, ignore_index)
 
 

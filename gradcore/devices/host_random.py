@@ -7,7 +7,7 @@ kernels do the same, so a seed gives the same uniforms everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -94,20 +94,15 @@ def _parts(workspace: Array, temporaries: int, *arrays: Array) -> Iterator[tuple
 
 
 @kernel
-def sgd_(params: list[Array], grads: list[Array], moments: list[Array], lr: Any, workspace: Array, *, momentum: float,
-         dampening: float, weight_decay: float, nesterov: bool, maximize: bool, first: bool) -> None:
+def sgd_(params: Sequence[Array], grads: Sequence[Array], moments: Sequence[Array], lr: Any, workspace: Array, *,
+         momentum: float, dampening: float, weight_decay: float, nesterov: bool, maximize: bool, first: bool) -> None:
     rate = float(lr)
-    plain = momentum and not (first or weight_decay or nesterov or maximize or dampening)
     temporaries = 2 if maximize or weight_decay or nesterov else 1
+    if momentum and temporaries == 1 and not first and not dampening:
+        _plain_momentum(params, grads, moments, rate, momentum, workspace)
+        return
     for k, (param, grad) in enumerate(zip(params, grads, strict=True)):
         for p, d, *rest, tmp, t in _parts(workspace, temporaries, param, grad, *moments[k:k + 1]):
-            if plain:
-                m = rest[0]
-                np.multiply(m, momentum, m)
-                np.add(m, d, m)
-                np.multiply(m, rate, tmp)
-                np.subtract(p, tmp, p)
-                continue
             if maximize:
                 d = np.negative(d, t)
             if weight_decay:
@@ -133,8 +128,21 @@ def sgd_(params: list[Array], grads: list[Array], moments: list[Array], lr: Any,
             np.subtract(p, tmp, p)
 
 
+def _plain_momentum(params: Sequence[Array], grads: Sequence[Array], moments: Sequence[Array], rate: float,
+                    momentum: float, workspace: Array) -> None:
+    """What nearly every step is: small networks feel each line."""
+    multiply, room = np.multiply, workspace.view(params[0].dtype)
+    for param, grad, moment in zip(params, grads, moments, strict=True):
+        for p, d, m in ((param, grad, moment),) if param.size <= PIECE else pieces(param, grad, moment):
+            multiply(m, momentum, m)
+            np.add(m, d, m)
+            step = room[:p.size].reshape(p.shape)
+            multiply(m, rate, step)
+            np.subtract(p, step, p)
+
+
 @kernel
-def adam_(params: list[Array], grads: list[Array], means: list[Array], squares: list[Array], lr: Any, step: Any,
+def adam_(params: Sequence[Array], grads: Sequence[Array], means: Sequence[Array], squares: Sequence[Array], lr: Any, step: Any,
           workspace: Array, *, beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool,
           maximize: bool) -> None:
     rate, count = float(lr), float(step)

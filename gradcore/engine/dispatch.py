@@ -7,7 +7,6 @@ node. Devices differ below it, in the kernels and the memory; the sequence of wh
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from sys import _getframe
 from time import perf_counter_ns
 from typing import Any
@@ -60,8 +59,6 @@ def apply(op: Op, *args: Any, **attrs: Any) -> Any:
         site = find_site(_getframe(1))
     scope = state.scope
     counts = None
-    device = None
-    mask = 0
     if len(args) < len(op.inputs):
         # Absent inputs; whether they may be is seen when the call is inferred.
         args = args + (None,) * (len(op.inputs) - len(args))
@@ -69,25 +66,21 @@ def apply(op: Op, *args: Any, **attrs: Any) -> Any:
         args, counts = flatten(op, args)
     specs: list[Any] = [op, site, scope]
     arrays = []
-    edges = []
-    bit = 1
+    device = None
+    traced = False
     for a in args:
         if type(a) in TENSORS:
             specs.append(a.spec)
             arrays.append(a.array)
-            edge = a.edge
-            edges.append(edge)
-            if edge is not None:
-                mask |= bit
-            if device is not a.storage.device:
+            if a.edge is not None:
+                traced = True
+            if a.storage.device is not device:
                 device = same_device(op, device, a.storage.device)
         elif type(a) in PLAIN:
             specs.append(type(a))
             arrays.append(a)
-            edges.append(None)
         else:
             return apply(op, *operands(op, args, counts), **attrs)
-        bit += bit
     if device is None:
         device = get_device(attrs.pop("device", None))
     if attrs or counts:
@@ -100,14 +93,15 @@ def apply(op: Op, *args: Any, **attrs: Any) -> Any:
     if found is None:
         found = _look_up(op, key, len(args), counts, attrs, device)
     call, tags = found
+    number = state.node
+    edges = plan = None
+    if traced and state.grad:
+        edges = [None if type(a) in PLAIN else a.edge for a in args]
+        plan = call.plan(edges)
+        if plan is not None:
+            number = _numbers()
     if call.single:
-        return _run(state, device, call, tags[0], args, arrays, edges, mask, site, scope)
-    plan = (call.plans.get(mask) or call.plan(mask)) if mask and state.grad else None
-    if plan is not None and plan.rules:
-        number = _numbers()
-    else:
-        plan = None
-        number = state.node
+        return _run(state, device, call, tags[0], args, arrays, edges, plan, number, site, scope)
     return _apply_general(op, call, device, args, attrs, arrays, edges, plan, number, tags, site, scope)
 
 
@@ -134,22 +128,19 @@ def binary(op: Op, a: Any, b: Any) -> Any:
     call, tags = found
     if not call.single:
         return apply(op, a, b)
-    edges = [a.edge, b.edge]
-    mask = (edges[0] is not None) + 2 * (edges[1] is not None)
-    return _run(state, device, call, tags[0], (a, b), [a.array, b.array], edges, mask, site, scope)
-
-
-def _run(state: State, device: Device, call: Call, tag: int, args: tuple[Any, ...], arrays: list[Any], edges: list[Any],
-         mask: int, site: int, scope: int) -> Any:
-    """One fresh output and nothing else: the usual case, in a straight line."""
     number = state.node
-    plan = None
-    if mask and state.grad:
-        plan = call.plans.get(mask) or call.plan(mask)
-        if plan.rules:
+    edges = plan = None
+    if state.grad and (a.edge is not None or b.edge is not None):
+        edges = [a.edge, b.edge]
+        plan = call.plan(edges)
+        if plan is not None:
             number = _numbers()
-        else:
-            plan = None
+    return _run(state, device, call, tags[0], (a, b), [a.array, b.array], edges, plan, number, site, scope)
+
+
+def _run(state: State, device: Device, call: Call, tag: int, args: tuple[Any, ...], arrays: list[Any],
+         edges: list[Any] | None, plan: KeepPlan | None, number: int, site: int, scope: int) -> Any:
+    """One fresh output and nothing else: the usual case, in a straight line."""
     block = device.memory.allocate(call.nbytes, device.stream, tag, number)
     result = _new(_tensor)
     storage = result.storage = _new(Storage)
@@ -170,6 +161,7 @@ def _run(state: State, device: Device, call: Call, tag: int, args: tuple[Any, ..
         _log_launch(log, call, tag, number, args, (block.serial,))
     state.launch(call.kernel, *arrays)
     if plan is not None:
+        assert edges is not None
         # The node is built before the output points at it: a node never reaches its own output.
         result.edge = (build_node(call, plan, args, (result,), (), edges, number, site, scope), 0)
     return result
@@ -182,14 +174,14 @@ def _log_launch(log: list[Raw], call: Call, tag: int, number: int, args: tuple[A
 
 
 def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], attrs: dict[str, Any],
-                   arrays: list[Any], edges: list[Any], plan: KeepPlan | None, number: int, tags: tuple[int, ...],
-                   site: int, scope: int) -> Any:
+                   arrays: list[Any], edges: list[Any] | None, plan: KeepPlan | None, number: int,
+                   tags: tuple[int, ...], site: int, scope: int) -> Any:
     """Views, in-place ops, several outputs, auxiliary outputs, workspace."""
     if call.scattered:
         return _apply_contiguous(op, call, args, attrs)
     log = device.ledger.log
     overwritten: Saved | None = None
-    outputs: Sequence[Any]
+    outputs: list[Any]
     aux: list[Any] = []
     if op.view:
         source = args[0]
@@ -203,17 +195,15 @@ def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], at
         written = [args[i] for i in call.writes]
         if op.writes:
             overwritten = _before_write(op, call, written, edges, plan, number)
-        if op.in_place:
-            outputs = []
-        else:
-            outputs = [fresh(device, s, tags[i], number) for i, s in enumerate(call.specs)]
+        outputs = []
+        if not op.in_place:
+            for spec, tag in zip(call.specs, tags, strict=False):
+                outputs.append(fresh(device, spec, tag, number))
+                arrays.append(outputs[-1].array)
         if call.aux:
-            at = len(call.specs)
-            aux = [fresh(device, s, tags[at + i], number) for i, (_, s) in enumerate(call.aux)]
-        for value in outputs:
-            arrays.append(value.array)
-        for value in aux:
-            arrays.append(value.array)
+            for (_, spec), tag in zip(call.aux, tags[len(call.specs):], strict=False):
+                aux.append(fresh(device, spec, tag, number))
+                arrays.append(aux[-1].array)
         if call.workspace is not None:
             workspace = fresh(device, call.workspace, tags[-1], number)
             arrays.append(workspace.array)
@@ -226,6 +216,7 @@ def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], at
         if op.in_place:
             outputs = written[:1]
     if plan is not None:
+        assert edges is not None
         node = build_node(call, plan, args, outputs, aux, edges, number, site, scope, overwritten)
         for k, result in enumerate(outputs):
             if result.spec.dtype.kind == "f":
@@ -244,29 +235,38 @@ def _apply_contiguous(op: Op, call: Call, args: tuple[Any, ...], attrs: dict[str
 
 
 def fresh(device: Device, spec: TensorSpec, tag: int, number: int) -> Any:
+    """A tensor of bytes that nobody has written."""
     block = device.memory.allocate(spec.nbytes, device.stream, tag, number)
+    value = _new(_tensor)
+    value.storage = Storage(device, block)
+    value.spec = spec
     array = block.arrays.get(spec)
-    return make_value(Storage(device, block), spec, device.array(block, spec) if array is None else array, None)
+    value.array = device.array(block, spec) if array is None else array
+    value.edge = value.base = None
+    return value
 
 
-def _before_write(op: Op, call: Call, written: list[Any], edges: list[Any], plan: KeepPlan | None,
+def _before_write(op: Op, call: Call, written: list[Any], edges: list[Any] | None, plan: KeepPlan | None,
                   number: int) -> Saved | None:
     """Refuse what an in-place op may not do; keep a copy of what it overwrites if a rule asks for it."""
+    if op.in_place and len(written) == 1 and call.specs and call.specs[0].shape != written[0].spec.shape:
+        raise SpecError(f"{op.name}: output with shape {list(written[0].spec.shape)} doesn't match the broadcast shape "
+                        f"{list(call.specs[0].shape)}")
     for target in written:
-        spec = target.spec
-        if op.in_place and len(written) == 1 and call.specs and call.specs[0].shape != spec.shape:
-            raise SpecError(f"{op.name}: output with shape {list(spec.shape)} doesn't match the broadcast shape "
-                            f"{list(call.specs[0].shape)}")
-        if spec.overlapping:
+        if target.spec.overlapping:
             raise SpecError(f"{op.name}: unsupported operation: more than one element of the written-to tensor refers "
                             "to a single memory location. Please clone() the tensor before performing the operation.")
-        if target.edge is not None and type(target.edge[0]) is Leaf and local.state.grad:
+    if not local.state.grad:
+        return None
+    for target in written:
+        if target.edge is not None and type(target.edge[0]) is Leaf:
             raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
         if plan is not None and target.storage.viewed:
             raise NotImplementedError(f"{op.name} while gradients are recorded, on a tensor that is a view or has "
                                       "views: write to a clone(), or use the out-of-place op")
     if plan is None:
         return None
+    assert edges is not None
     for kind, index, name in plan.slots:
         if kind == OVERWRITTEN:
             target = written[0]

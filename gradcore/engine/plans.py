@@ -27,7 +27,7 @@ class KeepPlan:
 
     __slots__ = ("slots", "rules")
 
-    def __init__(self, call: Call, mask: int) -> None:
+    def __init__(self, call: Call, mask: tuple[bool, ...]) -> None:
         op = call.op
         #: (kind, index, name) of each residual; the index is a flat position for an input.
         self.slots: list[tuple[int, int, str]] = []
@@ -35,7 +35,7 @@ class KeepPlan:
         self.rules: list[tuple[tuple[int, ...], bool, BoundRule]] = []
         for rule in op.rules:
             targets = [call.positions[op.inputs.index(n)] for n in rule.inputs]
-            needs = tuple(any(mask >> i & 1 for i in group) for group in targets)
+            needs = tuple(any(mask[i] for i in group) for group in targets)
             if any(needs):
                 flat = tuple(i for group in targets for i in group)
                 several = len(rule.inputs) > 1 or op.inputs.index(rule.inputs[0]) in op.lists
@@ -117,7 +117,7 @@ class Call:
         self.invocation = INVOCATIONS.index(Invocation(
             op.name, inputs, self.specs, self.aux, inferred.workspace or 0,
             tuple((k, v) for k, v in attrs.items())))
-        self.plans: dict[int, KeepPlan] = {}
+        self.plans: dict[tuple[bool, ...], KeepPlan | None] = {}
         #: Flat positions of inputs that must be copied into a contiguous layout first.
         self.scattered = [i for i, s in enumerate(inputs) if op.contiguous and isinstance(s, TensorSpec)
                           and not s.contiguous]
@@ -140,11 +140,15 @@ class Call:
             kernel = _regroup(kernel, self.positions, self.op.lists)
         return device.bind(kernel, self.op.name)
 
-    def plan(self, mask: int) -> KeepPlan:
-        found = self.plans.get(mask)
-        if found is None:
-            found = self.plans[mask] = KeepPlan(self, mask)
-        return found
+    def plan(self, edges: list[Any]) -> KeepPlan | None:
+        """What to keep for the inputs that have an edge; None where no rule wants any of them."""
+        mask = tuple(map(bool, edges))
+        try:
+            return self.plans[mask]
+        except KeyError:
+            made = KeepPlan(self, mask)
+            found = self.plans[mask] = made if made.rules else None
+            return found
 
     def make_tags(self, site: int, scope: int) -> tuple[int, ...]:
         """Tags for outputs, then auxiliary outputs, then workspace."""
@@ -160,11 +164,13 @@ class Call:
 
 def _regroup(kernel: Callable[..., Any], positions: list[tuple[int, ...]], lists: tuple[int, ...]) -> Callable[..., Any]:
     """A kernel that takes flat arrays and hands list inputs on as lists."""
-    end = positions[-1][-1] + 1 if positions[-1] else sum(map(len, positions))
+    end = sum(map(len, positions))
+    starts = [sum(map(len, positions[:k])) for k in range(len(positions))]
+    spans = [(slice(at, at + len(group)) if k in lists else at)
+             for k, (at, group) in enumerate(zip(starts, positions, strict=True))]
 
     def grouped(*arrays: Any, **attrs: Any) -> None:
-        inputs = [[arrays[i] for i in group] if k in lists else arrays[group[0]] for k, group in enumerate(positions)]
-        kernel(*inputs, *arrays[end:], **attrs)
+        kernel(*[arrays[span] for span in spans], *arrays[end:], **attrs)
 
     return grouped
 

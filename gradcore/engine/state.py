@@ -98,14 +98,18 @@ def find_site(frame: FrameType | None) -> int:
     return SITES.index(Site("<gradcore>", 0, ""))
 
 
+def is_inside(code: CodeType | None) -> bool:
+    """Does the code belong to gradcore, so that its lines are not worth naming?"""
+    name = "" if code is None else code.co_filename
+    return (name.startswith(_PACKAGE) and not name.startswith(_OUTSIDE)) or name == "<string>"
+
+
 def _learn(code: CodeType) -> dict[int, int] | None:
-    name = code.co_filename
-    inside = (name.startswith(_PACKAGE) and not name.startswith(_OUTSIDE)) or name == "<string>"
     if len(_held) > 50_000:
         CODES.clear()
         _held.clear()
     _held.append(code)
-    CODES[id(code)] = None if inside else {}
+    CODES[id(code)] = None if is_inside(code) else {}
     return CODES[id(code)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from sys import _getframe
 from typing import Any, TypeVar
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from gradcore._tensor import Tensor
 from gradcore.devices.device import Device
 from gradcore.engine import owners
-from gradcore.engine.state import local
+from gradcore.engine.state import find_site, is_inside, local
 from gradcore.events import TAGS
 from gradcore.functional import empty_like
 from gradcore.nn import _state_dict, paths
@@ -39,6 +40,12 @@ class Module:
     #: Where the module stands, by tree, and the tree that it is the root of.
     _places: dict[paths.Tree | None, paths.Place]
     _tree: paths.Tree | None
+    #: Is ``forward`` written outside gradcore?
+    _foreign = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._foreign = not is_inside(getattr(cls.forward, "__code__", None))
 
     def __init__(self) -> None:
         self.__dict__.update(training=True, _parameters={}, _buffers={}, _modules={}, _transient=set(), _places={},
@@ -52,12 +59,18 @@ class Module:
         if place is None:
             return paths.call_outermost(self, args, kwargs)
         state = local.state
-        before = state.scope
+        before, site = state.scope, state.site
         state.scope = place[before]
+        # The lines of a forward of this library are nobody's: what it runs is put down to the line that calls it.
+        if self._foreign:
+            state.site = None
+        elif site is None:
+            state.site = find_site(_getframe(1))
         try:
             return self.forward(*args, **kwargs)
         finally:
             state.scope = before
+            state.site = site
 
     # -- what it has ---------------------------------------------------------------------------------------------------
 

@@ -64,14 +64,10 @@ def call_outermost(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     if calls.tree is not None:
         return module.forward(*args, **kwargs)
     tree = tree_of(module)
-    state = local.state
-    before = state.scope
     calls.tree = tree
     try:
-        state.scope = module._places[tree][before]
-        return module.forward(*args, **kwargs)
+        return module(*args, **kwargs)
     finally:
-        state.scope = before
         calls.tree = None
 
 
