@@ -28,7 +28,7 @@ from gradcore._memory import (
     empty_cache, max_memory_allocated, max_memory_requested, max_memory_reserved, memory_allocated, memory_requested,
     memory_reserved, memory_stats, memory_summary, reset_peak_memory_stats, set_memory_limit)
 from gradcore._step import step
-from gradcore.engine.modes import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
+from gradcore.engine.modes import enable_grad, inference_mode, is_grad_enabled, no_grad, recompute, set_grad_enabled
 from gradcore.errors import (
     AlreadyReleased, DataDependentShape, DeviceError, GradcoreError, ModifiedInPlace, NoSecondDerivative, OutOfMemory,
     SpecError)

@@ -15,11 +15,12 @@ from typing import Any
 
 from gradcore.devices.device import devices
 from gradcore.engine.dispatch import make_value
-from gradcore.engine.node import Edge, Leaf, Node, Saved
+from gradcore.engine.node import Edge, Leaf, Node, Recipe
 from gradcore.engine.owners import retag
-from gradcore.engine.state import SCOPES, SITES, here, local
-from gradcore.errors import AlreadyReleased, NoSecondDerivative, SpecError
-from gradcore.events import MARK, Scope
+from gradcore.engine.residuals import BACKWARD_SCOPES, backward_scope, residuals
+from gradcore.engine.state import here, local
+from gradcore.errors import SpecError
+from gradcore.events import MARK
 from gradcore.ops.creation import full
 from gradcore.ops.elementwise import add, add_
 from gradcore.ops.movement import clone
@@ -46,10 +47,10 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
     caller = here()
     before = (state.grad, state.scope, state.site, state.node)
     mark("begin", "backward")
+    sweep = Sweep(captures, retain_graph)
     try:
-        sweep = Sweep(captures, retain_graph)
         state.grad = create_graph
-        state.scope = _backward_scope(state.scope, caller)
+        state.scope = backward_scope(state.scope, caller)
         for root, g in zip(roots, gradients, strict=True):
             sweep.deliver(root.edge, _seed(root, g))
         wanted = None if captures is None else _leads_to(captures, roots)
@@ -63,29 +64,22 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
                 continue
             if node.scope != forward:
                 forward = node.scope
-                state.scope = _backward_scopes.get((forward, caller)) or _backward_scope(forward, caller)
+                state.scope = BACKWARD_SCOPES.get((forward, caller)) or backward_scope(forward, caller)
             state.site = node.site
             state.node = number
             sweep.run(node, gs)
             node = gs = None  # type: ignore[assignment]
     finally:
+        for recipe in sweep.remade:
+            recipe.value = None
         state.grad, state.scope, state.site, state.node = before
         mark("end", "backward")
-
-
-_backward_scopes: dict[tuple[int, int], int] = {}
-
-
-def _backward_scope(forward: int, caller: int) -> int:
-    """The scope in which backward runs a node that forward made in scope ``forward``."""
-    scope = SCOPES.index(Scope(SCOPES[forward].layer, "backward", SITES[caller], None))
-    return _backward_scopes.setdefault((forward, caller), scope)
 
 
 class Sweep:
     """One backward pass: which nodes have been given a cotangent, and where cotangents go."""
 
-    __slots__ = ("pending", "heap", "captures", "retain_graph")
+    __slots__ = ("pending", "heap", "captures", "retain_graph", "remade")
 
     def __init__(self, captures: Captures | None, retain_graph: bool) -> None:
         #: Nodes that have been given a cotangent and have not run, by number, with a cotangent for each output.
@@ -93,13 +87,15 @@ class Sweep:
         #: Their numbers, negated: the newest node runs first.
         self.heap: list[int] = []
         self.captures = captures
+        #: Recipes whose tensors were made again and are waiting for more nodes to ask for them.
+        self.remade: list[Recipe] = []
         self.retain_graph = retain_graph
 
     def run(self, node: Node, gs: list[Any]) -> None:
         """Run a node's rules, pass on what they return, and let its residuals go."""
         edges = node.edges
-        values = _residuals(node, gs, self.retain_graph) if node.plan.slots else ()
         try:
+            values = residuals(node, gs, self.remade) if node.plan.slots else ()
             for targets, several, rule in node.plan.rules:
                 result = rule(gs, values)
                 if several:
@@ -118,7 +114,7 @@ class Sweep:
                     result = None
         finally:
             if not self.retain_graph:
-                node.saved = None
+                node.saved = node.recipe = None
 
     def deliver(self, edge: Edge, g: Any) -> None:
         """Add a cotangent to where it goes: the slot of a leaf, or what a node is still waiting for."""
@@ -142,40 +138,6 @@ class Sweep:
             heappush(self.heap, -number)
         else:
             _add_to(waiting[1], index, g)
-
-
-def _residuals(node: Node, gs: list[Any], retain_graph: bool) -> list[Any]:
-    """A node's residuals as fresh tensors whose edges are the node's own, so that double backward finds the graph.
-
-    Raises for a node that was released, or whose residuals were written to.
-    """
-    double = local.state.grad
-    if double and any(g is not None for g in gs[len(node.call.specs):]):
-        raise NoSecondDerivative(f"{node.name()} of {SITES[node.site]}: its gradient reads an auxiliary result that "
-                                 "cannot be differentiated a second time")
-    if node.saved is None:
-        raise AlreadyReleased(
-            "Trying to backward through the graph a second time (or directly access saved tensors after they have "
-            f"already been freed): {node.name()} of {SITES[node.site]} gave its residuals back when it ran. Specify "
-            "retain_graph=True if you need to backward through the graph a second time or if you need to access saved "
-            "tensors after calling backward.")
-    values = []
-    for residual in node.saved:
-        if type(residual) is Saved:
-            storage = residual.storage
-            if storage.version != residual.version:
-                # No name for the error here: a frame that holds its own exception is a cycle, and pins what it saw.
-                try:
-                    raise residual.modified(node.name())
-                finally:
-                    if not retain_graph:
-                        node.saved = None
-            edge = residual.edge
-            if double and residual.output is not None:
-                edge = (node, residual.output)
-            residual = make_value(storage, residual.spec, residual.array, edge)
-        values.append(residual)
-    return values
 
 
 def _own(part: Any, gs: list[Any]) -> Any:

@@ -11,32 +11,42 @@ from gradcore.engine.state import local
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class _GradMode:
-    """Sets the mode on entry and restores it on exit; may be entered again and again, and decorate a function."""
+class _Mode:
+    """Sets a switch of the thread on entry and restores it on exit; may be entered repeatedly, and decorate a function."""
+
+    _switch = "grad"
 
     def __init__(self, enabled: bool) -> None:
         self._enabled = enabled
         self._before: list[bool] = []
 
     def __enter__(self) -> None:
-        self._before.append(local.state.grad)
-        local.state.grad = self._enabled
+        self._before.append(getattr(local.state, self._switch))
+        setattr(local.state, self._switch, self._enabled)
 
     def __exit__(self, *exc: object) -> None:
-        local.state.grad = self._before.pop()
+        setattr(local.state, self._switch, self._before.pop())
 
     def __call__(self, function: F) -> F:
-        enabled = self._enabled
-
         @functools.wraps(function)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            with _GradMode(enabled):
+            with self:
                 return function(*args, **kwargs)
 
         return wrapped  # type: ignore[return-value]
 
 
-class no_grad(_GradMode):
+class recompute(_Mode):
+    """Whether graphs built inside make the outputs of cheap ops again in backward (True, as everywhere) or keep them.
+
+    Cheap are activations, norms and their like. What is made again has the same bits, costs one pass over memory, and is
+    put down to the layer that made it first, in the phase ``backward``.
+    """
+
+    _switch = "recompute"
+
+
+class no_grad(_Mode):
     """No graph is built inside: results need no gradient, and keep nothing."""
 
     def __init__(self) -> None:
@@ -47,14 +57,14 @@ class inference_mode(no_grad):
     """As :class:`no_grad`."""
 
 
-class enable_grad(_GradMode):
+class enable_grad(_Mode):
     """A graph is built inside, also within :class:`no_grad`."""
 
     def __init__(self) -> None:
         super().__init__(True)
 
 
-class set_grad_enabled(_GradMode):
+class set_grad_enabled(_Mode):
     """Sets the mode at once, and restores it if used as a context manager."""
 
     def __init__(self, mode: bool) -> None:
@@ -67,6 +77,12 @@ class set_grad_enabled(_GradMode):
         super().__enter__()
         if self._first is not None:
             self._before[-1], self._first = self._first, None
+
+    def __call__(self, function: F) -> F:
+        # What was set at once was meant for the function.
+        if self._first is not None:
+            local.state.grad, self._first = self._first, None
+        return super().__call__(function)
 
 
 def is_grad_enabled() -> bool:

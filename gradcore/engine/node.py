@@ -91,10 +91,56 @@ def keep(value: Value, edge: Edge | None, output: int | None, node: int, name: s
     return saved
 
 
+def _at_hand(value: Any, edge: Edge | None, output: Value) -> bool:
+    """May a recipe take this input, which its node does not keep? A number, what is made again, a parameter of a layer."""
+    if type(value) in PLAIN or (edge is not None and edge[0].recipe is not None):
+        return True
+    return (edge is None or type(edge[0]) is Leaf) and value.spec.numel < output.spec.numel
+
+
+class Recipe:
+    """How a tensor that nobody keeps is made again: the run that made it, and what that run read.
+
+    A tensor that several nodes ask for is made once, and held from the first of them to the last.
+    """
+
+    __slots__ = ("plan", "scope", "site", "sources", "users", "value")
+
+    def __init__(self, node: Node, sources: list[Any]) -> None:
+        self.plan = node.plan
+        self.scope = node.scope
+        self.site = node.site
+        #: :class:`Saved`, :class:`Again` and Python numbers. They are the node's own where it has them: a recipe holds
+        #: nothing that would not be held without it, but for parameters.
+        self.sources = sources
+        #: Residuals that are not consumed yet.
+        self.users = 0
+        self.value: Any = None
+
+
+class Again:
+    """A residual that is not kept: it is made again when the node runs."""
+
+    __slots__ = ("recipe", "edge", "output", "node", "name")
+
+    def __init__(self, recipe: Recipe, edge: Edge | None, output: int | None, node: int, name: str) -> None:
+        self.recipe = recipe
+        self.edge = edge
+        self.output = output
+        self.node = node
+        self.name = name
+        recipe.users += 1
+
+    def __del__(self) -> None:
+        self.recipe.users -= 1
+        if not self.recipe.users:
+            self.recipe.value = None
+
+
 class Node:
     """One run of an op that gradients flow through. ``dispatch`` fills it in: a constructor would cost a call an op."""
 
-    __slots__ = ("id", "plan", "edges", "saved", "call", "scope", "site", "__weakref__")
+    __slots__ = ("id", "plan", "edges", "saved", "recipe", "call", "scope", "site", "__weakref__")
 
     id: int
     plan: Any
@@ -106,6 +152,12 @@ class Node:
     #: Residuals in the order of ``plan.slots``; None where there are none, and once backward has run the node: letting
     #: them go is all it takes to give them back.
     saved: list[Any] | None
+    #: How the first output is made again, for an op that is cheap enough; it goes when the residuals go.
+    recipe: Recipe | None
+
+    def release(self) -> None:
+        """Let the residuals go: nothing of the forward pass stays alive for this node."""
+        self.saved = self.recipe = None
 
     @property
     def op(self) -> Any:
@@ -134,21 +186,53 @@ def build_node(call: Call, plan: KeepPlan, args: tuple[Any, ...], outputs: Any, 
     node.scope = scope
     node.site = site
     node.saved = None
-    if plan.slots:
-        saved: list[Any] = []
-        node.saved = saved
-        for kind, index, name in plan.slots:
-            if kind == INPUT:
-                value = args[index]
-                if type(value) not in PLAIN:
-                    value = keep(value, edges[index], None, number, name)
-            elif kind == OVERWRITTEN:
-                value = overwritten
-            else:
-                made = outputs[index] if kind == OUTPUT else aux[index]
-                value = keep(made, None, index if kind == OUTPUT else len(outputs) + index, number, name)
-            saved.append(value)
+    node.recipe = None
+    if plan.again is not None and local.state.recompute:
+        _plan_again(node, args, outputs, aux, edges)
+    elif plan.slots:
+        node.saved = [_residual(node, slot, args, outputs, aux, edges, overwritten) for slot in plan.slots]
     return node
+
+
+def _residual(node: Node, slot: tuple[int, int, str], args: tuple[Any, ...], outputs: Any, aux: Any, edges: list[Any],
+              overwritten: Saved | None) -> Any:
+    """What a slot holds: a kept tensor, one that can be made again, or a Python number."""
+    kind, index, name = slot
+    if kind == INPUT:
+        value = args[index]
+        if type(value) in PLAIN:
+            return value
+        edge = edges[index]
+        if edge is not None and edge[0].recipe is not None and not edge[1] and not value.storage.version:
+            return Again(edge[0].recipe, edge, None, node.id, name)
+        return keep(value, edge, None, node.id, name)
+    if kind == OVERWRITTEN:
+        return overwritten
+    made = outputs[index] if kind == OUTPUT else aux[index]
+    return keep(made, None, index if kind == OUTPUT else len(outputs) + index, node.id, name)
+
+
+def _plan_again(node: Node, args: tuple[Any, ...], outputs: Any, aux: Any, edges: list[Any]) -> None:
+    """The residuals of a cheap op, and the recipe of its output where everything that it takes is at hand anyway."""
+    plan = node.plan
+    saved = [None if slot[0] == OUTPUT else _residual(node, slot, args, outputs, aux, edges, None) for slot in plan.slots]
+    sources = []
+    for slot in plan.again_slots:
+        kind, index, _ = slot
+        if slot in plan.slots:
+            source = saved[plan.slots.index(slot)]
+        elif kind == INPUT and not _at_hand(args[index], edges[index], outputs[0]):
+            break
+        else:
+            source = _residual(node, slot, args, outputs, aux, edges, None)
+        sources.append(source)
+    else:
+        node.recipe = Recipe(node, sources)
+    for k, slot in enumerate(plan.slots):
+        if slot[0] == OUTPUT:
+            saved[k] = (_residual(node, slot, args, outputs, aux, edges, None) if node.recipe is None or slot[1]
+                        else Again(node.recipe, None, 0, node.id, slot[2]))
+    node.saved = saved or None
 
 
 class Leaf:
@@ -163,6 +247,8 @@ class Leaf:
         self.name = ""
 
     next_functions: tuple[Any, ...] = ()
+    #: Nobody makes a leaf again.
+    recipe = None
 
     def __repr__(self) -> str:
         return "<AccumulateGrad>"

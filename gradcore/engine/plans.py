@@ -25,7 +25,7 @@ BoundRule = Callable[[list[Any], list[Any]], Any]
 class KeepPlan:
     """For one call and one set of inputs that want gradients: the slots to fill, and the rules to run on them."""
 
-    __slots__ = ("slots", "rules")
+    __slots__ = ("slots", "rules", "again", "again_slots")
 
     def __init__(self, call: Call, mask: tuple[bool, ...]) -> None:
         op = call.op
@@ -45,6 +45,15 @@ class KeepPlan:
                              for p in rule.params]
                 self.rules.append((flat, several, _written_out(", ".join(arguments))(rule.fn, constants)))
         self.rules.sort(key=lambda r: r[0])
+        #: How the output is made again, on (None, what ``again_slots`` hold), and what it is made from, as slots.
+        self.again: BoundRule | None = None
+        self.again_slots: list[tuple[int, int, str]] = []
+        if op.again is not None:
+            kept, self.slots = self.slots, self.again_slots
+            constants = []
+            arguments = [self._argument(call, p, (), constants) for p in op.again.params]
+            self.again = _written_out(", ".join(arguments))(op.again.fn, constants)
+            self.slots = kept
 
     def _argument(self, call: Call, name: str, needs: tuple[bool, ...], constants: list[Any]) -> str:
         """Where a rule's argument comes from when the node runs, as Python says it; a constant joins ``constants``."""

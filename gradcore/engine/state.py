@@ -22,10 +22,12 @@ SETUP = SCOPES.index(Scope("", "setup"))
 class State:
     """The mutable context of one thread. ``site`` is None where the source line is to be looked up."""
 
-    __slots__ = ("grad", "scope", "site", "node", "launch")
+    __slots__ = ("grad", "scope", "site", "node", "launch", "recompute")
 
     def __init__(self) -> None:
         self.grad = True
+        #: Are outputs of cheap ops made again in backward, instead of kept?
+        self.recompute = True
         self.scope = SETUP
         self.site: int | None = None
         #: Number of the node whose gradient is being computed, 0 outside backward.

@@ -12,7 +12,7 @@ from typing import Any
 
 from gradcore.engine import owners
 from gradcore.engine.node import Leaf
-from gradcore.engine.state import SCOPES, local
+from gradcore.engine.state import SCOPES
 from gradcore.events import Scope
 
 Module = Any

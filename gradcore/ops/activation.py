@@ -19,7 +19,7 @@ def _grad(dy: TensorSpec, x: TensorSpec) -> TensorSpec:
     return dy.like()
 
 
-relu = op("relu", lambda x: x.like(), x=lambda g, out: relu_grad(g, out))
+relu = op("relu", lambda x: x.like(), x=lambda g, out: relu_grad(g, out), again=lambda x: relu(x))
 relu_grad = op("relu_grad", _grad, dy=lambda g, x: relu_grad(g, x), doc="dy where x > 0, else 0.")
 
 tanh = op("tanh", _float, x=lambda g, out: tanh_grad(g, out))
@@ -72,6 +72,7 @@ def _gelu_curvature(x: object, by_tanh: bool) -> object:
 
 
 gelu = op("gelu", _gelu_spec, contiguous=True, x=lambda g, x, tanh: gelu_grad(g, x, tanh=tanh),
+          again=lambda x, tanh: gelu(x, tanh=tanh),
           doc="x Phi(x), exactly or by tanh. Hendrycks and Gimpel, arXiv:1606.08415.")
 gelu_grad = op("gelu_grad", _gelu_grad_spec, contiguous=True,
                dy=lambda g, x, tanh: gelu_grad(g, x, tanh=tanh), x=_gelu_second)

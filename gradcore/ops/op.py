@@ -13,6 +13,10 @@ or auxiliary name
 an attribute's name     the attribute
 ``needs``               which of a joint rule's inputs want a gradient, as a tuple of bool, unless it is an attribute
 ======================  ================================================================================================
+
+A cheap op says in ``again`` how its output is made once more, out of ops, from its inputs and auxiliary outputs. Where
+all of these are kept anyway, are parameters, or can be made again themselves, nobody keeps the output: backward makes it
+when it is asked for (Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174).
 """
 
 from __future__ import annotations
@@ -71,7 +75,7 @@ class Op:
     """A declared op. Calling it runs it, through the one runner that ``engine.dispatch`` installs."""
 
     def __init__(self, name: str, infer: Infer, rules: Sequence[Rule], *, outputs: tuple[str, ...], writes: tuple[str, ...],
-                 view: bool, contiguous: bool, aux: tuple[str, ...], doc: str) -> None:
+                 view: bool, contiguous: bool, aux: tuple[str, ...], again: Callable[..., Any] | None, doc: str) -> None:
         self.name = name
         self.infer = infer
         self.outputs = outputs
@@ -97,6 +101,10 @@ class Op:
         self.differentiable = frozenset(n for rule in self.rules for n in rule.inputs)
         for rule in self.rules:
             self._check(rule)
+        #: How the output is made again, as a rule for no input.
+        self.again = None if again is None else Rule((), again)
+        if self.again is not None:
+            self._check_again(self.again)
         _table[name] = self
 
     def _check(self, rule: Rule) -> None:
@@ -108,6 +116,12 @@ class Op:
                 raise TypeError(
                     f"op {self.name!r}: the rule for {'/'.join(rule.inputs)} asks for {name!r}; it may name g, needs, "
                     f"inputs {self.inputs}, their _spec, outputs {self.outputs}, {self.aux} and {tuple(self.attrs)}")
+
+    def _check_again(self, rule: Rule) -> None:
+        for name in rule.params:
+            if (self.source(name) or ("",))[0] not in ("input", "aux", "attr", "spec") or self.in_place or self.view:
+                raise TypeError(f"op {self.name!r}: again asks for {name!r}; a functional op's output is made again from "
+                                f"inputs {self.inputs}, their _spec, auxiliary outputs {self.aux} and {tuple(self.attrs)}")
 
     def source(self, name: str) -> tuple[str, Any] | None:
         """Where a rule's parameter comes from: ``(kind, index or name)``; None for an unknown name."""
@@ -157,8 +171,8 @@ _table: dict[str, Op] = {}
 
 
 def op(name: str, infer: Infer, *joints: Rule, outputs: tuple[str, ...] = ("out",), aux: tuple[str, ...] = (),
-       writes: tuple[str, ...] = (), view: bool = False, contiguous: bool = False, doc: str = "",
-       **rules: Callable[..., Any]) -> Any:
+       writes: tuple[str, ...] = (), view: bool = False, contiguous: bool = False,
+       again: Callable[..., Any] | None = None, doc: str = "", **rules: Callable[..., Any]) -> Any:
     """Declare an op. ``rules`` maps an input's name to its gradient rule; ``joints`` are rules for several inputs.
 
     Raises TypeError at once for a rule that names something the op has not got.
@@ -166,7 +180,7 @@ def op(name: str, infer: Infer, *joints: Rule, outputs: tuple[str, ...] = ("out"
     if name in _table:
         raise TypeError(f"op {name!r} is declared twice")
     return Op(name, infer, [*joints, *(Rule((n,), fn) for n, fn in rules.items())], outputs=outputs, writes=writes,
-              view=view, contiguous=contiguous, aux=aux, doc=doc)
+              view=view, contiguous=contiguous, aux=aux, again=again, doc=doc)
 
 
 def no_second_derivative(name: str, *inputs: str) -> dict[str, Any]:

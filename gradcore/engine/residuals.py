@@ -1,0 +1,97 @@
+"""What a node's rules are given: the residuals that were kept, and those that are made again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradcore.engine.dispatch import make_value
+from gradcore.engine.node import Again, Node, Recipe, Saved
+from gradcore.engine.state import SCOPES, SITES, local
+from gradcore.errors import AlreadyReleased, NoSecondDerivative
+from gradcore.events import Scope
+
+#: By the scope that forward ran a node in, and the index of backward's caller.
+BACKWARD_SCOPES: dict[tuple[int, int], int] = {}
+
+
+def backward_scope(forward: int, caller: int) -> int:
+    """The scope in which backward runs a node that forward made in scope ``forward``."""
+    scope = SCOPES.index(Scope(SCOPES[forward].layer, "backward", SITES[caller], None))
+    return BACKWARD_SCOPES.setdefault((forward, caller), scope)
+
+
+def residuals(node: Node, gs: list[Any], remade: list[Recipe]) -> list[Any]:
+    """A node's residuals as fresh tensors whose edges are the node's own, so that double backward finds the graph.
+
+    Raises for a node that was released, or whose residuals were written to. ``remade`` is told of every recipe whose
+    tensor stays for another node.
+    """
+    double = local.state.grad
+    if double and any(g is not None for g in gs[len(node.call.specs):]):
+        raise NoSecondDerivative(f"{node.name()} of {SITES[node.site]}: its gradient reads an auxiliary result that "
+                                 "cannot be differentiated a second time")
+    if node.saved is None:
+        raise AlreadyReleased(
+            "Trying to backward through the graph a second time (or directly access saved tensors after they have "
+            f"already been freed): {node.name()} of {SITES[node.site]} gave its residuals back when it ran. Specify "
+            "retain_graph=True if you need to backward through the graph a second time or if you need to access saved "
+            "tensors after calling backward.")
+    values = []
+    for residual in node.saved:
+        if type(residual) is Saved:
+            storage = residual.storage
+            if storage.version != residual.version:
+                raise residual.modified(node.name())
+            edge = residual.edge
+            if double and residual.output is not None:
+                edge = (node, residual.output)
+            residual = make_value(storage, residual.spec, residual.array, edge)
+        elif type(residual) is Again:
+            edge = residual.edge
+            if double and residual.output is not None:
+                edge = (node, residual.output)
+            made = _make(residual.recipe, node, remade)
+            residual = make_value(made.storage, made.spec, made.array, edge)
+            made = None
+        values.append(residual)
+    return values
+
+
+def _make(recipe: Recipe, node: Node, remade: list[Recipe]) -> Any:
+    """A recipe's tensor, for a rule of ``node``; what it takes to make it is put down to the layer that made it first."""
+    if recipe.value is not None:
+        return recipe.value
+    sources = []
+    for source in recipe.sources:
+        if type(source) is Saved:
+            if source.storage.version != source.version:
+                raise source.modified(node.name())
+            source = make_value(source.storage, source.spec, source.array, None)
+        elif type(source) is Again:
+            source = _make(source.recipe, node, remade)
+        sources.append(source)
+    state = local.state
+    before = (state.grad, state.scope, state.site)
+    state.grad = False
+    state.scope = _scope_like(recipe.scope, state.scope)
+    state.site = recipe.site
+    try:
+        made = recipe.plan.again(None, sources)
+    finally:
+        state.grad, state.scope, state.site = before
+    if recipe.users > 1:
+        recipe.value = made
+        remade.append(recipe)
+    return made
+
+
+_like: dict[tuple[int, int], int] = {}
+
+
+def _scope_like(forward: int, now: int) -> int:
+    """The scope of a layer's forward, in the phase and for the caller of the present one."""
+    found = _like.get((forward, now))
+    if found is None:
+        old = SCOPES[now]
+        found = _like[forward, now] = SCOPES.index(Scope(SCOPES[forward].layer, old.phase, old.caller, None))
+    return found

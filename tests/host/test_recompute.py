@@ -1,0 +1,171 @@
+"""Outputs of cheap ops are not kept: backward makes them again, with the same bits, once, where they belong."""
+
+import numpy as np
+
+import gradcore
+from gradcore import nn
+from gradcore.events import Keep, Launch, normalized
+from gradcore.nn import functional
+from gradcore.ops import activation
+from gradcore.ops.op import op
+from tests.conftest import raises
+
+
+def network(seed=0):
+    gradcore.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 3))
+
+
+def gradients(model, x, recompute=True, **options):
+    model.zero_grad()
+    with gradcore.recompute(recompute):
+        loss = functional.cross_entropy(model(x), gradcore.tensor(np.array([0, 1, 2, 0])))
+    loss.backward(**options)
+    return [p.grad.numpy().copy() for p in model.parameters()]
+
+
+def data():
+    return gradcore.tensor(np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32))
+
+
+def test_the_gradients_have_the_same_bits():
+    x = data()
+    model = network()
+    for ours, kept in zip(gradients(model, x), gradients(model, x, False), strict=True):
+        np.testing.assert_array_equal(ours, kept)
+
+
+def step_of(model, x, recompute):
+    with gradcore.step() as s:
+        gradients(model, x, recompute)
+    return s.report, normalized(s.raw_log)
+
+
+def test_only_what_it_takes_is_kept():
+    x = data()
+    model = network()
+    ours, records = step_of(model, x, True)
+    kept, _ = step_of(model, x, False)
+    # Two activations of 4 x 8 floats.
+    assert kept.residual_bytes - ours.residual_bytes == 2 * 512
+    names = [r.name for r in records if isinstance(r, Keep)]
+    assert names.count("weight") == 2
+    again = [r for r in records if isinstance(r, Launch) and r.invocation.op == "gelu" and r.tag.phase == "backward"]
+    assert [r.tag.layer for r in again] == ["3", "1"]
+    assert all(r.tag.site.function == "gradients" and r.tag.caller is not None for r in again)
+
+
+def test_a_tensor_that_several_nodes_ask_for_is_made_once():
+    x = data()
+    w = [gradcore.randn(6, 5, requires_grad=True) for _ in range(3)]
+
+    def run():
+        y = functional.gelu(x @ w[0])
+        loss = ((y @ w[1].T) * (y @ w[2].T)).sum()
+        del y
+        loss.backward()
+
+    run()
+    with gradcore.step() as s:
+        run()
+    records = normalized(s.raw_log)
+    assert sum(isinstance(r, Launch) and r.invocation.op == "gelu" for r in records) == 2
+
+
+def test_backward_twice_through_a_retained_graph():
+    x = data()
+    model = network()
+    loss = functional.cross_entropy(model(x), gradcore.tensor(np.array([0, 1, 2, 0])))
+    loss.backward(retain_graph=True)
+    first = [p.grad.numpy().copy() for p in model.parameters()]
+    live = gradcore.device("cpu").ledger.requested
+    model.zero_grad()
+    loss.backward(retain_graph=True)
+    assert gradcore.device("cpu").ledger.requested == live
+    for p, g in zip(model.parameters(), first, strict=True):
+        np.testing.assert_array_equal(p.grad.numpy(), g)
+    loss.backward()
+    with raises(RuntimeError, "Trying to backward through the graph a second time"):
+        loss.backward()
+
+
+def test_a_gradient_of_a_gradient():
+    x = data()
+    w, v = gradcore.randn(6, 5, requires_grad=True), gradcore.randn(5, 2, requires_grad=True)
+
+    def second(enabled):
+        with gradcore.recompute(enabled):
+            z = functional.gelu(x @ w) @ v
+        slope, = gradcore.autograd.grad((z * z).sum(), w, create_graph=True)
+        return [g.numpy().copy() for g in gradcore.autograd.grad((slope * slope).sum(), (w, v))]
+
+    for ours, kept in zip(second(True), second(False), strict=True):
+        np.testing.assert_array_equal(ours, kept)
+        assert np.abs(ours).max() > 0
+
+
+def test_an_output_that_was_written_to_is_kept():
+    x = data()
+    w, v = gradcore.randn(6, 5, requires_grad=True), gradcore.randn(5, 2, requires_grad=True)
+    y = functional.gelu(x @ w)
+    with gradcore.no_grad():
+        y.mul_(2)
+    seen = y.detach().numpy()
+    (y @ v).sum().backward()
+    np.testing.assert_allclose(v.grad.numpy(), np.repeat(seen.sum(0)[:, None], 2, 1), rtol=1e-6)
+
+
+def test_what_it_is_made_from_may_not_be_written_to():
+    x = data()
+    w, v = gradcore.randn(6, 5, requires_grad=True), gradcore.randn(5, 2, requires_grad=True)
+    h = x @ w
+    y = functional.gelu(h) @ v
+    with gradcore.no_grad():
+        h.mul_(2)
+    with raises(gradcore.errors.ModifiedInPlace, "'x', float32[4, 5], kept by"):
+        y.sum().backward()
+    del h, y
+
+
+def test_nothing_is_left_when_making_it_again_fails():
+    x = data()
+    model = network()
+    loss = functional.cross_entropy(model(x), gradcore.tensor(np.array([0, 1, 2, 0])))
+    device = gradcore.device("cpu")
+    real = device.memory.allocate
+
+    calls = []
+
+    class Failing:
+        release = device.memory.release
+
+        def allocate(self, nbytes, stream, tag=0, node=0):
+            calls.append(tag)
+            if len(calls) == 5:
+                raise gradcore.errors.OutOfMemory("out of memory: planted", asked=nbytes)
+            return real(nbytes, stream, tag, node)
+
+    before, device.memory = device.memory, Failing()
+    try:
+        with raises(gradcore.errors.OutOfMemory, "planted"):
+            loss.backward()
+    finally:
+        device.memory = before
+    del loss
+    model.zero_grad()
+
+
+def test_what_has_no_recipe_is_kept():
+    """ReLU after a matrix product: nobody keeps the product, so the result is kept."""
+    x = data()
+    w, v = gradcore.randn(6, 5, requires_grad=True), gradcore.randn(5, 2, requires_grad=True)
+    y = functional.relu(x @ w)
+    assert y.grad_fn.recipe is None
+    z = functional.relu(functional.gelu(x @ w))
+    assert z.grad_fn.recipe is not None
+    (y @ v + z @ v).sum().backward()
+
+
+def test_what_a_recipe_may_ask_for():
+    with raises(TypeError, "op 'bad_again': again asks for 'out'"):
+        op("bad_again", lambda x: x, again=lambda out: activation.relu(out))
