@@ -13,7 +13,7 @@ from gradcore.devices.device import Device
 from gradcore.devices.device import get_device as device
 from gradcore._tensor import Size, Tensor
 from gradcore.functional import (
-    abs, add, all, allclose, amax, amin, any, arange, arctan, argmax, argmin, as_tensor, bmm, broadcast_tensors,
+    abs, add, all, allclose, amax, amin, any, arange, arctan, argmax, argmin, as_strided, as_tensor, bmm, broadcast_tensors,
     broadcast_to, cat, ceil, chunk, clamp, clone, cos, cosh, div, dot, empty, empty_like, eq, equal, erf, exp, expm1, eye,
     flatten, floor, floor_divide, from_numpy, full, full_like, ge, get_default_dtype, gt, index_select, isfinite, isinf,
     isnan, le, linspace, log, log1p, log2, log10, log_softmax, logical_and, logical_not, logical_or, logical_xor,

@@ -219,9 +219,7 @@ class Tensor(Operators, Conversions):
 
     def detach(self) -> Tensor:
         """The same bytes without the graph."""
-        value = Tensor(self.storage, self.spec, self.array, None)
-        value.base = self.base
-        return value
+        return Tensor(self.storage, self.spec, self.array, None)
 
     def detach_(self) -> Tensor:
         self.edge = None

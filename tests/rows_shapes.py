@@ -60,6 +60,24 @@ ROWS += [
           ("to 0d", floats(3), ((1,),), np.s_[1]), ("nothing", floats(3), ((1, 0, 1),), np.s_[1:1]),
           ("transposed", floats(3, 4, layout="transposed"), ((0, 2, 2), (1,)), np.s_[0:3:2, 1]),
           ("empty", floats(0, 2), ((0, 0, 1), (1,)), np.s_[:, 1]))],
+    *[Row("as_strided", name, (a,), {"shape": shape, "strides": strides, "offset": offset},
+          torch=lambda t, x, s=shape, n=strides, o=offset: x.as_strided(s, n, o))
+      for name, a, shape, strides, offset in (
+          ("part", floats(3, 4), (2, 2), (4, 2), 1), ("expanded", floats(4), (3, 2), (0, 1), 1),
+          ("transposed", floats(3, 4), (4, 3), (1, 4), 0), ("0d", floats(5), (), (), 3), ("nothing", floats(3), (0, 2), (2, 1), 0))],
+    *[Row("as_strided_grad", name, (a,), {"like": like, "strides": strides, "offset": offset},
+          torch=lambda t, x, like=like, n=strides, o=offset: _laid(t, x, like, n, o))
+      for name, a, like, strides, offset in (
+          ("part", floats(2, 2), (3, 4), (4, 2), 1), ("expanded", floats(3, 2), (4,), (0, 1), 1),
+          ("layouts", floats(4, 3, layout="transposed"), (3, 4), (1, 4), 0), ("nothing", floats(0, 2), (3,), (2, 1), 0))],
+    *[Row("cleared", name, (a,), {"shape": shape, "strides": strides, "offset": offset},
+          torch=lambda t, x, s=shape, n=strides, o=offset: x * _laid(t, t.ones(s), x.shape, n, o).eq(0))
+      for name, a, shape, strides, offset in (
+          ("part", floats(3, 4), (2, 2), (4, 2), 1), ("0d", floats(5), (), (), 3), ("all", floats(2, 2), (4,), (1,), 0),
+          ("nothing", floats(3), (0,), (1,), 0))],
+    # What was written is seen by the tests of views: the op only tells history of it.
+    Row("write_part", "plain", (floats(3, 4), floats(2, 2)), {"shape": (2, 2), "strides": (4, 2), "offset": 1},
+        torch=lambda t, x, part: x * 1, gradient=False),
     *[Row("slice_grad", name, (a,), {"shape": shape, "index": index}, torch=lambda t, x, shape=shape, key=key:
           _placed(t, x, shape, key))
       for name, a, shape, index, key in (
@@ -83,6 +101,12 @@ ROWS += [
                               ("empty part", [floats(0, 3), floats(2, 3)], 0), ("ints", [ints(2), ints(3)], 0),
                               ("int and float", [ints(2), floats(3)], 0))],
 ]
+
+
+def _laid(t: Any, dy: Any, like: Any, strides: Any, offset: int) -> Any:
+    """Zeros of shape ``like`` with dy added at the strided elements."""
+    where = t.arange(int(np.prod(like))).as_strided(dy.shape, strides, offset)
+    return t.zeros(int(np.prod(like)), dtype=dy.dtype).index_add(0, where.reshape(-1), dy.reshape(-1)).reshape(like)
 
 
 def _placed(t: Any, x: Any, shape: Any, key: Any) -> Any:

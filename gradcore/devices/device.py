@@ -24,7 +24,7 @@ class Storage:
     the tag of the last write, unset before the first.
     """
 
-    __slots__ = ("device", "block", "version", "written_by", "viewed", "__weakref__")
+    __slots__ = ("device", "block", "version", "written_by", "views", "__weakref__")
 
     written_by: int
 
@@ -32,8 +32,8 @@ class Storage:
         self.device = device
         self.block = block
         self.version = 0
-        #: Has a view been taken?
-        self.viewed = False
+        #: Weak references to the views that were taken, for writes to tell them; None before the first.
+        self.views: list[Any] | None = None
 
     def __del__(self) -> None:
         self.device.memory.release(self.block)

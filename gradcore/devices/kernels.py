@@ -122,6 +122,29 @@ def build_kernels(xp: Any) -> dict[str, Kernel]:
         out.fill(0)
         basic_view(out, index)[...] = dy
 
+    def strided(flat: Any, shape: Any, strides: Any, offset: int) -> Any:
+        size = flat.itemsize
+        return xp.lib.stride_tricks.as_strided(flat[offset:], shape, [n * size for n in strides])
+
+    @kernel
+    def as_strided_grad(dy: Any, out: Any, *, like: Any, strides: Any, offset: int) -> None:
+        out.fill(0)
+        # A dimension of stride 0 shows one element many times: each of them adds to it, one after the other.
+        same = [d for d, (n, s) in enumerate(zip(dy.shape, strides)) if n > 1 and s == 0]
+        for index in xp.ndindex(*[dy.shape[d] for d in same]) if dy.size else ():
+            key: list[Any] = [slice(None)] * dy.ndim
+            for d, i in zip(same, index):
+                key[d] = slice(i, i + 1)
+            part = dy[tuple(key)]
+            target = strided(out.reshape(-1), part.shape, strides, offset)
+            xp.add(target, part, target)
+
+    @kernel
+    def cleared(x: Any, out: Any, *, shape: Any, strides: Any, offset: int) -> None:
+        out[...] = x
+        if 0 not in shape:
+            strided(out.reshape(-1), shape, strides, offset)[...] = 0
+
     @kernel
     def cat(tensors: list[Any], out: Any, *, dim: int) -> None:
         start = 0

@@ -12,10 +12,11 @@ from time import perf_counter_ns
 from typing import Any
 
 from gradcore.devices.device import Device, Storage, get_device
-from gradcore.engine.node import PLAIN, Leaf, Saved, build_node, keep
+from gradcore.engine.node import PLAIN, Saved, build_node, keep
 from gradcore.engine.operands import TENSORS, flatten, operands, same_device
 from gradcore.engine.plans import OVERWRITTEN, Call, KeepPlan, infer
 from gradcore.engine.state import CODES, State, find_site, local
+from gradcore.engine.views import check_recorded_write, note_view, rebase
 from gradcore.errors import SpecError
 from gradcore.events import LAUNCH, VIEW, Raw
 from gradcore.ops.movement import clone
@@ -148,7 +149,7 @@ def _run(state: State, device: Device, call: Call, tag: int, args: tuple[Any, ..
     storage.device = device
     storage.block = block
     storage.version = 0
-    storage.viewed = False
+    storage.views = None
     spec = result.spec = call.spec
     array = block.arrays.get(spec)
     if array is None:
@@ -190,7 +191,7 @@ def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], at
         outputs = [make_value(source.storage, spec, device.array(source.storage.block, spec), None) for spec in call.specs]
         for result in outputs:
             result.base = source if source.base is None else source.base
-        source.storage.viewed = True
+            note_view(result)
     else:
         written = [args[i] for i in call.writes]
         if op.writes:
@@ -221,6 +222,8 @@ def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], at
         for k, result in enumerate(outputs):
             if result.spec.dtype.kind == "f":
                 result.edge = (node, k)
+        if op.in_place and outputs[0].storage.views is not None:
+            rebase(outputs[0])
     return tuple(outputs) if call.several else outputs[0]
 
 
@@ -259,11 +262,7 @@ def _before_write(op: Op, call: Call, written: list[Any], edges: list[Any] | Non
     if not local.state.grad:
         return None
     for target in written:
-        if target.edge is not None and type(target.edge[0]) is Leaf:
-            raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
-        if plan is not None and target.storage.viewed:
-            raise NotImplementedError(f"{op.name} while gradients are recorded, on a tensor that is a view or has "
-                                      "views: write to a clone(), or use the out-of-place op")
+        check_recorded_write(op.name, target, plan is not None)
     if plan is None:
         return None
     assert edges is not None

@@ -26,7 +26,7 @@ class Value:
     ``array`` is the device's array object over the storage, for kernels alone; whoever keeps it must keep the storage.
     """
 
-    __slots__ = ("storage", "spec", "array", "edge", "base")
+    __slots__ = ("storage", "spec", "array", "edge", "base", "__weakref__")
 
     storage: Storage
     spec: TensorSpec

@@ -98,6 +98,7 @@ from gradcore.functional.mathematics import (
     where,
 )
 from gradcore.functional.shape import (
+    as_strided,
     broadcast_tensors,
     broadcast_to,
     cat,
@@ -135,7 +136,7 @@ METHODS = (
     "rsqrt reciprocal sin cos tan sinh cosh arctan erf relu tanh sigmoid masked_fill clamp sum mean var std amax amin "
     "max min argmax argmin any all logsumexp norm allclose equal matmul mm bmm mv dot reshape view flatten unflatten "
     "squeeze unsqueeze permute transpose t movedim expand expand_as broadcast_to narrow select contiguous clone split "
-    "chunk unbind index_select take_along_dim softmax log_softmax nonzero").split()
+    "chunk unbind as_strided index_select take_along_dim softmax log_softmax nonzero").split()
 
 __all__ = [
     "METHODS",
@@ -150,6 +151,7 @@ __all__ = [
     "arctan",
     "argmax",
     "argmin",
+    "as_strided",
     "as_tensor",
     "bmm",
     "broadcast_tensors",

@@ -40,6 +40,15 @@ def view(x: Tensor, *shape: Any) -> Tensor:
     return movement.view(x, shape=size_of(shape))
 
 
+def as_strided(x: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Tensor:
+    """A view with sizes, strides and offset in elements of the storage. Raises SpecError for what is not inside ``x``.
+
+    ``x`` must be contiguous. Elements that overlap without being an expanded dimension have no gradient.
+    """
+    start = x.spec.offset if storage_offset is None else storage_offset
+    return movement.as_strided(x, shape=tuple(size), strides=tuple(stride), offset=start - x.spec.offset)
+
+
 def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     if not x.spec.ndim:
         return reshape(x, 1)

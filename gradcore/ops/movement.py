@@ -113,6 +113,60 @@ slice_grad = op("slice_grad", _slice_grad_spec, dy=lambda g, index: slice(g, ind
                 doc="Zeros of ``shape`` with dy at ``index``.")
 
 
+
+
+def _inside(x: TensorSpec, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> TensorSpec:
+    """The spec of a part of ``x``, a contiguous tensor, with strides and offset in elements from its first."""
+    part = TensorSpec.strided(tuple(shape), x.dtype, tuple(strides), x.offset + offset)
+    end = TensorSpec.strided(tuple(shape), x.dtype, tuple(strides), offset).extent
+    if not x.contiguous or offset < 0 or len(shape) != len(strides) or min(strides, default=0) < 0 or end > x.nbytes:
+        raise SpecError(f"as_strided: sizes {list(shape)}, strides {list(strides)} and storage offset {offset} do not lie "
+                        f"inside a contiguous tensor of shape {list(x.shape)}; got {x}")
+    return part
+
+
+def _as_strided_spec(x: TensorSpec, *, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> TensorSpec:
+    return _inside(x, shape, strides, offset)
+
+
+def _as_strided_grad_spec(dy: TensorSpec, *, like: tuple[int, ...], strides: tuple[int, ...], offset: int) -> TensorSpec:
+    reach = 1
+    for n, s in sorted(zip(dy.shape, strides, strict=True), key=lambda part: part[1]):
+        if n > 1 and s < reach and s:
+            raise SpecError(f"as_strided: elements of sizes {list(dy.shape)} and strides {list(strides)} overlap, and have no "
+                            "gradient here")
+        reach = max(reach, (n - 1) * s + 1)
+    return TensorSpec.of(like, dy.dtype)
+
+
+def _cleared_spec(x: TensorSpec, *, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> TensorSpec:
+    return x.like()
+
+
+def _write_part_spec(x: TensorSpec, part: TensorSpec, *, shape: tuple[int, ...], strides: tuple[int, ...],
+                     offset: int) -> TensorSpec:
+    return x
+
+
+def _flat(g: Any) -> Any:
+    return g if g.spec.contiguous else clone(g)
+
+
+as_strided = op("as_strided", _as_strided_spec, view=True,
+                x=lambda g, x_spec, strides, offset: as_strided_grad(g, like=x_spec.shape, strides=strides, offset=offset))
+as_strided_grad = op("as_strided_grad", _as_strided_grad_spec,
+                     dy=lambda g, dy_spec, strides, offset: as_strided(_flat(g), shape=dy_spec.shape, strides=strides,
+                                                                       offset=offset),
+                     doc="Zeros of shape ``like`` with dy added at the strided elements; a stride of 0 adds up.")
+cleared = op("cleared", _cleared_spec,
+             x=lambda g, shape, strides, offset: cleared(_flat(g), shape=shape, strides=strides, offset=offset),
+             contiguous=True, doc="x with zeros at the strided elements.")
+write_part = op("write_part", _write_part_spec, view=True,
+                x=lambda g, shape, strides, offset: cleared(_flat(g), shape=shape, strides=strides, offset=offset),
+                part=lambda g, shape, strides, offset: as_strided(_flat(g), shape=shape, strides=strides, offset=offset),
+                doc="x after ``part``, which shows some of its bytes, was written: nothing moves, history does.")
+
+
 def reshape(x: Any, shape: Sequence[int]) -> Any:
     """A view where the layout allows one, else a copy."""
     shape = resolve_shape(shape, x.spec.numel)

@@ -1,0 +1,61 @@
+"""Views and the history of what they show: a recorded write to some of a storage's bytes changes the history of all.
+
+The tensor that a storage was made for is the base of its views. A recorded write gives the base a new history, in which
+the part that was written comes from the op that wrote it; every view that is alive becomes a view of that.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import ref
+
+from gradcore.engine.node import Leaf
+from gradcore.engine.state import local
+from gradcore.ops.movement import as_strided, write_part
+
+
+def note_view(view: Any) -> None:
+    """Let the storage know of a view, and whether gradients were recorded when it was taken."""
+    storage = view.storage
+    entry = (ref(view), local.state.grad)
+    if storage.views is None:
+        storage.views = [entry]
+        return
+    storage.views.append(entry)
+    # A parameter is viewed in every step: the list is swept each time it has doubled.
+    if len(storage.views) & (len(storage.views) - 1) == 0 and len(storage.views) >= 8:
+        storage.views = [e for e in storage.views if e[0]() is not None]
+
+
+def check_recorded_write(name: str, target: Any, recorded: bool) -> None:
+    """Raise RuntimeError, in PyTorch's words, for a write that history could not tell from a mistake."""
+    if target.edge is not None and type(target.edge[0]) is Leaf:
+        raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
+    base = target.base
+    if base is None or not recorded:
+        return
+    if base.edge is not None and type(base.edge[0]) is Leaf:
+        raise RuntimeError("a view of a leaf Variable that requires grad is being used in an in-place operation.")
+    for view, grad in target.storage.views:
+        if view() is target and not grad:
+            raise RuntimeError(f"{name}: A view was created in no_grad mode and is being modified inplace with grad mode "
+                               "enabled. Either create it outside of no_grad, or clone() it before the write.")
+    if not base.spec.contiguous:
+        raise NotImplementedError(f"{name}: a recorded write to a view of a tensor that lies in memory as {base.spec}: "
+                                  "write to a clone(), or use the out-of-place op")
+
+
+def rebase(target: Any) -> None:
+    """``target`` was written, and has its new edge: put that into the history of its base and of every view."""
+    base = target.base
+    if base is None:
+        base = target
+    else:
+        base.edge = write_part(base, target, **_place(base.spec, target.spec)).edge
+    for view in [v for v in [e[0]() for e in target.storage.views] if v is not None]:
+        if view.spec.dtype == base.spec.dtype:
+            view.edge = as_strided(base, **_place(base.spec, view.spec)).edge
+
+
+def _place(base: Any, part: Any) -> dict[str, Any]:
+    return {"shape": part.shape, "strides": part.strides, "offset": part.offset - base.offset}
