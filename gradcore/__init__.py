@@ -33,7 +33,7 @@ from gradcore.errors import (
     AlreadyReleased, DataDependentShape, DeviceError, GradcoreError, ModifiedInPlace, NoSecondDerivative, OutOfMemory,
     SpecError)
 from gradcore.report.step import StepReport
-from gradcore import autograd, cuda, data, nn, optim
+from gradcore import autograd, cuda, data, nn, optim, utils
 
 float16, float32, float64 = _np.dtype(_np.float16), _np.dtype(_np.float32), _np.dtype(_np.float64)
 int8, int16, int32, int64 = (_np.dtype(t) for t in (_np.int8, _np.int16, _np.int32, _np.int64))

@@ -12,9 +12,8 @@ import numpy as np
 from gradcore.devices.device import Device, devices, get_device
 from gradcore.devices.meta import make_meta
 from gradcore.engine import owners
-from gradcore.engine.backward import mark
 from gradcore.engine.node import Leaf, build_node
-from gradcore.engine.state import SCOPES, local
+from gradcore.engine.state import SCOPES, local, mark
 from gradcore.events import LAUNCH, Raw, Record, Scope, typed
 from gradcore.report.step import DriverFigures, PoolFigures, StepReport, build_report
 

@@ -10,14 +10,12 @@ import numpy as np
 from gradcore import _indexing, functional
 from gradcore._conversions import Conversions
 from gradcore._format import format_tensor
+from gradcore._gradients import Gradients
 from gradcore._operators import Operators
 from gradcore.devices.device import Device, Storage
 from gradcore.engine import modes
-from gradcore.engine.backward import run_backward
 from gradcore.engine.dispatch import install_tensor
-from gradcore.engine.node import Leaf, Node, Value
-from gradcore.engine.owners import retag
-from gradcore.errors import DeviceError, SpecError
+from gradcore.engine.node import Node
 from gradcore.ops import creation, elementwise, movement
 from gradcore.spec import TensorSpec, is_floating
 
@@ -35,7 +33,7 @@ class Size(tuple[int, ...]):
         return f"gradcore.Size({list(self)})"
 
 
-class Tensor(Operators, Conversions):
+class Tensor(Operators, Conversions, Gradients):
     """An array of one dtype on one device, and where it came from.
 
     Make one with :func:`gradcore.tensor`, :func:`gradcore.zeros` and the like; the constructor is the engine's.
@@ -147,97 +145,6 @@ class Tensor(Operators, Conversions):
         copy.requires_grad = self.requires_grad
         memo[id(self)] = copy
         return copy
-
-    # -- gradients -----------------------------------------------------------------------------------------------------
-
-    @property
-    def requires_grad(self) -> bool:
-        return self.edge is not None
-
-    @requires_grad.setter
-    def requires_grad(self, wanted: bool) -> None:
-        if wanted == self.requires_grad:
-            return
-        if wanted:
-            if not is_floating(self.spec.dtype):
-                raise RuntimeError(f"only Tensors of floating point dtype can require gradients, but this one is "
-                                   f"{self.spec.dtype.name}")
-            self.edge = (Leaf(self), 0)
-        elif not self.is_leaf:
-            raise RuntimeError("you can only change requires_grad flags of leaf variables. If you want to use a computed "
-                               "variable in a subgraph that doesn't require differentiation use var_no_grad = "
-                               "var.detach().")
-        else:
-            self.edge = None
-
-    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
-        self.requires_grad = requires_grad
-        return self
-
-    @property
-    def is_leaf(self) -> bool:
-        return self.edge is None or type(self.edge[0]) is Leaf
-
-    @property
-    def grad_fn(self) -> Node | None:
-        return None if self.is_leaf else self.edge[0]  # type: ignore[index]
-
-    @property
-    def grad(self) -> Tensor | None:
-        """The accumulated gradient of a leaf, None before the first backward."""
-        edge = self.edge
-        return edge[0].grad if edge is not None and type(edge[0]) is Leaf else None
-
-    @grad.setter
-    def grad(self, value: Tensor | None) -> None:
-        if self.edge is None or type(self.edge[0]) is not Leaf:
-            if value is None:
-                return
-            raise RuntimeError("the gradient of a tensor can be set only on a leaf that requires grad")
-        if value is not None:
-            if not isinstance(value, Tensor):
-                raise TypeError(f"assigned grad must be a Tensor or None, but got {type(value).__name__}")
-            if value.spec.shape != self.spec.shape or value.spec.dtype != self.spec.dtype:
-                raise SpecError(f"assigned grad has data of a different size or type: {value.spec} for {self.spec}")
-            if value.device is not self.device:
-                raise DeviceError(f"assigned grad is on {value.device} and the tensor on {self.device}")
-            retag(value, role="gradient")
-        self.edge[0].grad = value
-
-    def backward(self, gradient: Tensor | None = None, retain_graph: bool | None = None,
-                 create_graph: bool = False) -> None:
-        """Add the gradients of this tensor to the leaves it came from.
-
-        Each node's residuals go back to the pool as soon as the node has run, unless ``retain_graph``. Raises
-        RuntimeError for a tensor without a graph, for one that is no scalar without ``gradient``, and for a second run
-        through a graph whose residuals have gone back.
-        """
-        if gradient is not None and not isinstance(gradient, Value):
-            raise TypeError(f"backward: gradient must be a Tensor or None, but got {type(gradient).__name__}")
-        run_backward([self], [gradient], retain_graph=create_graph if retain_graph is None else retain_graph,
-                     create_graph=create_graph)
-
-    def detach(self) -> Tensor:
-        """The same bytes without the graph."""
-        return Tensor(self.storage, self.spec, self.array, None)
-
-    def detach_(self) -> Tensor:
-        self.edge = None
-        return self
-
-    @property
-    def data(self) -> Tensor:
-        return self.detach()
-
-    @data.setter
-    def data(self, value: Tensor) -> None:
-        if not isinstance(value, Tensor):
-            raise TypeError(f"data must be a Tensor, but got {type(value).__name__}")
-        if value.spec.dtype != self.spec.dtype and self.requires_grad and not is_floating(value.spec.dtype):
-            raise SpecError(f"data of {self.spec.dtype.name} that requires grad cannot become {value.spec.dtype.name}")
-        self.storage, self.spec, self.array = value.storage, value.spec, value.array
-        if self.edge is not None and type(self.edge[0]) is Leaf:
-            self.edge[0].spec, self.edge[0].device = value.spec, value.device
 
     # -- parts, and writing in place -----------------------------------------------------------------------------------
 

@@ -52,6 +52,28 @@ def gradcheck(func: Callable[..., Any], inputs: Sequence[Any], eps: float = 1e-6
     return True
 
 
+def gradgradcheck(func: Callable[..., Any], inputs: Sequence[Any], grad_outputs: Sequence[Any] | None = None,
+                  eps: float = 1e-6, atol: float = 1e-5, rtol: float = 1e-3, raise_exception: bool = True) -> bool:
+    """:func:`gradcheck` of the gradients of ``func``, with respect to its inputs and to the cotangents of its outputs.
+
+    The cotangents are ``grad_outputs``, float64 that require a gradient, or drawn at random.
+    """
+    wanted = [k for k, x in enumerate(inputs) if isinstance(x, Value) and x.edge is not None]
+    if grad_outputs is None:
+        rng = np.random.default_rng(0)
+        grad_outputs = [tensor(rng.standard_normal(out.spec.shape), device=out.storage.device, requires_grad=True)
+                        for out in _outputs(func, inputs)]
+
+    def gradients(*values: Any) -> tuple[Any, ...]:
+        given, cotangents = values[:len(inputs)], values[len(inputs):]
+        outputs = _outputs(func, given)
+        captures: Any = {(id(given[k].edge[0]), given[k].edge[1]): [None] for k in wanted}
+        run_backward(outputs, cotangents, retain_graph=True, create_graph=True, captures=captures)
+        return tuple(g for g in (slot[0] for slot in captures.values()) if g is not None)
+
+    return gradcheck(gradients, [*inputs, *grad_outputs], eps, atol, rtol, raise_exception)
+
+
 def _outputs(func: Callable[..., Any], inputs: Sequence[Any]) -> list[Any]:
     result = func(*inputs)
     return [r for r in (result if isinstance(result, (tuple, list)) else [result]) if r.spec.dtype.kind == "f"

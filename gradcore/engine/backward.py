@@ -8,32 +8,26 @@ section 3.2).
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Sequence
 from heapq import heappop, heappush
-from time import perf_counter_ns
 from typing import Any
 
-from gradcore.devices.device import devices
+import numpy as np
+
 from gradcore.engine.dispatch import make_value
+from gradcore.engine.hook_calls import after_leaf, after_node, as_user, before_node, seen
 from gradcore.engine.node import Edge, Leaf, Node, Recipe
 from gradcore.engine.owners import retag
 from gradcore.engine.residuals import BACKWARD_SCOPES, backward_scope, residuals
-from gradcore.engine.state import here, local
+from gradcore.engine.state import SCOPES, SITES, here, local, mark
 from gradcore.errors import SpecError
-from gradcore.events import MARK
 from gradcore.ops.creation import full
 from gradcore.ops.elementwise import add, add_
 from gradcore.ops.movement import clone
 
 #: (node or leaf, output index) -> where a requested gradient is collected, for ``autograd.grad``.
 Captures = dict[tuple[int, int], list[Any]]
-
-
-def mark(what: str, label: str) -> None:
-    """Note a moment in every log that is being written."""
-    for device in devices():
-        if device.ledger.log is not None:
-            device.ledger.log.append((MARK, what, label, perf_counter_ns()))
 
 
 def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph: bool, create_graph: bool,
@@ -47,7 +41,7 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
     caller = here()
     before = (state.grad, state.scope, state.site, state.node)
     mark("begin", "backward")
-    sweep = Sweep(captures, retain_graph)
+    sweep = Sweep(captures, retain_graph, roots)
     try:
         state.grad = create_graph
         state.scope = backward_scope(state.scope, caller)
@@ -60,15 +54,21 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
             # With one node waiting, as along a chain, there is nothing to order.
             number = -heappop(heap) if len(heap) > 1 else -heap.pop()
             node, gs = pending.pop(number)
-            if wanted is not None and number not in wanted:
-                continue
             if node.scope != forward:
                 forward = node.scope
                 state.scope = BACKWARD_SCOPES.get((forward, caller)) or backward_scope(forward, caller)
             state.site = node.site
             state.node = number
-            sweep.run(node, gs)
+            if node.hooks is not None:
+                before_node(node, gs)
+            if wanted is not None:
+                sweep.capture(node, gs)
+            if wanted is None or number in wanted:
+                sweep.run(node, gs)
             node = gs = None  # type: ignore[assignment]
+            if sweep.held:
+                sweep.let_go(number)
+        sweep.let_go(0)
     finally:
         for recipe in sweep.remade:
             recipe.value = None
@@ -79,23 +79,32 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
 class Sweep:
     """One backward pass: which nodes have been given a cotangent, and where cotangents go."""
 
-    __slots__ = ("pending", "heap", "captures", "retain_graph", "remade")
+    __slots__ = ("pending", "heap", "captures", "retain_graph", "roots", "remade", "held", "last_use", "anomaly")
 
-    def __init__(self, captures: Captures | None, retain_graph: bool) -> None:
+    def __init__(self, captures: Captures | None, retain_graph: bool, roots: Sequence[Any]) -> None:
         #: Nodes that have been given a cotangent and have not run, by number, with a cotangent for each output.
         self.pending: dict[int, tuple[Node, list[Any]]] = {}
         #: Their numbers, negated: the newest node runs first.
         self.heap: list[int] = []
         self.captures = captures
+        self.retain_graph = retain_graph
+        self.roots = roots
         #: Recipes whose tensors were made again and are waiting for more nodes to ask for them.
         self.remade: list[Recipe] = []
-        self.retain_graph = retain_graph
+        #: Leaves with hooks, which are shown the whole gradient: what has come for them so far.
+        self.held: dict[Leaf, list[Any]] = {}
+        #: For each of them the oldest node that may still add to it.
+        self.last_use: dict[Leaf, int] = {}
+        self.anomaly = local.state.anomaly
 
     def run(self, node: Node, gs: list[Any]) -> None:
         """Run a node's rules, pass on what they return, and let its residuals go."""
         edges = node.edges
         try:
             values = residuals(node, gs, self.remade) if node.plan.slots else ()
+            if self.anomaly or (node.hooks is not None and node.hooks.after):
+                self._run_watched(node, gs, values)
+                return
             for targets, several, rule in node.plan.rules:
                 result = rule(gs, values)
                 if several:
@@ -116,18 +125,34 @@ class Sweep:
             if not self.retain_graph:
                 node.saved = node.recipe = None
 
+    def _run_watched(self, node: Node, gs: list[Any], values: Any) -> None:
+        """The same, where somebody wants to see everything that the node returns before it is passed on."""
+        results: list[Any] = [None] * len(node.edges)
+        for targets, several, rule in node.plan.rules:
+            result = rule(gs, values)
+            for i, part in zip(targets, result if several else (result,), strict=True):
+                if part is not None and node.edges[i] is not None:
+                    results[i] = make_value(part.storage, part.spec, part.array, part.edge)
+        result = part = None
+        if self.anomaly:
+            check_for_nan(node, results)
+        if node.hooks is not None and node.hooks.after:
+            results = after_node(node, results, tuple(gs))
+        for i, edge in enumerate(node.edges):
+            g, results[i] = results[i], None
+            if g is not None and edge is not None:
+                self.deliver(edge, g)
+
     def deliver(self, edge: Edge, g: Any) -> None:
         """Add a cotangent to where it goes: the slot of a leaf, or what a node is still waiting for."""
         target, index = edge
-        if self.captures is not None:
-            slot = self.captures.get((id(target), index))
-            if slot is not None:
-                # A tensor object of its own, where the node gets the cotangent too: neither may add in place then.
-                _add_to(slot, 0, g if type(target) is Leaf else make_value(g.storage, g.spec, g.array, g.edge))
-            if type(target) is Leaf:
-                return
         if type(target) is Leaf:
-            accumulate(target, g)
+            if target.hooks is not None:
+                self._hold(target, g)
+            elif self.captures is None:
+                accumulate(target, g)
+            elif (id(target), 0) in self.captures:
+                _add_to(self.captures[id(target), 0], 0, g)
             return
         waiting = self.pending.get(target.id)
         if waiting is None:
@@ -138,6 +163,50 @@ class Sweep:
             heappush(self.heap, -number)
         else:
             _add_to(waiting[1], index, g)
+
+    def capture(self, node: Node, gs: list[Any]) -> None:
+        """Note the cotangents of a node that were asked for, as tensor objects of their own."""
+        assert self.captures is not None
+        for k, g in enumerate(gs):
+            slot = self.captures.get((id(node), k))
+            if slot is not None and g is not None:
+                slot[0] = make_value(g.storage, g.spec, g.array, g.edge)
+
+    def _hold(self, leaf: Leaf, g: Any) -> None:
+        if not self.held:
+            self.last_use = _last_uses(self.roots)
+        _add_to(self.held.setdefault(leaf, [None]), 0, g)
+
+    def let_go(self, number: int) -> None:
+        """Node ``number`` has run: show and add up the gradients to which no node before it can add."""
+        for leaf in [leaf for leaf in self.held if self.last_use.get(leaf, 0) >= number]:
+            g, = self.held.pop(leaf)
+            with as_user():
+                g = seen(g, 0, leaf.hooks, "a leaf")
+            if self.captures is None:
+                accumulate(leaf, g)
+                after_leaf(leaf)
+            elif (id(leaf), 0) in self.captures:
+                self.captures[id(leaf), 0][0] = g
+
+
+def check_for_nan(node: Node, results: Sequence[Any]) -> None:
+    """Raise RuntimeError for the first gradient that holds a NaN, with the line of forward that made its node."""
+    for k, g in enumerate(results):
+        if g is not None and g.storage.device.type != "meta" and np.isnan(g.storage.device.read(g.storage, g.spec)).any():
+            raise RuntimeError(f"Function '{node.name()}' returned nan values in its {k}th output. Its forward ran at "
+                               f"{SITES[node.site]}" + (f" in layer {SCOPES[node.scope].layer}" if SCOPES[node.scope].layer
+                                                        else ""))
+
+
+def _last_uses(roots: Sequence[Any]) -> dict[Leaf, int]:
+    """The oldest node below ``roots`` that leads to each leaf."""
+    oldest: dict[Leaf, int] = {}
+    for node in _reachable(roots).values():
+        for edge in node.edges:
+            if edge is not None and type(edge[0]) is Leaf:
+                oldest[edge[0]] = min(node.id, oldest.get(edge[0], node.id))
+    return oldest
 
 
 def _own(part: Any, gs: list[Any]) -> Any:
@@ -169,6 +238,15 @@ def accumulate(leaf: Leaf, g: Any) -> None:
     The first is adopted where nobody else sees its bytes, and copied where somebody does (an op that passes its
     cotangent on, a gradient that the caller gave); later ones are added in place unless somebody holds the slot.
     """
+    # Threads may run graphs of their own into leaves that they share.
+    with _accumulating:
+        _accumulate(leaf, g)
+
+
+_accumulating = threading.RLock()
+
+
+def _accumulate(leaf: Leaf, g: Any) -> None:
     there = leaf.grad
     if there is None:
         whole = g.spec.contiguous and g.storage.nbytes == g.spec.nbytes
@@ -200,8 +278,8 @@ def _seed(root: Any, g: Any) -> Any:
     return make_value(g.storage, g.spec, g.array, g.edge)
 
 
-def _leads_to(captures: Captures, roots: Sequence[Any]) -> set[int]:
-    """Numbers of the nodes from which a captured edge can be reached."""
+def _reachable(roots: Sequence[Any]) -> dict[int, Node]:
+    """Every node below ``roots``, by number."""
     found: dict[int, Node] = {}
     stack = [r.edge[0] for r in roots if type(r.edge[0]) is Node]
     while stack:
@@ -209,6 +287,12 @@ def _leads_to(captures: Captures, roots: Sequence[Any]) -> set[int]:
         if node.id not in found:
             found[node.id] = node
             stack.extend(e[0] for e in node.edges if e is not None and type(e[0]) is Node)
+    return found
+
+
+def _leads_to(captures: Captures, roots: Sequence[Any]) -> set[int]:
+    """Numbers of the nodes from which a captured edge can be reached."""
+    found = _reachable(roots)
     wanted: set[int] = set()
     for number in sorted(found):
         for edge in found[number].edges:

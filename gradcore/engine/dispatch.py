@@ -12,7 +12,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from gradcore.devices.device import Device, Storage, get_device
-from gradcore.engine.node import PLAIN, Saved, build_node, keep
+from gradcore.engine.node import PLAIN, Packed, Saved, build_node, keep
 from gradcore.engine.operands import TENSORS, flatten, operands, same_device
 from gradcore.engine.plans import OVERWRITTEN, Call, KeepPlan, infer
 from gradcore.engine.state import CODES, State, find_site, local
@@ -24,7 +24,7 @@ from gradcore.ops.op import Op, install_runner
 from gradcore.spec import TensorSpec
 
 #: Numbers nodes in order of creation, so that a larger number never feeds a smaller one.
-_numbers = itertools.count(1).__next__
+next_number = itertools.count(1).__next__
 
 _tensor: Any = None
 _new = object.__new__
@@ -100,7 +100,7 @@ def apply(op: Op, *args: Any, **attrs: Any) -> Any:
         edges = [None if type(a) in PLAIN else a.edge for a in args]
         plan = call.plan(edges)
         if plan is not None:
-            number = _numbers()
+            number = next_number()
     if call.single:
         return _run(state, device, call, tags[0], args, arrays, edges, plan, number, site, scope)
     return _apply_general(op, call, device, args, attrs, arrays, edges, plan, number, tags, site, scope)
@@ -135,7 +135,7 @@ def binary(op: Op, a: Any, b: Any) -> Any:
         edges = [a.edge, b.edge]
         plan = call.plan(edges)
         if plan is not None:
-            number = _numbers()
+            number = next_number()
     return _run(state, device, call, tags[0], (a, b), [a.array, b.array], edges, plan, number, site, scope)
 
 
@@ -181,7 +181,7 @@ def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], at
     if call.scattered:
         return _apply_contiguous(op, call, args, attrs)
     log = device.ledger.log
-    overwritten: Saved | None = None
+    overwritten: Saved | Packed | None = None
     outputs: list[Any]
     aux: list[Any] = []
     if op.view:
@@ -250,7 +250,7 @@ def fresh(device: Device, spec: TensorSpec, tag: int, number: int) -> Any:
 
 
 def _before_write(op: Op, call: Call, written: list[Any], edges: list[Any] | None, plan: KeepPlan | None,
-                  number: int) -> Saved | None:
+                  number: int) -> Saved | Packed | None:
     """Refuse what an in-place op may not do; keep a copy of what it overwrites if a rule asks for it."""
     if op.in_place and len(written) == 1 and call.specs and call.specs[0].shape != written[0].spec.shape:
         raise SpecError(f"{op.name}: output with shape {list(written[0].spec.shape)} doesn't match the broadcast shape "

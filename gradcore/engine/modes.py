@@ -11,7 +11,7 @@ from gradcore.engine.state import local
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class _Mode:
+class Mode:
     """Sets a switch of the thread on entry and restores it on exit; may be entered repeatedly, and decorate a function."""
 
     _switch = "grad"
@@ -36,7 +36,7 @@ class _Mode:
         return wrapped  # type: ignore[return-value]
 
 
-class recompute(_Mode):
+class recompute(Mode):
     """Whether graphs built inside make the outputs of cheap ops again in backward (True, as everywhere) or keep them.
 
     Cheap are activations, norms and their like. What is made again has the same bits, costs one pass over memory, and is
@@ -46,7 +46,7 @@ class recompute(_Mode):
     _switch = "recompute"
 
 
-class no_grad(_Mode):
+class no_grad(Mode):
     """No graph is built inside: results need no gradient, and keep nothing."""
 
     def __init__(self) -> None:
@@ -57,14 +57,14 @@ class inference_mode(no_grad):
     """As :class:`no_grad`."""
 
 
-class enable_grad(_Mode):
+class enable_grad(Mode):
     """A graph is built inside, also within :class:`no_grad`."""
 
     def __init__(self) -> None:
         super().__init__(True)
 
 
-class set_grad_enabled(_Mode):
+class set_grad_enabled(Mode):
     """Sets the mode at once, and restores it if used as a context manager."""
 
     def __init__(self, mode: bool) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from gradcore.devices.device import Storage
+from gradcore.engine.hooks import RemovableHandle, hang, hooks_of
 from gradcore.engine.plans import INPUT, OUTPUT, OVERWRITTEN, Call, KeepPlan
-from gradcore.engine.state import local
+from gradcore.engine.state import local, mark
 from gradcore.errors import ModifiedInPlace
 from gradcore.events import CONSUMED, DIED, DROP, KEEP, TAGS
 from gradcore.spec import TensorSpec
@@ -72,8 +75,43 @@ class Saved:
             f"{TAGS[storage.written_by].op}")
 
 
-def keep(value: Value, edge: Edge | None, output: int | None, node: int, name: str) -> Saved:
-    """Keep a tensor for a node's rules."""
+class Packed:
+    """A residual as a pack hook left it; the unpack hook makes a tensor of it when the node runs."""
+
+    __slots__ = ("packed", "unpack", "edge", "output", "node", "name")
+
+    def __init__(self, hooks: tuple[Any, Any], value: Value, edge: Edge | None, output: int | None, node: int,
+                 name: str) -> None:
+        pack, self.unpack = hooks
+        self.edge = edge
+        self.output = output
+        self.node = node
+        self.name = name
+        shown = _new(type(value))
+        shown.storage, shown.spec, shown.array = value.storage, value.spec, value.array
+        shown.edge = shown.base = None
+        mark("pack", f"{name} of node {node}")
+        with unpacked():
+            self.packed = pack(shown)
+
+
+@contextmanager
+def unpacked() -> Iterator[None]:
+    """Run a hook: its own ops keep nothing, and are put down to its own lines."""
+    state = local.state
+    before = (state.grad, state.packing, state.site)
+    state.grad, state.packing, state.site = False, None, None
+    try:
+        yield
+    finally:
+        state.grad, state.packing, state.site = before
+
+
+def keep(value: Value, edge: Edge | None, output: int | None, node: int, name: str) -> Saved | Packed:
+    """Keep a tensor for a node's rules, or hand it to the pack hook that is in force."""
+    hooks = local.state.packing
+    if hooks is not None:
+        return Packed(hooks, value, edge, output, node, name)
     saved: Saved = _new(Saved)
     storage = saved.storage = value.storage
     saved.spec = value.spec
@@ -140,7 +178,7 @@ class Again:
 class Node:
     """One run of an op that gradients flow through. ``dispatch`` fills it in: a constructor would cost a call an op."""
 
-    __slots__ = ("id", "plan", "edges", "saved", "recipe", "call", "scope", "site", "__weakref__")
+    __slots__ = ("id", "plan", "edges", "saved", "recipe", "hooks", "call", "scope", "site", "__weakref__")
 
     id: int
     plan: Any
@@ -154,6 +192,8 @@ class Node:
     saved: list[Any] | None
     #: How the first output is made again, for an op that is cheap enough; it goes when the residuals go.
     recipe: Recipe | None
+    #: :class:`~gradcore.engine.hooks.Hooks`, or None.
+    hooks: Any
 
     def release(self) -> None:
         """Let the residuals go: nothing of the forward pass stays alive for this node."""
@@ -167,6 +207,14 @@ class Node:
         """``MulBackward0``."""
         return str(self.call.op.node_name)
 
+    def register_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call ``hook(grad_inputs, grad_outputs)``, tuples both, when the node has run; it may return other grad_inputs."""
+        return hang(hooks_of(self).after, hook)
+
+    def register_prehook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call ``hook(grad_outputs)`` before the node runs; it may return others."""
+        return hang(hooks_of(self).before, hook)
+
     @property
     def next_functions(self) -> tuple[tuple[Any, int], ...]:
         return tuple((None, 0) if e is None else e for e in self.edges)
@@ -176,7 +224,7 @@ class Node:
 
 
 def build_node(call: Call, plan: KeepPlan, args: tuple[Any, ...], outputs: Any, aux: Any, edges: list[Any],
-               number: int, site: int, scope: int, overwritten: Saved | None = None) -> Node:
+               number: int, site: int, scope: int, overwritten: Saved | Packed | None = None) -> Node:
     """The node of one run, with the residuals that its rules name."""
     node: Node = _new(Node)
     node.id = number
@@ -186,8 +234,8 @@ def build_node(call: Call, plan: KeepPlan, args: tuple[Any, ...], outputs: Any, 
     node.scope = scope
     node.site = site
     node.saved = None
-    node.recipe = None
-    if plan.again is not None and local.state.recompute:
+    node.recipe = node.hooks = None
+    if plan.again is not None and local.state.recompute and local.state.packing is None:
         _plan_again(node, args, outputs, aux, edges)
     elif plan.slots:
         node.saved = [_residual(node, slot, args, outputs, aux, edges, overwritten) for slot in plan.slots]
@@ -195,7 +243,7 @@ def build_node(call: Call, plan: KeepPlan, args: tuple[Any, ...], outputs: Any, 
 
 
 def _residual(node: Node, slot: tuple[int, int, str], args: tuple[Any, ...], outputs: Any, aux: Any, edges: list[Any],
-              overwritten: Saved | None) -> Any:
+              overwritten: Saved | Packed | None) -> Any:
     """What a slot holds: a kept tensor, one that can be made again, or a Python number."""
     kind, index, name = slot
     if kind == INPUT:
@@ -238,13 +286,14 @@ def _plan_again(node: Node, args: tuple[Any, ...], outputs: Any, aux: Any, edges
 class Leaf:
     """Where a gradient ends up: the slot of a tensor that was made with ``requires_grad``."""
 
-    __slots__ = ("grad", "spec", "device", "name", "__weakref__")
+    __slots__ = ("grad", "spec", "device", "name", "hooks", "__weakref__")
 
     def __init__(self, value: Value) -> None:
         self.grad: Any = None
         self.spec = value.spec
         self.device = value.storage.device
         self.name = ""
+        self.hooks: Any = None
 
     next_functions: tuple[Any, ...] = ()
     #: Nobody makes a leaf again.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gradcore.engine.dispatch import make_value
-from gradcore.engine.node import Again, Node, Recipe, Saved
-from gradcore.engine.state import SCOPES, SITES, local
+from gradcore.engine.node import Again, Node, Packed, Recipe, Saved, Value, unpacked
+from gradcore.engine.state import SCOPES, SITES, local, mark
 from gradcore.errors import AlreadyReleased, NoSecondDerivative
 from gradcore.events import Scope
 
@@ -46,6 +46,8 @@ def residuals(node: Node, gs: list[Any], remade: list[Recipe]) -> list[Any]:
             if double and residual.output is not None:
                 edge = (node, residual.output)
             residual = make_value(storage, residual.spec, residual.array, edge)
+        elif type(residual) is Packed:
+            residual = unpack(residual, (node, residual.output) if double and residual.output is not None else residual.edge)
         elif type(residual) is Again:
             edge = residual.edge
             if double and residual.output is not None:
@@ -55,6 +57,17 @@ def residuals(node: Node, gs: list[Any], remade: list[Recipe]) -> list[Any]:
             made = None
         values.append(residual)
     return values
+
+
+def unpack(residual: Packed, edge: Any) -> Any:
+    """What the unpack hook makes of a residual. Raises TypeError unless it is a tensor."""
+    mark("unpack", f"{residual.name} of node {residual.node}")
+    with unpacked():
+        value = residual.unpack(residual.packed)
+    if not isinstance(value, Value):
+        raise TypeError(f"Output of saved tensor unpack_hook expected to be a Tensor but got result of type "
+                        f"{type(value).__name__}")
+    return make_value(value.storage, value.spec, value.array, edge)
 
 
 def _make(recipe: Recipe, node: Node, remade: list[Recipe]) -> Any:
@@ -73,7 +86,7 @@ def _make(recipe: Recipe, node: Node, remade: list[Recipe]) -> Any:
     state = local.state
     before = (state.grad, state.scope, state.site)
     state.grad = False
-    state.scope = _scope_like(recipe.scope, state.scope)
+    state.scope = scope_like(recipe.scope, state.scope)
     state.site = recipe.site
     try:
         made = recipe.plan.again(None, sources)
@@ -88,7 +101,7 @@ def _make(recipe: Recipe, node: Node, remade: list[Recipe]) -> Any:
 _like: dict[tuple[int, int], int] = {}
 
 
-def _scope_like(forward: int, now: int) -> int:
+def scope_like(forward: int, now: int) -> int:
     """The scope of a layer's forward, in the phase and for the caller of the present one."""
     found = _like.get((forward, now))
     if found is None:

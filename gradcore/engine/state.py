@@ -8,11 +8,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import perf_counter_ns
 from types import CodeType, FrameType
+from typing import Any
 
 import numpy as np
 
-from gradcore.events import Scope, Site, Table
+from gradcore.devices.device import devices
+from gradcore.events import MARK, Scope, Site, Table
 
 SITES: Table[Site] = Table()
 SCOPES: Table[Scope] = Table()
@@ -22,12 +25,16 @@ SETUP = SCOPES.index(Scope("", "setup"))
 class State:
     """The mutable context of one thread. ``site`` is None where the source line is to be looked up."""
 
-    __slots__ = ("grad", "scope", "site", "node", "launch", "recompute")
+    __slots__ = ("grad", "scope", "site", "node", "launch", "recompute", "packing", "anomaly")
 
     def __init__(self) -> None:
         self.grad = True
         #: Are outputs of cheap ops made again in backward, instead of kept?
         self.recompute = True
+        #: (pack, unpack): what residuals go through instead of being kept.
+        self.packing: tuple[Any, Any] | None = None
+        #: Does backward look for NaN in what each node returns?
+        self.anomaly = False
         self.scope = SETUP
         self.site: int | None = None
         #: Number of the node whose gradient is being computed, 0 outside backward.
@@ -113,6 +120,13 @@ def _learn(code: CodeType) -> dict[int, int] | None:
     _held.append(code)
     CODES[id(code)] = None if is_inside(code) else {}
     return CODES[id(code)]
+
+
+def mark(what: str, label: str) -> None:
+    """Note a moment in every log that is being written."""
+    for device in devices():
+        if device.ledger.log is not None:
+            device.ledger.log.append((MARK, what, label, perf_counter_ns()))
 
 
 def here() -> int:

@@ -10,8 +10,8 @@ import numpy as np
 
 from gradcore import functional
 from gradcore._tensor import Tensor
-from gradcore.engine import backward, modes
-from gradcore.engine.state import scoped
+from gradcore.engine import modes
+from gradcore.engine.state import mark, scoped
 from gradcore.events import TAGS
 
 Group = dict[str, Any]
@@ -76,13 +76,13 @@ class Optimizer:
         if closure is not None:
             with modes.enable_grad():
                 loss = closure()
-        backward.mark("begin", "optimizer")
+        mark("begin", "optimizer")
         try:
             with modes.no_grad(), scoped(phase="optimizer"):
                 for group in self.param_groups:
                     self._update(group)
         finally:
-            backward.mark("end", "optimizer")
+            mark("end", "optimizer")
         return loss
 
     def _update(self, group: Group) -> None:

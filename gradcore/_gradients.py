@@ -1,0 +1,149 @@
+"""A tensor's side of the graph: whether it wants a gradient, the gradient, what sees it on its way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from weakref import ref
+
+from gradcore.engine.backward import run_backward
+from gradcore.engine.dispatch import make_value
+from gradcore.engine.hooks import RemovableHandle, hang, hooks_of
+from gradcore.engine.node import Leaf, Node, Value
+from gradcore.engine.owners import retag
+from gradcore.errors import DeviceError, SpecError
+from gradcore.spec import is_floating
+
+
+class Gradients(Value):
+    """``requires_grad``, ``grad``, ``backward`` and their like."""
+
+    __slots__ = ()
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.edge is not None
+
+    @requires_grad.setter
+    def requires_grad(self, wanted: bool) -> None:
+        if wanted == self.requires_grad:
+            return
+        if wanted:
+            if not is_floating(self.spec.dtype):
+                raise RuntimeError(f"only Tensors of floating point dtype can require gradients, but this one is "
+                                   f"{self.spec.dtype.name}")
+            self.edge = (Leaf(self), 0)
+        elif not self.is_leaf:
+            raise RuntimeError("you can only change requires_grad flags of leaf variables. If you want to use a computed "
+                               "variable in a subgraph that doesn't require differentiation use var_no_grad = "
+                               "var.detach().")
+        else:
+            self.edge = None
+
+    def requires_grad_(self, requires_grad: bool = True) -> Any:
+        self.requires_grad = requires_grad
+        return self
+
+    @property
+    def is_leaf(self) -> bool:
+        return self.edge is None or type(self.edge[0]) is Leaf
+
+    @property
+    def grad_fn(self) -> Node | None:
+        return None if self.is_leaf else self.edge[0]  # type: ignore[index]
+
+    @property
+    def grad(self) -> Any:
+        """The accumulated gradient of a leaf, None before the first backward; of another tensor after :meth:`retain_grad`."""
+        edge = self.edge
+        if edge is None:
+            return None
+        if type(edge[0]) is Leaf:
+            return edge[0].grad
+        return None if edge[0].hooks is None else edge[0].hooks.retained.get(edge[1])
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        if self.edge is None or type(self.edge[0]) is not Leaf:
+            if value is None:
+                return
+            raise RuntimeError("the gradient of a tensor can be set only on a leaf that requires grad")
+        if value is not None:
+            if not isinstance(value, Gradients):
+                raise TypeError(f"assigned grad must be a Tensor or None, but got {type(value).__name__}")
+            if value.spec.shape != self.spec.shape or value.spec.dtype != self.spec.dtype:
+                raise SpecError(f"assigned grad has data of a different size or type: {value.spec} for {self.spec}")
+            if value.storage.device is not self.storage.device:
+                raise DeviceError(f"assigned grad is on {value.storage.device} and the tensor on {self.storage.device}")
+            retag(value, role="gradient")
+        self.edge[0].grad = value
+
+    def backward(self, gradient: Any = None, retain_graph: bool | None = None,
+                 create_graph: bool = False) -> None:
+        """Add the gradients of this tensor to the leaves it came from.
+
+        Each node's residuals go back to the pool as soon as the node has run, unless ``retain_graph``. Raises
+        RuntimeError for a tensor without a graph, for one that is no scalar without ``gradient``, and for a second run
+        through a graph whose residuals have gone back.
+        """
+        if gradient is not None and not isinstance(gradient, Value):
+            raise TypeError(f"backward: gradient must be a Tensor or None, but got {type(gradient).__name__}")
+        run_backward([self], [gradient], retain_graph=create_graph if retain_graph is None else retain_graph,
+                     create_graph=create_graph)
+
+    def detach(self) -> Any:
+        """The same bytes without the graph."""
+        return make_value(self.storage, self.spec, self.array, None)
+
+    def detach_(self) -> Any:
+        self.edge = None
+        return self
+
+    @property
+    def data(self) -> Any:
+        return self.detach()
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        if not isinstance(value, Gradients):
+            raise TypeError(f"data must be a Tensor, but got {type(value).__name__}")
+        if value.spec.dtype != self.spec.dtype and self.requires_grad and not is_floating(value.spec.dtype):
+            raise SpecError(f"data of {self.spec.dtype.name} that requires grad cannot become {value.spec.dtype.name}")
+        self.storage, self.spec, self.array = value.storage, value.spec, value.array
+        if self.edge is not None and type(self.edge[0]) is Leaf:
+            self.edge[0].spec, self.edge[0].device = value.spec, value.storage.device
+
+    # -- hooks ---------------------------------------------------------------------------------------------------------
+
+    def register_hook(self, hook: Callable[[Any], Any]) -> RemovableHandle:
+        """Call ``hook(grad)`` when this tensor's whole gradient is known; what it returns replaces it, None leaves it.
+
+        Raises RuntimeError for a tensor that needs no gradient.
+        """
+        if self.edge is None:
+            raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
+        return hang(hooks_of(self.edge[0]).tensor, (self.edge[1], hook))
+
+    def register_post_accumulate_grad_hook(self, hook: Callable[[Any], None]) -> RemovableHandle:
+        """Call ``hook(tensor)`` when backward has added all of its gradient to a leaf: an optimizer may step there and then.
+
+        Raises RuntimeError for a tensor that is not a leaf or needs no gradient.
+        """
+        if self.edge is None or type(self.edge[0]) is not Leaf:
+            raise RuntimeError("post accumulate grad hooks cannot be registered on non-leaf tensors" if self.edge else
+                               "cannot register a hook on a tensor that doesn't require gradient")
+        return hang(hooks_of(self.edge[0]).accumulated, (ref(self), hook))
+
+    def retain_grad(self) -> None:
+        """Keep the gradient of this tensor in ``grad``, which backward drops for all but leaves."""
+        if self.edge is None:
+            raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
+        if type(self.edge[0]) is not Leaf:
+            hooks_of(self.edge[0]).retained.setdefault(self.edge[1], None)
+
+    @property
+    def retains_grad(self) -> bool:
+        """Has :meth:`retain_grad` been called on a tensor that is no leaf?"""
+        edge = self.edge
+        return (edge is not None and type(edge[0]) is Node and edge[0].hooks is not None
+                and edge[1] in edge[0].hooks.retained)

@@ -1,0 +1,194 @@
+"""Functions with a gradient of the user's own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+from weakref import ref
+
+from gradcore import functional
+from gradcore.engine.custom import custom_node
+from gradcore.engine.dispatch import make_value
+from gradcore.engine.hook_calls import as_user
+from gradcore.engine.modes import no_grad
+from gradcore.engine.node import Leaf, Node, Value
+from gradcore.engine.residuals import residuals
+from gradcore.engine.state import local
+from gradcore.engine.views import rebase
+from gradcore.errors import NoSecondDerivative, SpecError
+from gradcore.ops.movement import sum_to
+
+Tensor = Any
+
+
+class FunctionCtx:
+    """What ``forward`` leaves for ``backward``: tensors by :meth:`save_for_backward`, anything else as attributes."""
+
+    def __init__(self) -> None:
+        self.needs_input_grad: tuple[bool, ...] = ()
+        self._to_save: tuple[Any, ...] = ()
+        self._dirty: tuple[Any, ...] = ()
+        self._plain: tuple[Any, ...] = ()
+        self._materialize = True
+        self._values: list[Any] | None = None
+        self._node: Any = None
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None:
+        """Keep tensors for ``backward``, where :attr:`saved_tensors` gives them; they go back when it has run."""
+        for t in tensors:
+            if t is not None and not isinstance(t, Value):
+                raise TypeError(f"save_for_backward can only save variables, but argument is of type {type(t).__name__}")
+        self._to_save = tensors
+
+    def save_for_forward(self, *tensors: Tensor) -> None:
+        """Accepted as in PyTorch; there is no forward mode here."""
+
+    def mark_dirty(self, *tensors: Tensor) -> None:
+        """``forward`` wrote to these inputs, and returns them."""
+        self._dirty = tensors
+
+    def mark_non_differentiable(self, *tensors: Tensor) -> None:
+        """These outputs have no gradient."""
+        self._plain = tensors
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """Are cotangents that are zero given to ``backward`` as tensors (the default), or as None?"""
+        self._materialize = value
+
+    @property
+    def saved_tensors(self) -> tuple[Tensor | None, ...]:
+        """What :meth:`save_for_backward` kept. Raises RuntimeError once it has gone back."""
+        if self._values is not None:
+            return tuple(self._values)
+        node = None if self._node is None else self._node()
+        if node is None:
+            return ()
+        return tuple(residuals(node, [None] * node.call.width, []))
+
+
+class Function:
+    """A function with its own gradient: subclasses define static methods, and are called by ``apply``.
+
+    ``forward(ctx, *args)`` computes without a graph; ``backward(ctx, *grad_outputs)`` returns a gradient for each argument
+    of ``forward``, None where there is none. ``forward(*args)`` and ``setup_context(ctx, inputs, output)`` do as well.
+    """
+
+    @staticmethod
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError("You must implement the forward function for custom autograd.Function.")
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        raise NotImplementedError("setup_context is not implemented.")
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        raise NotImplementedError("You must implement the backward method for your custom autograd.Function to use it "
+                                  "with backward.")
+
+    @classmethod
+    def apply(cls, *args: Any) -> Any:
+        """Run ``forward``, and build a node for it where an argument needs a gradient."""
+        ctx = FunctionCtx()
+        edges = [a.edge if isinstance(a, Value) else None for a in args]
+        ctx.needs_input_grad = tuple(e is not None for e in edges)
+        with no_grad():
+            if cls.setup_context is Function.setup_context:
+                result = cls.forward(ctx, *args)
+            else:
+                result = cls.forward(*args)
+                cls.setup_context(ctx, args, result)
+        several = isinstance(result, (tuple, list))
+        outputs = list(result) if several else [result]
+        if local.state.grad and any(ctx.needs_input_grad):
+            outputs = cls._record(ctx, args, edges, outputs)
+        ctx._to_save = ctx._dirty = ctx._plain = ()
+        return tuple(outputs) if several else outputs[0]
+
+    @classmethod
+    def _record(cls, ctx: FunctionCtx, args: tuple[Any, ...], edges: list[Any], outputs: list[Any]) -> list[Any]:
+        dirty = {id(t) for t in ctx._dirty}
+        for a in args:
+            if id(a) in dirty and a.edge is not None and type(a.edge[0]) is Leaf:
+                raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
+        given = {id(a) for a in args}
+        # An argument that comes back unchanged comes back as a tensor of its own.
+        outputs = [make_value(o.storage, o.spec, o.array, None) if id(o) in given and id(o) not in dirty else o
+                   for o in outputs]
+        tensors = [o for o in outputs if isinstance(o, Value)]
+        node = custom_node(cls.__name__, edges, tensors, ctx._to_save, _rule(cls, ctx, args, [o.spec for o in tensors]))
+        ctx._node = ref(node)
+        plain = {id(t) for t in ctx._plain}
+        for k, o in enumerate(tensors):
+            if o.spec.dtype.kind == "f" and id(o) not in plain:
+                o.edge = (node, k)
+                if id(o) in dirty and o.storage.views is not None:
+                    rebase(o)
+        return outputs
+
+
+def _rule(cls: type[Function], ctx: FunctionCtx, args: tuple[Any, ...], specs: list[Any]) -> Callable[..., Any]:
+    inputs = [a.spec if isinstance(a, Value) else None for a in args]
+    devices = [a.storage.device for a in args if isinstance(a, Value)]
+    name = cls.__name__
+
+    def rule(gs: list[Any], values: list[Any]) -> list[Any]:
+        if ctx._materialize:
+            gs = [functional.zeros(spec.shape, dtype=spec.dtype, device=devices[0]) if g is None else g
+                  for g, spec in zip(gs, specs, strict=True)]
+        ctx._values = list(values)
+        try:
+            with as_user():
+                found = cls.backward(ctx, *gs)
+        finally:
+            ctx._values = None
+        parts = list(found) if isinstance(found, (tuple, list)) else [found]
+        while len(parts) > len(inputs) and parts[-1] is None:
+            parts.pop()
+        if len(parts) != len(inputs):
+            raise RuntimeError(f"function {name}Backward returned an incorrect number of gradients (expected {len(inputs)}, "
+                               f"got {len(parts)})")
+        return [_fitted(name, k, part, spec) for k, (part, spec) in enumerate(zip(parts, inputs, strict=True))]
+
+    return rule
+
+
+def _fitted(name: str, k: int, g: Any, spec: Any) -> Any:
+    """A returned gradient in the shape of its input. Raises for one that cannot be."""
+    if g is None or spec is None:
+        return None
+    if not isinstance(g, Value):
+        raise TypeError(f"{name}Backward: expected Variable or None (got {type(g).__name__}) as gradient {k}")
+    lead = g.spec.ndim - spec.ndim
+    if lead < 0 or any(n not in (1, m) for n, m in zip(spec.shape, g.spec.shape[lead:], strict=True)):
+        raise SpecError(f"Function {name}Backward returned an invalid gradient at index {k} - got {list(g.spec.shape)} but "
+                        f"expected shape compatible with {list(spec.shape)}")
+    return sum_to(g, to=spec)
+
+
+def once_differentiable(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates a ``backward`` that works outside the graph: what it returns raises when it is differentiated again."""
+
+    @functools.wraps(fn)
+    def wrapped(ctx: Any, *args: Any) -> Any:
+        with no_grad():
+            found = fn(ctx, *args)
+        if not local.state.grad:
+            return found
+        several = isinstance(found, tuple)
+        outputs = [make_value(o.storage, o.spec, o.array, None) if isinstance(o, Value) else o
+                   for o in (found if several else (found,))]
+        edges = [a.edge for a in args if isinstance(a, Value)]
+        if any(e is not None for e in edges):
+            tensors = [o for o in outputs if isinstance(o, Value)]
+            node: Node = custom_node("Once", edges, tensors, (), _refuse)
+            for k, o in enumerate(tensors):
+                o.edge = (node, k)
+        return tuple(outputs) if several else outputs[0]
+
+    return wrapped
+
+
+def _refuse(gs: Any, values: Any) -> Any:
+    raise NoSecondDerivative("trying to differentiate twice a function that was marked with @once_differentiable")

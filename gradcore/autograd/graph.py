@@ -1,0 +1,85 @@
+"""What may be done with a graph besides running it: see its nodes, and decide how residuals are stored."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices.device import Device, get_device
+from gradcore.engine.node import Node
+from gradcore.engine.owners import upload
+from gradcore.engine.state import local
+from gradcore.functional import transfer
+
+__all__ = ["Node", "disable_saved_tensors_hooks", "save_on_cpu", "saved_tensors_hooks"]
+
+Tensor = Any
+
+
+class saved_tensors_hooks:
+    """Inside, an op keeps ``pack_hook(tensor)`` for its gradient, of which ``unpack_hook`` makes a tensor in backward.
+
+    The tensor that is packed has no graph, and must not be written to. Hooks run without a graph; each run is a ``pack`` or
+    ``unpack`` mark in the log. Nested contexts: the innermost counts.
+    """
+
+    def __init__(self, pack_hook: Callable[[Tensor], Any], unpack_hook: Callable[[Any], Tensor]) -> None:
+        self._hooks = (pack_hook, unpack_hook)
+        self._before: list[Any] = []
+
+    def __enter__(self) -> None:
+        if _refused.message is not None:
+            raise RuntimeError(_refused.message)
+        self._before.append(local.state.packing)
+        local.state.packing = self._hooks
+
+    def __exit__(self, *exc: object) -> None:
+        local.state.packing = self._before.pop()
+
+
+class save_on_cpu(saved_tensors_hooks):
+    """Inside, residuals are moved to host memory, and back when backward needs them.
+
+    ``pin_memory`` is accepted and makes no difference. Tensors that are on the CPU stay where they are.
+    """
+
+    def __init__(self, pin_memory: bool = False, device_type: str = "cuda") -> None:
+        super().__init__(_to_host, _from_host)
+
+
+def _to_host(tensor: Tensor) -> tuple[Device, Any]:
+    device: Device = tensor.storage.device
+    if device.type == "meta":
+        # No values to move: what it predicts is that the bytes go, and come back.
+        return device, tensor.spec
+    return device, tensor if device.type == "cpu" else transfer(tensor, get_device("cpu"))
+
+
+def _from_host(packed: tuple[Device, Any]) -> Tensor:
+    device, held = packed
+    if device.type == "meta":
+        return upload(np.broadcast_to(np.zeros((), held.dtype), held.shape), device)
+    return held if held.storage.device is device else transfer(held, device)
+
+
+class _Refused(threading.local):
+    message: str | None = None
+
+
+_refused = _Refused()
+
+
+@contextmanager
+def disable_saved_tensors_hooks(error_message: str) -> Iterator[None]:
+    """Inside, entering :class:`saved_tensors_hooks` raises RuntimeError with ``error_message``."""
+    if local.state.packing is not None:
+        raise RuntimeError(error_message)
+    before, _refused.message = _refused.message, error_message
+    try:
+        yield
+    finally:
+        _refused.message = before

@@ -1,0 +1,64 @@
+"""Nodes whose rule is a function of the user's: the engine treats them as any other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gradcore.engine.dispatch import next_number
+from gradcore.engine.node import Node, keep
+from gradcore.engine.state import here, local
+from gradcore.spec import TensorSpec
+
+
+class CustomOp:
+    """What a node says of an op that is in no table."""
+
+    __slots__ = ("name", "node_name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.node_name = f"{name}Backward"
+
+
+class CustomCall:
+    """Stands where a :class:`~gradcore.engine.plans.Call` stands."""
+
+    __slots__ = ("op", "specs", "aux", "width")
+
+    def __init__(self, name: str, specs: Sequence[TensorSpec]) -> None:
+        self.op = CustomOp(name)
+        self.specs = tuple(specs)
+        self.aux = ()
+        self.width = len(self.specs)
+
+
+class CustomPlan:
+    """Stands where a :class:`~gradcore.engine.plans.KeepPlan` stands: one rule for everything."""
+
+    __slots__ = ("slots", "rules")
+
+    def __init__(self, count: int, kept: int, rule: Callable[[list[Any], list[Any]], Any]) -> None:
+        self.slots = tuple(range(kept))
+        self.rules = [(tuple(range(count)), True, rule)]
+
+
+def custom_node(name: str, edges: list[Any], outputs: Sequence[Any], kept: Sequence[Any],
+                rule: Callable[[list[Any], list[Any]], Any]) -> Node:
+    """A node for ``outputs``, whose rule is given cotangents and the tensors ``kept`` and returns a gradient an edge.
+
+    ``kept`` tensors may be inputs, outputs or others; None stays None.
+    """
+    node: Node = object.__new__(Node)
+    node.id = next_number()
+    node.edges = edges
+    node.call = CustomCall(name, [o.spec for o in outputs])
+    node.plan = CustomPlan(len(edges), len(kept), rule)
+    node.scope = local.state.scope
+    node.site = here()
+    node.recipe = node.hooks = None
+    places = {id(o): k for k, o in enumerate(outputs)}
+    saved = [None if t is None else keep(t, None if id(t) in places else t.edge, places.get(id(t)), node.id, f"saved {k}")
+             for k, t in enumerate(kept)]
+    node.saved = saved or None
+    return node

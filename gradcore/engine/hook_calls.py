@@ -1,0 +1,84 @@
+"""Running the user's functions on cotangents: what they are shown, and what may come back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from gradcore.engine.dispatch import make_value
+from gradcore.engine.hooks import Hooks
+from gradcore.engine.node import Leaf, Node, Value
+from gradcore.engine.state import local
+from gradcore.errors import SpecError
+
+
+@contextmanager
+def as_user() -> Iterator[None]:
+    """The user's own code runs inside backward: its lines are its own again."""
+    state = local.state
+    site, state.site = state.site, None
+    try:
+        yield
+    finally:
+        state.site = site
+
+
+def seen(g: Any, index: int, hooks: Hooks, where: str) -> Any:
+    """A cotangent after the hooks on its tensor. Raises TypeError or :class:`SpecError` for what is no cotangent."""
+    for at, hook in list(hooks.tensor.values()):
+        if at == index and g is not None:
+            g = replaced(g, hook(make_value(g.storage, g.spec, g.array, g.edge)), f"a hook on {where}")
+    return g
+
+
+def replaced(g: Any, result: Any, whose: str) -> Any:
+    """``g``, or what a hook gave instead."""
+    if result is None:
+        return g
+    if not isinstance(result, Value):
+        raise TypeError(f"{whose} must return a Tensor or None, but returned {type(result).__name__}")
+    if g is not None and result.spec.shape != g.spec.shape:
+        raise SpecError(f"{whose} returned shape {list(result.spec.shape)} for a gradient of shape {list(g.spec.shape)}")
+    return make_value(result.storage, result.spec, result.array, result.edge)
+
+
+def before_node(node: Node, gs: list[Any]) -> None:
+    """Run what is to see a node's cotangents before the node does; they are replaced in ``gs``."""
+    hooks = node.hooks
+    with as_user():
+        for k in range(len(gs)):
+            gs[k] = seen(gs[k], k, hooks, node.name())
+        for hook in list(hooks.before.values()):
+            result = hook(tuple(gs))
+            if result is not None:
+                parts = result if isinstance(result, tuple) else (result,)
+                if len(parts) != len(gs):
+                    raise TypeError(f"a pre-hook of {node.name()} must return {len(gs)} gradients, but returned {len(parts)}")
+                gs[:] = [replaced(g, part, f"a pre-hook of {node.name()}") for g, part in zip(gs, parts, strict=True)]
+    for k, before in hooks.retained.items():
+        g = gs[k]
+        if g is not None:
+            hooks.retained[k] = make_value(g.storage, g.spec, g.array, g.edge) if before is None else before + g
+
+
+def after_node(node: Node, results: list[Any], gs: tuple[Any, ...]) -> list[Any]:
+    """What a node passes on, after the hooks that see it."""
+    with as_user():
+        for hook in list(node.hooks.after.values()):
+            changed = hook(tuple(results), gs)
+            if changed is not None:
+                parts = changed if isinstance(changed, tuple) else (changed,)
+                if len(parts) != len(results):
+                    raise TypeError(f"a hook of {node.name()} must return {len(results)} gradients, but returned {len(parts)}")
+                results = [replaced(g, part, f"a hook of {node.name()}") for g, part in zip(results, parts, strict=True)]
+    return results
+
+
+def after_leaf(leaf: Leaf) -> None:
+    """The gradient of a leaf is complete: tell who asked."""
+    with as_user():
+        for tensor, hook in list(leaf.hooks.accumulated.values()):
+            found = tensor()
+            if found is not None:
+                hook(found)

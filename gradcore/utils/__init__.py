@@ -1,0 +1,5 @@
+"""Tools around training."""
+
+from gradcore.utils import checkpoint
+
+__all__ = ["checkpoint"]

@@ -1,0 +1,234 @@
+"""Activation checkpointing: keep a part's inputs, and run the part again in backward for the rest.
+
+Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174. What it saves is in the report of the step
+(residual bytes), and so is what it costs (the part's ops once more, in the phase ``backward``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+from weakref import ref
+
+from gradcore._random import default_generator
+from gradcore.autograd import backward
+from gradcore.autograd.function import Function
+from gradcore.autograd.graph import saved_tensors_hooks
+from gradcore.devices.device import Device
+from gradcore.engine.dispatch import make_value, next_number
+from gradcore.engine.modes import enable_grad, no_grad
+from gradcore.engine.node import Packed, Saved, Value, keep
+from gradcore.engine.residuals import scope_like, unpack
+from gradcore.engine.state import local
+from gradcore.nn import paths
+
+Tensor = Any
+
+
+def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool = False, preserve_rng_state: bool = True,
+               context_fn: Callable[[], tuple[Any, Any]] | None = None, determinism_check: str = "default",
+               debug: bool = False, **kwargs: Any) -> Any:
+    """``function(*args, **kwargs)``, whose residuals are made again in backward instead of kept.
+
+    Only the tensors among the arguments stay. With ``preserve_rng_state`` the second run draws the same random numbers.
+    ``use_reentrant=True`` runs a backward inside the backward, as PyTorch's older form does: it takes no keyword arguments,
+    and gives gradients only to its tensor arguments and the parameters behind them. ``context_fn`` returns contexts for the
+    first and the second run. Raises RuntimeError if the second run keeps other tensors than the first.
+    """
+    if determinism_check not in ("default", "none"):
+        raise ValueError(f"determinism_check must be 'default' or 'none', but got {determinism_check!r}")
+    if use_reentrant:
+        if kwargs:
+            raise ValueError(f"Unexpected keyword arguments: {','.join(kwargs)}")
+        return _Reentrant.apply(function, _Draws(args) if preserve_rng_state else None, *args)
+    first, second = (nullcontext(), nullcontext()) if context_fn is None else context_fn()
+    if not local.state.grad:
+        with first:
+            return function(*args, **kwargs)
+    part = _Part(function, args, kwargs, preserve_rng_state, determinism_check == "default", second)
+    with first, saved_tensors_hooks(part.pack, part.unpack):
+        return function(*args, **kwargs)
+
+
+def checkpoint_sequential(functions: Any, segments: int, input: Tensor, use_reentrant: bool = False,
+                          preserve_rng_state: bool = True) -> Tensor:
+    """Modules one after the other in ``segments`` parts, of which all but the last are checkpointed."""
+    modules = list(functions.children()) if hasattr(functions, "children") else list(functions)
+    if not 1 <= segments <= len(modules):
+        raise ValueError(f"checkpoint_sequential: segments must be between 1 and {len(modules)}, but got {segments}")
+    size = len(modules) // segments
+
+    def run(part: Sequence[Any]) -> Callable[[Tensor], Tensor]:
+        def forward(x: Tensor) -> Tensor:
+            for module in part:
+                x = module(x)
+            return x
+        return forward
+
+    for k in range(segments - 1):
+        input = checkpoint(run(modules[k * size:(k + 1) * size]), input, use_reentrant=use_reentrant,
+                           preserve_rng_state=preserve_rng_state)
+    return run(modules[(segments - 1) * size:])(input)
+
+
+class _Draws:
+    """Where the random numbers of the devices in use stood, and where in the model the run was."""
+
+    def __init__(self, args: Sequence[Any]) -> None:
+        devices: set[Device] = {a.storage.device for a in args if isinstance(a, Value)}
+        with no_grad():
+            self.states = [(d, default_generator(d).get_state()) for d in sorted(devices, key=lambda d: d.name)]
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Draw what was drawn then; afterwards go on from now."""
+        with no_grad():
+            now = [(d, default_generator(d).get_state()) for d, _ in self.states]
+            for device, state in self.states:
+                default_generator(device).set_state(state)
+        try:
+            yield
+        finally:
+            with no_grad():
+                for device, state in now:
+                    default_generator(device).set_state(state)
+
+
+class _Place:
+    """The layer that a part ran in, so that its second run is put down to the same."""
+
+    def __init__(self) -> None:
+        self.tree = paths.calls.tree
+        self.scope = local.state.scope
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        state = local.state
+        before = (paths.calls.tree, state.scope, state.site)
+        paths.calls.tree, state.scope, state.site = self.tree, scope_like(self.scope, state.scope), None
+        try:
+            yield
+        finally:
+            paths.calls.tree, state.scope, state.site = before
+
+
+class _Promise:
+    """Stands for a residual that the second run will make."""
+
+    __slots__ = ("index", "value", "__weakref__")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.value: Any = None
+
+
+class _Enough(BaseException):
+    """Everything that was promised has been made."""
+
+
+class _Part:
+    """One checkpointed run: what it takes to run it again, and the promises that it made."""
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], preserve: bool,
+                 check: bool, context: Any) -> None:
+        self.function = function
+        # Through the hooks of a checkpoint around this one, if there is any.
+        self.number = next_number()
+        self.args = tuple(self._held(a) for a in args)
+        self.kwargs = {k: self._held(a) for k, a in kwargs.items()}
+        self.draws = _Draws([*args, *kwargs.values()]) if preserve else None
+        self.place = _Place()
+        self.check = check
+        self.context = context
+        self.promises: list[Any] = []
+        self.specs: list[Any] = []
+
+    def _held(self, argument: Any) -> Any:
+        if not isinstance(argument, Value):
+            return argument
+        return keep(argument, argument.edge, None, self.number, "an argument of checkpoint"), argument.edge is not None
+
+    def pack(self, tensor: Tensor) -> _Promise:
+        promise = _Promise(len(self.promises))
+        self.promises.append(ref(promise))
+        self.specs.append(tensor.spec)
+        return promise
+
+    def unpack(self, promise: _Promise) -> Tensor:
+        if promise.value is None:
+            self._run_again()
+        value, promise.value = promise.value, None
+        if value is None:
+            raise RuntimeError("checkpoint: the second run of the function kept fewer tensors than the first: "
+                               f"{len(self.promises)} were promised. It must do the same every time.")
+        return value
+
+    def _run_again(self) -> None:
+        made = 0
+        waiting = sum(p() is not None for p in self.promises)
+
+        def pack(tensor: Tensor) -> Tensor:
+            nonlocal made, waiting
+            if made >= len(self.promises) or (self.check and tensor.spec is not self.specs[made]):
+                expected = self.specs[made] if made < len(self.specs) else "no more"
+                raise RuntimeError("checkpoint: Recomputed values for the following tensors have different metadata than "
+                                   f"during the forward pass: tensor {made} is {tensor.spec}, and was {expected}")
+            promise = self.promises[made]()
+            made += 1
+            if promise is not None:
+                promise.value = tensor
+                waiting -= 1
+                if not waiting:
+                    raise _Enough
+            return tensor
+
+        def unpack_same(tensor: Tensor) -> Tensor:
+            return tensor
+
+        args = [_shown(a) for a in self.args]
+        kwargs = {k: _shown(a) for k, a in self.kwargs.items()}
+        with self.place.again(), self.draws.again() if self.draws else nullcontext(), enable_grad(), self.context:
+            try:
+                with saved_tensors_hooks(pack, unpack_same):
+                    self.function(*args, **kwargs)
+            except _Enough:
+                pass
+
+
+def _shown(held: Any) -> Any:
+    """An argument for the second run: a tensor with a graph of its own where the first had one."""
+    if not (isinstance(held, tuple) and len(held) == 2 and isinstance(held[0], (Saved, Packed))):
+        return held
+    kept, wants = held
+    if isinstance(kept, Saved) and kept.storage.version != kept.version:
+        raise kept.modified("checkpoint")
+    value: Any = unpack(kept, None) if isinstance(kept, Packed) else make_value(kept.storage, kept.spec, kept.array, None)
+    value.requires_grad = wants
+    return value
+
+
+class _Reentrant(Function):
+    @staticmethod
+    def forward(ctx: Any, function: Callable[..., Any], draws: _Draws | None, *args: Any) -> Any:
+        ctx.function, ctx.draws, ctx.place = function, draws, _Place()
+        ctx.plain = [None if isinstance(a, Value) else a for a in args]
+        ctx.wanted = [isinstance(a, Value) and a.edge is not None for a in args]
+        ctx.tensors = [k for k, a in enumerate(args) if isinstance(a, Value)]
+        ctx.save_for_backward(*[args[k] for k in ctx.tensors])
+        return function(*args)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        args = list(ctx.plain)
+        for k, t in zip(ctx.tensors, ctx.saved_tensors, strict=True):
+            args[k] = t.detach()
+            args[k].requires_grad = ctx.wanted[k]
+        with ctx.place.again(), ctx.draws.again() if ctx.draws else nullcontext(), enable_grad():
+            outputs = ctx.function(*args)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        roots = [(o, g) for o, g in zip(outputs, gradients, strict=True) if isinstance(o, Value) and o.requires_grad]
+        if not roots:
+            raise RuntimeError("none of output has requires_grad=True, this checkpoint() is not necessary")
+        backward([o for o, _ in roots], [g for _, g in roots])
+        return None, None, *(args[k].grad if wanted else None for k, wanted in enumerate(ctx.wanted))
