@@ -227,7 +227,7 @@ class _Reentrant(Function):
         with ctx.place.again(), ctx.draws.again() if ctx.draws else nullcontext(), enable_grad():
             outputs = ctx.function(*args)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        roots = [(o, g) for o, g in zip(outputs, gradients, strict=True) if isinstance(o, Value) and o.requires_grad]
+        roots = [(o, g) for o, g in zip(outputs, gradients, strict=True) if isinstance(o, Value) and o.edge is not None]
         if not roots:
             raise RuntimeError("none of output has requires_grad=True, this checkpoint() is not necessary")
         backward([o for o, _ in roots], [g for _, g in roots])
