@@ -1,4 +1,4 @@
-"""Bytes kept for backward, beside PyTorch's: ``python -m bench.peak``.
+"""Bytes kept for backward, beside PyTorch's: ``python -m bench.peak [--models small large cnn gpt]``.
 
 Ours come from the log: allocated bytes of distinct buffers that nodes keep when backward begins. PyTorch's are counted
 through ``torch.autograd.graph.saved_tensors_hooks``: distinct storages, rounded to 512 bytes as its CUDA allocator
@@ -15,33 +15,25 @@ from bench.timing import one_thread
 
 one_thread()
 
-import numpy as np  # noqa: E402
-
 import gradcore  # noqa: E402
-from bench.step import WORKLOADS, Workload, build  # noqa: E402
+from bench.workloads import PEAK_BATCHES, WORKLOADS, Workload, loss_of  # noqa: E402
 from gradcore.spec import round_up  # noqa: E402
-
-
-def data(workload: Workload) -> tuple[np.ndarray, np.ndarray]:
-    return np.zeros((workload.batch, workload.widths[0]), np.float32), np.zeros(workload.batch, np.int64)
 
 
 def ours(workload: Workload, device: str = "cpu") -> int:
     """Residual bytes at the start of backward."""
-    model = build(gradcore, workload).to(device)
-    x, y = data(workload)
+    model = workload.build(gradcore).to(device)
+    x, y = workload.arrays()
     with gradcore.step(device=device) as s:
-        loss = gradcore.nn.functional.cross_entropy(
-            model(gradcore.tensor(x, device=device)), gradcore.tensor(y, device=device))
-        loss.backward()
+        loss_of(gradcore, model, gradcore.tensor(x, device=device), gradcore.tensor(y, device=device)).backward()
     return s.report.residual_bytes
 
 
 def theirs(torch: Any, workload: Workload) -> int:
     """The same of PyTorch."""
-    model = build(torch, workload)
-    x, y = (torch.from_numpy(a) for a in data(workload))
-    outside = {t.untyped_storage().data_ptr() for t in (x, y, *model.parameters())}
+    model = workload.build(torch)
+    x, y = (torch.from_numpy(a) for a in workload.arrays())
+    outside = {t.untyped_storage().data_ptr() for t in (x, y, *model.parameters(), *model.buffers())}
     kept: dict[int, int] = {}
 
     def pack(tensor: Any) -> Any:
@@ -51,7 +43,7 @@ def theirs(torch: Any, workload: Workload) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss = loss_of(torch, model, x, y)
     del loss
     return sum(kept.values())
 
@@ -59,20 +51,22 @@ def theirs(torch: Any, workload: Workload) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--models", nargs="*", choices=tuple(WORKLOADS), default=list(WORKLOADS))
     options = parser.parse_args()
     try:
         import torch
     except ImportError:
         torch = None
     rows = {}
-    for name, workload in WORKLOADS.items():
+    for name in options.models:
+        workload = WORKLOADS[name].with_batch(PEAK_BATCHES.get(name, WORKLOADS[name].batch))
         mine, meta = ours(workload), ours(workload, "meta")
         assert mine == meta, (mine, meta)
         other = theirs(torch, workload) if torch is not None else None
         rows[name] = {"gradcore": mine, "torch": other}
         if not options.json:
             beside = "torch is not installed" if other is None else f"torch {other:,}: {mine / other:.3f} of it"
-            print(f"{name:6} {'-'.join(map(str, workload.widths))}, batch {workload.batch}: gradcore keeps {mine:,} bytes; "
+            print(f"{name:6} {workload.about}, batch {workload.batch}: gradcore keeps {mine:,} bytes; "
                   f"{beside}")
     if options.json:
         print(json.dumps(rows, indent=2))

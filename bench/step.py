@@ -1,4 +1,4 @@
-"""Training steps beside PyTorch's: ``python -m bench.step [--models small large]``.
+"""Training steps beside PyTorch's: ``python -m bench.step [--models small large cnn gpt]``.
 
 The same network from the same weights on the same data, forward, backward and update, eager, interleaved on one thread;
 the losses after six steps are compared before anything is timed. Ratios of medians: below 1 is faster than PyTorch.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from bench.timing import interleave, one_thread
@@ -19,43 +18,17 @@ one_thread()
 import numpy as np  # noqa: E402
 
 import gradcore  # noqa: E402
-
-
-@dataclass(frozen=True)
-class Workload:
-    """A model of the table: widths of an MLP, batch size, optimizer, and how many steps a timed round takes."""
-
-    widths: tuple[int, ...]
-    batch: int
-    optimizer: str
-    settings: dict[str, float]
-    times: int
-
-
-WORKLOADS = {
-    "small": Workload((64, 128, 128, 10), 64, "SGD", {"lr": 0.1, "momentum": 0.9}, 100),
-    "large": Workload((784, 1024, 1024, 1024, 10), 512, "Adam", {"lr": 1e-3}, 2),
-}
-
-
-def build(library: Any, workload: Workload) -> Any:
-    """The network, in either library."""
-    nn = library.nn
-    layers: list[Any] = []
-    for i, o in zip(workload.widths, workload.widths[1:], strict=False):
-        layers += [nn.Linear(i, o), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
+from bench.workloads import WORKLOADS, Workload, loss_of  # noqa: E402
 
 
 def training(library: Any, workload: Workload, model: Any, x: np.ndarray, y: np.ndarray) -> Callable[[], Any]:
     """A function that runs one step and returns the loss."""
     optimizer = getattr(library.optim, workload.optimizer)(model.parameters(), **workload.settings)
-    cross_entropy = library.nn.functional.cross_entropy
     inputs, labels = library.tensor(x), library.tensor(y)
 
     def step() -> Any:
         optimizer.zero_grad()
-        loss = cross_entropy(model(inputs), labels)
+        loss = loss_of(library, model, inputs, labels)
         loss.backward()
         optimizer.step()
         return loss
@@ -66,11 +39,9 @@ def training(library: Any, workload: Workload, model: Any, x: np.ndarray, y: np.
 def pair(torch: Any, workload: Workload) -> tuple[Callable[[], Any], Callable[[], Any]]:
     """The step of either library, from torch's initial weights."""
     torch.manual_seed(0)
-    generator = np.random.default_rng(0)
-    x = generator.standard_normal((workload.batch, workload.widths[0])).astype(np.float32)
-    y = generator.integers(0, workload.widths[-1], workload.batch)
-    theirs = build(torch, workload)
-    ours = build(gradcore, workload)
+    x, y = workload.arrays()
+    theirs = workload.build(torch)
+    ours = workload.build(gradcore)
     ours.load_state_dict({k: gradcore.tensor(v.numpy()) for k, v in theirs.state_dict().items()})
     return training(gradcore, workload, ours, x, y), training(torch, workload, theirs, x, y)
 
@@ -94,7 +65,7 @@ def main() -> None:
         low, high = paired.spread
         results[name] = {"ratio": paired.ratio, "quartiles": (low, high), "loss": losses[-1]}
         if not options.json:
-            print(f"{name:6} {'-'.join(map(str, workload.widths))}, batch {workload.batch}, {workload.optimizer}: "
+            print(f"{name:6} {workload.about}, batch {workload.batch}, {workload.optimizer}: "
                   f"{paired.ratio:.2f} of torch {torch.__version__} (quartiles {low:.2f} to {high:.2f}); loss after six "
                   f"steps {losses[-1][0]:.6f} and {losses[-1][1]:.6f}", flush=True)
     if options.json:

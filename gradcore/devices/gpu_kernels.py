@@ -15,7 +15,10 @@ import cupy
 import numpy as np
 from cupyx.scipy import special
 
+from gradcore.devices.batch_norm import build_batch_norm
+from gradcore.devices.convolution import build_convolution
 from gradcore.devices.kernels import build_kernels, folded_shape, split_workspace
+from gradcore.devices.pooling import build_pooling
 
 _TYPES = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
 _BLOCK = 256
@@ -30,7 +33,7 @@ def kernel(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def build_cuda_kernels() -> dict[str, Callable[..., Any]]:
     """Every kernel of the GPU by op name."""
-    return {**build_kernels(cupy), **KERNELS}
+    return {**build_kernels(cupy), **build_convolution(cupy), **build_pooling(cupy), **build_batch_norm(cupy), **KERNELS}
 
 
 def source_folder() -> Path:

@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices import host_erf, host_networks, host_random  # noqa: F401 - their kernels register themselves
+from gradcore.devices.batch_norm import build_batch_norm
+from gradcore.devices.convolution import build_convolution
 from gradcore.devices.device import Device, register
 from gradcore.devices.host_kernels import HOST_KERNELS
 from gradcore.devices.kernels import build_kernels
+from gradcore.devices.pooling import build_pooling
 from gradcore.memory.resource import Block, Stream
 from gradcore.memory.sources import HostSource
 from gradcore.memory.stack import build
@@ -45,7 +48,7 @@ def fill_with_ones(block: Block) -> None:
 
 def host_table() -> dict[str, Callable[..., Any]]:
     """Every kernel of the CPU by op name."""
-    return {**build_kernels(np), **HOST_KERNELS}
+    return {**build_kernels(np), **build_convolution(np), **build_pooling(np), **build_batch_norm(np), **HOST_KERNELS}
 
 
 def make_host(index: int = 0) -> HostDevice:

@@ -131,7 +131,8 @@ class Call:
         self.scattered = [i for i, s in enumerate(inputs) if op.contiguous and isinstance(s, TensorSpec)
                           and not s.contiguous]
         #: Flat positions that an in-place op writes to.
-        self.writes = [i for name in op.writes for i in self.positions[op.inputs.index(name)]]
+        self.writes = [i for name in op.writes for i in self.positions[op.inputs.index(name)]
+                       if isinstance(inputs[i], TensorSpec)]
         #: Outputs that may be given a cotangent, auxiliary ones too.
         self.width = len(self.specs) + len(self.aux)
         #: One freshly allocated output and nothing else: the usual case, which dispatch serves first.

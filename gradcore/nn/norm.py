@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gradcore.functional import empty
+import numpy as np
+
+from gradcore.engine.modes import no_grad
+from gradcore.errors import SpecError
+from gradcore.functional import empty, ones, zeros
 from gradcore.nn import functional as F
 from gradcore.nn import init
 from gradcore.nn.module import Module
@@ -49,3 +53,79 @@ class LayerNorm(Module):
     def extra_repr(self) -> str:
         return (f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}, "
                 f"bias={self.bias is not None}")
+
+
+class _BatchNorm(Module):
+    """(x - mean) / sqrt(var + eps) for each channel, times weight, plus bias; the statistics run along in training.
+
+    Ioffe and Szegedy, arXiv:1502.03167.
+    """
+
+    weight: Parameter | None
+    bias: Parameter | None
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+    #: Dimensions that the input may have.
+    _dims: tuple[int, ...] = ()
+
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True,
+                 track_running_stats: bool = True, device: Any = None, dtype: Any = None) -> None:
+        super().__init__()
+        self.num_features = num_features
+        self.eps = eps
+        self.momentum = momentum
+        self.affine = affine
+        self.track_running_stats = track_running_stats
+        self.register_parameter("weight", Parameter(ones(num_features, device=device, dtype=dtype)) if affine else None)
+        self.register_parameter("bias", Parameter(zeros(num_features, device=device, dtype=dtype)) if affine else None)
+        tracked = track_running_stats
+        self.register_buffer("running_mean", zeros(num_features, device=device, dtype=dtype) if tracked else None)
+        self.register_buffer("running_var", ones(num_features, device=device, dtype=dtype) if tracked else None)
+        self.register_buffer("num_batches_tracked", zeros((), device=device, dtype=np.int64) if tracked else None)
+
+    def reset_running_stats(self) -> None:
+        """Mean 0 and variance 1 again, after no batches."""
+        if self.track_running_stats:
+            self.running_mean.zero_()
+            self.running_var.fill_(1)
+            self.num_batches_tracked.zero_()
+
+    def reset_parameters(self) -> None:
+        self.reset_running_stats()
+        if self.weight is not None:
+            init.ones_(self.weight)
+        if self.bias is not None:
+            init.zeros_(self.bias)
+
+    def forward(self, input: Tensor) -> Tensor:
+        if input.spec.ndim not in self._dims:
+            wanted = " or ".join(f"{n}D" for n in self._dims)
+            raise SpecError(f"expected {wanted} input (got {input.spec.ndim}D input)")
+        momentum = 0.0 if self.momentum is None else self.momentum
+        if self.training and self.track_running_stats:
+            with no_grad():
+                self.num_batches_tracked.add_(1)
+            if self.momentum is None:
+                # The mean over all batches so far.
+                momentum = 1.0 / float(self.num_batches_tracked.item())
+        batch = self.training or not self.track_running_stats
+        keep = not batch or (self.training and self.track_running_stats)
+        return F.batch_norm(input, self.running_mean if keep else None, self.running_var if keep else None, self.weight,
+                            self.bias, batch, momentum, self.eps)
+
+    def extra_repr(self) -> str:
+        return (f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
+                f"track_running_stats={self.track_running_stats}")
+
+
+class BatchNorm1d(_BatchNorm):
+    """Batch norm of [N, C] or [N, C, L]."""
+
+    _dims = (2, 3)
+
+
+class BatchNorm2d(_BatchNorm):
+    """Batch norm of [N, C, H, W]."""
+
+    _dims = (4,)

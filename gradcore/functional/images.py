@@ -1,0 +1,121 @@
+"""Functions of images [N, C, H, W]: convolution, pooling, normalising over the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gradcore.errors import SpecError
+from gradcore.functional.mathematics import add, rsqrt
+from gradcore.functional.shape import squeeze, unsqueeze
+from gradcore.ops import batch_norm as norms
+from gradcore.ops import convolution, movement, pooling
+
+Tensor = Any
+Size = int | Sequence[int]
+
+
+def pair(name: str, value: Size) -> tuple[int, int]:
+    """One number for both dimensions, or one for each. Raises :class:`SpecError` for anything else."""
+    parts = (value, value) if isinstance(value, int) else tuple(value)
+    if len(parts) == 1:
+        parts *= 2
+    if len(parts) != 2 or not all(isinstance(n, int) for n in parts):
+        raise SpecError(f"{name} must be an int or a pair of ints, but got {value!r}")
+    return parts[0], parts[1]
+
+
+def _batched(name: str, x: Tensor) -> tuple[Tensor, bool]:
+    """[N, C, H, W] of what may be [C, H, W]."""
+    if x.spec.ndim == 3:
+        return unsqueeze(x, 0), True
+    if x.spec.ndim != 4:
+        raise SpecError(f"Expected 3D (unbatched) or 4D (batched) input to {name}, but got input of size: "
+                        f"{list(x.spec.shape)}")
+    return x, False
+
+
+def conv2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Size = 1, padding: Size | str = 0,
+           dilation: Size = 1, groups: int = 1) -> Tensor:
+    """Cross-correlation: input [N, C, H, W] or [C, H, W], weight [O, C / groups, kH, kW], bias [O], result [N, O, H', W'].
+
+    ``padding`` is a size, ``"valid"`` or ``"same"``. Only input and weight are kept for backward; the workspace holds 2^18
+    elements or one row of windows, whatever the batch.
+    """
+    steps, holes = pair("stride", stride), pair("dilation", dilation)
+    x, lone = _batched("conv2d", input)
+    if isinstance(padding, str):
+        x, edges = _named_padding(x, weight, padding, steps, holes)
+    else:
+        edges = pair("padding", padding)
+    out = convolution.conv2d(x, weight, bias, stride=steps, padding=edges, dilation=holes, groups=groups)
+    return squeeze(out, 0) if lone else out
+
+
+def _named_padding(x: Tensor, weight: Tensor, padding: str, stride: tuple[int, int],
+                   dilation: tuple[int, int]) -> tuple[Tensor, tuple[int, int]]:
+    if padding == "valid":
+        return x, (0, 0)
+    if padding != "same":
+        raise ValueError(f"Invalid padding string {padding!r}, should be one of {{'valid', 'same'}}")
+    if stride != (1, 1):
+        raise SpecError("padding='same' is not supported for strided convolutions")
+    total = [d * (k - 1) for d, k in zip(dilation, weight.spec.shape[2:], strict=True)]
+    if any(n % 2 for n in total):
+        # An even window reaches one further to the right, and below.
+        shape = (*x.spec.shape[:2], *(n + t % 2 for n, t in zip(x.spec.shape[2:], total, strict=True)))
+        x = movement.slice_grad(x, shape=shape, index=tuple((0, n, 1) for n in x.spec.shape))
+    return x, (total[0] // 2, total[1] // 2)
+
+
+def max_pool2d(input: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
+               ceil_mode: bool = False, return_indices: bool = False) -> Any:
+    """The largest element of each window; with ``return_indices`` also where it lies in its plane, int64.
+
+    Backward keeps one byte an output (four for windows of more than 256 elements), neither input nor output.
+    """
+    kernel = pair("kernel_size", kernel_size)
+    how = {"kernel": kernel, "stride": kernel if stride is None else pair("stride", stride),
+           "padding": pair("padding", padding), "dilation": pair("dilation", dilation)}
+    x, lone = _batched("max_pool2d", input)
+    out, index = pooling.max_pool2d(x, **how, ceil_mode=ceil_mode)
+    if lone:
+        out = squeeze(out, 0)
+    if not return_indices:
+        return out
+    places = pooling.max_pool2d_places(index, shape=x.spec.shape, **how)
+    return out, squeeze(places, 0) if lone else places
+
+
+def avg_pool2d(input: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, ceil_mode: bool = False,
+               count_include_pad: bool = True, divisor_override: int | None = None) -> Tensor:
+    """The mean of each window, or its sum over ``divisor_override``. Backward keeps nothing."""
+    kernel = pair("kernel_size", kernel_size)
+    x, lone = _batched("avg_pool2d", input)
+    out = pooling.avg_pool2d(x, kernel=kernel, stride=kernel if stride is None else pair("stride", stride),
+                             padding=pair("padding", padding), ceil_mode=ceil_mode, count_pad=count_include_pad,
+                             divisor=divisor_override)
+    return squeeze(out, 0) if lone else out
+
+
+def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
+    """Means of as many parts as ``output_size`` says; None keeps a dimension. Backward keeps nothing."""
+    x, lone = _batched("adaptive_avg_pool2d", input)
+    wanted = (output_size, output_size) if output_size is None or isinstance(output_size, int) else tuple(output_size)
+    size = tuple(n if m is None else m for n, m in zip(x.spec.shape[2:], wanted, strict=True))
+    out = pooling.adaptive_avg_pool2d(x, size=size)
+    return squeeze(out, 0) if lone else out
+
+
+def batch_norm(input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None = None,
+               bias: Tensor | None = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5) -> Tensor:
+    """(x - mean) / sqrt(var + eps) for each channel of [N, C, ...], times weight, plus bias.
+
+    In training mean and (biased) variance are the batch's, and ``running_*`` move towards them by ``momentum``, the
+    variance unbiased; otherwise they are the running ones.
+    """
+    if training:
+        return norms.batch_norm(input, weight, bias, running_mean, running_var, momentum=float(momentum), eps=float(eps))
+    if running_mean is None or running_var is None:
+        raise ValueError("Expected running_mean and running_var to be defined when training=False")
+    return norms.batch_norm_apply(input, weight, bias, running_mean, rsqrt(add(running_var, eps)))

@@ -1,0 +1,89 @@
+"""Normalising each channel over the batch. Ioffe and Szegedy, Batch Normalization, arXiv:1502.03167."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from typing import Any
+
+from gradcore.errors import SpecError
+from gradcore.ops.elementwise import mul, sub
+from gradcore.ops.movement import reshape
+from gradcore.ops.op import Inferred, joint, no_second_derivative, op
+from gradcore.ops.reduce import sum
+from gradcore.ops.shapes import need_float
+from gradcore.spec import PIECE, TensorSpec
+
+
+def images(x: tuple[int, ...]) -> int:
+    """How many samples of [N, C, ...] make a piece, at least one: temporaries do not grow with the batch."""
+    return min(x[0], max(2 * PIECE // max(math.prod(x[1:]), 1), 1))
+
+
+def _room(x: TensorSpec, temporaries: int, channels: int) -> int:
+    """Bytes of pieces of ``x``, of vectors of one element a channel, of a row of ones and a number for each row."""
+    count, row = images(x.shape), math.prod(x.shape[2:])
+    lengths = [*[count * x.shape[1] * row] * temporaries, *[x.shape[1]] * channels, row, count * x.shape[1]]
+    return builtins.sum(lengths) * x.dtype.itemsize + 16 * len(lengths)
+
+
+def _check(x: TensorSpec, **channels: TensorSpec | None) -> None:
+    need_float("batch_norm", input=x, **channels)
+    if x.ndim < 2:
+        raise SpecError(f"batch_norm: expected an input [N, C, ...], but got {list(x.shape)}")
+    for name, spec in channels.items():
+        if spec is not None and (spec.shape != (x.shape[1],) or spec.dtype != x.dtype):
+            raise SpecError(f"batch_norm: {name} should contain {x.shape[1]} elements of {x.dtype.name} and not "
+                            f"{list(spec.shape)} of {spec.dtype.name}")
+
+
+def _spec(x: TensorSpec, weight: TensorSpec | None = None, bias: TensorSpec | None = None,
+          running_mean: TensorSpec | None = None, running_var: TensorSpec | None = None, *, momentum: float,
+          eps: float) -> Inferred:
+    _check(x, weight=weight, bias=bias, running_mean=running_mean, running_var=running_var)
+    if x.numel // max(x.shape[1], 1) <= 1:
+        raise SpecError(f"Expected more than 1 value per channel when training, got input size {list(x.shape)}")
+    channel = TensorSpec.of((x.shape[1],), x.dtype)
+    return Inferred((x.like(),), (("mean", channel), ("rstd", channel)), _room(x, 1, 3))
+
+
+def _apply_spec(x: TensorSpec, weight: TensorSpec | None, bias: TensorSpec | None, mean: TensorSpec,
+                rstd: TensorSpec) -> Inferred:
+    _check(x, weight=weight, bias=bias, mean=mean, rstd=rstd)
+    return Inferred((x.like(),), (), _room(x, 0, 2))
+
+
+def _grad_spec(dy: TensorSpec, x: TensorSpec, weight: TensorSpec | None, mean: TensorSpec, rstd: TensorSpec, *,
+               needs: tuple[bool, ...]) -> Inferred:
+    channel = TensorSpec.of((x.shape[1],), x.dtype)
+    return Inferred((x.like(), channel, channel), (), _room(x, 1, 4))
+
+
+def _rule(g: Any, x: Any, weight: Any, mean: Any, rstd: Any, needs: tuple[bool, ...]) -> Any:
+    return batch_norm_grad(g, x, weight, mean, rstd, needs=needs)
+
+
+def _column(v: Any, x: Any) -> Any:
+    return reshape(v, (-1, *[1] * (x.spec.ndim - 2)))
+
+
+def _apply_rule(g: Any, x: Any, weight: Any, mean: Any, rstd: Any, needs: tuple[bool, ...]) -> Any:
+    """Elementary, for statistics that do not depend on the input."""
+    dims = (0, *range(2, g.spec.ndim))
+    factor = rstd if weight is None else mul(rstd, weight)
+    return (mul(g, _column(factor, g)) if needs[0] else None,
+            sum(mul(g, mul(sub(x, _column(mean, g)), _column(rstd, g))), dims=dims, keepdim=False) if needs[1] else None,
+            sum(g, dims=dims, keepdim=False) if needs[2] else None)
+
+
+batch_norm = op("batch_norm", _spec, joint("x", "weight", "bias")(_rule), aux=("mean", "rstd"), contiguous=True,
+                writes=("running_mean", "running_var"),
+                again=lambda x, weight, bias, mean, rstd: batch_norm_apply(x, weight, bias, mean, rstd),
+                doc="In training: mean and variance are the batch's, and the running ones move towards them.")
+batch_norm_apply = op("batch_norm_apply", _apply_spec,
+                      joint("x", "weight", "bias", x=("weight",), weight=("x",), mean=("weight",),
+                            rstd=("x", "weight"))(_apply_rule), contiguous=True,
+                      again=lambda x, weight, bias, mean, rstd: batch_norm_apply(x, weight, bias, mean, rstd),
+                      doc="(x - mean) * rstd * weight + bias, each channel's own.")
+batch_norm_grad = op("batch_norm_grad", _grad_spec, contiguous=True, outputs=("dx", "dweight", "dbias"),
+                     **no_second_derivative("batch_norm", "dy", "x", "weight", "mean", "rstd"))

@@ -1,0 +1,128 @@
+"""Convolution over two dimensions, as matrix products of pieces of the input laid out by window (im2col).
+
+Chellapilla, Puri and Simard, High Performance Convolutional Neural Networks for Document Processing, 2006.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradcore.errors import SpecError
+from gradcore.ops.op import Inferred, joint, op
+from gradcore.ops.reduce import sum
+from gradcore.ops.shapes import need_float
+from gradcore.spec import TensorSpec
+
+Pair = tuple[int, int]
+
+#: Elements of a laid-out piece, which stays in a core's cache: more only where one row of one image needs more.
+COLUMNS = 1 << 18
+
+
+def windows(size: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
+    """How many windows fit along one dimension."""
+    return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+
+
+def piece(depth: int, images: int, rows: int, width: int) -> tuple[int, int]:
+    """(images, rows of windows) of a piece of ``depth`` elements a window: several images, or some rows of one."""
+    image = depth * rows * width
+    if image <= COLUMNS:
+        return min(images, max(COLUMNS // max(image, 1), 1)), rows
+    most = max(COLUMNS // (depth * width), 1)
+    # As many pieces as it takes, all about as long.
+    return 1, -(-rows // -(-rows // most))
+
+
+def _check(x: tuple[int, ...], weight: tuple[int, ...], stride: Pair, padding: Pair, dilation: Pair, groups: int) -> None:
+    if len(x) != 4 or len(weight) != 4:
+        raise SpecError(f"conv2d: expected input [N, C, H, W] and weight [O, C / groups, kH, kW], but got {list(x)} and "
+                        f"{list(weight)}")
+    if groups < 1 or min(stride) < 1 or min(dilation) < 1 or min(padding) < 0:
+        raise SpecError(f"conv2d: stride {stride}, dilation {dilation} and groups {groups} must be positive and padding "
+                        f"{padding} must not be negative")
+    if x[1] != weight[1] * groups or weight[0] % groups:
+        raise SpecError(f"Given groups={groups}, weight of size {list(weight)}, expected input{list(x)} to have "
+                        f"{weight[1] * groups} channels, but got {x[1]} channels instead"
+                        + (f"; {weight[0]} output channels are no multiple of groups" if weight[0] % groups else ""))
+    if min(_out(x, weight, stride, padding, dilation)) < 1:
+        raise SpecError(f"Calculated padded input size per channel: ({x[2] + 2 * padding[0]} x {x[3] + 2 * padding[1]}). "
+                        f"Kernel size: ({weight[2]} x {weight[3]}) with dilation {dilation}. Kernel size can't be greater "
+                        "than actual input size")
+
+
+def _out(x: tuple[int, ...], weight: tuple[int, ...], stride: Pair, padding: Pair, dilation: Pair) -> Pair:
+    h, w = (windows(x[2 + d], weight[2 + d], stride[d], padding[d], dilation[d]) for d in (0, 1))
+    return h, w
+
+
+def is_pointwise(weight: tuple[int, ...], stride: Pair, padding: Pair) -> bool:
+    """One element a window, one window an element: the input is laid out as it lies."""
+    return weight[2:] == (1, 1) and stride == (1, 1) and padding == (0, 0)
+
+
+def _room(x: tuple[int, ...], weight: tuple[int, ...], stride: Pair, padding: Pair, dilation: Pair) -> int:
+    """Elements of a laid-out piece: at most COLUMNS, or one row of windows of one image."""
+    if is_pointwise(weight, stride, padding):
+        return 0
+    depth = x[1] * weight[2] * weight[3]
+    rows, width = _out(x, weight, stride, padding, dilation)
+    images, some = piece(depth, x[0], rows, width)
+    return images * depth * some * width
+
+
+def _conv_spec(x: TensorSpec, weight: TensorSpec, bias: TensorSpec | None = None, *, stride: Pair, padding: Pair,
+               dilation: Pair, groups: int) -> Inferred:
+    need_float("conv2d", input=x, weight=weight, bias=bias)
+    _check(x.shape, weight.shape, stride, padding, dilation, groups)
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise SpecError(f"Given weight of size {list(weight.shape)}, expected bias to be 1-dimensional with "
+                        f"{weight.shape[0]} elements, but got bias of size {list(bias.shape)} instead")
+    if len({s.dtype for s in (x, weight, bias) if s is not None}) > 1:
+        raise SpecError(f"conv2d: input {x.dtype.name}, weight {weight.dtype.name} and bias must have the same dtype")
+    shape = (x.shape[0], weight.shape[0], *_out(x.shape, weight.shape, stride, padding, dilation))
+    return Inferred((TensorSpec.of(shape, x.dtype),), (),
+                    _room(x.shape, weight.shape, stride, padding, dilation) * x.dtype.itemsize)
+
+
+def _input_grad_spec(dy: TensorSpec, weight: TensorSpec, *, shape: tuple[int, ...], stride: Pair, padding: Pair,
+                     dilation: Pair, groups: int) -> Inferred:
+    _check(shape, weight.shape, stride, padding, dilation, groups)
+    return Inferred((TensorSpec.of(shape, dy.dtype),), (),
+                    _room(shape, weight.shape, stride, padding, dilation) * dy.dtype.itemsize)
+
+
+def _weight_grad_spec(dy: TensorSpec, x: TensorSpec, *, shape: tuple[int, ...], stride: Pair, padding: Pair,
+                      dilation: Pair, groups: int) -> Inferred:
+    _check(x.shape, shape, stride, padding, dilation, groups)
+    depth = x.shape[1] * shape[2] * shape[3]
+    rows, width = dy.shape[2:]
+    images, some = piece(depth, x.shape[0], rows, width)
+    # The piece of x and of dy, windows in the last place, a product and the sum of products.
+    elements = images * some * width * (depth + dy.shape[1]) + 2 * shape[0] * shape[1] * shape[2] * shape[3]
+    return Inferred((TensorSpec.of(shape, dy.dtype),), (), elements * dy.dtype.itemsize + 64)
+
+
+def _conv_rule(g: Any, x: Any, weight: Any, x_spec: TensorSpec, weight_spec: TensorSpec, needs: tuple[bool, ...],
+               stride: Pair, padding: Pair, dilation: Pair, groups: int) -> Any:
+    how = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    return (conv2d_input_grad(g, weight, shape=x_spec.shape, **how) if needs[0] else None,
+            conv2d_weight_grad(g, x, shape=weight_spec.shape, **how) if needs[1] else None,
+            sum(g, dims=(0, 2, 3), keepdim=False) if needs[2] else None)
+
+
+conv2d = op("conv2d", _conv_spec, joint("x", "weight", "bias", x=("weight",), weight=("x",))(_conv_rule), contiguous=True,
+            doc="The workspace holds a piece of the input laid out by window, and does not grow with the batch.")
+conv2d_input_grad = op(
+    "conv2d_input_grad", _input_grad_spec, contiguous=True,
+    dy=lambda g, weight, stride, padding, dilation, groups: conv2d(
+        g, weight, None, stride=stride, padding=padding, dilation=dilation, groups=groups),
+    weight=lambda g, dy, weight_spec, stride, padding, dilation, groups: conv2d_weight_grad(
+        dy, g, shape=weight_spec.shape, stride=stride, padding=padding, dilation=dilation, groups=groups),
+    doc="The transpose of conv2d: what each window was given is added up where the window lay.")
+conv2d_weight_grad = op(
+    "conv2d_weight_grad", _weight_grad_spec, contiguous=True,
+    dy=lambda g, x, stride, padding, dilation, groups: conv2d(
+        x, g, None, stride=stride, padding=padding, dilation=dilation, groups=groups),
+    x=lambda g, dy, x_spec, stride, padding, dilation, groups: conv2d_input_grad(
+        dy, g, shape=x_spec.shape, stride=stride, padding=padding, dilation=dilation, groups=groups))
