@@ -9,7 +9,6 @@ from typing import Any
 from gradcore.devices.kernels import split_workspace
 from gradcore.ops.batch_norm import images
 
-
 #: Rows of at least so many elements are added up by a matrix product.
 _LONG = 32
 

@@ -15,6 +15,7 @@ import cupy
 import numpy as np
 from cupyx.scipy import special
 
+from gradcore.devices.attention import build_attention
 from gradcore.devices.batch_norm import build_batch_norm
 from gradcore.devices.convolution import build_convolution
 from gradcore.devices.kernels import build_kernels, folded_shape, split_workspace
@@ -33,7 +34,8 @@ def kernel(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def build_cuda_kernels() -> dict[str, Callable[..., Any]]:
     """Every kernel of the GPU by op name."""
-    return {**build_kernels(cupy), **build_convolution(cupy), **build_pooling(cupy), **build_batch_norm(cupy), **KERNELS}
+    return {**build_kernels(cupy), **build_convolution(cupy), **build_pooling(cupy), **build_batch_norm(cupy),
+            **build_attention(cupy), **KERNELS}
 
 
 def source_folder() -> Path:
@@ -193,6 +195,16 @@ def layer_norm(x: Any, weight: Any, bias: Any, out: Any, mean: Any, rstd: Any, w
 
 
 @kernel
+def layer_norm_apply(x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, out: Any, *, dims: int) -> None:
+    cupy.subtract(x, mean, out)
+    cupy.multiply(out, rstd, out)
+    if weight is not None:
+        cupy.multiply(out, weight, out)
+    if bias is not None:
+        cupy.add(out, bias, out)
+
+
+@kernel
 def layer_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any, dweight: Any, dbias: Any, workspace: Any,
                     *, dims: int, needs: Any) -> None:
     rows = tuple(range(x.ndim - dims))
@@ -228,6 +240,25 @@ def take(x: Any, index: Any, out: Any, workspace: Any, *, dim: int) -> None:
 def take_grad(dy: Any, index: Any, out: Any, workspace: Any, *, shape: Any, dim: int) -> None:
     out.fill(0)
     cupy.add.at(out, (slice(None),) * dim + (index,), dy)
+
+
+@kernel
+def embedding(weight: Any, index: Any, out: Any, workspace: Any, *, padding: Any) -> None:
+    take(weight, index, out, workspace, dim=0)
+
+
+@kernel
+def embedding_grad(dy: Any, index: Any, out: Any, workspace: Any, *, shape: Any, padding: Any) -> None:
+    take_grad(dy, index, out, workspace, shape=shape, dim=0)
+    if padding is not None:
+        out[padding] = 0
+
+
+@kernel
+def embedding_unpadded(weight: Any, index: Any, out: Any, workspace: Any, *, padding: Any) -> None:
+    take(weight, index, out, workspace, dim=0)
+    if padding is not None:
+        cupy.copyto(out, 0, where=(index == padding)[..., None])
 
 
 @kernel

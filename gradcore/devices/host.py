@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices import host_erf, host_networks, host_random  # noqa: F401 - their kernels register themselves
+from gradcore.devices.attention import build_attention
 from gradcore.devices.batch_norm import build_batch_norm
 from gradcore.devices.convolution import build_convolution
 from gradcore.devices.device import Device, register
@@ -48,7 +49,8 @@ def fill_with_ones(block: Block) -> None:
 
 def host_table() -> dict[str, Callable[..., Any]]:
     """Every kernel of the CPU by op name."""
-    return {**build_kernels(np), **build_convolution(np), **build_pooling(np), **build_batch_norm(np), **HOST_KERNELS}
+    return {**build_kernels(np), **build_convolution(np), **build_pooling(np), **build_batch_norm(np),
+            **build_attention(np), **HOST_KERNELS}
 
 
 def make_host(index: int = 0) -> HostDevice:

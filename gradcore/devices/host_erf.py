@@ -15,6 +15,11 @@ _P = (1.128379180912975, 0.18465105309565888, 0.05426094204021602, 0.00382899940
       4.7047276154222255e-06, -1.3261204210327645e-08)
 _Q = (1.0, 0.49697626441913156, 0.11374535487773631, 0.01542231626758328, 0.0013036694231784534, 6.329768638013669e-05)
 
+# erf(x / sqrt 2) = tanh(x P(x^2)) within 6e-8, which is what float32 can tell: a fit of its inverse, weighted by tanh's
+# slope. Half the passes over memory that the rational takes.
+_INVERSE_TANH = (0.797884942, 0.0363330843, -3.25945799e-05, -5.53063972e-05, 3.96478997e-06, -1.32267779e-07,
+                 1.75632348e-09)
+
 # Chebyshev coefficients in y = 2t - 1, t = 2 / (2 + z), of log(erfc(z) / t) + z^2 for z >= 0, computed to 40 digits.
 _CHEBYSHEV = (
     -1.30265371978170943, 0.64196979235649026, 0.0194764732041858363, -0.00956151478680863165,
@@ -74,8 +79,9 @@ def _fma(x: Array, y: Array, total: Array) -> None:
 
 
 def _horner(coefficients: tuple[float, ...], u: Array, out: Array) -> None:
-    np.copyto(out, coefficients[-1])
-    for k in coefficients[-2::-1]:
+    np.multiply(u, coefficients[-1], out)
+    np.add(out, coefficients[-2], out)
+    for k in coefficients[-3::-1]:
         np.multiply(out, u, out)
         np.add(out, k, out)
 
@@ -95,6 +101,19 @@ _ROOT_HALF = math.sqrt(0.5)
 _ROOT_2_OVER_PI = math.sqrt(2 / math.pi)
 
 
+def _erf_of_root_half(x: Array, out: Array, room: list[Array]) -> None:
+    """erf(x / sqrt 2), twice the normal distribution less 1."""
+    if x.dtype.itemsize == 8:
+        np.multiply(x, _ROOT_HALF, out)
+        erf_piece(out, out, room)
+        return
+    square = room[0][:x.size]
+    np.multiply(x, x, square)
+    _horner(_INVERSE_TANH, square, out)
+    np.multiply(out, x, out)
+    np.tanh(out, out)
+
+
 @kernel
 def gelu(x: Array, out: Array, workspace: Array, *, tanh: bool = False) -> None:
     room = _temporaries(x, workspace, 5)
@@ -104,11 +123,10 @@ def gelu(x: Array, out: Array, workspace: Array, *, tanh: bool = False) -> None:
             _tanh_argument(xs, t)
             np.tanh(t, t)
         else:
-            np.multiply(xs, _ROOT_HALF, t)
-            erf_piece(t, t, room)
-        np.add(t, 1, t)
-        np.multiply(t, xs, t)
-        np.multiply(t, 0.5, outs)
+            _erf_of_root_half(xs, t, room)
+        np.multiply(xs, 0.5, outs)
+        np.multiply(t, outs, t)
+        np.add(outs, t, outs)
 
 
 def _tanh_argument(x: Array, out: Array) -> None:
@@ -138,8 +156,7 @@ def gelu_grad(dy: Array, x: Array, out: Array, workspace: Array, *, tanh: bool =
             np.multiply(s, u, s)
             np.multiply(s, 0.5, s)
         else:
-            np.multiply(xs, _ROOT_HALF, t)
-            erf_piece(t, t, room)
+            _erf_of_root_half(xs, t, room)
             np.multiply(xs, xs, s)
             np.multiply(s, -0.5, s)
             np.exp(s, s)

@@ -77,6 +77,33 @@ def take_grad(dy: Array, index: Array, out: Array, workspace: Array, *, shape: A
 
 
 @kernel
+def embedding(weight: Array, index: Array, out: Array, workspace: Array, *, padding: int | None) -> None:
+    take(weight, index, out, workspace, dim=0)
+
+
+@kernel
+def embedding_grad(dy: Array, index: Array, out: Array, workspace: Array, *, shape: Any, padding: int | None) -> None:
+    out.fill(0)
+    rows = dy.reshape(index.size, shape[1])
+    # One row at a time, in order: rows may repeat, and a fixed order keeps sums the same from run to run.
+    for k, place in enumerate(positions(index, shape[0], workspace).reshape(-1).tolist()):
+        target = out[place]
+        np.add(target, rows[k], target)
+    if padding is not None:
+        out[padding] = 0
+
+
+@kernel
+def embedding_unpadded(weight: Array, index: Array, out: Array, workspace: Array, *, padding: int | None) -> None:
+    take(weight, index, out, workspace, dim=0)
+    if padding is not None:
+        flat = out.reshape(index.size, weight.shape[1])
+        for k, place in enumerate(positions(index, weight.shape[0], workspace).reshape(-1).tolist()):
+            if place == padding:
+                flat[k] = 0
+
+
+@kernel
 def put_(x: Array, index: Array, values: Array, workspace: Array, *, dim: int) -> None:
     where = positions(index, x.shape[dim], workspace)
     target = np.moveaxis(x, dim, 0)

@@ -145,6 +145,18 @@ def build_kernels(xp: Any) -> dict[str, Kernel]:
         if 0 not in shape:
             strided(out.reshape(-1), shape, strides, offset)[...] = 0
 
+    def triangle(lower: bool) -> Kernel:
+        def keep(x: Any, out: Any, *, diagonal: int) -> None:
+            out.fill(0)
+            width = x.shape[-1]
+            for i in range(x.shape[-2]):
+                at = min(max(i + diagonal + lower, 0), width)
+                part = (..., i, slice(0, at) if lower else slice(at, width))
+                out[part] = x[part]
+        return keep
+
+    table["tril"], table["triu"] = triangle(True), triangle(False)
+
     @kernel
     def cat(tensors: list[Any], out: Any, *, dim: int) -> None:
         start = 0
@@ -217,7 +229,11 @@ def build_kernels(xp: Any) -> dict[str, Kernel]:
 
     @kernel
     def linear(x: Any, weight: Any, bias: Any, out: Any) -> None:
-        xp.matmul(x, weight.T, out)
+        if x.ndim > 2 and x.flags.c_contiguous:
+            # One product of all rows, instead of one for each matrix.
+            xp.matmul(x.reshape(-1, x.shape[-1]), weight.T, out.reshape(-1, out.shape[-1]))
+        else:
+            xp.matmul(x, weight.T, out)
         if bias is not None:
             xp.add(out, bias, out)
 

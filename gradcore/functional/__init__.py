@@ -123,6 +123,8 @@ from gradcore.functional.shape import (
     t,
     take_along_dim,
     transpose,
+    tril,
+    triu,
     unbind,
     unflatten,
     unsqueeze,
@@ -136,7 +138,7 @@ METHODS = (
     "rsqrt reciprocal sin cos tan sinh cosh arctan erf relu tanh sigmoid masked_fill clamp sum mean var std amax amin "
     "max min argmax argmin any all logsumexp norm allclose equal matmul mm bmm mv dot reshape view flatten unflatten "
     "squeeze unsqueeze permute transpose t movedim expand expand_as broadcast_to narrow select contiguous clone split "
-    "chunk unbind as_strided index_select take_along_dim softmax log_softmax nonzero").split()
+    "chunk unbind tril triu as_strided index_select take_along_dim softmax log_softmax nonzero").split()
 
 __all__ = [
     "METHODS",
@@ -254,6 +256,8 @@ __all__ = [
     "tensor",
     "transfer",
     "transpose",
+    "tril",
+    "triu",
     "unbind",
     "unflatten",
     "unsqueeze",

@@ -40,6 +40,16 @@ def view(x: Tensor, *shape: Any) -> Tensor:
     return movement.view(x, shape=size_of(shape))
 
 
+def tril(x: Tensor, diagonal: int = 0) -> Tensor:
+    """The last two dimensions with zeros above the diagonal, or above the one ``diagonal`` beside it."""
+    return movement.tril(x, diagonal=diagonal)
+
+
+def triu(x: Tensor, diagonal: int = 0) -> Tensor:
+    """The last two dimensions with zeros below the diagonal, or below the one ``diagonal`` beside it."""
+    return movement.triu(x, diagonal=diagonal)
+
+
 def as_strided(x: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Tensor:
     """A view with sizes, strides and offset in elements of the storage. Raises SpecError for what is not inside ``x``.
 

@@ -2,6 +2,7 @@
 
 from gradcore.nn import functional, init
 from gradcore.nn.activation import GELU, LogSoftmax, ReLU, Sigmoid, Softmax, Tanh
+from gradcore.nn.attention import Embedding, MultiheadAttention
 from gradcore.nn.container import ModuleDict, ModuleList, Sequential
 from gradcore.nn.dropout import Dropout
 from gradcore.nn.images import AdaptiveAvgPool2d, AvgPool2d, Conv2d, MaxPool2d
@@ -11,6 +12,7 @@ from gradcore.nn.module import Module
 from gradcore.nn.norm import BatchNorm1d, BatchNorm2d, LayerNorm
 from gradcore.nn.parameter import Parameter
 
-__all__ = ["GELU", "AdaptiveAvgPool2d", "AvgPool2d", "BatchNorm1d", "BatchNorm2d", "Conv2d", "CrossEntropyLoss", "Dropout",
-           "Flatten", "Identity", "LayerNorm", "Linear", "LogSoftmax", "MSELoss", "MaxPool2d", "Module", "ModuleDict",
-           "ModuleList", "NLLLoss", "Parameter", "ReLU", "Sequential", "Sigmoid", "Softmax", "Tanh", "functional", "init"]
+__all__ = ["GELU", "AdaptiveAvgPool2d", "AvgPool2d", "BatchNorm1d", "BatchNorm2d", "Conv2d", "CrossEntropyLoss",
+           "Dropout", "Embedding", "Flatten", "Identity", "LayerNorm", "Linear", "LogSoftmax", "MSELoss", "MaxPool2d",
+           "Module", "ModuleDict", "ModuleList", "MultiheadAttention", "NLLLoss", "Parameter", "ReLU", "Sequential",
+           "Sigmoid", "Softmax", "Tanh", "functional", "init"]

@@ -2,6 +2,7 @@
 
 from gradcore.ops import (
     activation,
+    attention,
     batch_norm,
     convolution,
     creation,
@@ -16,5 +17,5 @@ from gradcore.ops import (
 )
 from gradcore.ops.op import all_ops
 
-__all__ = ["activation", "all_ops", "batch_norm", "convolution", "creation", "elementwise", "linalg", "movement", "nn",
-           "optimizer", "pooling", "random", "reduce"]
+__all__ = ["activation", "all_ops", "attention", "batch_norm", "convolution", "creation", "elementwise", "linalg",
+           "movement", "nn", "optimizer", "pooling", "random", "reduce"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Sequence
 from typing import Any
 
@@ -167,6 +168,17 @@ write_part = op("write_part", _write_part_spec, view=True,
                 doc="x after ``part``, which shows some of its bytes, was written: nothing moves, history does.")
 
 
+def _triangle_spec(x: TensorSpec, *, diagonal: int) -> TensorSpec:
+    if x.ndim < 2:
+        raise SpecError(f"tril/triu: input tensor must have at least 2 dimensions, but got {list(x.shape)}")
+    return x.like()
+
+
+tril = op("tril", _triangle_spec, x=lambda g, diagonal: tril(g, diagonal=diagonal),
+          doc="Zeros above the diagonal, or above one beside it.")
+triu = op("triu", _triangle_spec, x=lambda g, diagonal: triu(g, diagonal=diagonal))
+
+
 def reshape(x: Any, shape: Sequence[int]) -> Any:
     """A view where the layout allows one, else a copy."""
     shape = resolve_shape(shape, x.spec.numel)
@@ -234,16 +246,16 @@ def _split_spec(x: TensorSpec, *, sizes: tuple[int, ...], dim: int) -> tuple[Ten
 
 
 def _split_rule(gs: tuple[Any, ...], x_spec: TensorSpec, sizes: tuple[int, ...], dim: int) -> Any:
-    """Only the parts that have a cotangent are written; the rest is zero."""
-    total = None
-    start = 0
-    for g, n in zip(gs, sizes, strict=False):
-        if g is not None:
-            index = tuple((0, m, 1) for m in x_spec.shape[:dim]) + ((start, n, 1),)
-            part = slice_grad(g, shape=x_spec.shape, index=index)
-            total = part if total is None else total + part
-        start += n
-    return total
+    """The cotangents of the parts, side by side; what has none is zero."""
+    given = [k for k, g in enumerate(gs) if g is not None]
+    lead, tail = x_spec.shape[:dim], x_spec.shape[dim + 1:]
+    if len(given) == 1:
+        start = builtins.sum(sizes[:given[0]])
+        index = (*((0, m, 1) for m in lead), (start, sizes[given[0]], 1))
+        return slice_grad(gs[given[0]], shape=x_spec.shape, index=index)
+    like = gs[given[0]]
+    return cat([full(0.0, shape=(*lead, n, *tail), dtype=like.spec.dtype, device=like.storage.device) if g is None else g
+                for g, n in zip(gs, sizes, strict=False)], dim=dim)
 
 
 cat = op("cat", _cat_spec, tensors=_cat_rule)
@@ -276,6 +288,26 @@ def _put_spec(x: TensorSpec, index: TensorSpec, values: TensorSpec, *, dim: int)
     return with_workspace(x, index.numel * 8)
 
 
+def _embedding_spec(weight: TensorSpec, index: TensorSpec, *, padding: int | None) -> Any:
+    if weight.ndim != 2:
+        raise SpecError(f"'weight' must be 2-D, but got {list(weight.shape)}")
+    return _take_spec(weight, index, dim=0)
+
+
+def _embedding_grad_spec(dy: TensorSpec, index: TensorSpec, *, shape: tuple[int, ...], padding: int | None) -> Any:
+    return _take_grad_spec(dy, index, shape=shape, dim=0)
+
+
+embedding = op("embedding", _embedding_spec, contiguous=True,
+               weight=lambda g, index, weight_spec, padding: embedding_grad(g, index, shape=weight_spec.shape,
+                                                                            padding=padding),
+               doc="Rows of a table; the one called padding has no gradient.")
+embedding_grad = op("embedding_grad", _embedding_grad_spec, contiguous=True,
+                    dy=lambda g, index, padding: embedding_unpadded(g, index, padding=padding))
+embedding_unpadded = op("embedding_unpadded", _embedding_spec, contiguous=True,
+                        weight=lambda g, index, weight_spec, padding: embedding_grad(g, index, shape=weight_spec.shape,
+                                                                                     padding=padding),
+                        doc="Rows of a table, with zeros for the one called padding.")
 take = op("take", _take_spec, contiguous=True,
           x=lambda g, index, x_spec, dim: take_grad(g, index, shape=x_spec.shape, dim=dim),
           doc="Elements of ``dim`` at integer positions; the workspace holds the positions counted from the front.")

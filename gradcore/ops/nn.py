@@ -191,12 +191,21 @@ def _layer_norm_grad_spec(dy: TensorSpec, x: TensorSpec, weight: TensorSpec | No
     return Inferred((x.like(), affine, affine), (), 2 * row_bytes(x, _width(x, dims)) + 128)
 
 
+def _layer_norm_apply_spec(x: TensorSpec, weight: TensorSpec | None, bias: TensorSpec | None, mean: TensorSpec,
+                           rstd: TensorSpec, *, dims: int) -> TensorSpec:
+    return x.like()
+
+
 def _layer_norm_rule(g: Any, x: Any, weight: Any, mean: Any, rstd: Any, dims: int, needs: tuple[bool, ...]) -> Any:
     return layer_norm_grad(g, x, weight, mean, rstd, dims=dims, needs=needs)
 
 
 layer_norm = op("layer_norm", _layer_norm_spec, joint("x", "weight", "bias")(_layer_norm_rule), aux=("mean", "rstd"),
                 contiguous=True,
+                again=lambda x, weight, bias, mean, rstd, dims: layer_norm_apply(x, weight, bias, mean, rstd, dims=dims),
                 doc="Ba, Kiros and Hinton, arXiv:1607.06450.")
+layer_norm_apply = op("layer_norm_apply", _layer_norm_apply_spec, contiguous=True,
+                      **no_second_derivative("layer_norm", "x", "weight", "bias", "mean", "rstd"),
+                      doc="(x - mean) * rstd * weight + bias, the mean and rstd being given.")
 layer_norm_grad = op("layer_norm_grad", _layer_norm_grad_spec, contiguous=True, outputs=("dx", "dweight", "dbias"),
                      **no_second_derivative("layer_norm", "dy", "x", "weight", "mean", "rstd"))
