@@ -46,7 +46,7 @@ class Operand:
             array = rng.uniform(self.low, self.high, self.base)
         else:
             array = rng.integers(int(self.low), int(self.high), self.base)
-        return array.astype({"float": dtype, "bool": np.bool_, "int": np.int64}[self.kind])
+        return array.astype({"float": dtype, "bool": np.bool_, "int": np.int64, "byte": np.uint8}[self.kind])
 
     def show(self, x: Any) -> Any:
         """The view that the op sees, of a tensor of this library or of torch."""
@@ -65,6 +65,10 @@ def floats(*shape: int, low: float = -2.0, high: float = 2.0, layout: str = "pla
 def ints(*shape: int, low: int = 0, high: int = 5, layout: str = "plain",
          given: tuple[float, ...] | None = None) -> Operand:
     return Operand(shape, "int", low, high, layout, given)
+
+
+def bytes_(*shape: int, given: tuple[float, ...]) -> Operand:
+    return Operand(shape, "byte", 0, 256, "plain", given)
 
 
 def bools(*shape: int, layout: str = "plain") -> Operand:
@@ -138,7 +142,8 @@ class Row:
             attrs.setdefault("device", "cpu")
         for name in op.writes:
             k = op.inputs.index(name)
-            args[k] = [a.clone() for a in args[k]] if isinstance(args[k], list) else args[k].clone()
+            if args[k] is not None:
+                args[k] = [a.clone() for a in args[k]] if isinstance(args[k], list) else args[k].clone()
         result = op(*args, **attrs)
         # An update returns what it wrote first; the test wants all of it.
         return tuple(t for k in map(op.inputs.index, op.writes) for t in args[k]) if op.lists and op.writes else result
@@ -177,9 +182,9 @@ def parts(result: Any) -> list[Any]:
 
 
 def _rows() -> list[Row]:
-    from tests import rows_elementwise, rows_networks, rows_shapes
+    from tests import rows_attention, rows_elementwise, rows_images, rows_networks, rows_shapes
 
-    return [*rows_elementwise.ROWS, *rows_shapes.ROWS, *rows_networks.ROWS]
+    return [*rows_elementwise.ROWS, *rows_shapes.ROWS, *rows_networks.ROWS, *rows_images.ROWS, *rows_attention.ROWS]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.ops import all_ops
-from tests.rows import Row, bools, floats, ints
+from tests.rows import Row, bools, bytes_, floats, ints
 
 N, M = 512, 1024
 F32, F16, I64 = np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.int64)
@@ -145,6 +145,55 @@ add("layer_norm", t, None, None, dims=1, eps=1e-5)
 each = floats(N, 1)
 add("layer_norm_grad", x, y, row, each, each, dims=1, needs=(True, True, True))
 add("layer_norm_grad", x, y, None, each, each, dims=1, needs=(True, True, True))
+
+add("layer_norm_apply", x, row, row, each, each, dims=1)
+
+CONV = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
+images, planes_ = floats(32, 16, 32, 32), floats(1, 8, 256, 256)
+add("conv2d", images, floats(32, 16, 3, 3), floats(32), **CONV)
+add("conv2d", images, floats(32, 16, 1, 1), floats(32), **{**CONV, "padding": (0, 0)})
+add("conv2d", planes_, floats(8, 4, 3, 3), None, **{**CONV, "groups": 2, "stride": (2, 2)})
+add("conv2d_input_grad", floats(32, 32, 32, 32), floats(32, 16, 3, 3), shape=(32, 16, 32, 32), **CONV)
+add("conv2d_input_grad", floats(1, 8, 128, 128), floats(8, 4, 3, 3), shape=(1, 8, 256, 256),
+    **{**CONV, "groups": 2, "stride": (2, 2)})
+add("conv2d_weight_grad", floats(32, 32, 32, 32), images, shape=(32, 16, 3, 3), **CONV)
+add("conv2d_weight_grad", floats(1, 8, 256, 256), planes_, shape=(8, 8, 3, 3), **CONV)
+POOL = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0), "dilation": (1, 1)}
+OVER = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1)}
+where = bytes_(32, 16, 16, 16, given=(3.0,) * (32 * 16 * 16 * 16))
+for big in (images, floats(1, 1, 1024, 512)):
+    add("max_pool2d", big, **POOL, ceil_mode=False)
+    add("max_pool2d", big, **OVER, ceil_mode=False)
+add("max_pool2d_grad", floats(32, 16, 16, 16), where, shape=(32, 16, 32, 32), **POOL)
+add("max_pool2d_grad", images, bytes_(32, 16, 32, 32, given=(4.0,) * (32 * 16 * 32 * 32)), shape=(32, 16, 32, 32), **OVER)
+add("max_pool2d_take", images, where, **POOL)
+add("max_pool2d_places", bytes_(32, 16, 32, 32, given=(4.0,) * (32 * 16 * 32 * 32)), shape=(32, 16, 32, 32), **OVER)
+for how in (POOL, OVER):
+    average = {"kernel": how["kernel"], "stride": how["stride"], "padding": how["padding"], "ceil_mode": False,
+               "count_pad": False, "divisor": None}
+    add("avg_pool2d", images, **average)
+    add("avg_pool2d_grad", floats(32, 16, 16, 16) if how is POOL else images, shape=(32, 16, 32, 32), **average)
+for size in ((1, 1), (5, 7)):
+    add("adaptive_avg_pool2d", images, size=size)
+    add("adaptive_avg_pool2d_grad", floats(32, 16, *size), shape=(32, 16, 32, 32))
+channel = floats(16, low=0.5)
+add("batch_norm", images, channel, channel, channel, channel, momentum=0.1, eps=1e-5)
+add("batch_norm", x, row, row, row, row, momentum=0.1, eps=1e-5)
+add("batch_norm_apply", images, channel, channel, channel, channel)
+add("batch_norm_grad", images, images, channel, channel, channel, needs=(True, True, True))
+add("batch_norm_grad", x, x, row, row, row, needs=(True, True, True))
+heads = floats(4, 8, 256, 64)
+for causal in (True, False):
+    add("attention", heads, heads, heads, None, causal=causal, scale=0.1)
+    add("attention_grad", heads, heads, heads, heads, None, heads, floats(4, 8, 256), causal=causal, scale=0.1)
+add("attention", floats(1, 1, 1024, 512), floats(1, 1, 1024, 512), floats(1, 1, 1024, 512), floats(1024, 1024), causal=False,
+    scale=0.1)
+add("embedding", floats(2000, M), ints(N, high=2000), padding=None)
+add("embedding_grad", x, ints(N, high=2000), shape=(2000, M), padding=3)
+add("embedding_unpadded", floats(2000, M), ints(N, high=2000), padding=3)
+for name in ("tril", "triu"):
+    add(name, x, diagonal=1)
+    add(name, t, diagonal=-1)
 
 state = ints(4, given=(7, 0, 3, 0))
 add("advance", state, numel=10)

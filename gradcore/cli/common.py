@@ -36,7 +36,7 @@ def positives(text: str) -> list[int]:
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="sgd", help="sgd has momentum 0.9 (default)")
+    parser.add_argument("--optimizer", choices=OPTIMIZERS, help="sgd has momentum 0.9; default: what suits the model")
     parser.add_argument("--seed", type=int, default=0, help="of weights, batches and dropout (default 0)")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     parser.add_argument("--traceback", action="store_true", help="show where an error came from")

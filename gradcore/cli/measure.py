@@ -24,7 +24,7 @@ ROLES = ("parameter", "gradient", "optimizer state", "residual", "output", "temp
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="a name, path/to/file.py:function or package.module:function")
-    parser.add_argument("--data", default="digits", help="the data set that gives a named model its sizes")
+    parser.add_argument("--data", help="the data set that gives a named model its sizes (default: what it is trained on)")
     parser.add_argument("--batch-sizes", type=positives, default=[16, 32, 64], metavar="N,N,...")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda", "meta"), default="auto",
                         help="meta predicts from shapes and computes nothing")
@@ -38,17 +38,18 @@ def run(options: argparse.Namespace) -> None:
     device, note = pick_device(options.device)
     if note:
         console.print(note, soft_wrap=True)
-    dataset = data.load(options.data)
+    usual = models.defaults(options.model)
+    dataset = data.load(options.data or usual.data)
+    chosen = options.optimizer or usual.optimizer
     reports = []
     for batch_size in options.batch_sizes:
         with console.status(f"batch {batch_size} on {device}"):
-            reports.append(measure(options.model, batch_size, device, options.optimizer, dataset, options.steps,
-                                   options.seed))
+            reports.append(measure(options.model, batch_size, device, chosen, dataset, options.steps, options.seed))
     if options.json:
-        print(json.dumps({"version": 1, "model": options.model, "device": device.name, "optimizer": options.optimizer,
+        print(json.dumps({"version": 1, "model": options.model, "device": device.name, "optimizer": chosen,
                           "rows": [row(r) for r in reports]}))
     else:
-        table = _table(options, device, reports)
+        table = _table(options.model, device, chosen, reports)
         # Exact figures are wide; a line that the terminal wraps can still be read, a figure cut short cannot.
         console.width = max(console.width, Measurement.get(console, console.options.update(width=1000), table).maximum)
         console.print(table)
@@ -58,7 +59,7 @@ def run(options: argparse.Namespace) -> None:
                           f"phase {peak.phase}, {short_path(peak.line)}", soft_wrap=True)
 
 
-def measure(model: str, batch_size: int, device: Any, optimizer: str = "sgd", dataset: Any = "digits", steps: int = 3,
+def measure(model: str, batch_size: int, device: Any, optimizer: str = "sgd", dataset: Any = None, steps: int = 3,
             seed: int = 0) -> StepReport:
     """The report of the step with the highest peak among the first ``steps`` steps, from an empty pool.
 
@@ -86,8 +87,8 @@ def row(report: StepReport) -> dict[str, Any]:
             "peak": {"op": peak.op, "layer": peak.layer, "phase": peak.phase, "line": peak.line}}
 
 
-def _table(options: argparse.Namespace, device: Any, reports: list[StepReport]) -> Table:
-    table = Table(title=f"Peak bytes of a training step of {options.model} on {device}, {options.optimizer}",
+def _table(model: str, device: Any, optimizer: str, reports: list[StepReport]) -> Table:
+    table = Table(title=f"Peak bytes of a training step of {model} on {device}, {optimizer}",
                   title_justify="left", box=box.SIMPLE_HEAD)
     roles = [role for role in ROLES if any(r.by_role.get(role) for r in reports)]
     for name in ("batch", "requested", "allocated", "reserved", *roles, "a sample"):

@@ -6,8 +6,9 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import gradcore
 from gradcore import data, models
 from gradcore.cli.common import add_common, make_optimizer, pick_device, positive, write_json
-from gradcore.data.batches import Batches
+from gradcore.models.tasks import ImageTask, Task
 from gradcore.report.step import StepReport
 from gradcore.units import format_bytes
 
-#: Epochs of a run that names no number of steps.
-EPOCHS = 20
+#: Epochs of a run that names no number of steps, and the most steps that this may come to.
+EPOCHS, STEPS = 20, 1000
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,12 @@ class StepLine:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="mlp", help=f"one of {', '.join(models.names())}, or a function of your own "
                                                        "(see gradcore measure --help); default mlp")
-    parser.add_argument("--data", default="digits", help=f"{', '.join(data.names())}, or a folder of IDX files; default "
-                                                         "digits")
+    parser.add_argument("--data", help=f"{', '.join(data.names())}, a folder of IDX files or a text file; default: digits, "
+                                       "for chargpt python-docs")
     parser.add_argument("--batch-size", type=positive, default=64)
-    parser.add_argument("--steps", type=positive, help=f"default: {EPOCHS} epochs")
-    parser.add_argument("--lr", type=float, help="learning rate (default: 0.1 for sgd, 0.001 for the others)")
+    parser.add_argument("--steps", type=positive, help=f"default: {EPOCHS} epochs, at most {STEPS:,} steps")
+    parser.add_argument("--lr", type=float, help="learning rate (default: 0.1 for sgd, 0.001 for the others, 0.002 for "
+                                                 "chargpt)")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="folder for the run's file (default runs)")
     parser.add_argument("--quiet", action="store_true", help="no line for every step")
@@ -64,26 +66,31 @@ def run(options: argparse.Namespace) -> None:
     device, note = pick_device(options.device)
     if note:
         console.print(note, soft_wrap=True)
-    dataset = data.load(options.data)
+    usual = models.defaults(options.model)
+    dataset = data.load(options.data or usual.data)
+    chosen = options.optimizer or usual.optimizer
+    rate = usual.lr if options.lr is None and chosen == usual.optimizer else options.lr
     gradcore.manual_seed(options.seed)
     workload = models.load(options.model, options.batch_size, dataset, device)
-    optimizer = make_optimizer(options.optimizer, workload.module.parameters(), options.lr)
-    batches = Batches(dataset.train_x, dataset.train_y, batch_size=options.batch_size, seed=options.seed,
-                      drop_last=len(dataset.train_x) >= options.batch_size)
-    steps = options.steps or EPOCHS * len(batches)
-    console.print(f"{options.model} on {dataset.name} ({len(dataset.train_x):,} training and {len(dataset.test_x):,} test "
-                  f"samples), batch {options.batch_size}, {steps} steps of {options.optimizer} on {device}",
+    task = workload.task or _task_of(dataset)
+    optimizer = make_optimizer(chosen, workload.module.parameters(), rate)
+    steps = options.steps or min(EPOCHS * task.epoch(options.batch_size), STEPS)
+    console.print(f"{options.model} on {task.about}, batch {options.batch_size}, {steps} steps of {chosen} on {device}",
                   soft_wrap=True)
     started = time.perf_counter()
+    batches = islice(task.batches(options.batch_size, options.seed), steps)
     lines, top, top_step = _train(console, options, device, workload, optimizer, batches, steps)
-    accuracy = evaluate(workload.module, dataset.test_x, dataset.test_y, device)
+    result = task.result(workload.module, device)
     seconds = time.perf_counter() - started
-    console.print(f"\ntest accuracy {accuracy:.2%} after {steps} steps in {seconds:.1f} s\n", soft_wrap=True)
+    first, *rest = result.lines
+    console.print(f"\n{first} after {steps} steps in {seconds:.1f} s\n", soft_wrap=True)
+    for line in rest:
+        console.print(line, soft_wrap=True)
     console.print(f"Step {top_step} had the highest peak:\n", soft_wrap=True)
     console.print(str(top), soft_wrap=True)
     summary = {"version": 1, "model": options.model, "data": dataset.name, "batch_size": options.batch_size,
-               "optimizer": options.optimizer, "device": device.name, "seed": options.seed, "accuracy": accuracy,
-               "seconds": seconds, "peak_step": top_step, "report": top.to_dict(), "steps": [asdict(x) for x in lines]}
+               "optimizer": chosen, "device": device.name, "seed": options.seed, **result.figures, "seconds": seconds,
+               "peak_step": top_step, "report": top.to_dict(), "steps": [asdict(x) for x in lines]}
     path = options.out / f"{time.strftime('%Y%m%d-%H%M%S')}-{Path(options.model).stem}-{dataset.name}.json"
     write_json(path, summary)
     console.print(f"\nThe run is in {path}", soft_wrap=True)
@@ -91,15 +98,22 @@ def run(options: argparse.Namespace) -> None:
         print(json.dumps({**summary, "file": str(path)}))
 
 
-def _train(console: Console, options: argparse.Namespace, device: Any, workload: Any, optimizer: Any, batches: Batches,
-           steps: int) -> tuple[list[StepLine], StepReport, int]:
+def _task_of(dataset: Any) -> Task:
+    """What a model of one's own learns where it does not say: the classes of images."""
+    if not isinstance(dataset, data.Dataset):
+        raise ValueError(f"{dataset.name} is a text: a model of your own that learns one returns a Workload with a task")
+    return ImageTask(dataset)
+
+
+def _train(console: Console, options: argparse.Namespace, device: Any, workload: Any, optimizer: Any,
+           batches: Iterable[Any], steps: int) -> tuple[list[StepLine], StepReport, int]:
     lines: list[StepLine] = []
     top: StepReport | None = None
     top_step = 0
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=options.json) as progress:
         task = progress.add_task("training", total=steps)
-        for number, (x, y) in enumerate(_forever(batches, steps), 1):
+        for number, (x, y) in enumerate(batches, 1):
             loss, report = train_step(workload, optimizer, x, y, device)
             if not math.isfinite(loss):
                 raise ValueError(f"the loss became {loss} at step {number}: try a smaller --lr")
@@ -126,27 +140,3 @@ def train_step(workload: Any, optimizer: Any, x: np.ndarray, y: np.ndarray, devi
         optimizer.step()
         value = math.nan if device == "meta" else loss.item()
     return value, step.report
-
-
-def evaluate(module: Any, x: np.ndarray, y: np.ndarray, device: Any, batch_size: int = 1024) -> float:
-    """The share of samples whose highest score is their label's."""
-    right = 0
-    training = module.training
-    module.eval()
-    with gradcore.no_grad():
-        for start in range(0, len(x), batch_size):
-            scores = module(gradcore.tensor(x[start:start + batch_size], device=device))
-            found = scores.argmax(1).cpu().numpy()
-            right += int((found == y[start:start + batch_size]).sum())
-    module.train(training)
-    return right / len(x)
-
-
-def _forever(batches: Batches, steps: int) -> Iterator[Any]:
-    left = steps
-    while left:
-        for batch in batches:
-            yield batch
-            left -= 1
-            if not left:
-                return

@@ -1,4 +1,4 @@
-"""Data sets by name, or from a folder of IDX files."""
+"""Data sets by name, or from a folder of IDX files, or from a text file."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from gradcore.data.dataset import Array, Dataset
 from gradcore.data.digits import load_digits
 from gradcore.data.idx import IdxError, read_idx
+from gradcore.data.text import Text, from_string, load_python_docs
 
 #: Where Debian's package dataset-fashion-mnist puts its files.
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
@@ -20,13 +21,13 @@ _FASHION = ("Xiao, Rasul and Vollgraf, Fashion-MNIST, arXiv:1708.07747, "
 
 def names() -> tuple[str, ...]:
     """What :func:`load` knows by name."""
-    return ("digits", "fashion-mnist")
+    return ("digits", "fashion-mnist", "python-docs")
 
 
-def load(name: str | os.PathLike[str]) -> Dataset:
-    """The data set called ``name``, or the one in the folder of IDX files at that path.
+def load(name: str | os.PathLike[str]) -> Dataset | Text:
+    """The data set called ``name``, the one in the folder of IDX files at that path, or the text in that file (UTF-8).
 
-    ``digits`` comes with the package. ``fashion-mnist`` is looked for in ``$GRADCORE_DATA/fashion-mnist``,
+    ``digits`` comes with the package, ``python-docs`` with Python. ``fashion-mnist`` is looked for in ``$GRADCORE_DATA/fashion-mnist``,
     ``$GRADCORE_DATA`` and where Debian's package puts it. Raises FileNotFoundError saying what to install, ValueError
     for an unknown name, and :class:`~gradcore.data.idx.IdxError` for damaged files.
     """
@@ -34,11 +35,15 @@ def load(name: str | os.PathLike[str]) -> Dataset:
         return load_digits()
     if name == "fashion-mnist":
         return _fashion_mnist()
+    if name == "python-docs":
+        return load_python_docs()
     folder = Path(name)
     if folder.is_dir():
         return load_folder(folder)
-    raise ValueError(f"unknown data set {str(name)!r}: expected one of {', '.join(names())}, or the path of a folder "
-                     "with train-images-idx3-ubyte, train-labels-idx1-ubyte and the same of t10k (.gz or not)")
+    if folder.is_file():
+        return from_string(folder.stem, folder.read_text(encoding="utf-8"), f"the text file {folder}")
+    raise ValueError(f"unknown data set {str(name)!r}: expected one of {', '.join(names())}, the path of a folder with "
+                     "train-images-idx3-ubyte, train-labels-idx1-ubyte and the same of t10k (.gz or not), or of a text file")
 
 
 def _fashion_mnist() -> Dataset:

@@ -56,7 +56,7 @@ def _lay_out(image: Any, columns: Any, start: int, stride: Pair, padding: Pair, 
 def _pieces(images: int, depth: int, rows: int, width: int) -> Iterator[tuple[slice, int, int]]:
     """(images, first row of windows, rows of windows) of each piece."""
     some, count = piece(depth, images, rows, width)
-    for n in range(0, images, some):
+    for n in range(0, images, max(some, 1)):
         for start in range(0, rows, count):
             yield slice(n, min(n + some, images)), start, min(count, rows - start)
 

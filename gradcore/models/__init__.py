@@ -1,6 +1,6 @@
 """Models to train, plan and measure."""
 
-from gradcore.models.registry import load, names
+from gradcore.models.registry import defaults, load, names
 from gradcore.models.workload import Workload
 
-__all__ = ["Workload", "load", "names"]
+__all__ = ["Workload", "defaults", "load", "names"]

@@ -7,6 +7,7 @@ from typing import Any
 
 from gradcore import nn
 from gradcore.data.dataset import Dataset
+from gradcore.models.tasks import ImageTask
 from gradcore.models.workload import Workload, batch_of, classification
 
 #: Widths of the hidden layers, for images of at most so many pixels.
@@ -30,8 +31,10 @@ class MLP(nn.Module):
         return last(x)
 
 
-def build(batch_size: int, dataset: Dataset, device: Any = None) -> Workload:
+def build(batch_size: int, dataset: Any, device: Any = None) -> Workload:
     """64-128-128-10 for digits, 784-1024-1024-1024-10 for fashion-mnist."""
+    if not isinstance(dataset, Dataset):
+        raise ValueError(f"the model mlp learns images, but {dataset.name} is a text: try --data digits or fashion-mnist")
     hidden = next(h for most, h in _HIDDEN if most is None or dataset.features <= most)
     module = MLP((dataset.features, *hidden, dataset.classes), device)
-    return Workload(module, batch_of(dataset), classification)
+    return Workload(module, batch_of(dataset), classification, ImageTask(dataset))

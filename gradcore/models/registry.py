@@ -21,16 +21,34 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gradcore import data
 from gradcore.data.dataset import Dataset
-from gradcore.models import mlp
+from gradcore.data.text import Text
+from gradcore.models import chargpt, cnn, mlp
 from gradcore.models.workload import Workload, as_workload
 
-#: A function of the batch size, the data set and the device for each name.
-_models: dict[str, Callable[[int, Dataset, Any], Workload]] = {"mlp": mlp.build}
+
+@dataclass(frozen=True)
+class Model:
+    """A model by name: how it is built for a batch size, a data set and a device, and what it is trained with by default."""
+
+    build: Callable[[int, Any, Any], Workload]
+    data: str
+    optimizer: str
+    lr: float | None = None
+
+
+_models = {"mlp": Model(mlp.build, "digits", "sgd"), "cnn": Model(cnn.build, "digits", "sgd"),
+           "chargpt": Model(chargpt.build, "python-docs", "adamw", 2e-3)}
+
+
+def defaults(name: str) -> Model:
+    """What the model called ``name`` is trained with where nothing else is asked for; a model of your own as an MLP."""
+    return _models.get(name, _models["mlp"])
 
 
 def names() -> tuple[str, ...]:
@@ -38,19 +56,20 @@ def names() -> tuple[str, ...]:
     return tuple(_models)
 
 
-def load(name: str, batch_size: int, dataset: str | Dataset = "digits", device: Any = None) -> Workload:
+def load(name: str, batch_size: int, dataset: str | Dataset | Text | None = None, device: Any = None) -> Workload:
     """The model called ``name``, made for batches of ``batch_size``.
 
-    ``dataset`` gives a model of the registry its sizes and samples; a model of your own takes it, or ``device``, if it
-    has a parameter of that name. Raises ValueError for an unknown name, FileNotFoundError, ImportError or
+    ``dataset`` gives a model of the registry its sizes and samples (None: the data it is trained on by default); a model of
+    your own takes it, or ``device``, if it has a parameter of that name. Raises ValueError for an unknown name, FileNotFoundError, ImportError or
     AttributeError for a file, module or function that is not there, TypeError for a function that returns something
     else.
     """
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise ValueError(f"batch_size must be a positive integer, but got {batch_size!r}")
-    build = _models.get(name)
-    if build is not None:
-        return build(batch_size, data.load(dataset) if isinstance(dataset, str) else dataset, device)
+    if dataset is None:
+        dataset = defaults(name).data
+    if name in _models:
+        return _models[name].build(batch_size, data.load(dataset) if isinstance(dataset, str) else dataset, device)
     function = _find(name)
     wanted = inspect.signature(function).parameters
     options: dict[str, Any] = {}

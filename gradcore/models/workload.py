@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.data.dataset import Dataset
+from gradcore.models.tasks import Task
 from gradcore.nn import functional as F
 from gradcore.nn.module import Module
 
@@ -24,6 +25,8 @@ class Workload:
     module: Module
     example: Example
     loss: Loss
+    #: What a run of it learns from; None leaves that to the data set.
+    task: Task | None = None
 
 
 def classification(module: Any, x: Any, y: Any) -> Any:

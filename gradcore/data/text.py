@@ -1,0 +1,92 @@
+"""Text as numbers of characters."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Text:
+    """A text by characters. ``train`` and ``test`` are int64 positions in ``alphabet``; the test part is the text's end."""
+
+    name: str
+    train: Array
+    test: Array
+    alphabet: str
+    #: Where it comes from, in words.
+    source: str
+
+    @property
+    def classes(self) -> int:
+        return len(self.alphabet)
+
+    def encode(self, text: str) -> Array:
+        """Positions of characters. Raises ValueError for one that the text has not got."""
+        unknown = sorted(set(text) - set(self.alphabet))
+        if unknown:
+            raise ValueError(f"{self.name} has no character {', '.join(map(repr, unknown))}")
+        return np.array([self.alphabet.index(c) for c in text], np.int64)
+
+    def decode(self, numbers: Array) -> str:
+        return "".join(self.alphabet[i] for i in numbers)
+
+    def bigram_entropy(self) -> float:
+        """Nats that a character of the training part holds once the one before it is known: H(next | current).
+
+        What a model of pairs could reach at best (Shannon, Prediction and Entropy of Printed English, 1951).
+        """
+        counts = np.zeros((self.classes, self.classes))
+        np.add.at(counts, (self.train[:-1], self.train[1:]), 1)
+        rows = counts.sum(1, keepdims=True)
+        share = counts / np.maximum(rows, 1)
+        return float(-(counts * np.log(np.where(share > 0, share, 1))).sum() / counts.sum())
+
+
+def from_string(name: str, text: str, source: str, held_out: float = 0.1) -> Text:
+    """A text whose last tenth is for testing."""
+    if len(text) < 2:
+        raise ValueError(f"{name}: a text needs characters to learn from, but has {len(text)}")
+    alphabet = "".join(sorted(set(text)))
+    place = {c: i for i, c in enumerate(alphabet)}
+    numbers = np.array([place[c] for c in text], np.int64)
+    cut = len(numbers) - int(len(numbers) * held_out)
+    return Text(name, numbers[:cut], numbers[cut:], alphabet, source)
+
+
+def load_python_docs() -> Text:
+    """The help texts of the interpreter that runs this: the strings of the standard library's ``pydoc_data.topics``."""
+    from pydoc_data.topics import topics  # type: ignore[import-untyped, unused-ignore]
+
+    text = "\n\n".join(topics[name] for name in sorted(topics))
+    return from_string("python-docs", text, f"pydoc_data.topics of Python {sys.version.split()[0]}, PSF licence")
+
+
+class Windows:
+    """Batches of windows of a text at random places: x [batch, context], and y, each character's successor.
+
+    The order depends on the seed alone. Raises ValueError for a context that is longer than the text.
+    """
+
+    def __init__(self, numbers: Array, context: int, batch_size: int, seed: int = 0) -> None:
+        if len(numbers) < context + 1:
+            raise ValueError(f"a text of {len(numbers)} characters has no window of {context} and its successors")
+        self._numbers = numbers
+        self._context = context
+        self._batch_size = batch_size
+        self._generator = np.random.Generator(np.random.Philox(key=np.array([seed % 2**64, 2], np.uint64)))
+
+    def __len__(self) -> int:
+        """Batches that are as many characters as the text has."""
+        return max(len(self._numbers) // (self._context * self._batch_size), 1)
+
+    def draw(self) -> tuple[Array, Array]:
+        starts = self._generator.integers(0, len(self._numbers) - self._context, self._batch_size)
+        rows = starts[:, None] + np.arange(self._context + 1)
+        found = self._numbers[rows]
+        return found[:, :-1], found[:, 1:]

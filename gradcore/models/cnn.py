@@ -1,0 +1,43 @@
+"""A small convolutional network for images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradcore import nn
+from gradcore.data.dataset import Dataset
+from gradcore.models.tasks import ImageTask
+from gradcore.models.workload import Workload, batch_of, classification
+
+
+class CNN(nn.Module):
+    """Three times convolution, batch norm and ReLU, with pooling between, then the mean over the plane.
+
+    Input [N, features] or [N, C, H, W] of images ``image`` (H, W) or (C, H, W), result [N, classes].
+    """
+
+    def __init__(self, image: tuple[int, ...], classes: int, device: Any = None) -> None:
+        super().__init__()
+        self.image = image if len(image) == 3 else (1, *image)
+        if len(self.image) != 3 or min(self.image[1:]) < 4:
+            raise ValueError(f"a CNN needs images of at least 4 x 4 elements, but they are {image}")
+        layers: list[nn.Module] = []
+        for i, o in ((self.image[0], 16), (16, 32), (32, 64)):
+            layers += [nn.Conv2d(i, o, 3, padding=1, bias=False, device=device), nn.BatchNorm2d(o, device=device), nn.ReLU()]
+            if o < 64:
+                layers.append(nn.MaxPool2d(2))
+        self.features = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.head = nn.Linear(64, classes, device=device)
+
+    def forward(self, x: Any) -> Any:
+        x = x.view(-1, *self.image)
+        x = self.features(x)
+        return self.head(x)
+
+
+def build(batch_size: int, dataset: Any, device: Any = None) -> Workload:
+    """For the images of ``dataset``."""
+    if not isinstance(dataset, Dataset):
+        raise ValueError(f"the model cnn learns images, but {dataset.name} is a text: try --data digits or fashion-mnist")
+    module = CNN(dataset.image, dataset.classes, device)
+    return Workload(module, batch_of(dataset), classification, ImageTask(dataset))

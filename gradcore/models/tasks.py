@@ -1,0 +1,145 @@
+"""What a run needs of its data besides a step: batches without end, and what has been learnt at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from gradcore import functional
+from gradcore.data.batches import Batches
+from gradcore.data.dataset import Dataset
+from gradcore.data.text import Text, Windows
+from gradcore.engine.modes import no_grad
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was learnt: figures by name for the run's file, and the lines that say it."""
+
+    figures: dict[str, Any]
+    lines: tuple[str, ...]
+
+
+class Task(Protocol):
+    """Batches of one kind of data, and how well a module does on its test part."""
+
+    @property
+    def about(self) -> str:
+        """What there is to learn from, in words."""
+
+    def epoch(self, batch_size: int) -> int:
+        """Steps that see as much as there is."""
+
+    def batches(self, batch_size: int, seed: int) -> Iterator[tuple[Array, Array]]:
+        """Batches without end."""
+
+    def result(self, module: Any, device: Any) -> Result:
+        """How well the module does; it is in its training mode again afterwards."""
+
+
+class ImageTask:
+    """Images and their classes."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._data = dataset
+
+    @property
+    def about(self) -> str:
+        return f"{self._data.name} ({len(self._data.train_x):,} training and {len(self._data.test_x):,} test samples)"
+
+    def _rows(self, batch_size: int, seed: int) -> Batches:
+        return Batches(self._data.train_x, self._data.train_y, batch_size=batch_size, seed=seed,
+                       drop_last=len(self._data.train_x) >= batch_size)
+
+    def epoch(self, batch_size: int) -> int:
+        return len(self._rows(batch_size, 0))
+
+    def batches(self, batch_size: int, seed: int) -> Iterator[Any]:
+        rows = self._rows(batch_size, seed)
+        while True:
+            yield from rows
+
+    def result(self, module: Any, device: Any) -> Result:
+        share = accuracy(module, self._data.test_x, self._data.test_y, device)
+        return Result({"accuracy": share}, (f"test accuracy {share:.2%}",))
+
+
+def accuracy(module: Any, x: Array, y: Array, device: Any, batch_size: int = 1024) -> float:
+    """The share of samples whose highest score is their label's."""
+    right = 0
+    training = module.training
+    module.eval()
+    with no_grad():
+        for start in range(0, len(x), batch_size):
+            scores = module(functional.tensor(x[start:start + batch_size], device=device))
+            found = scores.argmax(1).cpu().numpy()
+            right += int((found == y[start:start + batch_size]).sum())
+    module.train(training)
+    return right / len(x)
+
+
+class TextTask:
+    """A text, of which the next character is to be told."""
+
+    def __init__(self, text: Text, context: int, loss: Callable[[Any, Any, Any], Any]) -> None:
+        self._text = text
+        self._context = context
+        self._loss = loss
+
+    @property
+    def about(self) -> str:
+        return (f"{self._text.name} ({len(self._text.train):,} training and {len(self._text.test):,} test characters of "
+                f"{self._text.classes} kinds; bigram entropy {self._text.bigram_entropy():.4f} nats a character)")
+
+    def epoch(self, batch_size: int) -> int:
+        return len(Windows(self._text.train, self._context, batch_size))
+
+    def batches(self, batch_size: int, seed: int) -> Iterator[tuple[Array, Array]]:
+        windows = Windows(self._text.train, self._context, batch_size, seed)
+        while True:
+            yield windows.draw()
+
+    def result(self, module: Any, device: Any) -> Result:
+        training = module.training
+        module.eval()
+        with no_grad():
+            loss = self._test_loss(module, device)
+            sample = write(module, self._text, "The ", 300, device)
+        module.train(training)
+        entropy = self._text.bigram_entropy()
+        beside = "below" if loss < entropy else "not below"
+        return Result({"test_loss": loss, "bigram_entropy": entropy, "sample": sample},
+                      (f"test loss {loss:.4f} nats a character, {beside} the bigram entropy of {entropy:.4f}",
+                       f"A sample of text:\n\n{sample}\n"))
+
+    def _test_loss(self, module: Any, device: Any, batch_size: int = 64) -> float:
+        """Nats a character over the test part, window by window."""
+        numbers, size = self._text.test, self._context
+        if len(numbers) < 2:
+            return float("nan")
+        size = min(size, len(numbers) - 1)
+        starts = np.arange(0, len(numbers) - size, size)
+        total = 0.0
+        for k in range(0, len(starts), batch_size):
+            rows = numbers[starts[k:k + batch_size, None] + np.arange(size + 1)]
+            x, y = (functional.tensor(np.ascontiguousarray(part), device=device) for part in (rows[:, :-1], rows[:, 1:]))
+            total += self._loss(module, x, y).item() * len(rows)
+        return total / len(starts)
+
+
+def write(module: Any, text: Text, start: str, length: int, device: Any, temperature: float = 0.8, seed: int = 0) -> str:
+    """``start`` and ``length`` characters more, each drawn from what the module expects next."""
+    generator = np.random.Generator(np.random.Philox(key=np.array([seed, 3], np.uint64)))
+    known = [c for c in start if c in text.alphabet] or [text.alphabet[0]]
+    numbers = list(text.encode("".join(known)))
+    for _ in range(length):
+        seen = np.array([numbers[-module.context:]], np.int64)
+        scores = module(functional.tensor(seen, device=device))[0, -1].cpu().numpy().astype(np.float64) / temperature
+        odds = np.exp(scores - scores.max())
+        numbers.append(int(generator.choice(len(odds), p=odds / odds.sum())))
+    return text.decode(np.array(numbers))
