@@ -46,8 +46,19 @@ def pair(torch: Any, workload: Workload) -> tuple[Callable[[], Any], Callable[[]
     return training(gradcore, workload, ours, x, y), training(torch, workload, theirs, x, y)
 
 
+def cost_of_recompute(ours: Callable[[], Any], workload: Workload, rounds: int) -> float:
+    """The share of a step's time that making outputs of cheap ops again takes, beside keeping them."""
+
+    def keeping() -> Any:
+        with gradcore.recompute(False):
+            return ours()
+
+    return interleave(ours, keeping, times=workload.times, rounds=rounds).ratio - 1
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--recompute", action="store_true", help="also time what making outputs again in backward costs")
     parser.add_argument("--models", nargs="*", choices=tuple(WORKLOADS), default=list(WORKLOADS))
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--json", action="store_true")
@@ -55,7 +66,7 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
-    results = {}
+    results: dict[str, dict[str, Any]] = {}
     for name in options.models:
         workload = WORKLOADS[name]
         ours, theirs = pair(torch, workload)
@@ -64,10 +75,14 @@ def main() -> None:
         paired = interleave(ours, theirs, times=workload.times, rounds=options.rounds)
         low, high = paired.spread
         results[name] = {"ratio": paired.ratio, "quartiles": (low, high), "loss": losses[-1]}
+        if options.recompute:
+            results[name]["recompute"] = cost_of_recompute(ours, workload, options.rounds)
         if not options.json:
             print(f"{name:6} {workload.about}, batch {workload.batch}, {workload.optimizer}: "
                   f"{paired.ratio:.2f} of torch {torch.__version__} (quartiles {low:.2f} to {high:.2f}); loss after six "
                   f"steps {losses[-1][0]:.6f} and {losses[-1][1]:.6f}", flush=True)
+            if options.recompute:
+                print(f"{'':6} making outputs again costs {results[name]['recompute']:.1%} of keeping them", flush=True)
     if options.json:
         print(json.dumps(results, indent=2))
 

@@ -97,7 +97,7 @@ _POOLS = {
 for _name, (_shape, _kernel, _stride, _padding, _dilation) in _POOLS.items():
     _how = {"kernel": _kernel, "stride": _stride, "padding": _padding, "dilation": _dilation}
     ROWS.append(Row("max_pool2d", _name, (floats(*_shape),), {**_how, "ceil_mode": False},
-                    torch=lambda t, x, h=tuple(_how.values()): _max_pool(t, x, *h, False)))
+                    torch=lambda t, x, h=_how: _max_pool(t, x, *h.values(), False)))
     _out = tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in
                  zip(_shape[2:], _kernel, _stride, _padding, _dilation, strict=True))
     _count = _shape[0] * _shape[1] * _out[0] * _out[1]

@@ -64,7 +64,8 @@ ROWS += [
           torch=lambda t, x, s=shape, n=strides, o=offset: x.as_strided(s, n, o))
       for name, a, shape, strides, offset in (
           ("part", floats(3, 4), (2, 2), (4, 2), 1), ("expanded", floats(4), (3, 2), (0, 1), 1),
-          ("transposed", floats(3, 4), (4, 3), (1, 4), 0), ("0d", floats(5), (), (), 3), ("nothing", floats(3), (0, 2), (2, 1), 0))],
+          ("transposed", floats(3, 4), (4, 3), (1, 4), 0), ("0d", floats(5), (), (), 3),
+          ("nothing", floats(3), (0, 2), (2, 1), 0))],
     *[Row("as_strided_grad", name, (a,), {"like": like, "strides": strides, "offset": offset},
           torch=lambda t, x, like=like, n=strides, o=offset: _laid(t, x, like, n, o))
       for name, a, like, strides, offset in (

@@ -23,8 +23,8 @@ from gradcore.models.tasks import ImageTask, Task
 from gradcore.report.step import StepReport
 from gradcore.units import format_bytes
 
-#: Epochs of a run that names no number of steps, and the most steps that this may come to.
-EPOCHS, STEPS = 20, 1000
+#: Epochs of a run that names no number of steps.
+EPOCHS = 20
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", help=f"{', '.join(data.names())}, a folder of IDX files or a text file; default: digits, "
                                        "for chargpt python-docs")
     parser.add_argument("--batch-size", type=positive, default=64)
-    parser.add_argument("--steps", type=positive, help=f"default: {EPOCHS} epochs, at most {STEPS:,} steps")
-    parser.add_argument("--lr", type=float, help="learning rate (default: 0.1 for sgd, 0.001 for the others, 0.002 for "
-                                                 "chargpt)")
+    parser.add_argument("--steps", type=positive, help=f"default: {EPOCHS} epochs, at most 2,000 steps (chargpt 600)")
+    parser.add_argument("--lr", type=float, help="learning rate, which falls to zero over the run (default: 0.1 for sgd, "
+                                                 "0.001 for the others, 0.002 for chargpt)")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="folder for the run's file (default runs)")
     parser.add_argument("--quiet", action="store_true", help="no line for every step")
@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> None:
     workload = models.load(options.model, options.batch_size, dataset, device)
     task = workload.task or _task_of(dataset)
     optimizer = make_optimizer(chosen, workload.module.parameters(), rate)
-    steps = options.steps or min(EPOCHS * task.epoch(options.batch_size), STEPS)
+    steps = options.steps or min(EPOCHS * task.epoch(options.batch_size), usual.steps)
     console.print(f"{options.model} on {task.about}, batch {options.batch_size}, {steps} steps of {chosen} on {device}",
                   soft_wrap=True)
     started = time.perf_counter()
@@ -113,7 +113,11 @@ def _train(console: Console, options: argparse.Namespace, device: Any, workload:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=options.json) as progress:
         task = progress.add_task("training", total=steps)
+        rates = [group["lr"] for group in optimizer.param_groups]
         for number, (x, y) in enumerate(batches, 1):
+            # The rate falls to zero along a straight line: the last steps settle what the first have found.
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate * (1 - (number - 1) / steps)
             loss, report = train_step(workload, optimizer, x, y, device)
             if not math.isfinite(loss):
                 raise ValueError(f"the loss became {loss} at step {number}: try a smaller --lr")

@@ -27,9 +27,9 @@ def names() -> tuple[str, ...]:
 def load(name: str | os.PathLike[str]) -> Dataset | Text:
     """The data set called ``name``, the one in the folder of IDX files at that path, or the text in that file (UTF-8).
 
-    ``digits`` comes with the package, ``python-docs`` with Python. ``fashion-mnist`` is looked for in ``$GRADCORE_DATA/fashion-mnist``,
-    ``$GRADCORE_DATA`` and where Debian's package puts it. Raises FileNotFoundError saying what to install, ValueError
-    for an unknown name, and :class:`~gradcore.data.idx.IdxError` for damaged files.
+    ``digits`` comes with the package, ``python-docs`` with Python. ``fashion-mnist`` is looked for in
+    ``$GRADCORE_DATA/fashion-mnist``, ``$GRADCORE_DATA`` and where Debian's package puts it. Raises FileNotFoundError saying
+    what to install, ValueError for an unknown name, and :class:`~gradcore.data.idx.IdxError` for damaged files.
     """
     if name == "digits":
         return load_digits()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gradcore.devices.kernels import split_workspace
-from gradcore.ops.attention import QUERIES, heads_at_once
+from gradcore.tiling import QUERIES, heads_at_once
 
 #: (batch and heads, first query, one past the last, keys)
 Block = tuple[tuple[Any, ...], int, int, int]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gradcore.devices.kernels import split_workspace
-from gradcore.ops.batch_norm import images
+from gradcore.tiling import samples_at_once
 
 #: Rows of at least so many elements are added up by a matrix product.
 _LONG = 32
@@ -17,7 +17,7 @@ def _blocks(*arrays: Any) -> Iterator[list[Any]]:
     """Pieces [n, C, rest] of arrays [N, C, ...]."""
     shape = arrays[0].shape
     flat = [a.reshape(*shape[:2], math.prod(shape[2:])) for a in arrays]
-    step = images(shape)
+    step = samples_at_once(shape)
     for start in range(0, shape[0], max(step, 1)):
         yield [a[start:start + step] for a in flat]
 
@@ -38,7 +38,7 @@ def build_batch_norm(xp: Any) -> dict[str, Callable[..., Any]]:
 
     def scratch(x: Any, workspace: Any, temporaries: int, channels: int) -> tuple[list[Any], Any, Any]:
         """Pieces of ``x`` and vectors of a number a channel; ones as long as a row, and a number for each row of a piece."""
-        count = images(x.shape)
+        count = samples_at_once(x.shape)
         size, length = x.size // x.shape[0], x.size // max(x.shape[0] * x.shape[1], 1)
         *parts, one, row = split_workspace(workspace, *[(count * size, x.dtype)] * temporaries,
                                            *[(x.shape[1], x.dtype)] * channels, (length, x.dtype),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gradcore.devices.kernels import split_workspace
-from gradcore.ops.convolution import is_pointwise, piece
+from gradcore.tiling import is_pointwise, windows_at_once
 
 Pair = tuple[int, int]
 
@@ -55,7 +55,7 @@ def _lay_out(image: Any, columns: Any, start: int, stride: Pair, padding: Pair, 
 
 def _pieces(images: int, depth: int, rows: int, width: int) -> Iterator[tuple[slice, int, int]]:
     """(images, first row of windows, rows of windows) of each piece."""
-    some, count = piece(depth, images, rows, width)
+    some, count = windows_at_once(depth, images, rows, width)
     for n in range(0, images, max(some, 1)):
         for start in range(0, rows, count):
             yield slice(n, min(n + some, images)), start, min(count, rows - start)
@@ -112,7 +112,7 @@ def build_convolution(xp: Any) -> dict[str, Callable[..., Any]]:
         n, o, rows, width = dy.shape
         _, c, kh, kw = shape
         depth = groups * c * kh * kw
-        some, most = piece(depth, n, rows, width)
+        some, most = windows_at_once(depth, n, rows, width)
         room, turned, product, total = split_workspace(
             workspace, (some * most * width * depth, x.dtype), (some * most * width * o, x.dtype),
             (out.size, x.dtype), (out.size, x.dtype))

@@ -8,7 +8,7 @@ from typing import Any
 
 from gradcore.devices.convolution import window_parts
 from gradcore.devices.kernels import split_workspace
-from gradcore.ops.pooling import planes
+from gradcore.tiling import planes_at_once
 
 Pair = tuple[int, int]
 
@@ -17,7 +17,7 @@ def _blocks(small: Any, *arrays: Any) -> Iterator[list[Any]]:
     """Pieces of whole planes of ``small`` [N, C, h, w] and of arrays with the same N and C."""
     flat = [a.reshape(-1, *a.shape[2:]) for a in (small, *arrays)]
     count = flat[0].shape[0]
-    step = planes(count, small.shape[2] * small.shape[3])
+    step = planes_at_once(count, small.shape[2] * small.shape[3])
     for start in range(0, count, max(step, 1)):
         yield [a[start:start + step] for a in flat]
 
@@ -45,7 +45,8 @@ def build_pooling(xp: Any) -> dict[str, Callable[..., Any]]:
 
     def pieces_of(workspace: Any, small: Any, index: Any) -> tuple[Any, Any]:
         """Room for one position's elements of a piece, and for a number each of the index's type."""
-        room = planes(small.shape[0] * small.shape[1], small.shape[2] * small.shape[3]) * small.shape[2] * small.shape[3]
+        size = small.shape[2] * small.shape[3]
+        room = planes_at_once(small.shape[0] * small.shape[1], size) * size
         values, numbers = split_workspace(workspace, (room, small.dtype), (room, index.dtype))
         return values, numbers
 

@@ -44,8 +44,6 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
         return weighted_attention(query, key, value, mask, is_causal, factor, dropout_p)[0]
     lead = query.spec.shape[:-2]
     parts = [_four(x) for x in (query, key, value)]
-    if mask is not None and mask.spec.ndim > 4:
-        raise SpecError(f"scaled_dot_product_attention: a mask of {mask.spec.ndim} dimensions is not supported")
     out = attention.attention(*parts, mask, causal=bool(is_causal), scale=factor)
     return out if len(lead) == 2 else movement.reshape(out, (*lead, *out.spec.shape[2:]))
 

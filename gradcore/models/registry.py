@@ -40,10 +40,12 @@ class Model:
     data: str
     optimizer: str
     lr: float | None = None
+    #: The most steps of a run that names no number.
+    steps: int = 2000
 
 
 _models = {"mlp": Model(mlp.build, "digits", "sgd"), "cnn": Model(cnn.build, "digits", "sgd"),
-           "chargpt": Model(chargpt.build, "python-docs", "adamw", 2e-3)}
+           "chargpt": Model(chargpt.build, "python-docs", "adamw", 2e-3, 600)}
 
 
 def defaults(name: str) -> Model:
@@ -60,9 +62,9 @@ def load(name: str, batch_size: int, dataset: str | Dataset | Text | None = None
     """The model called ``name``, made for batches of ``batch_size``.
 
     ``dataset`` gives a model of the registry its sizes and samples (None: the data it is trained on by default); a model of
-    your own takes it, or ``device``, if it has a parameter of that name. Raises ValueError for an unknown name, FileNotFoundError, ImportError or
-    AttributeError for a file, module or function that is not there, TypeError for a function that returns something
-    else.
+    your own takes it, or ``device``, if it has a parameter of that name. Raises ValueError for an unknown name or data that
+    the model cannot learn, FileNotFoundError, ImportError or AttributeError for a file, module or function that is not
+    there, TypeError for a function that returns something else.
     """
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise ValueError(f"batch_size must be a positive integer, but got {batch_size!r}")

@@ -70,7 +70,7 @@ class _BatchNorm(Module):
     _dims: tuple[int, ...] = ()
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True,
-                 track_running_stats: bool = True, device: Any = None, dtype: Any = None) -> None:
+                 track_running_stats: bool = True, device: Any = None, dtype: Any = None, *, bias: bool = True) -> None:
         super().__init__()
         self.num_features = num_features
         self.eps = eps
@@ -78,7 +78,8 @@ class _BatchNorm(Module):
         self.affine = affine
         self.track_running_stats = track_running_stats
         self.register_parameter("weight", Parameter(ones(num_features, device=device, dtype=dtype)) if affine else None)
-        self.register_parameter("bias", Parameter(zeros(num_features, device=device, dtype=dtype)) if affine else None)
+        self.register_parameter("bias", Parameter(zeros(num_features, device=device, dtype=dtype))
+                                if affine and bias else None)
         tracked = track_running_stats
         self.register_buffer("running_mean", zeros(num_features, device=device, dtype=dtype) if tracked else None)
         self.register_buffer("running_var", ones(num_features, device=device, dtype=dtype) if tracked else None)
@@ -116,7 +117,7 @@ class _BatchNorm(Module):
 
     def extra_repr(self) -> str:
         return (f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
-                f"track_running_stats={self.track_running_stats}")
+                f"bias={self.bias is not None}, track_running_stats={self.track_running_stats}")
 
 
 class BatchNorm1d(_BatchNorm):

@@ -10,15 +10,8 @@ from typing import Any
 from gradcore.errors import SpecError
 from gradcore.ops.op import Inferred, joint, no_second_derivative, op
 from gradcore.ops.shapes import need_float
-from gradcore.spec import PIECE, TensorSpec, broadcast_shapes
-
-#: Queries of a block: causal attention skips the keys behind the block.
-QUERIES = 64
-
-
-def heads_at_once(heads: int, length: int, keys: int) -> int:
-    """Heads whose block of scores makes a piece, at least one."""
-    return min(heads, max(2 * PIECE // max(min(length, QUERIES) * keys, 1), 1))
+from gradcore.spec import TensorSpec
+from gradcore.tiling import QUERIES, heads_at_once
 
 
 def _laid_like(shape: tuple[int, ...], q: TensorSpec) -> TensorSpec:
@@ -39,7 +32,8 @@ def _check(q: TensorSpec, k: TensorSpec, v: TensorSpec, mask: TensorSpec | None)
         raise SpecError(f"Expected query, key, and value to have the same dtype, but got query.dtype: {q.dtype.name} "
                         f"key.dtype: {k.dtype.name} and value.dtype: {v.dtype.name} instead.")
     scores = (*q.shape[:3], k.shape[2])
-    if mask is not None and broadcast_shapes(mask.shape, scores) != scores:
+    if mask is not None and (mask.ndim > 4 or any(n not in (1, m) for n, m in zip(
+            mask.shape, scores[4 - mask.ndim:], strict=True))):
         raise SpecError(f"scaled_dot_product_attention: a mask of shape {list(mask.shape)} does not broadcast to the scores "
                         f"{list(scores)}")
 

@@ -12,17 +12,13 @@ from gradcore.ops.movement import reshape
 from gradcore.ops.op import Inferred, joint, no_second_derivative, op
 from gradcore.ops.reduce import sum
 from gradcore.ops.shapes import need_float
-from gradcore.spec import PIECE, TensorSpec
-
-
-def images(x: tuple[int, ...]) -> int:
-    """How many samples of [N, C, ...] make a piece, at least one: temporaries do not grow with the batch."""
-    return min(x[0], max(2 * PIECE // max(math.prod(x[1:]), 1), 1))
+from gradcore.spec import TensorSpec
+from gradcore.tiling import samples_at_once
 
 
 def _room(x: TensorSpec, temporaries: int, channels: int) -> int:
     """Bytes of pieces of ``x``, of vectors of one element a channel, of a row of ones and a number for each row."""
-    count, row = images(x.shape), math.prod(x.shape[2:])
+    count, row = samples_at_once(x.shape), math.prod(x.shape[2:])
     lengths = [*[count * x.shape[1] * row] * temporaries, *[x.shape[1]] * channels, row, count * x.shape[1]]
     return builtins.sum(lengths) * x.dtype.itemsize + 16 * len(lengths)
 

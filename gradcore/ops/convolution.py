@@ -12,26 +12,13 @@ from gradcore.ops.op import Inferred, joint, op
 from gradcore.ops.reduce import sum
 from gradcore.ops.shapes import need_float
 from gradcore.spec import TensorSpec
+from gradcore.tiling import is_pointwise, windows_at_once
 
 Pair = tuple[int, int]
-
-#: Elements of a laid-out piece, which stays in a core's cache: more only where one row of one image needs more.
-COLUMNS = 1 << 18
-
 
 def windows(size: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
     """How many windows fit along one dimension."""
     return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
-
-
-def piece(depth: int, images: int, rows: int, width: int) -> tuple[int, int]:
-    """(images, rows of windows) of a piece of ``depth`` elements a window: several images, or some rows of one."""
-    image = depth * rows * width
-    if image <= COLUMNS:
-        return min(images, max(COLUMNS // max(image, 1), 1)), rows
-    most = max(COLUMNS // (depth * width), 1)
-    # As many pieces as it takes, all about as long.
-    return 1, -(-rows // -(-rows // most))
 
 
 def _check(x: tuple[int, ...], weight: tuple[int, ...], stride: Pair, padding: Pair, dilation: Pair, groups: int) -> None:
@@ -56,18 +43,13 @@ def _out(x: tuple[int, ...], weight: tuple[int, ...], stride: Pair, padding: Pai
     return h, w
 
 
-def is_pointwise(weight: tuple[int, ...], stride: Pair, padding: Pair) -> bool:
-    """One element a window, one window an element: the input is laid out as it lies."""
-    return weight[2:] == (1, 1) and stride == (1, 1) and padding == (0, 0)
-
-
 def _room(x: tuple[int, ...], weight: tuple[int, ...], stride: Pair, padding: Pair, dilation: Pair) -> int:
     """Elements of a laid-out piece: at most COLUMNS, or one row of windows of one image."""
     if is_pointwise(weight, stride, padding):
         return 0
     depth = x[1] * weight[2] * weight[3]
     rows, width = _out(x, weight, stride, padding, dilation)
-    images, some = piece(depth, x[0], rows, width)
+    images, some = windows_at_once(depth, x[0], rows, width)
     return images * depth * some * width
 
 
@@ -97,7 +79,7 @@ def _weight_grad_spec(dy: TensorSpec, x: TensorSpec, *, shape: tuple[int, ...], 
     _check(x.shape, shape, stride, padding, dilation, groups)
     depth = x.shape[1] * shape[2] * shape[3]
     rows, width = dy.shape[2:]
-    images, some = piece(depth, x.shape[0], rows, width)
+    images, some = windows_at_once(depth, x.shape[0], rows, width)
     # The piece of x and of dy, windows in the last place, a product and the sum of products.
     elements = images * some * width * (depth + dy.shape[1]) + 2 * shape[0] * shape[1] * shape[2] * shape[3]
     return Inferred((TensorSpec.of(shape, dy.dtype),), (), elements * dy.dtype.itemsize + 64)

@@ -9,7 +9,8 @@ import numpy as np
 from gradcore.errors import SpecError
 from gradcore.ops.op import Inferred, op
 from gradcore.ops.shapes import need_float, with_workspace
-from gradcore.spec import PIECE, TensorSpec
+from gradcore.spec import TensorSpec
+from gradcore.tiling import planes_at_once
 
 Pair = tuple[int, int]
 
@@ -42,11 +43,6 @@ def index_dtype(kernel: Pair) -> Any:
     return np.dtype(np.uint8 if kernel[0] * kernel[1] <= 256 else np.int32)
 
 
-def planes(count: int, size: int) -> int:
-    """Planes of ``size`` elements that make a piece, at least one."""
-    return min(count, max(PIECE // max(size, 1), 1))
-
-
 def _max_spec(x: TensorSpec, *, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil_mode: bool) -> Inferred:
     need_float("max_pool2d", input=x)
     shape = _out("max_pool2d", x.shape, kernel, stride, padding, dilation, ceil_mode)
@@ -55,7 +51,7 @@ def _max_spec(x: TensorSpec, *, kernel: Pair, stride: Pair, padding: Pair, dilat
 
 def _room(shape: tuple[int, ...]) -> int:
     """Elements of a piece of planes."""
-    return planes(shape[0] * shape[1], shape[2] * shape[3]) * shape[2] * shape[3]
+    return planes_at_once(shape[0] * shape[1], shape[2] * shape[3]) * shape[2] * shape[3]
 
 
 def _masked_room(shape: tuple[int, ...], x: TensorSpec) -> int:

@@ -9,6 +9,7 @@ import pytest
 import gradcore
 from gradcore import folds, nn
 from gradcore.events import Alloc, Launch, Retag, View, normalized
+from gradcore.models import chargpt
 
 SIZES = {"digits": (64, 128, 128, 10), "large": (784, 1024, 1024, 1024, 10)}
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -31,13 +32,36 @@ def optimizer_of(kind, parameters):
     return gradcore.optim.Adam(parameters, lr=1e-3)
 
 
+class ConvNet(nn.Module):
+    def __init__(self, device=None):
+        super().__init__()
+        on = {"device": device}
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1, **on), nn.BatchNorm2d(8, **on), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(8, 12, 3, stride=2, **on), nn.BatchNorm2d(12, **on), nn.ReLU(), nn.AvgPool2d(2, padding=1),
+            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(12, 10, **on))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def build(sizes, batch, device):
+    """A module, and the arrays of a batch for it."""
+    labels = np.zeros(batch, np.int64)
+    if sizes == "cnn":
+        return ConvNet(device), np.zeros((batch, 3, 16, 16), np.float32), labels
+    if sizes == "gpt":
+        module = chargpt.GPT(20, 24, 32, 2, 4, device)
+        return module, np.zeros((batch, 24), np.int64), np.zeros((batch, 24), np.int64)
+    return Net(sizes, device), np.zeros((batch, sizes[0]), np.float32), labels
+
+
 def run(device, sizes, batch, kind, steps=3, dropout=False):
     """Train, and return each step's log and report, from an empty pool."""
     gradcore.empty_cache(device)
     gradcore.manual_seed(0)
-    module = Net(sizes, device)
+    module, x, y = build(sizes, batch, device)
     optimizer = optimizer_of(kind, module.parameters())
-    x, y = np.zeros((batch, sizes[0]), np.float32), np.zeros(batch, np.int64)
     logs, reports = [], []
     for _ in range(steps):
         with gradcore.step(batch_size=batch, device=device) as s:
@@ -46,6 +70,8 @@ def run(device, sizes, batch, kind, steps=3, dropout=False):
             scores = module(inputs)
             if dropout:
                 scores = nn.functional.dropout(scores, 0.5)
+            if y.ndim > 1:
+                scores, labels = scores.view(-1, scores.shape[-1]), labels.view(-1)
             loss = nn.functional.cross_entropy(scores, labels)
             del scores
             loss.backward()
@@ -60,6 +86,13 @@ def run(device, sizes, batch, kind, steps=3, dropout=False):
 @pytest.mark.parametrize("model", list(SIZES))
 def test_numpy_and_meta_write_the_same_log(model, batch, kind):
     check_prediction("cpu", SIZES[model], batch, kind)
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+@pytest.mark.parametrize("batch", [1, 7, 64])
+@pytest.mark.parametrize("model", ["cnn", "gpt"])
+def test_the_larger_models_write_the_same_log(model, batch, kind):
+    check_prediction("cpu", model, batch, kind)
 
 
 def check_prediction(device, sizes, batch, kind):

@@ -14,12 +14,13 @@ LINES = 350
 
 #: What stands on which floor: modules and packages, by their first part below gradcore.
 FLOORS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "spec", "events", "folds", "units"}),
+    frozenset({"errors", "spec", "events", "folds", "tiling", "units"}),
     frozenset({"memory", "report"}),
     frozenset({"devices"}),
     frozenset({"ops"}),
     frozenset({"engine"}),
-    frozenset({"_tensor", "functional", "_conversions", "_gradients", "_indexing", "_operators", "_format", "_step", "_random", "_memory"}),
+    frozenset({"_tensor", "functional", "_conversions", "_gradients", "_indexing", "_operators", "_format", "_step", "_random",
+               "_memory"}),
     frozenset({"autograd", "nn", "optim", "data", "models", "program", "cli", "cuda", "utils", "amp"}),
 )
 #: Packages that may look into floor 0 alone, whatever floor they stand on.

@@ -1,0 +1,47 @@
+"""How kernels cut their work into pieces that stay in a core's cache, and ops declare the workspace for one piece.
+
+Ops and kernels both ask here, so that the bytes that are declared are those that are used. No piece grows with the batch.
+"""
+
+from __future__ import annotations
+
+import math
+
+from gradcore.spec import PIECE
+
+#: Elements of a laid-out piece, which stays in a core's cache: more only where one row of one image needs more.
+COLUMNS = 1 << 18
+
+
+def windows_at_once(depth: int, images: int, rows: int, width: int) -> tuple[int, int]:
+    """(images, rows of windows) of a piece of ``depth`` elements a window: several images, or some rows of one."""
+    image = depth * rows * width
+    if image <= COLUMNS:
+        return min(images, max(COLUMNS // max(image, 1), 1)), rows
+    most = max(COLUMNS // (depth * width), 1)
+    # As many pieces as it takes, all about as long.
+    return 1, -(-rows // -(-rows // most))
+
+
+def is_pointwise(weight: tuple[int, ...], stride: tuple[int, int], padding: tuple[int, int]) -> bool:
+    """One element a window, one window an element: the input is laid out as it lies."""
+    return weight[2:] == (1, 1) and stride == (1, 1) and padding == (0, 0)
+
+
+def planes_at_once(count: int, size: int) -> int:
+    """Planes of ``size`` elements that make a piece, at least one."""
+    return min(count, max(PIECE // max(size, 1), 1))
+
+
+def samples_at_once(x: tuple[int, ...]) -> int:
+    """How many samples of [N, C, ...] make a piece, at least one: temporaries do not grow with the batch."""
+    return min(x[0], max(2 * PIECE // max(math.prod(x[1:]), 1), 1))
+
+
+#: Queries of a block: causal attention skips the keys behind the block.
+QUERIES = 64
+
+
+def heads_at_once(heads: int, length: int, keys: int) -> int:
+    """Heads whose block of scores makes a piece, at least one."""
+    return min(heads, max(2 * PIECE // max(min(length, QUERIES) * keys, 1), 1))

@@ -1,0 +1,138 @@
+"""Attention, embeddings and multi-head attention as people call them, beside PyTorch."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore import nn
+from gradcore.errors import SpecError
+from gradcore.events import Alloc, normalized
+from gradcore.nn import functional as F
+from tests.conftest import raises, torch_or_skip
+from tests.host.test_images import compare
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("sizes", [(5, 5), (64, 64), (65, 65), (130, 130), (70, 40), (30, 90), (1, 1)])
+def test_attention(sizes: tuple[int, int], causal: bool) -> None:
+    length, keys = sizes
+    for lead in ((2, 3), (3,), (), (2, 1, 2)):
+        compare(lambda t, q, k, v: t.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal),
+                (*lead, length, 8), (*lead, keys, 8), (*lead, keys, 6), tolerance=2e-5)
+
+
+@pytest.mark.oracle
+def test_masks() -> None:
+    allowed = np.random.default_rng(0).random((5, 7)) < 0.7
+    allowed[:, 0] = True
+    added = np.random.default_rng(1).standard_normal((2, 1, 5, 7)).astype(np.float32)
+    for mask, scale in ((allowed, None), (added, 0.3)):
+        compare(lambda t, q, k, v, m=mask, s=scale: t.nn.functional.scaled_dot_product_attention(q, k, v, t.tensor(m), scale=s),
+                (2, 3, 5, 8), (2, 3, 7, 8), (2, 3, 7, 8), tolerance=2e-5)
+
+
+def of_one_projection(t: Any, x: Any) -> Any:
+    """As a model calls it: heads are views of one product."""
+    n, length, width = x.shape
+    q, k, v = x.split(width // 3, dim=2)
+    q, k, v = (part.view(n, length, 4, width // 12).transpose(1, 2) for part in (q, k, v))
+    y = t.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return y.transpose(1, 2).reshape(n, length, width // 3)
+
+
+@pytest.mark.oracle
+def test_views_of_one_projection() -> None:
+    compare(of_one_projection, (2, 100, 48), tolerance=2e-5)
+
+
+def test_nothing_is_copied_and_no_scores_are_kept() -> None:
+    x = gradcore.zeros(2, 256, 48, requires_grad=True)
+    with gradcore.step() as s:
+        y = of_one_projection(gradcore, x)
+        y.sum().backward()
+    made = [r for r in normalized(s.raw_log) if isinstance(r, Alloc) and r.tag.phase == "forward"]
+    assert {r.tag.op for r in made} == {"attention", "sum"}, "no copies of views"
+    one = 2 * 256 * 16 * 4
+    # What the views show, the result, and a number a row for each head.
+    assert s.report.residual_bytes == x.nbytes + one + 2 * 4 * 256 * 4
+    assert max(r.requested for r in made if r.tag.role == "workspace") < 2 * 4 * 256 * 256 * 4
+
+
+def test_dropped_scores() -> None:
+    q = gradcore.randn(2, 2, 8, 4, requires_grad=True)
+    gradcore.manual_seed(1)
+    first = F.scaled_dot_product_attention(q, q, q, dropout_p=0.5)
+    gradcore.manual_seed(1)
+    again = F.scaled_dot_product_attention(q, q, q, dropout_p=0.5)
+    assert first.equal(again) and not first.equal(F.scaled_dot_product_attention(q, q, q))
+    first.sum().backward()
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(("weights", "batch_first", "same"), list(itertools.product((True, False), repeat=3)))
+def test_multihead_attention(weights: bool, batch_first: bool, same: bool) -> None:
+    torch = torch_or_skip()
+    torch.manual_seed(0)
+    theirs = torch.nn.MultiheadAttention(12, 3, batch_first=batch_first)
+    ours = nn.MultiheadAttention(12, 3, batch_first=batch_first)
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    ours.load_state_dict({k: gradcore.tensor(v.numpy()) for k, v in theirs.state_dict().items()})
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((5, 2, 12)).astype(np.float32)
+    other = x if same else rng.standard_normal((5, 9, 12) if batch_first else (7, 2, 12)).astype(np.float32)
+    batch, keys = (5, other.shape[1]) if batch_first else (2, other.shape[0])
+    padding = np.zeros((batch, keys), bool)
+    padding[0, -1] = True
+    found = []
+    for t, layer in ((gradcore, ours), (torch, theirs)):
+        a = t.tensor(x)
+        b = a if same else t.tensor(other)
+        length = x.shape[1] if batch_first else x.shape[0]
+        mask = t.tensor(np.triu(np.ones((length, keys), bool), 1))
+        y, w = layer(a, b, b, key_padding_mask=t.tensor(padding), need_weights=weights, attn_mask=mask)
+        (y * y).sum().backward()
+        found.append([y.detach().numpy(), layer.in_proj_weight.grad.numpy(), layer.out_proj.bias.grad.numpy(),
+                      *([w.detach().numpy()] if weights else [])])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.oracle
+def test_embeddings() -> None:
+    torch = torch_or_skip()
+    index = np.random.default_rng(0).integers(0, 7, (3, 4))
+    for padding in (None, 2, -1):
+        compare(lambda t, w, p=padding: t.nn.functional.embedding(t.tensor(index), w, p), (7, 5))
+        assert repr(nn.Embedding(7, 5, padding)) == repr(torch.nn.Embedding(7, 5, padding))
+    layer = nn.Embedding(7, 5, padding_idx=3)
+    assert not layer.weight[3].detach().numpy().any() and abs(layer.weight.detach().numpy()).max() > 0.5
+    table = nn.Embedding.from_pretrained(gradcore.ones(3, 2))
+    assert not table.weight.requires_grad and table(gradcore.tensor([2])).tolist() == [[1.0, 1.0]]
+
+
+def test_bad_input() -> None:
+    q = gradcore.ones(2, 3, 4, 8)
+    with raises(SpecError, "expected query [N, H, L, E]", "[2, 3, 4, 8]", "[2, 3, 4, 7]"):
+        F.scaled_dot_product_attention(q, gradcore.ones(2, 3, 4, 7), q)
+    with raises(SpecError, "same dtype", "float32", "float64"):
+        F.scaled_dot_product_attention(q, q.double(), q)
+    with raises(SpecError, "a mask of shape [5, 5] does not broadcast", "[2, 3, 4, 4]"):
+        F.scaled_dot_product_attention(q, q, q, gradcore.zeros(5, 5))
+    with raises(RuntimeError, "Explicit attn_mask should not be set when is_causal=True"):
+        F.scaled_dot_product_attention(q, q, q, gradcore.zeros(4, 4), is_causal=True)
+    with raises(NotImplementedError, "attn_mask has no gradient here"):
+        F.scaled_dot_product_attention(q, q, q, gradcore.zeros(4, 4, requires_grad=True))
+    with raises(IndexError, "index 7 is out of bounds for dimension with size 7"):
+        F.embedding(gradcore.tensor([7]), gradcore.ones(7, 2))
+    with raises(SpecError, "tensors used as indices must be integers"):
+        F.embedding(gradcore.ones(2), gradcore.ones(7, 2))
+    with raises(ValueError, "Padding_idx must be within num_embeddings"):
+        nn.Embedding(3, 2, padding_idx=3)
+    with raises(ValueError, "embed_dim must be divisible by num_heads, but got 10 and 3"):
+        nn.MultiheadAttention(10, 3)
