@@ -13,10 +13,9 @@ from bench.timing import interleave, one_thread, seconds
 
 one_thread()
 
-import numpy as np  # noqa: E402
-
 import gradcore  # noqa: E402
-from bench.step import WORKLOADS, build, training  # noqa: E402
+from bench.step import training  # noqa: E402
+from bench.workloads import WORKLOADS  # noqa: E402
 from gradcore.events import TAGS, Site, Tag  # noqa: E402
 
 
@@ -44,11 +43,8 @@ def main() -> None:
     options = parser.parse_args()
     cost = record_seconds(options.rounds)
     print(f"a record: {cost * 1e9:.0f} ns")
-    generator = np.random.default_rng(0)
     for name, workload in WORKLOADS.items():
-        model = build(gradcore, workload)
-        x = generator.standard_normal((workload.batch, workload.widths[0])).astype(np.float32)
-        step = training(gradcore, workload, model, x, generator.integers(0, 10, workload.batch))
+        step = training(gradcore, workload, workload.build(gradcore), *workload.arrays())
         step()
         with gradcore.step() as s:
             step()

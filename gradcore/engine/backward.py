@@ -48,6 +48,7 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
         for root, g in zip(roots, gradients, strict=True):
             sweep.deliver(root.edge, _seed(root, g))
         wanted = None if captures is None else _leads_to(captures, roots)
+        plain = wanted is None and not state.anomaly
         forward = -1
         heap, pending = sweep.heap, sweep.pending
         while pending:
@@ -59,12 +60,10 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
                 state.scope = BACKWARD_SCOPES.get((forward, caller)) or backward_scope(forward, caller)
             state.site = node.site
             state.node = number
-            if node.hooks is not None:
-                before_node(node, gs)
-            if wanted is not None:
-                sweep.capture(node, gs)
-            if wanted is None or number in wanted:
+            if plain and node.hooks is None:
                 sweep.run(node, gs)
+            else:
+                sweep.watch(node, gs, wanted)
             node = gs = None  # type: ignore[assignment]
             if sweep.held:
                 sweep.let_go(number)
@@ -79,7 +78,7 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
 class Sweep:
     """One backward pass: which nodes have been given a cotangent, and where cotangents go."""
 
-    __slots__ = ("pending", "heap", "captures", "retain_graph", "roots", "remade", "held", "last_use", "anomaly")
+    __slots__ = ("pending", "heap", "captures", "retain_graph", "roots", "remade", "held", "last_use")
 
     def __init__(self, captures: Captures | None, retain_graph: bool, roots: Sequence[Any]) -> None:
         #: Nodes that have been given a cotangent and have not run, by number, with a cotangent for each output.
@@ -95,16 +94,12 @@ class Sweep:
         self.held: dict[Leaf, list[Any]] = {}
         #: For each of them the oldest node that may still add to it.
         self.last_use: dict[Leaf, int] = {}
-        self.anomaly = local.state.anomaly
 
     def run(self, node: Node, gs: list[Any]) -> None:
         """Run a node's rules, pass on what they return, and let its residuals go."""
         edges = node.edges
         try:
             values = residuals(node, gs, self.remade) if node.plan.slots else ()
-            if self.anomaly or (node.hooks is not None and node.hooks.after):
-                self._run_watched(node, gs, values)
-                return
             for targets, several, rule in node.plan.rules:
                 result = rule(gs, values)
                 if several:
@@ -125,6 +120,23 @@ class Sweep:
             if not self.retain_graph:
                 node.saved = node.recipe = None
 
+    def watch(self, node: Node, gs: list[Any], wanted: set[int] | None) -> None:
+        """Run a node of which somebody wants to see something, or only note what was asked for."""
+        if node.hooks is not None:
+            before_node(node, gs)
+        if self.captures is not None:
+            self._capture(node, gs)
+        if wanted is not None and node.id not in wanted:
+            return
+        if not local.state.anomaly and (node.hooks is None or not node.hooks.after):
+            self.run(node, gs)
+            return
+        try:
+            self._run_watched(node, gs, residuals(node, gs, self.remade) if node.plan.slots else ())
+        finally:
+            if not self.retain_graph:
+                node.saved = node.recipe = None
+
     def _run_watched(self, node: Node, gs: list[Any], values: Any) -> None:
         """The same, where somebody wants to see everything that the node returns before it is passed on."""
         results: list[Any] = [None] * len(node.edges)
@@ -134,7 +146,7 @@ class Sweep:
                 if part is not None and node.edges[i] is not None:
                     results[i] = make_value(part.storage, part.spec, part.array, part.edge)
         result = part = None
-        if self.anomaly:
+        if local.state.anomaly:
             check_for_nan(node, results)
         if node.hooks is not None and node.hooks.after:
             results = after_node(node, results, tuple(gs))
@@ -164,7 +176,7 @@ class Sweep:
         else:
             _add_to(waiting[1], index, g)
 
-    def capture(self, node: Node, gs: list[Any]) -> None:
+    def _capture(self, node: Node, gs: list[Any]) -> None:
         """Note the cotangents of a node that were asked for, as tensor objects of their own."""
         assert self.captures is not None
         for k, g in enumerate(gs):

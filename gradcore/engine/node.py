@@ -238,7 +238,16 @@ def build_node(call: Call, plan: KeepPlan, args: tuple[Any, ...], outputs: Any, 
     if plan.again is not None and local.state.recompute and local.state.packing is None:
         _plan_again(node, args, outputs, aux, edges)
     elif plan.slots:
-        node.saved = [_residual(node, slot, args, outputs, aux, edges, overwritten) for slot in plan.slots]
+        saved: list[Any] = []
+        node.saved = saved
+        for slot in plan.slots:
+            kind, index, name = slot
+            edge = edges[index] if kind == INPUT else None
+            if kind == INPUT and (edge is None or edge[0].recipe is None) and type(args[index]) not in PLAIN:
+                # What _residual does in the usual case.
+                saved.append(keep(args[index], edge, None, number, name))
+            else:
+                saved.append(_residual(node, slot, args, outputs, aux, edges, overwritten))
     return node
 
 

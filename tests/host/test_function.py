@@ -1,0 +1,279 @@
+"""Functions with gradients of one's own, hooks on what is saved, checkpoints, anomalies, threads."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore import nn
+from gradcore.errors import ModifiedInPlace, NoSecondDerivative, SpecError
+from gradcore.events import Mark, normalized
+from gradcore.utils.checkpoint import checkpoint, checkpoint_sequential
+from tests.conftest import raises, torch_or_skip
+
+
+def functions(t: Any) -> dict[str, Any]:
+    """Scripts over a library, each returning tensors to compare."""
+    Function = t.autograd.Function
+
+    class Cube(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, scale: float) -> Any:
+            ctx.save_for_backward(x)
+            ctx.scale = scale
+            return x * x * x * scale
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            x, = ctx.saved_tensors
+            assert ctx.needs_input_grad == (True, False)
+            return g * x * x * (3 * ctx.scale), None
+
+    class Both(Function):
+        @staticmethod
+        def forward(x: Any, y: Any) -> Any:
+            return x.exp(), x * y, (x * 0).detach()
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            ctx.save_for_backward(output[0], *inputs)
+            ctx.mark_non_differentiable(output[2])
+
+        @staticmethod
+        def backward(ctx: Any, g: Any, h: Any, unused: Any) -> Any:
+            e, x, y = ctx.saved_tensors
+            return g * e + h * y, h * x
+
+    class Doubled(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.mark_dirty(x)
+            return x.mul_(2)
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return g * 2
+
+    class Lazy(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.set_materialize_grads(False)
+            return x * 1, x * 2
+
+        @staticmethod
+        def backward(ctx: Any, g: Any, h: Any) -> Any:
+            assert h is None
+            return g * 10
+
+    def leaf() -> Any:
+        return t.tensor([1.0, 2.0, -3.0], requires_grad=True)
+
+    def cube() -> list[Any]:
+        x = leaf()
+        y = Cube.apply(x, 0.5)
+        slope, = t.autograd.grad(y.sum(), x, create_graph=True)
+        (slope * slope).sum().backward()
+        return [y, slope, x.grad]
+
+    def both() -> list[Any]:
+        x, y = leaf(), leaf()
+        a, b, c = Both.apply(x, y)
+        assert not c.requires_grad
+        (a * b).sum().backward()
+        return [x.grad, y.grad]
+
+    def one_of_two() -> list[Any]:
+        x, y = leaf(), leaf()
+        Both.apply(x, y)[0].sum().backward()
+        return [x.grad, y.grad]
+
+    def dirty() -> list[Any]:
+        x = leaf()
+        y = x * 3
+        view = y[1:]
+        z = Doubled.apply(y)
+        (z * z).sum().backward()
+        return [x.grad, z, view]
+
+    def lazy() -> list[Any]:
+        x = leaf()
+        Lazy.apply(x)[0].sum().backward()
+        return [x.grad]
+
+    return {f.__name__: f for f in (cube, both, one_of_two, dirty, lazy)}
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ["cube", "both", "one_of_two", "dirty", "lazy"])
+def test_functions_are_torchs(name: str) -> None:
+    for a, b in zip(functions(gradcore)[name](), functions(torch_or_skip())[name](), strict=True):
+        np.testing.assert_allclose(a.detach().numpy(), b.detach().numpy(), rtol=1e-6)
+
+
+class Twice(gradcore.autograd.Function):
+    result: Any = None
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return Twice.result(g)
+
+
+@pytest.mark.parametrize(("result", "kind", "text"), [
+    (lambda g: (g, g), RuntimeError, "returned an incorrect number of gradients (expected 1, got 2)"),
+    (lambda g: 3, TypeError, "expected Variable or None (got int)"),
+    (lambda g: gradcore.ones(2), SpecError, "invalid gradient at index 0 - got [2] but expected shape compatible with [3]")])
+def test_what_backward_may_return(result: Any, kind: type[Exception], text: str) -> None:
+    Twice.result = staticmethod(result)
+    x = gradcore.ones(3, requires_grad=True)
+    with raises(kind, text):
+        Twice.apply(x).sum().backward()
+    Twice.result = staticmethod(lambda g: g * 2)
+    Twice.apply(x).sum().backward()
+    assert x.grad.tolist() == [2.0] * 3
+
+
+def test_saved_tensors_go_back_and_are_watched() -> None:
+    class Square(gradcore.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        @gradcore.autograd.once_differentiable
+        def backward(ctx: Any, g: Any) -> Any:
+            return 2 * g * ctx.saved_tensors[0]
+
+    x = gradcore.ones(4, requires_grad=True)
+    y = Square.apply(x * 3)
+    assert y.grad_fn.name() == "SquareBackward"
+    y.sum().backward()
+    with raises(RuntimeError, "Trying to backward through the graph a second time", "SquareBackward"):
+        y.sum().backward()
+    y = x * 3
+    z = Square.apply(y)
+    with gradcore.no_grad():
+        y.mul_(2)
+    with raises(ModifiedInPlace, "'saved 0'", "SquareBackward"):
+        z.sum().backward()
+    slope, = gradcore.autograd.grad((Square.apply(x) * x).sum(), x, create_graph=True)
+    with raises(NoSecondDerivative, "once_differentiable"):
+        slope.sum().backward()
+    del y, z, slope
+
+
+def test_what_is_saved_may_be_packed() -> None:
+    stored: dict[int, np.ndarray[Any, Any]] = {}
+
+    def pack(x: Any) -> int:
+        assert not x.requires_grad and not gradcore.is_grad_enabled()
+        stored[len(stored)] = x.numpy().copy()
+        return len(stored) - 1
+
+    x = gradcore.tensor([1.0, 2.0], requires_grad=True)
+    with gradcore.step() as s:
+        with gradcore.autograd.graph.saved_tensors_hooks(pack, lambda k: gradcore.tensor(stored[k])):
+            y = (x * x).exp()
+        y.sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), 2 * np.array([1, 2]) * np.exp([1, 4]), rtol=1e-6)
+    marks = [(r.what, r.label) for r in normalized(s.raw_log) if isinstance(r, Mark) and r.what in ("pack", "unpack")]
+    assert [w for w, _ in marks] == ["pack"] * 3 + ["unpack"] * 3
+    with gradcore.autograd.graph.saved_tensors_hooks(pack, lambda k: "nothing"):
+        z = x.exp()
+    with raises(TypeError, "unpack_hook expected to be a Tensor but got result of type str"):
+        z.sum().backward()
+    del z
+    with gradcore.autograd.graph.save_on_cpu():
+        (x * x).sum().backward()
+    with gradcore.autograd.graph.disable_saved_tensors_hooks("not here"), raises(RuntimeError, "not here"):
+        gradcore.autograd.graph.save_on_cpu().__enter__()
+
+
+def blocks() -> Any:
+    gradcore.manual_seed(0)
+    return nn.Sequential(*[nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Dropout(0.5)) for _ in range(6)])
+
+
+RUNS: dict[str, Any] = {
+    "plain": lambda m, x: m(x),
+    "each": lambda m, x: [x := checkpoint(layer, x) for layer in m][-1],
+    "nested": lambda m, x: checkpoint(lambda x: checkpoint(m, x), x),
+    "reentrant": lambda m, x: [x := checkpoint(layer, x, use_reentrant=True) for layer in m][-1],
+    "sequential": lambda m, x: checkpoint_sequential(m, 3, x)}
+
+
+def train(device: str, name: str) -> tuple[list[Any], Any]:
+    model = blocks().to(device)
+    gradcore.empty_cache(device)
+    gradcore.manual_seed(1)
+    x = gradcore.ones(256, 32, device=device, requires_grad=True)
+    with gradcore.step(device=device) as s:
+        loss = (RUNS[name](model, x) ** 2).mean()
+        loss.backward()
+    gradients = [] if device == "meta" else [p.grad.numpy().copy() for p in model.parameters()]
+    return gradients, s.report
+
+
+@pytest.mark.parametrize("name", [n for n in RUNS if n != "plain"])
+def test_a_checkpoint_saves_bytes_and_changes_no_bit(name: str) -> None:
+    """Dropout draws the same numbers again, and meta predicts what it saves and costs."""
+    (expected, plain), (found, report) = train("cpu", "plain"), train("cpu", name)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert report.residual_bytes < plain.residual_bytes * 0.75
+    predicted = train("meta", name)[1]
+    assert (predicted.peak.requested, predicted.peak.allocated, predicted.residual_bytes) == (
+        report.peak.requested, report.peak.allocated, report.residual_bytes)
+
+
+def test_a_checkpoint_must_do_the_same_again() -> None:
+    widths = iter((3, 4))
+    x = gradcore.ones(2, 5, requires_grad=True)
+    y = checkpoint(lambda x: (x @ gradcore.ones(5, next(widths))).exp(), x)
+    with raises(RuntimeError, "Recomputed values for the following tensors have different metadata"):
+        y.sum().backward()
+    with raises(ValueError, "segments must be between 1 and 6, but got 7"):
+        checkpoint_sequential(blocks(), 7, x)
+    with raises(ValueError, "determinism_check must be"):
+        checkpoint(lambda x: x, x, determinism_check="some")
+    del y
+
+
+def test_the_first_nan_is_named() -> None:
+    x = gradcore.tensor([0.0, 1.0], requires_grad=True)
+    with gradcore.autograd.detect_anomaly(), raises(RuntimeError, "Function 'SqrtBackward0' returned nan values in its 0th "
+                                                    "output", "test_function.py"):
+        (x.sqrt() * 0).sum().backward()
+    assert not gradcore.autograd.is_anomaly_enabled()
+    with gradcore.autograd.set_detect_anomaly(True):
+        (x * x).sum().backward()
+    assert x.grad.tolist() == [0.0, 2.0]
+
+
+def test_threads_add_up_in_a_leaf_that_they_share() -> None:
+    w = gradcore.ones(64, requires_grad=True)
+    failures: list[BaseException] = []
+
+    def work(k: int) -> None:
+        try:
+            for _ in range(50):
+                own = gradcore.full((64,), float(k), requires_grad=True)
+                (w * own).sum().backward()
+                assert own.grad.tolist() == [1.0] * 64
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not failures and w.grad.tolist() == [50.0 * 6] * 64
