@@ -6,6 +6,7 @@ Ops and kernels both ask here, so that the bytes that are declared are those tha
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from gradcore.spec import PIECE
 
@@ -21,6 +22,38 @@ def windows_at_once(depth: int, images: int, rows: int, width: int) -> tuple[int
     most = max(COLUMNS // (depth * width), 1)
     # As many pieces as it takes, all about as long.
     return 1, -(-rows // -(-rows // most))
+
+
+@dataclass(frozen=True)
+class WidePieces:
+    """Pieces of a convolution of stride 1, whose windows run on over the padding between rows.
+
+    A row of windows is then one run of memory, for a few windows more that belong to nobody.
+    """
+
+    #: Images of a piece, and rows of windows.
+    images: int
+    rows: int
+    #: Windows of a row with those over the padding, and elements of a padded plane.
+    width: int
+    plane: int
+
+    @staticmethod
+    def of(x: tuple[int, ...], weight: tuple[int, ...], padding: tuple[int, int], dilation: tuple[int, int],
+           rows: int) -> WidePieces:
+        width = x[3] + 2 * padding[1]
+        images, some = windows_at_once(x[1] * weight[2] * weight[3], x[0], rows, width)
+        return WidePieces(images, some, width, plane(some, width, weight, dilation))
+
+    def elements(self, channels: int, out: int, weight: tuple[int, ...]) -> int:
+        """Elements of padded planes, of their windows laid out, and of a plane an output channel."""
+        windows = self.rows * self.width
+        return self.images * (channels * (self.plane + weight[2] * weight[3] * windows) + out * windows)
+
+
+def plane(rows: int, width: int, weight: tuple[int, ...], dilation: tuple[int, int]) -> int:
+    """Elements that ``rows`` rows of windows reach over, to the end of the last window."""
+    return (rows + dilation[0] * (weight[2] - 1)) * width + dilation[1] * (weight[3] - 1)
 
 
 def is_pointwise(weight: tuple[int, ...], stride: tuple[int, int], padding: tuple[int, int]) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gradcore.devices.kernels import split_workspace
+from gradcore.devices.wide_convolution import build_wide_convolution
 from gradcore.tiling import is_pointwise, windows_at_once
 
 Pair = tuple[int, int]
@@ -63,9 +64,13 @@ def _pieces(images: int, depth: int, rows: int, width: int) -> Iterator[tuple[sl
 
 def build_convolution(xp: Any) -> dict[str, Callable[..., Any]]:
     """The three kernels over one array library."""
+    wide = build_wide_convolution(xp)
 
     def conv2d(x: Any, weight: Any, bias: Any, out: Any, workspace: Any, *, stride: Pair, padding: Pair, dilation: Pair,
                groups: int) -> None:
+        if stride == (1, 1) and not is_pointwise(weight.shape, stride, padding):
+            wide[0](x, weight, bias, out, workspace, padding, dilation, groups)
+            return
         n, _, rows, width = out.shape
         o, c, kh, kw = weight.shape
         matrix = weight.reshape(groups, o // groups, c * kh * kw)
@@ -89,6 +94,9 @@ def build_convolution(xp: Any) -> dict[str, Callable[..., Any]]:
 
     def conv2d_input_grad(dy: Any, weight: Any, out: Any, workspace: Any, *, shape: tuple[int, ...], stride: Pair,
                           padding: Pair, dilation: Pair, groups: int) -> None:
+        if stride == (1, 1) and not is_pointwise(weight.shape, stride, padding):
+            wide[1](dy, weight, out, workspace, padding, dilation, groups)
+            return
         n, _, rows, width = dy.shape
         o, c, kh, kw = weight.shape
         matrix = weight.reshape(groups, o // groups, c * kh * kw).swapaxes(1, 2)
@@ -109,6 +117,9 @@ def build_convolution(xp: Any) -> dict[str, Callable[..., Any]]:
 
     def conv2d_weight_grad(dy: Any, x: Any, out: Any, workspace: Any, *, shape: tuple[int, ...], stride: Pair,
                            padding: Pair, dilation: Pair, groups: int) -> None:
+        if stride == (1, 1):
+            wide[2](dy, x, out, workspace, padding, dilation, groups)
+            return
         n, o, rows, width = dy.shape
         _, c, kh, kw = shape
         depth = groups * c * kh * kw

@@ -12,7 +12,7 @@ from gradcore.ops.op import Inferred, joint, op
 from gradcore.ops.reduce import sum
 from gradcore.ops.shapes import need_float
 from gradcore.spec import TensorSpec
-from gradcore.tiling import is_pointwise, windows_at_once
+from gradcore.tiling import WidePieces, is_pointwise, windows_at_once
 
 Pair = tuple[int, int]
 
@@ -44,11 +44,13 @@ def _out(x: tuple[int, ...], weight: tuple[int, ...], stride: Pair, padding: Pai
 
 
 def _room(x: tuple[int, ...], weight: tuple[int, ...], stride: Pair, padding: Pair, dilation: Pair) -> int:
-    """Elements of a laid-out piece: at most COLUMNS, or one row of windows of one image."""
+    """Elements of a laid-out piece and what goes with it, whatever the batch."""
     if is_pointwise(weight, stride, padding):
         return 0
-    depth = x[1] * weight[2] * weight[3]
     rows, width = _out(x, weight, stride, padding, dilation)
+    if stride == (1, 1):
+        return WidePieces.of(x, weight, padding, dilation, rows).elements(x[1], weight[0], weight) + 32
+    depth = x[1] * weight[2] * weight[3]
     images, some = windows_at_once(depth, x[0], rows, width)
     return images * depth * some * width
 
@@ -77,12 +79,16 @@ def _input_grad_spec(dy: TensorSpec, weight: TensorSpec, *, shape: tuple[int, ..
 def _weight_grad_spec(dy: TensorSpec, x: TensorSpec, *, shape: tuple[int, ...], stride: Pair, padding: Pair,
                       dilation: Pair, groups: int) -> Inferred:
     _check(x.shape, shape, stride, padding, dilation, groups)
-    depth = x.shape[1] * shape[2] * shape[3]
     rows, width = dy.shape[2:]
-    images, some = windows_at_once(depth, x.shape[0], rows, width)
-    # The piece of x and of dy, windows in the last place, a product and the sum of products.
-    elements = images * some * width * (depth + dy.shape[1]) + 2 * shape[0] * shape[1] * shape[2] * shape[3]
-    return Inferred((TensorSpec.of(shape, dy.dtype),), (), elements * dy.dtype.itemsize + 64)
+    if stride == (1, 1):
+        elements = WidePieces.of(x.shape, shape, padding, dilation, rows).elements(x.shape[1], shape[0], shape)
+    else:
+        depth = x.shape[1] * shape[2] * shape[3]
+        images, some = windows_at_once(depth, x.shape[0], rows, width)
+        elements = images * some * width * (depth + dy.shape[1])
+    # The pieces, then a product and the sum of products.
+    elements += 2 * shape[0] * shape[1] * shape[2] * shape[3]
+    return Inferred((TensorSpec.of(shape, dy.dtype),), (), elements * dy.dtype.itemsize + 80)
 
 
 def _conv_rule(g: Any, x: Any, weight: Any, x_spec: TensorSpec, weight_spec: TensorSpec, needs: tuple[bool, ...],
