@@ -48,6 +48,46 @@ def test_train_prints_one_json_object(capsys, tmp_path, optimizer):
     assert len(json.loads(out)["steps"]) == 3
 
 
+def test_train_the_convolutional_network_on_digits(capsys, tmp_path):
+    status, out, _ = run(capsys, "train", "--model", "cnn", "--steps", 60, "--out", tmp_path)
+    assert status == 0 and "cnn on digits" in out and "models/cnn.py" in out
+    assert float(re.search(r"test accuracy ([\d.]+)%", out)[1]) >= 90
+
+
+def test_train_the_gpt_on_text(capsys, tmp_path):
+    """The loss ends below what knowing the character before could reach, and the run shows a sample of its text."""
+    text = tmp_path / "verse.txt"
+    text.write_text("the quick brown fox jumps over the lazy dog. " * 80)
+    status, out, _ = run(capsys, "train", "--model", "chargpt", "--data", text, "--steps", 120, "--batch-size", 16, "--lr",
+                         "0.005", "--out", tmp_path)
+    assert status == 0 and "bigram entropy" in out and "A sample of text:" in out
+    path, = tmp_path.glob("*.json")
+    written = json.loads(path.read_text())
+    assert written["test_loss"] < written["bigram_entropy"]
+    assert len(written["sample"]) > 300 and written["sample"] in out
+
+
+@pytest.mark.parametrize("model", ["cnn", "chargpt"])
+def test_measure_predicts_the_larger_models(capsys, model):
+    rows = {}
+    for device in ("cpu", "meta"):
+        status, out, _ = run(capsys, "measure", model, "--batch-sizes", "1,4", "--device", device, "--json")
+        assert status == 0
+        rows[device] = json.loads(out)["rows"]
+    assert rows["cpu"] == rows["meta"]
+    status, out, _ = run(capsys, "measure", model, "--batch-sizes", "1000000", "--device", "meta", "--json")
+    assert status == 0 and json.loads(out)["rows"][0]["requested"] > 10**10
+
+
+@pytest.mark.parametrize(("argv", "text"), [
+    (("--model", "cnn", "--data", "python-docs"), "the model cnn learns images, but python-docs is a text"),
+    (("--model", "chargpt", "--data", "digits"), "the model chargpt learns a text, but digits holds images"),
+    (("--model", "mlp", "--data", "python-docs"), "the model mlp learns images, but python-docs is a text")])
+def test_data_that_a_model_cannot_learn(capsys, tmp_path, argv, text):
+    status, _, err = run(capsys, "train", *argv, "--out", tmp_path)
+    assert status != 0 and text in err
+
+
 def test_a_prediction_is_the_measurement(capsys):
     rows = {}
     for device in ("cpu", "meta"):
