@@ -7,9 +7,8 @@ from typing import Any
 from weakref import ref
 
 from gradcore.engine.backward import run_backward
-from gradcore.engine.dispatch import make_value
 from gradcore.engine.hooks import RemovableHandle, hang, hooks_of
-from gradcore.engine.node import Leaf, Node, Value
+from gradcore.engine.node import Leaf, Node, Value, make_value
 from gradcore.engine.owners import retag
 from gradcore.errors import DeviceError, SpecError
 from gradcore.spec import is_floating

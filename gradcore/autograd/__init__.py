@@ -10,6 +10,7 @@ from gradcore.autograd import graph
 from gradcore.autograd.anomaly import detect_anomaly, is_anomaly_enabled, set_detect_anomaly
 from gradcore.autograd.function import Function, FunctionCtx, once_differentiable
 from gradcore.autograd.gradcheck import gradcheck, gradgradcheck
+from gradcore.autograd.inspection import Graph, kept_by_ops
 from gradcore.engine.backward import run_backward
 from gradcore.engine.modes import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from gradcore.engine.node import Node, Value
@@ -20,9 +21,9 @@ Tensors = Any
 #: A tensor that wants a gradient was once made by this name.
 Variable = Tensor
 
-__all__ = ["Function", "FunctionCtx", "Node", "Variable", "backward", "detect_anomaly", "enable_grad", "grad", "gradcheck",
-           "gradgradcheck", "graph", "inference_mode", "is_anomaly_enabled", "is_grad_enabled", "no_grad",
-           "once_differentiable", "set_detect_anomaly", "set_grad_enabled"]
+__all__ = ["Function", "FunctionCtx", "Graph", "Node", "Variable", "backward", "detect_anomaly", "enable_grad", "grad",
+           "gradcheck", "gradgradcheck", "graph", "inference_mode", "is_anomaly_enabled", "is_grad_enabled", "kept_by_ops",
+           "no_grad", "once_differentiable", "set_detect_anomaly", "set_grad_enabled"]
 
 
 def backward(tensors: Tensors, grad_tensors: Tensors = None, retain_graph: bool | None = None,

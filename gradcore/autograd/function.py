@@ -9,10 +9,9 @@ from weakref import ref
 
 from gradcore import functional
 from gradcore.engine.custom import custom_node
-from gradcore.engine.dispatch import make_value
 from gradcore.engine.hook_calls import as_user
 from gradcore.engine.modes import no_grad
-from gradcore.engine.node import Leaf, Node, Value
+from gradcore.engine.node import Leaf, Node, Value, make_value
 from gradcore.engine.residuals import residuals
 from gradcore.engine.state import local
 from gradcore.engine.views import rebase

@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.engine.dispatch import make_value
 from gradcore.engine.hook_calls import after_leaf, after_node, as_user, before_node, seen
-from gradcore.engine.node import Edge, Leaf, Node, Recipe
+from gradcore.engine.node import Edge, Leaf, Node, Recipe, make_value
 from gradcore.engine.owners import retag
 from gradcore.engine.residuals import BACKWARD_SCOPES, backward_scope, residuals
 from gradcore.engine.state import SCOPES, SITES, here, local, mark
@@ -117,7 +116,9 @@ class Sweep:
                     self.deliver(edges[targets[0]], result)
                     result = None
         finally:
-            if not self.retain_graph:
+            if self.retain_graph:
+                node.ran = True
+            else:
                 node.saved = node.recipe = None
 
     def watch(self, node: Node, gs: list[Any], wanted: set[int] | None) -> None:
@@ -134,7 +135,9 @@ class Sweep:
         try:
             self._run_watched(node, gs, residuals(node, gs, self.remade) if node.plan.slots else ())
         finally:
-            if not self.retain_graph:
+            if self.retain_graph:
+                node.ran = True
+            else:
                 node.saved = node.recipe = None
 
     def _run_watched(self, node: Node, gs: list[Any], values: Any) -> None:

@@ -12,7 +12,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from gradcore.devices.device import Device, Storage, get_device
-from gradcore.engine.node import PLAIN, Packed, Saved, build_node, keep
+from gradcore.engine.node import PLAIN, Packed, Saved, build_node, install_made, keep, make_value
 from gradcore.engine.operands import TENSORS, flatten, operands, same_device
 from gradcore.engine.plans import OVERWRITTEN, Call, KeepPlan, infer
 from gradcore.engine.state import CODES, State, find_site, local
@@ -34,18 +34,8 @@ def install_tensor(*types: type) -> None:
     """The tensor class of the floor above, first, and those that behave as it does."""
     global _tensor
     _tensor = types[0]
+    install_made(_tensor)
     TENSORS.update(types)
-
-
-def make_value(storage: Storage, spec: TensorSpec, array: Any, edge: Any) -> Any:
-    """A tensor of the installed class."""
-    value = _new(_tensor)
-    value.storage = storage
-    value.spec = spec
-    value.array = array
-    value.edge = edge
-    value.base = None
-    return value
 
 
 def apply(op: Op, *args: Any, **attrs: Any) -> Any:

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from gradcore.engine.dispatch import make_value
 from gradcore.engine.hooks import Hooks
-from gradcore.engine.node import Leaf, Node, Value
+from gradcore.engine.node import Leaf, Node, Value, make_value
 from gradcore.engine.state import local
 from gradcore.errors import SpecError
 

@@ -10,7 +10,7 @@ from gradcore.devices.device import Storage
 from gradcore.engine.hooks import RemovableHandle, hang, hooks_of
 from gradcore.engine.plans import INPUT, OUTPUT, OVERWRITTEN, Call, KeepPlan
 from gradcore.engine.state import local, mark
-from gradcore.errors import ModifiedInPlace
+from gradcore.errors import AlreadyReleased, ModifiedInPlace
 from gradcore.events import CONSUMED, DIED, DROP, KEEP, TAGS
 from gradcore.spec import TensorSpec
 
@@ -37,6 +37,26 @@ class Value:
     edge: Edge | None
     #: The tensor that this one is a view of, or None.
     base: Value | None
+
+
+_tensor: Any = None
+
+
+def install_made(kind: type) -> None:
+    """What :func:`make_value` makes: the tensor class of the floor above."""
+    global _tensor
+    _tensor = kind
+
+
+def make_value(storage: Storage, spec: TensorSpec, array: Any, edge: Edge | None) -> Any:
+    """A tensor of the installed class."""
+    value = _new(_tensor)
+    value.storage = storage
+    value.spec = spec
+    value.array = array
+    value.edge = edge
+    value.base = None
+    return value
 
 
 class Saved:
@@ -87,12 +107,10 @@ class Packed:
         self.output = output
         self.node = node
         self.name = name
-        shown = _new(type(value))
-        shown.storage, shown.spec, shown.array = value.storage, value.spec, value.array
-        shown.edge = shown.base = None
+        plain = make_value(value.storage, value.spec, value.array, None)
         mark("pack", f"{name} of node {node}")
         with unpacked():
-            self.packed = pack(shown)
+            self.packed = pack(plain)
 
 
 @contextmanager
@@ -142,10 +160,12 @@ class Recipe:
     A tensor that several nodes ask for is made once, and held from the first of them to the last.
     """
 
-    __slots__ = ("plan", "scope", "site", "sources", "users", "value")
+    __slots__ = ("plan", "op", "spec", "scope", "site", "sources", "users", "value")
 
     def __init__(self, node: Node, sources: list[Any]) -> None:
         self.plan = node.plan
+        self.op = node.call.op.name
+        self.spec = node.call.specs[0]
         self.scope = node.scope
         self.site = node.site
         #: :class:`Saved`, :class:`Again` and Python numbers. They are the node's own where it has them: a recipe holds
@@ -178,7 +198,7 @@ class Again:
 class Node:
     """One run of an op that gradients flow through. ``dispatch`` fills it in: a constructor would cost a call an op."""
 
-    __slots__ = ("id", "plan", "edges", "saved", "recipe", "hooks", "call", "scope", "site", "__weakref__")
+    __slots__ = ("id", "plan", "edges", "saved", "recipe", "hooks", "call", "scope", "site", "_ran", "__weakref__")
 
     id: int
     plan: Any
@@ -195,9 +215,22 @@ class Node:
     #: :class:`~gradcore.engine.hooks.Hooks`, or None.
     hooks: Any
 
-    def release(self) -> None:
-        """Let the residuals go: nothing of the forward pass stays alive for this node."""
-        self.saved = self.recipe = None
+    @property
+    def ran(self) -> bool:
+        """Has backward run the node, and left it what it keeps? It is noted then alone, so that building costs nothing."""
+        return getattr(self, "_ran", False)
+
+    @ran.setter
+    def ran(self, value: bool) -> None:
+        self._ran = value
+
+    @property
+    def saved_tensors(self) -> tuple[Any, ...]:
+        """What is kept for the node's rules, as tensors without a graph. Raises RuntimeError once it has gone back."""
+        if self.saved is None and self.plan.slots:
+            raise AlreadyReleased("Trying to backward through the graph a second time (or directly access saved tensors after "
+                                  f"they have already been freed): {self.name()} gave its residuals back when it ran")
+        return tuple(make_value(r.storage, r.spec, r.array, None) for r in self.saved or () if type(r) is Saved)
 
     @property
     def op(self) -> Any:

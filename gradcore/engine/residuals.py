@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradcore.engine.dispatch import make_value
-from gradcore.engine.node import Again, Node, Packed, Recipe, Saved, Value, unpacked
+from gradcore.engine.node import Again, Node, Packed, Recipe, Saved, Value, make_value, unpacked
 from gradcore.engine.state import SCOPES, SITES, local, mark
 from gradcore.errors import AlreadyReleased, NoSecondDerivative
 from gradcore.events import Scope

@@ -39,9 +39,8 @@ class Adam(Optimizer):
                 continue
             state = self.state[p]
             if not state:
-                state["step"] = 0
-                state["exp_avg"] = state_like(p)
-                state["exp_avg_sq"] = state_like(p)
+                # All of it or nothing, should memory run out on the way.
+                state.update(step=0, exp_avg=state_like(p), exp_avg_sq=state_like(p))
             step = int(state["step"]) + 1
             key = (p.storage.device, p.spec.dtype, step)
             lists = calls.get(key)

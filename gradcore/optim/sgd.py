@@ -41,7 +41,7 @@ class SGD(Optimizer):
                 buffer = state.get("momentum_buffer")
                 if buffer is None:
                     first = True
-                    buffer = state["momentum_buffer"] = state_like(p)
+                    buffer = state_like(p)
             key = (p.storage.device, p.spec.dtype, first)
             lists = calls.get(key)
             if lists is None:
@@ -54,3 +54,7 @@ class SGD(Optimizer):
             sgd_(params, grads, buffers, group["lr"], momentum=float(momentum), dampening=float(group["dampening"]),
                  weight_decay=float(group["weight_decay"]), nesterov=group["nesterov"], maximize=group["maximize"],
                  first=first)
+            if first:
+                # Only now: an update that failed has not had its first step.
+                for p, buffer in zip(params, buffers, strict=True):
+                    self.state[p]["momentum_buffer"] = buffer

@@ -16,9 +16,9 @@ from gradcore.autograd import backward
 from gradcore.autograd.function import Function
 from gradcore.autograd.graph import saved_tensors_hooks
 from gradcore.devices.device import Device
-from gradcore.engine.dispatch import make_value, next_number
+from gradcore.engine.dispatch import next_number
 from gradcore.engine.modes import enable_grad, no_grad
-from gradcore.engine.node import Packed, Saved, Value, keep
+from gradcore.engine.node import Packed, Saved, Value, keep, make_value
 from gradcore.engine.residuals import scope_like, unpack
 from gradcore.engine.state import local
 from gradcore.nn import paths

@@ -1,0 +1,189 @@
+"""What a graph holds at this moment: its nodes, what each of them keeps, and how many bytes that is.
+
+Looking changes nothing: what is returned holds numbers and words, no tensor, no storage and no node.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gradcore.engine.node import Again, Leaf, Node, Packed, Saved, Value
+from gradcore.engine.state import SCOPES, SITES
+from gradcore.events import TAGS
+from gradcore.ops import all_ops
+
+#: Lines of a printed graph at most.
+LINES = 1000
+
+
+@dataclass(frozen=True)
+class Residual:
+    """One tensor that a node's gradient rules read. Bytes are the storage's, as they were asked for."""
+
+    name: str
+    #: "kept", "made again" in backward (0 bytes), or "packed" by a hook (unknown bytes, 0 here).
+    how: str
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+    #: The storage's number in the log; residuals that share it share the bytes.
+    storage: int
+    #: Who the bytes belong to: role, layer, op and line that made them.
+    role: str
+    layer: str
+    made_by: str
+    line: str
+
+
+@dataclass(frozen=True)
+class GraphNode:
+    """One run of an op that gradients will flow through, or did."""
+
+    number: int
+    name: str
+    op: str
+    layer: str
+    line: str
+    #: "held": it keeps residuals and has not run; "retained": it ran and still keeps them (retain_graph); "released": it ran
+    #: and gave them back; "keeps nothing": its rules read nothing.
+    state: str
+    residuals: tuple[Residual, ...]
+    #: Where its gradients go: numbers of nodes, names of leaves, None for an input that needs none.
+    inputs: tuple[int | str | None, ...]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The nodes that a tensor's gradient would run through, the newest first."""
+
+    nodes: tuple[GraphNode, ...]
+
+    def __iter__(self) -> Iterator[GraphNode]:
+        return iter(self.nodes)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def _bytes(self, parameters: bool) -> int:
+        held = {r.storage: r.nbytes for n in self.nodes for r in n.residuals
+                if r.how == "kept" and (r.role == "parameter") is parameters}
+        return sum(held.values())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the graph keeps alive, each storage once; parameters, which live anyway, are left out."""
+        return self._bytes(False)
+
+    @property
+    def parameter_nbytes(self) -> int:
+        """Bytes of the parameters among what it keeps."""
+        return self._bytes(True)
+
+    def __str__(self) -> str:
+        lines = [f"{len(self)} nodes keep {self.nbytes:,} bytes, and {self.parameter_nbytes:,} of parameters"]
+        by_number = {n.number: n for n in self.nodes}
+        seen: set[int] = set()
+        stack: list[tuple[int | str, int]] = [(self.nodes[0].number, 0)] if self.nodes else []
+        while stack and len(lines) < LINES:
+            target, depth = stack.pop()
+            indent = "  " * depth
+            if isinstance(target, str):
+                lines.append(f"{indent}leaf {target}")
+                continue
+            node = by_number[target]
+            if target in seen:
+                lines.append(f"{indent}#{target} {node.name} (above)")
+                continue
+            seen.add(target)
+            kept = ", ".join(f"{r.name} {r.dtype}{list(r.shape)} {r.nbytes:,} bytes" if r.how == "kept"
+                             else f"{r.name} {r.dtype}{list(r.shape)} {r.how}" for r in node.residuals)
+            lines.append(f"{indent}#{target} {node.name} of {node.layer or '(root)'}, {node.line}: {node.state}"
+                         + (f": {kept}" if kept else ""))
+            below = [i for i in node.inputs if i is not None]
+            # A chain stays on its level, so that a long one can be read.
+            stack.extend((i, depth + (len(below) > 1)) for i in reversed(below))
+        if stack:
+            lines.append(f"... and {len(self) - len(seen):,} nodes more")
+        return "\n".join(lines)
+
+    def dot(self) -> str:
+        """The graph in Graphviz's language."""
+
+        def quoted(text: str) -> str:
+            return json.dumps(text, ensure_ascii=False)
+
+        lines = ["digraph gradcore {", "  node [shape=box, fontname=monospace];"]
+        leaves: set[str] = set()
+        for n in self.nodes:
+            held = sum(r.nbytes for r in n.residuals)
+            label = "\n".join([n.name, n.layer, n.line, f"{n.state}, {held:,} bytes"])
+            lines.append(f"  n{n.number} [label={quoted(label)}];")
+            for i in n.inputs:
+                if isinstance(i, int):
+                    lines.append(f"  n{n.number} -> n{i};")
+                elif i is not None:
+                    leaves.add(i)
+                    lines.append(f"  n{n.number} -> {quoted(i)};")
+        lines += [f"  {quoted(leaf)} [shape=ellipse];" for leaf in sorted(leaves)]
+        return "\n".join([*lines, "}"])
+
+    def to_json(self) -> str:
+        """Nodes and residuals as a JSON object; ``version`` 1."""
+        return json.dumps({"version": 1, "nbytes": self.nbytes, "parameter_nbytes": self.parameter_nbytes,
+                           "nodes": [asdict(n) for n in self.nodes]})
+
+
+def graph(tensor: Any) -> Graph:
+    """The graph behind ``tensor``: what backward would run, and what it keeps alive until then.
+
+    A leaf, or a tensor that needs no gradient, has none. Raises TypeError for what is no tensor.
+    """
+    if not isinstance(tensor, Value):
+        raise TypeError(f"graph() takes a Tensor, but got {type(tensor).__name__}")
+    stack = [tensor.edge[0]] if tensor.edge is not None and type(tensor.edge[0]) is Node else []
+    found: dict[int, Node] = {}
+    while stack:
+        node = stack.pop()
+        if node.id not in found:
+            found[node.id] = node
+            stack.extend(e[0] for e in node.edges if e is not None and type(e[0]) is Node)
+    leaves: dict[Leaf, str] = {}
+    return Graph(tuple(_seen(found[number], leaves) for number in sorted(found, reverse=True)))
+
+
+def _seen(node: Node, leaves: dict[Leaf, str]) -> GraphNode:
+    inputs: list[int | str | None] = []
+    for edge in node.edges:
+        if edge is None:
+            inputs.append(None)
+        elif isinstance(edge[0], Node):
+            inputs.append(edge[0].id)
+        else:
+            leaf = edge[0]
+            inputs.append(leaves.setdefault(leaf, leaf.name or f"{leaf.spec} ({len(leaves) + 1})"))
+    state = "keeps nothing"
+    if node.plan.slots:
+        state = "released" if node.saved is None else "retained" if node.ran else "held"
+    return GraphNode(node.id, node.name(), node.call.op.name, SCOPES[node.scope].layer, str(SITES[node.site]), state,
+                     tuple(_residual(r) for r in node.saved or () if isinstance(r, (Saved, Again, Packed))), tuple(inputs))
+
+
+def _residual(r: Saved | Again | Packed) -> Residual:
+    if isinstance(r, Packed):
+        return Residual(r.name, "packed", (), "", 0, 0, "", "", "", "")
+    if isinstance(r, Again):
+        spec = r.recipe.spec
+        return Residual(r.name, "made again", spec.shape, spec.dtype.name, 0, 0, "residual",
+                        SCOPES[r.recipe.scope].layer, r.recipe.op, str(SITES[r.recipe.site]))
+    block = r.storage.block
+    tag = TAGS[block.tag]
+    return Residual(r.name, "kept", r.spec.shape, r.spec.dtype.name, block.requested, block.serial, tag.role, tag.layer,
+                    tag.op, str(tag.site))
+
+
+def kept_by_ops() -> dict[str, dict[str, tuple[str, ...]]]:
+    """For each op and input: what a gradient for that input keeps (names of inputs, of results, of auxiliary results)."""
+    return {name: op.keeps() for name, op in sorted(all_ops().items()) if op.differentiable}

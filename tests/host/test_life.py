@@ -1,0 +1,184 @@
+"""The life of a graph: what it holds can be seen, and neither a failure nor running out of memory leaves anything behind."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore import nn
+from gradcore.errors import OutOfMemory
+from tests.conftest import raises
+
+
+def network() -> Any:
+    gradcore.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def loss_of(model: Any) -> Any:
+    x = gradcore.tensor(np.random.default_rng(0).standard_normal((5, 6)).astype(np.float32))
+    return nn.functional.cross_entropy(model(x), gradcore.tensor(np.array([0, 1, 2, 1, 0])))
+
+
+# -- what can be seen --------------------------------------------------------------------------------------------------
+
+
+def test_a_graph_is_seen_as_it_is() -> None:
+    model = network()
+    loss = loss_of(model)
+    seen = gradcore.graph(loss)
+    assert [n.name for n in seen] == ["CrossEntropyBackward0", "LinearBackward0", "ReluBackward0", "LinearBackward0",
+                                      "GeluBackward0", "LinearBackward0"]
+    assert [n.layer for n in seen] == ["", "4", "3", "2", "1", "0"]
+    assert {n.state for n in seen} == {"held"} and all("test_life.py" in n.line for n in seen)
+    assert seen.nodes[-1].inputs == (None, "0.weight", "0.bias")
+    third = seen.nodes[3]
+    assert [(r.name, r.how, r.nbytes) for r in third.residuals] == [("x", "made again", 0), ("weight", "kept", 256)]
+    # The input, what GELU and ReLU keep, the scores and the labels; the weights are parameters.
+    assert seen.nbytes == 5 * 6 * 4 + 2 * 5 * 8 * 4 + 5 * 3 * 4 + 5 * 8
+    assert seen.parameter_nbytes == (8 * 8 + 8 * 3) * 4
+    loss.backward(retain_graph=True)
+    assert {n.state for n in gradcore.graph(loss)} == {"retained"}
+    loss.backward()
+    after = gradcore.graph(loss)
+    assert {n.state for n in after} == {"released"} and after.nbytes == 0 == after.parameter_nbytes
+    with raises(RuntimeError, "directly access saved tensors after they have already been freed"):
+        loss.grad_fn.saved_tensors  # noqa: B018
+
+
+def test_looking_holds_nothing() -> None:
+    live = gradcore.memory_requested()
+    model = network()
+    seen = gradcore.graph(loss_of(model))
+    del model
+    assert gradcore.memory_requested() == live and len(seen) == 6
+
+
+def test_a_graph_as_text_as_dot_and_as_json() -> None:
+    a = gradcore.ones(3, requires_grad=True)
+    b = a * 2
+    c = (b * b).sum() + b.exp().sum()
+    seen = gradcore.graph(c)
+    text = str(seen)
+    assert text.count("MulBackward0") == 4 and text.count("(above)") == 2
+    assert "keeps nothing" in text and "leaf float32[3]" in text
+    dot = seen.dot()
+    assert dot.startswith("digraph gradcore {") and dot.count(" -> ") == 8 and dot.endswith("}")
+    assert json.loads(seen.to_json())["nbytes"] == seen.nbytes
+    assert str(gradcore.graph(a)) == "0 nodes keep 0 bytes, and 0 of parameters"
+    with raises(TypeError, "graph() takes a Tensor, but got int"):
+        gradcore.graph(3)  # type: ignore[arg-type]
+    tensors = b.grad_fn.saved_tensors
+    assert [t.requires_grad for t in tensors] == [False] * len(tensors)
+
+
+def test_the_table_of_what_ops_keep() -> None:
+    table = gradcore.autograd.kept_by_ops()
+    assert table["mul"] == {"x": ("y",), "y": ("x",)} and table["add"] == {"x": (), "y": ()}
+
+
+def test_a_long_chain_is_built_run_seen_and_released() -> None:
+    x = gradcore.ones(1, device="meta", requires_grad=True)
+    y = x
+    for _ in range(100_000):
+        y = y * x
+    seen = gradcore.graph(y)
+    assert len(seen) == 100_000 and "nodes more" in str(seen)
+    del seen
+    y.sum().backward()
+    live = gradcore.device("meta").ledger.requested
+    del y
+    assert gradcore.device("meta").ledger.requested < live
+
+
+# -- failures ----------------------------------------------------------------------------------------------------------
+
+
+class Failing:
+    """A device's memory of which one allocation fails."""
+
+    def __init__(self, device: Any, number: int) -> None:
+        self._memory = device.memory
+        self._left = number
+        self.release = device.memory.release
+
+    def allocate(self, nbytes: int, stream: Any, tag: int = 0, node: int = 0) -> Any:
+        self._left -= 1
+        if self._left == 0:
+            raise OutOfMemory("out of memory: planted", asked=nbytes)
+        return self._memory.allocate(nbytes, stream, tag, node)
+
+
+def train(model: Any, optimizer: Any) -> float:
+    optimizer.zero_grad()
+    loss = loss_of(model)
+    loss.backward()
+    optimizer.step()
+    return float(loss.item())
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adam"])
+def test_a_failure_at_every_allocation_of_a_step(kind: str) -> None:
+    """Whichever allocation of the first step fails, the run goes on from there as one that never failed, to the bit."""
+    device = gradcore.device("cpu")
+
+    def start() -> tuple[Any, Any]:
+        model = network()
+        settings = {"lr": 0.1, "momentum": 0.9} if kind == "SGD" else {"lr": 0.01}
+        return model, getattr(gradcore.optim, kind)(model.parameters(), **settings)
+
+    model, optimizer = start()
+    expected = [train(model, optimizer) for _ in range(3)]
+    points = 0
+    while True:
+        points += 1
+        model, optimizer = start()
+        real, device.memory = device.memory, Failing(device, points)
+        failed = False
+        try:
+            train(model, optimizer)
+        except OutOfMemory as error:
+            failed = "planted" in str(error)
+        finally:
+            device.memory = real
+        if not failed:
+            break
+        optimizer.zero_grad()
+        held = gradcore.memory_requested()
+        moments = sum(t.nbytes for s in optimizer.state.values() for t in s.values() if hasattr(t, "nbytes"))
+        assert held == sum(p.nbytes for p in model.parameters()) + moments + BEFORE[0], points
+        assert [train(model, optimizer) for _ in range(3)] == expected, points
+    assert points > 30
+
+
+#: Requested bytes that live outside the test: the default generators.
+BEFORE = [0]
+
+
+@pytest.fixture(autouse=True)
+def outside() -> None:
+    BEFORE[0] = gradcore.memory_requested()
+
+
+def test_out_of_memory_names_the_holders_and_a_smaller_batch_trains_on() -> None:
+    model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 10))
+    gradcore.empty_cache()
+    gradcore.set_memory_limit("24MiB")
+    try:
+        def step(batch: int) -> None:
+            x = gradcore.ones(batch, 256)
+            model.zero_grad()
+            nn.functional.cross_entropy(model(x), gradcore.zeros(batch, dtype=gradcore.int64)).backward()
+
+        step(64)
+        with raises(OutOfMemory, "out of memory: ", " bytes were asked for; ", " are live, ", " cached (largest free block ",
+                    "limit 25,165,824", "The ", " largest holders:", "parameter of empty in layer 0", "test_life.py"):
+            step(8192)
+        step(64)
+    finally:
+        gradcore.set_memory_limit(None)
+    model.zero_grad()
