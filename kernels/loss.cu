@@ -1,115 +1,107 @@
-// Cross-entropy of rows of logits against class indices, forward and backward, one pass each, one warp a row.
+// Losses: cross-entropy of rows of logits against class indices, a team of threads a row, both ways; mean squared error.
 //
-// Traffic in bytes, N rows of C elements of s: forward reads N C s and N labels, writes a loss and a weight a row (2 N s),
-// which one block then sums in a fixed order; backward reads N C s and N labels twice (the sum of weights, the rows) and
-// writes N C s. A label that is no class gives NaN: the host cannot be asked without waiting for it.
+// Traffic in bytes, N rows of C elements of s: forward reads N C s and N labels, writes a loss and a weight a row, which
+// one block then sums in a fixed order; backward reads N C s and N labels twice (the sum of weights, the rows), and writes
+// N C s; a row that fits is found in cache the second time. mse_loss reads 2 n s for n elements and writes up to 256
+// partial sums. A label that is no class gives NaN: the host cannot be asked without waiting for it.
 
-// NVRTC has no math.h.
-template <typename T>
-__device__ __forceinline__ T infinity() { return (T)__int_as_float(0x7f800000); }
+#include "common.cuh"
+#include "softmax.cuh"
 
-template <typename T>
-__device__ __forceinline__ T not_a_number() { return (T)__int_as_float(0x7fc00000); }
-
-template <typename T>
-__device__ __forceinline__ T warp_max(T v) {
-    for (int offset = 16; offset; offset >>= 1) v = max(v, __shfl_xor_sync(0xffffffffu, v, offset));
-    return v;
+template <typename A, typename T>
+__device__ __forceinline__ A weight_of(i64 label, const T* weight, int classes, i64 ignored) {
+    if (label == ignored) return (A)0;
+    if (label < 0 || label >= classes) return not_a_number<A>();
+    return weight ? (A)weight[label] : (A)1;
 }
 
-template <typename T>
-__device__ __forceinline__ T warp_sum(T v) {
-    for (int offset = 16; offset; offset >>= 1) v += __shfl_xor_sync(0xffffffffu, v, offset);
-    return v;
+template <typename A, typename T>
+__device__ __forceinline__ Peak<A> peak_of(const T* x, int classes, const Team& team, A* room) {
+    Peak<A> peak;
+    for (int c = team.rank; c < classes; c += team.lanes) peak.take((A)x[c]);
+    return team_peak(peak, team, room);
 }
 
-// A row's largest logit, and the sum of exp(logit - largest).
-template <typename T>
-__device__ __forceinline__ void exponentials(const T* x, int classes, int lane, T& top, T& total) {
-    top = -infinity<T>();
-    for (int c = lane; c < classes; c += 32) top = max(top, x[c]);
-    top = warp_max(top);
-    total = 0;
-    for (int c = lane; c < classes; c += 32) total += exp(x[c] - top);
-    total = warp_sum(total);
-}
-
-template <typename T>
-__device__ __forceinline__ T weight_of(long long label, const T* weight, int classes, long long ignored) {
-    if (label == ignored) return (T)0;
-    if (label < 0 || label >= classes) return not_a_number<T>();
-    return weight ? weight[label] : (T)1;
-}
-
-// Losses and weights of the rows, both scaled for nothing yet.
-template <typename T>
-__global__ void cross_entropy_rows(const T* logits, const long long* target, const T* weight, T* losses, T* weights,
-                                   long long rows, int classes, long long ignored) {
-    long long row = ((long long)blockIdx.x * blockDim.x + threadIdx.x) >> 5;
-    int lane = threadIdx.x & 31;
-    if (row >= rows) return;
-    const T* x = logits + row * classes;
-    T top, total;
-    exponentials(x, classes, lane, top, total);
-    if (lane) return;
-    long long label = target[row];
-    T w = weight_of(label, weight, classes, ignored);
-    weights[row] = w;
+template <typename T, typename I>
+__global__ void cross_entropy_rows(const T* logits, const I* target, const T* weight, T* losses, T* weights, i64 rows,
+                                   int classes, i64 ignored, int lanes) {
+    typedef WIDE(T) A;
+    __shared__ A room[16];
+    Team team(lanes);
+    if (team.row >= rows) return;
+    const T* x = logits + team.row * classes;
+    Peak<A> peak = peak_of(x, classes, team, room);
+    if (team.rank) return;
+    i64 label = target[team.row];
+    A w = weight_of<A>(label, weight, classes, ignored);
+    weights[team.row] = (T)w;
     // NaN is no label to read at; 0 times an infinite loss must not spoil the sum.
-    losses[row] = w == (T)0 ? (T)0 : isnan(w) ? w : w * (log(total) + top - x[label]);
+    losses[team.row] = (T)(w == 0 ? (A)0 : w != w ? w : w * (log(peak.whole()) + (peak.top - (A)x[label])));
+}
+
+// The sum of `mine` over a block.
+__device__ __forceinline__ double block_sum(double mine) {
+    __shared__ double room[8];
+    return team_fold<Sum>(mine, Team(256), room);
 }
 
 // One block: sum or mean of the rows, in an order that does not change from run to run.
 template <typename T>
-__global__ void cross_entropy_reduce(const T* losses, const T* weights, T* out, long long rows, int mean) {
-    __shared__ double sums[2][256];
+__global__ void cross_entropy_reduce(const T* losses, const T* weights, T* out, i64 rows, int mean) {
     double loss = 0, weight = 0;
-    for (long long i = threadIdx.x; i < rows; i += 256) {
-        loss += losses[i];
-        weight += weights[i];
+    for (i64 i = threadIdx.x; i < rows; i += 256) {
+        loss += (double)losses[i];
+        weight += (double)weights[i];
     }
-    sums[0][threadIdx.x] = loss;
-    sums[1][threadIdx.x] = weight;
-    __syncthreads();
-    for (int half = 128; half; half >>= 1) {
-        if (threadIdx.x < half) {
-            sums[0][threadIdx.x] += sums[0][threadIdx.x + half];
-            sums[1][threadIdx.x] += sums[1][threadIdx.x + half];
-        }
-        __syncthreads();
-    }
-    if (!threadIdx.x) *out = (T)(mean ? sums[0][0] / sums[1][0] : sums[0][0]);
+    loss = block_sum(loss);
+    weight = block_sum(weight);
+    if (!threadIdx.x) *out = (T)(mean ? loss / weight : loss);
 }
 
 // One block: the whole weight, for the mean's gradient.
-template <typename T>
-__global__ void whole_weight(const long long* target, const T* weight, T* out, long long rows, int classes,
-                             long long ignored) {
-    __shared__ double sums[256];
+template <typename T, typename I>
+__global__ void whole_weight(const I* target, const T* weight, WIDE(T)* out, i64 rows, int classes, i64 ignored) {
     double total = 0;
-    for (long long i = threadIdx.x; i < rows; i += 256) total += weight_of(target[i], weight, classes, ignored);
-    sums[threadIdx.x] = total;
-    __syncthreads();
-    for (int half = 128; half; half >>= 1) {
-        if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
-        __syncthreads();
-    }
-    if (!threadIdx.x) *out = (T)sums[0];
+    for (i64 i = threadIdx.x; i < rows; i += 256) total += (double)weight_of<WIDE(T)>((i64)target[i], weight, classes, ignored);
+    total = block_sum(total);
+    if (!threadIdx.x) *out = (WIDE(T))total;
 }
 
 // (softmax(logits) - onehot(target)) * dy * weight [/ whole]
-template <typename T>
-__global__ void cross_entropy_grad(const T* dy, const T* logits, const long long* target, const T* weight, const T* whole,
-                                   T* out, long long rows, int classes, long long ignored, int each) {
-    long long row = ((long long)blockIdx.x * blockDim.x + threadIdx.x) >> 5;
-    int lane = threadIdx.x & 31;
-    if (row >= rows) return;
-    const T* x = logits + row * classes;
-    long long label = target[row];
-    T scale = weight_of(label, weight, classes, ignored) * dy[each ? row : 0];
+template <typename T, typename I>
+__global__ void cross_entropy_grad(const T* dy, const T* logits, const I* target, const T* weight, const WIDE(T)* whole,
+                                   T* out, i64 rows, int classes, i64 ignored, int each, int lanes) {
+    typedef WIDE(T) A;
+    __shared__ A room[16];
+    Team team(lanes);
+    if (team.row >= rows) return;
+    const T* x = logits + team.row * classes;
+    i64 label = target[team.row];
+    A scale = weight_of<A>(label, weight, classes, ignored) * (A)dy[each ? team.row : 0];
     if (whole) scale /= *whole;
-    T top, total;
-    exponentials(x, classes, lane, top, total);
-    for (int c = lane; c < classes; c += 32)
-        out[row * classes + c] = scale == (T)0 ? (T)0 : (exp(x[c] - top) / total - (c == label ? (T)1 : (T)0)) * scale;
+    Peak<A> peak = peak_of(x, classes, team, room);
+    A share = (A)1 / peak.whole();
+    for (int c = team.rank; c < classes; c += lanes)
+        out[team.row * classes + c] = (T)(scale == 0 ? (A)0 : (exp((A)x[c] - peak.top) * share - (A)(c == label)) * scale);
+}
+
+// A block's part of the sum; a single block has it all, and `divisor` is 1 for a sum.
+template <typename T>
+__global__ void mse_loss(const T* x, const T* target, double* parts, T* out, i64 n, double divisor) {
+    double total = 0;
+    EACH(i, n) {
+        WIDE(T) d = (WIDE(T))x[i] - (WIDE(T))target[i];
+        total += (double)(d * d);
+    }
+    total = block_sum(total);
+    if (threadIdx.x) return;
+    if (gridDim.x == 1) *out = (T)(total / divisor);
+    else parts[blockIdx.x] = total;
+}
+
+// One block adds up to 256 parts.
+template <typename T>
+__global__ void mse_total(const double* parts, T* out, int count, double divisor) {
+    double total = block_sum(threadIdx.x < count ? parts[threadIdx.x] : 0.0);
+    if (!threadIdx.x) *out = (T)(total / divisor);
 }

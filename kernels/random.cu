@@ -6,8 +6,7 @@
 //
 // Traffic in bytes, n elements of s: uniform and normal write n s; dropout reads n s and writes n s. No mask is stored.
 
-typedef unsigned long long u64;
-typedef unsigned int u32;
+#include "common.cuh"
 
 struct Words { u64 w[4]; };
 
@@ -25,22 +24,37 @@ __device__ __forceinline__ Words philox(u64 key, u64 counter) {
     return c;
 }
 
-// One of the four words, without an index that would put them on the stack.
-__device__ __forceinline__ u64 pick(const Words& block, int k) {
-    return k & 2 ? (k & 1 ? block.w[3] : block.w[2]) : (k & 1 ? block.w[1] : block.w[0]);
+// The numbers of one block of the stream that begins at `state`: eight of single or four of double precision.
+__device__ __forceinline__ void draw(const u64* state, i64 block, float (&u)[8]) {
+    Words words = philox(state[0], state[2] + 1 + (u64)block);
+#pragma unroll
+    for (int k = 0; k < 8; ++k)
+        u[k] = __fmul_rn((float)((u32)(k & 1 ? words.w[k / 2] >> 32 : words.w[k / 2]) >> 8), 1.0f / 16777216.0f);
 }
 
-// The number at position i of the stream that begins at `state`.
-__device__ __forceinline__ void uniform_at(const u64* state, long long i, float* out) {
-    Words block = philox(state[0], state[2] + 1 + (u64)(i >> 3));
-    u64 word = pick(block, (int)(i >> 1) & 3);
-    u32 half = (i & 1) ? (u32)(word >> 32) : (u32)word;
-    *out = __fmul_rn((float)(half >> 8), 1.0f / 16777216.0f);
+__device__ __forceinline__ void draw(const u64* state, i64 block, double (&u)[4]) {
+    Words words = philox(state[0], state[2] + 1 + (u64)block);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) u[k] = __dmul_rn((double)(words.w[k] >> 11), 1.0 / 9007199254740992.0);
 }
 
-__device__ __forceinline__ void uniform_at(const u64* state, long long i, double* out) {
-    Words block = philox(state[0], state[2] + 1 + (u64)(i >> 2));
-    *out = __dmul_rn((double)(pick(block, (int)i & 3) >> 11), 1.0 / 9007199254740992.0);
+// Write K neighbours, of which there may be fewer left.
+template <typename T, typename A, int K>
+__device__ __forceinline__ void put(T* out, i64 start, i64 n, const A (&v)[K]) {
+    const int N = 16 / sizeof(A);
+    if (start + K <= n && !((u64)out & 15)) {
+#pragma unroll
+        for (int j = 0; j < K; j += N) {
+            Pack<T, N> made;
+#pragma unroll
+            for (int k = 0; k < N; ++k) made.of[k] = (T)v[j + k];
+            *(Pack<T, N>*)(out + start + j) = made;
+        }
+    } else {
+#pragma unroll
+        for (int k = 0; k < K; ++k)
+            if (start + k < n) out[start + k] = (T)v[k];
+    }
 }
 
 // low + u * (high - low) in two roundings, as NumPy's kernel does it: a fused multiply-add would change the last bit.
@@ -52,39 +66,46 @@ __device__ __forceinline__ double scaled(double u, double low, double width) {
 }
 
 template <typename T>
-__global__ void uniform(const u64* state, double low, double width, T* out, long long n) {
-    long long step = (long long)gridDim.x * blockDim.x;
-    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
-        T u;
-        uniform_at(state, i, &u);
-        out[i] = scaled(u, low, width);
+__global__ void uniform(const u64* state, double low, double width, T* out, i64 n) {
+    const int K = 32 / sizeof(WIDE(T));
+    EACH(block, (n + K - 1) / K) {
+        WIDE(T) u[K];
+        draw(state, block, u);
+#pragma unroll
+        for (int k = 0; k < K; ++k) u[k] = scaled(u[k], low, width);
+        put(out, block * K, n, u);
     }
 }
 
 // Pairs by Box and Muller's transform, in double, as on the CPU.
 template <typename T>
-__global__ void normal(const u64* state, double mean, double std, T* out, long long n) {
-    long long step = (long long)gridDim.x * blockDim.x;
-    for (long long pair = (long long)blockIdx.x * blockDim.x + threadIdx.x; 2 * pair < n; pair += step) {
-        double first, second, sine, cosine;
-        uniform_at(state, 2 * pair, &first);
-        uniform_at(state, 2 * pair + 1, &second);
-        double radius = sqrt(log(1.0 - first) * (-2.0 * std * std));
-        sincos(second * 6.283185307179586, &sine, &cosine);
-        out[2 * pair] = (T)(cosine * radius + mean);
-        if (2 * pair + 1 < n) out[2 * pair + 1] = (T)(sine * radius + mean);
+__global__ void normal(const u64* state, double mean, double std, T* out, i64 n) {
+    EACH(block, (n + 3) / 4) {
+        double u[4];
+        WIDE(T) v[4];
+        draw(state, block, u);
+#pragma unroll
+        for (int k = 0; k < 4; k += 2) {
+            double sine, cosine, radius = sqrt(log(1.0 - u[k]) * (-2.0 * std * std));
+            sincos(u[k + 1] * 6.283185307179586, &sine, &cosine);
+            v[k] = (WIDE(T))(cosine * radius + mean);
+            v[k + 1] = (WIDE(T))(sine * radius + mean);
+        }
+        put(out, block * 4, n, v);
     }
 }
 
-// The mask comes from single-precision uniforms whatever T is, as on the CPU, which starts anew every 32,768 elements'
-// piece with the next number of the one stream: position i is number i.
+// The mask comes from single-precision uniforms whatever T is, as on the CPU: element i takes the stream's number i.
 template <typename T>
-__global__ void dropout(const T* x, const u64* state, float p, double scale, T* out, long long n) {
-    long long step = (long long)gridDim.x * blockDim.x;
-    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
-        float u;
-        uniform_at(state, i, &u);
-        out[i] = x[i] * (T)(u >= p ? (float)scale : 0.0f);
+__global__ void dropout(const T* x, const u64* state, float p, double scale, T* out, i64 n) {
+    EACH(block, (n + 7) / 8) {
+        float u[8];
+        WIDE(T) v[8];
+        draw(state, block, u);
+#pragma unroll
+        for (int k = 0; k < 8; ++k)
+            v[k] = block * 8 + k < n ? (WIDE(T))x[block * 8 + k] * (WIDE(T))(u[k] >= p ? (float)scale : 0.0f) : (WIDE(T))0;
+        put(out, block * 8, n, v);
     }
 }
 

@@ -37,14 +37,8 @@ class Nvrtc:
 
     def cubin(self, source: str, target: str, names: list[str]) -> tuple[bytes, str, list[str]]:
         """Machine code for ``target``, the compiler's log, and the lowered names of template instances."""
-        lib, program = self._library, ctypes.c_void_p()
-        assert lib.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None) == 0
-        for name in names:
-            assert lib.nvrtcAddNameExpression(program, name.encode()) == 0
-        options = [f"--gpu-architecture={target}".encode(), b"--std=c++17", b"--display-error-number"]
-        status = lib.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
-        log = self._text(program, "Log")
-        assert status == 0, log
+        lib = self._library
+        program, log = self._compile(source, target, names)
         lowered = []
         for name in names:
             found = ctypes.c_char_p()
@@ -57,6 +51,27 @@ class Nvrtc:
         assert lib.nvrtcGetCUBIN(program, code) == 0
         lib.nvrtcDestroyProgram(ctypes.byref(program))
         return code.raw, log, lowered
+
+    def ptx(self, source: str, name: str) -> str:
+        """The assembly of one template instance."""
+        program, _ = self._compile(source, "compute_90", [name])
+        size = ctypes.c_size_t()
+        assert self._library.nvrtcGetPTXSize(program, ctypes.byref(size)) == 0
+        text = ctypes.create_string_buffer(size.value)
+        assert self._library.nvrtcGetPTX(program, text) == 0
+        self._library.nvrtcDestroyProgram(ctypes.byref(program))
+        return text.value.decode()
+
+    def _compile(self, source: str, target: str, names: list[str]) -> tuple[ctypes.c_void_p, str]:
+        lib, program = self._library, ctypes.c_void_p()
+        assert lib.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None) == 0
+        for name in names:
+            assert lib.nvrtcAddNameExpression(program, name.encode()) == 0
+        options = [f"--gpu-architecture={target}".encode(), b"--std=c++17", b"--display-error-number"]
+        status = lib.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
+        log = self._text(program, "Log")
+        assert status == 0, log
+        return program, log
 
     def _text(self, program: ctypes.c_void_p, what: str) -> str:
         size = ctypes.c_size_t()

@@ -1,0 +1,266 @@
+"""Elementwise kernels of the GPU: which function, in which precision, and how each operand is read.
+
+An operand is a tensor, a Python number, a tensor of one element, or a row that repeats; the last three cost no traffic.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices import gpu_launch as gl
+from gradcore.devices.kernels import basic_view
+
+ELEMENTWISE: dict[str, Callable[..., Any]] = {}
+
+#: A row that repeats, as an argument.
+_ROW = np.dtype([("of", "u8"), ("width", "i8")])
+_INT, _FLOAT, _DOUBLE = np.dtype(np.int64), np.dtype(np.float32), np.dtype(np.float64)
+
+
+def kernel(fn: Callable[..., Any]) -> Callable[..., Any]:
+    ELEMENTWISE[fn.__name__] = fn
+    return fn
+
+
+def wide(dtype: Any) -> np.dtype[Any]:
+    """What is computed in where ``dtype`` is stored."""
+    return dtype if dtype in (_FLOAT, _DOUBLE) else _FLOAT if dtype.kind == "f" else _INT
+
+
+#: An operand's shape, strides and dtype; for a Python number, its type.
+Key = Any
+
+
+def _key(x: Any) -> Key:
+    return (x.shape, x.strides, x.dtype, x.flags.c_contiguous) if hasattr(x, "dtype") else type(x)
+
+
+@functools.lru_cache(maxsize=8192)
+def _plan(function: str, compute: np.dtype[Any], aligned: bool, out: Key, *operands: Key) -> tuple[str, int, Any, list[str]]:
+    """The instance, its threads, the axes where it walks through strides (else None), and the operands' kinds."""
+    shape, _, dtype, flat = out
+    kinds, sizes = [], [dtype.itemsize]
+    for x in operands:
+        if isinstance(x, type):
+            kinds.append("Number")
+        elif math.prod(x[0]) == 1:
+            kinds.append("Cell")
+        elif x[0] == shape and x[3]:
+            kinds.append("tensor")
+            sizes.append(x[2].itemsize)
+        else:
+            # A row that repeats is whole trailing dimensions; whatever else is broadcast is walked through by strides.
+            row = list(x[0])
+            while row and row[0] == 1:
+                del row[0]
+            kinds.append("Row" if x[3] and row and tuple(row) == shape[len(shape) - len(row):] else "strided")
+    names = [f"Number<{gl.name_of(compute)}>" if isinstance(x, type) else
+             f"{kind}<{gl.name_of(x[2])}>" if kind in ("Cell", "Row") else f"const {gl.name_of(x[2])}*"
+             for x, kind in zip(operands, kinds, strict=True)]
+    count = math.prod(shape)
+    if flat and "strided" not in kinds:
+        length = 16 // max(sizes) if aligned else 1
+        return (gl.instance("map", function, compute, length, dtype, *names), -(-count // length), None, kinds)
+    steps = [tuple(s // dtype.itemsize for s in out[1])]
+    for k, x in enumerate(operands):
+        if kinds[k] in ("Number", "Cell"):
+            steps.append((0,) * len(shape))
+            continue
+        lead = len(shape) - len(x[0])
+        steps.append((0,) * lead + tuple(0 if n == 1 else s // x[2].itemsize for n, s in zip(x[0], x[1], strict=True)))
+        names[k], kinds[k] = f"const {gl.name_of(x[2])}*", "strided"
+    return gl.instance("map_strided", function, compute, dtype, *names), count, gl.axes(shape, *steps), kinds
+
+
+def apply(function: str, compute: Any, out: Any, *operands: Any) -> None:
+    """``out``, which may lie anyhow and may be an operand, is the function of the operands, broadcast."""
+    if not out.size:
+        return
+    aligned = gl.packed(out, *[x for x in operands if hasattr(x, "dtype") and x.size > 1])
+    name, threads, axes, kinds = _plan(function, compute, aligned, _key(out), *map(_key, operands))
+    values = []
+    for x, kind in zip(operands, kinds, strict=True):
+        if kind == "Number":
+            values.append(compute.type(x))
+        elif kind == "Row":
+            values.append(np.array((x.data.ptr, x.size), _ROW))
+        else:
+            values.append(x)
+    head = (np.int64(out.size),) if axes is None else (np.int64(out.size), axes)
+    gl.start("elementwise", name, min(-(-threads // gl.BLOCK), 1 << 16), gl.BLOCK, (*head, out, *values))
+
+
+def _common(*operands: Any) -> np.dtype[Any]:
+    """What operands are compared in."""
+    kinds = [x.dtype if hasattr(x, "dtype") else type(x) for x in operands]
+    if all(k in (int, bool) or getattr(k, "kind", "f") in "iub" for k in kinds):
+        return _INT
+    types = [k if isinstance(k, np.dtype) else k(0) for k in kinds]
+    return wide(np.result_type(*types))
+
+
+def _function(name: str) -> Callable[..., Any]:
+    def run(*arrays: Any) -> None:
+        *operands, out = arrays
+        apply(name, wide(out.dtype), out, *operands)
+
+    return run
+
+
+def _test(name: str) -> Callable[..., Any]:
+    def run(*arrays: Any) -> None:
+        *operands, out = arrays
+        apply(name, _common(*operands), out, *operands)
+
+    return run
+
+
+ELEMENTWISE |= {name: _function("".join(part.capitalize() for part in name.split("_"))) for name in (
+    "add sub mul div neg floor_divide remainder pow reciprocal abs sign floor ceil round exp expm1 log log1p log2 log10 sqrt "
+    "rsqrt square sin cos tan sinh cosh arctan tanh maximum minimum relu sigmoid relu_grad tanh_grad sigmoid_grad").split()}
+ELEMENTWISE |= {name: _test(function) for name, function in {
+    "eq": "Eq", "ne": "Ne", "lt": "Lt", "le": "Le", "gt": "Gt", "ge": "Ge", "logical_and": "LogicalAnd",
+    "logical_or": "LogicalOr", "logical_xor": "LogicalXor", "logical_not": "LogicalNot", "isnan": "IsNan", "isinf": "IsInf",
+    "isfinite": "IsFinite"}.items()}
+
+
+def _extent(x: Any) -> tuple[int, int]:
+    """The first byte of a tensor and the one past its last."""
+    steps = [(n - 1) * s for n, s in zip(x.shape, x.strides, strict=True)]
+    return x.data.ptr + sum(s for s in steps if s < 0), x.data.ptr + sum(s for s in steps if s > 0) + x.itemsize
+
+
+def _check_apart(x: Any, y: Any) -> None:
+    """Raise where threads would read of ``y`` what others have written to ``x``: NumPy copies then, behind the log."""
+    if not hasattr(y, "dtype") or not x.size or (x.data.ptr, x.strides, x.shape) == (y.data.ptr, y.strides, y.shape):
+        return
+    (first, last), (start, end) = _extent(x), _extent(y)
+    if first < end and start < last and not _interleaved(x, y):
+        raise RuntimeError("unsupported operation: some elements of the input tensor and the written-to tensor refer to a "
+                           "single memory location. Please clone() the tensor before performing the operation.")
+
+
+def _interleaved(x: Any, y: Any) -> bool:
+    """Are these parts of the same rows that lie beside each other, such as two columns of a matrix?"""
+    row = max((abs(s) for n, s in zip(x.shape, x.strides, strict=True) if n > 1), default=0)
+    if x.strides != y.strides or x.shape != y.shape or not row:
+        return False
+    inner = sum((n - 1) * abs(s) for n, s in zip(x.shape, x.strides, strict=True) if abs(s) != row) + x.itemsize
+    off = (y.data.ptr - x.data.ptr) % row
+    return bool(inner <= off <= row - inner)
+
+
+def _in_place(name: str) -> Callable[..., Any]:
+    def run(x: Any, y: Any) -> None:
+        _check_apart(x, y)
+        apply(name, wide(x.dtype), x, x, y)
+
+    return run
+
+
+ELEMENTWISE |= {f"{name}_": _in_place(name.capitalize()) for name in ("add", "sub", "mul", "div")}
+
+
+@kernel
+def where(condition: Any, x: Any, y: Any, out: Any) -> None:
+    apply("Where", wide(out.dtype), out, condition, x, y)
+
+
+@kernel
+def clamp(x: Any, low: Any, high: Any, out: Any) -> None:
+    if low is None or high is None:
+        apply("Maximum" if high is None else "Minimum", wide(out.dtype), out, x, low if high is None else high)
+    else:
+        apply("Clamp", wide(out.dtype), out, x, low, high)
+
+
+@kernel
+def erf(x: Any, out: Any, workspace: Any) -> None:
+    apply("Erf", wide(out.dtype), out, x)
+
+
+@kernel
+def gelu(x: Any, out: Any, workspace: Any, *, tanh: bool = False) -> None:
+    apply("GeluTanh" if tanh else "Gelu", wide(out.dtype), out, x)
+
+
+@kernel
+def gelu_grad(dy: Any, x: Any, out: Any, workspace: Any, *, tanh: bool = False) -> None:
+    apply("GeluTanhGrad" if tanh else "GeluGrad", wide(out.dtype), out, dy, x)
+
+
+@kernel
+def mse_grad(dy: Any, x: Any, target: Any, out: Any, *, reduction: str) -> None:
+    apply("MseGrad", wide(out.dtype), out, dy, x, target, 2.0 / max(x.size, 1) if reduction == "mean" else 2.0)
+
+
+# -- creation and movement ---------------------------------------------------------------------------------------------
+
+
+def copy(x: Any, out: Any) -> None:
+    """``out`` is ``x``, broadcast and converted."""
+    apply("Copy", wide(x.dtype if hasattr(x, "dtype") else out.dtype), out, x)
+
+
+@kernel
+def fill_(x: Any, value: Any) -> None:
+    copy(value, x)
+
+
+@kernel
+def copy_(x: Any, source: Any) -> None:
+    _check_apart(x, source)
+    copy(source, x)
+
+
+@kernel
+def full(value: Any, out: Any, *, shape: Any, dtype: Any) -> None:
+    copy(value, out)
+
+
+@kernel
+def empty(out: Any, *, shape: Any, dtype: Any) -> None:
+    pass
+
+
+@kernel
+def clone(x: Any, out: Any) -> None:
+    copy(x, out)
+
+
+@kernel
+def cast(x: Any, out: Any, *, dtype: Any) -> None:
+    copy(x, out)
+
+
+@kernel
+def slice_grad(dy: Any, out: Any, *, shape: Any, index: Any) -> None:
+    gl.zero(out)
+    copy(dy, basic_view(out, index))
+
+
+@kernel
+def cat(tensors: list[Any], out: Any, *, dim: int) -> None:
+    at, lead = 0, (slice(None),) * dim
+    for t in tensors:
+        copy(t, out[(*lead, slice(at, at + t.shape[dim]))])
+        at += t.shape[dim]
+
+
+def strided(flat: Any, shape: Any, strides: Any, offset: int) -> Any:
+    """A view of part of a flat array; strides and offset in elements."""
+    from cupy.lib.stride_tricks import as_strided
+
+    return as_strided(flat[offset:], shape, [n * flat.itemsize for n in strides])
+
+
+@kernel
+def cleared(x: Any, out: Any, *, shape: Any, strides: Any, offset: int) -> None:
+    copy(x, out)
+    if 0 not in shape:
+        copy(0, strided(out.reshape(-1), shape, strides, offset))

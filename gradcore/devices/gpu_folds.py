@@ -1,0 +1,126 @@
+"""Reductions on the GPU: sums, extremes and where they stand, softmax and its relations. None of them allocates."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices import gpu_launch as gl
+from gradcore.devices.gpu_elementwise import strided
+
+FOLDS: dict[str, Any] = {}
+
+#: Elements of a row that are worth a block of their own, and how many parts and rows kernels/reduce.cu has room for.
+_PART, _PARTS, _ROWS, _TILES = 8192, 4096, 128, 128
+
+
+def fold(op: str, x: Any, out: Any, dims: tuple[int, ...], divisor: int = 1) -> None:
+    """``out`` is ``x`` folded over ``dims``; its shape is that of ``x`` without them, or with ones in their place."""
+    if out.ndim == x.ndim - len(dims):
+        steps = iter(gl.elements(out))
+        placed = [0 if d in dims else next(steps) for d in range(x.ndim)]
+    else:
+        placed = [0 if d in dims else s for d, s in enumerate(gl.elements(out))]
+    where = gl.layout_of(x.shape, dims, gl.elements(x), tuple(placed))
+    rows, width = int(where["rows"]), int(where["width"])
+    types, given = (op, x.dtype, out.dtype), (x, out, where, np.int64(divisor))
+    if gl.neighbours(where) and rows >= 32:
+        tiles = -(-rows // 32)
+        parts = max(min(width // 64, _TILES // tiles), 1)
+        gl.run_blocks("reduce", "fold_columns", types, tiles * parts, *given, np.int32(parts))
+        return
+    parts = min(width // _PART, _PARTS // max(rows, 1), gl.BUSY // max(rows, 1))
+    if rows <= _ROWS and parts > 1:
+        gl.run_blocks("reduce", "fold_split", types, rows * parts, *given, np.int32(parts))
+    else:
+        gl.run_rows("reduce", "fold", types, rows, gl.lanes_of(width), *given)
+
+
+def _reduction(op: str) -> Any:
+    def reduce(x: Any, out: Any, *, dims: tuple[int, ...], keepdim: bool) -> None:
+        fold(op, x, out, dims)
+
+    return reduce
+
+
+FOLDS |= {"sum": _reduction("Sum"), "amax": _reduction("Most"), "amin": _reduction("Least"), "any": _reduction("Any"),
+          "all": _reduction("All")}
+
+
+def mean(x: Any, out: Any, *, dims: tuple[int, ...], keepdim: bool) -> None:
+    fold("Sum", x, out, dims, math.prod(x.shape[d] for d in dims))
+
+
+def sum_to_shape(x: Any, out: Any, *, shape: tuple[int, ...]) -> None:
+    lead = x.ndim - len(shape)
+    dims = (*range(lead), *(lead + i for i, n in enumerate(shape) if n == 1 and x.shape[lead + i] != 1))
+    fold("Sum", x, out.reshape([n for d, n in enumerate(x.shape) if d not in dims]), dims)
+
+
+def as_strided_grad(dy: Any, out: Any, *, like: Any, strides: Any, offset: int) -> None:
+    gl.zero(out)
+    if not dy.size:
+        return
+    # A dimension of stride 0 shows one element many times: the gradients of all of them are its own.
+    same = tuple(d for d, (n, s) in enumerate(zip(dy.shape, strides, strict=True)) if n > 1 and s == 0)
+    kept = [d for d in range(dy.ndim) if d not in same]
+    fold("Sum", dy, strided(out.reshape(-1), [dy.shape[d] for d in kept], [strides[d] for d in kept], offset), same)
+
+
+def _position(side: str) -> Any:
+    def find(x: Any, out: Any, *, dim: int, keepdim: bool) -> None:
+        _find(side, x, out, None, dim)
+
+    return find
+
+
+def _extreme(side: str) -> Any:
+    def both(x: Any, values: Any, indices: Any, *, dim: int, keepdim: bool) -> None:
+        _find(side, x, indices, values, dim)
+
+    return both
+
+
+def _find(side: str, x: Any, indices: Any, values: Any, dim: int) -> None:
+    where = gl.layout((dim,) if x.ndim else (), x)
+    gl.run_rows("reduce", "find", (side, x.dtype), int(where["rows"]), gl.lanes_for(where), x, indices, values, where)
+
+
+FOLDS |= {"argmax": _position("Most"), "argmin": _position("Least"), "max_with_index": _extreme("Most"),
+          "min_with_index": _extreme("Least"), "mean": mean, "sum_to_shape": sum_to_shape,
+          "as_strided_grad": as_strided_grad}
+
+
+def _over(name: str, types: tuple[Any, ...], dims: tuple[int, ...], *arrays: Any, out: Any = None) -> None:
+    where = gl.layout(dims, *arrays)
+    ends = () if out is None else (out,)
+    gl.run_rows("softmax", name, (arrays[0].dtype, *types), int(where["rows"]), gl.lanes_for(where), *arrays, *ends, where)
+
+
+def _dims(x: Any, dim: int) -> tuple[int, ...]:
+    return (dim,) if x.ndim else ()
+
+
+def softmax(x: Any, out: Any, workspace: Any, *, dim: int) -> None:
+    _over("softmax", ("false",), _dims(x, dim), x, out)
+
+
+def log_softmax(x: Any, out: Any, workspace: Any, *, dim: int) -> None:
+    _over("softmax", ("true",), _dims(x, dim), x, out)
+
+
+def softmax_grad(dy: Any, x: Any, out: Any, workspace: Any, *, dim: int) -> None:
+    _over("softmax_grad", ("false",), _dims(x, dim), dy, x, out)
+
+
+def log_softmax_grad(dy: Any, x: Any, out: Any, workspace: Any, *, dim: int) -> None:
+    _over("softmax_grad", ("true",), _dims(x, dim), dy, x, out)
+
+
+def logsumexp(x: Any, out: Any, workspace: Any, *, dims: tuple[int, ...], keepdim: bool) -> None:
+    _over("logsumexp", (), dims, x, out=out)
+
+
+FOLDS |= {fn.__name__: fn for fn in (softmax, log_softmax, softmax_grad, log_softmax_grad, logsumexp)}

@@ -1,0 +1,153 @@
+"""How a CUDA kernel of ours is launched: instances of templates, grids, layouts as arguments.
+
+NVRTC compiles an instance when it is first launched, to machine code for the device at hand; CuPy keeps that on disk.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import cupy
+import numpy as np
+from cupy.cuda import runtime
+
+from gradcore.devices.gpu_sources import source_of
+
+#: Threads of a block; the kernels count on it.
+BLOCK = 256
+#: Rows up to this wide are folded by a warp, wider ones by a block.
+WARP_ROW = 1024
+#: Blocks that keep any device busy.
+BUSY = 1024
+
+#: The C++ names of the types that kernels have instances for.
+NAMES = {np.dtype(k): v for k, v in {
+    "f4": "float", "f8": "double", "f2": "half", "i8": "long long", "i4": "int", "i2": "short", "i1": "signed char",
+    "u1": "unsigned char", "?": "bool"}.items()}
+
+# Mirrors of the structures in kernels/common.cuh: 64-bit integers throughout, so nothing is padded.
+_DIMS = 8
+_TENSORS = 4
+AXES = np.dtype([("count", "i8"), ("small", "i8"), ("shape", "i8", (_DIMS,)), ("strides", "i8", (_TENSORS, _DIMS))])
+LAYOUT = np.dtype([("rows", "i8"), ("width", "i8"), ("kept", AXES), ("folded", AXES)])
+
+
+@functools.cache
+def _function(family: str, instance: str, device: int) -> Any:
+    names = (instance,) if "<" in instance else None
+    return cupy.RawModule(code=source_of(family), options=("--std=c++17",), name_expressions=names).get_function(instance)
+
+
+def start(family: str, instance: str, blocks: int, threads: int, arguments: tuple[Any, ...]) -> None:
+    """Put one kernel on the current stream. Every launch of a kernel of ours passes here, so a test can stand in."""
+    _function(family, instance, runtime.getDevice())((blocks,), (threads,), arguments)
+
+
+def zero(array: Any) -> None:
+    """Set the bytes of a contiguous array to zero, on the current stream."""
+    if array.size:
+        array.data.memset_async(0, array.nbytes)
+
+
+def name_of(dtype: Any) -> str:
+    """The C++ name of a dtype. Raises NotImplementedError for one that kernels have no instance for."""
+    found = NAMES.get(np.dtype(dtype))
+    if found is None:
+        raise NotImplementedError(f"the CUDA kernels have no instance for {np.dtype(dtype).name}: expected one of "
+                                  f"{', '.join(d.name for d in NAMES)}")
+    return found
+
+
+def instance(name: str, *types: Any) -> str:
+    """A template's instance: types are dtypes, or C++ names and numbers as they stand."""
+    return f"{name}<{', '.join([str(t) if isinstance(t, (str, int)) else name_of(t) for t in types])}>"
+
+
+def run(family: str, name: str, types: Sequence[Any], count: int, *arguments: Any) -> None:
+    """Launch a kernel that walks over ``count`` elements with as many threads as are useful."""
+    if count:
+        start(family, instance(name, *types), min(-(-count // BLOCK), 1 << 16), BLOCK, arguments)
+
+
+def run_blocks(family: str, name: str, types: Sequence[Any], blocks: int, *arguments: Any) -> None:
+    """Launch a kernel whose every block has work of its own."""
+    if blocks:
+        start(family, instance(name, *types), blocks, BLOCK, arguments)
+
+
+def run_rows(family: str, name: str, types: Sequence[Any], rows: int, lanes: int, *arguments: Any) -> None:
+    """Launch a kernel of a team of ``lanes`` threads for each row; the team's size is the last argument."""
+    run_blocks(family, name, types, -(-rows // (BLOCK // lanes)), *arguments, np.int32(lanes))
+
+
+def lanes_of(width: int) -> int:
+    """Threads of the team for a row that lies in one piece."""
+    return 32 if width <= WARP_ROW else BLOCK
+
+
+def axes(shape: Sequence[int], *strides: Sequence[int]) -> Any:
+    """Dimensions of up to four tensors as an argument, strides in elements; neighbours that lie together are merged."""
+    sizes: list[int] = []
+    steps: list[list[int]] = []
+    for n, *step in zip(shape, *strides, strict=True):
+        if n == 1:
+            continue
+        if sizes and all(before == now * n for before, now in zip(steps[-1], step, strict=True)):
+            sizes[-1] *= n
+            steps[-1] = step
+        else:
+            sizes.append(n)
+            steps.append(step)
+    if len(sizes) > _DIMS:
+        raise NotImplementedError(f"a CUDA kernel takes {_DIMS} dimensions that cannot be merged, but got {len(sizes)}: "
+                                  f"shape {tuple(shape)}; make the tensor contiguous first")
+    found = np.zeros((), AXES)
+    found["count"] = max(len(sizes), 1)
+    found["small"] = math.prod(sizes) < 1 << 32
+    found["shape"] = sizes + [1] * (_DIMS - len(sizes))
+    for k in range(len(strides)):
+        found["strides"][k, :len(sizes)] = [step[k] for step in steps]
+    return found
+
+
+@functools.lru_cache(maxsize=4096)
+def layout_of(shape: tuple[int, ...], folded: tuple[int, ...], *strides: tuple[int, ...]) -> Any:
+    """How tensors of one shape and these strides, in elements, lie, with the dimensions ``folded`` apart from the others."""
+    kept = [d for d in range(len(shape)) if d not in folded]
+    found = np.zeros((), LAYOUT)
+    found["rows"] = math.prod(shape[d] for d in kept)
+    found["width"] = math.prod(shape[d] for d in folded)
+    for name, dims in (("kept", kept), ("folded", folded)):
+        found[name] = axes([shape[d] for d in dims], *[[s[d] for d in dims] for s in strides])
+    return found
+
+
+def layout(folded: Sequence[int], *arrays: Any) -> Any:
+    """How arrays of one shape lie, with the dimensions ``folded`` apart from the others."""
+    return layout_of(arrays[0].shape, tuple(folded), *[elements(a) for a in arrays])
+
+
+def neighbours(where: Any) -> bool:
+    """Do the first tensor's rows of a layout lie beside each other, so that a thread a row reads in step with the next?"""
+    beside, across = where["kept"], where["folded"]
+    return bool(where["width"] > 1 and beside["strides"][0, beside["count"] - 1] == 1
+                and across["strides"][0, across["count"] - 1] != 1)
+
+
+def lanes_for(where: Any) -> int:
+    """Threads of the team for a row of a layout."""
+    return 1 if neighbours(where) and where["rows"] >= 32 else lanes_of(int(where["width"]))
+
+
+def elements(array: Any) -> tuple[int, ...]:
+    """An array's strides in elements."""
+    size = array.itemsize
+    return tuple([s // size for s in array.strides])
+
+
+def packed(*arrays: Any) -> bool:
+    """Do all of them begin where 16 bytes may be read at once?"""
+    return not any(a.data.ptr % 16 for a in arrays)

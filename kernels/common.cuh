@@ -1,0 +1,163 @@
+// What the families share: storage types, folds over teams of threads, positions in strided tensors.
+//
+// A block has 256 threads. A team is one thread of it, a warp, or all of it, and works on one row; every thread of a team
+// gets the team's result, folded in an order that does not change from run to run.
+
+typedef long long i64;
+typedef unsigned long long u64;
+typedef unsigned int u32;
+typedef unsigned short u16;
+
+#ifdef __CUDACC_RTC__
+__device__ __forceinline__ float half_to_float(u16 bits) {
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+    return x;
+}
+__device__ __forceinline__ u16 float_to_half(float x) {
+    u16 bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
+}
+#endif
+
+// Two bytes of storage; arithmetic is float's.
+struct half {
+    u16 bits;
+    half() = default;
+    __device__ __forceinline__ explicit half(float x) : bits(float_to_half(x)) {}
+    __device__ __forceinline__ operator float() const { return half_to_float(bits); }
+};
+
+struct bfloat {
+    u16 bits;
+    bfloat() = default;
+    __device__ __forceinline__ explicit bfloat(float x) {
+        u32 whole = __float_as_uint(x);
+        // To nearest, ties to even; a NaN stays one.
+        bits = x != x ? (u16)(whole >> 16 | 64) : (u16)((whole + 0x7fff + (whole >> 16 & 1)) >> 16);
+    }
+    __device__ __forceinline__ operator float() const { return __uint_as_float((u32)bits << 16); }
+};
+
+// What is computed in where T is stored.
+template <typename T> struct Wide { typedef i64 type; };
+template <> struct Wide<float> { typedef float type; };
+template <> struct Wide<double> { typedef double type; };
+template <> struct Wide<half> { typedef float type; };
+template <> struct Wide<bfloat> { typedef float type; };
+#define WIDE(T) typename Wide<T>::type
+
+// NVRTC has no math.h.
+template <typename A> __device__ __forceinline__ A infinity() { return (A)__uint_as_float(0x7f800000); }
+template <typename A> __device__ __forceinline__ A not_a_number() { return (A)__uint_as_float(0x7fc00000); }
+template <typename A> __device__ __forceinline__ A lowest() { return -infinity<A>(); }
+template <> __device__ __forceinline__ i64 lowest<i64>() { return (i64)((u64)1 << 63); }
+template <typename A> __device__ __forceinline__ A highest() { return infinity<A>(); }
+template <> __device__ __forceinline__ i64 highest<i64>() { return (i64)~((u64)1 << 63); }
+
+// A thread's elements of a loop over n of them, by all threads of the grid.
+#define EACH(i, n) for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < (n); i += (i64)gridDim.x * blockDim.x)
+
+// N neighbours in one access.
+template <typename T, int N> struct alignas(sizeof(T) * N) Pack { T of[N]; };
+
+// -- folds -----------------------------------------------------------------------------------------------------------
+
+struct Sum {
+    template <typename A> static __device__ __forceinline__ A first() { return 0; }
+    template <typename A, typename T> static __device__ __forceinline__ A load(T x) { return (A)x; }
+    template <typename A> static __device__ __forceinline__ A of(A a, A b) { return a + b; }
+};
+
+// NaN is the largest and the smallest of all, as in NumPy.
+struct Most {
+    template <typename A> static __device__ __forceinline__ A first() { return lowest<A>(); }
+    template <typename A, typename T> static __device__ __forceinline__ A load(T x) { return (A)x; }
+    template <typename A> static __device__ __forceinline__ A of(A a, A b) { return a > b || a != a ? a : b; }
+    template <typename A> static __device__ __forceinline__ bool better(A a, A b) { return a > b; }
+};
+
+struct Least {
+    template <typename A> static __device__ __forceinline__ A first() { return highest<A>(); }
+    template <typename A, typename T> static __device__ __forceinline__ A load(T x) { return (A)x; }
+    template <typename A> static __device__ __forceinline__ A of(A a, A b) { return a < b || a != a ? a : b; }
+    template <typename A> static __device__ __forceinline__ bool better(A a, A b) { return a < b; }
+};
+
+struct Any {
+    template <typename A> static __device__ __forceinline__ A first() { return 0; }
+    template <typename A, typename T> static __device__ __forceinline__ A load(T x) { return x != (T)0; }
+    template <typename A> static __device__ __forceinline__ A of(A a, A b) { return a > b ? a : b; }
+};
+
+struct All {
+    template <typename A> static __device__ __forceinline__ A first() { return 1; }
+    template <typename A, typename T> static __device__ __forceinline__ A load(T x) { return x != (T)0; }
+    template <typename A> static __device__ __forceinline__ A of(A a, A b) { return a < b ? a : b; }
+};
+
+// Which row this thread works on, and which of the team's threads it is.
+struct Team {
+    i64 row;
+    int rank, lanes;
+    __device__ __forceinline__ explicit Team(int lanes)
+        : row((i64)blockIdx.x * (blockDim.x / lanes) + threadIdx.x / lanes), rank(threadIdx.x % lanes), lanes(lanes) {}
+};
+
+// `room` is 8 elements of shared memory.
+template <typename Op, typename A>
+__device__ __forceinline__ A team_fold(A v, const Team& team, A* room) {
+    if (team.lanes == 1) return v;
+    for (int offset = 16; offset; offset >>= 1) v = Op::of(v, (A)__shfl_xor_sync(0xffffffffu, v, offset));
+    if (team.lanes == 32) return v;
+    __syncthreads();  // whoever still reads the room's last result
+    if (!(threadIdx.x & 31)) room[threadIdx.x >> 5] = v;
+    __syncthreads();
+    v = room[0];
+    for (int k = 1; k < 8; ++k) v = Op::of(v, room[k]);
+    return v;
+}
+
+// -- positions -------------------------------------------------------------------------------------------------------
+
+// Some dimensions of up to four tensors; strides in elements. `count` is 1 at least; `small` says that there are fewer
+// than 2^32 positions, so that they are divided in 32 bits, at a fraction of the cost.
+struct Axes {
+    i64 count, small, shape[8], strides[4][8];
+};
+
+template <int K, typename I>
+__device__ __forceinline__ void walk(const Axes& axes, I i, i64* found) {
+#pragma unroll 1
+    for (int d = (int)axes.count - 1; d > 0; --d) {
+        I n = (I)axes.shape[d], next = i / n, rest = i - next * n;
+#pragma unroll
+        for (int k = 0; k < K; ++k) found[k] += (i64)rest * axes.strides[k][d];
+        i = next;
+    }
+#pragma unroll
+    for (int k = 0; k < K; ++k) found[k] += (i64)i * axes.strides[k][0];
+}
+
+// Where element i of these dimensions, in row-major order, lies in each of K tensors.
+template <int K>
+__device__ __forceinline__ void locate(const Axes& axes, i64 i, i64 (&found)[K]) {
+#pragma unroll
+    for (int k = 0; k < K; ++k) found[k] = 0;
+    if (axes.small) walk<K>(axes, (u32)i, found);
+    else walk<K>(axes, (u64)i, found);
+}
+
+// The same of the first tensor alone.
+__device__ __forceinline__ i64 at(const Axes& axes, i64 i) {
+    i64 found[1];
+    locate(axes, i, found);
+    return found[0];
+}
+
+// `rows` folds over `width` elements each.
+struct Layout {
+    i64 rows, width;
+    Axes kept, folded;
+};

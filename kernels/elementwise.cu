@@ -1,0 +1,215 @@
+// Functions of up to four operands, element by element: arithmetic, comparison, activations and their gradients, copies.
+//
+// Traffic in bytes: each tensor is read once and the result written once, n elements of their own size each; a number, a
+// single cell and a row that repeats cost nothing beside that. `map` goes through tensors that lie alike, 16 bytes of the
+// widest at a time; `map_strided` through any others, an element at a time. Then<F, G> makes one pass of two functions.
+// gelu: Hendrycks and Gimpel, arXiv:1606.08415.
+
+#include "common.cuh"
+
+// -- functions: C is the type that is computed in ----------------------------------------------------------------------
+
+#define UNARY(Name, expression) \
+    struct Name { template <typename C> static __device__ __forceinline__ auto of(C x) { return expression; } };
+#define BINARY(Name, expression) \
+    struct Name { template <typename C> static __device__ __forceinline__ auto of(C x, C y) { return expression; } };
+
+template <typename C> __device__ __forceinline__ C down(C x) { return floor(x); }
+template <typename C> __device__ __forceinline__ C up(C x) { return ceil(x); }
+template <typename C> __device__ __forceinline__ C nearest(C x) { return rint(x); }
+template <> __device__ __forceinline__ i64 down(i64 x) { return x; }
+template <> __device__ __forceinline__ i64 up(i64 x) { return x; }
+template <> __device__ __forceinline__ i64 nearest(i64 x) { return x; }
+
+UNARY(Copy, x)
+UNARY(Neg, -x)
+UNARY(Abs, x < 0 ? -x : x == 0 ? (C)0 : x)
+UNARY(Sign, x > 0 ? (C)1 : x < 0 ? (C)-1 : x == 0 ? (C)0 : x)
+UNARY(Floor, down(x))
+UNARY(Ceil, up(x))
+UNARY(Round, nearest(x))
+UNARY(Reciprocal, (C)1 / x)
+UNARY(Exp, exp(x))
+UNARY(Expm1, expm1(x))
+UNARY(Log, log(x))
+UNARY(Log1p, log1p(x))
+UNARY(Log2, log2(x))
+UNARY(Log10, log10(x))
+UNARY(Sqrt, sqrt(x))
+UNARY(Rsqrt, (C)1 / sqrt(x))
+UNARY(Square, x * x)
+UNARY(Sin, sin(x))
+UNARY(Cos, cos(x))
+UNARY(Tan, tan(x))
+UNARY(Sinh, sinh(x))
+UNARY(Cosh, cosh(x))
+UNARY(Arctan, atan(x))
+UNARY(Tanh, tanh(x))
+UNARY(Erf, erf(x))
+UNARY(LogicalNot, x == 0)
+UNARY(IsNan, x != x)
+UNARY(IsInf, x == infinity<C>() || x == -infinity<C>())
+UNARY(IsFinite, x - x == 0)
+// NaN stays NaN.
+UNARY(Relu, x < 0 ? (C)0 : x)
+// By tanh: exp(-x) would overflow for large negative x.
+UNARY(Sigmoid, (C)0.5 * tanh((C)0.5 * x) + (C)0.5)
+
+BINARY(Add, x + y)
+BINARY(Sub, x - y)
+BINARY(Mul, x * y)
+BINARY(Div, x / y)
+BINARY(Eq, x == y)
+BINARY(Ne, x != y)
+BINARY(Lt, x < y)
+BINARY(Le, x <= y)
+BINARY(Gt, x > y)
+BINARY(Ge, x >= y)
+BINARY(LogicalAnd, x != 0 && y != 0)
+BINARY(LogicalOr, x != 0 || y != 0)
+BINARY(LogicalXor, (x != 0) != (y != 0))
+BINARY(Maximum, Most::of(x, y))
+BINARY(Minimum, Least::of(x, y))
+// x is the cotangent, y what each activation's gradient is a function of.
+BINARY(ReluGrad, y > 0 ? x : (C)0)
+BINARY(TanhGrad, x * ((C)1 - y * y))
+BINARY(SigmoidGrad, x * y * ((C)1 - y))
+
+// Python's remainder has the sign of the divisor; integers divided by 0 give 0, as in NumPy.
+template <typename C> __device__ __forceinline__ C modulo(C x, C y) {
+    C r = fmod(x, y);
+    return r != 0 && (r < 0) != (y < 0) ? r + y : r == 0 ? copysign((C)0, y) : r;
+}
+template <> __device__ __forceinline__ i64 modulo(i64 x, i64 y) {
+    i64 r = y == 0 || y == -1 ? 0 : x % y;
+    return r && (r < 0) != (y < 0) ? r + y : r;
+}
+template <typename C> __device__ __forceinline__ C floored(C x, C y) {
+    if (y == 0) return x / y;
+    C r = fmod(x, y), q = (x - r) / y;
+    if (r != 0 && (r < 0) != (y < 0)) q -= 1;
+    // The quotient is an integer but for rounding.
+    C f = floor(q);
+    return q == 0 ? copysign((C)0, x / y) : q - f > (C)0.5 ? f + 1 : f;
+}
+template <> __device__ __forceinline__ i64 floored(i64 x, i64 y) {
+    if (!y) return 0;
+    if (y == -1) return (i64)(0 - (u64)x);
+    i64 q = x / y;
+    return x % y && (x < 0) != (y < 0) ? q - 1 : q;
+}
+template <typename C> __device__ __forceinline__ C power(C x, C y) { return y == 2 ? x * x : pow(x, y); }
+template <> __device__ __forceinline__ i64 power(i64 x, i64 y) {
+    if (y < 0) return x == 1 ? 1 : x == -1 ? (y & 1 ? -1 : 1) : 0;
+    u64 made = 1, base = (u64)x;
+    for (; y; y >>= 1, base *= base)
+        if (y & 1) made *= base;
+    return (i64)made;
+}
+BINARY(Remainder, modulo(x, y))
+BINARY(FloorDivide, floored(x, y))
+BINARY(Pow, power(x, y))
+
+template <typename C> __device__ __forceinline__ C normal_below(C x) { return (C)0.5 * ((C)1 + erf(x * (C)0.7071067811865476)); }
+// tanh(sqrt(2 / pi) (x + 0.044715 x^3))
+template <typename C> __device__ __forceinline__ C bent(C x) { return tanh((C)0.7978845608028654 * (x + (C)0.044715 * x * x * x)); }
+UNARY(Gelu, x * normal_below(x))
+UNARY(GeluTanh, (C)0.5 * x * ((C)1 + bent(x)))
+BINARY(GeluGrad, x * (normal_below(y) + y * exp((C)-0.5 * y * y) * (C)0.3989422804014327))
+struct GeluTanhGrad {
+    template <typename C> static __device__ __forceinline__ C of(C dy, C x) {
+        C t = bent(x), slope = (C)0.7978845608028654 * ((C)1 + (C)0.134145 * x * x);
+        return dy * ((C)0.5 * ((C)1 + t) + (C)0.5 * x * ((C)1 - t * t) * slope);
+    }
+};
+
+struct Where {
+    template <typename C> static __device__ __forceinline__ C of(C condition, C x, C y) { return condition != 0 ? x : y; }
+};
+struct Clamp {
+    template <typename C> static __device__ __forceinline__ C of(C x, C low, C high) { return Least::of(Most::of(x, low), high); }
+};
+struct MseGrad {
+    template <typename C> static __device__ __forceinline__ C of(C dy, C x, C target, C scale) { return (x - target) * scale * dy; }
+};
+
+// F after G, in one pass: Then<Relu, Add> is a bias and its activation.
+template <typename F, typename G> struct Then {
+    template <typename... C> static __device__ __forceinline__ auto of(C... x) { return F::of(G::of(x...)); }
+};
+
+// -- operands: a tensor, a number, a tensor of one element, a row that repeats ---------------------------------------------
+
+template <typename T> struct Number { T of; };
+template <typename T> struct Cell { const T* of; };
+template <typename T> struct Row { const T* of; i64 width; };
+
+template <typename C, int N, typename T>
+__device__ __forceinline__ Pack<C, N> load(const T* x, i64 i) {
+    Pack<T, N> found = *(const Pack<T, N>*)(x + i);
+    Pack<C, N> made;
+#pragma unroll
+    for (int k = 0; k < N; ++k) made.of[k] = (C)found.of[k];
+    return made;
+}
+template <typename C, int N, typename T>
+__device__ __forceinline__ Pack<C, N> load(const Number<T>& x, i64) {
+    Pack<C, N> made;
+#pragma unroll
+    for (int k = 0; k < N; ++k) made.of[k] = (C)x.of;
+    return made;
+}
+template <typename C, int N, typename T>
+__device__ __forceinline__ Pack<C, N> load(const Cell<T>& x, i64) { return load<C, N>(Number<T>{*x.of}, 0); }
+template <typename C, int N, typename T>
+__device__ __forceinline__ Pack<C, N> load(const Row<T>& x, i64 i) {
+    Pack<C, N> made;
+    i64 at = (u64)i >> 32 ? i % x.width : (i64)((u32)i % (u32)x.width);
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+        made.of[k] = (C)x.of[at];
+        if (++at == x.width) at = 0;
+    }
+    return made;
+}
+
+template <typename Op, typename Out, int N, typename... A>
+__device__ __forceinline__ void store(Out* out, const A&... x) {
+    Pack<Out, N> made;
+#pragma unroll
+    for (int k = 0; k < N; ++k) made.of[k] = (Out)Op::of(x.of[k]...);
+    *(Pack<Out, N>*)out = made;
+}
+
+template <typename Op, typename Out, typename C> __device__ __forceinline__ void put(Out* out, Pack<C, 1> (&x)[1]) {
+    store<Op, Out, 1>(out, x[0]);
+}
+template <typename Op, typename Out, typename C> __device__ __forceinline__ void put(Out* out, Pack<C, 1> (&x)[2]) {
+    store<Op, Out, 1>(out, x[0], x[1]);
+}
+template <typename Op, typename Out, typename C> __device__ __forceinline__ void put(Out* out, Pack<C, 1> (&x)[3]) {
+    store<Op, Out, 1>(out, x[0], x[1], x[2]);
+}
+
+// -- the kernels -------------------------------------------------------------------------------------------------------
+
+template <typename Op, typename C, int N, typename Out, typename... P>
+__global__ void map(i64 n, Out* out, P... x) {
+    i64 whole = n / N;
+    EACH(i, whole) store<Op, Out, N>(out + i * N, load<C, N>(x, i * N)...);
+    // What is left of the last access, an element a thread.
+    i64 i = whole * N + (i64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (N > 1 && i < n) store<Op, Out, 1>(out + i, load<C, 1>(x, i)...);
+}
+
+// Tensor 0 of the axes is out, the others are the operands in order.
+template <typename Op, typename C, typename Out, typename... P>
+__global__ void map_strided(i64 n, const __grid_constant__ Axes axes, Out* out, P... x) {
+    EACH(i, n) {
+        i64 where[1 + sizeof...(P)];
+        locate(axes, i, where);
+        int k = 0;
+        Pack<C, 1> values[] = {load<C, 1>(x, where[++k])...};
+        put<Op>(out + where[0], values);
+    }
+}

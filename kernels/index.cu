@@ -1,0 +1,136 @@
+// Positions: ranges and triangles, and reading and writing by integer indices, which may be counted from the end.
+//
+// Traffic in bytes, n results of s, k positions of p over a dimension of d: take and take_along read n (s + p) and write
+// n s, 16 bytes at a time where rows allow it; take_grad writes d rows, and each of them reads all k positions and the rows
+// of dy that belong to it; put reads all k positions for each of d rows and moves the last row meant for it. No atomics:
+// where positions repeat, sums are made and writes are won in the order of the positions. A position outside gives NaN (0
+// for integers) where it is read, and is passed over where it is written: the host cannot be asked without waiting for it.
+
+#include "common.cuh"
+
+template <typename I>
+__device__ __forceinline__ i64 wrapped(I index, i64 length) {
+    i64 p = (i64)index;
+    if (p < 0) p += length;
+    return p < length ? p : -1;
+}
+
+template <typename T> __device__ __forceinline__ T outside() { return (T)0; }
+template <> __device__ __forceinline__ float outside<float>() { return not_a_number<float>(); }
+template <> __device__ __forceinline__ double outside<double>() { return not_a_number<double>(); }
+template <> __device__ __forceinline__ half outside<half>() { return (half)not_a_number<float>(); }
+template <> __device__ __forceinline__ bfloat outside<bfloat>() { return (bfloat)not_a_number<float>(); }
+
+// Two roundings, as on the CPU: a fused multiply-add would change the last bit.
+__device__ __forceinline__ double moved(double i, double step, double start) { return __dadd_rn(__dmul_rn(i, step), start); }
+__device__ __forceinline__ i64 moved(i64 i, i64 step, i64 start) { return i * step + start; }
+
+template <typename T, typename S>
+__global__ void arange(T* out, S start, S step, i64 n) {
+    EACH(i, n) out[i] = (T)moved((S)i, step, start);
+}
+
+// What lies on one side of a diagonal of [.., rows, columns], and zeros. Tensor 0 of the axes is x.
+template <typename T>
+__global__ void triangle(const T* x, T* out, const __grid_constant__ Axes axes, i64 n, i64 rows, i64 columns, i64 diagonal,
+                         int lower) {
+    EACH(i, n) {
+        i64 off = i % columns - i / columns % rows - diagonal;
+        out[i] = (lower ? off <= 0 : off >= 0) ? x[at(axes, i)] : (T)0;
+    }
+}
+
+template <typename T>
+__global__ void eye(T* out, i64 n, i64 columns) {
+    EACH(i, n) out[i] = (T)(float)(i / columns == i % columns);
+}
+
+// out[l, k, t] = x[l, index[k], t], N neighbours at a time; rows of the position `padding` are zeros.
+template <typename T, typename I, int N>
+__global__ void take(const T* x, const I* index, T* out, i64 n, i64 length, i64 count, i64 tail, i64 padding) {
+    typedef Pack<T, N> P;
+    i64 many = tail / N;
+    EACH(i, n / N) {
+        i64 row = i / many, p = wrapped(index[row % count], length);
+        P found;
+        if (p >= 0 && p != padding) {
+            found = *(const P*)(x + ((row / count * length + p) * many + i % many) * N);
+        } else {
+#pragma unroll
+            for (int k = 0; k < N; ++k) found.of[k] = p < 0 ? outside<T>() : (T)0;
+        }
+        *(P*)(out + i * N) = found;
+    }
+}
+
+// A block makes out[l, p, :], from the dy[l, k, :] whose index[k] is p, in the order of k: 1024 elements at a time, so
+// that they are added up in registers. Nothing is added for the position `padding`.
+template <typename T, typename I>
+__global__ void take_grad(const T* dy, const I* index, T* out, i64 length, i64 count, i64 tail, i64 padding) {
+    typedef WIDE(T) A;
+    __shared__ u32 hits[8];
+    i64 lead = blockIdx.x / length, p = blockIdx.x % length;
+    out += (i64)blockIdx.x * tail;
+    for (i64 first = threadIdx.x; first - threadIdx.x < tail; first += 1024) {
+        A total[4] = {0, 0, 0, 0};
+        for (i64 start = 0; start < count && p != padding; start += 256) {
+            i64 k = start + threadIdx.x;
+            u32 mask = __ballot_sync(0xffffffffu, k < count && wrapped(index[k], length) == p);
+            __syncthreads();
+            if (!(threadIdx.x & 31)) hits[threadIdx.x >> 5] = mask;
+            __syncthreads();
+            for (int w = 0; w < 8; ++w)
+                for (u32 m = hits[w]; m; m &= m - 1) {
+                    const T* from = dy + (lead * count + start + w * 32 + __ffs(m) - 1) * tail;
+#pragma unroll
+                    for (int j = 0; j < 4; ++j)
+                        if (first + j * 256 < tail) total[j] += (A)from[first + j * 256];
+                }
+        }
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+            if (first + j * 256 < tail) out[first + j * 256] = (T)total[j];
+    }
+}
+
+// A block writes x[.., p, ..] from values[.., k, ..], k being the last position of p. Tensors 0, 1, 2 of the layout are
+// index, values and x; `stride` is that of the dimension that is indexed.
+template <typename T, typename V, typename I>
+__global__ void put(T* x, const V* values, const I* index, const __grid_constant__ Layout l, i64 length, i64 stride) {
+    __shared__ i64 room[8];
+    i64 p = blockIdx.x, last = -1, place[3];
+    for (i64 k = threadIdx.x; k < l.width; k += 256)
+        if (wrapped(index[at(l.folded, k)], length) == p) last = k;
+    last = team_fold<Most>(last, Team(256), room);
+    if (last < 0) return;
+    locate(l.folded, last, place);
+    values += place[1];
+    for (i64 r = threadIdx.x; r < l.rows; r += 256) {
+        locate(l.kept, r, place);
+        x[place[2] + p * stride] = (T)(WIDE(V))values[place[1]];
+    }
+}
+
+// out[.., i, ..] = x[.., index[.., i, ..], ..]: tensor 0 of the axes, which are the index's, is x without its dimension.
+template <typename T, typename I>
+__global__ void take_along(const T* x, const I* index, T* out, const __grid_constant__ Axes axes, i64 n, i64 length,
+                           i64 stride) {
+    EACH(i, n) {
+        i64 p = wrapped(index[i], length);
+        out[i] = p < 0 ? outside<T>() : x[at(axes, i) + p * stride];
+    }
+}
+
+// A thread makes one element: rows are lines of the index along the dimension, tensors 0 and 1 the index and the result.
+template <typename T, typename I>
+__global__ void take_along_grad(const T* dy, const I* index, T* out, const __grid_constant__ Layout l, i64 length,
+                                i64 stride, i64 step) {
+    EACH(i, l.rows * length) {
+        i64 p = i % length, line[2];
+        locate(l.kept, i / length, line);
+        WIDE(T) total = 0;
+        for (i64 k = 0; k < l.width; ++k)
+            if (wrapped(index[line[0] + k * step], length) == p) total += (WIDE(T))dy[line[0] + k * step];
+        out[line[1] + p * stride] = (T)total;
+    }
+}

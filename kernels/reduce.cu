@@ -1,0 +1,139 @@
+// Folds over some dimensions of a strided tensor: sum, mean, extremes and where they stand, any, all.
+//
+// Traffic in bytes, n elements of s folded into m of t: reads n s, writes m t. A team of threads takes a row; where
+// neighbouring results lie next to each other, as in column sums, eight warps take 32 of them. A few long rows are split
+// over many blocks: each leaves its part in 32 KiB of the module's own memory, and the last to arrive folds the parts in
+// their order, so launches of one kernel must follow one another, as on one stream they do. No result depends on the order
+// in which blocks run.
+
+#include "common.cuh"
+
+// The elements from `first` on, `step` apart, of a row at x.
+template <typename Op, typename A, typename T>
+__device__ __forceinline__ A folded(const T* x, const Axes& axes, i64 first, i64 end, i64 step) {
+    A v = Op::template first<A>();
+    if (axes.count == 1) {
+        i64 stride = axes.strides[0][0];
+#pragma unroll 4
+        for (i64 i = first; i < end; i += step) v = Op::of(v, Op::template load<A>(x[i * stride]));
+    } else {
+#pragma unroll 1
+        for (i64 i = first; i < end; i += step) v = Op::of(v, Op::template load<A>(x[at(axes, i)]));
+    }
+    return v;
+}
+
+// Tensor 0 of the layout is x, tensor 1 of the kept dimensions is out.
+template <typename Op, typename T, typename Out>
+__global__ void fold(const T* x, Out* out, const __grid_constant__ Layout l, i64 divisor, int lanes) {
+    typedef WIDE(T) A;
+    __shared__ A room[8];
+    Team team(lanes);
+    if (team.row >= l.rows) return;
+    i64 place[2];
+    locate(l.kept, team.row, place);
+    A v = folded<Op, A>(x + place[0], l.folded, team.rank, l.width, lanes);
+    v = team_fold<Op>(v, team, room);
+    if (!team.rank) out[place[1]] = (Out)(divisor == 1 ? v : v / (A)divisor);
+}
+
+__device__ i64 parts_made[4096];
+__device__ u32 arrivals[128];
+
+template <typename A>
+__device__ __forceinline__ A* parts_of() { return (A*)parts_made; }
+
+// Is this block the last of `parts` that leaves something for `row`? What the others left is then there to be read.
+__device__ __forceinline__ bool last_of(i64 row, int parts) {
+    __shared__ u32 before;
+    __threadfence();
+    __syncthreads();
+    if (!threadIdx.x) before = atomicInc(arrivals + row, (u32)parts - 1);
+    __syncthreads();
+    __threadfence();
+    return before == (u32)parts - 1;
+}
+
+// `parts` blocks a row, rows * parts of them 4096 at most and 128 rows.
+template <typename Op, typename T, typename Out>
+__global__ void fold_split(const T* x, Out* out, const __grid_constant__ Layout l, i64 divisor, int parts) {
+    typedef WIDE(T) A;
+    __shared__ A room[8];
+    Team team(256);
+    i64 row = team.row / parts, part = team.row % parts, each = (l.width + parts - 1) / parts, place[2];
+    locate(l.kept, row, place);
+    i64 end = each * (part + 1) < l.width ? each * (part + 1) : l.width;
+    A v = folded<Op, A>(x + place[0], l.folded, each * part + team.rank, end, 256);
+    v = team_fold<Op>(v, team, room);
+    volatile A* made = parts_of<A>() + row * parts;
+    if (!team.rank) made[part] = v;
+    if (!last_of(row, parts)) return;
+    v = Op::template first<A>();
+    for (int k = team.rank; k < parts; k += 256) v = Op::of(v, (A)made[k]);
+    v = team_fold<Op>(v, team, room);
+    if (!team.rank) out[place[1]] = (Out)(divisor == 1 ? v : v / (A)divisor);
+}
+
+// 32 results a tile, `parts` blocks a tile; 128 blocks at most where there are parts.
+template <typename Op, typename T, typename Out>
+__global__ void fold_columns(const T* x, Out* out, const __grid_constant__ Layout l, i64 divisor, int parts) {
+    typedef WIDE(T) A;
+    __shared__ A room[8][32];
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    i64 tile = blockIdx.x / parts, part = blockIdx.x % parts, column = tile * 32 + lane, place[2] = {0, 0};
+    i64 each = (l.width + parts - 1) / parts, end = each * (part + 1) < l.width ? each * (part + 1) : l.width;
+    A v = Op::template first<A>();
+    if (column < l.rows) {
+        locate(l.kept, column, place);
+        v = folded<Op, A>(x + place[0], l.folded, each * part + warp, end, 8);
+    }
+    room[warp][lane] = v;
+    __syncthreads();
+    if (!warp)
+        for (int k = 1; k < 8; ++k) v = Op::of(v, room[k][lane]);
+    if (parts > 1) {
+        volatile A* made = parts_of<A>() + (tile * parts) * 32 + lane;
+        if (!warp) made[part * 32] = v;
+        if (!last_of(tile, parts)) return;
+        v = Op::template first<A>();
+        for (int k = 0; k < parts; ++k) v = Op::of(v, (A)made[k * 32]);
+    }
+    if (!warp && column < l.rows) out[place[1]] = (Out)(divisor == 1 ? v : v / (A)divisor);
+}
+
+// Does a, standing at i, come before b at j? Positions below zero are none; of equals the first wins, and NaN over all.
+template <typename Side, typename A>
+__device__ __forceinline__ bool wins(A a, i64 i, A b, i64 j) {
+    if (j < 0 || i < 0) return i >= 0;
+    if (a != a) return b == b || i < j;
+    return b == b && (Side::better(a, b) || (a == b && i < j));
+}
+
+template <typename Side, typename T>
+__global__ void find(const T* x, i64* indices, T* values, const __grid_constant__ Layout l, int lanes) {
+    typedef WIDE(T) A;
+    __shared__ A best_of[8];
+    __shared__ i64 at_of[8];
+    Team team(lanes);
+    if (team.row >= l.rows) return;
+    i64 start = at(l.kept, team.row), place = -1;
+    A best = 0;
+    for (i64 i = team.rank; i < l.width; i += lanes) {
+        A v = (A)x[start + at(l.folded, i)];
+        if (wins<Side>(v, i, best, place)) best = v, place = i;
+    }
+    for (int offset = 16; lanes > 1 && offset; offset >>= 1) {
+        A v = __shfl_xor_sync(0xffffffffu, best, offset);
+        i64 i = __shfl_xor_sync(0xffffffffu, place, offset);
+        if (wins<Side>(v, i, best, place)) best = v, place = i;
+    }
+    if (lanes > 32) {
+        if (!(threadIdx.x & 31)) best_of[threadIdx.x >> 5] = best, at_of[threadIdx.x >> 5] = place;
+        __syncthreads();
+        for (int k = 0; k < 8; ++k)
+            if (wins<Side>(best_of[k], at_of[k], best, place)) best = best_of[k], place = at_of[k];
+    }
+    if (team.rank) return;
+    indices[team.row] = place;
+    if (values) values[team.row] = (T)best;
+}

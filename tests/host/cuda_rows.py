@@ -1,0 +1,156 @@
+"""Sample calls through two sets of kernels at once: the CUDA device's, emulated, and NumPy's."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gradcore.devices import gpu_kernels
+from gradcore.devices.host import host_table, make_host
+from tests.host.emulator import Copy, Emulator
+from tests.rows import Row, parts, tensors_of
+
+OWN = gpu_kernels.KERNELS
+#: Sums in another order: relative to the largest value of the result.
+TOLERANCE = {np.dtype(np.float16): 1e-3, np.dtype(np.float32): 3e-6, np.dtype(np.float64): 1e-14}
+
+
+def _flat(values: Any) -> list[Any]:
+    return [a for v in values for a in (v if isinstance(v, (list, tuple)) else [v])]
+
+
+class Both:
+    """A CPU device whose kernels run on both sides: ours twice over copies of the operands, then NumPy's; it compares.
+
+    What the pool hands out is filled with NaN first, so that results of an earlier call are none of this one's.
+    """
+
+    def __init__(self, emulator: Emulator, relaxed: float = 1.0) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("GRADCORE_POISON", "1")
+            self.device = make_host()
+        self.emulator = emulator
+        self.relaxed = relaxed
+        self.compared: list[str] = []
+        self.device.kernels = {name: self.both(name, kernel) if name in OWN else kernel
+                               for name, kernel in host_table().items()}
+
+    def both(self, name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
+        with_workspace = "workspace" in inspect.signature(kernel).parameters if not isinstance(kernel, np.ufunc) else False
+
+        def run(*values: Any, **attrs: Any) -> None:
+            arrays = [a for a in _flat(values) if isinstance(a, np.ndarray)]
+            first = self.ours(name, values, attrs, falling=False)
+            second = self.ours(name, values, attrs, falling=True)
+            if not self.emulator.libraries:
+                return
+            in_single(kernel, values, attrs, with_workspace)
+            whole = list(zip(first, second, arrays, strict=True))
+            # A kernel may leave what it likes in its workspace, which comes last.
+            for one, other, expected in whole[:-1] if with_workspace else whole:
+                np.testing.assert_array_equal(one, other, err_msg=f"{name}: the order of the threads decides the result")
+                compare(name, one, expected, self.relaxed)
+            self.compared.append(name)
+
+        return run
+
+    def ours(self, name: str, values: Any, attrs: dict[str, Any], falling: bool) -> list[np.ndarray]:
+        made: list[Copy] = []
+
+        def copied(a: Any) -> Any:
+            if isinstance(a, (list, tuple)):
+                return [copied(part) for part in a]
+            if not isinstance(a, np.ndarray):
+                return a
+            made.append(Copy(a, exact=self.emulator.sanitize))
+            return made[-1].cupy()
+
+        self.emulator.falling = falling
+        OWN[name](*[copied(v) for v in values], **attrs)
+        for copy in made:
+            copy.check(name)
+        return [copy.array for copy in made]
+
+    def run(self, row: Row, dtype: Any) -> list[str]:
+        """Run a row, and return the ops that were compared."""
+        tensors = tensors_of(row, self.device, dtype)
+        args, attrs = row.arguments(tensors), dict(row.attrs)
+        if not tensors:
+            attrs["device"] = self.device
+        for name in row.declared.writes:
+            k = row.declared.inputs.index(name)
+            if args[k] is not None:
+                args[k] = [a.clone() for a in args[k]] if isinstance(args[k], list) else args[k].clone()
+        parts(row.declared(*args, **attrs))
+        return self.compared
+
+
+def in_single(kernel: Callable[..., Any], values: Any, attrs: dict[str, Any], with_workspace: bool) -> None:
+    """Run NumPy's kernel; on float16 in single precision, as the CUDA kernels do, so that what is compared is theirs."""
+    if not any(isinstance(a, np.ndarray) and a.dtype == np.float16 for a in _flat(values)):
+        kernel(*values, **attrs)
+        return
+    pairs = []
+
+    def widened(a: Any) -> Any:
+        if isinstance(a, (list, tuple)):
+            return [widened(part) for part in a]
+        if not isinstance(a, np.ndarray) or a.dtype != np.float16:
+            return a
+        pairs.append((a, a.astype(np.float32)))
+        return pairs[-1][1]
+
+    given = [widened(v) for v in values]
+    if with_workspace:
+        given[-1] = np.empty(2 * given[-1].nbytes, np.uint8)
+    kernel(*given, **attrs)
+    for narrow, wide in pairs:
+        np.copyto(narrow, wide, casting="unsafe")
+
+
+def compare(name: str, found: Any, expected: Any, relaxed: float = 1.0) -> None:
+    assert found.dtype == expected.dtype
+    if expected.dtype.kind != "f":
+        np.testing.assert_array_equal(found, expected, err_msg=name)
+        return
+    largest = np.max(np.abs(expected[np.isfinite(expected)]), initial=1e-3)
+    tolerance = TOLERANCE[expected.dtype] * relaxed
+    np.testing.assert_allclose(found, expected, rtol=30 * tolerance,
+                               atol=float(largest) * tolerance * max(expected.size, 100) ** 0.5, err_msg=name)
+
+
+def calls() -> list[tuple[Row, Any]]:
+    """Every sample call of a kernel of our own, with the types that it is made in."""
+    from tests.rows import ROWS
+    from tests.rows_cuda import HALF, SIZES
+
+    found = [(row, dtype) for row in [*ROWS, *SIZES] if row.op in OWN for dtype in (np.float32, np.float64)]
+    return found + [(row, np.float16) for row in HALF]
+
+
+@functools.cache
+def wanted() -> dict[str, set[str]]:
+    """The instances that the sample calls launch, by family, and those that only tests launch."""
+    from tests.rows_cuda import UNBOUND
+
+    emulator = Emulator(Path())
+    with emulator.in_place():
+        for row, dtype in calls():
+            Both(emulator).run(row, dtype)
+    for family, instances in UNBOUND.items():
+        emulator.wanted.setdefault(family, set()).update(instances)
+    return emulator.wanted
+
+
+def emulate(folder: Path, sanitize: bool = False) -> Emulator:
+    """An emulator with every instance that is wanted."""
+    emulator = Emulator(folder, sanitize)
+    emulator.wanted = wanted()
+    emulator.compile()
+    return emulator

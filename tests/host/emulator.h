@@ -1,0 +1,221 @@
+// CUDA C++ on a CPU, for tests: the threads of a block are fibers that wait for each other where CUDA's would.
+//
+// A fiber runs until it meets a barrier of its block or an exchange within its warp, and then the next one runs: in rising
+// order, or in falling order, so that what rests on a barrier that is missing comes out wrong in one of the two. Blocks run
+// one after another, so shared memory is static memory.
+
+#include <ucontext.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#define __device__
+#define __global__
+#define __forceinline__ inline
+// A part of its own, so that it can be filled with NaN where a block begins; the sanitizer watches no such part.
+#ifdef __SANITIZE_ADDRESS__
+#define __shared__ static
+#else
+#define __shared__ static __attribute__((section("block_memory")))
+extern "C" char __start_block_memory[] __attribute__((weak)), __stop_block_memory[] __attribute__((weak));
+#endif
+#define __grid_constant__
+
+using std::atan; using std::ceil; using std::copysign; using std::cos; using std::cosh; using std::erf; using std::exp;
+using std::expm1; using std::floor; using std::fmod; using std::log; using std::log10; using std::log1p; using std::log2;
+using std::pow; using std::rint; using std::sin; using std::sinh; using std::sqrt; using std::tan; using std::tanh;
+
+struct Index { unsigned x = 0; };
+static Index gridDim, blockDim, blockIdx, threadIdx;
+
+namespace emulator {
+
+enum State { READY, AT_WARP, AT_BLOCK, DONE };
+constexpr unsigned MOST = 1024;
+constexpr size_t STACK = 64 << 10;
+
+// A switch of stacks keeps what the calling convention says a callee keeps; ucontext's would also ask the kernel each time.
+#if defined(__x86_64__)
+extern "C" void emulator_switch(void** from, void* to);
+asm(".text\n.globl emulator_switch\n.hidden emulator_switch\nemulator_switch:\n"
+    "push %rbp\npush %rbx\npush %r12\npush %r13\npush %r14\npush %r15\n"
+    "mov %rsp, (%rdi)\nmov %rsi, %rsp\n"
+    "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\nret\n");
+
+struct Context {
+    void* top;
+    void start(char* stack, void (*run)()) {
+        // The function is entered as by a call: 16-byte alignment and then a return address, which it never uses.
+        void** words = (void**)(stack + STACK - 64);
+        *--words = nullptr;
+        *--words = (void*)run;
+        top = words - 6;
+    }
+    void switch_to(Context& other) { emulator_switch(&top, other.top); }
+};
+#else
+struct Context {
+    ucontext_t all;
+    void start(char* stack, void (*run)()) {
+        getcontext(&all);
+        all.uc_stack.ss_sp = stack;
+        all.uc_stack.ss_size = STACK;
+        all.uc_link = nullptr;
+        makecontext(&all, run, 0);
+    }
+    void switch_to(Context& other) { swapcontext(&all, &other.all); }
+};
+#endif
+
+static Context contexts[MOST], home;
+static State states[MOST];
+static char* stacks;
+static unsigned started, running;
+static uint64_t slots[2][MOST];
+static unsigned char turns[MOST];
+static void (*work)(void*);
+static void* work_of;
+
+static void stop(State state) {
+    unsigned me = running;
+    states[me] = state;
+    contexts[me].switch_to(home);
+    threadIdx.x = me;
+}
+
+// A fiber is never given up: it waits for the next block's thread of its number.
+static void live() {
+    for (;;) {
+        work(work_of);
+        stop(DONE);
+    }
+}
+
+// Wake a group once none of its members can run: all that are left have arrived at the same place.
+static bool release(unsigned first, unsigned last, State at) {
+    bool found = false;
+    for (unsigned i = first; i < last; ++i) {
+        if (states[i] == DONE) continue;
+        if (states[i] != at) return false;
+        found = true;
+    }
+    for (unsigned i = first; found && i < last; ++i)
+        if (states[i] == at) states[i] = READY;
+    return found;
+}
+
+static bool run_block(unsigned threads, bool falling) {
+#ifndef __SANITIZE_ADDRESS__
+    if (__start_block_memory) std::memset(__start_block_memory, 0xff, __stop_block_memory - __start_block_memory);
+#endif
+    if (!stacks) stacks = (char*)aligned_alloc(64, MOST * STACK);
+    for (; started < threads; ++started) contexts[started].start(stacks + started * STACK, live);
+    for (unsigned i = 0; i < threads; ++i) states[i] = READY, turns[i] = 0;
+    for (;;) {
+        bool moved = false, left = false;
+        for (unsigned k = 0; k < threads; ++k) {
+            unsigned i = falling ? threads - 1 - k : k;
+            if (states[i] != READY) continue;
+            moved = true;
+            running = threadIdx.x = i;
+            home.switch_to(contexts[i]);
+        }
+        for (unsigned w = 0; w < threads; w += 32) moved |= release(w, w + 32 < threads ? w + 32 : threads, AT_WARP);
+        moved |= release(0, threads, AT_BLOCK);
+        for (unsigned i = 0; i < threads; ++i) left |= states[i] != DONE;
+        if (!left) return true;
+        if (!moved) {
+            // A deadlock: some wait where the others never come. The next launch starts with new fibers.
+            started = 0;
+            return false;
+        }
+    }
+}
+
+template <typename F>
+bool launch(unsigned blocks, unsigned threads, bool falling, F&& body) {
+    gridDim.x = blocks;
+    blockDim.x = threads;
+    work = [](void* f) { (*(std::remove_reference_t<F>*)f)(); };
+    work_of = (void*)&body;
+    for (unsigned b = 0; b < blocks; ++b) {
+        blockIdx.x = falling ? blocks - 1 - b : b;
+        if (!run_block(threads, falling)) return false;
+    }
+    return true;
+}
+
+// A kernel's arguments as CUDA's driver takes them: one pointer to each value.
+template <typename... A, size_t... I>
+bool call(void (*kernel)(A...), unsigned blocks, unsigned threads, bool falling, void** arguments, std::index_sequence<I...>) {
+    return launch(blocks, threads, falling, [&] { kernel(*(std::remove_cv_t<A>*)arguments[I]...); });
+}
+
+template <typename... A>
+bool call(void (*kernel)(A...), unsigned blocks, unsigned threads, bool falling, void** arguments) {
+    return call(kernel, blocks, threads, falling, arguments, std::index_sequence_for<A...>());
+}
+
+// What the threads of a warp put here, each may read after the others have arrived. Two rooms in turn: whoever fills the
+// first again has seen all others leave it.
+template <typename T>
+uint64_t* exchange(T v) {
+    static_assert(sizeof(T) <= 8);
+    unsigned me = threadIdx.x;
+    uint64_t* room = slots[turns[me] ^= 1];
+    std::memcpy(&room[me], &v, sizeof v);
+    stop(AT_WARP);
+    return room;
+}
+
+}  // namespace emulator
+
+static void __syncthreads() { emulator::stop(emulator::AT_BLOCK); }
+static void __syncwarp() { emulator::exchange(0); }
+static void __threadfence() {}
+
+template <typename T>
+T __shfl_sync(unsigned, T v, int lane) {
+    uint64_t* room = emulator::exchange(v);
+    std::memcpy(&v, &room[(threadIdx.x & ~31u) + lane], sizeof v);
+    return v;
+}
+
+template <typename T>
+T __shfl_xor_sync(unsigned mask, T v, int other) { return __shfl_sync(mask, v, (threadIdx.x & 31) ^ other); }
+
+static unsigned __ballot_sync(unsigned, int vote) {
+    uint64_t* room = emulator::exchange((uint64_t)(vote != 0));
+    unsigned found = 0;
+    for (unsigned i = 0; i < 32; ++i) found |= (unsigned)room[(threadIdx.x & ~31u) + i] << i;
+    return found;
+}
+
+static unsigned atomicInc(unsigned* at, unsigned last) {
+    unsigned before = *at;
+    *at = before >= last ? 0 : before + 1;
+    return before;
+}
+
+static int __ffs(unsigned v) { return __builtin_ffs((int)v); }
+static float __uint_as_float(unsigned bits) { float f; std::memcpy(&f, &bits, 4); return f; }
+static unsigned __float_as_uint(float f) { unsigned bits; std::memcpy(&bits, &f, 4); return bits; }
+static float half_to_float(unsigned short bits) { _Float16 h; std::memcpy(&h, &bits, 2); return (float)h; }
+static unsigned short float_to_half(float f) {
+    _Float16 h = (_Float16)f;
+    unsigned short bits;
+    std::memcpy(&bits, &h, 2);
+    return bits;
+}
+static unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+    return (unsigned long long)((unsigned __int128)a * b >> 64);
+}
+// Compiled without contraction, so each operation rounds.
+static float __fmul_rn(float a, float b) { return a * b; }
+static float __fadd_rn(float a, float b) { return a + b; }
+static double __dmul_rn(double a, double b) { return a * b; }
+static double __dadd_rn(double a, double b) { return a + b; }

@@ -1,0 +1,196 @@
+"""The CUDA kernels on a CPU: compiled by g++ against ``emulator.h``, launched where CuPy's launch would be."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import cupy
+import numpy as np
+import pytest
+from cupy.cuda import memory
+
+from gradcore.devices import gpu_launch, gpu_linalg
+from gradcore.devices.gpu_sources import source_of
+
+HEADER = Path(__file__).parent / "emulator.h"
+COMPILER = ["g++", "-std=c++17", "-O1", "-ffp-contract=off", "-shared", "-fPIC", "-fpermissive", "-fvisibility=hidden", "-w"]
+SANITIZED = ["-g1", "-fsanitize=address", "-fno-omit-frame-pointer"]
+#: Bytes on either side of an array that a kernel must leave as they are.
+MARGIN = 64
+
+
+class HostMemory(memory.BaseMemory):
+    """The owner of a CuPy array that lies over bytes of the host."""
+
+    def __init__(self, owner: np.ndarray, address: int) -> None:
+        self.ptr = address
+        self.size = owner.nbytes
+        self.device_id = 0
+        self.owner = owner
+
+
+class Copy:
+    """An array's elements in bytes of their own, as many as they span, between two margins that are watched.
+
+    ``exact`` leaves the margins to the address sanitizer, which watches what lies around an allocation.
+    """
+
+    def __init__(self, array: np.ndarray, exact: bool = False) -> None:
+        spans = [(n - 1) * s for n, s in zip(array.shape, array.strides, strict=True)] if array.size else []
+        below, above = -sum(s for s in spans if s < 0), sum(s for s in spans if s > 0)
+        self.nbytes = below + above + array.itemsize if array.size else 0
+        # The address keeps its place among 16 bytes, since launches choose their accesses by it.
+        place = (array.ctypes.data - below) % 16
+        margin = 0 if exact else MARGIN
+        self.bytes = np.full(self.nbytes + place + 16 + 2 * margin, 0xA5, np.uint8)
+        self.start = margin + (place - self.bytes.ctypes.data - margin) % 16
+        if exact:
+            # malloc's own addresses are multiples of 16, so what lies before a place among them is the array's own.
+            self.bytes = np.full(self.nbytes + place, 0xA5, np.uint8)
+            self.start = place
+        self.array = np.ndarray(array.shape, array.dtype, self.bytes, self.start + below, array.strides)
+        if not any(s == 0 and n > 1 for n, s in zip(array.shape, array.strides, strict=True)):
+            self.array[...] = array
+        elif array.size:
+            ctypes.memmove(self.bytes.ctypes.data + self.start, array.ctypes.data - below, self.nbytes)
+
+    def cupy(self) -> cupy.ndarray:
+        """The same bytes, as an array object that the CUDA device's kernels take."""
+        owner = HostMemory(self.bytes, self.array.ctypes.data)
+        return cupy.ndarray(self.array.shape, self.array.dtype, memory.MemoryPointer(owner, 0), self.array.strides)
+
+    def check(self, name: str) -> None:
+        margins = np.concatenate([self.bytes[:self.start], self.bytes[self.start + self.nbytes:]])
+        assert (margins == 0xA5).all(), f"{name} wrote outside an array of {self.array.shape}"
+
+
+class Emulator:
+    """Stands in for ``gpu_launch.start``, ``zero`` and cuBLAS.
+
+    Without a family's library it notes which instances are wanted, and runs nothing.
+    """
+
+    def __init__(self, folder: Path, sanitize: bool = False) -> None:
+        self.folder = folder
+        self.sanitize = sanitize
+        self.wanted: dict[str, set[str]] = {}
+        self.libraries: dict[str, tuple[Any, dict[str, int]]] = {}
+        #: Do threads and blocks run from the last to the first?
+        self.falling = False
+
+    def compile(self) -> None:
+        """One library a family, with every instance that was asked for so far."""
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            for family, found in zip(self.wanted, pool.map(self._compile, self.wanted), strict=True):
+                self.libraries[family] = found
+
+    def _compile(self, family: str, source: str | None = None) -> tuple[Any, dict[str, int]]:
+        instances = sorted(self.wanted[family])
+        # Without a linkage of their own, kernels' shared arrays can be gathered in one section.
+        code = [HEADER.read_text(), "namespace {", source_of(family) if source is None else source, "}"]
+        for k, name in enumerate(instances):
+            code.append(f'extern "C" __attribute__((visibility("default"))) bool call_{k}(unsigned blocks, unsigned threads, '
+                        f"bool falling, void** arguments) {{ return emulator::call({name}, blocks, threads, falling, "
+                        "arguments); }")
+        path, library = self.folder / f"{family}.cpp", self.folder / f"{family}.so"
+        path.write_text("\n".join(code))
+        command = [*COMPILER, *(SANITIZED if self.sanitize else []), str(path), "-o", str(library)]
+        made = subprocess.run(command, stderr=subprocess.PIPE, text=True)
+        assert made.returncode == 0, f"{family}.cu for a CPU:\n{made.stderr[:4000]}"
+        return ctypes.CDLL(str(library)), {name: k for k, name in enumerate(instances)}
+
+    def start(self, family: str, instance: str, blocks: int, threads: int, arguments: tuple[Any, ...]) -> None:
+        self.wanted.setdefault(family, set()).add(instance)
+        found = self.libraries.get(family)
+        if found is None:
+            return
+        library, numbers = found
+        held = [_as_bytes(a) for a in arguments]
+        pointers = (ctypes.c_void_p * len(held))(*[h.ctypes.data for h in held])
+        call = getattr(library, f"call_{numbers[instance]}")
+        call.restype = ctypes.c_bool
+        assert call(blocks, threads, self.falling, pointers), f"{instance}: threads wait where others never come"
+
+    def zero(self, array: cupy.ndarray) -> None:
+        if self.libraries:
+            ctypes.memset(array.data.ptr, 0, array.nbytes)
+
+    @contextlib.contextmanager
+    def in_place(self) -> Iterator[None]:
+        """The CUDA device's launches come here."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(gpu_launch, "start", self.start)
+            patch.setattr(gpu_launch, "zero", self.zero)
+            patch.setattr(gpu_linalg, "blas", lambda: (self, 7))
+            yield
+
+    # -- cuBLAS, by its documented meaning: matrices lie column by column ------------------------------------------------
+
+    def sgemm(self, *arguments: Any) -> None:
+        self._gemm(np.float32, arguments)
+
+    def dgemm(self, *arguments: Any) -> None:
+        self._gemm(np.float64, arguments)
+
+    def gemmEx(self, *arguments: Any) -> None:
+        *head, a, a_type, lda, b, b_type, ldb, beta, c, c_type, ldc, compute, algorithm = arguments
+        assert (a_type, b_type, c_type, compute, algorithm) == (2, 2, 2, 68, -1)
+        self._gemm(np.float16, (*head, a, lda, b, ldb, beta, c, ldc), np.float32)
+
+    def sgemmStridedBatched(self, *arguments: Any) -> None:
+        self._batched(np.float32, arguments)
+
+    def dgemmStridedBatched(self, *arguments: Any) -> None:
+        self._batched(np.float64, arguments)
+
+    def gemmStridedBatchedEx(self, *arguments: Any) -> None:
+        *head, a, a_type, lda, step_a, b, b_type, ldb, step_b, beta, c, c_type, ldc, step_c, count = arguments[:-2]
+        compute, algorithm = arguments[-2:]
+        assert (a_type, b_type, c_type, compute, algorithm) == (2, 2, 2, 68, -1)
+        self._batched(np.float16, (*head, a, lda, step_a, b, ldb, step_b, beta, c, ldc, step_c, count), np.float32)
+
+    def _gemm(self, dtype: Any, arguments: tuple[Any, ...], scalar: Any = None) -> None:
+        if not self.libraries:
+            return
+        handle, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc = arguments
+        x, y, out = _columns(dtype, a, lda, k if ta else m, m if ta else k), _columns(
+            dtype, b, ldb, n if tb else k, k if tb else n), _columns(dtype, c, ldc, m, n)
+        assert (handle, _value(scalar or dtype, alpha)) == (7, 1)
+        made = (x.T if ta else x).astype(scalar or dtype) @ (y.T if tb else y).astype(scalar or dtype)
+        out[...] = made + out if _value(scalar or dtype, beta) else made
+
+    def _batched(self, dtype: Any, arguments: tuple[Any, ...], scalar: Any = None) -> None:
+        *head, a, lda, step_a, b, ldb, step_b, beta, c, ldc, step_c, count = arguments
+        size = np.dtype(dtype).itemsize
+        for i in range(count):
+            self._gemm(dtype, (*head, a + i * step_a * size, lda, b + i * step_b * size, ldb, beta, c + i * step_c * size,
+                               ldc), scalar)
+
+
+def _columns(dtype: Any, address: int, leading: int, rows: int, columns: int) -> np.ndarray:
+    assert leading >= max(rows, 1), "cuBLAS: the leading dimension is less than the rows"
+    size = np.dtype(dtype).itemsize
+    flat = np.frombuffer((ctypes.c_char * (((columns - 1) * leading + rows) * size)).from_address(address), dtype)
+    return np.lib.stride_tricks.as_strided(flat, (rows, columns), (size, leading * size))
+
+
+def _value(dtype: Any, address: int) -> float:
+    return float(np.frombuffer((ctypes.c_char * np.dtype(dtype).itemsize).from_address(address), dtype)[0])
+
+
+def _as_bytes(argument: Any) -> np.ndarray:
+    """What CuPy hands to the driver for one argument: an address, or a value."""
+    if argument is None:
+        return np.zeros((), np.uint64)
+    if isinstance(argument, cupy.ndarray):
+        return np.array(argument.data.ptr, np.uint64)
+    assert isinstance(argument, (np.generic, np.ndarray)), f"an argument of no certain size: {argument!r}"
+    assert argument.size == 1
+    return np.array(argument)

@@ -1,0 +1,154 @@
+"""The emulator sees what it is there to see: writes outside, reads outside, missing barriers, barriers not all reach."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
+
+from tests.host.emulator import Copy, Emulator
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed: the emulator cannot be compiled")
+
+PLANTED = """
+extern "C" __global__ void shift(const int* x, int* out, int n, int off) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i + off] = x[i];
+}
+extern "C" __global__ void reversed(const int* x, int* out, int wait) {
+    __shared__ int room[256];
+    room[threadIdx.x] = x[threadIdx.x];
+    if (wait) __syncthreads();
+    out[threadIdx.x] = room[255 - threadIdx.x];
+}
+extern "C" __global__ void parted(int* out) {
+    if (threadIdx.x & 1) __syncthreads();
+    else __syncwarp();
+    out[threadIdx.x] = __shfl_sync(0xffffffffu, 1, 0);
+}
+extern "C" __global__ void summed(const int* x, int* out) {
+    int v = x[threadIdx.x];
+    for (int k = 16; k; k >>= 1) v += __shfl_xor_sync(0xffffffffu, v, k);
+    out[threadIdx.x] = v;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    emulator = Emulator(tmp_path_factory.mktemp("planted"))
+    emulator.wanted["planted"] = {"shift", "reversed", "parted", "summed"}
+    emulator.libraries["planted"] = emulator._compile("planted", PLANTED)
+    return emulator
+
+
+def arrays(n):
+    return Copy(np.arange(n, dtype=np.int32)), Copy(np.zeros(n, np.int32))
+
+
+@pytest.mark.parametrize("off", [0, 1, -1])
+def test_a_planted_write_outside_fails(planted, off):
+    x, out = arrays(1000)
+    planted.start("planted", "shift", 4, 256, (x.cupy(), out.cupy(), np.int32(1000), np.int32(off)))
+    x.check("shift")
+    if off:
+        with pytest.raises(AssertionError, match="shift wrote outside an array"):
+            out.check("shift")
+    else:
+        out.check("shift")
+        np.testing.assert_array_equal(out.array, x.array)
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_planted_missing_barrier_fails(planted, wait):
+    found = []
+    for falling in (False, True):
+        planted.falling = falling
+        x, out = arrays(256)
+        planted.start("planted", "reversed", 1, 256, (x.cupy(), out.cupy(), np.int32(wait)))
+        found.append(out.array)
+    assert (found[0] == found[1]).all() == wait
+    assert (found[0] == np.arange(256)[::-1]).all() == wait
+
+
+def test_a_barrier_that_not_all_reach_fails(planted):
+    with pytest.raises(AssertionError, match="parted: threads wait where others never come"):
+        planted.start("planted", "parted", 1, 64, (arrays(64)[1].cupy(),))
+
+
+def test_a_warp_folds_its_own_lanes(planted):
+    for falling in (False, True):
+        planted.falling = falling
+        x, out = arrays(64)
+        planted.start("planted", "summed", 1, 64, (x.cupy(), out.cupy()))
+        np.testing.assert_array_equal(out.array, np.repeat(x.array.reshape(2, 32).sum(1), 32))
+
+
+# -- address sanitizer ---------------------------------------------------------------------------------------------------
+
+
+def sanitizer():
+    """The path of g++'s address sanitizer, None where it has none."""
+    found = subprocess.run(["g++", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True).stdout.strip()
+    return found if os.path.isabs(found) and Path(found).exists() else None
+
+
+def sanitized(folder, script, **environment):
+    root = Path(__file__).resolve().parents[2]
+    return subprocess.run([sys.executable, "-c", script, str(folder)], cwd=root, capture_output=True, text=True, timeout=280,
+                          env={**os.environ, "LD_PRELOAD": sanitizer(), "PYTHONMALLOC": "malloc", "PYTHONPATH": str(root),
+                               "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0:abort_on_error=0",
+                               **environment})
+
+
+@pytest.mark.skipif(shutil.which("g++") is None or sanitizer() is None, reason="g++ has no address sanitizer")
+def test_a_planted_read_outside_fails(tmp_path):
+    script = """
+import sys, numpy as np
+from pathlib import Path
+from tests.host.emulator import Copy, Emulator
+from tests.host.test_emulator import PLANTED
+emulator = Emulator(Path(sys.argv[1]), sanitize=True)
+emulator.wanted["planted"] = {"shift"}
+emulator.libraries["planted"] = emulator._compile("planted", PLANTED)
+for n in (1000, 1001):
+    x, out = Copy(np.zeros(1000, np.int32), exact=True), Copy(np.zeros(1001, np.int32), exact=True)
+    emulator.start("planted", "shift", 4, 256, (x.cupy(), out.cupy(), np.int32(n), np.int32(0)))
+    print("done", n)
+"""
+    done = sanitized(tmp_path, script)
+    assert "done 1000" in done.stdout, done.stderr
+    assert "done 1001" not in done.stdout
+    assert "AddressSanitizer: heap-buffer-overflow" in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("g++") is None or sanitizer() is None, reason="g++ has no address sanitizer")
+def test_no_kernel_reads_or_writes_outside(tmp_path):
+    """Sample calls in single precision over copies that are no byte longer than the operands: of elementwise functions, which
+    share their accesses, those of many sizes; of all others, every one."""
+    script = """
+import sys, numpy as np
+from pathlib import Path
+from tests.host import cuda_rows
+from gradcore.devices.gpu_elementwise import ELEMENTWISE
+rows = [(row, dtype) for row, dtype in cuda_rows.calls() if dtype is np.float32 and (
+    row.op not in ELEMENTWISE or row.name.startswith("size") or row.op in ("mul", "clone", "cat", "where"))]
+cuda_rows.calls = lambda: rows
+emulator = cuda_rows.emulate(Path(sys.argv[1]), sanitize=True)
+with emulator.in_place():
+    for row, dtype in rows:
+        print(row, flush=True)
+        cuda_rows.Both(emulator, 1e9).run(row, dtype)
+print("all", len(rows))
+"""
+    done = sanitized(tmp_path, script)
+    assert "AddressSanitizer" not in done.stderr, f"{done.stdout.splitlines()[-1]}:\n{done.stderr[:4000]}"
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "all" in done.stdout
