@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import deque
 from time import perf_counter
 from types import TracebackType
 from typing import Any
@@ -15,7 +16,10 @@ from gradcore.engine import owners
 from gradcore.engine.node import Leaf, build_node
 from gradcore.engine.state import SCOPES, local, mark
 from gradcore.events import LAUNCH, Raw, Record, Scope, typed
-from gradcore.report.step import DriverFigures, PoolFigures, StepReport, build_report
+from gradcore.report.step import DriverFigures, Growth, PoolFigures, StepReport, build_report, growth_of
+
+#: Live bytes, as requested, at the ends of a device's last steps.
+_ends: dict[str, deque[int]] = {}
 
 
 class step:
@@ -37,6 +41,7 @@ class step:
         self._pool: PoolFigures | None = None
         self._driver: DriverFigures | None = None
         self._device: Device | None = None
+        self._growth: Growth | None = None
 
     def __enter__(self) -> step:
         recorded = [self._wanted] if self._wanted is not None else devices() or [get_device("cpu")]
@@ -67,6 +72,9 @@ class step:
             self._pool = PoolFigures(made, made - (pool.misses - misses), len(pool.segments), pool.reserved, pool.cached,
                                      pool.largest_free)
         self._driver = self._device.driver_figures()
+        ends = _ends.setdefault(self._device.name, deque(maxlen=16))
+        ends.append(ledger.requested)
+        self._growth = growth_of(ends)
 
     @property
     def log(self) -> list[Record]:
@@ -84,7 +92,7 @@ class step:
         if self._pool is None or self._device is None:
             raise RuntimeError("the report of a step is there when the step has ended")
         return build_report(self.log, device=self._device.name, batch_size=self._batch_size, pool=self._pool,
-                            node_seconds=node_seconds(), driver=self._driver)
+                            node_seconds=node_seconds(), driver=self._driver, growth=self._growth)
 
 
 @functools.cache

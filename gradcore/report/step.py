@@ -107,6 +107,25 @@ class DriverFigures:
 
 
 @dataclass(frozen=True)
+class Left:
+    """Bytes that a step made and left alive, by the line that made them, and who keeps them: ``graph`` or ``you``."""
+
+    op: str
+    layer: str
+    line: str
+    allocated: int
+    held_by: str
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Live bytes at the end of each of the last ``steps`` steps were more than before: by ``requested`` a step, on average."""
+
+    steps: int
+    requested: int
+
+
+@dataclass(frozen=True)
 class StepReport:
     """Device memory over one step. Bytes and seconds.
 
@@ -133,6 +152,9 @@ class StepReport:
     graph_seconds: float
     records: int
     driver: DriverFigures | None = None
+    #: Results that are alive at the end: kept by a node of a graph, or by whoever holds the tensor. The largest first.
+    left: tuple[Left, ...] = ()
+    growth: Growth | None = None
     version: int = SCHEMA_VERSION
 
     @property
@@ -162,7 +184,8 @@ class StepReport:
 
 
 def build_report(records: Sequence[Record], *, device: str, batch_size: int | None, pool: PoolFigures,
-                 node_seconds: float = 0.0, driver: DriverFigures | None = None, top: int = 10) -> StepReport:
+                 node_seconds: float = 0.0, driver: DriverFigures | None = None, top: int = 10,
+                 growth: Growth | None = None) -> StepReport:
     """Fold a step's log, which runs from its mark ``begin step`` to its ``end step``, into a report."""
     start = folds.position_of(records, "begin", "step") or 0
     highest = folds.peak(records, start)
@@ -187,7 +210,26 @@ def build_report(records: Sequence[Record], *, device: str, batch_size: int | No
         residual_bytes=sum(kept_before.values()),
         residual_bytes_returned=sum(n for s, n in kept_before.items() if s not in kept_after),
         pool=pool, nodes=(nodes := _nodes(records)), graph_seconds=nodes * node_seconds, records=len(records) - start,
-        driver=driver)
+        driver=driver, left=_left(records, start), growth=growth)
+
+
+def _left(records: Sequence[Record], start: int) -> tuple[Left, ...]:
+    """What the step made and left alive, and neither a parameter, a gradient, state, nor an input."""
+    made = {r.serial for r in records[start:] if isinstance(r, Alloc)}
+    sums: dict[tuple[str, str, str, str], int] = {}
+    for h in folds.live_at(records, len(records) - 1):
+        if h.serial in made and h.role in ("output", "temporary", "residual"):
+            key = (h.tag.op, h.tag.layer, line_of(h.tag), "graph" if h.kept_by else "you")
+            sums[key] = sums.get(key, 0) + h.allocated
+    return tuple(Left(*key[:3], nbytes, key[3]) for key, nbytes in sorted(sums.items(), key=lambda item: -item[1]))
+
+
+def growth_of(ends: Sequence[int]) -> Growth | None:
+    """Growth over the ends of steps, requested bytes each, the last one last: None for fewer than three steps of it."""
+    steps = 0
+    while steps + 1 < len(ends) and ends[-1 - steps] > ends[-2 - steps]:
+        steps += 1
+    return Growth(steps, (ends[-1] - ends[-1 - steps]) // steps) if steps >= 3 else None
 
 
 def _phase_ends(marks: list[tuple[int, Mark]]) -> list[tuple[str, int, int]]:
@@ -250,6 +292,8 @@ def load_report(data: dict[str, Any]) -> StepReport:
         fields["kept"] = tuple(KeptTensor(**k) for k in data["kept"])
         fields["pool"] = PoolFigures(**data["pool"])
         fields["driver"] = DriverFigures(**data["driver"]) if data.get("driver") else None
+        fields["left"] = tuple(Left(**x) for x in data.get("left", ()))
+        fields["growth"] = Growth(**data["growth"]) if data.get("growth") else None
         return StepReport(**fields)
     except (KeyError, TypeError) as error:
         raise ValueError(f"this is no step report of version {SCHEMA_VERSION}: {error}") from error

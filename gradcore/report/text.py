@@ -48,6 +48,7 @@ def render(report: StepReport) -> str:
     lines += [f"  {p.phase:10} {p.allocated:>15,} bytes  after {p.seconds * 1e3:.2f} ms" for p in report.phases]
     lines += ["", f"Kept for backward: {report.residual_bytes:,} bytes; backward gave back "
               f"{report.residual_bytes_returned:,}.", *_kept(report)]
+    lines += _left(report)
     pool = report.pool
     lines += [
         "",
@@ -62,6 +63,22 @@ def render(report: StepReport) -> str:
         lines.append(f"Driver ({d.source}): {used} bytes used = context {d.context} + segments {d.segments:,} + "
                      f"libraries {d.library:,} + remainder {remainder}")
     return "\n".join(lines)
+
+
+def _left(report: StepReport) -> Iterable[str]:
+    if report.left:
+        yield ""
+        yield "Made in this step and still alive:"
+        for x in report.left[:8]:
+            who = "kept by the graph" if x.held_by == "graph" else "kept alive by you"
+            yield f"  {x.allocated:>15,} bytes of {x.op} in {x.layer or '(root)'}, {short_path(x.line)}: {who}"
+        if len(report.left) > 8:
+            yield f"  and {len(report.left) - 8} more"
+    if report.growth is not None:
+        kept = next((x for x in report.left if x.held_by == "graph"), None)
+        yield (f"Live bytes have grown for {report.growth.steps} steps, by {report.growth.requested:,} a step"
+               + (f": the graph that {short_path(kept.line)} belongs to is kept. Did you mean loss.item() or detach()?"
+                  if kept is not None else "."))
 
 
 def _bars(sums: dict[str, int], whole: int) -> Iterable[str]:

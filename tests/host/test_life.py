@@ -11,6 +11,7 @@ import pytest
 import gradcore
 from gradcore import nn
 from gradcore.errors import OutOfMemory
+from gradcore.report.step import load_report
 from tests.conftest import raises
 
 
@@ -93,6 +94,37 @@ def test_a_long_chain_is_built_run_seen_and_released() -> None:
     live = gradcore.device("meta").ledger.requested
     del y
     assert gradcore.device("meta").ledger.requested < live
+
+
+def test_what_is_left_alive_and_by_whom() -> None:
+    w = gradcore.ones(1000, requires_grad=True)
+    with gradcore.step() as s:
+        mine = gradcore.ones(500) * 2
+        kept = w.exp().sum()
+    assert [(x.op, x.held_by) for x in s.report.left] == [("exp", "graph"), ("mul", "you"), ("sum", "you")]
+    text = str(s.report)
+    assert "bytes of exp in (root)" in text and "kept by the graph" in text and "kept alive by you" in text
+    assert load_report(json.loads(s.report.to_json())) == s.report
+    del mine, kept
+
+
+def test_growth_is_noticed_and_its_line_named() -> None:
+    w = gradcore.ones(1000, requires_grad=True)
+    total: Any = 0.0
+    reports = []
+    for _ in range(6):
+        with gradcore.step() as s:
+            total = total + w.exp().sum()
+        reports.append(s.report)
+    assert reports[0].growth is None or reports[0].growth.steps > 0
+    assert reports[-1].growth is not None and reports[-1].growth.steps >= 5
+    assert reports[-1].growth.requested == 4000
+    assert "Did you mean loss.item() or detach()?" in str(reports[-1]) and "test_life.py" in str(reports[-1])
+    total = 0.0
+    for _ in range(5):
+        with gradcore.step() as s:
+            total += w.exp().sum().item()
+    assert s.report.growth is None
 
 
 # -- failures ----------------------------------------------------------------------------------------------------------
