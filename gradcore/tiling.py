@@ -75,6 +75,13 @@ def samples_at_once(x: tuple[int, ...]) -> int:
 QUERIES = 64
 
 
-def heads_at_once(heads: int, length: int, keys: int) -> int:
-    """Heads whose block of scores makes a piece, at least one."""
-    return min(heads, max(2 * PIECE // max(min(length, QUERIES) * keys, 1), 1))
+def scores_at_once(batch: int, heads: int, length: int, keys: int) -> tuple[int, int, int]:
+    """(samples, heads, queries) whose scores make a piece: several samples, or some heads of one, at least one."""
+    queries = max(min(length, QUERIES), 1)
+    matrices = max(2 * PIECE // max(queries * keys, 1), 1)
+    return max(min(batch, matrices // max(heads, 1)), 1), max(min(heads, matrices), 1), queries
+
+
+def words_a_row(keys: int) -> int:
+    """Random numbers of a row of scores: whole counters of Philox, which make eight float32 each."""
+    return -(-keys // 8) * 8

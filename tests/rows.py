@@ -18,8 +18,8 @@ Array = np.ndarray[Any, Any]
 class Operand:
     """A tensor to make: its shape as the op sees it, its values, and how it lies in memory.
 
-    The layouts ``transposed``, ``sliced`` and ``expanded`` are views of a contiguous tensor, which is where a gradient
-    ends up.
+    The layouts ``transposed``, ``heads``, ``sliced`` and ``expanded`` are views of a contiguous tensor, which is where a
+    gradient ends up.
     """
 
     shape: tuple[int, ...]
@@ -35,6 +35,9 @@ class Operand:
         """The shape of the contiguous tensor."""
         if self.layout == "transposed":
             return self.shape[::-1]
+        if self.layout == "heads":
+            n, h, length, width = self.shape
+            return n, length, h, width
         if self.layout == "sliced":
             return (*self.shape[:-1], 2 * self.shape[-1] + 1)
         return (1, *self.shape[1:]) if self.layout == "expanded" else self.shape
@@ -52,6 +55,8 @@ class Operand:
         """The view that the op sees, of a tensor of this library or of torch."""
         if self.layout == "transposed":
             return x.permute(*range(len(self.shape))[::-1])
+        if self.layout == "heads":
+            return x.permute(0, 2, 1, 3)
         if self.layout == "sliced":
             return x[..., 1::2]
         return x.expand(*self.shape) if self.layout == "expanded" else x
@@ -164,6 +169,8 @@ class Row:
             value = next(rest)
             if a.layout == "transposed":
                 return value.T
+            if a.layout == "heads":
+                return value.transpose(0, 2, 1, 3)
             if a.layout == "sliced":
                 return value[..., 1::2]
             return np.broadcast_to(value, a.shape)

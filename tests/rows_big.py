@@ -182,10 +182,12 @@ add("batch_norm", x, row, row, row, row, momentum=0.1, eps=1e-5)
 add("batch_norm_apply", images, channel, channel, channel, channel)
 add("batch_norm_grad", images, images, channel, channel, channel, needs=(True, True, True))
 add("batch_norm_grad", x, x, row, row, row, needs=(True, True, True))
-heads = floats(4, 8, 256, 64)
-for causal in (True, False):
-    add("attention", heads, heads, heads, None, causal=causal, scale=0.1)
-    add("attention_grad", heads, heads, heads, heads, None, heads, floats(4, 8, 256), causal=causal, scale=0.1)
+state = ints(4, given=(7, 0, 3, 0))
+for heads in (floats(4, 8, 256, 64), floats(4, 8, 256, 64, layout="heads"), floats(128, 4, 32, 32, layout="heads")):
+    for how in ({"causal": True, "scale": 0.1}, {"causal": False, "scale": 0.1}):
+        for extra in ((), (state, 0.3)):
+            add("attention", heads, heads, heads, None, *extra, **how)
+            add("attention_grad", heads, heads, heads, heads, None, heads, floats(*heads.shape[:3]), *extra, **how)
 add("attention", floats(1, 1, 1024, 512), floats(1, 1, 1024, 512), floats(1, 1, 1024, 512), floats(1024, 1024), causal=False,
     scale=0.1)
 add("embedding", floats(2000, M), ints(N, high=2000), padding=None)
@@ -195,7 +197,6 @@ for name in ("tril", "triu"):
     add(name, x, diagonal=1)
     add(name, t, diagonal=-1)
 
-state = ints(4, given=(7, 0, 3, 0))
 add("advance", state, numel=10)
 add("dropout", x, state, 0.5)
 add("dropout", t, state, 0.5)

@@ -36,7 +36,7 @@ def kernel(fn: Callable[..., Any]) -> Callable[..., Any]:
 def build_cuda_kernels() -> dict[str, Callable[..., Any]]:
     """Every kernel of the GPU by op name."""
     return {**build_kernels(cupy), **build_convolution(cupy), **build_pooling(cupy), **build_batch_norm(cupy),
-            **build_attention(cupy), **KERNELS}
+            **build_attention(cupy, KERNELS["uniform"]), **KERNELS}
 
 
 # -- random numbers ----------------------------------------------------------------------------------------------------

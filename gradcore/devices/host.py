@@ -50,7 +50,7 @@ def fill_with_ones(block: Block) -> None:
 def host_table() -> dict[str, Callable[..., Any]]:
     """Every kernel of the CPU by op name."""
     return {**build_kernels(np), **build_convolution(np), **build_pooling(np), **build_batch_norm(np),
-            **build_attention(np), **HOST_KERNELS}
+            **build_attention(np, HOST_KERNELS["uniform"]), **HOST_KERNELS}
 
 
 def make_host(index: int = 0) -> HostDevice:

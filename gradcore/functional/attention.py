@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from gradcore._random import default_generator
 from gradcore.errors import SpecError
 from gradcore.functional.creation import ones, zeros
 from gradcore.functional.mathematics import matmul
 from gradcore.ops import attention, elementwise, linalg, movement, random
 from gradcore.ops import nn as normalisers
+from gradcore.spec import broadcast_shapes
+from gradcore.tiling import words_a_row
 
 Tensor = Any
 
@@ -23,29 +27,57 @@ def additive(mask: Tensor, like: Tensor) -> Tensor:
 
 
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
-                                 dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None) -> Tensor:
+                                 dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
+                                 enable_gqa: bool = False) -> Tensor:
     """softmax(query key^T * scale + mask) value: query [..., L, E], key [..., S, E], value [..., S, Ev], result [..., L, Ev].
 
-    The scores are never stored: backward keeps the operands, the result and one number a row. Only with ``dropout_p`` are
-    they, since what is dropped is a score. ``attn_mask`` is boolean (True takes part) or added to the scores; it has no
-    gradient. Raises RuntimeError for a mask beside ``is_causal``.
+    The scores are never stored, nor what ``dropout_p`` drops of them: backward keeps the operands, the result, one number a
+    row, and 32 bytes that make the drops again. Only for a mask that wants a gradient itself are they. ``attn_mask`` is
+    boolean (True takes part) or added to the scores; a row that is masked wholly gives zeros. ``enable_gqa`` lets the
+    same number of neighbouring heads of the query share each head of key and value, which are copied for them.
+    Raises RuntimeError for a mask beside ``is_causal``, ValueError for a ``dropout_p`` outside [0, 1].
     """
     if attn_mask is not None and is_causal:
         raise RuntimeError("_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True")
-    if query.spec.ndim < 2:
-        raise SpecError(f"scaled_dot_product_attention: query must be at least 2 dimensional, but got "
-                        f"{list(query.spec.shape)}")
-    factor = 1.0 / math.sqrt(query.spec.shape[-1]) if scale is None else float(scale)
-    mask = None if attn_mask is None else additive(attn_mask, query)
+    if not 0 <= dropout_p <= 1:
+        raise ValueError(f"dropout probability has to be between 0 and 1, but got {dropout_p}")
+    operands = (query, key, value)
+    if min(x.spec.ndim for x in operands) < 2:
+        raise SpecError(f"Expected query, key, and value to all be  at least 2 dimensional, but got query.dim: "
+                        f"{query.spec.ndim} key.dim: {key.spec.ndim} and value.dim: {value.spec.ndim} instead.")
+    if enable_gqa:
+        operands = (query, *(_repeat_heads(x, query.spec.shape) for x in (key, value)))
+    lead = broadcast_shapes(*(x.spec.shape[:-2] for x in operands))
+    query, key, value = (_led(x, lead) for x in operands)
+    factor = 1.0 / math.sqrt(max(query.spec.shape[-1], 1)) if scale is None else float(scale)
+    mask = None if attn_mask is None else _added(attn_mask, query)
     if mask is not None and mask.edge is not None:
-        raise NotImplementedError("scaled_dot_product_attention: attn_mask has no gradient here: detach() it, or add it to "
-                                  "scores of your own")
+        return weighted_attention(query, key, value, mask, False, factor, dropout_p)[0]
+    if mask is not None and mask.spec.ndim > 2 and len(lead) != 2:
+        mask = _four(_led(mask, lead))
+    n, h, length, _ = (query := _four(query)).spec.shape
+    drops: tuple[Any, ...] = ()
     if dropout_p:
-        return weighted_attention(query, key, value, mask, is_causal, factor, dropout_p)[0]
-    lead = query.spec.shape[:-2]
-    parts = [_four(x) for x in (query, key, value)]
-    out = attention.attention(*parts, mask, causal=bool(is_causal), scale=factor)
+        words = words_a_row(key.spec.shape[-2])
+        # The generator moves on by a counter for each four numbers, and eight of these share one.
+        drops = default_generator(query.storage.device).snapshot(n * h * length * (words // 2)), float(dropout_p)
+    out = attention.attention(query, _four(key), _four(value), mask, *drops, causal=bool(is_causal), scale=factor)
     return out if len(lead) == 2 else movement.reshape(out, (*lead, *out.spec.shape[2:]))
+
+
+def _added(mask: Tensor, query: Tensor) -> Tensor:
+    """What is added to the scores. Raises :class:`SpecError` for a mask of integers, or of another float."""
+    dtype = mask.spec.dtype
+    if dtype not in (np.dtype(np.bool_), np.dtype(np.float32), query.spec.dtype):
+        raise SpecError(f"Expected attn_mask dtype to be bool or float or to match query dtype, but got attn_mask.dtype: "
+                        f"{dtype.name} and  query.dtype: {query.spec.dtype.name} instead.")
+    return additive(mask, query)
+
+
+def _led(x: Tensor, lead: tuple[int, ...]) -> Tensor:
+    """``x`` with its leading dimensions broadcast; a view."""
+    shape = (*lead, *x.spec.shape[-2:])
+    return x if x.spec.shape == shape else movement.expand(x, shape=shape)
 
 
 def _four(x: Tensor) -> Tensor:
@@ -56,8 +88,20 @@ def _four(x: Tensor) -> Tensor:
     return movement.reshape(x, (math.prod(lead[:-1]), lead[-1] if lead else 1, *x.spec.shape[-2:]))
 
 
+def _repeat_heads(x: Tensor, query: tuple[int, ...]) -> Tensor:
+    """``x`` with as many heads as the query, each standing for neighbouring ones."""
+    shape = x.spec.shape
+    if len(query) < 3 or len(shape) < 3 or not shape[-3] or query[-3] % shape[-3]:
+        raise SpecError(f"scaled_dot_product_attention: enable_gqa needs a number of heads in query that is a multiple of "
+                        f"those in key and value, but got {list(query)} and {list(shape)}")
+    *lead, heads, keys, width = shape
+    some = query[-3] // heads
+    each = movement.expand(movement.reshape(x, (*lead, heads, 1, keys, width)), shape=(*lead, heads, some, keys, width))
+    return movement.reshape(each, (*lead, query[-3], keys, width))
+
+
 def weighted_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float,
-                    dropout: float) -> tuple[Tensor, Tensor]:
+                       dropout: float) -> tuple[Tensor, Tensor]:
     """The result and the weights, out of ops that store the scores."""
     scores = linalg.matmul(query, key, transpose_b=True) * scale
     if causal:
@@ -68,11 +112,10 @@ def weighted_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor |
     if mask is not None:
         scores = scores + mask
     weights = normalisers.softmax(scores, dim=scores.spec.ndim - 1)
-    dropped = weights
     if dropout:
         generator = default_generator(weights.storage.device)
-        dropped = random.dropout(weights, generator.snapshot(weights.spec.numel), float(dropout))
-    return matmul(dropped, value), weights
+        weights = random.dropout(weights, generator.snapshot(weights.spec.numel), float(dropout))
+    return matmul(weights, value), weights
 
 
 def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:

@@ -9,9 +9,10 @@ from typing import Any
 
 from gradcore.errors import SpecError
 from gradcore.ops.op import Inferred, joint, no_second_derivative, op
+from gradcore.ops.random import STATE
 from gradcore.ops.shapes import need_float
 from gradcore.spec import TensorSpec
-from gradcore.tiling import QUERIES, heads_at_once
+from gradcore.tiling import scores_at_once, words_a_row
 
 
 def _laid_like(shape: tuple[int, ...], q: TensorSpec) -> TensorSpec:
@@ -38,36 +39,50 @@ def _check(q: TensorSpec, k: TensorSpec, v: TensorSpec, mask: TensorSpec | None)
                         f"{list(scores)}")
 
 
-def _block(q: TensorSpec, k: TensorSpec) -> tuple[int, int, int]:
-    """Heads, queries and keys of the largest block."""
-    return heads_at_once(q.shape[1], q.shape[2], k.shape[2]), min(q.shape[2], QUERIES), k.shape[2]
+def _block(q: TensorSpec, k: TensorSpec) -> tuple[int, int]:
+    """Matrices and queries of the largest block."""
+    batch, heads, length, _ = q.shape
+    samples, some, queries = scores_at_once(batch, heads, length, k.shape[2])
+    return samples * some, queries
 
 
-def _spec(q: TensorSpec, k: TensorSpec, v: TensorSpec, mask: TensorSpec | None = None, *, causal: bool,
-          scale: float) -> Inferred:
+def _drawn(k: TensorSpec, matrices: int, rows: int, dropping: bool) -> int:
+    """Bytes of one matrix's uniforms, of what they leave of each score, and of a generator's state."""
+    if not dropping:
+        return 0
+    keys = k.shape[2]
+    return rows * words_a_row(keys) * 4 + matrices * rows * keys * k.dtype.itemsize + STATE.nbytes + 32
+
+
+def _spec(q: TensorSpec, k: TensorSpec, v: TensorSpec, mask: TensorSpec | None = None, state: TensorSpec | None = None,
+          drop: type | None = None, *, causal: bool, scale: float) -> Inferred:
     _check(q, k, v, mask)
-    heads, rows, keys = _block(q, k)
+    (matrices, rows), keys = _block(q, k), k.shape[2]
     # Scores, scaled queries, ones to add scores up with, a number a row, the triangle that a causal block masks.
-    room = heads * rows * (keys + q.shape[3] + 1) + keys + rows * rows
+    room = matrices * rows * (keys + q.shape[3] + 1) + keys + rows * rows
     return Inferred((_laid_like((*q.shape[:3], v.shape[3]), q),), (("lse", TensorSpec.of(q.shape[:3], q.dtype)),),
-                    room * q.dtype.itemsize + 80)
+                    room * q.dtype.itemsize + 80 + _drawn(k, matrices, rows, state is not None))
 
 
 def _grad_spec(dy: TensorSpec, q: TensorSpec, k: TensorSpec, v: TensorSpec, mask: TensorSpec | None, out: TensorSpec,
-               lse: TensorSpec, *, causal: bool, scale: float) -> Inferred:
-    heads, rows, keys = _block(q, k)
-    # Scores and their gradients, scaled queries, a product with either side, a number a row, the triangle.
-    wide = max(q.shape[3], v.shape[3])
-    room = heads * rows * (2 * keys + q.shape[3] + 1) + heads * max(rows, keys) * wide + rows * rows
+               lse: TensorSpec, state: TensorSpec | None = None, drop: type | None = None, *, causal: bool,
+               scale: float) -> Inferred:
+    (matrices, rows), keys = _block(q, k), k.shape[2]
+    # Scores and their gradients, scaled queries, dy, dy times out, ones, a number a row, a product, the triangle.
+    room = matrices * rows * (2 * keys + q.shape[3] + 2 * v.shape[3] + 1) + v.shape[3] + rows * rows
+    room += matrices * keys * max(q.shape[3], v.shape[3])
     return Inferred((_laid_like(q.shape, q), _laid_like(k.shape, k), _laid_like(v.shape, v)), (),
-                    room * q.dtype.itemsize + 96)
+                    room * q.dtype.itemsize + 144 + _drawn(k, matrices, rows, state is not None))
 
 
-def _rule(g: Any, q: Any, k: Any, v: Any, mask: Any, out: Any, lse: Any, causal: bool, scale: float) -> Any:
-    return attention_grad(g, q, k, v, mask, out, lse, causal=causal, scale=scale)
+def _rule(g: Any, q: Any, k: Any, v: Any, mask: Any, out: Any, lse: Any, state: Any, drop: Any, causal: bool,
+          scale: float) -> Any:
+    return attention_grad(g, q, k, v, mask, out, lse, state, drop, causal=causal, scale=scale)
 
 
 attention = op("attention", _spec, joint("q", "k", "v")(_rule), aux=("lse",),
-               doc="softmax(q k^T * scale + mask) v for each head; lse is the logarithm of each row's sum.")
+               doc="softmax(q k^T * scale + mask) v for each head; lse is the logarithm of each row's sum. With ``drop`` each "
+                   "weight is 0 with that probability, else 1 / (1 - drop) times itself. Row r of all scores takes the numbers "
+                   "from 8 r ceil(S / 8) on of the stream that begins at ``state``: backward draws them again.")
 attention_grad = op("attention_grad", _grad_spec, outputs=("dq", "dk", "dv"),
                     **no_second_derivative("scaled_dot_product_attention", "dy", "q", "k", "v", "out", "lse"))

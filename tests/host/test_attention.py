@@ -13,6 +13,7 @@ from gradcore import nn
 from gradcore.errors import SpecError
 from gradcore.events import Alloc, normalized
 from gradcore.nn import functional as F
+from gradcore.spec import round_up
 from tests.conftest import raises, torch_or_skip
 from tests.host.test_images import compare
 
@@ -64,14 +65,65 @@ def test_nothing_is_copied_and_no_scores_are_kept() -> None:
     assert max(r.requested for r in made if r.tag.role == "workspace") < 2 * 4 * 256 * 256 * 4
 
 
+@pytest.mark.oracle
+def test_masks_of_every_shape() -> None:
+    """Masks of fewer and of more dimensions, and rows that take no part at all: their result is zero, and no NaN."""
+    rng = np.random.default_rng(0)
+    for lead, shape in (((2, 3), (5, 7)), ((2, 3), (2, 1, 1, 7)), ((3,), (3, 5, 7)), ((2, 2, 3), (5, 1)),
+                        ((2, 2, 3), (2, 1, 3, 5, 7)), ((), (5, 7))):
+        allowed = rng.random(shape) < 0.6
+        allowed.reshape(-1, shape[-1])[0] = False
+        compare(lambda t, q, k, v, m=allowed: t.nn.functional.scaled_dot_product_attention(q, k, v, t.tensor(m)),
+                (*lead, 5, 8), (*lead, 7, 8), (*lead, 7, 6), tolerance=2e-5)
+
+
+@pytest.mark.oracle
+def test_a_mask_may_be_learnt() -> None:
+    for shape in ((3, 5, 7), (5, 1)):
+        compare(lambda t, q, k, v, m: t.nn.functional.scaled_dot_product_attention(q, k, v, m),
+                (2, 3, 5, 8), (2, 3, 7, 8), (2, 3, 7, 8), shape, tolerance=2e-5)
+
+
+@pytest.mark.oracle
+def test_leading_dimensions_broadcast_and_heads_are_shared() -> None:
+    for keys in ((1, 3, 7, 8), (2, 1, 7, 8), (3, 7, 8), (7, 8)):
+        compare(lambda t, q, k, v: t.nn.functional.scaled_dot_product_attention(q, k, v),
+                (2, 3, 5, 8), keys, keys, tolerance=2e-5)
+    compare(lambda t, q, k, v: t.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True),
+            (2, 6, 5, 8), (2, 2, 5, 8), (2, 2, 5, 4), tolerance=2e-5)
+
+
+@pytest.mark.oracle
+def test_nothing_to_attend_to() -> None:
+    for q, k in (((2, 3, 5, 4), (2, 3, 0, 4)), ((2, 3, 0, 4), (2, 3, 5, 4)), ((0, 3, 5, 4), (0, 3, 5, 4)),
+                 ((2, 3, 5, 0), (2, 3, 5, 0))):
+        compare(lambda t, q, k, v: t.nn.functional.scaled_dot_product_attention(q, k, v, scale=1.0), q, k, (*k[:3], 2))
+
+
 def test_dropped_scores() -> None:
-    q = gradcore.randn(2, 2, 8, 4, requires_grad=True)
-    gradcore.manual_seed(1)
-    first = F.scaled_dot_product_attention(q, q, q, dropout_p=0.5)
-    gradcore.manual_seed(1)
-    again = F.scaled_dot_product_attention(q, q, q, dropout_p=0.5)
-    assert first.equal(again) and not first.equal(F.scaled_dot_product_attention(q, q, q))
-    first.sum().backward()
+    x = gradcore.randn(2, 100, 48, requires_grad=True)
+
+    def dropped(p: float) -> Any:
+        gradcore.manual_seed(1)
+        parts = (part.view(2, 100, 4, 4).transpose(1, 2) for part in x.split(16, dim=2))
+        return F.scaled_dot_product_attention(*parts, dropout_p=p)
+
+    with gradcore.step() as s:
+        first = dropped(0.5)
+        first.sum().backward()
+    assert first.equal(dropped(0.5)) and not first.equal(dropped(0.0))
+    assert dropped(1.0).abs().max().item() == 0
+    # Neither the scores nor the mask: what the views show, the result, a number a row, and the generator's state.
+    assert s.report.residual_bytes == sum(map(round_up, (x.nbytes, first.nbytes, 2 * 4 * 100 * 4, 32)))
+    # In the mean the result is what it is without.
+    q, k = gradcore.zeros(1, 1, 2000, 4), gradcore.randn(1, 1, 300, 4)
+    kept = F.scaled_dot_product_attention(q, k, gradcore.ones(1, 1, 300, 1), dropout_p=0.3)
+    assert abs(kept.mean().item() - 1) < 5 * (0.3 / 0.7 / 300 / 2000) ** 0.5
+    assert abs(kept.std().item() - (0.3 / 0.7 / 300) ** 0.5) < 0.002
+    # Two calls, and two heads of one, drop differently.
+    again = F.scaled_dot_product_attention(q, k, gradcore.ones(1, 1, 300, 1), dropout_p=0.3)
+    assert not kept.equal(again)
+    assert len(set(again.flatten().tolist())) > 50
 
 
 @pytest.mark.oracle
@@ -126,8 +178,16 @@ def test_bad_input() -> None:
         F.scaled_dot_product_attention(q, q, q, gradcore.zeros(5, 5))
     with raises(RuntimeError, "Explicit attn_mask should not be set when is_causal=True"):
         F.scaled_dot_product_attention(q, q, q, gradcore.zeros(4, 4), is_causal=True)
-    with raises(NotImplementedError, "attn_mask has no gradient here"):
-        F.scaled_dot_product_attention(q, q, q, gradcore.zeros(4, 4, requires_grad=True))
+    with raises(SpecError, "Expected attn_mask dtype to be bool or float or to match query dtype", "int64", "float32"):
+        F.scaled_dot_product_attention(q, q, q, gradcore.zeros(4, 4, dtype=np.int64))
+    with raises(SpecError, "to all be  at least 2 dimensional", "query.dim: 4 key.dim: 1 and value.dim: 4"):
+        F.scaled_dot_product_attention(q, gradcore.ones(8), q)
+    with raises(SpecError, "cannot broadcast [2, 3] and [2, 2]"):
+        F.scaled_dot_product_attention(q, q[:, :2], q)
+    with raises(SpecError, "enable_gqa", "[2, 3, 4, 8] and [2, 2, 4, 8]"):
+        F.scaled_dot_product_attention(q, q[:, :2], q[:, :2], enable_gqa=True)
+    with raises(ValueError, "dropout probability has to be between 0 and 1, but got 1.5"):
+        F.scaled_dot_product_attention(q, q, q, dropout_p=1.5)
     with raises(IndexError, "index 7 is out of bounds for dimension with size 7"):
         F.embedding(gradcore.tensor([7]), gradcore.ones(7, 2))
     with raises(SpecError, "tensors used as indices must be integers"):

@@ -117,7 +117,7 @@ KEEPS: dict[str, dict[str, str]] = {
     "batch_norm": {"x": "x weight mean rstd", "weight": "x weight mean rstd", "bias": "x weight mean rstd"},
     "batch_norm_apply": {"x": "weight rstd", "weight": "x mean rstd", "bias": ""},
     "batch_norm_grad": {"dy": "", "x": "", "weight": "", "mean": "", "rstd": ""},
-    "attention": {"q": "q k v mask out lse", "k": "q k v mask out lse", "v": "q k v mask out lse"},
+    "attention": dict.fromkeys("qkv", "q k v mask out lse state drop"),
     "attention_grad": {"dy": "", "q": "", "k": "", "v": "", "out": "", "lse": ""},
     "embedding": {"weight": "index"},
     "embedding_grad": {"dy": "index"},
