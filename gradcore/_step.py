@@ -16,7 +16,8 @@ from gradcore.engine import owners
 from gradcore.engine.node import Leaf, build_node
 from gradcore.engine.state import SCOPES, local, mark
 from gradcore.events import LAUNCH, Raw, Record, Scope, typed
-from gradcore.report.step import DriverFigures, Growth, PoolFigures, StepReport, build_report, growth_of
+from gradcore.report.growth import Growth, growth_of
+from gradcore.report.step import DriverFigures, PoolFigures, StepReport, build_report
 
 #: Live bytes, as requested, at the ends of a device's last steps.
 _ends: dict[str, deque[int]] = {}

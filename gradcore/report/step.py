@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradcore import folds
-from gradcore.events import Alloc, Launch, Mark, Record, Tag, View
+from gradcore.events import Alloc, Launch, Mark, Record, View
+from gradcore.report.growth import MADE, Carried, Grown, Growth, explained, line_of
 
 #: Version of the JSON form; docs/report-schema.md describes it. Readers refuse what they do not know.
 SCHEMA_VERSION = 1
@@ -118,14 +119,6 @@ class Left:
 
 
 @dataclass(frozen=True)
-class Growth:
-    """Live bytes at the end of each of the last ``steps`` steps were more than before: by ``requested`` a step, on average."""
-
-    steps: int
-    requested: int
-
-
-@dataclass(frozen=True)
 class StepReport:
     """Device memory over one step. Bytes and seconds.
 
@@ -210,7 +203,7 @@ def build_report(records: Sequence[Record], *, device: str, batch_size: int | No
         residual_bytes=sum(kept_before.values()),
         residual_bytes_returned=sum(n for s, n in kept_before.items() if s not in kept_after),
         pool=pool, nodes=(nodes := _nodes(records)), graph_seconds=nodes * node_seconds, records=len(records) - start,
-        driver=driver, left=_left(records, start), growth=growth)
+        driver=driver, left=_left(records, start), growth=explained(growth, records, start) if growth is not None else None)
 
 
 def _left(records: Sequence[Record], start: int) -> tuple[Left, ...]:
@@ -218,18 +211,10 @@ def _left(records: Sequence[Record], start: int) -> tuple[Left, ...]:
     made = {r.serial for r in records[start:] if isinstance(r, Alloc)}
     sums: dict[tuple[str, str, str, str], int] = {}
     for h in folds.live_at(records, len(records) - 1):
-        if h.serial in made and h.role in ("output", "temporary", "residual"):
+        if h.serial in made and h.role in MADE:
             key = (h.tag.op, h.tag.layer, line_of(h.tag), "graph" if h.kept_by else "you")
             sums[key] = sums.get(key, 0) + h.allocated
     return tuple(Left(*key[:3], nbytes, key[3]) for key, nbytes in sorted(sums.items(), key=lambda item: -item[1]))
-
-
-def growth_of(ends: Sequence[int]) -> Growth | None:
-    """Growth over the ends of steps, requested bytes each, the last one last: None for fewer than three steps of it."""
-    steps = 0
-    while steps + 1 < len(ends) and ends[-1 - steps] > ends[-2 - steps]:
-        steps += 1
-    return Growth(steps, (ends[-1] - ends[-1 - steps]) // steps) if steps >= 3 else None
 
 
 def _phase_ends(marks: list[tuple[int, Mark]]) -> list[tuple[str, int, int]]:
@@ -248,11 +233,6 @@ def _residual_serials(records: Sequence[Record], position: int) -> dict[int, int
 
 def _nodes(records: Sequence[Record]) -> int:
     return len({r.node for r in records if isinstance(r, (Launch, View)) and r.node and r.tag.phase != "backward"})
-
-
-def line_of(tag: Tag) -> str:
-    """``file:line in function``, the path as the interpreter has it."""
-    return f"{tag.site.file}:{tag.site.line} in {tag.site.function}"
 
 
 def _point(records: Sequence[Record], highest: folds.Peak) -> PeakPoint:
@@ -293,7 +273,12 @@ def load_report(data: dict[str, Any]) -> StepReport:
         fields["pool"] = PoolFigures(**data["pool"])
         fields["driver"] = DriverFigures(**data["driver"]) if data.get("driver") else None
         fields["left"] = tuple(Left(**x) for x in data.get("left", ()))
-        fields["growth"] = Growth(**data["growth"]) if data.get("growth") else None
+        fields["growth"] = _load_growth(data["growth"]) if data.get("growth") else None
         return StepReport(**fields)
     except (KeyError, TypeError) as error:
         raise ValueError(f"this is no step report of version {SCHEMA_VERSION}: {error}") from error
+
+
+def _load_growth(data: dict[str, Any]) -> Growth:
+    return Growth(data["steps"], data["requested"], tuple(Grown(**x) for x in data.get("grown", ())),
+                  tuple(Carried(**x) for x in data.get("carried", ())))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+from gradcore.report.growth import Growth
 from gradcore.report.step import StepReport
 from gradcore.units import format_bytes
 
@@ -75,10 +76,24 @@ def _left(report: StepReport) -> Iterable[str]:
         if len(report.left) > 8:
             yield f"  and {len(report.left) - 8} more"
     if report.growth is not None:
-        kept = next((x for x in report.left if x.held_by == "graph"), None)
-        yield (f"Live bytes have grown for {report.growth.steps} steps, by {report.growth.requested:,} a step"
-               + (f": the graph that {short_path(kept.line)} belongs to is kept. Did you mean loss.item() or detach()?"
-                  if kept is not None else "."))
+        yield from _growth(report.growth)
+
+
+def _growth(growth: Growth) -> Iterable[str]:
+    yield ""
+    yield f"Live bytes have grown for {growth.steps} steps, by {growth.requested:,} a step:"
+    for x in growth.grown[:4]:
+        who = f"kept by the graph for {_op_line(x.keeper)}" if x.held_by == "graph" else "kept alive by you"
+        yield (f"  {x.allocated:>15,} bytes in {x.count} results of {x.op} in {x.layer or '(root)'}, {short_path(x.line)}: "
+               f"{who}")
+    for c in growth.carried[:4]:
+        yield f"  {c.reader}, {short_path(c.reader_line)}, goes on from the step before: it reads what {c.op} made there,"
+        yield f"  {short_path(c.line)}. Did you mean loss.item() or detach()?"
+
+
+def _op_line(keeper: str) -> str:
+    op, comma, line = keeper.partition(", ")
+    return op + comma + short_path(line) if comma else "a node of an earlier step"
 
 
 def _bars(sums: dict[str, int], whole: int) -> Iterable[str]:
