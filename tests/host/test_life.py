@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -258,3 +261,20 @@ def test_out_of_memory_names_the_holders_and_a_smaller_batch_trains_on() -> None
     finally:
         gradcore.set_memory_limit(None)
     model.zero_grad()
+
+
+LIMITED = """
+import gradcore
+from gradcore.cli.main import main
+words = ["train", "--model", "cnn", "--device", "cpu", "--steps", "2", "--quiet", "--out", sys.argv[1], "--batch-size"]
+assert main([*words, "512"]) == 1
+assert main([*words, "32"]) == 0
+assert gradcore.memory_reserved() <= 8 << 20
+"""
+
+
+def test_the_environment_limits_a_process_in_which_a_smaller_batch_trains(tmp_path: Path) -> None:
+    found = subprocess.run([sys.executable, "-c", "import sys" + LIMITED, str(tmp_path)], capture_output=True, text=True,
+                           env={**os.environ, "GRADCORE_MEMORY_LIMIT": "8MiB"}, timeout=120)
+    assert found.returncode == 0, found.stderr[-2000:]
+    assert "out of memory: " in found.stderr and "limit 8,388,608" in found.stderr and "in layer features." in found.stderr
