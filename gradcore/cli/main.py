@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
     try:
         options.run(options)
-    except (GradcoreError, ValueError, FileNotFoundError, ImportError, AttributeError, TypeError) as error:
+    except (GradcoreError, ValueError, OSError, ImportError, AttributeError, TypeError) as error:
         if options.traceback:
             raise
         print(f"gradcore: {error}", file=sys.stderr)
