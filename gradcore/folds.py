@@ -100,7 +100,7 @@ def live_at(records: Sequence[Record], position: int) -> list[Holder]:
     """Who is live after the record at ``position``, in order of allocation."""
     blocks: dict[int, Alloc] = {}
     tags: dict[int, Tag] = {}
-    kept: dict[int, list[tuple[int, str]]] = {}
+    kept: dict[int, tuple[tuple[int, str], ...]] = {}
     for record in records[:position + 1]:
         if isinstance(record, Alloc):
             blocks[record.serial] = record
@@ -111,18 +111,18 @@ def live_at(records: Sequence[Record], position: int) -> list[Holder]:
         elif isinstance(record, Retag):
             tags[record.serial] = record.tag
         elif isinstance(record, Keep):
-            kept.setdefault(record.serial, []).append((record.node, record.name))
-        elif isinstance(record, Drop):
-            _forget(kept.get(record.serial, []), record.node)
-    return [Holder(s, b.requested, b.allocated, tags[s], b.node, tuple(kept.get(s, ()))) for s, b in blocks.items()]
+            kept[record.serial] = (*kept.get(record.serial, ()), (record.node, record.name))
+        elif isinstance(record, Drop) and record.serial in kept:
+            kept[record.serial] = without(kept[record.serial], record.node)
+    return [Holder(s, b.requested, b.allocated, tags[s], b.node, kept.get(s, ())) for s, b in blocks.items()]
 
 
-def _forget(keepers: list[tuple[int, str]], node: int) -> None:
+def without(keepers: tuple[tuple[int, str], ...], node: int) -> tuple[tuple[int, str], ...]:
+    """``keepers`` without the first that is ``node``, or 0, which stands for whoever kept it before the log began."""
     for i, (keeper, _) in enumerate(keepers):
-        # Node 0 stands for whoever kept it before the log began.
         if keeper in (node, 0):
-            del keepers[i]
-            return
+            return keepers[:i] + keepers[i + 1:]
+    return keepers
 
 
 def total(holders: Iterable[Holder], key: Callable[[Holder], str]) -> dict[str, int]:

@@ -61,6 +61,15 @@ class Recording:
             raise ValueError(f"a recording was expected, but got {reprlib.repr(data)}")
         return Recording(load_report(data.get("report", {})), tuple(unpack(data.get("log", {}))))
 
+    def plot(self, by: str = "role", ax: Any = None) -> Any:
+        """Live bytes over the step, stacked by ``role``, ``layer`` or ``op``, on Matplotlib's Axes, which are returned.
+
+        Raises ImportError with the install line where Matplotlib is missing.
+        """
+        from gradcore.report.plot import plot
+
+        return plot(self.records, by, ax)
+
 
 # -- writing -----------------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,11 +27,12 @@ def recording() -> Recording:
     return recorded().recording
 
 
-def write(path: Path, recording: Recording, peaks: list[int], events: tuple[int, ...] = (), end: bool = True) -> RunWriter:
+def write(path: Path, recording: Recording, peaks: list[int], events: tuple[int, ...] = (), end: bool = True,
+          live: Callable[[int], int] = lambda step: 4) -> RunWriter:
     """A run whose steps have these peaks, and one recording for all."""
     writer = RunWriter(path, {"model": "mlp"}, events)
     for step, peak in enumerate(peaks, 1):
-        writer.add(StepFigures(step, 1 / step, peak - 1, peak, 2 * peak, 3, 3, 4, 0.5),
+        writer.add(StepFigures(step, 1 / step, peak - 1, peak, 2 * peak, 3, 3, live(step), 0.5),
                    SimpleNamespace(recording=recording))
     if end:
         writer.close({"accuracy": 0.5, "loss": float("nan")})
