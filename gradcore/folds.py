@@ -43,7 +43,12 @@ class Holder:
 
     @property
     def role(self) -> str:
-        return "residual" if self.kept_by and self.tag.role in _KEEPABLE else self.tag.role
+        return role_of(self.tag, bool(self.kept_by))
+
+
+def role_of(tag: Tag, kept: bool) -> str:
+    """The role of a buffer with this tag, which some node keeps for backward or none does."""
+    return "residual" if kept and tag.role in _KEEPABLE else tag.role
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,7 @@ def live_at(records: Sequence[Record], position: int) -> list[Holder]:
     """Who is live after the record at ``position``, in order of allocation."""
     blocks: dict[int, Alloc] = {}
     tags: dict[int, Tag] = {}
-    kept: dict[int, tuple[tuple[int, str], ...]] = {}
+    kept: dict[int, list[tuple[int, str]]] = {}
     for record in records[:position + 1]:
         if isinstance(record, Alloc):
             blocks[record.serial] = record
@@ -111,18 +116,18 @@ def live_at(records: Sequence[Record], position: int) -> list[Holder]:
         elif isinstance(record, Retag):
             tags[record.serial] = record.tag
         elif isinstance(record, Keep):
-            kept[record.serial] = (*kept.get(record.serial, ()), (record.node, record.name))
-        elif isinstance(record, Drop) and record.serial in kept:
-            kept[record.serial] = without(kept[record.serial], record.node)
-    return [Holder(s, b.requested, b.allocated, tags[s], b.node, kept.get(s, ())) for s, b in blocks.items()]
+            kept.setdefault(record.serial, []).append((record.node, record.name))
+        elif isinstance(record, Drop):
+            _forget(kept.get(record.serial, []), record.node)
+    return [Holder(s, b.requested, b.allocated, tags[s], b.node, tuple(kept.get(s, ()))) for s, b in blocks.items()]
 
 
-def without(keepers: tuple[tuple[int, str], ...], node: int) -> tuple[tuple[int, str], ...]:
-    """``keepers`` without the first that is ``node``, or 0, which stands for whoever kept it before the log began."""
+def _forget(keepers: list[tuple[int, str]], node: int) -> None:
     for i, (keeper, _) in enumerate(keepers):
+        # Node 0 stands for whoever kept it before the log began.
         if keeper in (node, 0):
-            return keepers[:i] + keepers[i + 1:]
-    return keepers
+            del keepers[i]
+            return
 
 
 def total(holders: Iterable[Holder], key: Callable[[Holder], str]) -> dict[str, int]:

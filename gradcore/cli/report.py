@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradcore.report.blocks import block_plot, holders_at_peak
+from gradcore.report.html import Named, page, save
 from gradcore.report.recording import Recording
 from gradcore.report.run import Run, load_run
 from gradcore.report.step import growth_of
@@ -40,6 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                              "newest run (default runs)")
     parser.add_argument("--step", type=which_step, default="peak", metavar="N|peak|first|last",
                         help="a step whose events are in the file (default peak)")
+    parser.add_argument("--html", type=Path, metavar="OUT", help="write the page there: one file that opens from disk")
+    parser.add_argument("--beside", type=Path, action="append", default=[], metavar="RUN",
+                        help="another run for the page to lay beside this one; may be given several times")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     parser.add_argument("--traceback", action="store_true", help="show where an error came from")
 
@@ -49,10 +53,16 @@ def run(options: argparse.Namespace) -> None:
     path = _newest(options.path)
     found = load_run(path)
     number, recording = found.find(options.step)
+    if options.html is not None:
+        others = [Named(p.name, load_run(p)) for p in map(_newest, options.beside)]
+        save(options.html, page([Named(path.name, found), *others], options.step))
     if options.json:
         print(json.dumps({"version": 1, "file": str(path), "about": found.about, "result": found.result,
                           "steps": len(found.steps), "peak_step": found.peak_step, "with_events": sorted(found.recordings),
                           "step": number, "report": recording.report.to_dict()}))
+        return
+    if options.html is not None:
+        print(f"The page is in {options.html}")
         return
     console = Console(highlight=False, markup=False, emoji=False)
     console.print(_about(path, found), soft_wrap=True)

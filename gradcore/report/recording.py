@@ -7,6 +7,7 @@ docs/report-schema.md describes the form. Nothing that a file says is trusted: w
 from __future__ import annotations
 
 import math
+import os
 import re
 import reprlib
 from collections import Counter
@@ -69,6 +70,17 @@ class Recording:
         from gradcore.report.plot import plot
 
         return plot(self.records, by, ax)
+
+    def save_html(self, path: str | os.PathLike[str]) -> None:
+        """Write the step as one page that opens from disk: timeline, owners, address map. Raises OSError."""
+        from gradcore.report.html import of_recording, save
+
+        save(path, of_recording(self))
+
+    def _repr_html_(self) -> str:
+        from gradcore.report.html import frame, of_recording
+
+        return frame(of_recording(self))
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------

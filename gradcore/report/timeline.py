@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gradcore import folds
-from gradcore.events import Alloc, Drop, Free, Keep, Record, Retag
-from gradcore.folds import Holder
+from gradcore.events import Alloc, Drop, Free, Keep, Record, Retag, Tag
 
 #: Roles from the bottom of a stack to its top: what lives longest lies lowest.
 ROLE_ORDER = ("parameter", "buffer", "optimizer state", "gradient", "input", "residual", "output", "temporary", "workspace",
@@ -16,44 +15,49 @@ ROLE_ORDER = ("parameter", "buffer", "optimizer state", "gradient", "input", "re
 COLOURS = dict(zip(ROLE_ORDER, (
     "#0072B2", "#BBBBBB", "#CC79A7", "#E69F00", "#777777", "#D55E00", "#56B4E9", "#F0E442", "#009E73", "#444444"), strict=True))
 
-#: The ways to group owners, by the name that users give.
-BY: dict[str, Callable[[Holder], str]] = {
-    "role": lambda h: h.role, "layer": lambda h: h.tag.layer, "op": lambda h: h.tag.op}
+#: The ways to group owners, by the name that users give: from a tag and a role to the name of a band.
+Key = Callable[[Tag, str], str]
+BY: dict[str, Key] = {"role": lambda tag, role: role, "layer": lambda tag, role: tag.layer, "op": lambda tag, role: tag.op}
 
 
-def grouping(by: str) -> Callable[[Holder], str]:
+def grouping(by: str) -> Key:
     """The key of :data:`BY`. Raises ValueError for another name."""
     if by not in BY:
         raise ValueError(f"owners are grouped by {', '.join(BY)}, but got {by!r}")
     return BY[by]
 
 
-def breakdown(records: Iterable[Record], key: Callable[[Holder], str]) -> Iterator[dict[str, int]]:
+def breakdown(records: Iterable[Record], key: Key) -> Iterator[dict[str, int]]:
     """Allocated bytes live after each record, by ``key``: one dict, changed in place. Keys whose bytes are gone stay, at 0."""
     sums: dict[str, int] = {}
-    holders: dict[int, Holder] = {}
+    tags: dict[int, Tag] = {}
+    sizes: dict[int, int] = {}
+    keepers: dict[int, list[int]] = {}
 
-    def put(serial: int, new: Holder | None) -> None:
-        old = holders.pop(serial, None)
-        if old is not None:
-            sums[key(old)] -= old.allocated
-        if new is not None:
-            holders[serial] = new
-            sums[key(new)] = sums.get(key(new), 0) + new.allocated
+    def add(serial: int, sign: int) -> None:
+        tag = tags[serial]
+        name = key(tag, folds.role_of(tag, bool(keepers[serial])))
+        sums[name] = sums.get(name, 0) + sign * sizes[serial]
 
     for r in records:
         if isinstance(r, Alloc):
-            put(r.serial, Holder(r.serial, r.requested, r.allocated, r.tag, r.node))
-        elif isinstance(r, Free):
-            put(r.serial, None)
-        elif isinstance(r, Retag):
-            put(r.serial, replace(holders[r.serial], tag=r.tag))
-        elif isinstance(r, Keep):
-            held = holders[r.serial]
-            put(r.serial, replace(held, kept_by=(*held.kept_by, (r.node, r.name))))
-        elif isinstance(r, Drop) and r.serial in holders:
-            held = holders[r.serial]
-            put(r.serial, replace(held, kept_by=folds.without(held.kept_by, r.node)))
+            tags[r.serial], sizes[r.serial], keepers[r.serial] = r.tag, r.allocated, []
+            add(r.serial, 1)
+        elif isinstance(r, (Free, Retag, Keep, Drop)) and r.serial in sizes:
+            add(r.serial, -1)
+            if isinstance(r, Free):
+                del tags[r.serial], sizes[r.serial], keepers[r.serial]
+            else:
+                if isinstance(r, Retag):
+                    tags[r.serial] = r.tag
+                elif isinstance(r, Keep):
+                    keepers[r.serial].append(r.node)
+                else:
+                    # Node 0 stands for whoever kept it before the log began.
+                    gone = next((node for node in (r.node, 0) if node in keepers[r.serial]), None)
+                    if gone is not None:
+                        keepers[r.serial].remove(gone)
+                add(r.serial, 1)
         yield sums
 
 
