@@ -17,6 +17,7 @@ from gradcore.engine.node import Leaf, build_node
 from gradcore.engine.state import SCOPES, local, mark
 from gradcore.events import LAUNCH, Raw, Record, Scope, typed
 from gradcore.report.growth import Growth, growth_of
+from gradcore.report.recording import Recording
 from gradcore.report.step import DriverFigures, PoolFigures, StepReport, build_report
 
 #: Live bytes, as requested, at the ends of a device's last steps.
@@ -94,6 +95,11 @@ class step:
             raise RuntimeError("the report of a step is there when the step has ended")
         return build_report(self.log, device=self._device.name, batch_size=self._batch_size, pool=self._pool,
                             node_seconds=node_seconds(), driver=self._driver, growth=self._growth)
+
+    @property
+    def recording(self) -> Recording:
+        """The report with the step's records: what can be written to a file. Raises RuntimeError as ``report`` does."""
+        return Recording(self.report, tuple(self.log))
 
 
 @functools.cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -169,6 +170,17 @@ class StepReport:
 
     def to_json(self, indent: int | None = None) -> str:
         return json.dumps(self.to_dict(), indent=indent)
+
+    def save_html(self, path: str | os.PathLike[str]) -> None:
+        """Write the report as one page that opens from disk; a recording's page has the timeline too. Raises OSError."""
+        from gradcore.report.html import of_report, save
+
+        save(path, of_report(self))
+
+    def _repr_html_(self) -> str:
+        from gradcore.report.html import frame, of_report
+
+        return frame(of_report(self))
 
     def __str__(self) -> str:
         from gradcore.report.text import render

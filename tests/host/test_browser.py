@@ -1,0 +1,341 @@
+"""The report's page in a real browser: what it shows is what the folds say, and hostile names do nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradcore import folds
+from gradcore.events import Alloc, Free, Keep, Mark, Record, Reserve, Site, Tag
+from gradcore.report import Recording, Run, RunWriter, StepFigures, build_report, load_run
+from gradcore.report.html import Named, page, save
+from gradcore.report.step import PoolFigures
+from gradcore.report.text import short_path
+from gradcore.report.timeline import BY, breakdown
+from gradcore.spec import TensorSpec
+from tests.host.browser import Opened, chromium
+from tests.host.test_run import write
+from tests.meta.test_recording import recorded
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def recording() -> Recording:
+    return recorded().recording
+
+
+@pytest.fixture
+def opened(browser: Any, recording: Recording, tmp_path: Path) -> Iterator[Opened]:
+    path = tmp_path / "step.html"
+    recording.save_html(path)
+    found = Opened(browser, path)
+    yield found
+    assert found.complaints == [] and found.requests == [path.as_uri()]
+    found.context.close()
+
+
+def expected(recording: Recording, position: int) -> list[list[str]]:
+    """Who is alive after a record, as the table has it when it opens: the largest first."""
+    made = {r.serial: i for i, r in enumerate(recording.records) if isinstance(r, Alloc)}
+    holders = sorted(folds.live_at(recording.records, position), key=lambda h: -h.allocated)
+    return [[f"{h.allocated:,}", h.role, h.tag.op, h.tag.layer or "(root)",
+             "x".join(map(str, h.tag.spec.shape)) or "scalar" if h.tag.spec else "bytes",
+             h.tag.spec.dtype.name if h.tag.spec else "", f"{short_path(str(h.tag.site))} in {h.tag.site.function}",
+             f"{made[h.serial]:,}"] for h in holders]
+
+
+def test_it_opens_at_the_peak(opened: Opened, recording: Recording) -> None:
+    peak = recording.report.peak
+    assert opened.rows() == expected(recording, peak.position)
+    assert opened.texts("#owners-title") == [f"Who is alive after record {peak.position}, the peak"]
+    assert f"{peak.allocated:,}" in opened.page.inner_text("#figures")
+    assert peak.op in opened.page.inner_text("#peak-line") and short_path(peak.line) in opened.page.inner_text("#peak-line")
+
+
+def test_a_click_on_the_peak_shows_its_owner(opened: Opened, recording: Recording) -> None:
+    position = recording.report.peak.position
+    opened.page.focus("#cursor")
+    opened.page.keyboard.press("Home")
+    start = folds.position_of(recording.records, "begin", "step")
+    assert start is not None and opened.rows() == expected(recording, start)
+    x, y = opened.page.evaluate("[timeline.x(timeline.log.peak + 0.5), timeline.y(timeline.log.total[timeline.log.peak] / 2)]")
+    opened.page.click("#cursor", position={"x": x, "y": y})
+    assert opened.rows() == expected(recording, position)
+    owner = recording.records[position]
+    assert isinstance(owner, Alloc)
+    details = opened.details()
+    assert (details["op"], details["layer"], details["phase"]) == (owner.tag.op, owner.tag.layer or "(root)", owner.tag.phase)
+    assert details["bytes"] == f"{owner.allocated:,} allocated, {owner.requested:,} requested"
+    assert details["line"] == f"{short_path(str(owner.tag.site))} in {owner.tag.site.function}"
+    assert details["address"] == f"segment {owner.segment}, offset {owner.offset:,}"
+    assert details["made"].startswith(f"record {position}") and details.get("node", "0") == str(owner.node)
+
+
+def test_the_keys_go_through_the_step(opened: Opened, recording: Recording) -> None:
+    opened.page.focus("#cursor")
+    opened.page.keyboard.press("Home")
+    at = opened.page.evaluate("view.at")
+    for key, by in (("ArrowRight", 1), ("ArrowRight", 1), ("PageDown", None), ("ArrowLeft", -1), ("+", 0), ("0", 0), ("-", 0)):
+        opened.page.keyboard.press(key)
+        now = opened.page.evaluate("view.at")
+        assert now - at == by if by is not None else now > at + 1
+        at = now
+        assert opened.rows() == expected(recording, at)
+        assert opened.page.get_attribute("#cursor", "aria-valuenow") == str(at)
+    opened.page.keyboard.press("p")
+    assert opened.page.evaluate("view.at") == recording.report.peak.position
+    opened.page.keyboard.press("End")
+    assert opened.rows() == expected(recording, len(recording.records) - 1)
+    opened.page.keyboard.press("ArrowRight")
+    assert opened.page.evaluate("view.at") == len(recording.records) - 1
+
+
+def test_every_instant_is_the_fold(opened: Opened, recording: Recording) -> None:
+    """Total, bands and owners of the page at every record, against the folds in Python."""
+    live = [x.allocated for x in folds.timeline(recording.records)]
+    assert opened.page.evaluate("[...view.log.total]") == live
+    for by in BY:
+        opened.page.check(f"input[name=by][value={by}]")
+        names = opened.page.evaluate("view.bands.names")
+        bands = opened.page.evaluate("view.bands.values.map(band => [...band])")
+        for position, sums in enumerate(breakdown(recording.records, BY[by])):
+            told = {name: band[position] for name, band in zip(names, bands, strict=True)}
+            for name, nbytes in sums.items():
+                if (name or "(root)") in told:
+                    assert told.pop(name or "(root)") == nbytes
+                else:
+                    told["others"] -= nbytes
+            assert not any(told.values())
+    colours = opened.page.evaluate("view.bands.colours")
+    assert len(set(colours)) == len(colours)
+    for position in range(0, len(recording.records), 7):
+        opened.page.evaluate(f"pick({position})")
+        assert opened.rows() == expected(recording, position)
+
+
+def test_kept_for_backward_with_the_moment_each_went_back(opened: Opened, recording: Recording) -> None:
+    opened.page.check("#kept-all")
+    start = folds.position_of(recording.records, "begin", "step") or 0
+    kept = [r for r in folds.residuals(recording.records) if r.kept_at >= start]
+    rows = [row.split("\t") for row in opened.texts("#kept-rows tr:not(.group)")]
+    told = sorted((row[0], row[1].strip(), row[2], row[3], row[5], row[6], row[7] if len(row) > 7 else "") for row in rows)
+    assert told == sorted((str(r.node), r.name, r.tag.op, f"{r.allocated:,}", f"{r.kept_at:,}",
+                           f"{r.dropped_at:,} {r.reason}" if r.dropped_at is not None else "still kept",
+                           f"{r.freed_at:,}" if r.freed_at is not None else "") for r in kept)
+    opened.page.uncheck("#kept-all")
+    groups = opened.texts("#kept-rows tr.group")
+    assert len(groups) == len({r.tag.layer for r in kept if r.tag.role == "output"}) and "all let go by record" in groups[0]
+
+
+def test_sorting_and_searching(opened: Opened, recording: Recording) -> None:
+    rows = expected(recording, recording.report.peak.position)
+    heads = opened.texts("#owners-head th")
+    for column in ("op", "bytes", "made", "shape"):
+        i = heads.index(column)
+        number = column in ("bytes", "made")
+        for direction in ("first", "second"):
+            opened.page.click(f"#owners-head button:text-is('{column}')")
+            told = [row[i] for row in opened.rows()]
+            down = number == (direction == "first")
+            wanted = sorted((row[i] for row in rows), key=lambda x: int(x.replace(",", "")) if number else x, reverse=down)
+            assert told == wanted
+            sort = opened.page.get_attribute(f"#owners-head th:nth-child({i + 1})", "aria-sort")
+            assert sort == ("descending" if down else "ascending")
+    opened.page.fill("#search", "optimizer FLOAT32 8x6")
+    found = [row for row in rows if row[1] == "optimizer state" and row[4] == "8x6"]
+    assert found and sorted(opened.rows()) == sorted(found)
+    nbytes = sum(int(row[0].replace(",", "")) for row in found)
+    assert opened.texts("#owners-line") == [f"{len(found)} of {len(rows)} allocations, {nbytes:,} bytes"]
+    opened.page.fill("#search", "no such thing")
+    assert opened.rows() == []
+
+
+def test_a_row_shows_its_allocation(opened: Opened, recording: Recording) -> None:
+    opened.page.fill("#search", "residual relu")
+    opened.page.focus("#owners-rows tr:first-child button")
+    opened.page.keyboard.press("Enter")
+    details = opened.details()
+    kept = [r for r in folds.residuals(recording.records) if r.tag.op == "relu"][-1]
+    assert details["role"] == "residual"
+    assert details[f"kept as {kept.name}"].startswith(f"by node {kept.node}, record {kept.kept_at} ")
+    assert details["consumed"].startswith(f"by node {kept.node}, record {kept.dropped_at} ")
+    assert details["freed"].startswith(f"record {kept.freed_at} ")
+    opened.page.click(f"#detail-rows button:text-is('record {kept.freed_at}')")
+    assert opened.page.evaluate("view.at") == kept.freed_at
+
+
+def test_the_address_map(opened: Opened, recording: Recording) -> None:
+    position = recording.report.peak.position
+    live = {h.serial for h in folds.live_at(recording.records, position)}
+    blocks = {(r.segment, r.offset, r.allocated) for r in recording.records if isinstance(r, Alloc) and r.serial in live}
+    told = opened.page.evaluate("addresses.places.map(p => [p.buffer.segment, p.buffer.offset, p.buffer.allocated])")
+    assert {tuple(place) for place in told} == blocks and len(told) == len(blocks)
+    reserved = sum(r.nbytes for r in recording.records if isinstance(r, Reserve))
+    assert f"{reserved:,} bytes reserved" in opened.page.inner_text("#addresses-line")
+    x, y, serial = opened.page.evaluate("""() => {
+        const widest = addresses.places.reduce((a, b) => (b.width > a.width ? b : a));
+        return [widest.x + widest.width / 2, widest.y + widest.height / 2, widest.buffer.serial]; }""")
+    opened.page.click("#map", position={"x": x, "y": y})
+    owner = next(r for r in recording.records if isinstance(r, Alloc) and r.serial == serial)
+    assert opened.details()["address"] == f"segment {owner.segment}, offset {owner.offset:,}"
+
+
+@pytest.fixture
+def run(recording: Recording, tmp_path: Path) -> Run:
+    path = tmp_path / "run.jsonl"
+    write(path, recording, [100, 200, 300, 250, 260, 100], live=lambda step: 1000 - 10 * abs(4 - step))
+    return load_run(path)
+
+
+def test_the_steps_of_a_run_and_other_runs(browser: Any, run: Run, recording: Recording, tmp_path: Path) -> None:
+    shorter = Recording(recording.report, recording.records[:-20])
+    other = Run({}, (StepFigures(1, None, 1, 1, 1, 1, 1, 1, 1.0),), {1: shorter})
+    save(tmp_path / "run.html", page([Named("run.jsonl", run), Named("other.json", other)], "first"))
+    opened = Opened(browser, tmp_path / "run.html")
+    assert opened.texts("#step-name") == ["step 1 of run.jsonl"]
+    line = opened.page.inner_text("#strip-line")
+    assert "Peak bytes of 6 steps, 100 B to 300 B" in line and "in 3 steps, first at step 2" in line
+    assert opened.page.evaluate("[...growth(view.run.steps.live)]") == [0, 1, 1, 1, 0, 0]
+    width = opened.page.evaluate("byId('strip').getBoundingClientRect().width")
+    opened.page.click("#strip", position={"x": width * 0.55, "y": 20})
+    assert opened.texts("#step-name") == ["step 3 of run.jsonl"] and opened.page.input_value("#recording") == "0 3"
+    opened.page.select_option("#recording", "0 6")
+    assert opened.texts("#step-name") == ["step 6 of run.jsonl"]
+    opened.page.click("#beside summary")
+    plain = opened.page.evaluate("byId('bands').toDataURL()")
+    opened.page.check("#others input[value='1 1']")
+    assert opened.page.evaluate("timeline.beside.map(b => b.log.length)") == [len(shorter.records)]
+    assert opened.page.evaluate("byId('bands').toDataURL()") != plain
+    opened.page.uncheck("#others input[value='1 1']")
+    assert opened.page.evaluate("byId('bands').toDataURL()") == plain
+    opened.page.select_option("#recording", "1 1")
+    assert opened.texts("#step-name") == ["other.json"] and not opened.page.is_visible("#strip")
+    assert opened.complaints == []
+    opened.context.close()
+
+
+HOSTILE = ("</script><script>window.hit = 1</script>", "<img src=x onerror='window.hit = 2'>", "<svg onload=alert(3)>",
+           "__proto__", "constructor", '"><b onmouseover="window.hit=4">x', "javascript:alert(5)", "{{script}}", "<!--<script>",
+           "\u2028\u202e\x00&lt;", "${alert(6)}", "]]>")
+
+
+def hostile() -> Recording:
+    """A step in which every name is an attack."""
+    def tag(i: int) -> Tag:
+        name = HOSTILE[i % len(HOSTILE)]
+        site = Site(name, 1, name)
+        return Tag(name, HOSTILE[(i + 1) % len(HOSTILE)], name, HOSTILE[(i + 2) % len(HOSTILE)], site, site,
+                   TensorSpec.of((2,), "float32"))
+
+    records: list[Record] = [Mark("begin", "step", 0), Reserve(0, 1 << 20)]
+    for i in range(len(HOSTILE)):
+        records += [Alloc(i + 1, 0, 512 * i, 8, 512, 0, tag(i), i + 1), Keep(i + 1, i + 1, HOSTILE[i]),
+                    Mark("begin", HOSTILE[i], i)]
+    records += [*map(Free, range(1, 4)), Mark("end", "step", 99)]
+    return Recording(build_report(records, device=HOSTILE[0], batch_size=2, pool=PoolFigures(0, 0, 0, 0, 0, 0)), tuple(records))
+
+
+@pytest.mark.parametrize("events", [True, False], ids=["with events", "a report alone"])
+def test_hostile_names_do_nothing(browser: Any, tmp_path: Path, events: bool) -> None:
+    found = hostile()
+    path = tmp_path / "hostile.jsonl"
+    with RunWriter(path, {name: name for name in HOSTILE}) as writer:
+        for step in (1, 2):
+            writer.add(StepFigures.of(step, None, found.report), type("Step", (), {"recording": found})())
+        writer.close({name: name for name in HOSTILE})
+    loaded = load_run(path)
+    if not events:
+        alone = Recording(found.report, ())
+        loaded = Run(loaded.about, loaded.steps, {1: alone, 2: alone}, loaded.result)
+    save(tmp_path / "hostile.html", page([Named(name, loaded) for name in HOSTILE]))
+    opened = Opened(browser, tmp_path / "hostile.html")
+    for by in ("layer", "op", "role") if events else ():
+        opened.page.check(f"input[name=by][value={by}]")
+    for row in range(len(opened.rows())):
+        opened.page.click(f"#owners-rows tr:nth-child({row + 1}) button")
+    opened.page.check("#kept-all")
+    assert opened.page.evaluate("window.hit") is None and opened.complaints == []
+    assert opened.requests == [(tmp_path / "hostile.html").as_uri()]
+    assert opened.page.evaluate("document.querySelectorAll('img, svg, b, iframe, object, link, base').length") == 0
+    assert opened.page.evaluate("document.scripts.length") == 2
+    shown = expected(found, found.report.peak.position) if events else [["", "", t.op] for t in found.report.top]
+    assert [row[2] for row in opened.rows()] == [row[2] for row in shown]
+    assert opened.page.title() == f"Device memory: {HOSTILE[0]}"
+    opened.context.close()
+
+
+def test_the_policy_holds_where_a_script_would_slip_in(opened: Opened) -> None:
+    """Were a script of the page ever to hand text to a parser, the browser would refuse it; nor can it reach the network."""
+    refused = opened.page.evaluate("""async () => {
+        const refused = [];
+        const attempt = async (name, act) => { try { await act(); } catch { refused.push(name); } };
+        await attempt("innerHTML", () => { document.body.innerHTML = "<b>x</b>"; });
+        await attempt("fetch", () => fetch("https://example.invalid/"));
+        const script = document.createElement("script");
+        script.append("window.hit = 1");
+        document.body.append(script);
+        return [refused, window.hit ?? null]; }""")
+    assert refused == [["innerHTML", "fetch"], None]
+    assert opened.complaints and all("Content Security Policy" in text or "TrustedHTML" in text or "Trusted" in text
+                                     for text in opened.complaints)
+    opened.complaints.clear()
+
+
+def test_a_report_alone(browser: Any, recording: Recording, tmp_path: Path) -> None:
+    recording.report.save_html(tmp_path / "report.html")
+    opened = Opened(browser, tmp_path / "report.html")
+    assert [row[0] for row in opened.rows()] == [f"{t.allocated:,}" for t in recording.report.top]
+    assert not opened.page.is_visible("#time") and not opened.page.is_visible("#addresses")
+    opened.page.click("#owners-rows tr:nth-child(2) button")
+    assert opened.details()["op"] == recording.report.top[1].op
+    kept = [k for k in recording.report.kept if k.role in ("output", "temporary")]
+    assert len(opened.texts("#kept-rows tr:not(.group)")) == len(kept)
+    assert opened.complaints == []
+    opened.context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_a_phone(browser: Any, run: Run, tmp_path: Path, scheme: str) -> None:
+    save(tmp_path / "phone.html", page([Named("run.jsonl", run)]))
+    opened = Opened(browser, tmp_path / "phone.html", color_scheme=scheme)
+    opened.page.set_viewport_size({"width": 360, "height": 640})
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= 360
+    ground = opened.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (ground == "rgb(255, 255, 255)") == (scheme == "light")
+    assert opened.complaints == []
+    opened.context.close()
+
+
+def test_in_a_notebook(browser: Any, recording: Recording, tmp_path: Path) -> None:
+    path = tmp_path / "notebook.html"
+    path.write_text(f"<!DOCTYPE html><meta charset=utf-8><body>{recording._repr_html_()}{recording.report._repr_html_()}")
+    opened = Opened(browser, path)
+    for frame in opened.page.frames[1:]:
+        frame.wait_for_selector("#owners-rows tr")
+        assert frame.inner_text("#owners-rows tr:first-child td:first-child") == f"{recording.report.top[0].allocated:,}"
+    assert len(opened.page.frames) == 3 and opened.complaints == []
+    opened.context.close()
+
+
+def test_the_picture_in_the_readme(browser: Any, tmp_path: Path) -> None:
+    """Opens a run of the convolutional network; with GRADCORE_WRITE_SCREENSHOT=1 it becomes docs/report.png."""
+    from gradcore.cli.main import main
+
+    assert main(["train", "--model", "cnn", "--steps", "20", "--quiet", "--device", "cpu", "--out", str(tmp_path)]) == 0
+    assert main(["report", str(tmp_path), "--html", str(tmp_path / "run.html")]) == 0
+    opened = Opened(browser, tmp_path / "run.html")
+    picture = ROOT / "docs" / "report.png" if os.environ.get("GRADCORE_WRITE_SCREENSHOT") == "1" else tmp_path / "report.png"
+    opened.page.screenshot(path=picture, clip={"x": 0, "y": 0, "width": 1280, "height": 1500}, full_page=True)
+    assert picture.stat().st_size > 50_000 and opened.complaints == []
+    opened.context.close()
