@@ -166,7 +166,7 @@ def test_going_on_after_an_epoch_needs_the_first_rate() -> None:
 
 def test_errors_say_what_was_given() -> None:
     o, other = optimizer(gradcore), optim.Optimizer([gradcore.ones(2, requires_grad=True)], {"lr": 0.1})
-    for make, kind, text in (
+    for make, kind, *texts in (
             (lambda: S.StepLR(3, 1), TypeError, "int is not an Optimizer"),
             (lambda: S.LambdaLR(o, [lambda _: 1.0]), ValueError, "Expected 2 lr_lambdas, but got 1"),
             (lambda: S.ConstantLR(o, 2.0), ValueError, "between 0 and 1, but got 2.0"),
@@ -186,7 +186,7 @@ def test_errors_say_what_was_given() -> None:
             (lambda: S.ReduceLROnPlateau(o, factor=1.0), ValueError, "Factor should be < 1.0, but got 1.0"),
             (lambda: S.ReduceLROnPlateau(o, min_lr=[1]), ValueError, "expected 2 min_lrs, got 1"),
             (lambda: S.LRScheduler(o), NotImplementedError, "LRScheduler has no get_lr()")):
-        with raises(kind, text):
+        with raises(kind, *texts):
             make()
     cycle = S.OneCycleLR(o, 0.1, 2, cycle_momentum=False)
     cycle.step()
