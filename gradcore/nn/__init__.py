@@ -7,7 +7,27 @@ from gradcore.nn.container import ModuleDict, ModuleList, Sequential
 from gradcore.nn.dropout import Dropout
 from gradcore.nn.images import AdaptiveAvgPool2d, AvgPool2d, Conv2d, MaxPool2d
 from gradcore.nn.linear import Flatten, Identity, Linear
-from gradcore.nn.loss import CrossEntropyLoss, MSELoss, NLLLoss
+from gradcore.nn.loss import (
+    BCELoss,
+    BCEWithLogitsLoss,
+    CosineEmbeddingLoss,
+    CosineSimilarity,
+    CrossEntropyLoss,
+    GaussianNLLLoss,
+    HingeEmbeddingLoss,
+    HuberLoss,
+    KLDivLoss,
+    L1Loss,
+    MarginRankingLoss,
+    MSELoss,
+    MultiMarginLoss,
+    NLLLoss,
+    PairwiseDistance,
+    PoissonNLLLoss,
+    SmoothL1Loss,
+    SoftMarginLoss,
+    TripletMarginLoss,
+)
 from gradcore.nn.module import Module
 from gradcore.nn.norm import BatchNorm1d, BatchNorm2d, LayerNorm
 from gradcore.nn.parameter import Parameter
@@ -16,3 +36,6 @@ __all__ = ["GELU", "AdaptiveAvgPool2d", "AvgPool2d", "BatchNorm1d", "BatchNorm2d
            "Dropout", "Embedding", "Flatten", "Identity", "LayerNorm", "Linear", "LogSoftmax", "MSELoss", "MaxPool2d",
            "Module", "ModuleDict", "ModuleList", "MultiheadAttention", "NLLLoss", "Parameter", "ReLU", "Sequential",
            "Sigmoid", "Softmax", "Tanh", "functional", "init"]
+__all__ += ["BCELoss", "BCEWithLogitsLoss", "CosineEmbeddingLoss", "CosineSimilarity", "GaussianNLLLoss",
+            "HingeEmbeddingLoss", "HuberLoss", "KLDivLoss", "L1Loss", "MarginRankingLoss", "MultiMarginLoss",
+            "PairwiseDistance", "PoissonNLLLoss", "SmoothL1Loss", "SoftMarginLoss", "TripletMarginLoss"]

@@ -8,6 +8,7 @@ from gradcore.ops import (
     creation,
     elementwise,
     linalg,
+    losses,
     movement,
     nn,
     optimizer,
@@ -18,4 +19,4 @@ from gradcore.ops import (
 from gradcore.ops.op import all_ops
 
 __all__ = ["activation", "all_ops", "attention", "batch_norm", "convolution", "creation", "elementwise", "linalg",
-           "movement", "nn", "optimizer", "pooling", "random", "reduce"]
+           "losses", "movement", "nn", "optimizer", "pooling", "random", "reduce"]
