@@ -1,7 +1,8 @@
 """Layers: modules with parameters, losses, and ways to fill them."""
 
-from gradcore.nn import functional, init
+from gradcore.nn import activations, functional, init
 from gradcore.nn.activation import GELU, LogSoftmax, ReLU, Sigmoid, Softmax, Tanh
+from gradcore.nn.activations import *  # noqa: F403 - what its __all__ names
 from gradcore.nn.attention import Embedding, MultiheadAttention
 from gradcore.nn.container import ModuleDict, ModuleList, Sequential
 from gradcore.nn.dropout import Dropout
@@ -39,3 +40,4 @@ __all__ = ["GELU", "AdaptiveAvgPool2d", "AvgPool2d", "BatchNorm1d", "BatchNorm2d
 __all__ += ["BCELoss", "BCEWithLogitsLoss", "CosineEmbeddingLoss", "CosineSimilarity", "GaussianNLLLoss",
             "HingeEmbeddingLoss", "HuberLoss", "KLDivLoss", "L1Loss", "MarginRankingLoss", "MultiMarginLoss",
             "PairwiseDistance", "PoissonNLLLoss", "SmoothL1Loss", "SoftMarginLoss", "TripletMarginLoss"]
+__all__ += activations.__all__
