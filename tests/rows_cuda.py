@@ -105,7 +105,7 @@ UNBOUND = {
                     "map<Then<Gelu, Add>, float, 4, float, const float*, Row<float>>",
                     "map<Add, float, 8, bfloat, const bfloat*, const bfloat*>",
                     "map_strided<Copy, float, bfloat, const float*>"},
-    "norm": {"layer_norm<float, false>", "layer_norm<bfloat, true>", "layer_norm_dx<float, false>",
+    "norm": {"layer_norm<bfloat, true>", "layer_norm_dx<float, false>",
              "affine_parts<float, false>"},
     "softmax": {"softmax<bfloat, false>"}, "reduce": {"fold<Sum, bfloat, bfloat>"}, "optim": {"adam<bfloat>", "adam<half>"},
 }

@@ -141,6 +141,14 @@ def layer_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any,
 
 
 @kernel
+def rms_norm(x: Any, weight: Any, out: Any, workspace: Any, *, dims: int, eps: float) -> None:
+    width = math.prod(x.shape[x.ndim - dims:])
+    rows = math.prod(x.shape[:x.ndim - dims])
+    gl.run_rows("norm", "layer_norm", (x.dtype, "false"), rows if width else 0, gl.lanes_of(width), x, weight, None, out, None,
+                workspace, np.int64(rows), np.int64(width), np.float64(eps))
+
+
+@kernel
 def batch_norm(x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, out: Any, mean: Any, rstd: Any,
                workspace: Any, *, momentum: float, eps: float) -> None:
     gl.run_blocks("norm", "batch_statistics", (x.dtype,), x.shape[1], x, mean, rstd, running_mean, running_var,

@@ -15,8 +15,9 @@ from gradcore.ops import (
     pooling,
     random,
     reduce,
+    rms_norm,
 )
 from gradcore.ops.op import all_ops
 
 __all__ = ["activation", "all_ops", "attention", "batch_norm", "convolution", "creation", "elementwise", "linalg",
-           "losses", "movement", "nn", "optimizer", "pooling", "random", "reduce"]
+           "losses", "movement", "nn", "optimizer", "pooling", "random", "reduce", "rms_norm"]

@@ -100,6 +100,7 @@ KEEPS: dict[str, dict[str, str]] = {
     "cross_entropy_grad": {"dy": "dy logits target weight", "logits": "dy logits target weight"},
     "mse_loss": {"x": "x target", "target": "x target"},
     "mse_grad": {"dy": "x target", "x": "dy", "target": "dy"},
+    "rms_norm": {"x": "x weight", "weight": "x weight"},
     "huber": {"x": "x delta"},
     "bce": {"x": "x target", "target": "x"},
     "bce_logits": {"x": "x target", "target": "x"},
