@@ -1,6 +1,6 @@
 """Layers: modules with parameters, losses, and ways to fill them."""
 
-from gradcore.nn import activations, functional, init
+from gradcore.nn import activations, functional, init, utils
 from gradcore.nn.activation import GELU, LogSoftmax, ReLU, Sigmoid, Softmax, Tanh
 from gradcore.nn.activations import *  # noqa: F403 - what its __all__ names
 from gradcore.nn.attention import Embedding, MultiheadAttention
@@ -61,5 +61,6 @@ __all__ += ["BCELoss", "BCEWithLogitsLoss", "CosineEmbeddingLoss", "CosineSimila
 __all__ += ["AdaptiveAvgPool1d", "AlphaDropout", "AvgPool1d", "Bilinear", "ConstantPad1d", "ConstantPad2d", "Conv1d",
             "ConvTranspose1d", "ConvTranspose2d", "Dropout1d", "Dropout2d", "Dropout3d", "EmbeddingBag", "GroupNorm",
             "InstanceNorm1d", "InstanceNorm2d", "MaxPool1d", "ParameterDict", "ParameterList", "PixelShuffle",
-            "PixelUnshuffle", "RMSNorm", "Unflatten", "Upsample", "ZeroPad1d", "ZeroPad2d"]
+            "PixelUnshuffle", "RMSNorm", "Unflatten", "Upsample", "ZeroPad1d", "ZeroPad2d",
+            "utils"]
 __all__ += activations.__all__
