@@ -189,9 +189,18 @@ def parts(result: Any) -> list[Any]:
 
 
 def _rows() -> list[Row]:
-    from tests import rows_attention, rows_elementwise, rows_images, rows_networks, rows_shapes
+    from tests import (
+        rows_attention,
+        rows_elementwise,
+        rows_images,
+        rows_losses,
+        rows_networks,
+        rows_optimizers,
+        rows_shapes,
+    )
 
-    return [*rows_elementwise.ROWS, *rows_shapes.ROWS, *rows_networks.ROWS, *rows_images.ROWS, *rows_attention.ROWS]
+    return [*rows_elementwise.ROWS, *rows_shapes.ROWS, *rows_networks.ROWS, *rows_images.ROWS, *rows_attention.ROWS,
+            *rows_optimizers.ROWS, *rows_losses.ROWS]
 
 
 def __getattr__(name: str) -> Any:

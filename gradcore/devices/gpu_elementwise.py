@@ -199,6 +199,21 @@ def mse_grad(dy: Any, x: Any, target: Any, out: Any, *, reduction: str) -> None:
     apply("MseGrad", wide(out.dtype), out, dy, x, target, 2.0 / max(x.size, 1) if reduction == "mean" else 2.0)
 
 
+@kernel
+def huber(x: Any, delta: Any, out: Any, workspace: Any) -> None:
+    apply("Huber", wide(out.dtype), out, x, delta)
+
+
+@kernel
+def bce(x: Any, target: Any, out: Any, workspace: Any) -> None:
+    apply("Bce", wide(out.dtype), out, x, target)
+
+
+@kernel
+def bce_logits(x: Any, target: Any, out: Any, workspace: Any) -> None:
+    apply("BceLogits", wide(out.dtype), out, x, target)
+
+
 # -- creation and movement ---------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices import host_erf, host_networks, host_random  # noqa: F401 - their kernels register themselves
+from gradcore.devices import (  # noqa: F401 - their kernels register themselves
+    host_erf,
+    host_losses,
+    host_networks,
+    host_optimizers,
+    host_random,
+    host_rms_norm,
+)
 from gradcore.devices.attention import build_attention
 from gradcore.devices.batch_norm import build_batch_norm
 from gradcore.devices.convolution import build_convolution

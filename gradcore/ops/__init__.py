@@ -8,14 +8,16 @@ from gradcore.ops import (
     creation,
     elementwise,
     linalg,
+    losses,
     movement,
     nn,
     optimizer,
     pooling,
     random,
     reduce,
+    rms_norm,
 )
 from gradcore.ops.op import all_ops
 
 __all__ = ["activation", "all_ops", "attention", "batch_norm", "convolution", "creation", "elementwise", "linalg",
-           "movement", "nn", "optimizer", "pooling", "random", "reduce"]
+           "losses", "movement", "nn", "optimizer", "pooling", "random", "reduce", "rms_norm"]
