@@ -189,9 +189,9 @@ def parts(result: Any) -> list[Any]:
 
 
 def _rows() -> list[Row]:
-    from tests import rows_attention, rows_elementwise, rows_images, rows_networks, rows_shapes
+    from tests import rows_attention, rows_elementwise, rows_images, rows_networks, rows_pointwise, rows_shapes
 
-    return [*rows_elementwise.ROWS, *rows_shapes.ROWS, *rows_networks.ROWS, *rows_images.ROWS, *rows_attention.ROWS]
+    return [*rows_elementwise.ROWS, *rows_pointwise.ROWS, *rows_shapes.ROWS, *rows_networks.ROWS, *rows_images.ROWS, *rows_attention.ROWS]
 
 
 def __getattr__(name: str) -> Any:
