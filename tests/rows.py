@@ -191,7 +191,8 @@ def parts(result: Any) -> list[Any]:
 def _rows() -> list[Row]:
     from tests import rows_attention, rows_elementwise, rows_images, rows_networks, rows_pointwise, rows_shapes
 
-    return [*rows_elementwise.ROWS, *rows_pointwise.ROWS, *rows_shapes.ROWS, *rows_networks.ROWS, *rows_images.ROWS, *rows_attention.ROWS]
+    modules = (rows_elementwise, rows_pointwise, rows_shapes, rows_networks, rows_images, rows_attention)
+    return [row for module in modules for row in module.ROWS]
 
 
 def __getattr__(name: str) -> Any:

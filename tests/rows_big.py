@@ -61,7 +61,8 @@ def add_pointwise() -> None:
     for name in "arcsin arccos arctanh".split():
         add(name, within)
     add("arccosh", floats(N, M, low=1.1))
-    for name in "fmod fmax fmin arctan2 hypot logaddexp leaky_relu hardshrink softshrink fmod_ arctan2_ hypot_ pow_ lt_".split():
+    for name in ("fmod fmax fmin arctan2 hypot logaddexp leaky_relu hardshrink softshrink fmod_ arctan2_ hypot_ pow_ "
+                 "lt_").split():
         for other in (y, floats(M, low=0.5), t, 1.5):
             add(name, positive, other)
     for name in ("silu_grad mish_grad softsign_grad logsigmoid_grad hardsigmoid_grad hardswish_grad").split():

@@ -196,8 +196,8 @@ ROWS += [
 # -- in place ----------------------------------------------------------------------------------------------------------
 
 #: Which of a functional op's samples are made in place as well.
-_CASES = {"plain", "same", "same 1", "same -0.5", "broadcast", "scalar second", "scalar", "0d", "empty", "layouts", "int", "one",
-          "to 2", "both", "tensors both", "low", "special", "given", "zeros", "0.3", "by 0.3", "float", "bool"}
+_CASES = {"plain", "same", "same 1", "same -0.5", "broadcast", "scalar second", "scalar", "0d", "empty", "layouts", "int",
+          "one", "to 2", "both", "tensors both", "low", "special", "given", "zeros", "0.3", "by 0.3", "float", "bool"}
 
 
 def _overwriting(row: Row) -> Row | None:

@@ -18,11 +18,11 @@ from gradcore.overwriting import OVERWRITING
 _BYTES = 8192
 
 
-def walk(function: Callable[..., Array], operands: tuple[Any, ...], out: Array, **attrs: Any) -> None:
+def walk(function: Callable[..., Any], operands: tuple[Any, ...], out: Array, **attrs: Any) -> None:
     """``out``, which may be an operand, is the function of the operands, broadcast and converted to its dtype."""
     if not out.size:
         return
-    flags = ["overlap_assume_elementwise"]
+    flags: list[Any] = ["overlap_assume_elementwise"]
     with np.nditer([*operands, out], ["external_loop", "buffered", "copy_if_overlap"],
                    [["readonly", *flags]] * len(operands) + [["writeonly", *flags]], [out.dtype] * (len(operands) + 1),
                    casting="unsafe", buffersize=_BYTES // out.itemsize) as pieces:
@@ -30,7 +30,7 @@ def walk(function: Callable[..., Array], operands: tuple[Any, ...], out: Array, 
             part[...] = function(*some, **attrs)
 
 
-def pointwise(function: Callable[..., Array]) -> Callable[..., Array]:
+def pointwise(function: Callable[..., Any]) -> Callable[..., Any]:
     """Register the kernel of a function on pieces: of its operands, then attributes by keyword."""
 
     def kernel(*arrays: Any, **attrs: Any) -> None:
@@ -60,32 +60,32 @@ HOST_KERNELS |= {"fmax": fmax, "fmin": fmin}
 
 
 @pointwise
-def frac(x: Array) -> Array:
+def frac(x: Array) -> Any:
     return x - np.trunc(x)
 
 
 @pointwise
-def sinc(x: Array) -> Array:
+def sinc(x: Array) -> Any:
     return np.sinc(x)
 
 
 @pointwise
-def nan_to_num(x: Array, *, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Array:
+def nan_to_num(x: Array, *, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Any:
     return np.nan_to_num(x, nan=nan, posinf=posinf, neginf=neginf)
 
 
 @pointwise
-def lerp(x: Array, y: Array, weight: Array) -> Array:
+def lerp(x: Array, y: Array, weight: Array) -> Any:
     return np.where(np.abs(weight) < 0.5, x + weight * (y - x), y - (y - x) * (1 - weight))
 
 
 @pointwise
-def addcmul(x: Array, y: Array, z: Array, *, value: float = 1) -> Array:
+def addcmul(x: Array, y: Array, z: Array, *, value: float = 1) -> Any:
     return x + value * y * z
 
 
 @pointwise
-def addcdiv(x: Array, y: Array, z: Array, *, value: float = 1) -> Array:
+def addcdiv(x: Array, y: Array, z: Array, *, value: float = 1) -> Any:
     return x + value * (y / z)
 
 
@@ -96,14 +96,14 @@ def masked_fill_(x: Array, mask: Array, value: Any) -> None:
 HOST_KERNELS["masked_fill_"] = masked_fill_
 
 
-def _erf(x: Array) -> Array:
+def _erf(x: Array) -> Any:
     out = np.empty_like(x)
     erf_piece(x, out, [np.empty_like(x) for _ in range(4)])
     return out
 
 
 @pointwise
-def erfc(x: Array) -> Array:
+def erfc(x: Array) -> Any:
     out = 1 - _erf(x)
     # Where erf is nearly 1 it has lost the digits of what is missing.
     for start in range(0, x.size, 512):
@@ -112,7 +112,7 @@ def erfc(x: Array) -> Array:
     return out
 
 
-def _erfc_of_large(x: Array) -> Array:
+def _erfc_of_large(x: Array) -> Any:
     z = np.abs(x)
     log_of = np.polynomial.chebyshev.chebval(4 / (2 + z) - 1, (CHEBYSHEV[0] / 2, *CHEBYSHEV[1:]))
     tail = np.exp(log_of - z * z) * (2 / (2 + z))

@@ -12,6 +12,8 @@ import numpy as np
 from gradcore import functional
 from gradcore._random import Generator, default_generator
 from gradcore.errors import SpecError
+from gradcore.functional import activation as _activations
+from gradcore.functional.activation import *  # noqa: F403 - what its __all__ names
 from gradcore.functional.attention import embedding, scaled_dot_product_attention
 from gradcore.functional.images import adaptive_avg_pool2d, avg_pool2d, batch_norm, conv2d, max_pool2d
 from gradcore.ops import activation, elementwise, linalg, movement, nn, random, reduce
@@ -20,6 +22,7 @@ from gradcore.spec import is_floating, normalize_dim
 __all__ = ["adaptive_avg_pool2d", "avg_pool2d", "batch_norm", "conv2d", "cross_entropy", "dropout", "embedding", "gelu",
            "layer_norm", "linear", "log_softmax", "max_pool2d", "mse_loss", "nll_loss", "one_hot", "relu",
            "scaled_dot_product_attention", "sigmoid", "softmax", "tanh"]
+__all__ += _activations.__all__
 
 Tensor = Any
 

@@ -30,7 +30,7 @@ def _into(base: Op) -> Any:
 def _declare(name: str) -> Op:
     base = get_op(name)
     # Where the functional op has no gradient, what was there before has one of 0 still.
-    rules = {"x": lambda g: g * 0} | {rule.inputs[0]: rule.fn for rule in base.rules}
+    rules: dict[str, Any] = {"x": lambda g: g * 0} | {rule.inputs[0]: rule.fn for rule in base.rules}
     made: Op = op(f"{name}_", _into(base), writes=("x",), **rules)
     return made
 
