@@ -22,11 +22,12 @@ from gradcore.devices.gpu_folds import FOLDS
 from gradcore.devices.gpu_indexing import INDEXING
 from gradcore.devices.gpu_linalg import LINALG
 from gradcore.devices.gpu_optimizers import OPTIMIZERS
+from gradcore.devices.gpu_pointwise import POINTWISE
 from gradcore.devices.kernels import build_kernels, split_workspace
 from gradcore.devices.pooling import build_pooling
 
 #: The kernels of our own.
-KERNELS: dict[str, Callable[..., Any]] = {**ELEMENTWISE, **FOLDS, **INDEXING, **LINALG, **OPTIMIZERS}
+KERNELS: dict[str, Callable[..., Any]] = {**ELEMENTWISE, **POINTWISE, **FOLDS, **INDEXING, **LINALG, **OPTIMIZERS}
 
 
 def kernel(fn: Callable[..., Any]) -> Callable[..., Any]:

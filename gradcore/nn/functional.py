@@ -12,7 +12,9 @@ import numpy as np
 from gradcore import functional
 from gradcore._random import Generator, default_generator
 from gradcore.errors import SpecError
+from gradcore.functional import activation as _activations
 from gradcore.functional import bags, dropouts, norms, sampling
+from gradcore.functional.activation import *  # noqa: F403 - what its __all__ names
 from gradcore.functional.attention import embedding, scaled_dot_product_attention
 from gradcore.functional.bags import *  # noqa: F403 - what its __all__ names
 from gradcore.functional.dropouts import *  # noqa: F403
@@ -55,6 +57,7 @@ __all__ += ["binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_
             "multi_margin_loss", "normalize", "pairwise_distance", "poisson_nll_loss", "smooth_l1_loss", "soft_margin_loss",
             "triplet_margin_loss", "triplet_margin_with_distance_loss"]
 __all__ += bags.__all__ + dropouts.__all__ + norms.__all__ + sampling.__all__
+__all__ += _activations.__all__
 
 Tensor = Any
 
