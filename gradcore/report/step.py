@@ -48,6 +48,8 @@ class TopTensor:
     node: int
     #: ``node:name`` for each node that keeps it for backward.
     kept_by: tuple[str, ...]
+    #: At the level ``stacks``: the lines that led to ``line``, the nearest first.
+    stack: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -153,8 +155,8 @@ class StepReport:
 
     @property
     def bytes_per_sample(self) -> float | None:
-        """Peak allocated bytes that are neither parameter nor optimizer state, a sample."""
-        if not self.batch_size:
+        """Peak allocated bytes that are neither parameter nor optimizer state, a sample; None where either is unknown."""
+        if not self.batch_size or not self.by_role:
             return None
         fixed = sum(self.by_role.get(r, 0) for r in ("parameter", "optimizer state", "buffer", "gradient"))
         return (self.peak.allocated - fixed) / self.batch_size
@@ -218,6 +220,15 @@ def build_report(records: Sequence[Record], *, device: str, batch_size: int | No
         driver=driver, left=_left(records, start), growth=explained(growth, records, start) if growth is not None else None)
 
 
+def counted_report(*, device: str, batch_size: int | None, seconds: float, peaks: tuple[int, int, int], live: tuple[int, int],
+                   pool: PoolFigures, driver: DriverFigures | None, growth: Growth | None) -> StepReport:
+    """The report of a step at the level ``counts``: how much, and not whose. ``peaks`` and ``live``: bytes, requested first."""
+    return StepReport(
+        device=device, batch_size=batch_size, seconds=seconds, peak=PeakPoint(0, *peaks, "", "", "", ""),
+        by_role={}, by_layer={}, by_op={}, top=(), phases=(PhaseEnd("step", *live, seconds),), kept=(), residual_bytes=0,
+        residual_bytes_returned=0, pool=pool, nodes=0, graph_seconds=0.0, records=0, driver=driver, growth=growth)
+
+
 def _left(records: Sequence[Record], start: int) -> tuple[Left, ...]:
     """What the step made and left alive, and neither a parameter, a gradient, state, nor an input."""
     made = {r.serial for r in records[start:] if isinstance(r, Alloc)}
@@ -261,7 +272,8 @@ def _top(holder: folds.Holder) -> TopTensor:
     return TopTensor(
         holder.allocated, holder.requested, holder.role, tag.op, tag.layer, tag.phase,
         tag.spec.shape if tag.spec else None, tag.spec.dtype.name if tag.spec else None, line_of(tag),
-        str(tag.caller) if tag.caller else None, holder.node, tuple(f"{n}:{name}" for n, name in holder.kept_by))
+        str(tag.caller) if tag.caller else None, holder.node, tuple(f"{n}:{name}" for n, name in holder.kept_by),
+        tuple(f"{s} in {s.function}" for s in tag.site.callers))
 
 
 def _kept(residual: folds.Residual) -> KeptTensor:
@@ -279,7 +291,8 @@ def load_report(data: dict[str, Any]) -> StepReport:
         fields = dict(data)
         fields["peak"] = PeakPoint(**data["peak"])
         fields["top"] = tuple(TopTensor(**{**t, "shape": None if t["shape"] is None else tuple(t["shape"]),
-                                           "kept_by": tuple(t["kept_by"])}) for t in data["top"])
+                                           "kept_by": tuple(t["kept_by"]), "stack": tuple(t.get("stack", ()))})
+                              for t in data["top"])
         fields["phases"] = tuple(PhaseEnd(**p) for p in data["phases"])
         fields["kept"] = tuple(KeptTensor(**k) for k in data["kept"])
         fields["pool"] = PoolFigures(**data["pool"])
