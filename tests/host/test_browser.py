@@ -18,6 +18,7 @@ from gradcore.report.text import short_path
 from gradcore.report.timeline import BY, breakdown
 from gradcore.spec import TensorSpec
 from tests.host.browser import Opened, chromium
+from tests.host.long_step import long_step
 from tests.host.test_run import write
 from tests.meta.test_recording import recorded
 
@@ -225,6 +226,29 @@ def test_the_steps_of_a_run_and_other_runs(browser: Any, run: Run, recording: Re
     opened.context.close()
 
 
+def test_a_hundred_thousand_records(browser: Any, tmp_path: Path) -> None:
+    """Speed is measured by bench/page.py; here they are all shown, and rightly."""
+    long = long_step(100_000)
+    long.save_html(tmp_path / "long.html")
+    opened = Opened(browser, tmp_path / "long.html")
+    peak = folds.peak(long.records)
+    assert opened.page.evaluate("[view.log.length, view.at, view.log.total[view.at]]") == [len(long.records), peak.position,
+                                                                                           peak.allocated]
+    alive = expected(long, peak.position)
+    assert opened.rows() == alive[:len(opened.rows())] and len(opened.rows()) == 100 < len(alive)
+    opened.page.click("#owners-more")
+    assert opened.rows() == alive[:400]
+    opened.page.focus("#cursor")
+    for key in ("+",) * 9 + ("ArrowRight",) * 3:
+        opened.page.keyboard.press(key)
+    assert opened.page.evaluate("timeline.to - timeline.from") < 400
+    assert opened.rows() == expected(long, peak.position + 3)[:100]
+    total = opened.page.evaluate("view.bands.values.reduce((sum, band) => sum + band[view.at], 0)")
+    assert total == opened.page.evaluate("view.log.total[view.at]")
+    assert opened.complaints == []
+    opened.context.close()
+
+
 HOSTILE = ("</script><script>window.hit = 1</script>", "<img src=x onerror='window.hit = 2'>", "<svg onload=alert(3)>",
            "__proto__", "constructor", '"><b onmouseover="window.hit=4">x', "javascript:alert(5)", "{{script}}", "<!--<script>",
            "\u2028\u202e\x00&lt;", "${alert(6)}", "]]>")
@@ -336,6 +360,8 @@ def test_the_picture_in_the_readme(browser: Any, tmp_path: Path) -> None:
     assert main(["report", str(tmp_path), "--html", str(tmp_path / "run.html")]) == 0
     opened = Opened(browser, tmp_path / "run.html")
     picture = ROOT / "docs" / "report.png" if os.environ.get("GRADCORE_WRITE_SCREENSHOT") == "1" else tmp_path / "report.png"
-    opened.page.screenshot(path=picture, clip={"x": 0, "y": 0, "width": 1280, "height": 1500}, full_page=True)
+    opened.page.set_viewport_size({"width": 1100, "height": 900})
+    bottom = opened.page.evaluate("byId('kept').getBoundingClientRect().top")
+    opened.page.screenshot(path=picture, clip={"x": 0, "y": 0, "width": 1100, "height": bottom}, full_page=True)
     assert picture.stat().st_size > 50_000 and opened.complaints == []
     opened.context.close()

@@ -2,7 +2,8 @@
 
 // The table of who is alive at an instant, sortable and searchable, and all that is known of one allocation.
 
-const OWNER_ROWS = 200;
+const OWNER_ROWS = 100;
+const DETAIL_KEPT = 8;
 const OWNER_COLUMNS = [
   { name: "bytes", number: true, value: (o) => o.allocated, text: (o) => count(o.allocated) },
   { name: "role", value: (o) => o.role },
@@ -109,11 +110,12 @@ function detailsOf(log, buffer, at, go) {
     ["line", tag.line], ["called from", tag.caller], ["node", buffer.node || ""], ["stream", buffer.stream],
     ["address", `segment ${buffer.segment}, offset ${count(buffer.offset)}`],
     ["made", ...(buffer.made < log.start ? ["before the step"] : when(buffer.made))]];
-  for (const r of kept) {
+  for (const r of kept.slice(0, DETAIL_KEPT)) {
     rows.push([`kept as ${r.name}`, ...(r.node ? [`by node ${r.node}, `, ...when(r.kept)] : ["before the step"])]);
     const gone = r.dropped === null ? ["not in this step"] : [`by node ${r.node}, `, ...when(r.dropped)];
     rows.push([r.reason || "let go", ...gone]);
   }
+  if (kept.length > DETAIL_KEPT) rows.push(["kept", `${count(kept.length - DETAIL_KEPT)} times more`]);
   rows.push(["freed", ...(buffer.freed === Infinity ? ["not in this step"] : when(buffer.freed))]);
   return rows.filter(([, what]) => what !== "");
 }
