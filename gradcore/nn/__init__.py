@@ -34,6 +34,7 @@ from gradcore.nn.module import Module
 from gradcore.nn.norm import BatchNorm1d, BatchNorm2d, GroupNorm, InstanceNorm1d, InstanceNorm2d, LayerNorm, RMSNorm
 from gradcore.nn.parameter import Parameter
 from gradcore.nn.parameters import ParameterDict, ParameterList
+from gradcore.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from gradcore.nn.sampling import (
     AdaptiveAvgPool1d,
     AvgPool1d,
@@ -50,6 +51,13 @@ from gradcore.nn.sampling import (
     ZeroPad1d,
     ZeroPad2d,
 )
+from gradcore.nn.transformer import (
+    Transformer,
+    TransformerDecoder,
+    TransformerDecoderLayer,
+    TransformerEncoder,
+    TransformerEncoderLayer,
+)
 
 __all__ = ["GELU", "AdaptiveAvgPool2d", "AvgPool2d", "BatchNorm1d", "BatchNorm2d", "Conv2d", "CrossEntropyLoss",
            "Dropout", "Embedding", "Flatten", "Identity", "LayerNorm", "Linear", "LogSoftmax", "MSELoss", "MaxPool2d",
@@ -58,9 +66,10 @@ __all__ = ["GELU", "AdaptiveAvgPool2d", "AvgPool2d", "BatchNorm1d", "BatchNorm2d
 __all__ += ["BCELoss", "BCEWithLogitsLoss", "CosineEmbeddingLoss", "CosineSimilarity", "GaussianNLLLoss",
             "HingeEmbeddingLoss", "HuberLoss", "KLDivLoss", "L1Loss", "MarginRankingLoss", "MultiMarginLoss",
             "PairwiseDistance", "PoissonNLLLoss", "SmoothL1Loss", "SoftMarginLoss", "TripletMarginLoss"]
-__all__ += ["AdaptiveAvgPool1d", "AlphaDropout", "AvgPool1d", "Bilinear", "ConstantPad1d", "ConstantPad2d", "Conv1d",
-            "ConvTranspose1d", "ConvTranspose2d", "Dropout1d", "Dropout2d", "Dropout3d", "EmbeddingBag", "GroupNorm",
-            "InstanceNorm1d", "InstanceNorm2d", "MaxPool1d", "ParameterDict", "ParameterList", "PixelShuffle",
-            "PixelUnshuffle", "RMSNorm", "Unflatten", "Upsample", "ZeroPad1d", "ZeroPad2d",
-            "utils"]
+__all__ += ["GRU", "LSTM", "RNN", "AdaptiveAvgPool1d", "AlphaDropout", "AvgPool1d", "Bilinear", "ConstantPad1d",
+            "ConstantPad2d", "Conv1d", "ConvTranspose1d", "ConvTranspose2d", "Dropout1d", "Dropout2d", "Dropout3d",
+            "EmbeddingBag", "GRUCell", "GroupNorm", "InstanceNorm1d", "InstanceNorm2d", "LSTMCell", "MaxPool1d",
+            "ParameterDict", "ParameterList", "PixelShuffle", "PixelUnshuffle", "RMSNorm", "RNNCell", "Transformer",
+            "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder", "TransformerEncoderLayer", "Unflatten",
+            "Upsample", "ZeroPad1d", "ZeroPad2d", "utils"]
 __all__ += activations.__all__
