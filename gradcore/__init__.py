@@ -35,6 +35,7 @@ from gradcore.errors import (
 from gradcore.report.step import StepReport
 from gradcore import autograd, cuda, data, nn, optim, utils
 from gradcore.autograd.inspection import graph
+from gradcore.utils.files import load, save
 
 float16, float32, float64 = _np.dtype(_np.float16), _np.dtype(_np.float32), _np.dtype(_np.float64)
 int8, int16, int32, int64 = (_np.dtype(t) for t in (_np.int8, _np.int16, _np.int32, _np.int64))
