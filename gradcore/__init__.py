@@ -21,6 +21,7 @@ from gradcore.functional import (
     norm, ones, ones_like, permute, pow, reciprocal, relu, remainder, reshape, round, rsqrt, select, set_default_dtype,
     sigmoid, sign, sin, sinh, softmax, split, sqrt, square, squeeze, stack, std, sub, sum, take_along_dim, tan, tanh,
     tensor, transpose, tril, triu, unbind, unflatten, unsqueeze, var, where, zeros, zeros_like)
+from gradcore.functional.interop import from_dlpack
 from gradcore._random import (
     Generator, default_generator, initial_seed, manual_seed, normal_, rand, rand_like, randn, randn_like, randperm, seed,
     uniform_)
