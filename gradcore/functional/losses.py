@@ -7,8 +7,7 @@ import warnings
 from typing import Any
 
 from gradcore.errors import SpecError
-from gradcore.functional.creation import arange, zeros
-from gradcore.functional.mathematics import mean, sum
+from gradcore.functional import arange, mean, sum, zeros
 from gradcore.ops import elementwise, losses, movement
 
 Tensor = Any
