@@ -78,6 +78,10 @@ class Conversions(Value):
             result = functional.transfer(result, get_device(device))
         return result
 
+    def type(self, dtype: Any) -> Any:
+        """As another dtype; the tensor itself where it has that one."""
+        return self.to(dtype=dtype)
+
     def cpu(self) -> Any:
         return self.to("cpu")
 
