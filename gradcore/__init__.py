@@ -23,6 +23,7 @@ from gradcore.functional import (
     tensor, transpose, tril, triu, unbind, unflatten, unsqueeze, var, zeros, zeros_like)
 from gradcore.functional.pointwise import *
 from gradcore.functional.activation import celu, hardshrink, prelu, selu, softmin, threshold
+from gradcore.functional.interop import from_dlpack
 from gradcore._random import (
     Generator, default_generator, initial_seed, manual_seed, normal_, rand, rand_like, randn, randn_like, randperm, seed,
     uniform_)
@@ -37,6 +38,7 @@ from gradcore.errors import (
 from gradcore.report.step import StepReport
 from gradcore import autograd, cuda, data, nn, optim, utils
 from gradcore.autograd.inspection import graph
+from gradcore.utils.files import load, save
 
 float16, float32, float64 = _np.dtype(_np.float16), _np.dtype(_np.float32), _np.dtype(_np.float64)
 int8, int16, int32, int64 = (_np.dtype(t) for t in (_np.int8, _np.int16, _np.int32, _np.int64))

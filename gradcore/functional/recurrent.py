@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradcore.functional.shape import stack
+from gradcore.functional import stack
 from gradcore.ops import activation, linalg, movement
 
 Tensor = Any
