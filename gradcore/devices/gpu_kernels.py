@@ -21,12 +21,13 @@ from gradcore.devices.gpu_elementwise import ELEMENTWISE, wide
 from gradcore.devices.gpu_folds import FOLDS
 from gradcore.devices.gpu_indexing import INDEXING
 from gradcore.devices.gpu_linalg import LINALG
+from gradcore.devices.gpu_ordering import ORDERING
 from gradcore.devices.gpu_pointwise import POINTWISE
 from gradcore.devices.kernels import build_kernels, split_workspace
 from gradcore.devices.pooling import build_pooling
 
 #: The kernels of our own.
-KERNELS: dict[str, Callable[..., Any]] = {**ELEMENTWISE, **POINTWISE, **FOLDS, **INDEXING, **LINALG}
+KERNELS: dict[str, Callable[..., Any]] = {**ELEMENTWISE, **POINTWISE, **FOLDS, **INDEXING, **LINALG, **ORDERING}
 
 
 def kernel(fn: Callable[..., Any]) -> Callable[..., Any]:

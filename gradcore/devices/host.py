@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 
 # Their kernels register themselves.
-from gradcore.devices import host_erf, host_networks, host_random, host_rectifiers  # noqa: F401
+from gradcore.devices import (  # noqa: F401
+    host_erf,
+    host_folding,
+    host_networks,
+    host_placing,
+    host_random,
+    host_rectifiers,
+)
 from gradcore.devices.attention import build_attention
 from gradcore.devices.batch_norm import build_batch_norm
 from gradcore.devices.convolution import build_convolution

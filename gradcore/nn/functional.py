@@ -16,6 +16,7 @@ from gradcore.functional import activation as _activations
 from gradcore.functional.activation import *  # noqa: F403 - what its __all__ names
 from gradcore.functional.attention import embedding, scaled_dot_product_attention
 from gradcore.functional.images import adaptive_avg_pool2d, avg_pool2d, batch_norm, conv2d, max_pool2d
+from gradcore.functional.padding import fold, pad, unfold
 from gradcore.ops import activation, elementwise, linalg, movement, nn, random, reduce
 from gradcore.spec import is_floating, normalize_dim
 
@@ -23,6 +24,7 @@ __all__ = ["adaptive_avg_pool2d", "avg_pool2d", "batch_norm", "conv2d", "cross_e
            "layer_norm", "linear", "log_softmax", "max_pool2d", "mse_loss", "nll_loss", "one_hot", "relu",
            "scaled_dot_product_attention", "sigmoid", "softmax", "tanh"]
 __all__ += _activations.__all__
+__all__ += ["fold", "pad", "unfold"]
 
 Tensor = Any
 

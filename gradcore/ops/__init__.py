@@ -2,6 +2,7 @@
 
 from gradcore.ops import (
     activation,
+    arrangement,
     attention,
     batch_norm,
     convolution,
@@ -12,13 +13,18 @@ from gradcore.ops import (
     movement,
     nn,
     optimizer,
+    order,
+    placing,
     pointwise,
     pooling,
     random,
     rectifiers,
     reduce,
+    scan,
+    statistics,
 )
 from gradcore.ops.op import all_ops
 
-__all__ = ["activation", "all_ops", "attention", "batch_norm", "convolution", "creation", "elementwise", "in_place",
-           "linalg", "movement", "nn", "optimizer", "pointwise", "pooling", "random", "rectifiers", "reduce"]
+__all__ = ["activation", "all_ops", "arrangement", "attention", "batch_norm", "convolution", "creation", "elementwise",
+           "in_place", "linalg", "movement", "nn", "optimizer", "order", "placing", "pointwise", "pooling", "random",
+           "rectifiers", "reduce", "scan", "statistics"]

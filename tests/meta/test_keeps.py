@@ -170,6 +170,21 @@ KEEPS: dict[str, dict[str, str]] = {
     "embedding_unpadded": {"weight": "index"},
     "tril": {"x": ""},
     "triu": {"x": ""},
+    "flip": {"x": ""},
+    "roll": {"x": ""},
+    "diagonal": {"x": ""},
+    "windows": {"x": ""},
+    "windows_grad": {"dy": ""},
+    "put_along_": {"x": "index", "values": "index"},
+    "add_along_": {"x": "", "values": "index"},
+    "add_at_": {"x": "", "values": "index"},
+    "cumsum": {"x": ""},
+    "cumprod": {"x": "x out"},
+    "prod": {"x": "x"},
+    "recurrence": {"b": "a", "a": "a out"},
+    "ranked": {"x": "indices"},
+    "var": {"x": "x"},
+    "vector_norm": {"x": "x out"},
 }
 #: In place as otherwise; where nothing else has a gradient, what was overwritten has one of 0, for which nothing is kept.
 KEEPS |= {f"{name}_": {"x": "", **KEEPS.get(name, {})} for name in OVERWRITING}
