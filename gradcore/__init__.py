@@ -25,6 +25,8 @@ from gradcore.functional.arranging import *
 from gradcore.functional.folding import *
 from gradcore.functional.picking import *
 from gradcore.functional.pointwise import *
+from gradcore.functional.products import *
+from gradcore.functional.einsum import einsum
 from gradcore.functional.activation import celu, hardshrink, prelu, selu, softmin, threshold
 from gradcore._random import (
     Generator, default_generator, initial_seed, manual_seed, normal_, rand, rand_like, randn, randn_like, randperm, seed,
@@ -35,9 +37,12 @@ from gradcore._memory import (
 from gradcore._step import step
 from gradcore.engine.modes import enable_grad, inference_mode, is_grad_enabled, no_grad, recompute, set_grad_enabled
 from gradcore.errors import (
-    AlreadyReleased, DataDependentShape, DeviceError, GradcoreError, ModifiedInPlace, NoSecondDerivative, OutOfMemory,
-    SpecError)
+    AlreadyReleased, DataDependentShape, DeviceError, GradcoreError, LinAlgError, ModifiedInPlace, NoSecondDerivative,
+    OutOfMemory, SpecError)
 from gradcore.report.step import StepReport
+from gradcore.functional import linalg
+from gradcore.functional.linalg import cholesky, det, inv, slogdet
+from gradcore.functional.linalg import inv as inverse, matrix_power
 from gradcore import autograd, cuda, data, nn, optim, utils
 from gradcore.autograd.inspection import graph
 

@@ -189,9 +189,19 @@ def parts(result: Any) -> list[Any]:
 
 
 def _rows() -> list[Row]:
-    from tests import rows_attention, rows_elementwise, rows_images, rows_networks, rows_order, rows_pointwise, rows_shapes
+    from tests import (
+        rows_attention,
+        rows_elementwise,
+        rows_images,
+        rows_linalg,
+        rows_networks,
+        rows_order,
+        rows_pointwise,
+        rows_shapes,
+    )
 
-    modules = (rows_elementwise, rows_pointwise, rows_shapes, rows_order, rows_networks, rows_images, rows_attention)
+    modules = (rows_elementwise, rows_pointwise, rows_shapes, rows_order, rows_linalg, rows_networks, rows_images,
+               rows_attention)
     return [row for module in modules for row in module.ROWS]
 
 

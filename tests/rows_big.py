@@ -125,8 +125,19 @@ def add_ordering() -> None:
     add("add_at_", x, ints(300, high=M), floats(N, 1), dim=1)
 
 
+def add_decompositions() -> None:
+    """Matrices of 256 rows, and many of 4."""
+    near_one = tuple((np.eye(256) * 4 + np.full((256, 256), 1 / 256)).reshape(-1).tolist())
+    for a in (floats(256, 256, given=near_one), floats(4096, 4, 4)):
+        for name in ("inv", "det", "slogdet"):
+            add(name, a)
+        add("solve", a, a, transpose=True)
+    add("cholesky", floats(256, 256, given=near_one))
+
+
 add_pointwise()
 add_ordering()
+add_decompositions()
 
 add("full", 1.5, shape=(N, M), dtype=F32)
 add("empty", shape=(N, M), dtype=F32)

@@ -11,6 +11,7 @@ import numpy as np
 
 # Their kernels register themselves.
 from gradcore.devices import (  # noqa: F401
+    host_decompositions,
     host_erf,
     host_folding,
     host_networks,

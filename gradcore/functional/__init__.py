@@ -1,6 +1,6 @@
 """Functions on tensors: arguments as PyTorch takes them, turned into the ops' normal form."""
 
-from gradcore.functional import activation, arranging, folding, picking, pointwise
+from gradcore.functional import activation, arranging, folding, linalg, picking, pointwise, products
 from gradcore.functional.activation import *  # noqa: F403 - what its __all__ names
 from gradcore.functional.arranging import *  # noqa: F403
 from gradcore.functional.creation import (
@@ -22,6 +22,7 @@ from gradcore.functional.creation import (
     zeros,
     zeros_like,
 )
+from gradcore.functional.einsum import einsum
 from gradcore.functional.folding import *  # noqa: F403
 from gradcore.functional.mathematics import (
     abs,
@@ -96,6 +97,7 @@ from gradcore.functional.mathematics import (
 )
 from gradcore.functional.picking import *  # noqa: F403
 from gradcore.functional.pointwise import *  # noqa: F403
+from gradcore.functional.products import *  # noqa: F403
 from gradcore.functional.shape import (
     as_strided,
     broadcast_tensors,
@@ -136,10 +138,12 @@ METHODS = (
     "max min argmax argmin any all logsumexp allclose equal matmul mm bmm mv dot reshape view flatten unflatten "
     "squeeze unsqueeze permute transpose t expand expand_as broadcast_to narrow select contiguous clone split "
     "chunk unbind tril triu as_strided index_select take_along_dim softmax log_softmax").split() + [
-        *pointwise.METHODS, *activation.METHODS, *arranging.METHODS, *folding.METHODS, *picking.METHODS]
+        *pointwise.METHODS, *activation.METHODS, *arranging.METHODS, *folding.METHODS, *picking.METHODS,
+        *products.METHODS]
 
 #: Methods of a tensor that are no functions: in-place forms, and those whose arguments stand in another order.
-TENSOR_METHODS = {**pointwise.TENSOR_METHODS, **picking.TENSOR_METHODS, **arranging.TENSOR_METHODS}
+TENSOR_METHODS = {**pointwise.TENSOR_METHODS, **picking.TENSOR_METHODS, **arranging.TENSOR_METHODS,
+                  **linalg.TENSOR_METHODS}
 
 __all__ = [  # noqa: PLE0604 - strings all
     *activation.__all__,
@@ -147,6 +151,9 @@ __all__ = [  # noqa: PLE0604 - strings all
     *folding.__all__,
     *picking.__all__,
     *pointwise.__all__,
+    *products.__all__,
+    "einsum",
+    "linalg",
     "TENSOR_METHODS",
     "METHODS",
     "abs",

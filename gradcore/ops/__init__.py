@@ -7,6 +7,7 @@ from gradcore.ops import (
     batch_norm,
     convolution,
     creation,
+    decompositions,
     elementwise,
     in_place,
     linalg,
@@ -25,6 +26,6 @@ from gradcore.ops import (
 )
 from gradcore.ops.op import all_ops
 
-__all__ = ["activation", "all_ops", "arrangement", "attention", "batch_norm", "convolution", "creation", "elementwise",
-           "in_place", "linalg", "movement", "nn", "optimizer", "order", "placing", "pointwise", "pooling", "random",
-           "rectifiers", "reduce", "scan", "statistics"]
+__all__ = ["activation", "all_ops", "arrangement", "attention", "batch_norm", "convolution", "creation", "decompositions",
+           "elementwise", "in_place", "linalg", "movement", "nn", "optimizer", "order", "placing", "pointwise", "pooling",
+           "random", "rectifiers", "reduce", "scan", "statistics"]

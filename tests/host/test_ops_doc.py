@@ -14,16 +14,13 @@ PAGE = Path(__file__).parent.parent.parent / "docs" / "ops.md"
 
 
 def _functions() -> list[str]:
-    """A line for each function: how many of its calls are compared as a function, a method, in place."""
-    found: dict[str, Counter[str]] = {}
+    """A line for each function and method: how many of its calls are compared, and how many in place."""
+    found: dict[str, Counter[bool]] = {}
     for form in all_forms():
-        name = form.function
-        kind = "method" if name.startswith("Tensor.") else "function"
-        name = name.removeprefix("Tensor.")
-        if kind == "method" and name.endswith("_"):
-            kind, name = "in place", name[:-1]
-        found.setdefault(name, Counter())[kind] += 1
-    return [f"| `{name}` | " + " | ".join(str(counts[k] or "") for k in ("function", "method", "in place")) + " |"
+        name = form.function.removeprefix("Tensor.")
+        in_place = name.endswith("_") and form.function != name
+        found.setdefault(name.rstrip("_") if in_place else name, Counter())[in_place] += 1
+    return [f"| `{name.replace('|', 'or')}` | {counts[False] or ''} | {counts[True] or ''} |"
             for name, counts in sorted(found.items(), key=lambda item: item[0].lower())]
 
 
@@ -45,15 +42,16 @@ def page() -> str:
 
 Written by tests/host/test_ops_doc.py (with GRADCORE_WRITE_README=1) from the op table and the sample calls that the tests make.
 
-{len(ops)} ops, {sum(bool(o.differentiable) for o in ops.values())} of them differentiable. {len(calls)} sample calls of ops are \
-compared with PyTorch in float32, values and gradients, over contiguous, transposed, sliced, expanded, empty, 0-d and size-1
-operands; in float64 their first and second gradients are compared with finite differences. {len(forms)} calls of functions, \
-methods and operators, as users write them, are compared with PyTorch in float32 and float64, values and gradients.
+{len(ops)} ops, {sum(bool(o.differentiable) for o in ops.values())} of them differentiable. {len(calls)} sample calls of ops \
+are compared with PyTorch in
+float32, values and gradients, over contiguous, transposed, sliced, expanded, empty, 0-d and size-1 operands; in float64 their
+first and second gradients are compared with finite differences. {len(forms)} calls of functions, methods and operators, as
+users write them, are compared with PyTorch in float32 and float64, values and gradients.
 
 ## Functions, methods and operators: calls compared with PyTorch
 
-| name | function | method | in place |
-|---|---|---|---|
+| name | calls | in place |
+|---|---|---|
 """
     middle = """
 

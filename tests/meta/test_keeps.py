@@ -185,6 +185,11 @@ KEEPS: dict[str, dict[str, str]] = {
     "ranked": {"x": "indices"},
     "var": {"x": "x"},
     "vector_norm": {"x": "x out"},
+    "inv": {"a": "out"},
+    "solve": {"a": "a out", "b": "a"},
+    "cholesky": {"a": "out"},
+    "slogdet": {"a": "a"},
+    "det": {"a": "a out"},
 }
 #: In place as otherwise; where nothing else has a gradient, what was overwritten has one of 0, for which nothing is kept.
 KEEPS |= {f"{name}_": {"x": "", **KEEPS.get(name, {})} for name in OVERWRITING}
