@@ -84,6 +84,23 @@ for tail in (1, 4, 6, 1100):
 add("take_along", floats(40, 9), ints(40, 5, high=9), dim=1)
 add("take_along_grad", floats(40, 5), ints(40, 5, high=9), shape=(40, 9), dim=1)
 
+for shape in ((3, 33), (40, 300), (2, 5000)):
+    for name, attrs in (("cumsum", {"reverse": False}), ("cumsum", {"reverse": True}), ("cumprod", {})):
+        near_one = floats(*shape, low=0.99, high=1.01)
+        add(name, near_one, dim=1, **attrs)
+        add(name, floats(*shape[::-1], low=0.99, high=1.01, layout="transposed"), dim=0, **attrs)
+    for reverse in (False, True):
+        add("recurrence", floats(*shape), floats(*shape, low=-1, high=1), dim=1, reverse=reverse)
+        add("recurrence", floats(*shape), floats(*shape, low=-1, high=1), dim=0, reverse=reverse)
+    add("prod", floats(*shape, low=0.99, high=1.01), dim=1, keepdim=False)
+    add("var", floats(*shape), dims=(1,), correction=1, keepdim=True)
+    add("vector_norm", floats(*shape), p=2, dims=(0, 1), keepdim=False)
+    for descending in (False, True):
+        add("ranked", ints(*shape, high=40), dim=1, start=0, length=shape[1], descending=descending)
+        add("ranked", floats(*shape), dim=0, start=1, length=1, descending=descending)
+add("add_at_", floats(4, 9, 300), ints(13, high=9), floats(13, 300), dim=1)
+add("add_along_", floats(40, 9), ints(40, 5, high=9), floats(40, 5), dim=1)
+
 many = [floats(k % 7 + 1, 3) for k in range(70)] + [floats(9001)]
 SGD = {"dampening": 0.1, "weight_decay": 0.1, "nesterov": True, "maximize": False, "first": False}
 add("sgd_", many, many, [], 0.1, **{**SGD, "momentum": 0.0, "nesterov": False})

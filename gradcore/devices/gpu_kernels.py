@@ -18,12 +18,14 @@ from gradcore.devices.attention import build_attention
 from gradcore.devices.batch_norm import build_batch_norm
 from gradcore.devices.convolution import build_convolution
 from gradcore.devices.gpu_attention import ATTENTION
+from gradcore.devices.gpu_decompositions import DECOMPOSITIONS
 from gradcore.devices.gpu_elementwise import ELEMENTWISE, wide
 from gradcore.devices.gpu_folds import FOLDS
 from gradcore.devices.gpu_images import IMAGES
 from gradcore.devices.gpu_indexing import INDEXING
 from gradcore.devices.gpu_linalg import LINALG
 from gradcore.devices.gpu_optimizers import OPTIMIZERS
+from gradcore.devices.gpu_ordering import ORDERING
 from gradcore.devices.gpu_pointwise import POINTWISE
 from gradcore.devices.gpu_random import RANDOM
 from gradcore.devices.kernels import build_kernels, split_workspace
@@ -31,7 +33,7 @@ from gradcore.devices.pooling import build_pooling
 
 #: The kernels of our own.
 KERNELS: dict[str, Callable[..., Any]] = {**ATTENTION, **ELEMENTWISE, **POINTWISE, **FOLDS, **IMAGES, **INDEXING, **LINALG,
-                                          **OPTIMIZERS, **RANDOM}
+                                          **ORDERING, **DECOMPOSITIONS, **OPTIMIZERS, **RANDOM}
 
 
 def kernel(fn: Callable[..., Any]) -> Callable[..., Any]:

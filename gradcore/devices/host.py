@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices import (  # noqa: F401 - their kernels register themselves
+    host_decompositions,
     host_erf,
+    host_folding,
     host_losses,
     host_networks,
     host_optimizers,
+    host_placing,
     host_random,
     host_rectifiers,
     host_rms_norm,
