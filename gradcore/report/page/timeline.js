@@ -108,7 +108,7 @@ class Timeline {
     this.top = Math.max(this.log.total[this.log.peak], ...others, 1) * 1.02;
     this.drawAxis();
     this.drawBands();
-    this.beside.forEach((other, i) => this.drawLine(other.log, i));
+    this.beside.forEach(({ name, log }, i) => this.drawLine(log, name, DASHES[i % DASHES.length]));
     this.drawPeak();
     this.drawCursor();
   }
@@ -178,8 +178,8 @@ class Timeline {
     });
   }
 
-  // Another step, counted from its own beginning.
-  drawLine(log, i) {
+  // Another step, counted from its own beginning, with its name at its peak.
+  drawLine(log, name, dash) {
     const c = this.context;
     const shift = log.start - this.log.start;
     const from = Math.max(log.start, this.from + shift);
@@ -193,9 +193,14 @@ class Timeline {
     }
     c.strokeStyle = ink("ink");
     c.lineWidth = 1.75;
-    c.setLineDash(DASHES[i % DASHES.length]);
+    c.setLineDash(dash);
     c.stroke();
     c.setLineDash([]);
+    const x = this.x(log.peak - shift);
+    if (x < LEFT) return;
+    c.fillStyle = ink("ink");
+    c.textAlign = x > this.width - 150 ? "right" : "left";
+    c.fillText(name, x, this.y(log.total[log.peak]) - 5);
   }
 
   drawPeak() {
