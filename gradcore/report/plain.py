@@ -26,12 +26,13 @@ def read(kind: type[T], data: Any, where: str = "") -> T:
     name = where or kind.__name__
     if not isinstance(data, dict):
         raise ValueError(f"{name} should be an object, but is {reprlib.repr(data)}")
-    hints = _hints(kind)
+    cls: Any = kind
+    hints = _hints(cls)
     wrong = [f"an unknown field {key!r}" for key in data if key not in hints]
-    wrong += [f"no field {f.name!r}" for f in dataclasses.fields(kind)  # type: ignore[arg-type]
+    wrong += [f"no field {f.name!r}" for f in dataclasses.fields(cls)
               if f.name not in data and f.default is dataclasses.MISSING]
     if wrong:
-        raise ValueError(f"{name} has {', '.join(wrong)}")
+        raise ValueError(f"{name} has {', '.join(wrong[:8])}")
     return kind(**{key: _value(hints[key], value, f"{name}.{key}") for key, value in data.items()})
 
 
