@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gradcore import folds
-from gradcore.events import Alloc, Reserve
+from gradcore.events import Alloc, Reserve, Unreserve
 from gradcore.report import Recording, Run, StepFigures, load_run
 from gradcore.report.html import Named, page, save
 from gradcore.report.text import short_path
 from gradcore.report.timeline import BY, breakdown
 from tests.host.browser import Opened, expected
-from tests.host.long_step import long_step
+from tests.host.made_steps import corners, long_step
 from tests.host.test_run import write
 from tests.meta.test_recording import recorded
 
@@ -84,8 +85,12 @@ def test_the_keys_go_through_the_step(opened: Opened, recording: Recording) -> N
     assert opened.page.evaluate("view.at") == len(recording.records) - 1
 
 
-def test_every_instant_is_the_fold(opened: Opened, recording: Recording) -> None:
+@pytest.mark.parametrize("make", [lambda: recorded().recording, corners], ids=["training", "corners"])
+def test_every_instant_is_the_fold(browser: Any, tmp_path: Path, make: Callable[[], Recording]) -> None:
     """Total, bands and owners of the page at every record, against the folds in Python."""
+    recording = make()
+    recording.save_html(tmp_path / "made.html")
+    opened = Opened(browser, tmp_path / "made.html")
     live = [x.allocated for x in folds.timeline(recording.records)]
     assert opened.page.evaluate("[...view.log.total]") == live
     for by in BY:
@@ -98,13 +103,22 @@ def test_every_instant_is_the_fold(opened: Opened, recording: Recording) -> None
                 if (name or "(root)") in told:
                     assert told.pop(name or "(root)") == nbytes
                 else:
-                    told["others"] -= nbytes
+                    told[names[-1]] -= nbytes
             assert not any(told.values())
+    assert opened.page.evaluate("highest([0, 1, 3, 3, 2], 1, 4)") == 2
     colours = opened.page.evaluate("view.bands.colours")
     assert len(set(colours)) == len(colours)
-    for position in range(0, len(recording.records), 7):
-        opened.page.evaluate(f"pick({position})")
-        assert opened.rows() == expected(recording, position)
+    assert opened.page.evaluate("view.log.peak") == recording.report.peak.position
+    segments: dict[int, int] = {}
+    for position, record in enumerate(recording.records):
+        if isinstance(record, (Reserve, Unreserve)):
+            segments[record.segment] = record.nbytes if isinstance(record, Reserve) else 0
+        if position % 7 == 0 or len(recording.records) < 50:
+            opened.page.evaluate(f"pick({position})")
+            assert opened.rows() == expected(recording, position)
+            assert f", {sum(segments.values()):,} bytes reserved" in opened.page.inner_text("#addresses-line")
+    assert opened.complaints == []
+    opened.context.close()
 
 
 def test_kept_for_backward_with_the_moment_each_went_back(opened: Opened, recording: Recording) -> None:
@@ -119,6 +133,9 @@ def test_kept_for_backward_with_the_moment_each_went_back(opened: Opened, record
     opened.page.uncheck("#kept-all")
     groups = opened.texts("#kept-rows tr.group")
     assert len(groups) == len({r.tag.layer for r in kept if r.tag.role == "output"}) and "all let go by record" in groups[0]
+    last = [r for r in kept if r.tag.role == "output"][-1]
+    opened.page.click("#kept-rows tr:last-child button")
+    assert opened.page.evaluate("view.at") == last.kept_at and opened.details()["op"] == last.tag.op
 
 
 def test_sorting_and_searching(opened: Opened, recording: Recording) -> None:
@@ -164,6 +181,11 @@ def test_the_address_map(opened: Opened, recording: Recording) -> None:
     blocks = {(r.segment, r.offset, r.allocated) for r in recording.records if isinstance(r, Alloc) and r.serial in live}
     told = opened.page.evaluate("addresses.places.map(p => [p.buffer.segment, p.buffer.offset, p.buffer.allocated])")
     assert {tuple(place) for place in told} == blocks and len(told) == len(blocks)
+    for segment in {place[0] for place in told}:
+        places = opened.page.evaluate(f"addresses.places.filter(p => p.buffer.segment === {segment})")
+        places.sort(key=lambda p: p["x"])
+        assert all(a["x"] + a["width"] <= b["x"] + 1e-6 and a["buffer"]["offset"] < b["buffer"]["offset"]
+                   for a, b in pairwise(places))
     reserved = sum(r.nbytes for r in recording.records if isinstance(r, Reserve))
     assert f"{reserved:,} bytes reserved" in opened.page.inner_text("#addresses-line")
     x, y, serial = opened.page.evaluate("""() => {
@@ -196,6 +218,8 @@ def test_the_steps_of_a_run_and_other_runs(browser: Any, run: Run, recording: Re
     opened.page.select_option("#recording", "0 6")
     assert opened.texts("#step-name") == ["step 6 of run.jsonl"]
     opened.page.click("#beside summary")
+    labels = opened.texts("#others li")
+    assert labels[0].startswith("run.jsonl, step 1 (first, ") and labels[-1] == "other.json, step 1"
     plain = opened.page.evaluate("byId('bands').toDataURL()")
     opened.page.check("#others input[value='1 1']")
     assert opened.page.evaluate("timeline.beside.map(b => b.log.length)") == [len(shorter.records)]
