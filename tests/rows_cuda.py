@@ -92,10 +92,27 @@ add("linear", floats(3, 5, 7), floats(4, 7), floats(4))
 add("matmul", floats(2, 3, 4, 5), floats(3, 5, 6), transpose_a=False, transpose_b=False)
 add("matmul", floats(2, 1, 4, 5), floats(3, 6, 5), transpose_a=False, transpose_b=True)
 
+# Tiles of a product, whole and not; windows in parts; kernels of one column; windows that overlap and that do not.
+for x, w, stride, padding, dilation, groups in (
+        ((2, 3, 9, 11), (70, 3, 3, 3), (1, 1), (1, 1), (1, 1), 1), ((3, 6, 12, 8), (8, 3, 3, 2), (2, 1), (0, 1), (1, 2), 2),
+        ((2, 20, 7, 7), (5, 20, 1, 1), (1, 1), (0, 0), (1, 1), 1), ((1, 2, 40, 40), (3, 2, 5, 5), (3, 3), (2, 2), (1, 1), 1)):
+    how = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    out = tuple((x[2 + d] + 2 * padding[d] - dilation[d] * (w[2 + d] - 1) - 1) // stride[d] + 1 for d in (0, 1))
+    add("conv2d", floats(*x), floats(*w), floats(w[0]), **how)
+    add("conv2d_input_grad", floats(x[0], w[0], *out), floats(*w), shape=x, **how)
+    add("conv2d_weight_grad", floats(x[0], w[0], *out), floats(*x), shape=w, **how)
+for shape in ((2, 3, 5, 7), (4, 70, 33, 2)):
+    channel = [floats(shape[1]), floats(shape[1], low=0.5)]
+    add("batch_norm", floats(*shape), *channel, *channel, momentum=0.1, eps=1e-5)
+    add("batch_norm_apply", floats(*shape), *channel, *channel)
+    add("batch_norm_grad", floats(*shape), floats(*shape), channel[0], *channel, needs=(True, True, True))
+
 #: What runs in float16 as well: storage of two bytes, arithmetic in four.
-HALF = [row for row in [*ROWS, *SIZES] if row.op in (
+_HALF_OPS = frozenset((
     "add mul relu_grad gelu_tanh sum mean amax softmax log_softmax softmax_grad cross_entropy layer_norm take take_grad cat "
-    "clone cast linear matmul uniform dropout maximum where argmax").split() and "dtype" not in row.attrs]
+    "clone cast linear matmul uniform dropout maximum where argmax conv2d conv2d_weight_grad max_pool2d "
+    "batch_norm").split())
+HALF = [row for row in [*ROWS, *SIZES] if row.op in _HALF_OPS and "dtype" not in row.attrs]
 
 #: Instances that no op launches yet: storage in bfloat16, a bias and its activation in one pass, RMS norm.
 UNBOUND = {

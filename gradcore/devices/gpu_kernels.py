@@ -19,13 +19,14 @@ from gradcore.devices.batch_norm import build_batch_norm
 from gradcore.devices.convolution import build_convolution
 from gradcore.devices.gpu_elementwise import ELEMENTWISE, wide
 from gradcore.devices.gpu_folds import FOLDS
+from gradcore.devices.gpu_images import IMAGES
 from gradcore.devices.gpu_indexing import INDEXING
 from gradcore.devices.gpu_linalg import LINALG
 from gradcore.devices.kernels import build_kernels, split_workspace
 from gradcore.devices.pooling import build_pooling
 
 #: The kernels of our own.
-KERNELS: dict[str, Callable[..., Any]] = {**ELEMENTWISE, **FOLDS, **INDEXING, **LINALG}
+KERNELS: dict[str, Callable[..., Any]] = {**ELEMENTWISE, **FOLDS, **IMAGES, **INDEXING, **LINALG}
 
 
 def kernel(fn: Callable[..., Any]) -> Callable[..., Any]:
