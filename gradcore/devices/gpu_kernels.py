@@ -17,6 +17,7 @@ from gradcore.devices import gpu_launch as gl
 from gradcore.devices.attention import build_attention
 from gradcore.devices.batch_norm import build_batch_norm
 from gradcore.devices.convolution import build_convolution
+from gradcore.devices.gpu_attention import own_attention
 from gradcore.devices.gpu_elementwise import ELEMENTWISE, wide
 from gradcore.devices.gpu_folds import FOLDS
 from gradcore.devices.gpu_images import IMAGES
@@ -37,7 +38,7 @@ def kernel(fn: Callable[..., Any]) -> Callable[..., Any]:
 def build_cuda_kernels() -> dict[str, Callable[..., Any]]:
     """Every kernel of the GPU by op name."""
     return {**build_kernels(cupy), **build_convolution(cupy), **build_pooling(cupy), **build_batch_norm(cupy),
-            **build_attention(cupy, KERNELS["uniform"]), **KERNELS}
+            **KERNELS}
 
 
 # -- random numbers ----------------------------------------------------------------------------------------------------
@@ -65,6 +66,10 @@ def dropout(x: Any, state: Any, p: Any, out: Any, workspace: Any) -> None:
     scale = 0.0 if p >= 1 else 1.0 / (1.0 - p)
     gl.run("random", "dropout", (x.dtype,), -(-x.size // 8), x, state, np.float32(p), np.float64(scale), out,
            np.int64(x.size))
+
+
+# Wider heads than a multiprocessor has room for run over CuPy.
+KERNELS.update(own_attention(build_attention(cupy, uniform)))
 
 
 # -- losses ------------------------------------------------------------------------------------------------------------

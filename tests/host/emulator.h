@@ -24,6 +24,7 @@
 extern "C" char __start_block_memory[] __attribute__((weak)), __stop_block_memory[] __attribute__((weak));
 #endif
 #define __grid_constant__
+#define __launch_bounds__(...)
 
 using std::atan; using std::ceil; using std::copysign; using std::cos; using std::cosh; using std::erf; using std::exp;
 using std::expm1; using std::floor; using std::fmod; using std::log; using std::log10; using std::log1p; using std::log2;
