@@ -5,15 +5,16 @@
 // Gimelshein, arXiv:1805.02867). Traffic in bytes, L queries and S keys of width E in elements of s a head: forward reads
 // L E s, and 2 S E s for each 32 queries, from cache where a head's keys fit; it writes L E s and L s. Backward reads
 // 5 S E s for each 16 queries and 5 L E s for each 16 keys, and writes each gradient once. Causal attention skips the half
-// that is masked. W is a power of two, 32 at least, that holds the widths of keys and values.
+// that is masked. What dropout leaves is drawn, and drawn again by each gradient. W is a power of two, 32 at least, that
+// holds the widths of keys and values.
 
+#include "common.cuh"
 #include "philox.cuh"
 
-// Strides of [batch, heads, positions, width] of each tensor, in elements. With a state, each weight is dropped whose number
-// of the stream is below `drop`; what is left is `rest` times itself.
+// Strides of [batch, heads, positions, width] of each tensor, in elements.
 struct Attention {
     i64 heads, length, keys, width, values, causal;
-    double scale, drop, rest;
+    double scale, drop, left;  // what is dropped is 0, the others are multiplied by `left`
     i64 q[4], k[4], v[4], mask[4], out[4], dy[4], dq[4], dk[4], dv[4];
 };
 
@@ -27,6 +28,7 @@ __device__ __forceinline__ T* head_of(T* x, const i64 (&strides)[4], i64 batch, 
 template <int Rows, int W, int Pitch, typename A, typename T>
 __device__ __forceinline__ void fetch(A (&room)[Rows][Pitch], const T* x, const i64 (&strides)[4], i64 start, i64 positions,
                                       i64 width, A scale) {
+#pragma unroll 4
     for (int i = threadIdx.x; i < Rows * W; i += 256) {
         i64 row = start + i / W, e = i % W;
         room[i / W][e] = row < positions && e < width ? (A)x[row * strides[2] + e * strides[3]] * scale : (A)0;
@@ -39,6 +41,7 @@ __device__ __forceinline__ void scores(const A (&rows)[Rows][W + 1], const A (&o
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
 #pragma unroll
     for (int i = 0; i < R; ++i) made[i] = 0;
+#pragma unroll 4
     for (int e = 0; e < width; ++e) {
         A other = rows[lane][e];
 #pragma unroll
@@ -50,6 +53,7 @@ __device__ __forceinline__ void scores(const A (&rows)[Rows][W + 1], const A (&o
 template <int R, int W, int Rows, typename A>
 __device__ __forceinline__ void gather(const A (&rows)[Rows][W + 1], const A (&weights)[R], A (&sums)[R][W / 32]) {
     int lane = threadIdx.x & 31;
+#pragma unroll 4
     for (int j = 0; j < 32; ++j)
 #pragma unroll
         for (int i = 0; i < R; ++i) {
@@ -79,20 +83,44 @@ __device__ __forceinline__ A masked(A score, const T* mask, const Attention& a, 
     return mask ? score + (A)mask[query * a.mask[2] + key * a.mask[3]] : score;
 }
 
-// What dropout makes of the weight of this query and key: row r of all scores begins at number 8 r ceil(keys / 8).
+// The probability of a score, 0 where there is none: of a row that is masked wholly, lse may be minus infinity as well.
 template <typename A>
-__device__ __forceinline__ A left(const u64* state, const Attention& a, i64 batch, i64 head, i64 query, i64 key) {
-    if (!state || query >= a.length || key >= a.keys) return (A)1;
-    i64 row = (batch * a.heads + head) * a.length + query;
-    return draw_one(state, row * ((a.keys + 7) / 8) * 8 + key) >= (float)a.drop ? (A)a.rest : (A)0;
+__device__ __forceinline__ A share(A score, A lse) { return score == -infinity<A>() ? (A)0 : exp(score - lse); }
+
+// A bit for each of 8 keys whose scores dropout leaves, from query `row` of all heads on and from the `eighth` 8 keys on.
+template <int Rows, int Eighths>
+__device__ __forceinline__ void draw_kept(u32 (&kept)[Rows][Eighths], const u64* state, const Attention& a, i64 row,
+                                          i64 eighth) {
+    if (!state) return;
+    for (int i = threadIdx.x; i < Rows * Eighths; i += 256) {
+        float u[8];
+        draw(state, (row + i / Eighths) * ((a.keys + 7) / 8) + eighth + i % Eighths, u);
+        u32 bits = 0;
+#pragma unroll
+        for (int k = 0; k < 8; ++k) bits |= (u32)(u[k] >= (float)a.drop) << k;
+        kept[i / Eighths][i % Eighths] = bits;
+    }
 }
 
+// What dropout multiplies the score of the key that stands `key` behind the first of a row's bits by.
+template <typename A, int Eighths>
+__device__ __forceinline__ A left_of(const u32 (&kept)[Eighths], const Attention& a, int key) {
+    return kept[key >> 3] >> (key & 7) & 1 ? (A)a.left : (A)0;
+}
+
+// The least number that is finite: the lse of a row that is masked wholly.
+template <typename A> __device__ __forceinline__ A least_of();
+template <> __device__ __forceinline__ float least_of<float>() { return -3.402823466e38f; }
+template <> __device__ __forceinline__ double least_of<double>() { return -1.7976931348623157e308; }
+
 template <typename T, int W>
-__launch_bounds__(256, 2) __global__ void attention(const T* q, const T* k, const T* v, const T* mask, const u64* state, T* out,
-                          T* lse, const __grid_constant__ Attention a) {
+__global__ void __launch_bounds__(256, 2)
+attention(const T* q, const T* k, const T* v, const T* mask, const u64* state, T* out, T* lse,
+          const __grid_constant__ Attention a) {
     typedef WIDE(T) A;
     const int R = 4;
     __shared__ A own[8 * R][W], rows[32][W + 1];
+    __shared__ u32 kept[8 * R][4];
     i64 tiles = (a.length + 8 * R - 1) / (8 * R), start = blockIdx.x % tiles * 8 * R;
     i64 head = blockIdx.x / tiles % a.heads, batch = blockIdx.x / tiles / a.heads;
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
@@ -108,6 +136,7 @@ __launch_bounds__(256, 2) __global__ void attention(const T* q, const T* k, cons
     for (i64 first = 0; first < seen; first += 32) {
         __syncthreads();
         fetch<32, W, W + 1>(rows, k, a.k, first, a.keys, a.width, (A)1);
+        draw_kept(kept, state, a, (batch * a.heads + head) * a.length + start, first / 8);
         __syncthreads();
         scores<R, W>(rows, own, s, a.width);
 #pragma unroll
@@ -123,7 +152,7 @@ __launch_bounds__(256, 2) __global__ void attention(const T* q, const T* k, cons
             for (int offset = 16; offset; offset >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
             total[i] = total[i] * shrink + sum;
             top[i] = most;
-            s[i] *= left<A>(state, a, batch, head, start + warp * R + i, first + lane);
+            if (state) s[i] *= left_of<A>(kept[warp * R + i], a, lane);
 #pragma unroll
             for (int c = 0; c < W / 32; ++c) sums[i][c] *= shrink;
         }
@@ -135,12 +164,11 @@ __launch_bounds__(256, 2) __global__ void attention(const T* q, const T* k, cons
 #pragma unroll
     for (int i = 0; i < R; ++i) {
         i64 row = start + warp * R + i;
-        // A row that is masked wholly gives 0.
-        total[i] = Most::of(total[i], sizeof(A) == 8 ? (A)2.2250738585072014e-308 : (A)1.17549435e-38f);
-        A least = sizeof(A) == 8 ? (A)-1.7976931348623157e308 : (A)-3.40282347e38f;
-        A level = a.keys ? log(total[i]) + Most::of(top[i], least) : (A)0;
-        if (!lane && row < a.length) lse[(batch * a.heads + head) * a.length + row] = (T)level;
-        total[i] = (A)1 / total[i];
+        // Of a row that sees nothing the result is 0.
+        bool none = total[i] == (A)0;
+        A norm = !none ? log(total[i]) + top[i] : a.keys ? least_of<A>() : (A)0;
+        if (!lane && row < a.length) lse[(batch * a.heads + head) * a.length + row] = (T)norm;
+        total[i] = none ? (A)0 : (A)1 / total[i];
     }
     leave<R, W>(head_of(out, a.out, batch, head), a.out, start, a.length, a.values, sums, total);
 }
@@ -148,6 +176,7 @@ __launch_bounds__(256, 2) __global__ void attention(const T* q, const T* k, cons
 // What softmax's gradient takes away: dy . out of some rows, a warp a row at a time.
 template <int Rows, typename A, typename T>
 __device__ __forceinline__ void slopes(A (&made)[Rows], const T* dy, const T* out, const Attention& a, i64 start) {
+#pragma unroll 1
     for (int row = threadIdx.x >> 5; row < Rows; row += 8) {
         A sum = 0;
         if (start + row < a.length)
@@ -159,11 +188,13 @@ __device__ __forceinline__ void slopes(A (&made)[Rows], const T* dy, const T* ou
 }
 
 template <typename T, int W>
-__global__ void attention_dq(const T* dy, const T* q, const T* k, const T* v, const T* mask, const T* out, const T* lse,
-                             const u64* state, T* dq, const __grid_constant__ Attention a) {
+__global__ void __launch_bounds__(256, 2)
+attention_dq(const T* dy, const T* q, const T* k, const T* v, const T* mask, const T* out, const T* lse, const u64* state,
+             T* dq, const __grid_constant__ Attention a) {
     typedef WIDE(T) A;
     const int R = 2;
     __shared__ A own[8 * R][W], slope[8 * R][W], rows[32][W + 1], delta[8 * R];
+    __shared__ u32 kept[8 * R][4];
     i64 tiles = (a.length + 8 * R - 1) / (8 * R), start = blockIdx.x % tiles * 8 * R;
     i64 head = blockIdx.x / tiles % a.heads, batch = blockIdx.x / tiles / a.heads;
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
@@ -180,6 +211,7 @@ __global__ void attention_dq(const T* dy, const T* q, const T* k, const T* v, co
     for (i64 first = 0; first < seen; first += 32) {
         __syncthreads();
         fetch<32, W, W + 1>(rows, v, a.v, first, a.keys, a.values, (A)1);
+        draw_kept(kept, state, a, (batch * a.heads + head) * a.length + start, first / 8);
         __syncthreads();
         scores<R, W>(rows, slope, g, a.values);
         __syncthreads();
@@ -189,8 +221,9 @@ __global__ void attention_dq(const T* dy, const T* q, const T* k, const T* v, co
 #pragma unroll
         for (int i = 0; i < R; ++i) {
             i64 row = start + warp * R + i;
-            A p = exp(masked(s[i], mask, a, row, first + lane) - (row < a.length ? (A)lse[row] : (A)0));
-            g[i] = p * (g[i] * left<A>(state, a, batch, head, row, first + lane) - delta[warp * R + i]);
+            A p = share(masked(s[i], mask, a, row, first + lane), row < a.length ? (A)lse[row] : (A)0);
+            if (state) g[i] *= left_of<A>(kept[warp * R + i], a, lane);
+            g[i] = p * (g[i] - delta[warp * R + i]);
         }
         gather<R, W>(rows, g, sums);
     }
@@ -201,11 +234,13 @@ __global__ void attention_dq(const T* dy, const T* q, const T* k, const T* v, co
 
 // The same with the sides exchanged: the block's rows are keys, and lanes are queries.
 template <typename T, int W>
-__global__ void attention_dkv(const T* dy, const T* q, const T* k, const T* v, const T* mask, const T* out, const T* lse,
-                              const u64* state, T* dk, T* dv, const __grid_constant__ Attention a) {
+__global__ void __launch_bounds__(256, 2)
+attention_dkv(const T* dy, const T* q, const T* k, const T* v, const T* mask, const T* out, const T* lse, const u64* state,
+              T* dk, T* dv, const __grid_constant__ Attention a) {
     typedef WIDE(T) A;
     const int R = 2;
     __shared__ A own[8 * R][W], value[8 * R][W], rows[32][W + 1], delta[32];
+    __shared__ u32 kept[32][2];
     i64 tiles = (a.keys + 8 * R - 1) / (8 * R), start = blockIdx.x % tiles * 8 * R;
     i64 head = blockIdx.x / tiles % a.heads, batch = blockIdx.x / tiles / a.heads;
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
@@ -216,29 +251,29 @@ __global__ void attention_dkv(const T* dy, const T* q, const T* k, const T* v, c
     lse += (batch * a.heads + head) * a.length;
     fetch<8 * R, W, W>(own, head_of(k, a.k, batch, head), a.k, start, a.keys, a.width, (A)a.scale);
     fetch<8 * R, W, W>(value, head_of(v, a.v, batch, head), a.v, start, a.keys, a.values, (A)1);
-    A s[R], g[R], scale[R], dks[R][W / 32] = {}, dvs[R][W / 32] = {};
+    A s[R], g[R], scale[R], left[R], dropped[R], dks[R][W / 32] = {}, dvs[R][W / 32] = {};
     // Queries before the first key see none of these.
     for (i64 first = a.causal ? start / 32 * 32 : 0; first < a.length; first += 32) {
         __syncthreads();
         fetch<32, W, W + 1>(rows, q, a.q, first, a.length, a.width, (A)1);
         slopes(delta, dy, out, a, first);
+        draw_kept(kept, state, a, (batch * a.heads + head) * a.length + first, start / 8);
         __syncthreads();
         scores<R, W>(rows, own, s, a.width);
         i64 query = first + lane;
 #pragma unroll
-        for (int i = 0; i < R; ++i)
-            s[i] = exp(masked(s[i], mask, a, query, start + warp * R + i) - (query < a.length ? (A)lse[query] : (A)0));
+        for (int i = 0; i < R; ++i) {
+            s[i] = share(masked(s[i], mask, a, query, start + warp * R + i), query < a.length ? (A)lse[query] : (A)0);
+            left[i] = state ? left_of<A>(kept[lane], a, warp * R + i) : (A)1;
+            dropped[i] = s[i] * left[i];
+        }
         __syncthreads();
         fetch<32, W, W + 1>(rows, dy, a.dy, first, a.length, a.values, (A)1);
         __syncthreads();
         scores<R, W>(rows, value, g, a.values);
+        gather<R, W>(rows, dropped, dvs);
 #pragma unroll
-        for (int i = 0; i < R; ++i) {
-            A kept = left<A>(state, a, batch, head, query, start + warp * R + i), weight = s[i];
-            s[i] = weight * kept;
-            g[i] = weight * (g[i] * kept - delta[lane]);
-        }
-        gather<R, W>(rows, s, dvs);
+        for (int i = 0; i < R; ++i) g[i] = s[i] * (g[i] * left[i] - delta[lane]);
         __syncthreads();
         fetch<32, W, W + 1>(rows, q, a.q, first, a.length, a.width, (A)1);
         __syncthreads();

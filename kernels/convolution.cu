@@ -144,7 +144,8 @@ __global__ void conv2d_input_grad(const T* dy, const T* weight, T* out, const __
         __device__ A operator()(i64 k, const Place& at) const {
             u32 i = (u32)k;
             int z = (int)rest(i, w.kernel[1]), y = (int)rest(i, w.kernel[0]);
-            int down = at.y + (int)w.padding[0] - y * (int)w.dilation[0], over = at.x + (int)w.padding[1] - z * (int)w.dilation[1];
+            int down = at.y + (int)w.padding[0] - y * (int)w.dilation[0];
+            int over = at.x + (int)w.padding[1] - z * (int)w.dilation[1];
             int row = down / (int)w.stride[0], column = over / (int)w.stride[1];
             bool seen = down >= 0 && over >= 0 && row * (int)w.stride[0] == down && column * (int)w.stride[1] == over
                 && row < w.rows && column < w.columns;

@@ -1,10 +1,7 @@
-// Philox 4x64-10 (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011): the same bits as NumPy's.
+// Philox 4x64-10, a block of numbers at a time (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011).
 //
-// The counter is raised before the first block is made, each 64-bit word is halved low part first for float, and the upper
-// 24 (53) bits are the fraction. A state is four 64-bit words: key, unused, counter, unused.
-
-#pragma once
-#include "common.cuh"
+// The same bits as NumPy's: the counter is raised before the first block is made, each 64-bit word is halved low part first
+// for float, and the upper 24 (53) bits are the fraction. A state is four 64-bit words: key, unused, counter, unused.
 
 struct Words { u64 w[4]; };
 
@@ -34,11 +31,4 @@ __device__ __forceinline__ void draw(const u64* state, i64 block, double (&u)[4]
     Words words = philox(state[0], state[2] + 1 + (u64)block);
 #pragma unroll
     for (int k = 0; k < 4; ++k) u[k] = __dmul_rn((double)(words.w[k] >> 11), 1.0 / 9007199254740992.0);
-}
-
-// Number i of the stream in single precision, alone: neighbours that each want one draw its block again.
-__device__ __forceinline__ float draw_one(const u64* state, i64 i) {
-    Words words = philox(state[0], state[2] + 1 + (u64)(i / 8));
-    u64 word = i & 4 ? (i & 2 ? words.w[3] : words.w[2]) : (i & 2 ? words.w[1] : words.w[0]);
-    return __fmul_rn((float)((u32)(i & 1 ? word >> 32 : word) >> 8), 1.0f / 16777216.0f);
 }

@@ -28,7 +28,8 @@ __global__ void max_pool2d(const T* x, T* out, I* index, const __grid_constant__
         i64 place = -1;
         for (i64 a = 0; a < w.kernel[0]; ++a)
             for (i64 b = 0; b < w.kernel[1]; ++b) {
-                i64 y = row * w.stride[0] - w.padding[0] + a * w.dilation[0], z = column * w.stride[1] - w.padding[1] + b * w.dilation[1];
+                i64 y = row * w.stride[0] - w.padding[0] + a * w.dilation[0];
+                i64 z = column * w.stride[1] - w.padding[1] + b * w.dilation[1];
                 if (y < 0 || y >= w.height || z < 0 || z >= w.width) continue;
                 WIDE(T) v = (WIDE(T))from[y * w.width + z];
                 if (place < 0 || v > best || (v != v && best == best)) best = v, place = a * w.kernel[1] + b;

@@ -1,11 +1,8 @@
-// Random numbers by Philox 4x64-10 (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011).
-//
-// The same bits as NumPy's Philox, so that a seed gives the same uniforms on every device: the counter is raised before
-// the first block is made, each 64-bit word is halved low part first for float, and the upper 24 (53) bits are the
-// fraction. A state is four 64-bit words: key, unused, counter, unused.
+// Random numbers: uniform, normal, dropout, and a generator's step, with the same uniforms on every device for a seed.
 //
 // Traffic in bytes, n elements of s: uniform and normal write n s; dropout reads n s and writes n s. No mask is stored.
 
+#include "common.cuh"
 #include "philox.cuh"
 
 // Write K neighbours, of which there may be fewer left.

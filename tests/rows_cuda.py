@@ -127,19 +127,23 @@ for shape in ((2, 3, 5, 7), (4, 70, 33, 2)):
     add("batch_norm", floats(*shape), *channel, *channel, momentum=0.1, eps=1e-5)
     add("batch_norm_apply", floats(*shape), *channel, *channel)
     add("batch_norm_grad", floats(*shape), floats(*shape), channel[0], *channel, needs=(True, True, True))
-# Tiles of queries and keys, whole and not; heads of each width; masks that are broadcast.
-for lead, length, keys, width, values, causal, mask in (
-        ((2, 2), 35, 67, 5, 7, False, None), ((1, 2), 67, 67, 33, 40, True, None), ((1, 1), 40, 33, 64, 64, True, (1, 33)),
-        ((2, 3), 17, 20, 16, 16, False, (3, 1, 20)), ((1, 1), 20, 50, 100, 128, False, None)):
+# Tiles of queries and keys, whole and not; heads of each width; masks that are broadcast, or hide all keys of a query.
+for lead, length, keys, width, values, causal, mask, drop in (
+        ((2, 2), 35, 67, 5, 7, False, None, 0.0), ((1, 2), 67, 67, 33, 40, True, None, 0.3),
+        ((1, 1), 40, 33, 64, 64, True, (1, 33), 0.0), ((2, 3), 17, 20, 16, 16, False, (3, 1, 20), 0.5),
+        ((2, 1), 33, 9, 4, 4, False, "hidden", 0.1), ((1, 1), 3, 8, 2, 2, False, None, 1.0),
+        ((1, 1), 20, 50, 100, 128, False, None, 0.2)):
     target = SINGLE if max(width, values) > 64 else SIZES
-    for layout in ("plain", "sliced"):
+    for layout in ("plain", "sliced", "heads"):
         q, k, v = (floats(*lead, n, e, layout=layout) for n, e in ((length, width), (keys, width), (keys, values)))
-        m = None if mask is None else floats(*mask)
+        m = None if mask is None else floats(*mask) if mask != "hidden" else floats(length, keys, given=tuple(
+            -np.inf if row % 4 == 1 or (row + key) % 3 == 0 else 0.0 for row in range(length) for key in range(keys)))
+        drops = (ints(4, given=(7, 0, 3, 0)), drop) if drop else ()
         how = {"causal": causal, "scale": width ** -0.5}
-        target += [Row("attention", f"size {length} {width} {layout}", (q, k, v, m), how),
+        target += [Row("attention", f"size {length} {width} {layout}", (q, k, v, m, *drops), how),
                    Row("attention_grad", f"size {length} {width} {layout}",
                        (floats(*lead, length, values, layout=layout), q, k, v, m, floats(*lead, length, values),
-                        floats(*lead, length, low=3.0, high=5.0)), how)]
+                        floats(*lead, length, low=3.0, high=5.0), *drops), how)]
 
 #: What runs in float16 as well: storage of two bytes, arithmetic in four.
 _HALF_OPS = frozenset((
@@ -154,7 +158,7 @@ UNBOUND = {
                     "map<Then<Gelu, Add>, float, 4, float, const float*, Row<float>>",
                     "map<Add, float, 8, bfloat, const bfloat*, const bfloat*>",
                     "map_strided<Copy, float, bfloat, const float*>"},
-    "norm": {"layer_norm<bfloat, true>", "layer_norm_dx<float, false>",
+    "norm": {"layer_norm<float, false>", "layer_norm<bfloat, true>", "layer_norm_dx<float, false>",
              "affine_parts<float, false>"},
     "softmax": {"softmax<bfloat, false>"}, "reduce": {"fold<Sum, bfloat, bfloat>"}, "optim": {"adam<bfloat>", "adam<half>"},
 }

@@ -17,7 +17,7 @@ from gradcore.devices import gpu_launch as gl
 from gradcore.devices.attention import build_attention
 from gradcore.devices.batch_norm import build_batch_norm
 from gradcore.devices.convolution import build_convolution
-from gradcore.devices.gpu_attention import ATTENTION
+from gradcore.devices.gpu_attention import own_attention
 from gradcore.devices.gpu_decompositions import DECOMPOSITIONS
 from gradcore.devices.gpu_elementwise import ELEMENTWISE, wide
 from gradcore.devices.gpu_folds import FOLDS
@@ -32,7 +32,7 @@ from gradcore.devices.kernels import build_kernels, split_workspace
 from gradcore.devices.pooling import build_pooling
 
 #: The kernels of our own.
-KERNELS: dict[str, Callable[..., Any]] = {**ATTENTION, **ELEMENTWISE, **POINTWISE, **FOLDS, **IMAGES, **INDEXING, **LINALG,
+KERNELS: dict[str, Callable[..., Any]] = {**ELEMENTWISE, **POINTWISE, **FOLDS, **IMAGES, **INDEXING, **LINALG,
                                           **ORDERING, **DECOMPOSITIONS, **OPTIMIZERS, **RANDOM}
 
 
@@ -44,7 +44,11 @@ def kernel(fn: Callable[..., Any]) -> Callable[..., Any]:
 def build_cuda_kernels() -> dict[str, Callable[..., Any]]:
     """Every kernel of the GPU by op name."""
     return {**build_kernels(cupy), **build_convolution(cupy), **build_pooling(cupy), **build_batch_norm(cupy),
-            **build_attention(cupy, RANDOM["uniform"]), **KERNELS}
+            **KERNELS}
+
+
+# Wider heads than a multiprocessor has room for run over CuPy.
+KERNELS.update(own_attention(build_attention(cupy, RANDOM["uniform"])))
 
 
 # -- losses ------------------------------------------------------------------------------------------------------------
