@@ -196,11 +196,12 @@ def _rows() -> list[Row]:
         rows_losses,
         rows_networks,
         rows_optimizers,
+        rows_recurrent,
         rows_shapes,
     )
 
     return [*rows_elementwise.ROWS, *rows_shapes.ROWS, *rows_networks.ROWS, *rows_images.ROWS, *rows_attention.ROWS,
-            *rows_optimizers.ROWS, *rows_losses.ROWS]
+            *rows_optimizers.ROWS, *rows_losses.ROWS, *rows_recurrent.ROWS]
 
 
 def __getattr__(name: str) -> Any:

@@ -24,6 +24,7 @@ from gradcore.devices.gpu_linalg import LINALG
 from gradcore.devices.gpu_optimizers import OPTIMIZERS
 from gradcore.devices.kernels import build_kernels, split_workspace
 from gradcore.devices.pooling import build_pooling
+from gradcore.devices.recurrent import build_recurrent
 
 #: The kernels of our own.
 KERNELS: dict[str, Callable[..., Any]] = {**ELEMENTWISE, **FOLDS, **INDEXING, **LINALG, **OPTIMIZERS}
@@ -37,7 +38,7 @@ def kernel(fn: Callable[..., Any]) -> Callable[..., Any]:
 def build_cuda_kernels() -> dict[str, Callable[..., Any]]:
     """Every kernel of the GPU by op name."""
     return {**build_kernels(cupy), **build_convolution(cupy), **build_pooling(cupy), **build_batch_norm(cupy),
-            **build_attention(cupy, KERNELS["uniform"]), **KERNELS}
+            **build_attention(cupy, KERNELS["uniform"]), **build_recurrent(cupy), **KERNELS}
 
 
 # -- random numbers ----------------------------------------------------------------------------------------------------

@@ -14,10 +14,11 @@ from gradcore.ops import (
     optimizer,
     pooling,
     random,
+    recurrent,
     reduce,
     rms_norm,
 )
 from gradcore.ops.op import all_ops
 
 __all__ = ["activation", "all_ops", "attention", "batch_norm", "convolution", "creation", "elementwise", "linalg",
-           "losses", "movement", "nn", "optimizer", "pooling", "random", "reduce", "rms_norm"]
+           "losses", "movement", "nn", "optimizer", "pooling", "random", "recurrent", "reduce", "rms_norm"]
