@@ -1,4 +1,4 @@
-"""``x[index]`` and ``x[index] = value``: basic indices are views, integer tensors gather and scatter."""
+"""``x[index]`` and ``x[index] = value``: basic indices are views, integers and masks gather and scatter."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from gradcore.devices.device import Device
 from gradcore.engine.node import Value
 from gradcore.engine.owners import upload
-from gradcore.errors import DimError, SpecError
-from gradcore.ops import creation, movement
+from gradcore.errors import DataDependentShape, DimError, SpecError
+from gradcore.ops import creation, elementwise, movement, placing, pointwise
 from gradcore.spec import TensorSpec
 
 
@@ -31,12 +31,25 @@ def read(x: Any, index: Any) -> Any:
     return movement.take(_merged(x, dim, len(tensors)), position, dim=dim)
 
 
-def write(x: Any, index: Any, value: Any) -> None:
-    """Write into the part that ``index`` shows; the value broadcasts to it."""
+def write(x: Any, index: Any, value: Any, accumulate: bool = False) -> None:
+    """Write into the part that ``index`` shows, or add to it; the value broadcasts to it.
+
+    A number written where a mask alone says needs no positions, so that nothing is read on the host.
+    """
+    if isinstance(index, tuple) and len(index) == 1:
+        index = index[0]
+    if _is_mask(index) and index.spec.shape == x.spec.shape[:index.spec.ndim] and index.spec.ndim and not accumulate and not (
+            isinstance(value, Value) and value.spec.ndim) and not isinstance(value, (np.ndarray, list, tuple)):
+        given = movement.cast_to(value, x.spec) if isinstance(value, Value) else value
+        mask = movement.reshape(index, (*index.spec.shape, *(1,) * (x.spec.ndim - index.spec.ndim)))
+        pointwise.masked_fill_(x, mask, given)
+        return
     basic, tensors = _parse(x, index)
     part = movement.slice(x, index=basic) if basic != _whole(x.spec) else x
     if not tensors:
-        if isinstance(value, Value):
+        if accumulate:
+            elementwise.add_(part, value)
+        elif isinstance(value, Value):
             movement.copy_(part, value)
         else:
             creation.fill_(part, value) if not isinstance(value, (np.ndarray, list, tuple)) else movement.copy_(
@@ -48,12 +61,23 @@ def write(x: Any, index: Any, value: Any) -> None:
     if len(tensors) > 1:
         part, position, dim = _one_index(part, tensors)
         merged = _merged(part, dim, len(tensors))
-        movement.put_(merged, position, value, dim=dim)
+        _put(merged, position, value, dim, accumulate)
         if merged.storage is not part.storage:
             movement.copy_(part, movement.reshape(merged, part.spec.shape))
         return
     (dim, position), = tensors
-    movement.put_(part, position, value, dim=dim)
+    _put(part, position, value, dim, accumulate)
+
+
+def _put(x: Any, position: Any, value: Any, dim: int, accumulate: bool) -> None:
+    if accumulate:
+        placing.add_at_(x, position, value, dim=dim)
+    else:
+        movement.put_(x, position, value, dim=dim)
+
+
+def _is_mask(item: Any) -> bool:
+    return isinstance(item, Value) and item.spec.dtype.kind == "b"
 
 
 def _whole(spec: TensorSpec) -> movement.Basic:
@@ -62,8 +86,8 @@ def _whole(spec: TensorSpec) -> movement.Basic:
 
 def _parse(x: Any, index: Any) -> tuple[movement.Basic, list[tuple[int, Any]]]:
     """The basic part, and the integer tensors with the dimensions (after the basic part) that they index."""
-    items = list(index) if isinstance(index, tuple) else [index]
-    given = sum(1 for i in items if i is not None and i is not Ellipsis)
+    items = [_item(i) for i in (index if isinstance(index, tuple) else [index])]
+    given = sum(i.ndim if isinstance(i, _Mask) else i is not None and i is not Ellipsis for i in items)
     ellipses = sum(1 for i in items if i is Ellipsis)
     if ellipses > 1:
         raise DimError("an index can only have a single ellipsis ('...')")
@@ -85,6 +109,21 @@ def _parse(x: Any, index: Any) -> tuple[movement.Basic, list[tuple[int, Any]]]:
             basic.append(())
             out += 1
             continue
+        if isinstance(item, _Mask):
+            if item.shape != x.spec.shape[d:d + item.ndim]:
+                raise DimError(f"The shape of the mask {list(item.shape)} at index {d} does not match the shape of the indexed "
+                               f"tensor {list(x.spec.shape)}")
+            if not item.ndim:
+                # A dimension of its own, of one element or of none.
+                tensors.append((out, upload(np.zeros(np.count_nonzero(item.values), np.int64), x.storage.device)))
+                basic.append(())
+                out += 1
+            for k, places in enumerate(np.nonzero(item.values) if item.ndim else ()):
+                tensors.append((out, upload(places, x.storage.device)))
+                basic.append((0, item.shape[k], 1))
+                out += 1
+            d += item.ndim
+            continue
         n = x.spec.shape[d]
         if isinstance(item, slice):
             start, stop, step = item.indices(n)
@@ -104,18 +143,37 @@ def _parse(x: Any, index: Any) -> tuple[movement.Basic, list[tuple[int, Any]]]:
     return tuple(basic), tensors
 
 
+class _Mask:
+    """A boolean index: its values, read on the host, since the shape of the result depends on them."""
+
+    def __init__(self, values: np.ndarray[Any, Any]) -> None:
+        self.values = values
+        self.shape, self.ndim = values.shape, values.ndim
+
+
+def _item(item: Any) -> Any:
+    """An index as it is, but for masks; :class:`DataDependentShape` for one on meta."""
+    if _is_mask(item):
+        if item.storage.device.type == "meta":
+            raise DataDependentShape("a boolean index gives a shape that depends on values, and meta has none: use where()")
+        return _Mask(item.storage.device.read(item.storage, item.spec))
+    if item is None or item is Ellipsis or (isinstance(item, (slice, int, np.integer)) and not isinstance(item, bool)):
+        return item
+    if not isinstance(item, Value):
+        array = np.asarray(item)
+        if array.dtype.kind == "b":
+            return _Mask(array)
+    return item
+
+
 def _index_tensor(item: Any, device: Device) -> Any:
     if isinstance(item, Value):
-        if item.spec.dtype.kind == "b":
-            raise NotImplementedError("boolean indices give shapes that depend on data: use where() or masked_fill()")
         if item.spec.dtype.kind not in "iu":
-            raise DimError(f"tensors used as indices must be integers, but got {item.spec.dtype.name}")
+            raise DimError(f"tensors used as indices must be integers or bools, but got {item.spec.dtype.name}")
         return item
-    if isinstance(item, bool):
-        raise NotImplementedError("boolean indices are not supported: use where()")
     array = np.asarray(item)
     if array.dtype.kind not in "iu" and array.size:
-        raise TypeError(f"an index must be an int, a slice, None, Ellipsis or integers, but got {type(item).__name__} "
+        raise TypeError(f"an index must be an int, a slice, None, Ellipsis, integers or bools, but got {type(item).__name__} "
                         f"{item!r}")
     return upload(array.astype(np.int64), device)
 

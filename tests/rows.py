@@ -193,15 +193,19 @@ def _rows() -> list[Row]:
         rows_attention,
         rows_elementwise,
         rows_images,
+        rows_linalg,
         rows_losses,
         rows_networks,
         rows_optimizers,
+        rows_order,
+        rows_pointwise,
         rows_recurrent,
         rows_shapes,
     )
 
-    return [*rows_elementwise.ROWS, *rows_shapes.ROWS, *rows_networks.ROWS, *rows_images.ROWS, *rows_attention.ROWS,
-            *rows_optimizers.ROWS, *rows_losses.ROWS, *rows_recurrent.ROWS]
+    modules = (rows_elementwise, rows_pointwise, rows_shapes, rows_order, rows_linalg, rows_networks, rows_images,
+               rows_attention, rows_optimizers, rows_losses, rows_recurrent)
+    return [row for module in modules for row in module.ROWS]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from gradcore.ops import all_ops
+from gradcore.overwriting import OVERWRITING
 from tests import rows_losses, rows_optimizers, rows_recurrent
-from tests.rows import Row, bools, bytes_, floats, ints
+from tests.rows import Operand, Row, bools, bytes_, floats, ints
 
 N, M = 512, 1024
 F32, F16, I64 = np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.int64)
@@ -50,6 +51,94 @@ for name in ("relu_grad", "tanh_grad", "sigmoid_grad"):
 for by_tanh in (False, True):
     add("gelu", x, tanh=by_tanh)
     add("gelu_grad", x, y, tanh=by_tanh)
+
+def add_pointwise() -> None:
+    """Every elementwise op besides those above, on operands that lie as NumPy likes them and on others."""
+    for name in ("exp2 arcsinh erfc sinc trunc frac nan_to_num silu mish softsign logsigmoid hardsigmoid hardswish "
+                 "exp_ sin_ erf_ erfc_ sigmoid_ abs_ trunc_ nan_to_num_ logical_not_").split():
+        add(name, x)
+        add(name, t)
+    within = floats(N, M, low=-0.9, high=0.9)
+    for name in "arcsin arccos arctanh".split():
+        add(name, within)
+    add("arccosh", floats(N, M, low=1.1))
+    for name in ("fmod fmax fmin arctan2 hypot logaddexp leaky_relu hardshrink softshrink fmod_ arctan2_ hypot_ pow_ "
+                 "lt_").split():
+        for other in (y, floats(M, low=0.5), t, 1.5):
+            add(name, positive, other)
+    for name in ("silu_grad mish_grad softsign_grad logsigmoid_grad hardsigmoid_grad hardswish_grad").split():
+        add(name, x, y)
+        add(name, x, t)
+    whole = ints(N, M, high=9)
+    for name in "and or xor left_shift right_shift and_ left_shift_".split():
+        add(f"bitwise_{name}", whole, whole)
+        add(f"bitwise_{name}", whole, 3)
+    add("bitwise_not", whole)
+    add("leaky_relu_grad", x, y, 0.1)
+    add("shrink_grad", x, y, 0.5)
+    add("threshold", x, 0.5, 0.0)
+    for name, attrs in (("elu", {"alpha": 1.0, "scale": 1.0, "inner": 1.0}), ("softplus", {"beta": 1.0, "threshold": 20.0}),
+                        ("hardtanh", {"low": -1.0, "high": 1.0})):
+        add(name, t, **attrs)
+        add(f"{name}_grad", x, t, **attrs)
+    for name in ("lerp", "addcmul", "addcdiv", "lerp_", "addcmul_", "addcdiv_"):
+        add(name, x, t, y)
+        add(name, x, y, row)
+    add("clamp", x, row, y)
+    add("masked_fill_", x, bools(N, M, layout="transposed"), 1.0)
+    add("masked_fill_", x, bools(M), 1.0)
+    made = {r.op for r in BIG}
+    for name in OVERWRITING:
+        if f"{name}_" not in made:
+            alone = [r for r in BIG if r.op == name and isinstance(r.args[0], Operand) and r.args[0].shape == (N, M)]
+            assert alone, name
+            BIG.append(Row(f"{name}_", str(len(BIG)), alone[0].args, alone[0].attrs))
+
+
+def add_ordering() -> None:
+    """The ops that reorder, write at positions, scan, rank and measure."""
+    add("diagonal", x, offset=1, dim1=0, dim2=1)
+    for operand in (x, t, wide):
+        add("flip", operand, dims=(0, 1))
+        add("roll", operand, shifts=(100, -3), dims=(0, 1))
+        for dim in (0, 1):
+            for reverse in (False, True):
+                add("cumsum", operand, dim=dim, reverse=reverse)
+                add("recurrence", operand, x, dim=dim, reverse=reverse)
+            add("cumprod", operand, dim=dim)
+            add("prod", operand, dim=dim, keepdim=False)
+            for start, length in ((0, operand.shape[dim]), (5, 3)):
+                for descending in (False, True):
+                    add("ranked", operand, dim=dim, start=start, length=length, descending=descending)
+        for dims in ((0, 1), (0,), (1,)):
+            add("var", operand, dims=dims, correction=1, keepdim=False)
+            for p in (0, 1, 2, 3, float("inf")):
+                add("vector_norm", operand, p=p, dims=dims, keepdim=False)
+    add("ranked", tall, dim=0, start=0, length=10, descending=True)
+    add("cumsum", bools(N, M), dim=1, reverse=False)
+    window = {"dim": 1, "size": 4, "step": 2, "dilation": 1}
+    add("windows", x, **window)
+    add("windows_grad", floats(N, M // 2 - 1, 4), shape=(N, M), **window)
+    for name in ("put_along_", "add_along_"):
+        add(name, x, ints(N, M // 2, high=M), floats(N, M // 2), dim=1)
+        add(name, x, ints(N // 2, M, high=N, layout="transposed"), floats(N // 2, M), dim=0)
+    add("add_at_", x, ints(300, high=N), floats(300, M), dim=0)
+    add("add_at_", x, ints(300, high=M), floats(N, 1), dim=1)
+
+
+def add_decompositions() -> None:
+    """Matrices of 256 rows, and many of 4."""
+    near_one = tuple((np.eye(256) * 4 + np.full((256, 256), 1 / 256)).reshape(-1).tolist())
+    for a in (floats(256, 256, given=near_one), floats(4096, 4, 4)):
+        for name in ("inv", "det", "slogdet"):
+            add(name, a)
+        add("solve", a, a, transpose=True)
+    add("cholesky", floats(256, 256, given=near_one))
+
+
+add_pointwise()
+add_ordering()
+add_decompositions()
 
 add("full", 1.5, shape=(N, M), dtype=F32)
 add("empty", shape=(N, M), dtype=F32)

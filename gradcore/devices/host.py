@@ -10,11 +10,15 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices import (  # noqa: F401 - their kernels register themselves
+    host_decompositions,
     host_erf,
+    host_folding,
     host_losses,
     host_networks,
     host_optimizers,
+    host_placing,
     host_random,
+    host_rectifiers,
     host_rms_norm,
 )
 from gradcore.devices.attention import build_attention
@@ -22,6 +26,7 @@ from gradcore.devices.batch_norm import build_batch_norm
 from gradcore.devices.convolution import build_convolution
 from gradcore.devices.device import Device, register
 from gradcore.devices.host_kernels import HOST_KERNELS
+from gradcore.devices.host_pointwise import in_place_kernels
 from gradcore.devices.kernels import build_kernels
 from gradcore.devices.pooling import build_pooling
 from gradcore.devices.recurrent import build_recurrent
@@ -57,8 +62,9 @@ def fill_with_ones(block: Block) -> None:
 
 def host_table() -> dict[str, Callable[..., Any]]:
     """Every kernel of the CPU by op name."""
-    return {**build_kernels(np), **build_convolution(np), **build_pooling(np), **build_batch_norm(np),
-            **build_attention(np, HOST_KERNELS["uniform"]), **build_recurrent(np), **HOST_KERNELS}
+    table = {**build_kernels(np), **build_convolution(np), **build_pooling(np), **build_batch_norm(np),
+             **build_attention(np, HOST_KERNELS["uniform"]), **build_recurrent(np), **HOST_KERNELS}
+    return table | in_place_kernels(table)
 
 
 def make_host(index: int = 0) -> HostDevice:

@@ -10,7 +10,8 @@ import numpy as np
 
 from gradcore.engine.modes import no_grad
 from gradcore.errors import SpecError
-from gradcore.functional import mean, var
+from gradcore.functional import mean
+from gradcore.functional.folding import var
 from gradcore.functional.images import batch_norm
 from gradcore.ops import movement, nn
 from gradcore.ops import rms_norm as rms

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from gradcore.errors import SpecError
-from gradcore.functional import broadcast_tensors, norm, sum
+from gradcore.functional import broadcast_tensors, sum
+from gradcore.functional.folding import norm
 from gradcore.functional.losses import reduced
 from gradcore.ops import elementwise
 

@@ -12,10 +12,11 @@ import numpy as np
 from gradcore import functional
 from gradcore._random import Generator, default_generator
 from gradcore.errors import SpecError
-from gradcore.functional import bags, borders, dropouts, norms, sampling
+from gradcore.functional import activation as _activations
+from gradcore.functional import bags, dropouts, norms, sampling
+from gradcore.functional.activation import *  # noqa: F403 - what its __all__ names
 from gradcore.functional.attention import embedding, scaled_dot_product_attention
 from gradcore.functional.bags import *  # noqa: F403 - what its __all__ names
-from gradcore.functional.borders import *  # noqa: F403
 from gradcore.functional.dropouts import *  # noqa: F403
 from gradcore.functional.images import adaptive_avg_pool2d, avg_pool2d, batch_norm, conv2d, max_pool2d
 from gradcore.functional.losses import (
@@ -36,6 +37,7 @@ from gradcore.functional.losses import (
     warn_of_sizes,
 )
 from gradcore.functional.norms import *  # noqa: F403
+from gradcore.functional.padding import fold, pad, unfold
 from gradcore.functional.sampling import *  # noqa: F403
 from gradcore.functional.similarity import (
     cosine_embedding_loss,
@@ -55,7 +57,9 @@ __all__ += ["binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_
             "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss", "margin_ranking_loss",
             "multi_margin_loss", "normalize", "pairwise_distance", "poisson_nll_loss", "smooth_l1_loss", "soft_margin_loss",
             "triplet_margin_loss", "triplet_margin_with_distance_loss"]
-__all__ += bags.__all__ + borders.__all__ + dropouts.__all__ + norms.__all__ + sampling.__all__
+__all__ += bags.__all__ + dropouts.__all__ + norms.__all__ + sampling.__all__
+__all__ += _activations.__all__
+__all__ += ["fold", "pad", "unfold"]
 
 Tensor = Any
 

@@ -2,23 +2,33 @@
 
 from gradcore.ops import (
     activation,
+    arrangement,
     attention,
     batch_norm,
     convolution,
     creation,
+    decompositions,
     elementwise,
+    in_place,
     linalg,
     losses,
     movement,
     nn,
     optimizer,
+    order,
+    placing,
+    pointwise,
     pooling,
     random,
+    rectifiers,
     recurrent,
     reduce,
     rms_norm,
+    scan,
+    statistics,
 )
 from gradcore.ops.op import all_ops
 
-__all__ = ["activation", "all_ops", "attention", "batch_norm", "convolution", "creation", "elementwise", "linalg",
-           "losses", "movement", "nn", "optimizer", "pooling", "random", "recurrent", "reduce", "rms_norm"]
+__all__ = ["activation", "all_ops", "arrangement", "attention", "batch_norm", "convolution", "creation", "decompositions",
+           "elementwise", "in_place", "linalg", "losses", "movement", "nn", "optimizer", "order", "placing", "pointwise",
+           "pooling", "random", "rectifiers", "recurrent", "reduce", "rms_norm", "scan", "statistics"]

@@ -15,6 +15,7 @@
 
 #define __device__
 #define __global__
+#define __launch_bounds__(...)
 #define __forceinline__ inline
 // A part of its own, so that it can be filled with NaN where a block begins; the sanitizer watches no such part.
 #ifdef __SANITIZE_ADDRESS__
@@ -25,7 +26,8 @@ extern "C" char __start_block_memory[] __attribute__((weak)), __stop_block_memor
 #endif
 #define __grid_constant__
 
-using std::atan; using std::ceil; using std::copysign; using std::cos; using std::cosh; using std::erf; using std::exp;
+using std::acos; using std::acosh; using std::asin; using std::asinh; using std::atan; using std::atan2; using std::atanh;
+using std::erfc; using std::exp2; using std::hypot; using std::trunc; using std::ceil; using std::copysign; using std::cos; using std::cosh; using std::erf; using std::exp;
 using std::expm1; using std::floor; using std::fmod; using std::log; using std::log10; using std::log1p; using std::log2;
 using std::pow; using std::rint; using std::sin; using std::sinh; using std::sqrt; using std::tan; using std::tanh;
 
