@@ -118,7 +118,8 @@ def build_recurrent(xp: Any) -> dict[str, Callable[..., Any]]:
     def lstm_grad(dy: Any, dlast: Any, gates: Any, cells: Any, out: Any, h0: Any, c0: Any, weight: Any, dgiven: Any,
                   dweight: Any, dh0: Any, dc0: Any, workspace: Any, *, backwards: bool) -> None:
         batch, size = h0.shape
-        product, dh, bent, room = rooms(workspace, weight, weight.shape, *[(batch, size)] * 3)
+        product, slopes, dh, bent = rooms(workspace, weight, weight.shape, (batch, 4 * size), *[(batch, size)] * 2)
+        slope = slopes[:, 2 * size:3 * size]
         dh0.fill(0)
         if dlast is None:
             dc0.fill(0)
@@ -133,17 +134,19 @@ def build_recurrent(xp: Any) -> dict[str, Callable[..., Any]]:
                 xp.add(dy[t], dh0, dh)
             xp.tanh(cells[t], bent)
             xp.multiply(dh, bent, do)
-            times_sigmoid_slope(do, o, room)
             xp.multiply(dh, o, dh)
-            times_tanh_slope(dh, bent, room)
+            times_tanh_slope(dh, bent, bent)
             xp.add(dc0, dh, dc0)
             xp.multiply(dc0, g, di)
-            times_sigmoid_slope(di, i, room)
             xp.multiply(dc0, before(t, cells, c0, backwards), df)
-            times_sigmoid_slope(df, f, room)
             xp.multiply(dc0, i, dg)
-            times_tanh_slope(dg, g, room)
             xp.multiply(dc0, f, dc0)
+            # The slopes of all four at once, as sigmoids; then that of the tanh.
+            xp.subtract(1, gates[t], slopes)
+            xp.multiply(slopes, gates[t], slopes)
+            xp.multiply(g, g, slope)
+            xp.subtract(1, slope, slope)
+            xp.multiply(d, slopes, d)
             xp.matmul(d, weight, dh0)
         weight_gradient(dgiven, out, h0, backwards, dweight, product)
 

@@ -53,7 +53,7 @@ def _lstm_spec(given: TensorSpec, weight: TensorSpec, h0: TensorSpec, c0: Tensor
 
 def _lstm_grad_spec(dy: TensorSpec | None, dlast: TensorSpec | None, gates: TensorSpec, cells: TensorSpec, out: TensorSpec,
                     h0: TensorSpec, c0: TensorSpec, weight: TensorSpec, *, backwards: bool) -> Inferred:
-    return Inferred((gates.like(), weight.like(), h0.like(), c0.like()), workspace=_room(gates, weight, 4, 0))
+    return Inferred((gates.like(), weight.like(), h0.like(), c0.like()), workspace=_room(gates, weight, 2, 0))
 
 
 def _gru_spec(given: TensorSpec, weight: TensorSpec, bias: TensorSpec | None, h0: TensorSpec, *, backwards: bool) -> Inferred:
