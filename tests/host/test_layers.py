@@ -180,6 +180,19 @@ def test_lists_and_dicts_of_parameters(torch: Any) -> None:
         ours.some.append(3)
 
 
+def test_modules_are_taken_out_of_lists_and_dicts() -> None:
+    a, b, c = nn.ReLU(), nn.Tanh(), nn.Sigmoid()
+    some = nn.ModuleList([a])
+    some += [b, c]
+    assert some.pop(1) is b and list(some) == [a, c] and list(some._modules) == ["0", "1"] and some.pop(-1) is c
+    named = nn.ModuleDict({"a": a, "b": b})
+    assert named.pop("a") is a and list(named) == ["b"]
+    with raises(KeyError, "a"):
+        named.pop("a")
+    named.clear()
+    assert len(named) == 0 and not list(named.children())
+
+
 def test_errors_say_what_was_expected() -> None:
     x = gradcore.ones(2, 6, 5, 7)
     for call, kind, text in (
