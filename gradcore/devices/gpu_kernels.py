@@ -30,6 +30,7 @@ from gradcore.devices.gpu_pointwise import POINTWISE
 from gradcore.devices.gpu_random import RANDOM
 from gradcore.devices.kernels import build_kernels, split_workspace
 from gradcore.devices.pooling import build_pooling
+from gradcore.devices.recurrent import build_recurrent
 
 #: The kernels of our own.
 KERNELS: dict[str, Callable[..., Any]] = {**ELEMENTWISE, **POINTWISE, **FOLDS, **IMAGES, **INDEXING, **LINALG,
@@ -44,7 +45,7 @@ def kernel(fn: Callable[..., Any]) -> Callable[..., Any]:
 def build_cuda_kernels() -> dict[str, Callable[..., Any]]:
     """Every kernel of the GPU by op name."""
     return {**build_kernels(cupy), **build_convolution(cupy), **build_pooling(cupy), **build_batch_norm(cupy),
-            **KERNELS}
+            **build_recurrent(cupy), **KERNELS}
 
 
 # Wider heads than a multiprocessor has room for run over CuPy.

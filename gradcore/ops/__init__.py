@@ -21,6 +21,7 @@ from gradcore.ops import (
     pooling,
     random,
     rectifiers,
+    recurrent,
     reduce,
     rms_norm,
     scan,
@@ -30,4 +31,4 @@ from gradcore.ops.op import all_ops
 
 __all__ = ["activation", "all_ops", "arrangement", "attention", "batch_norm", "convolution", "creation", "decompositions",
            "elementwise", "in_place", "linalg", "losses", "movement", "nn", "optimizer", "order", "placing", "pointwise",
-           "pooling", "random", "rectifiers", "reduce", "rms_norm", "scan", "statistics"]
+           "pooling", "random", "rectifiers", "recurrent", "reduce", "rms_norm", "scan", "statistics"]

@@ -120,8 +120,6 @@ def test_what_depends_on_the_mode_or_on_more_arguments(torch: Any) -> None:
                                   "LogSigmoid", "Mish", "PReLU", "ReLU6", "SELU", "SiLU", "Softmin", "Softplus", "Softshrink",
                                   "Softsign", "Tanhshrink", "Threshold"])
 def test_activations_are_pytorchs(torch: Any, name: str) -> None:
-    if not hasattr(nn, name):
-        pytest.skip(f"gradcore.nn.functional has no function for {name} in this checkout")
     options: dict[str, Any] = {"GLU": {"dim": 1}, "Softmin": {"dim": 1}, "Threshold": {"threshold": 0.3, "value": -2.0},
                                "PReLU": {"num_parameters": 6}, "CELU": {"alpha": 0.7}, "ELU": {"alpha": 1.3},
                                "Softplus": {"beta": 2.0, "threshold": 3.0}, "LeakyReLU": {"negative_slope": 0.2},
@@ -180,6 +178,19 @@ def test_lists_and_dicts_of_parameters(torch: Any) -> None:
         ours.some[3]
     with raises(TypeError, "holds Parameters and Tensors, but got int"):
         ours.some.append(3)
+
+
+def test_modules_are_taken_out_of_lists_and_dicts() -> None:
+    a, b, c = nn.ReLU(), nn.Tanh(), nn.Sigmoid()
+    some = nn.ModuleList([a])
+    some += [b, c]
+    assert some.pop(1) is b and list(some) == [a, c] and list(some._modules) == ["0", "1"] and some.pop(-1) is c
+    named = nn.ModuleDict({"a": a, "b": b})
+    assert named.pop("a") is a and list(named) == ["b"]
+    with raises(KeyError, "a"):
+        named.pop("a")
+    named.clear()
+    assert len(named) == 0 and not list(named.children())
 
 
 def test_errors_say_what_was_expected() -> None:
