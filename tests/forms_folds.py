@@ -33,6 +33,7 @@ for _name in ("max", "min"):
     form(_name, lambda t, x, n=_name: getattr(t, n)(x), _f)
     form(f"{_name}:dim", lambda t, x, n=_name: getattr(x, n)(1), _f)
     form(f"{_name}:kept", lambda t, x, n=_name: getattr(t, n)(x, 0, keepdim=True), _t)
+    form(f"{_name}:names", lambda t, x, n=_name: [getattr(x.max(1), k) for k in ("values", "indices")], _f)
     form(f"{_name}:pair", lambda t, x, y, n=_name: getattr(t, n)(x, y), _f, floats(4))
     form(f"arg{_name}", lambda t, x, n=_name: getattr(t, f"arg{n}")(x), _f, gradient=False)
     form(f"arg{_name}:dim", lambda t, x, n=_name: getattr(x, f"arg{n}")(1, True), _f, gradient=False)

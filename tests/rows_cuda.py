@@ -112,7 +112,9 @@ add("matmul", floats(2, 1, 4, 5), floats(3, 6, 5), transpose_a=False, transpose_
 #: What runs in float16 as well: storage of two bytes, arithmetic in four.
 HALF = [row for row in [*ROWS, *SIZES] if row.op in (
     "add mul relu_grad gelu_tanh sum mean amax softmax log_softmax softmax_grad cross_entropy layer_norm take take_grad cat "
-    "clone cast linear matmul uniform dropout maximum where argmax").split() and "dtype" not in row.attrs]
+    "clone cast linear matmul uniform dropout maximum where argmax silu silu_grad mish elu elu_grad softplus hardtanh "
+    "leaky_relu lerp addcmul masked_fill_ exp2 flip roll cumsum ranked "
+    "windows_grad").split() and "dtype" not in row.attrs]
 
 #: Instances that no op launches yet: storage in bfloat16, a bias and its activation in one pass, RMS norm.
 UNBOUND = {

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from gradcore.errors import SpecError
 from gradcore.functional import mathematics as m
 from gradcore.functional import shape as sh
+from gradcore.functional.mathematics import Ranked
 from gradcore.ops import elementwise, movement, order, reduce, scan, statistics
 from gradcore.spec import is_floating, normalize_dims
 
 Tensor = Any
 Dim = int | Sequence[int] | None
-
-
-class Ranked(NamedTuple):
-    """Values and their positions, int64."""
-
-    values: Any
-    indices: Any
 
 
 # -- products and running sums -------------------------------------------------------------------------------------------
