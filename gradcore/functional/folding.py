@@ -52,6 +52,18 @@ def nanmean(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any
     return nansum(input, dim, keepdim, dtype=dtype) / some
 
 
+def cumsum_(input: Tensor, dim: int) -> Tensor:
+    """:func:`cumsum`, written over the tensor; returns it."""
+    return movement.copy_(input, cumsum(input, dim, dtype=input.spec.dtype))
+
+
+def cumprod_(input: Tensor, dim: int) -> Tensor:
+    """:func:`cumprod`, written over the tensor; returns it."""
+    # The gradient reads what is overwritten: a copy of it is kept.
+    x = sh.clone(input) if input.requires_grad else input
+    return movement.copy_(input, cumprod(x, dim, dtype=input.spec.dtype))
+
+
 # -- ranks ---------------------------------------------------------------------------------------------------------------
 
 
@@ -185,6 +197,9 @@ def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
     """The p-norm of the difference."""
     return norm(input - other, p)
 
+
+#: Methods of a tensor that are no functions.
+TENSOR_METHODS = {"cumsum_": cumsum_, "cumprod_": cumprod_}
 
 METHODS = ("prod cumsum cumprod nansum nanmean sort argsort msort topk kthvalue median aminmax var std norm dist").split()
 
