@@ -17,10 +17,12 @@ from gradcore.functional import (
     broadcast_to, cat, ceil, chunk, clamp, clone, cos, cosh, div, dot, empty, empty_like, eq, equal, erf, exp, expm1, eye,
     flatten, floor, floor_divide, from_numpy, full, full_like, ge, get_default_dtype, gt, index_select, isfinite, isinf,
     isnan, le, linspace, log, log1p, log2, log10, log_softmax, logical_and, logical_not, logical_or, logical_xor,
-    logsumexp, lt, masked_fill, matmul, max, maximum, mean, min, minimum, mm, movedim, mul, mv, narrow, ne, neg, nonzero,
+    logsumexp, lt, matmul, max, maximum, mean, min, minimum, mm, movedim, mul, mv, narrow, ne, neg, nonzero,
     norm, ones, ones_like, permute, pow, reciprocal, relu, remainder, reshape, round, rsqrt, select, set_default_dtype,
     sigmoid, sign, sin, sinh, softmax, split, sqrt, square, squeeze, stack, std, sub, sum, take_along_dim, tan, tanh,
-    tensor, transpose, tril, triu, unbind, unflatten, unsqueeze, var, where, zeros, zeros_like)
+    tensor, transpose, tril, triu, unbind, unflatten, unsqueeze, var, zeros, zeros_like)
+from gradcore.functional.pointwise import *
+from gradcore.functional.activation import celu, hardshrink, prelu, selu, softmin, threshold
 from gradcore._random import (
     Generator, default_generator, initial_seed, manual_seed, normal_, rand, rand_like, randn, randn_like, randperm, seed,
     uniform_)

@@ -7,7 +7,8 @@ from typing import Any
 from gradcore import functional
 from gradcore.engine.dispatch import binary
 from gradcore.engine.node import Value
-from gradcore.ops import elementwise
+from gradcore.ops import elementwise, pointwise
+from gradcore.ops.in_place import IN_PLACE
 
 # The four operators that everything is made of have a shorter way than calling the op.
 _add, _sub, _mul, _div = elementwise.add, elementwise.sub, elementwise.mul, elementwise.div
@@ -54,6 +55,12 @@ class Operators(Value):
     def __mod__(self, other: Any) -> Any:
         return elementwise.remainder(self, other)
 
+    def __rfloordiv__(self, other: Any) -> Any:
+        return elementwise.floor_divide(other, self)
+
+    def __rmod__(self, other: Any) -> Any:
+        return elementwise.remainder(other, self)
+
     def __matmul__(self, other: Any) -> Any:
         return functional.matmul(self, other)
 
@@ -67,7 +74,7 @@ class Operators(Value):
         return elementwise.abs(self)
 
     def __invert__(self) -> Any:
-        return functional.invert(self)
+        return pointwise.bitwise_not(self)
 
     def __eq__(self, other: object) -> Any:
         return elementwise.eq(self, other)
@@ -88,13 +95,34 @@ class Operators(Value):
         return elementwise.ge(self, other)
 
     def __and__(self, other: Any) -> Any:
-        return functional.logical(elementwise.logical_and, self, other)
+        return pointwise.bitwise_and(self, other)
+
+    def __rand__(self, other: Any) -> Any:
+        return pointwise.bitwise_and(other, self)
 
     def __or__(self, other: Any) -> Any:
-        return functional.logical(elementwise.logical_or, self, other)
+        return pointwise.bitwise_or(self, other)
+
+    def __ror__(self, other: Any) -> Any:
+        return pointwise.bitwise_or(other, self)
 
     def __xor__(self, other: Any) -> Any:
-        return functional.logical(elementwise.logical_xor, self, other)
+        return pointwise.bitwise_xor(self, other)
+
+    def __rxor__(self, other: Any) -> Any:
+        return pointwise.bitwise_xor(other, self)
+
+    def __lshift__(self, other: Any) -> Any:
+        return pointwise.bitwise_left_shift(self, other)
+
+    def __rshift__(self, other: Any) -> Any:
+        return pointwise.bitwise_right_shift(self, other)
+
+    def __rlshift__(self, other: Any) -> Any:
+        return pointwise.bitwise_left_shift(other, self)
+
+    def __rrshift__(self, other: Any) -> Any:
+        return pointwise.bitwise_right_shift(other, self)
 
     def __iadd__(self, other: Any) -> Any:
         return elementwise.add_(self, other)
@@ -107,3 +135,16 @@ class Operators(Value):
 
     def __itruediv__(self, other: Any) -> Any:
         return elementwise.div_(self, other)
+
+
+def _overwriting(name: str) -> Any:
+    def operator(self: Any, other: Any) -> Any:
+        return IN_PLACE[name](self, other)  # type: ignore[operator]
+
+    return operator
+
+
+for _operator, _name in (("pow", "pow"), ("floordiv", "floor_divide"), ("mod", "remainder"), ("and", "bitwise_and"),
+                         ("or", "bitwise_or"), ("xor", "bitwise_xor"), ("lshift", "bitwise_left_shift"),
+                         ("rshift", "bitwise_right_shift")):
+    setattr(Operators, f"__i{_operator}__", _overwriting(_name))

@@ -190,7 +190,9 @@ class Tensor(Operators, Conversions, Gradients):
     def mul_(self, other: Any) -> Tensor:
         return elementwise.mul_(self, other)
 
-    def div_(self, other: Any) -> Tensor:
+    def div_(self, other: Any, *, rounding_mode: str | None = None) -> Tensor:
+        if rounding_mode is not None:
+            return movement.copy_(self, functional.div(self, other, rounding_mode=rounding_mode))
         return elementwise.div_(self, other)
 
 
@@ -199,6 +201,8 @@ def _attach_methods(names: Sequence[str]) -> None:
     for name in names:
         if name not in Tensor.__dict__:
             setattr(Tensor, name, getattr(functional, name))
+    for name, method in functional.TENSOR_METHODS.items():
+        setattr(Tensor, name, method)
 
 
 _attach_methods(functional.METHODS)

@@ -121,10 +121,10 @@ __device__ __forceinline__ A team_fold(A v, const Team& team, A* room) {
 
 // -- positions -------------------------------------------------------------------------------------------------------
 
-// Some dimensions of up to four tensors; strides in elements. `count` is 1 at least; `small` says that there are fewer
+// Some dimensions of up to six tensors; strides in elements. `count` is 1 at least; `small` says that there are fewer
 // than 2^32 positions, so that they are divided in 32 bits, at a fraction of the cost.
 struct Axes {
-    i64 count, small, shape[8], strides[4][8];
+    i64 count, small, shape[8], strides[6][8];
 };
 
 template <int K, typename I>

@@ -1,4 +1,4 @@
-// Functions of up to four operands, element by element: arithmetic, comparison, activations and their gradients, copies.
+// Functions of up to five operands, element by element: arithmetic, comparison, activations and their gradients, copies.
 //
 // Traffic in bytes: each tensor is read once and the result written once, n elements of their own size each; a number, a
 // single cell and a row that repeats cost nothing beside that. `map` goes through tensors that lie alike, 16 bytes of the
@@ -133,6 +133,21 @@ struct MseGrad {
     template <typename C> static __device__ __forceinline__ C of(C dy, C x, C target, C scale) { return (x - target) * scale * dy; }
 };
 
+// Losses of x, an error, a probability or a logit; y is the width of the quadratic part, or the target.
+struct Huber {
+    template <typename C> static __device__ __forceinline__ C of(C x, C y) {
+        C a = x < 0 ? -x : x, m = Least::of(a, y);
+        return m * (a - (C)0.5 * m);
+    }
+};
+struct Bce {
+    template <typename C> static __device__ __forceinline__ C of(C x, C y) {
+        return (y - (C)1) * Most::of(log1p(-x), (C)-100) - y * Most::of(log(x), (C)-100);
+    }
+};
+BINARY(BceLogits, log1p(exp(x < 0 ? x : -x)) + (x < 0 ? (C)0 : x) - x * y)
+#include "pointwise.cuh"
+
 // F after G, in one pass: Then<Relu, Add> is a bias and its activation.
 template <typename F, typename G> struct Then {
     template <typename... C> static __device__ __forceinline__ auto of(C... x) { return F::of(G::of(x...)); }
@@ -189,6 +204,12 @@ template <typename Op, typename Out, typename C> __device__ __forceinline__ void
 }
 template <typename Op, typename Out, typename C> __device__ __forceinline__ void put(Out* out, Pack<C, 1> (&x)[3]) {
     store<Op, Out, 1>(out, x[0], x[1], x[2]);
+}
+template <typename Op, typename Out, typename C> __device__ __forceinline__ void put(Out* out, Pack<C, 1> (&x)[4]) {
+    store<Op, Out, 1>(out, x[0], x[1], x[2], x[3]);
+}
+template <typename Op, typename Out, typename C> __device__ __forceinline__ void put(Out* out, Pack<C, 1> (&x)[5]) {
+    store<Op, Out, 1>(out, x[0], x[1], x[2], x[3], x[4]);
 }
 
 // -- the kernels -------------------------------------------------------------------------------------------------------

@@ -189,9 +189,20 @@ def parts(result: Any) -> list[Any]:
 
 
 def _rows() -> list[Row]:
-    from tests import rows_attention, rows_elementwise, rows_images, rows_networks, rows_shapes
+    from tests import (
+        rows_attention,
+        rows_elementwise,
+        rows_images,
+        rows_losses,
+        rows_networks,
+        rows_optimizers,
+        rows_pointwise,
+        rows_shapes,
+    )
 
-    return [*rows_elementwise.ROWS, *rows_shapes.ROWS, *rows_networks.ROWS, *rows_images.ROWS, *rows_attention.ROWS]
+    modules = (rows_elementwise, rows_pointwise, rows_shapes, rows_networks, rows_images, rows_attention, rows_optimizers,
+               rows_losses)
+    return [row for module in modules for row in module.ROWS]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from gradcore.ops import all_ops
-from tests.rows import Row, bools, bytes_, floats, ints
+from gradcore.overwriting import OVERWRITING
+from tests import rows_losses, rows_optimizers
+from tests.rows import Operand, Row, bools, bytes_, floats, ints
 
 N, M = 512, 1024
 F32, F16, I64 = np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.int64)
@@ -49,6 +51,51 @@ for name in ("relu_grad", "tanh_grad", "sigmoid_grad"):
 for by_tanh in (False, True):
     add("gelu", x, tanh=by_tanh)
     add("gelu_grad", x, y, tanh=by_tanh)
+
+def add_pointwise() -> None:
+    """Every elementwise op besides those above, on operands that lie as NumPy likes them and on others."""
+    for name in ("exp2 arcsinh erfc sinc trunc frac nan_to_num silu mish softsign logsigmoid hardsigmoid hardswish "
+                 "exp_ sin_ erf_ erfc_ sigmoid_ abs_ trunc_ nan_to_num_ logical_not_").split():
+        add(name, x)
+        add(name, t)
+    within = floats(N, M, low=-0.9, high=0.9)
+    for name in "arcsin arccos arctanh".split():
+        add(name, within)
+    add("arccosh", floats(N, M, low=1.1))
+    for name in ("fmod fmax fmin arctan2 hypot logaddexp leaky_relu hardshrink softshrink fmod_ arctan2_ hypot_ pow_ "
+                 "lt_").split():
+        for other in (y, floats(M, low=0.5), t, 1.5):
+            add(name, positive, other)
+    for name in ("silu_grad mish_grad softsign_grad logsigmoid_grad hardsigmoid_grad hardswish_grad").split():
+        add(name, x, y)
+        add(name, x, t)
+    whole = ints(N, M, high=9)
+    for name in "and or xor left_shift right_shift and_ left_shift_".split():
+        add(f"bitwise_{name}", whole, whole)
+        add(f"bitwise_{name}", whole, 3)
+    add("bitwise_not", whole)
+    add("leaky_relu_grad", x, y, 0.1)
+    add("shrink_grad", x, y, 0.5)
+    add("threshold", x, 0.5, 0.0)
+    for name, attrs in (("elu", {"alpha": 1.0, "scale": 1.0, "inner": 1.0}), ("softplus", {"beta": 1.0, "threshold": 20.0}),
+                        ("hardtanh", {"low": -1.0, "high": 1.0})):
+        add(name, t, **attrs)
+        add(f"{name}_grad", x, t, **attrs)
+    for name in ("lerp", "addcmul", "addcdiv", "lerp_", "addcmul_", "addcdiv_"):
+        add(name, x, t, y)
+        add(name, x, y, row)
+    add("clamp", x, row, y)
+    add("masked_fill_", x, bools(N, M, layout="transposed"), 1.0)
+    add("masked_fill_", x, bools(M), 1.0)
+    made = {r.op for r in BIG}
+    for name in OVERWRITING:
+        if f"{name}_" not in made:
+            alone = [r for r in BIG if r.op == name and isinstance(r.args[0], Operand) and r.args[0].shape == (N, M)]
+            assert alone, name
+            BIG.append(Row(f"{name}_", str(len(BIG)), alone[0].args, alone[0].attrs))
+
+
+add_pointwise()
 
 add("full", 1.5, shape=(N, M), dtype=F32)
 add("empty", shape=(N, M), dtype=F32)
@@ -210,5 +257,7 @@ for maximize in (False, True):
     add("sgd_", [x, row], [x, row], [], 0.1, momentum=0.0, nesterov=False, maximize=maximize, **SGD)
     add("adam_", [x, row], [x, row], [x, row], [y, floats(M, low=0.5)], 0.1, 3, decoupled=maximize, maximize=maximize,
         **ADAM)
+
+BIG += rows_optimizers.BIG + rows_losses.BIG
 
 assert {r.op for r in BIG} == set(all_ops()), set(all_ops()) - {r.op for r in BIG}

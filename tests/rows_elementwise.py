@@ -66,7 +66,7 @@ for _name in ("isnan", "isinf", "isfinite", "logical_not"):
 # -- two operands ------------------------------------------------------------------------------------------------------
 
 
-def _pairs(low: float, high: float) -> dict[str, tuple[Any, Any]]:
+def pairs(low: float, high: float) -> dict[str, tuple[Any, Any]]:
     def f(*shape: int, layout: str = "plain") -> Operand:
         return floats(*shape, low=low, high=high, layout=layout)
 
@@ -114,7 +114,7 @@ ARITHMETIC: dict[str, tuple[Callable[..., Any], float, float]] = {
 }
 for _name, (_reference, _low, _high) in ARITHMETIC.items():
     ROWS += [Row(_name, k, pair, torch=_remainder if (_name, k) == ("remainder", "scalar first") else _reference)
-             for k, pair in _pairs(_low, _high).items()]
+             for k, pair in pairs(_low, _high).items()]
     ROWS.append(Row(_name, "int", (ints(2, 3, low=1), ints(3, low=1)), torch=_reference))
 ROWS += [
     Row("add", "int and float", (ints(2, 3), floats(3)), torch=ARITHMETIC["add"][0]),

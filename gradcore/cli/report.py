@@ -14,10 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from gradcore.report.blocks import block_plot, holders_at_peak
+from gradcore.report.growth import growth_of
 from gradcore.report.html import Named, page, save
 from gradcore.report.recording import Recording
 from gradcore.report.run import Run, load_run
-from gradcore.report.step import growth_of
 from gradcore.report.text import short_path
 from gradcore.units import format_bytes
 
@@ -105,8 +105,9 @@ def _about(path: Path, found: Run) -> str:
 def _of_step(number: int, recording: Recording) -> str:
     peak, report = recording.report.peak, recording.report
     batch = f", batch {report.batch_size}" if report.batch_size else ""
-    return (f"Step {number} on {report.device}{batch}: peak {format_bytes(peak.allocated)}, reached by {peak.op} in layer "
-            f"{peak.layer or '(root)'}, phase {peak.phase}, {short_path(peak.line)}")
+    where = (f", reached by {peak.op} in layer {peak.layer or '(root)'}, phase {peak.phase}, {short_path(peak.line)}"
+             if peak.op else "")
+    return f"Step {number} on {report.device}{batch}: peak {format_bytes(peak.allocated)}{where}"
 
 
 def _table(recording: Recording) -> Table:

@@ -7,6 +7,7 @@ import json
 import math
 import time
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import asdict
 from itertools import count, islice
 from pathlib import Path
@@ -18,7 +19,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import gradcore
 from gradcore import data, models
+from gradcore._step import LEVELS
 from gradcore.cli.common import add_common, make_optimizer, pick_device, positive, positives
+from gradcore.cli.live import LiveView
 from gradcore.models.tasks import ImageTask, Task
 from gradcore.report.run import RunWriter, StepFigures
 from gradcore.report.step import StepReport
@@ -42,6 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--events", type=positives, default=[], metavar="N,N,...",
                         help="steps whose events go into the file besides those of the first, the peak and the last")
     parser.add_argument("--quiet", action="store_true", help="no line for every step")
+    parser.add_argument("--live", action="store_true", help="draw each step's memory by role and the loss, on a terminal; "
+                                                            "elsewhere a line for every step")
+    parser.add_argument("--record", choices=LEVELS[1:], default="events",
+                        help="counts: peaks alone, at the least cost; stacks: also the lines that led to each line")
     add_common(parser)
 
 
@@ -107,14 +114,16 @@ def _train(console: Console, options: argparse.Namespace, device: Any, workload:
     lines: list[StepFigures] = []
     top: tuple[int, StepReport] | None = None
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=options.json) as progress:
+    drawn = options.live and console.is_terminal and options.record != "counts"
+    view = LiveView(console, steps) if drawn else None
+    with Progress(*columns, console=console, disable=options.json or drawn) as progress, view or nullcontext():
         task = progress.add_task("training", total=steps)
         rates = [group["lr"] for group in optimizer.param_groups]
         for number, (x, y) in enumerate(batches, 1):
             # The rate falls to zero along a straight line: the last steps settle what the first have found.
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * (1 - (number - 1) / steps)
-            loss, step = train_step(workload, optimizer, x, y, device)
+            loss, step = train_step(workload, optimizer, x, y, device, options.record)
             report = step.report
             line = StepFigures.of(number, loss if math.isfinite(loss) else None, report)
             file.add(line, step)
@@ -124,16 +133,19 @@ def _train(console: Console, options: argparse.Namespace, device: Any, workload:
                 lines.append(line)
             if top is None or report.peak.allocated > top[1].peak.allocated:
                 top = number, report
-            if not options.quiet:
+            if view is not None:
+                view.update(line, step)
+            elif not options.quiet:
                 progress.console.print(str(line), soft_wrap=True)
             progress.update(task, advance=1, description=f"loss {loss:.4f}  peak {format_bytes(line.allocated)}")
     assert top is not None
     return lines, top
 
 
-def train_step(workload: Any, optimizer: Any, x: np.ndarray, y: np.ndarray, device: Any) -> tuple[float, gradcore.step]:
+def train_step(workload: Any, optimizer: Any, x: np.ndarray, y: np.ndarray, device: Any,
+               level: str = "events") -> tuple[float, gradcore.step]:
     """One step: upload, forward, backward, update. On meta the loss is NaN, since it has no value there."""
-    with gradcore.step(batch_size=len(x), device=device) as step:
+    with gradcore.step(batch_size=len(x), device=device, level=level) as step:
         inputs = gradcore.tensor(x, device=device)
         labels = gradcore.tensor(y, device=device)
         optimizer.zero_grad()

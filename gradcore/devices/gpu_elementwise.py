@@ -104,7 +104,7 @@ def _common(*operands: Any) -> np.dtype[Any]:
     return wide(np.result_type(*types))
 
 
-def _function(name: str) -> Callable[..., Any]:
+def function(name: str) -> Callable[..., Any]:
     def run(*arrays: Any) -> None:
         *operands, out = arrays
         apply(name, wide(out.dtype), out, *operands)
@@ -120,10 +120,10 @@ def _test(name: str) -> Callable[..., Any]:
     return run
 
 
-ELEMENTWISE |= {name: _function("".join(part.capitalize() for part in name.split("_"))) for name in (
+ELEMENTWISE |= {name: function("".join(part.capitalize() for part in name.split("_"))) for name in (
     "add sub mul div neg floor_divide remainder pow reciprocal abs sign floor ceil round exp expm1 log log1p log2 log10 sqrt "
     "rsqrt square sin cos tan sinh cosh arctan tanh maximum minimum relu sigmoid relu_grad tanh_grad sigmoid_grad").split()}
-ELEMENTWISE |= {name: _test(function) for name, function in {
+ELEMENTWISE |= {name: _test(named) for name, named in {
     "eq": "Eq", "ne": "Ne", "lt": "Lt", "le": "Le", "gt": "Gt", "ge": "Ge", "logical_and": "LogicalAnd",
     "logical_or": "LogicalOr", "logical_xor": "LogicalXor", "logical_not": "LogicalNot", "isnan": "IsNan", "isinf": "IsInf",
     "isfinite": "IsFinite"}.items()}
@@ -135,7 +135,7 @@ def _extent(x: Any) -> tuple[int, int]:
     return x.data.ptr + sum(s for s in steps if s < 0), x.data.ptr + sum(s for s in steps if s > 0) + x.itemsize
 
 
-def _check_apart(x: Any, y: Any) -> None:
+def check_apart(x: Any, y: Any) -> None:
     """Raise where threads would read of ``y`` what others have written to ``x``: NumPy copies then, behind the log."""
     if not hasattr(y, "dtype") or not x.size or (x.data.ptr, x.strides, x.shape) == (y.data.ptr, y.strides, y.shape):
         return
@@ -157,7 +157,7 @@ def _interleaved(x: Any, y: Any) -> bool:
 
 def _in_place(name: str) -> Callable[..., Any]:
     def run(x: Any, y: Any) -> None:
-        _check_apart(x, y)
+        check_apart(x, y)
         apply(name, wide(x.dtype), x, x, y)
 
     return run
@@ -199,6 +199,21 @@ def mse_grad(dy: Any, x: Any, target: Any, out: Any, *, reduction: str) -> None:
     apply("MseGrad", wide(out.dtype), out, dy, x, target, 2.0 / max(x.size, 1) if reduction == "mean" else 2.0)
 
 
+@kernel
+def huber(x: Any, delta: Any, out: Any, workspace: Any) -> None:
+    apply("Huber", wide(out.dtype), out, x, delta)
+
+
+@kernel
+def bce(x: Any, target: Any, out: Any, workspace: Any) -> None:
+    apply("Bce", wide(out.dtype), out, x, target)
+
+
+@kernel
+def bce_logits(x: Any, target: Any, out: Any, workspace: Any) -> None:
+    apply("BceLogits", wide(out.dtype), out, x, target)
+
+
 # -- creation and movement ---------------------------------------------------------------------------------------------
 
 
@@ -214,7 +229,7 @@ def fill_(x: Any, value: Any) -> None:
 
 @kernel
 def copy_(x: Any, source: Any) -> None:
-    _check_apart(x, source)
+    check_apart(x, source)
     copy(source, x)
 
 

@@ -1,13 +1,13 @@
 """The kernel table of the GPU: CUDA C++ of our own for every op that has it, CuPy's functions for what is left.
 
-Elementwise functions, reductions, products, positions and images stand in files of their own; random numbers, losses, norms
-and optimizers here.
+Elementwise functions, reductions, products, positions and optimizers stand in files of their own; random numbers, losses
+and norms here.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import cupy
@@ -21,11 +21,13 @@ from gradcore.devices.gpu_elementwise import ELEMENTWISE, wide
 from gradcore.devices.gpu_folds import FOLDS
 from gradcore.devices.gpu_indexing import INDEXING
 from gradcore.devices.gpu_linalg import LINALG
+from gradcore.devices.gpu_optimizers import OPTIMIZERS
+from gradcore.devices.gpu_pointwise import POINTWISE
 from gradcore.devices.kernels import build_kernels, split_workspace
 from gradcore.devices.pooling import build_pooling
 
 #: The kernels of our own.
-KERNELS: dict[str, Callable[..., Any]] = {**ELEMENTWISE, **FOLDS, **INDEXING, **LINALG}
+KERNELS: dict[str, Callable[..., Any]] = {**ELEMENTWISE, **POINTWISE, **FOLDS, **INDEXING, **LINALG, **OPTIMIZERS}
 
 
 def kernel(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -140,6 +142,14 @@ def layer_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any,
 
 
 @kernel
+def rms_norm(x: Any, weight: Any, out: Any, workspace: Any, *, dims: int, eps: float) -> None:
+    width = math.prod(x.shape[x.ndim - dims:])
+    rows = math.prod(x.shape[:x.ndim - dims])
+    gl.run_rows("norm", "layer_norm", (x.dtype, "false"), rows if width else 0, gl.lanes_of(width), x, weight, None, out, None,
+                workspace, np.int64(rows), np.int64(width), np.float64(eps))
+
+
+@kernel
 def batch_norm(x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, out: Any, mean: Any, rstd: Any,
                workspace: Any, *, momentum: float, eps: float) -> None:
     gl.run_blocks("norm", "batch_statistics", (x.dtype,), x.shape[1], x, mean, rstd, running_mean, running_var,
@@ -158,50 +168,3 @@ def batch_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any,
                     needs: Any) -> None:
     gl.run_blocks("norm", "batch_norm_grad", (x.dtype,), x.shape[1], dy, x, weight, mean, rstd, dx if needs[0] else None,
                   dweight, dbias, np.int64(x.shape[0]), np.int64(math.prod(x.shape[2:])))
-
-
-# -- optimizers: a launch for up to 64 parameters -----------------------------------------------------------------------
-
-_GROUP, _CHUNK = 64, 4096
-GROUP = np.dtype([("count", "i8"), ("first", "i8", (_GROUP,)), ("sizes", "i8", (_GROUP,)), ("tensors", "u8", (4, _GROUP))])
-SGD = np.dtype([(name, "f8") for name in ("rate", "momentum", "dampening", "decay")]
-               + [(name, "i8") for name in ("nesterov", "maximize", "first")])
-ADAM = np.dtype([(name, "f8") for name in ("rate", "correction", "root", "beta1", "beta2", "eps", "decay")]
-                + [(name, "i8") for name in ("decoupled", "maximize")])
-
-
-def _update(name: str, how: Any, *lists: Sequence[Any]) -> None:
-    """One launch for each type and each 64 tensors; a list may be empty."""
-    by_type: dict[Any, list[int]] = {}
-    for k, param in enumerate(lists[0]):
-        if param.size:
-            by_type.setdefault(param.dtype, []).append(k)
-    for dtype, whole in by_type.items():
-        for start in range(0, len(whole), _GROUP):
-            some = whole[start:start + _GROUP]
-            group, blocks = np.zeros((), GROUP), 0
-            group["count"] = len(some)
-            for place, k in enumerate(some):
-                group["first"][place] = blocks
-                group["sizes"][place] = lists[0][k].size
-                blocks += -(-lists[0][k].size // _CHUNK)
-                for row, tensors in enumerate(lists):
-                    if tensors:
-                        group["tensors"][row, place] = tensors[k].data.ptr
-            gl.run_blocks("optim", name, (dtype,), blocks, group, how)
-
-
-@kernel
-def sgd_(params: Sequence[Any], grads: Sequence[Any], moments: Sequence[Any], lr: Any, workspace: Any, *, momentum: float,
-         dampening: float, weight_decay: float, nesterov: bool, maximize: bool, first: bool) -> None:
-    how = np.array((float(lr), momentum, dampening, weight_decay, nesterov, maximize, first), SGD)
-    _update("sgd", how, params, grads, moments)
-
-
-@kernel
-def adam_(params: Sequence[Any], grads: Sequence[Any], means: Sequence[Any], squares: Sequence[Any], lr: Any, step: Any,
-          workspace: Any, *, beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool,
-          maximize: bool) -> None:
-    correction, root = 1 - beta1 ** float(step), (1 - beta2 ** float(step)) ** -0.5
-    how = np.array((float(lr), correction, root, beta1, beta2, eps, weight_decay, decoupled, maximize), ADAM)
-    _update("adam", how, params, grads, means, squares)

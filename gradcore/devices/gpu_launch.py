@@ -30,7 +30,7 @@ NAMES = {np.dtype(k): v for k, v in {
 
 # Mirrors of the structures in kernels/common.cuh: 64-bit integers throughout, so nothing is padded.
 _DIMS = 8
-_TENSORS = 4
+_TENSORS = 6
 AXES = np.dtype([("count", "i8"), ("small", "i8"), ("shape", "i8", (_DIMS,)), ("strides", "i8", (_TENSORS, _DIMS))])
 LAYOUT = np.dtype([("rows", "i8"), ("width", "i8"), ("kept", AXES), ("folded", AXES)])
 
@@ -89,7 +89,7 @@ def lanes_of(width: int) -> int:
 
 
 def axes(shape: Sequence[int], *strides: Sequence[int]) -> Any:
-    """Dimensions of up to four tensors as an argument, strides in elements; neighbours that lie together are merged."""
+    """Dimensions of up to six tensors as an argument, strides in elements; neighbours that lie together are merged."""
     sizes: list[int] = []
     steps: list[list[int]] = []
     for n, *step in zip(shape, *strides, strict=True):

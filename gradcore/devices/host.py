@@ -9,12 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices import host_erf, host_networks, host_random  # noqa: F401 - their kernels register themselves
+from gradcore.devices import (  # noqa: F401 - their kernels register themselves
+    host_erf,
+    host_losses,
+    host_networks,
+    host_optimizers,
+    host_random,
+    host_rectifiers,
+    host_rms_norm,
+)
 from gradcore.devices.attention import build_attention
 from gradcore.devices.batch_norm import build_batch_norm
 from gradcore.devices.convolution import build_convolution
 from gradcore.devices.device import Device, register
 from gradcore.devices.host_kernels import HOST_KERNELS
+from gradcore.devices.host_pointwise import in_place_kernels
 from gradcore.devices.kernels import build_kernels
 from gradcore.devices.pooling import build_pooling
 from gradcore.memory.resource import Block, Stream
@@ -49,8 +58,9 @@ def fill_with_ones(block: Block) -> None:
 
 def host_table() -> dict[str, Callable[..., Any]]:
     """Every kernel of the CPU by op name."""
-    return {**build_kernels(np), **build_convolution(np), **build_pooling(np), **build_batch_norm(np),
-            **build_attention(np, HOST_KERNELS["uniform"]), **HOST_KERNELS}
+    table = {**build_kernels(np), **build_convolution(np), **build_pooling(np), **build_batch_norm(np),
+             **build_attention(np, HOST_KERNELS["uniform"]), **HOST_KERNELS}
+    return table | in_place_kernels(table)
 
 
 def make_host(index: int = 0) -> HostDevice:

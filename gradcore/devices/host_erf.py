@@ -21,7 +21,7 @@ _INVERSE_TANH = (0.797884942, 0.0363330843, -3.25945799e-05, -5.53063972e-05, 3.
                  1.75632348e-09)
 
 # Chebyshev coefficients in y = 2t - 1, t = 2 / (2 + z), of log(erfc(z) / t) + z^2 for z >= 0, computed to 40 digits.
-_CHEBYSHEV = (
+CHEBYSHEV = (
     -1.30265371978170943, 0.64196979235649026, 0.0194764732041858363, -0.00956151478680863165,
     -0.000946595344482036861, 0.000366839497852761447, 4.25233248069077768e-05, -2.02785781125342481e-05,
     -1.62429000464702077e-06, 1.3036558355805187e-06, 1.56264417220703717e-08, -8.52380959149304777e-08,
@@ -52,14 +52,14 @@ def erf_piece(x: Array, out: Array, temporaries: list[Array]) -> None:
     np.copyto(c, 0)
     np.copyto(out, 0)
     ahead, now = out, c
-    for coefficient in _CHEBYSHEV[:0:-1]:
+    for coefficient in CHEBYSHEV[:0:-1]:
         # ahead <- 2y * now - ahead + coefficient, then the two change places.
         np.subtract(coefficient, ahead, ahead)
         _fma(b, now, ahead)
         ahead, now = now, ahead
     # 0.5 * (c0 + 2y * now) - ahead - z^2
     np.multiply(b, now, b)
-    np.add(b, _CHEBYSHEV[0], b)
+    np.add(b, CHEBYSHEV[0], b)
     np.multiply(b, 0.5, b)
     np.subtract(b, ahead, b)
     np.subtract(b, a, b)

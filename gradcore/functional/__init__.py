@@ -1,5 +1,7 @@
 """Functions on tensors: arguments as PyTorch takes them, turned into the ops' normal form."""
 
+from gradcore.functional import activation, pointwise
+from gradcore.functional.activation import *  # noqa: F403 - what its __all__ names
 from gradcore.functional.creation import (
     arange,
     as_tensor,
@@ -46,7 +48,6 @@ from gradcore.functional.mathematics import (
     floor_divide,
     ge,
     gt,
-    invert,
     isfinite,
     isinf,
     isnan,
@@ -56,14 +57,12 @@ from gradcore.functional.mathematics import (
     log2,
     log10,
     log_softmax,
-    logical,
     logical_and,
     logical_not,
     logical_or,
     logical_xor,
     logsumexp,
     lt,
-    masked_fill,
     matmul,
     max,
     maximum,
@@ -95,8 +94,8 @@ from gradcore.functional.mathematics import (
     tan,
     tanh,
     var,
-    where,
 )
+from gradcore.functional.pointwise import *  # noqa: F403
 from gradcore.functional.shape import (
     as_strided,
     broadcast_tensors,
@@ -135,12 +134,19 @@ from gradcore.functional.shape import (
 METHODS = (
     "add sub mul div neg pow maximum minimum floor_divide remainder eq ne lt le gt ge logical_and logical_or "
     "logical_xor logical_not isnan isinf isfinite abs sign floor ceil round square exp expm1 log log1p log2 log10 sqrt "
-    "rsqrt reciprocal sin cos tan sinh cosh arctan erf relu tanh sigmoid masked_fill clamp sum mean var std amax amin "
+    "rsqrt reciprocal sin cos tan sinh cosh arctan erf relu tanh sigmoid clamp sum mean var std amax amin "
     "max min argmax argmin any all logsumexp norm allclose equal matmul mm bmm mv dot reshape view flatten unflatten "
     "squeeze unsqueeze permute transpose t movedim expand expand_as broadcast_to narrow select contiguous clone split "
-    "chunk unbind tril triu as_strided index_select take_along_dim softmax log_softmax nonzero").split()
+    "chunk unbind tril triu as_strided index_select take_along_dim softmax log_softmax nonzero").split() + [
+        *pointwise.METHODS, *activation.METHODS]
 
-__all__ = [
+#: Methods of a tensor that are no functions: in-place forms, and those whose arguments stand in another order.
+TENSOR_METHODS = {**pointwise.TENSOR_METHODS}
+
+__all__ = [  # noqa: PLE0604 - strings all
+    *activation.__all__,
+    *pointwise.__all__,
+    "TENSOR_METHODS",
     "METHODS",
     "abs",
     "add",
@@ -189,7 +195,6 @@ __all__ = [
     "get_default_dtype",
     "gt",
     "index_select",
-    "invert",
     "isfinite",
     "isinf",
     "isnan",
@@ -200,14 +205,12 @@ __all__ = [
     "log2",
     "log10",
     "log_softmax",
-    "logical",
     "logical_and",
     "logical_not",
     "logical_or",
     "logical_xor",
     "logsumexp",
     "lt",
-    "masked_fill",
     "matmul",
     "max",
     "maximum",
@@ -263,7 +266,6 @@ __all__ = [
     "unsqueeze",
     "var",
     "view",
-    "where",
     "zeros",
     "zeros_like",
 ]

@@ -10,9 +10,9 @@ import numpy as np
 from gradcore.engine.node import Value
 from gradcore.errors import DimError, SpecError
 from gradcore.functional.shape import dim_of, reshape, squeeze, unsqueeze
-from gradcore.ops import activation, elementwise, linalg, nn, reduce
+from gradcore.ops import activation, elementwise, linalg, movement, nn, pointwise, reduce
 from gradcore.ops.op import Op
-from gradcore.spec import normalize_dims
+from gradcore.spec import is_floating, normalize_dims, promote
 
 Tensor = Any
 Dim = int | Sequence[int] | None
@@ -37,7 +37,21 @@ def sub(x: Tensor, y: Any, *, alpha: Any = 1) -> Tensor:
     return elementwise.sub(x, y if alpha == 1 else elementwise.mul(y, alpha))
 
 
-mul, div, neg, pow = map(_elementwise, (elementwise.mul, elementwise.div, elementwise.neg, elementwise.pow))
+def div(x: Tensor, y: Any, *, rounding_mode: str | None = None) -> Tensor:
+    """x / y; rounded down with ``"floor"``, towards 0 with ``"trunc"``. Raises RuntimeError for another mode."""
+    if rounding_mode is None:
+        return elementwise.div(x, y)
+    if rounding_mode == "floor":
+        return elementwise.floor_divide(x, y)
+    if rounding_mode != "trunc":
+        raise RuntimeError("div expected rounding_mode to be one of None, 'trunc', or 'floor' but found "
+                           f"{rounding_mode!r}")
+    made = pointwise.trunc(elementwise.div(x, y))
+    whole = promote([v.spec if isinstance(v, Value) else type(v) for v in (x, y)])
+    return made if is_floating(whole) else movement.cast(made, dtype=whole)
+
+
+mul, neg, pow = map(_elementwise, (elementwise.mul, elementwise.neg, elementwise.pow))
 maximum, minimum = map(_elementwise, (elementwise.maximum, elementwise.minimum))
 floor_divide, remainder = map(_elementwise, (elementwise.floor_divide, elementwise.remainder))
 eq, ne, lt = map(_elementwise, (elementwise.eq, elementwise.ne, elementwise.lt))
@@ -55,32 +69,8 @@ sinh, cosh, arctan = map(_elementwise, (elementwise.sinh, elementwise.cosh, elem
 erf, relu, tanh, sigmoid = map(_elementwise, (activation.erf, activation.relu, activation.tanh, activation.sigmoid))
 
 
-def invert(x: Tensor) -> Tensor:
-    """``~x`` of a bool tensor."""
-    if x.spec.dtype.kind != "b":
-        raise NotImplementedError(f"~ of {x.spec.dtype.name}: only bool tensors are inverted")
-    return elementwise.logical_not(x)
-
-
-def logical(op: Op, x: Tensor, y: Any) -> Tensor:
-    """``&``, ``|`` and ``^`` of bool tensors."""
-    for operand in (x, y):
-        if isinstance(operand, Value) and operand.spec.dtype.kind != "b":
-            raise NotImplementedError(f"bitwise {op.name} of {operand.spec.dtype.name}: only bool tensors")
-    return op(x, y)  # type: ignore[operator]
-
-
-def where(condition: Tensor, x: Any, y: Any) -> Tensor:
-    """``x`` where the condition holds, else ``y``."""
-    return elementwise.where(condition, x, y)
-
-
-def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor:
-    return elementwise.where(mask, value, x)
-
-
 def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
-    """``x`` kept between two numbers."""
+    """``x`` kept between two numbers, or two tensors that broadcast; one of them may be absent."""
     return elementwise.clamp(x, min, max)
 
 

@@ -7,15 +7,20 @@ from gradcore.ops import (
     convolution,
     creation,
     elementwise,
+    in_place,
     linalg,
+    losses,
     movement,
     nn,
     optimizer,
+    pointwise,
     pooling,
     random,
+    rectifiers,
     reduce,
+    rms_norm,
 )
 from gradcore.ops.op import all_ops
 
-__all__ = ["activation", "all_ops", "attention", "batch_norm", "convolution", "creation", "elementwise", "linalg",
-           "movement", "nn", "optimizer", "pooling", "random", "reduce"]
+__all__ = ["activation", "all_ops", "attention", "batch_norm", "convolution", "creation", "elementwise", "in_place", "linalg",
+           "losses", "movement", "nn", "optimizer", "pointwise", "pooling", "random", "rectifiers", "reduce", "rms_norm"]

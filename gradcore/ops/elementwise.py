@@ -121,19 +121,27 @@ def _clamp_spec(x: TensorSpec, low: Operand | None = None, high: Operand | None 
     if low is None and high is None:
         raise SpecError("torch.clamp: At least one of 'min' or 'max' must not be None")
     bounds = [b for b in (low, high) if b is not None]
-    if any(isinstance(b, TensorSpec) for b in bounds):
-        raise SpecError("clamp: min and max must be numbers; use maximum() and minimum() for tensors")
-    return TensorSpec.of(x.shape, promote((x, *bounds)))
+    return TensorSpec.of(broadcast_shapes(x.shape, *map(shape_of, bounds)), promote((x, *bounds)))
 
 
 clamp = op("clamp", _clamp_spec,
-           x=lambda g, x, low, high: where(_within(x, low, high), g, 0.0))
+           x=lambda g, x, low, high, x_spec: sum_to(where(_within(x, low, high), g, 0.0), to=x_spec),
+           low=lambda g, x, low, high, low_spec: sum_to(where(_below(x, low, high), g, 0.0), to=low_spec),
+           high=lambda g, x, low, high, high_spec: sum_to(where(_above(x, low, high), g, 0.0), to=high_spec))
 
 
 def _within(x: Any, low: Any, high: Any) -> Any:
     if low is None or high is None:
         return ge(x, low) if high is None else le(x, high)
     return logical_and(ge(x, low), le(x, high))
+
+
+def _below(x: Any, low: Any, high: Any) -> Any:
+    return lt(x, low) if high is None else logical_and(lt(x, low), lt(low, high))
+
+
+def _above(x: Any, low: Any, high: Any) -> Any:
+    return gt(x, high) if low is None else logical_or(gt(x, high), lt(high, low))
 
 
 # -- in place ----------------------------------------------------------------------------------------------------------

@@ -96,8 +96,9 @@ class _Tables:
         self.tags: Table[Tag] = Table()
         self.invocations: Table[Invocation] = Table()
 
-    def site(self, site: Site) -> list[int]:
-        return [self.strings.index(site.file), site.line, self.strings.index(site.function)]
+    def site(self, site: Site) -> list[Any]:
+        row: list[Any] = [self.strings.index(site.file), site.line, self.strings.index(site.function)]
+        return [*row, [self.sites.index(c) for c in site.callers]] if site.callers else row
 
     def tag(self, tag: Tag) -> list[int | None]:
         names: list[int | None] = [self.strings.index(s) for s in (tag.op, tag.layer, tag.phase, tag.role)]
@@ -143,6 +144,7 @@ def pack(records: Iterable[Record]) -> dict[str, Any]:
     # Writing a row may add to the tables after it: strings come last.
     tags = [tables.tag(t) for t in tables.tags.rows]
     invocations = [tables.invocation(i) for i in tables.invocations.rows]
+    # A site's callers join the table while it is written.
     sites = [tables.site(s) for s in tables.sites.rows]
     return {
         "version": LOG_VERSION, "tags": tags, "invocations": invocations, "sites": sites,
@@ -173,7 +175,9 @@ def unpack(data: dict[str, Any]) -> list[Record]:
 def _unpack(data: dict[str, Any]) -> list[Record]:
     strings = _rows(data, "strings", lambda s: _of(s, str, "a string"))
     specs = _rows(data, "specs", _spec)
-    sites = _rows(data, "sites", lambda s: Site(_at(strings, s[0]), _int(s[1]), _at(strings, s[2])))
+    lines = _rows(data, "sites", lambda s: Site(_at(strings, s[0]), _int(s[1]), _at(strings, s[2])))
+    sites = [line._replace(callers=tuple(_at(lines, i) for i in row[3])) if len(row) > 3 else line
+             for line, row in zip(lines, data["sites"], strict=True)]
     tables: dict[str, list[Any]] = {
         "strings": strings,
         "tags": _rows(data, "tags", lambda t: Tag(

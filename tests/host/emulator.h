@@ -25,7 +25,8 @@ extern "C" char __start_block_memory[] __attribute__((weak)), __stop_block_memor
 #endif
 #define __grid_constant__
 
-using std::atan; using std::ceil; using std::copysign; using std::cos; using std::cosh; using std::erf; using std::exp;
+using std::acos; using std::acosh; using std::asin; using std::asinh; using std::atan; using std::atan2; using std::atanh;
+using std::erfc; using std::exp2; using std::hypot; using std::trunc; using std::ceil; using std::copysign; using std::cos; using std::cosh; using std::erf; using std::exp;
 using std::expm1; using std::floor; using std::fmod; using std::log; using std::log10; using std::log1p; using std::log2;
 using std::pow; using std::rint; using std::sin; using std::sinh; using std::sqrt; using std::tan; using std::tanh;
 

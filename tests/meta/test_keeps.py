@@ -11,6 +11,7 @@ import gradcore
 from gradcore.events import Drop, Keep, typed
 from gradcore.ops import all_ops
 from gradcore.ops.op import op
+from gradcore.overwriting import OVERWRITING
 from tests.conftest import raises
 from tests.rows import ROWS, Operand, Row, parts
 
@@ -68,7 +69,52 @@ KEEPS: dict[str, dict[str, str]] = {
     "cosh": {"x": "x"},
     "arctan": {"x": "x"},
     "where": {"x": "condition", "y": "condition"},
-    "clamp": {"x": "x low high"},
+    "clamp": {"x": "x low high", "low": "x low high", "high": "x low high"},
+    "exp2": {"x": "out"},
+    "arcsin": {"x": "x"},
+    "arccos": {"x": "x"},
+    "arcsinh": {"x": "x"},
+    "arccosh": {"x": "x"},
+    "arctanh": {"x": "x"},
+    "erfc": {"x": "x"},
+    "sinc": {"x": "x"},
+    "trunc": {"x": ""},
+    "frac": {"x": ""},
+    "nan_to_num": {"x": "x"},
+    "fmod": {"x": "", "y": "x y"},
+    "fmax": {"x": "x y", "y": "x y"},
+    "fmin": {"x": "x y", "y": "x y"},
+    "arctan2": {"x": "x y", "y": "x y"},
+    "hypot": {"x": "x out", "y": "y out"},
+    "logaddexp": {"x": "x out", "y": "y out"},
+    "lerp": {"x": "weight", "y": "weight", "weight": "x y"},
+    "addcmul": {"x": "", "y": "z", "z": "y"},
+    "addcdiv": {"x": "", "y": "z", "z": "y z"},
+    "masked_fill_": {"x": "mask", "value": "mask"},
+    "silu": {"x": "x"},
+    "silu_grad": {"dy": "x", "x": "dy x"},
+    "mish": {"x": "x"},
+    "mish_grad": {"dy": "x", "x": "dy x"},
+    "softsign": {"x": "x"},
+    "softsign_grad": {"dy": "x", "x": "dy x"},
+    "logsigmoid": {"x": "x"},
+    "logsigmoid_grad": {"dy": "x", "x": "dy x"},
+    "hardsigmoid": {"x": "x"},
+    "hardsigmoid_grad": {"dy": "x"},
+    "hardswish": {"x": "x"},
+    "hardswish_grad": {"dy": "x", "x": "dy x"},
+    "leaky_relu": {"x": "x slope", "slope": "x"},
+    "leaky_relu_grad": {"dy": "x slope", "slope": "dy x"},
+    "hardshrink": {"x": "x lambd"},
+    "softshrink": {"x": "x lambd"},
+    "shrink_grad": {"dy": "x lambd"},
+    "threshold": {"x": "x threshold"},
+    "elu": {"x": "x"},
+    "elu_grad": {"dy": "x", "x": "dy x"},
+    "softplus": {"x": "x"},
+    "softplus_grad": {"dy": "x", "x": "dy x"},
+    "hardtanh": {"x": "out"},
+    "hardtanh_grad": {"dy": "x"},
     "add_": {"x": "", "y": ""},
     "sub_": {"x": "", "y": ""},
     "mul_": {"x": "y", "y": "x"},
@@ -100,6 +146,10 @@ KEEPS: dict[str, dict[str, str]] = {
     "cross_entropy_grad": {"dy": "dy logits target weight", "logits": "dy logits target weight"},
     "mse_loss": {"x": "x target", "target": "x target"},
     "mse_grad": {"dy": "x target", "x": "dy", "target": "dy"},
+    "rms_norm": {"x": "x weight", "weight": "x weight"},
+    "huber": {"x": "x delta"},
+    "bce": {"x": "x target", "target": "x"},
+    "bce_logits": {"x": "x target", "target": "x"},
     "layer_norm": {"x": "x weight mean rstd", "weight": "x weight mean rstd", "bias": "x weight mean rstd"},
     "layer_norm_grad": {"dy": "", "x": "", "weight": "", "mean": "", "rstd": ""},
     "dropout": {"x": "state p"},
@@ -125,6 +175,8 @@ KEEPS: dict[str, dict[str, str]] = {
     "tril": {"x": ""},
     "triu": {"x": ""},
 }
+#: In place as otherwise; where nothing else has a gradient, what was overwritten has one of 0, for which nothing is kept.
+KEEPS |= {f"{name}_": {"x": "", **KEEPS.get(name, {})} for name in OVERWRITING}
 
 
 def test_the_table_is_what_the_ops_declare() -> None:

@@ -1,0 +1,104 @@
+"""Elementwise kernels of the GPU besides those of ``gpu_elementwise``: functions, activations, bits, in-place forms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices.gpu_elementwise import ELEMENTWISE, apply, check_apart, function, wide
+from gradcore.overwriting import OVERWRITING
+
+POINTWISE: dict[str, Callable[..., Any]] = {}
+
+
+def kernel(fn: Callable[..., Any]) -> Callable[..., Any]:
+    POINTWISE[fn.__name__] = fn
+    return fn
+
+
+POINTWISE |= {name: function("".join(part.capitalize() for part in name.split("_"))) for name in (
+    "exp2 arcsin arccos arcsinh arccosh arctanh erfc sinc trunc frac fmod fmax fmin arctan2 hypot logaddexp lerp silu "
+    "silu_grad mish mish_grad softsign softsign_grad logsigmoid logsigmoid_grad hardsigmoid hardsigmoid_grad hardswish "
+    "hardswish_grad leaky_relu leaky_relu_grad hardshrink softshrink shrink_grad threshold bitwise_and bitwise_or "
+    "bitwise_xor bitwise_left_shift bitwise_right_shift").split()}
+
+
+@kernel
+def bitwise_not(x: Any, out: Any) -> None:
+    apply("BoolNot" if x.dtype == np.bool_ else "BitwiseNot", wide(out.dtype), out, x)
+
+
+@kernel
+def nan_to_num(x: Any, out: Any, *, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> None:
+    if out.dtype.kind != "f":
+        apply("Copy", wide(out.dtype), out, x)
+        return
+    limits = np.finfo(out.dtype)
+    apply("NanToNum", wide(out.dtype), out, x, nan, float(limits.max) if posinf is None else posinf,
+          float(limits.min) if neginf is None else neginf)
+
+
+@kernel
+def addcmul(x: Any, y: Any, z: Any, out: Any, *, value: float = 1) -> None:
+    apply("Addcmul", wide(out.dtype), out, x, y, z, value)
+
+
+@kernel
+def addcdiv(x: Any, y: Any, z: Any, out: Any, *, value: float = 1) -> None:
+    apply("Addcdiv", wide(out.dtype), out, x, y, z, value)
+
+
+@kernel
+def masked_fill_(x: Any, mask: Any, value: Any) -> None:
+    check_apart(x, mask)
+    apply("MaskedFill", wide(x.dtype), x, x, mask, value)
+
+
+@kernel
+def elu(x: Any, out: Any, *, alpha: float, scale: float, inner: float) -> None:
+    apply("Elu", wide(out.dtype), out, x, scale, scale * alpha, inner)
+
+
+@kernel
+def elu_grad(dy: Any, x: Any, out: Any, *, alpha: float, scale: float, inner: float) -> None:
+    apply("EluGrad", wide(out.dtype), out, dy, x, scale, scale * alpha, inner)
+
+
+@kernel
+def softplus(x: Any, out: Any, *, beta: float, threshold: float) -> None:
+    apply("Softplus", wide(out.dtype), out, x, beta, threshold)
+
+
+@kernel
+def softplus_grad(dy: Any, x: Any, out: Any, *, beta: float, threshold: float) -> None:
+    apply("SoftplusGrad", wide(out.dtype), out, dy, x, beta, threshold)
+
+
+@kernel
+def hardtanh(x: Any, out: Any, *, low: float, high: float) -> None:
+    apply("Hardtanh", wide(out.dtype), out, x, low, high)
+
+
+@kernel
+def hardtanh_grad(dy: Any, x: Any, out: Any, *, low: float, high: float) -> None:
+    apply("HardtanhGrad", wide(out.dtype), out, dy, x, low, high)
+
+
+# -- in place ----------------------------------------------------------------------------------------------------------
+
+
+def _written(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernel of an in-place op: that of the functional one, with the first operand as its result."""
+
+    def run(x: Any, *others: Any, **attrs: Any) -> None:
+        for other in others:
+            check_apart(x, other)
+        kernel(x, *others, x, **attrs)
+
+    return run
+
+
+POINTWISE |= {f"{name}_": _written(function("Erf") if name == "erf" else (ELEMENTWISE | POINTWISE)[name])
+              for name in OVERWRITING}

@@ -1,0 +1,142 @@
+"""Activations on the CPU, as expressions over pieces; see ``ops.rectifiers`` for what each of them is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices.host_kernels import Array
+from gradcore.devices.host_pointwise import pointwise
+
+
+def _sigmoid(x: Array) -> Any:
+    # By tanh: exp(-x) would overflow for large negative x.
+    return np.tanh(x * 0.5) * 0.5 + 0.5
+
+
+def _log1p_exp(x: Array) -> Any:
+    """log(1 + exp(x)) without overflow."""
+    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+
+
+@pointwise
+def silu(x: Array) -> Any:
+    return x * _sigmoid(x)
+
+
+@pointwise
+def silu_grad(dy: Array, x: Array) -> Any:
+    s = _sigmoid(x)
+    return dy * s * (1 + x * (1 - s))
+
+
+@pointwise
+def mish(x: Array) -> Any:
+    return x * np.tanh(_log1p_exp(x))
+
+
+@pointwise
+def mish_grad(dy: Array, x: Array) -> Any:
+    t = np.tanh(_log1p_exp(x))
+    return dy * (t + x * _sigmoid(x) * (1 - t * t))
+
+
+@pointwise
+def softsign(x: Array) -> Any:
+    return x / (1 + np.abs(x))
+
+
+@pointwise
+def softsign_grad(dy: Array, x: Array) -> Any:
+    return dy / np.square(1 + np.abs(x))
+
+
+@pointwise
+def logsigmoid(x: Array) -> Any:
+    return -_log1p_exp(-x)
+
+
+@pointwise
+def logsigmoid_grad(dy: Array, x: Array) -> Any:
+    return dy * _sigmoid(-x)
+
+
+@pointwise
+def hardsigmoid(x: Array) -> Any:
+    return np.clip(x + 3, 0, 6) / 6
+
+
+@pointwise
+def hardsigmoid_grad(dy: Array, x: Array) -> Any:
+    return np.where((x > -3) & (x < 3), dy / 6, 0)
+
+
+@pointwise
+def hardswish(x: Array) -> Any:
+    return x * np.clip(x + 3, 0, 6) / 6
+
+
+@pointwise
+def hardswish_grad(dy: Array, x: Array) -> Any:
+    return dy * np.where(x < -3, 0, np.where(x <= 3, x / 3 + 0.5, 1))
+
+
+@pointwise
+def leaky_relu(x: Array, slope: Array) -> Any:
+    return np.where(x > 0, x, x * slope)
+
+
+@pointwise
+def leaky_relu_grad(dy: Array, x: Array, slope: Array) -> Any:
+    return np.where(x > 0, dy, dy * slope)
+
+
+@pointwise
+def hardshrink(x: Array, lambd: Array) -> Any:
+    return np.where(np.abs(x) <= lambd, 0, x)
+
+
+@pointwise
+def softshrink(x: Array, lambd: Array) -> Any:
+    return np.where(np.abs(x) <= lambd, 0, x - np.copysign(lambd, x))
+
+
+@pointwise
+def shrink_grad(dy: Array, x: Array, lambd: Array) -> Any:
+    return np.where(np.abs(x) <= lambd, 0, dy)
+
+
+@pointwise
+def threshold(x: Array, threshold: Array, value: Array) -> Any:
+    return np.where(x <= threshold, value, x)
+
+
+@pointwise
+def elu(x: Array, *, alpha: float, scale: float, inner: float) -> Any:
+    return np.where(x > 0, scale * x, scale * alpha * np.expm1(np.minimum(x, 0) * inner))
+
+
+@pointwise
+def elu_grad(dy: Array, x: Array, *, alpha: float, scale: float, inner: float) -> Any:
+    return dy * np.where(x > 0, scale, scale * alpha * inner * np.exp(np.minimum(x, 0) * inner))
+
+
+@pointwise
+def softplus(x: Array, *, beta: float, threshold: float) -> Any:
+    return np.where(x * beta > threshold, x, _log1p_exp(x * beta) / beta)
+
+
+@pointwise
+def softplus_grad(dy: Array, x: Array, *, beta: float, threshold: float) -> Any:
+    return np.where(x * beta > threshold, dy, dy * _sigmoid(x * beta))
+
+
+@pointwise
+def hardtanh(x: Array, *, low: float, high: float) -> Any:
+    return np.minimum(np.maximum(x, low), high)
+
+
+@pointwise
+def hardtanh_grad(dy: Array, x: Array, *, low: float, high: float) -> Any:
+    return np.where((x > low) & (x < high), dy, 0)

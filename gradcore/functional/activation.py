@@ -1,0 +1,141 @@
+"""Activations as functions, with the names and arguments of ``torch.nn.functional``.
+
+``inplace`` changes nothing: each keeps its input alone, or its result, and what is not kept goes back to the pool anyway.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradcore.errors import SpecError
+from gradcore.functional.shape import chunk, dim_of, reshape
+from gradcore.ops import activation, nn, rectifiers
+
+Tensor = Any
+
+
+def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
+    """x where it is positive, else negative_slope x."""
+    return rectifiers.leaky_relu(input, negative_slope)
+
+
+def prelu(input: Tensor, weight: Tensor) -> Tensor:
+    """x where it is positive, else weight x: one weight, or one for each of the channels, which are dimension 1.
+
+    Raises :class:`SpecError` for another number of weights.
+    """
+    count, spec = weight.spec.numel, input.spec
+    channels = spec.shape[1] if spec.ndim > 1 else 1
+    if count not in (1, channels):
+        raise SpecError("Mismatch of parameter numbers and input channel size. Found parameter numbers = "
+                        f"{count} and channel size = {channels}.")
+    shape = (1,) * spec.ndim if spec.ndim < 2 else (1, count, *(1,) * (spec.ndim - 2))
+    return rectifiers.leaky_relu(input, reshape(weight, shape))
+
+
+def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """x where it is positive, else alpha (exp(x) - 1)."""
+    return rectifiers.elu(input, alpha=float(alpha), scale=1.0, inner=1.0)
+
+
+def selu(input: Tensor, inplace: bool = False) -> Tensor:
+    """elu with the two constants that keep mean 0 and variance 1."""
+    return rectifiers.elu(input, alpha=1.6732632423543772848170429916717, scale=1.0507009873554804934193349852946, inner=1.0)
+
+
+def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """x where it is positive, else alpha (exp(x / alpha) - 1). Raises RuntimeError for an alpha of 0."""
+    if alpha == 0:
+        raise RuntimeError("ZeroDivisionError: alpha cannot be 0 for CELU")
+    return rectifiers.elu(input, alpha=float(alpha), scale=1.0, inner=1.0 / alpha)
+
+
+def silu(input: Tensor, inplace: bool = False) -> Tensor:
+    """x sigmoid(x)."""
+    return rectifiers.silu(input)
+
+
+def mish(input: Tensor, inplace: bool = False) -> Tensor:
+    """x tanh(softplus(x))."""
+    return rectifiers.mish(input)
+
+
+def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    """log(1 + exp(beta x)) / beta; x itself where beta x is above the threshold."""
+    return rectifiers.softplus(input, beta=float(beta), threshold=float(threshold))
+
+
+def softsign(input: Tensor) -> Tensor:
+    """x / (1 + |x|)."""
+    return rectifiers.softsign(input)
+
+
+def logsigmoid(input: Tensor) -> Tensor:
+    """log(sigmoid(x)), without underflow."""
+    return rectifiers.logsigmoid(input)
+
+
+def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
+    """x kept between two numbers. Raises ValueError where they are in the wrong order."""
+    if min_val > max_val:
+        raise ValueError(f"min_val cannot be greater than max_val, but got {min_val} and {max_val}")
+    return rectifiers.hardtanh(input, low=min_val, high=max_val)
+
+
+def relu6(input: Tensor, inplace: bool = False) -> Tensor:
+    """x kept between 0 and 6."""
+    return rectifiers.hardtanh(input, low=0.0, high=6.0)
+
+
+def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
+    """x / 6 + 1 / 2, kept between 0 and 1."""
+    return rectifiers.hardsigmoid(input)
+
+
+def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
+    """x hardsigmoid(x)."""
+    return rectifiers.hardswish(input)
+
+
+def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    """x outside [-lambd, lambd], else 0."""
+    return rectifiers.hardshrink(input, lambd)
+
+
+def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    """x brought nearer to 0 by lambd. Raises RuntimeError for a negative one."""
+    if lambd < 0:
+        raise RuntimeError(f"lambda must be greater or equal to 0, but found to be {lambd}.")
+    return rectifiers.softshrink(input, lambd)
+
+
+def tanhshrink(input: Tensor) -> Tensor:
+    """x - tanh(x)."""
+    return input - activation.tanh(input)
+
+
+def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
+    """x above the threshold, else value."""
+    return rectifiers.threshold(input, threshold, value)
+
+
+def glu(input: Tensor, dim: int = -1) -> Tensor:
+    """a sigmoid(b), a and b being the halves of ``dim``. Raises :class:`SpecError` for an odd size."""
+    d = dim_of(dim, input)
+    if not input.spec.ndim or input.spec.shape[d] % 2:
+        raise SpecError(f"Halving dimension must be even, but dimension {d} is size "
+                        f"{input.spec.shape[d] if input.spec.ndim else 1}")
+    a, b = chunk(input, 2, d)
+    return a * activation.sigmoid(b)
+
+
+def softmin(input: Tensor, dim: int) -> Tensor:
+    """softmax of -x."""
+    return nn.softmax(-input, dim=dim_of(dim, input))
+
+
+#: Those that are functions of the package and methods, too.
+METHODS = ("prelu", "hardshrink")
+
+__all__ = ["celu", "elu", "glu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "logsigmoid", "mish",
+           "prelu", "relu6", "selu", "silu", "softmin", "softplus", "softshrink", "softsign", "tanhshrink", "threshold"]

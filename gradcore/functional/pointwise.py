@@ -1,0 +1,179 @@
+"""Elementwise functions besides those of ``mathematics``, with PyTorch's names, arguments and aliases."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from gradcore.engine.node import Value
+from gradcore.errors import SpecError
+from gradcore.functional import mathematics as m
+from gradcore.functional.shape import nonzero, unbind
+from gradcore.ops import elementwise, in_place, movement, pointwise
+from gradcore.ops.op import Op
+from gradcore.ops.shapes import DEFAULT_FLOAT
+from gradcore.spec import is_floating
+
+Tensor = Any
+
+
+def _named(name: str, op: Op) -> Any:
+    """The function of an op of one or two operands."""
+    if len(op.inputs) == 1:
+        def function(input: Tensor) -> Tensor:
+            return op(input)  # type: ignore[operator]
+    else:
+        def function(input: Tensor, other: Any) -> Tensor:  # type: ignore[misc]
+            return op(input, other)  # type: ignore[operator]
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = op.__doc__ or f"The op {op.name!r}, element by element."
+    return function
+
+
+exp2, asin, acos = (_named(n, o) for n, o in (
+    ("exp2", pointwise.exp2), ("asin", pointwise.arcsin), ("acos", pointwise.arccos)))
+asinh, acosh, atanh = (_named(n, o) for n, o in (
+    ("asinh", pointwise.arcsinh), ("acosh", pointwise.arccosh), ("atanh", pointwise.arctanh)))
+erfc, sinc, trunc = (_named(n, o) for n, o in (
+    ("erfc", pointwise.erfc), ("sinc", pointwise.sinc), ("trunc", pointwise.trunc)))
+frac, fmod, fmax, fmin = (_named(n, o) for n, o in (
+    ("frac", pointwise.frac), ("fmod", pointwise.fmod), ("fmax", pointwise.fmax), ("fmin", pointwise.fmin)))
+atan2, hypot, logaddexp = (_named(n, o) for n, o in (
+    ("atan2", pointwise.arctan2), ("hypot", pointwise.hypot), ("logaddexp", pointwise.logaddexp)))
+bitwise_not, bitwise_and, bitwise_or = (_named(n, o) for n, o in (
+    ("bitwise_not", pointwise.bitwise_not), ("bitwise_and", pointwise.bitwise_and), ("bitwise_or", pointwise.bitwise_or)))
+bitwise_xor, bitwise_left_shift, bitwise_right_shift = (_named(n, o) for n, o in (
+    ("bitwise_xor", pointwise.bitwise_xor), ("bitwise_left_shift", pointwise.bitwise_left_shift),
+    ("bitwise_right_shift", pointwise.bitwise_right_shift)))
+
+# PyTorch's second names.
+arcsin, arccos, arcsinh, arccosh, arctanh, arctan2, atan, fix = asin, acos, asinh, acosh, atanh, atan2, m.arctan, trunc
+absolute, negative, multiply, divide, true_divide, subtract = m.abs, m.neg, m.mul, m.div, m.div, m.sub
+greater, greater_equal, less, less_equal, not_equal, clip = m.gt, m.ge, m.lt, m.le, m.ne, m.clamp
+
+
+def nan_to_num(input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
+    """Other numbers for NaN and the infinities: by default 0, the largest and the smallest finite number."""
+    return pointwise.nan_to_num(input, nan=nan, posinf=posinf, neginf=neginf)
+
+
+def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
+    """input + weight (end - input), the three broadcast; weight is a number or a tensor."""
+    return pointwise.lerp(input, end, weight)
+
+
+def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    """input + value tensor1 tensor2, the three broadcast, in one pass."""
+    return pointwise.addcmul(input, tensor1, tensor2, value=value)
+
+
+def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    """input + value tensor1 / tensor2, the three broadcast, in one pass. Raises :class:`SpecError` for integers."""
+    return pointwise.addcdiv(input, tensor1, tensor2, value=value)
+
+
+def clamp_min(input: Tensor, min: Any) -> Tensor:
+    return elementwise.clamp(input, min, None)
+
+
+def clamp_max(input: Tensor, max: Any) -> Tensor:
+    return elementwise.clamp(input, None, max)
+
+
+def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
+    """``input`` where the condition holds, else ``other``; of a condition alone, the positions where it does.
+
+    Those are a tuple of int64 [N], one a dimension, for which values are read on the host.
+    """
+    if input is None and other is None:
+        return unbind(nonzero(condition), 1)
+    return elementwise.where(condition, input, other)
+
+
+def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
+    """``value``, a number or a 0-d tensor, where the mask is True, else ``input``, whose dtype stays."""
+    if isinstance(value, Value) and value.spec.ndim:
+        raise SpecError("masked_fill only supports a 0-dimensional value tensor, but got tensor with "
+                        f"{value.spec.ndim} dimension(s).")
+    if isinstance(value, float) and not is_floating(input.spec.dtype):
+        raise SpecError(f"value cannot be converted to type {input.spec.dtype.name} without overflow: got {value!r}")
+    return movement.cast_to(elementwise.where(mask, value, input), input.spec)
+
+
+def isclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
+    """|input - other| <= atol + rtol |other|, or equal; two NaNs are close with ``equal_nan``."""
+    near = elementwise.le(elementwise.abs(input - other), elementwise.abs(other) * rtol + atol)
+    # An infinity is within an infinite distance of everything.
+    found = elementwise.logical_or(elementwise.eq(input, other), elementwise.logical_and(near, elementwise.isfinite(other)))
+    if not equal_nan:
+        return found
+    return elementwise.logical_or(found, elementwise.logical_and(elementwise.isnan(input), elementwise.isnan(other)))
+
+
+def _floating(x: Tensor) -> Tensor:
+    return x if is_floating(x.spec.dtype) else movement.cast(x, dtype=DEFAULT_FLOAT)
+
+
+def deg2rad(input: Tensor) -> Tensor:
+    return elementwise.mul(_floating(input), math.pi / 180)
+
+
+def rad2deg(input: Tensor) -> Tensor:
+    return elementwise.mul(_floating(input), 180 / math.pi)
+
+
+def positive(input: Tensor) -> Tensor:
+    """``input`` itself. Raises RuntimeError for bools."""
+    if input.spec.dtype.kind == "b":
+        raise RuntimeError("The `+` operator, on a bool tensor is not supported.")
+    return input
+
+
+# -- in place: these are methods alone -----------------------------------------------------------------------------------
+
+
+def _written(name: str, op: Op) -> Callable[..., Any]:
+    def function(input: Tensor, *others: Any, **attrs: Any) -> Tensor:
+        return op(input, *others, **attrs)  # type: ignore[operator]
+
+    function.__name__ = function.__qualname__ = f"{name}_"
+    function.__doc__ = f"``{name}``, written over the tensor; returns it."
+    return function
+
+
+def _clamp_(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
+    """The tensor kept between two numbers or tensors, in place; returns it."""
+    return in_place.IN_PLACE["clamp"](input, min, max)  # type: ignore[operator]
+
+
+def _masked_fill_(input: Tensor, mask: Tensor, value: Any) -> Tensor:
+    """``value``, a number or a 0-d tensor, written where the mask is True; returns the tensor."""
+    return pointwise.masked_fill_(input, mask, value)
+
+
+def _where(input: Tensor, condition: Tensor, other: Any) -> Tensor:
+    """The tensor where the condition holds, else ``other``."""
+    return elementwise.where(condition, input, other)
+
+
+_SECOND = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh",
+           "arctan2": "atan2", "abs": "absolute", "neg": "negative", "trunc": "fix", "gt": "greater", "ge": "greater_equal",
+           "lt": "less", "le": "less_equal", "ne": "not_equal"}
+
+#: Methods of a tensor that are no functions.
+TENSOR_METHODS: dict[str, Callable[..., Any]] = {f"{n}_": _written(n, o) for n, o in in_place.IN_PLACE.items()}
+TENSOR_METHODS |= {f"{second}_": TENSOR_METHODS[f"{n}_"] for n, second in _SECOND.items()}
+TENSOR_METHODS |= {"clamp_": _clamp_, "clip_": _clamp_, "masked_fill_": _masked_fill_, "where": _where,
+                   "clamp_min_": lambda input, min: _clamp_(input, min),
+                   "clamp_max_": lambda input, max: _clamp_(input, None, max)}
+
+METHODS = (
+    "exp2 asin acos asinh acosh atanh atan arcsin arccos arcsinh arccosh arctanh erfc sinc trunc fix frac fmod fmax fmin atan2 "
+    "arctan2 hypot logaddexp bitwise_not bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift absolute "
+    "negative multiply divide true_divide subtract greater greater_equal less less_equal not_equal clip clamp_min clamp_max "
+    "nan_to_num lerp addcmul addcdiv masked_fill isclose deg2rad rad2deg positive").split()
+
+__all__ = [  # noqa: PLE0604 - the names above, which are methods as well
+    *METHODS, "where"]

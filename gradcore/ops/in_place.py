@@ -1,0 +1,38 @@
+"""In-place forms of elementwise ops, made of the functional ones: the same rules, of which those that read what was
+overwritten keep a copy of it."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from gradcore.errors import SpecError
+from gradcore.ops import activation, elementwise, pointwise  # noqa: F401 - what is looked up below
+from gradcore.ops.op import Inferred, Op, get_op, op
+from gradcore.overwriting import OVERWRITING
+from gradcore.spec import TensorSpec
+
+
+def _into(base: Op) -> Any:
+    @functools.wraps(base.infer)
+    def infer(x: TensorSpec, *others: Any, **attrs: Any) -> TensorSpec:
+        result = base.infer(x, *others, **attrs)
+        spec = result.outputs[0] if isinstance(result, Inferred) else result
+        if not isinstance(x, TensorSpec):
+            raise TypeError(f"{base.name}_ writes its first operand, which must be a tensor, but got {x.__name__}")
+        if (spec.dtype.kind == "f") > (x.dtype.kind == "f") or (spec.dtype.kind != "b") > (x.dtype.kind != "b"):
+            raise SpecError(f"result type {spec.dtype.name} can't be cast to the desired output type {x.dtype.name}")
+        return TensorSpec.of(spec.shape, x.dtype)
+
+    return infer
+
+
+def _declare(name: str) -> Op:
+    base = get_op(name)
+    # Where the functional op has no gradient, what was there before has one of 0 still.
+    rules: dict[str, Any] = {"x": lambda g: g * 0} | {rule.inputs[0]: rule.fn for rule in base.rules}
+    made: Op = op(f"{name}_", _into(base), writes=("x",), **rules)
+    return made
+
+
+IN_PLACE: dict[str, Op] = {name: _declare(name) for name in OVERWRITING}

@@ -1,0 +1,190 @@
+"""More ops that treat every element alike: functions of one, two and three variables, and bits of integers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from gradcore.errors import SpecError
+from gradcore.ops.elementwise import cos, div, eq, exp, ge, isfinite, le, logical_or, ne, rsqrt, where
+from gradcore.ops.movement import sum_to
+from gradcore.ops.op import op
+from gradcore.ops.shapes import (
+    Operand,
+    broadcast,
+    divide,
+    float_like,
+    like,
+    need_float,
+    need_tensor,
+    shape_of,
+)
+from gradcore.spec import TensorSpec, broadcast_shapes, is_floating, promote
+
+# -- functions of one variable -----------------------------------------------------------------------------------------
+
+
+def _frac_spec(x: TensorSpec) -> TensorSpec:
+    need_tensor("frac", x)
+    need_float("frac", input=x)
+    return x.like()
+
+
+def _sinc_slope(x: Any) -> Any:
+    zero = eq(x, 0)
+    return where(zero, 0.0, (cos(x * math.pi) - sinc(x)) / where(zero, 1.0, x))
+
+
+def _nan_to_num_spec(x: TensorSpec, *, nan: float = 0.0, posinf: float | None = None,
+                     neginf: float | None = None) -> TensorSpec:
+    return like(x)
+
+
+exp2 = op("exp2", float_like, x=lambda g, out: g * (out * math.log(2)))
+arcsin = op("arcsin", float_like, x=lambda g, x: g * rsqrt(x * x * -1 + 1))
+arccos = op("arccos", float_like, x=lambda g, x: -g * rsqrt(x * x * -1 + 1))
+arcsinh = op("arcsinh", float_like, x=lambda g, x: g * rsqrt(x * x + 1))
+arccosh = op("arccosh", float_like, x=lambda g, x: g * rsqrt(x * x - 1))
+arctanh = op("arctanh", float_like, x=lambda g, x: g / (x * x * -1 + 1))
+erfc = op("erfc", float_like, x=lambda g, x: g * (exp(-(x * x)) * (-2 / math.sqrt(math.pi))), doc="1 - erf(x).")
+sinc = op("sinc", float_like, x=lambda g, x: g * _sinc_slope(x), doc="sin(pi x) / (pi x), and 1 at 0.")
+trunc = op("trunc", like, x=lambda g: g * 0)
+frac = op("frac", _frac_spec, x=lambda g: g, doc="x - trunc(x).")
+nan_to_num = op("nan_to_num", _nan_to_num_spec, x=lambda g, x: where(isfinite(x), g, 0.0),
+                doc="None stands for the largest and the smallest finite number.")
+
+# -- of two ------------------------------------------------------------------------------------------------------------
+
+
+def _floats_only(name: str) -> Any:
+    def infer(x: Operand, y: Operand) -> TensorSpec:
+        spec = broadcast(x, y)
+        need_float(name, result=spec)
+        return spec
+
+    return infer
+
+
+def _first(x: Any, y: Any, test: Any) -> Any:
+    """Is the first operand chosen? Beside a NaN it is."""
+    return logical_or(test(x, y), ne(y, y))
+
+
+def _over_squares(a: Any, x: Any, y: Any) -> Any:
+    """a / (x^2 + y^2), and 0 at the origin."""
+    squares = x * x + y * y
+    return where(eq(squares, 0), 0.0, a / squares)
+
+
+fmod = op("fmod", broadcast,
+          x=lambda g, x_spec: sum_to(g, to=x_spec),
+          y=lambda g, x, y, y_spec: sum_to(-g * trunc(div(x, y)), to=y_spec),
+          doc="x - y trunc(x / y): the sign is the dividend's.")
+fmax = op("fmax", broadcast,
+          x=lambda g, x, y, x_spec: sum_to(where(_first(x, y, ge), g, 0.0), to=x_spec),
+          y=lambda g, x, y, y_spec: sum_to(where(_first(x, y, ge), 0.0, g), to=y_spec),
+          doc="The larger; beside a NaN, the other.")
+fmin = op("fmin", broadcast,
+          x=lambda g, x, y, x_spec: sum_to(where(_first(x, y, le), g, 0.0), to=x_spec),
+          y=lambda g, x, y, y_spec: sum_to(where(_first(x, y, le), 0.0, g), to=y_spec))
+arctan2 = op("arctan2", divide,
+             x=lambda g, x, y, x_spec: sum_to(g * _over_squares(y, x, y), to=x_spec),
+             y=lambda g, x, y, y_spec: sum_to(-g * _over_squares(x, x, y), to=y_spec))
+hypot = op("hypot", _floats_only("hypot"),
+           x=lambda g, x, out, x_spec: sum_to(g * (x / out), to=x_spec),
+           y=lambda g, y, out, y_spec: sum_to(g * (y / out), to=y_spec),
+           doc="sqrt(x^2 + y^2), without overflow.")
+logaddexp = op("logaddexp", _floats_only("logaddexp"),
+               x=lambda g, x, out, x_spec: sum_to(g * exp(x - out), to=x_spec),
+               y=lambda g, y, out, y_spec: sum_to(g * exp(y - out), to=y_spec),
+               doc="log(exp(x) + exp(y)), without overflow.")
+
+# -- of three ----------------------------------------------------------------------------------------------------------
+
+
+def _three(name: str, x: Operand, y: Operand, z: Operand) -> TensorSpec:
+    need_tensor(name, x, y, z)
+    return TensorSpec.of(broadcast_shapes(shape_of(x), shape_of(y), shape_of(z)), promote((x, y, z)))
+
+
+def _lerp_spec(x: TensorSpec, y: TensorSpec, weight: Operand) -> TensorSpec:
+    need_float("lerp", input=x, end=y, weight=weight)
+    return _three("lerp", x, y, weight)
+
+
+def _addcmul_spec(x: TensorSpec, y: TensorSpec, z: TensorSpec, *, value: float = 1) -> TensorSpec:
+    return _three("addcmul", x, y, z)
+
+
+def _addcdiv_spec(x: TensorSpec, y: TensorSpec, z: TensorSpec, *, value: float = 1) -> TensorSpec:
+    if not is_floating(promote((y, z))):
+        raise SpecError("Integer division with addcdiv is no longer supported: one of tensor1 and tensor2 must be of a "
+                        f"floating type, but got {y.dtype.name} and {z.dtype.name}")
+    return _three("addcdiv", x, y, z)
+
+
+def _times(a: Any, value: float) -> Any:
+    return a if value == 1 else a * value
+
+
+lerp = op("lerp", _lerp_spec,
+          x=lambda g, weight, x_spec: sum_to(g * (1 - weight), to=x_spec),
+          y=lambda g, weight, y_spec: sum_to(g * weight, to=y_spec),
+          weight=lambda g, x, y, weight_spec: sum_to(g * (y - x), to=weight_spec),
+          doc="x + weight (y - x), exact at both ends.")
+addcmul = op("addcmul", _addcmul_spec,
+             x=lambda g, x_spec: sum_to(g, to=x_spec),
+             y=lambda g, z, y_spec, value: sum_to(_times(g * z, value), to=y_spec),
+             z=lambda g, y, z_spec, value: sum_to(_times(g * y, value), to=z_spec),
+             doc="x + value y z.")
+addcdiv = op("addcdiv", _addcdiv_spec,
+             x=lambda g, x_spec: sum_to(g, to=x_spec),
+             y=lambda g, z, y_spec, value: sum_to(_times(g / z, value), to=y_spec),
+             z=lambda g, y, z, z_spec, value: sum_to(_times(-g * (y / z) / z, value), to=z_spec),
+             doc="x + value y / z.")
+
+
+def _masked_fill_spec(x: TensorSpec, mask: TensorSpec, value: Operand) -> TensorSpec:
+    if not isinstance(mask, TensorSpec) or mask.dtype.kind != "b":
+        raise SpecError(f"masked_fill_ only supports boolean masks, but got mask {mask}")
+    if shape_of(value):
+        raise SpecError(f"masked_fill_ only supports a 0-dimensional value tensor, but got tensor with {len(shape_of(value))} "
+                        "dimension(s).")
+    return TensorSpec.of(broadcast_shapes(x.shape, mask.shape), x.dtype)
+
+
+masked_fill_ = op("masked_fill_", _masked_fill_spec, writes=("x",),
+                  x=lambda g, mask: where(mask, 0.0, g),
+                  value=lambda g, mask, value_spec: sum_to(where(mask, g, 0.0), to=value_spec))
+
+# -- bits --------------------------------------------------------------------------------------------------------------
+
+
+def _bits(name: str, *operands: Operand) -> None:
+    need_tensor(name, *operands)
+    for x in operands:
+        if x is float or (isinstance(x, TensorSpec) and is_floating(x.dtype)):
+            raise NotImplementedError(f"{name} is not implemented for floating types, but got {x}: expected integers or bools")
+
+
+def _bits_of_two(name: str) -> Any:
+    def infer(x: Operand, y: Operand) -> TensorSpec:
+        _bits(name, x, y)
+        return broadcast(x, y)
+
+    return infer
+
+
+def _bitwise_not_spec(x: TensorSpec) -> TensorSpec:
+    _bits("bitwise_not", x)
+    return x.like()
+
+
+bitwise_not = op("bitwise_not", _bitwise_not_spec)
+bitwise_and, bitwise_or, bitwise_xor, bitwise_left_shift, bitwise_right_shift = (
+    op(name, _bits_of_two(name)) for name in (
+        "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift"))
+
+__all__ = ["addcdiv", "addcmul", "arccos", "arccosh", "arcsin", "arcsinh", "arctan2", "arctanh",
+           "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "erfc",
+           "exp2", "fmax", "fmin", "fmod", "frac", "hypot", "lerp", "logaddexp", "masked_fill_", "nan_to_num", "sinc", "trunc"]

@@ -1,0 +1,55 @@
+"""Calls as users write them, the same for this library and for torch: functions, methods and their arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tests.rows import Operand
+
+
+@dataclass(frozen=True)
+class Form:
+    """A call with samples of what it is called on: ``call(library, *tensors)``, library being gradcore or torch."""
+
+    name: str
+    call: Callable[..., Any]
+    operands: tuple[Operand, ...]
+    #: Is the function differentiable at the sample, so that finite differences find the gradient?
+    smooth: bool = True
+    #: Are gradients asked for?
+    gradient: bool = True
+    #: Relative tolerance in float32, absolute tolerance being the same.
+    tolerance: float = 1e-5
+    #: The same in float64.
+    double: float = 1e-11
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def function(self) -> str:
+        """The name of what is called; a colon and what distinguishes the call come after it."""
+        return self.name.partition(":")[0]
+
+    def values(self, dtype: Any) -> list[np.ndarray[Any, Any]]:
+        rng = np.random.default_rng(0)
+        return [operand.values(rng, dtype) for operand in self.operands]
+
+    def wanted(self) -> list[int]:
+        """Which of the operands get a gradient."""
+        return [k for k, o in enumerate(self.operands) if o.kind == "float"] if self.gradient else []
+
+    def made(self, library: Any, tensors: list[Any]) -> list[Any]:
+        """The results, in a list; tensors are contiguous, one an operand."""
+        result = self.call(library, *[o.show(x) for o, x in zip(self.operands, tensors, strict=True)])
+        return list(result) if isinstance(result, (tuple, list)) else [result]
+
+
+def all_forms() -> list[Form]:
+    from tests import forms_pointwise
+
+    return [*forms_pointwise.FORMS]
