@@ -1,13 +1,15 @@
 """What recording a step costs: ``python -m bench.recording``.
 
-Records a step times the measured cost of a record, over the time of the step; and the same by timing steps with and
-without recording in turn.
+Records a step times the measured cost of a record, over the time of the step; and, for each level, the time of a step that
+records over that of one that does not, the two in turn.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+from collections.abc import Callable
+from typing import Any
 
 from bench.timing import interleave, one_thread, seconds
 
@@ -16,6 +18,7 @@ one_thread()
 import gradcore  # noqa: E402
 from bench.step import training  # noqa: E402
 from bench.workloads import WORKLOADS  # noqa: E402
+from gradcore._step import LEVELS  # noqa: E402
 from gradcore.events import TAGS, Site, Tag  # noqa: E402
 
 
@@ -49,15 +52,22 @@ def main() -> None:
         with gradcore.step() as s:
             step()
 
-        def recorded(step=step) -> None:
-            with gradcore.step():
-                step()
-
         count = s.report.records
-        paired = interleave(recorded, step, times=max(workload.times // 2, 1), rounds=options.rounds)
-        plain = statistics.median(paired.theirs)
-        print(f"{name:6} {count} records a step of {plain * 1e3:.2f} ms: {count * cost / plain:.1%} of it; a recorded step "
-              f"takes {paired.ratio:.2f} of a silent one")
+        took = {level: interleave(recorded(step, level), step, times=max(workload.times // 2, 1), rounds=options.rounds)
+                for level in LEVELS}
+        plain = statistics.median(took["off"].theirs)
+        print(f"{name:6} {count} records a step of {plain * 1e3:.2f} ms: {count * cost / plain:.1%} of it; of a silent step's "
+              f"time one takes " + ", ".join(f"{paired.ratio:.2f} at {level}" for level, paired in took.items()), flush=True)
+
+
+def recorded(step: Callable[[], Any], level: str) -> Callable[[], None]:
+    """A step that is recorded."""
+
+    def run() -> None:
+        with gradcore.step(level=level):
+            step()
+
+    return run
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from gradcore.functional.pointwise import *
 from gradcore.functional.products import *
 from gradcore.functional.einsum import einsum
 from gradcore.functional.activation import celu, hardshrink, prelu, selu, softmin, threshold
+from gradcore.functional.interop import from_dlpack
 from gradcore._random import (
     Generator, default_generator, initial_seed, manual_seed, normal_, rand, rand_like, randn, randn_like, randperm, seed,
     uniform_)
@@ -45,6 +46,7 @@ from gradcore.functional.linalg import cholesky, det, inv, slogdet
 from gradcore.functional.linalg import inv as inverse, matrix_power
 from gradcore import autograd, cuda, data, nn, optim, utils
 from gradcore.autograd.inspection import graph
+from gradcore.utils.files import load, save
 
 float16, float32, float64 = _np.dtype(_np.float16), _np.dtype(_np.float32), _np.dtype(_np.float64)
 int8, int16, int32, int64 = (_np.dtype(t) for t in (_np.int8, _np.int16, _np.int32, _np.int64))

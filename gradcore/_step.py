@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections import deque
+from contextlib import ExitStack
 from time import perf_counter
 from types import TracebackType
 from typing import Any
@@ -14,64 +16,86 @@ from gradcore.devices.device import Device, devices, get_device
 from gradcore.devices.meta import make_meta
 from gradcore.engine import owners
 from gradcore.engine.node import Leaf, build_node
-from gradcore.engine.state import SCOPES, local, mark
-from gradcore.events import LAUNCH, Raw, Record, Scope, typed
-from gradcore.report.step import DriverFigures, Growth, PoolFigures, StepReport, build_report, growth_of
+from gradcore.engine.state import local, mark, scoped, whole_stacks
+from gradcore.events import LAUNCH, Raw, Record, typed
+from gradcore.report.growth import Growth, growth_of
+from gradcore.report.recording import Recording
+from gradcore.report.step import DriverFigures, PoolFigures, StepReport, build_report, counted_report
 
 #: Live bytes, as requested, at the ends of a device's last steps.
 _ends: dict[str, deque[int]] = {}
+
+
+#: How much a step records. ``off``: nothing. ``counts``: peaks and the pool's figures. ``events``: every record, so that each
+#: byte has an owner. ``stacks``: as ``events``, and every line of source with the lines that led to it.
+LEVELS = ("off", "counts", "events", "stacks")
 
 
 class step:
     """Record everything between entry and exit; ``report`` is there afterwards.
 
     ``batch_size`` gives bytes a sample. ``device`` names the device to report on; without it, it is the one that the
-    step launched most on. Steps do not nest: RuntimeError. An exception inside leaves a report of what ran.
+    step launched most on. ``level`` is one of :data:`LEVELS`, by default what the environment's ``GRADCORE_RECORD`` says, or
+    ``events``. Steps that keep a log do not nest: RuntimeError. An exception inside leaves a report of what ran.
     """
 
-    def __init__(self, batch_size: int | None = None, device: str | Device | None = None) -> None:
+    def __init__(self, batch_size: int | None = None, device: str | Device | None = None, level: str | None = None) -> None:
         if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
             raise ValueError(f"batch_size must be an int of at least 1, but got {batch_size!r}")
+        self.level = os.environ.get("GRADCORE_RECORD", "events") if level is None else level
+        if self.level not in LEVELS:
+            raise ValueError(f"level must be one of {', '.join(LEVELS)}, but got {self.level!r}")
         self._batch_size = batch_size
         self._wanted = None if device is None else get_device(device)
-        self._logs: list[tuple[Device, list[Raw]]] = []
-        self._scope = 0
+        self._starts: list[_Start] = []
+        self._opened = ExitStack()
         self._raw: list[Raw] = []
-        self._starts: dict[str, tuple[int, int]] = {}
+        self._began = 0.0
+        self._seconds = 0.0
+        self._peaks = (0, 0, 0)
+        self._live = (0, 0)
         self._pool: PoolFigures | None = None
         self._driver: DriverFigures | None = None
         self._device: Device | None = None
         self._growth: Growth | None = None
 
     def __enter__(self) -> step:
+        if self.level == "off":
+            return self
         recorded = [self._wanted] if self._wanted is not None else devices() or [get_device("cpu")]
-        if any(d.ledger.log is not None for d in recorded):
+        logged = self.level != "counts"
+        if logged and any(d.ledger.log is not None for d in recorded):
             raise RuntimeError("a step is being recorded already: steps do not nest")
-        state = local.state
-        self._scope = state.scope
-        scope = SCOPES[state.scope]
-        self._starts = {d.name: (d.ledger.pool.misses, d.ledger.allocations) for d in recorded}
-        self._logs = [(d, d.ledger.begin_log()) for d in recorded]
-        state.scope = SCOPES.index(Scope(scope.layer, "forward", scope.caller, scope.role))
-        mark("begin", "step")
+        if self.level == "stacks":
+            self._opened.enter_context(whole_stacks())
+        self._began = perf_counter()
+        self._starts = [_Start(d, logged) for d in recorded]
+        if logged:
+            self._opened.enter_context(scoped(phase="forward"))
+            mark("begin", "step")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        mark("end", "step")
-        local.state.scope = self._scope
-        for device, _ in self._logs:
-            device.ledger.end_log()
-        self._device, self._raw = max(self._logs, key=lambda pair: sum(r[0] == LAUNCH for r in pair[1]))
-        self._logs = []
+        if self.level == "off":
+            return
+        if self.level != "counts":
+            mark("end", "step")
+        self._seconds = perf_counter() - self._began
+        self._opened.close()
+        for start in self._starts:
+            start.end()
+        most = max(self._starts, key=_Start.work)
+        self._starts = []
+        self._device, self._raw, self._peaks = most.device, most.log or [], most.peaks
         ledger = self._device.ledger
-        misses, allocations = self._starts[self._device.name]
         with ledger.settled():
             pool = ledger.pool
-            made = ledger.allocations - allocations
-            self._pool = PoolFigures(made, made - (pool.misses - misses), len(pool.segments), pool.reserved, pool.cached,
+            made = ledger.allocations - most.allocations
+            self._pool = PoolFigures(made, made - (pool.misses - most.misses), len(pool.segments), pool.reserved, pool.cached,
                                      pool.largest_free)
         self._driver = self._device.driver_figures()
+        self._live = ledger.requested, ledger.allocated
         ends = _ends.setdefault(self._device.name, deque(maxlen=16))
         ends.append(ledger.requested)
         self._growth = growth_of(ends)
@@ -88,11 +112,43 @@ class step:
 
     @functools.cached_property
     def report(self) -> StepReport:
-        """The report. Raises RuntimeError while the step is being recorded."""
+        """The report. Raises RuntimeError while the step is being recorded, and at level ``off``."""
         if self._pool is None or self._device is None:
-            raise RuntimeError("the report of a step is there when the step has ended")
+            raise RuntimeError("a step of level 'off' has no report" if self.level == "off" else
+                               "the report of a step is there when the step has ended")
+        if self.level == "counts":
+            return counted_report(device=self._device.name, batch_size=self._batch_size, seconds=self._seconds,
+                                  peaks=self._peaks, live=self._live, pool=self._pool, driver=self._driver, growth=self._growth)
         return build_report(self.log, device=self._device.name, batch_size=self._batch_size, pool=self._pool,
                             node_seconds=node_seconds(), driver=self._driver, growth=self._growth)
+
+    @property
+    def recording(self) -> Recording:
+        """The report with the step's records: what can be written to a file. Raises RuntimeError as ``report`` does."""
+        return Recording(self.report, tuple(self.log))
+
+
+class _Start:
+    """A device as it was when a step began, and what it did since."""
+
+    def __init__(self, device: Device, logged: bool) -> None:
+        self.device = device
+        ledger = device.ledger
+        self.misses, self.allocations = ledger.pool.misses, ledger.allocations
+        self._before = ledger.begin_peaks()
+        self.peaks = (0, 0, 0)
+        self.log = ledger.begin_log() if logged else None
+
+    def end(self) -> None:
+        if self.log is not None:
+            self.device.ledger.end_log()
+        self.peaks = self.device.ledger.end_peaks(self._before)
+
+    def work(self) -> int:
+        """Launches, or allocations where nobody counted launches."""
+        if self.log is None:
+            return self.device.ledger.allocations - self.allocations
+        return sum(r[0] == LAUNCH for r in self.log)
 
 
 @functools.cache

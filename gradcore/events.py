@@ -22,11 +22,12 @@ ROLES = ("parameter", "buffer", "gradient", "input", "output", "residual", "temp
 
 
 class Site(NamedTuple):
-    """A line of source outside gradcore."""
+    """A line of source outside gradcore, and at the level ``stacks`` the lines that led there, the nearest first."""
 
     file: str
     line: int
     function: str
+    callers: tuple[Site, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"

@@ -43,7 +43,12 @@ class Holder:
 
     @property
     def role(self) -> str:
-        return "residual" if self.kept_by and self.tag.role in _KEEPABLE else self.tag.role
+        return role_of(self.tag, bool(self.kept_by))
+
+
+def role_of(tag: Tag, kept: bool) -> str:
+    """The role of a buffer with this tag, which some node keeps for backward or none does."""
+    return "residual" if kept and tag.role in _KEEPABLE else tag.role
 
 
 @dataclass(frozen=True)

@@ -133,6 +133,19 @@ struct MseGrad {
     template <typename C> static __device__ __forceinline__ C of(C dy, C x, C target, C scale) { return (x - target) * scale * dy; }
 };
 
+// Losses of x, an error, a probability or a logit; y is the width of the quadratic part, or the target.
+struct Huber {
+    template <typename C> static __device__ __forceinline__ C of(C x, C y) {
+        C a = x < 0 ? -x : x, m = Least::of(a, y);
+        return m * (a - (C)0.5 * m);
+    }
+};
+struct Bce {
+    template <typename C> static __device__ __forceinline__ C of(C x, C y) {
+        return (y - (C)1) * Most::of(log1p(-x), (C)-100) - y * Most::of(log(x), (C)-100);
+    }
+};
+BINARY(BceLogits, log1p(exp(x < 0 ? x : -x)) + (x < 0 ? (C)0 : x) - x * y)
 #include "pointwise.cuh"
 
 // F after G, in one pass: Then<Relu, Add> is a bias and its activation.

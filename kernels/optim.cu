@@ -1,16 +1,16 @@
 // Optimizer updates of many parameters in one launch, in place, one pass.
 //
-// Traffic in bytes, n elements of s: SGD reads 2 n s and writes n s, with momentum 3 n s and 2 n s; Adam reads 4 n s and
-// writes 3 n s; 16 bytes at a time, each tensor's tail by elements. The table of tensors travels with the launch. SGD as in
+// Traffic in bytes, n elements of s: SGD reads 2 n s and writes n s, and each state adds n s to both (Adam 4 n s and
+// 3 n s); 16 bytes at a time, each tensor's tail by elements. The table of tensors travels with the launch. SGD as in
 // Sutskever et al., ICML 2013; Adam as in Kingma and Ba, arXiv:1412.6980; decoupled weight decay as in Loshchilov and
 // Hutter, arXiv:1711.05101.
 
 #include "common.cuh"
 
-// Up to 64 parameters with their gradients and moments (0 for none), and the first block of each.
+// Up to 64 parameters with their gradients and up to three states (0 for none), and the first block of each.
 struct Group {
     i64 count, first[64], sizes[64];
-    u64 tensors[4][64];
+    u64 tensors[5][64];
 };
 
 // Elements of a block: 256 threads, 16 each.
@@ -27,40 +27,52 @@ __device__ __forceinline__ int owner(const Group& group) {
     return low;
 }
 
-// Update::of(param, grad, first moment, second moment, how), on neighbours in one access where all tensors are aligned.
+// Update::of(param, grad, states, how), on neighbours in one access where all tensors are aligned; a state that is none reads 0.
 template <typename Update, typename T, typename How>
 __device__ __forceinline__ void update(const Group& group, const How& how) {
     typedef WIDE(T) A;
-    const int N = 16 / sizeof(T);
+    const int N = 16 / sizeof(T), S = Update::states;
     int tensor = owner(group);
     i64 start = (blockIdx.x - group.first[tensor]) * CHUNK, n = group.sizes[tensor];
     i64 end = start + CHUNK < n ? start + CHUNK : n;
-    T *p = (T*)group.tensors[0][tensor], *m = (T*)group.tensors[2][tensor], *v = (T*)group.tensors[3][tensor];
+    T *p = (T*)group.tensors[0][tensor], *s[S];
     const T* g = (const T*)group.tensors[1][tensor];
-    bool aligned = !(((u64)p | (u64)g | (u64)m | (u64)v) & 15);
-    i64 whole = aligned ? end - (end - start) % N : start;
+    u64 bits = (u64)p | (u64)g;
+#pragma unroll
+    for (int j = 0; j < S; ++j) {
+        s[j] = (T*)group.tensors[2 + j][tensor];
+        bits |= (u64)s[j];
+    }
+    i64 whole = bits & 15 ? start : end - (end - start) % N;
     for (i64 i = start + threadIdx.x * N; i < whole; i += 256 * N) {
-        Pack<T, N> ps = *(Pack<T, N>*)(p + i), gs = *(const Pack<T, N>*)(g + i), ms, vs;
-        if (m) ms = *(Pack<T, N>*)(m + i);
-        if (v) vs = *(Pack<T, N>*)(v + i);
+        Pack<T, N> ps = *(Pack<T, N>*)(p + i), gs = *(const Pack<T, N>*)(g + i), of[S];
+#pragma unroll
+        for (int j = 0; j < S; ++j)
+            if (s[j]) of[j] = *(Pack<T, N>*)(s[j] + i);
 #pragma unroll
         for (int k = 0; k < N; ++k) {
-            A a = (A)ps.of[k], b = m ? (A)ms.of[k] : (A)0, c = v ? (A)vs.of[k] : (A)0;
-            Update::of(a, (A)gs.of[k], b, c, how);
+            A a = (A)ps.of[k], b[S];
+#pragma unroll
+            for (int j = 0; j < S; ++j) b[j] = s[j] ? (A)of[j].of[k] : (A)0;
+            Update::of(a, (A)gs.of[k], b, how);
             ps.of[k] = (T)a;
-            ms.of[k] = (T)b;
-            vs.of[k] = (T)c;
+#pragma unroll
+            for (int j = 0; j < S; ++j) of[j].of[k] = (T)b[j];
         }
         *(Pack<T, N>*)(p + i) = ps;
-        if (m) *(Pack<T, N>*)(m + i) = ms;
-        if (v) *(Pack<T, N>*)(v + i) = vs;
+#pragma unroll
+        for (int j = 0; j < S; ++j)
+            if (s[j]) *(Pack<T, N>*)(s[j] + i) = of[j];
     }
     for (i64 i = whole + threadIdx.x; i < end; i += 256) {
-        A a = (A)p[i], b = m ? (A)m[i] : (A)0, c = v ? (A)v[i] : (A)0;
-        Update::of(a, (A)g[i], b, c, how);
+        A a = (A)p[i], b[S];
+#pragma unroll
+        for (int j = 0; j < S; ++j) b[j] = s[j] ? (A)s[j][i] : (A)0;
+        Update::of(a, (A)g[i], b, how);
         p[i] = (T)a;
-        if (m) m[i] = (T)b;
-        if (v) v[i] = (T)c;
+#pragma unroll
+        for (int j = 0; j < S; ++j)
+            if (s[j]) s[j][i] = (T)b[j];
     }
 }
 
@@ -70,8 +82,10 @@ struct SgdHow {
 };
 
 struct Sgd {
+    static const int states = 1;
     template <typename A>
-    static __device__ __forceinline__ void of(A& p, A g, A& m, A&, const SgdHow& how) {
+    static __device__ __forceinline__ void of(A& p, A g, A* s, const SgdHow& how) {
+        A& m = s[0];
         A d = (how.maximize ? -g : g) + (A)how.decay * p;
         if (how.momentum != 0) {
             m = how.first ? d : (A)how.momentum * m + (A)(1 - how.dampening) * d;
@@ -87,14 +101,92 @@ struct AdamHow {
 };
 
 struct Adam {
+    static const int states = 2;
     template <typename A>
-    static __device__ __forceinline__ void of(A& p, A g, A& m, A& v, const AdamHow& how) {
+    static __device__ __forceinline__ void of(A& p, A g, A* s, const AdamHow& how) {
+        A &m = s[0], &v = s[1];
         if (how.maximize) g = -g;
         if (how.decoupled) p *= (A)(1 - how.rate * how.decay);
         else g += (A)how.decay * p;
         m = (A)how.beta1 * m + (A)(1 - how.beta1) * g;
         v = (A)how.beta2 * v + (A)(1 - how.beta2) * g * g;
         p -= (A)(how.rate / how.correction) * (m / (sqrt(v) * (A)how.root + (A)how.eps));
+    }
+};
+
+// The gradient as an update takes it.
+template <typename A, typename How>
+__device__ __forceinline__ A taken(A g, A p, const How& how) {
+    return (how.maximize ? -g : g) + (A)how.decay * p;
+}
+
+// How RMSprop, Adagrad and Adadelta go: what is no figure of one of them is 0 there.
+struct SquareHow {
+    double rate, keep, eps, decay, momentum;
+    i64 maximize, centered;
+};
+
+struct Rmsprop {
+    static const int states = 3;
+    template <typename A>
+    static __device__ __forceinline__ void of(A& p, A g, A* s, const SquareHow& how) {
+        A &v = s[0], &mean = s[1], &m = s[2], d = taken(g, p, how);
+        v = (A)how.keep * v + (A)(1 - how.keep) * d * d;
+        if (how.centered) mean += (A)(1 - how.keep) * (d - mean);
+        d /= sqrt(how.centered ? v - mean * mean : v) + (A)how.eps;
+        if (how.momentum != 0) d = m = (A)how.momentum * m + d;
+        p -= (A)how.rate * d;
+    }
+};
+
+struct Adagrad {
+    static const int states = 1;
+    template <typename A>
+    static __device__ __forceinline__ void of(A& p, A g, A* s, const SquareHow& how) {
+        A d = taken(g, p, how);
+        s[0] += d * d;
+        p -= (A)how.rate * (d / (sqrt(s[0]) + (A)how.eps));
+    }
+};
+
+struct Adadelta {
+    static const int states = 2;
+    template <typename A>
+    static __device__ __forceinline__ void of(A& p, A g, A* s, const SquareHow& how) {
+        A &v = s[0], &moved = s[1], d = taken(g, p, how);
+        v = (A)how.keep * v + (A)(1 - how.keep) * d * d;
+        d = d / sqrt(v + (A)how.eps) * sqrt(moved + (A)how.eps);
+        moved = (A)how.keep * moved + (A)(1 - how.keep) * d * d;
+        p -= (A)how.rate * d;
+    }
+};
+
+// How NAdam, RAdam and Lion go. A step is rate times: ahead * m + behind * g, over v's root where adaptive is not 0.
+struct MeanHow {
+    double rate, beta1, beta2, eps, decay, shrink, ahead, behind, root, adaptive;
+    i64 maximize;
+};
+
+struct Moments {
+    static const int states = 2;
+    template <typename A>
+    static __device__ __forceinline__ void of(A& p, A g, A* s, const MeanHow& how) {
+        A &m = s[0], &v = s[1], d = taken(g, p, how);
+        p *= (A)how.shrink;
+        m += (A)(1 - how.beta1) * (d - m);
+        v = (A)how.beta2 * v + (A)(1 - how.beta2) * d * d;
+        d = (A)(how.rate * how.behind) * d + (A)(how.rate * how.ahead) * m;
+        p -= how.adaptive != 0 ? (A)how.adaptive * (d / (sqrt(v) * (A)how.root + (A)how.eps)) : d;
+    }
+};
+
+struct Lion {
+    static const int states = 1;
+    template <typename A>
+    static __device__ __forceinline__ void of(A& p, A g, A* s, const MeanHow& how) {
+        A &m = s[0], d = how.maximize ? -g : g, way = (A)how.beta1 * (m - d) + d;
+        p = p * (A)how.shrink - (A)how.rate * (A)((way > (A)0) - (way < (A)0));
+        m += (A)(1 - how.beta2) * (d - m);
     }
 };
 
@@ -106,4 +198,29 @@ __global__ void sgd(const __grid_constant__ Group group, const __grid_constant__
 template <typename T>
 __global__ void adam(const __grid_constant__ Group group, const __grid_constant__ AdamHow how) {
     update<Adam, T>(group, how);
+}
+
+template <typename T>
+__global__ void rmsprop(const __grid_constant__ Group group, const __grid_constant__ SquareHow how) {
+    update<Rmsprop, T>(group, how);
+}
+
+template <typename T>
+__global__ void adagrad(const __grid_constant__ Group group, const __grid_constant__ SquareHow how) {
+    update<Adagrad, T>(group, how);
+}
+
+template <typename T>
+__global__ void adadelta(const __grid_constant__ Group group, const __grid_constant__ SquareHow how) {
+    update<Adadelta, T>(group, how);
+}
+
+template <typename T>
+__global__ void moments(const __grid_constant__ Group group, const __grid_constant__ MeanHow how) {
+    update<Moments, T>(group, how);
+}
+
+template <typename T>
+__global__ void lion(const __grid_constant__ Group group, const __grid_constant__ MeanHow how) {
+    update<Lion, T>(group, how);
 }

@@ -8,6 +8,7 @@ import numpy as np
 
 from gradcore.ops import all_ops
 from gradcore.overwriting import OVERWRITING
+from tests import rows_losses, rows_optimizers, rows_recurrent
 from tests.rows import Operand, Row, bools, bytes_, floats, ints
 
 N, M = 512, 1024
@@ -299,5 +300,7 @@ for maximize in (False, True):
     add("sgd_", [x, row], [x, row], [], 0.1, momentum=0.0, nesterov=False, maximize=maximize, **SGD)
     add("adam_", [x, row], [x, row], [x, row], [y, floats(M, low=0.5)], 0.1, 3, decoupled=maximize, maximize=maximize,
         **ADAM)
+
+BIG += rows_optimizers.BIG + rows_losses.BIG + rows_recurrent.BIG
 
 assert {r.op for r in BIG} == set(all_ops()), set(all_ops()) - {r.op for r in BIG}

@@ -6,10 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from tests import rows_losses, rows_optimizers
 from tests.rows import ROWS, Row, bools, floats, ints
 
 F32 = np.dtype(np.float32)
 SIZES: list[Row] = []
+#: In single precision alone: wider than a multiprocessor has room for in double.
+SINGLE: list[Row] = []
 
 
 def add(op: str, *args: Any, **attrs: Any) -> None:
@@ -105,16 +108,50 @@ add("sgd_", many, many, many, 0.1, **{**SGD, "momentum": 0.9})
 positive = [floats(*o.shape, low=0, high=1) for o in many]
 add("adam_", many, many, many, positive, 0.1, 3, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.1, decoupled=True,
     maximize=False)
+SIZES += rows_optimizers.MANY + rows_losses.SIZES
 add("linear", floats(3, 5, 7), floats(4, 7), floats(4))
 add("matmul", floats(2, 3, 4, 5), floats(3, 5, 6), transpose_a=False, transpose_b=False)
 add("matmul", floats(2, 1, 4, 5), floats(3, 6, 5), transpose_a=False, transpose_b=True)
 
+# Tiles of a product, whole and not; windows in parts; kernels of one column; windows that overlap and that do not.
+for x, w, stride, padding, dilation, groups in (
+        ((2, 3, 9, 11), (70, 3, 3, 3), (1, 1), (1, 1), (1, 1), 1), ((3, 6, 12, 8), (8, 3, 3, 2), (2, 1), (0, 1), (1, 2), 2),
+        ((2, 20, 7, 7), (5, 20, 1, 1), (1, 1), (0, 0), (1, 1), 1), ((1, 2, 40, 40), (3, 2, 5, 5), (3, 3), (2, 2), (1, 1), 1)):
+    how = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    out = tuple((x[2 + d] + 2 * padding[d] - dilation[d] * (w[2 + d] - 1) - 1) // stride[d] + 1 for d in (0, 1))
+    add("conv2d", floats(*x), floats(*w), floats(w[0]), **how)
+    add("conv2d_input_grad", floats(x[0], w[0], *out), floats(*w), shape=x, **how)
+    add("conv2d_weight_grad", floats(x[0], w[0], *out), floats(*x), shape=w, **how)
+for shape in ((2, 3, 5, 7), (4, 70, 33, 2)):
+    channel = [floats(shape[1]), floats(shape[1], low=0.5)]
+    add("batch_norm", floats(*shape), *channel, *channel, momentum=0.1, eps=1e-5)
+    add("batch_norm_apply", floats(*shape), *channel, *channel)
+    add("batch_norm_grad", floats(*shape), floats(*shape), channel[0], *channel, needs=(True, True, True))
+# Tiles of queries and keys, whole and not; heads of each width; masks that are broadcast, or hide all keys of a query.
+for lead, length, keys, width, values, causal, mask, drop in (
+        ((2, 2), 35, 67, 5, 7, False, None, 0.0), ((1, 2), 67, 67, 33, 40, True, None, 0.3),
+        ((1, 1), 40, 33, 64, 64, True, (1, 33), 0.0), ((2, 3), 17, 20, 16, 16, False, (3, 1, 20), 0.5),
+        ((2, 1), 33, 9, 4, 4, False, "hidden", 0.1), ((1, 1), 3, 8, 2, 2, False, None, 1.0),
+        ((1, 1), 20, 50, 100, 128, False, None, 0.2)):
+    target = SINGLE if max(width, values) > 64 else SIZES
+    for layout in ("plain", "sliced", "heads"):
+        q, k, v = (floats(*lead, n, e, layout=layout) for n, e in ((length, width), (keys, width), (keys, values)))
+        m = None if mask is None else floats(*mask) if mask != "hidden" else floats(length, keys, given=tuple(
+            -np.inf if row % 4 == 1 or (row + key) % 3 == 0 else 0.0 for row in range(length) for key in range(keys)))
+        drops = (ints(4, given=(7, 0, 3, 0)), drop) if drop else ()
+        how = {"causal": causal, "scale": width ** -0.5}
+        target += [Row("attention", f"size {length} {width} {layout}", (q, k, v, m, *drops), how),
+                   Row("attention_grad", f"size {length} {width} {layout}",
+                       (floats(*lead, length, values, layout=layout), q, k, v, m, floats(*lead, length, values),
+                        floats(*lead, length, low=3.0, high=5.0), *drops), how)]
+
 #: What runs in float16 as well: storage of two bytes, arithmetic in four.
-HALF = [row for row in [*ROWS, *SIZES] if row.op in (
+_HALF_OPS = frozenset((
     "add mul relu_grad gelu_tanh sum mean amax softmax log_softmax softmax_grad cross_entropy layer_norm take take_grad cat "
-    "clone cast linear matmul uniform dropout maximum where argmax silu silu_grad mish elu elu_grad softplus hardtanh "
-    "leaky_relu lerp addcmul masked_fill_ exp2 flip roll cumsum ranked "
-    "windows_grad").split() and "dtype" not in row.attrs]
+    "clone cast linear matmul uniform dropout maximum where argmax conv2d conv2d_weight_grad max_pool2d batch_norm "
+    "attention silu silu_grad mish elu elu_grad softplus hardtanh leaky_relu lerp addcmul masked_fill_ exp2 flip roll cumsum "
+    "ranked windows_grad").split())
+HALF = [row for row in [*ROWS, *SIZES] if row.op in _HALF_OPS and "dtype" not in row.attrs]
 
 #: Instances that no op launches yet: storage in bfloat16, a bias and its activation in one pass, RMS norm.
 UNBOUND = {

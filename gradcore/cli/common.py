@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import tempfile
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import gradcore
@@ -52,23 +48,3 @@ def make_optimizer(name: str, parameters: Iterable[Any], rate: float | None = No
     if name == "sgd":
         return gradcore.optim.SGD(parameters, lr=lr, momentum=0.9)
     return (gradcore.optim.Adam if name == "adam" else gradcore.optim.AdamW)(parameters, lr=lr)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write a file beside its target, flush it, rename it: a reader sees the old file or the whole new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w") as file:
-            json.dump(value, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from gradcore import __version__
-from gradcore.cli import measure, train
+from gradcore.cli import measure, report, train
 from gradcore.errors import GradcoreError
 from gradcore.models import registry as models
 
@@ -30,6 +30,11 @@ def parser() -> argparse.ArgumentParser:
                                           "meta it is predicted from shapes alone.\n\n" + (models.__doc__ or ""))
     measure.add_arguments(two)
     two.set_defaults(run=measure.run)
+
+    three = commands.add_parser("report", help="where the memory of a run went",
+                                description="The memory of one step of a run: its timeline, and who is live at the peak.")
+    report.add_arguments(three)
+    three.set_defaults(run=report.run)
     return top
 
 
@@ -38,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
     try:
         options.run(options)
-    except (GradcoreError, ValueError, FileNotFoundError, ImportError, AttributeError, TypeError) as error:
+    except (GradcoreError, ValueError, OSError, ImportError, AttributeError, TypeError) as error:
         if options.traceback:
             raise
         print(f"gradcore: {error}", file=sys.stderr)

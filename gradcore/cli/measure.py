@@ -74,7 +74,7 @@ def measure(model: str, batch_size: int, device: Any, optimizer: str = "sgd", da
     else:
         x, y = workload.example(batch_size)
     update = make_optimizer(optimizer, workload.module.parameters())
-    reports = [train_step(workload, update, x, y, device)[1] for _ in range(steps)]
+    reports = [train_step(workload, update, x, y, device)[1].report for _ in range(steps)]
     return max(reports, key=lambda r: r.peak.allocated)
 
 

@@ -7,8 +7,9 @@ import json
 import math
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from itertools import islice
+from contextlib import nullcontext
+from dataclasses import asdict
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -18,31 +19,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import gradcore
 from gradcore import data, models
-from gradcore.cli.common import add_common, make_optimizer, pick_device, positive, write_json
+from gradcore._step import LEVELS
+from gradcore.cli.common import add_common, make_optimizer, pick_device, positive, positives
+from gradcore.cli.live import LiveView
 from gradcore.models.tasks import ImageTask, Task
+from gradcore.report.run import RunWriter, StepFigures
 from gradcore.report.step import StepReport
 from gradcore.units import format_bytes
 
 #: Epochs of a run that names no number of steps.
 EPOCHS = 20
-
-
-@dataclass(frozen=True)
-class StepLine:
-    """One step of a run. Bytes and seconds."""
-
-    step: int
-    loss: float
-    requested: int
-    allocated: int
-    reserved: int
-    kept: int
-    returned: int
-    seconds: float
-
-    def __str__(self) -> str:
-        return (f"step {self.step:4}  loss {self.loss:7.4f}  peak requested {self.requested:,} allocated "
-                f"{self.allocated:,} reserved {self.reserved:,}  kept {self.kept:,} given back {self.returned:,}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                                                  "0.001 for the others, 0.002 for chargpt)")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="folder for the run's file (default runs)")
+    parser.add_argument("--events", type=positives, default=[], metavar="N,N,...",
+                        help="steps whose events go into the file besides those of the first, the peak and the last")
     parser.add_argument("--quiet", action="store_true", help="no line for every step")
+    parser.add_argument("--live", action="store_true", help="draw each step's memory by role and the loss, on a terminal; "
+                                                            "elsewhere a line for every step")
+    parser.add_argument("--record", choices=LEVELS[1:], default="events",
+                        help="counts: peaks alone, at the least cost; stacks: also the lines that led to each line")
     add_common(parser)
 
 
@@ -77,25 +69,36 @@ def run(options: argparse.Namespace) -> None:
     steps = options.steps or min(EPOCHS * task.epoch(options.batch_size), usual.steps)
     console.print(f"{options.model} on {task.about}, batch {options.batch_size}, {steps} steps of {chosen} on {device}",
                   soft_wrap=True)
+    about = {"model": options.model, "data": dataset.name, "batch_size": options.batch_size, "optimizer": chosen,
+             "device": device.name, "seed": options.seed, "planned_steps": steps}
     started = time.perf_counter()
     batches = islice(task.batches(options.batch_size, options.seed), steps)
-    lines, top, top_step = _train(console, options, device, workload, optimizer, batches, steps)
-    result = task.result(workload.module, device)
-    seconds = time.perf_counter() - started
+    with _new_file(options, about) as file:
+        lines, (top_step, top) = _train(console, options, device, workload, optimizer, batches, steps, file)
+        result = task.result(workload.module, device)
+        seconds = time.perf_counter() - started
+        file.close({**result.figures, "seconds": seconds})
     first, *rest = result.lines
     console.print(f"\n{first} after {steps} steps in {seconds:.1f} s\n", soft_wrap=True)
     for line in rest:
         console.print(line, soft_wrap=True)
     console.print(f"Step {top_step} had the highest peak:\n", soft_wrap=True)
     console.print(str(top), soft_wrap=True)
-    summary = {"version": 1, "model": options.model, "data": dataset.name, "batch_size": options.batch_size,
-               "optimizer": chosen, "device": device.name, "seed": options.seed, **result.figures, "seconds": seconds,
-               "peak_step": top_step, "report": top.to_dict(), "steps": [asdict(x) for x in lines]}
-    path = options.out / f"{time.strftime('%Y%m%d-%H%M%S')}-{Path(options.model).stem}-{dataset.name}.json"
-    write_json(path, summary)
-    console.print(f"\nThe run is in {path}", soft_wrap=True)
+    console.print(f"\nThe run is in {file.path}; gradcore report {file.path} shows it", soft_wrap=True)
     if options.json:
-        print(json.dumps({**summary, "file": str(path)}))
+        print(json.dumps({"version": 1, **about, **result.figures, "seconds": seconds, "peak_step": top_step,
+                          "report": top.to_dict(), "steps": [asdict(x) for x in lines], "file": str(file.path)}))
+
+
+def _new_file(options: argparse.Namespace, about: dict[str, Any]) -> RunWriter:
+    """A file that is named after the moment; runs that begin in one second get a number each."""
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{Path(options.model).stem}-{about['data']}"
+    for number in count(1):
+        try:
+            return RunWriter(options.out / f"{name}{f'-{number}' * (number > 1)}.jsonl", about, options.events)
+        except FileExistsError:
+            continue
+    raise AssertionError
 
 
 def _task_of(dataset: Any) -> Task:
@@ -106,36 +109,43 @@ def _task_of(dataset: Any) -> Task:
 
 
 def _train(console: Console, options: argparse.Namespace, device: Any, workload: Any, optimizer: Any,
-           batches: Iterable[Any], steps: int) -> tuple[list[StepLine], StepReport, int]:
-    lines: list[StepLine] = []
-    top: StepReport | None = None
-    top_step = 0
+           batches: Iterable[Any], steps: int, file: RunWriter) -> tuple[list[StepFigures], tuple[int, StepReport]]:
+    """The figures of every step where they will be printed, and the number and report of the step with the highest peak."""
+    lines: list[StepFigures] = []
+    top: tuple[int, StepReport] | None = None
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=options.json) as progress:
+    drawn = options.live and console.is_terminal and options.record != "counts"
+    view = LiveView(console, steps) if drawn else None
+    with Progress(*columns, console=console, disable=options.json or drawn) as progress, view or nullcontext():
         task = progress.add_task("training", total=steps)
         rates = [group["lr"] for group in optimizer.param_groups]
         for number, (x, y) in enumerate(batches, 1):
             # The rate falls to zero along a straight line: the last steps settle what the first have found.
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * (1 - (number - 1) / steps)
-            loss, report = train_step(workload, optimizer, x, y, device)
+            loss, step = train_step(workload, optimizer, x, y, device, options.record)
+            report = step.report
+            line = StepFigures.of(number, loss if math.isfinite(loss) else None, report)
+            file.add(line, step)
             if not math.isfinite(loss):
                 raise ValueError(f"the loss became {loss} at step {number}: try a smaller --lr")
-            line = StepLine(number, loss, report.peak.requested, report.peak.allocated, report.peak.reserved,
-                            report.residual_bytes, report.residual_bytes_returned, report.seconds)
-            lines.append(line)
-            if top is None or report.peak.allocated > top.peak.allocated:
-                top, top_step = report, number
-            if not options.quiet:
+            if options.json:
+                lines.append(line)
+            if top is None or report.peak.allocated > top[1].peak.allocated:
+                top = number, report
+            if view is not None:
+                view.update(line, step)
+            elif not options.quiet:
                 progress.console.print(str(line), soft_wrap=True)
             progress.update(task, advance=1, description=f"loss {loss:.4f}  peak {format_bytes(line.allocated)}")
     assert top is not None
-    return lines, top, top_step
+    return lines, top
 
 
-def train_step(workload: Any, optimizer: Any, x: np.ndarray, y: np.ndarray, device: Any) -> tuple[float, StepReport]:
+def train_step(workload: Any, optimizer: Any, x: np.ndarray, y: np.ndarray, device: Any,
+               level: str = "events") -> tuple[float, gradcore.step]:
     """One step: upload, forward, backward, update. On meta the loss is NaN, since it has no value there."""
-    with gradcore.step(batch_size=len(x), device=device) as step:
+    with gradcore.step(batch_size=len(x), device=device, level=level) as step:
         inputs = gradcore.tensor(x, device=device)
         labels = gradcore.tensor(y, device=device)
         optimizer.zero_grad()
@@ -143,4 +153,4 @@ def train_step(workload: Any, optimizer: Any, x: np.ndarray, y: np.ndarray, devi
         loss.backward()
         optimizer.step()
         value = math.nan if device == "meta" else loss.item()
-    return value, step.report
+    return value, step

@@ -1,13 +1,13 @@
 """The kernel table of the GPU: CUDA C++ of our own for every op that has it, CuPy's functions for what is left.
 
-Elementwise functions, reductions, products, positions and images stand in files of their own; random numbers, losses, norms
-and optimizers here.
+Elementwise functions, reductions, products, positions and optimizers stand in files of their own; random numbers, losses
+and norms here.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import cupy
@@ -17,19 +17,24 @@ from gradcore.devices import gpu_launch as gl
 from gradcore.devices.attention import build_attention
 from gradcore.devices.batch_norm import build_batch_norm
 from gradcore.devices.convolution import build_convolution
+from gradcore.devices.gpu_attention import own_attention
 from gradcore.devices.gpu_decompositions import DECOMPOSITIONS
 from gradcore.devices.gpu_elementwise import ELEMENTWISE, wide
 from gradcore.devices.gpu_folds import FOLDS
+from gradcore.devices.gpu_images import IMAGES
 from gradcore.devices.gpu_indexing import INDEXING
 from gradcore.devices.gpu_linalg import LINALG
+from gradcore.devices.gpu_optimizers import OPTIMIZERS
 from gradcore.devices.gpu_ordering import ORDERING
 from gradcore.devices.gpu_pointwise import POINTWISE
+from gradcore.devices.gpu_random import RANDOM
 from gradcore.devices.kernels import build_kernels, split_workspace
 from gradcore.devices.pooling import build_pooling
+from gradcore.devices.recurrent import build_recurrent
 
 #: The kernels of our own.
-KERNELS: dict[str, Callable[..., Any]] = {**ELEMENTWISE, **POINTWISE, **FOLDS, **INDEXING, **LINALG, **ORDERING,
-                                          **DECOMPOSITIONS}
+KERNELS: dict[str, Callable[..., Any]] = {**ELEMENTWISE, **POINTWISE, **FOLDS, **IMAGES, **INDEXING, **LINALG,
+                                          **ORDERING, **DECOMPOSITIONS, **OPTIMIZERS, **RANDOM}
 
 
 def kernel(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -40,34 +45,11 @@ def kernel(fn: Callable[..., Any]) -> Callable[..., Any]:
 def build_cuda_kernels() -> dict[str, Callable[..., Any]]:
     """Every kernel of the GPU by op name."""
     return {**build_kernels(cupy), **build_convolution(cupy), **build_pooling(cupy), **build_batch_norm(cupy),
-            **build_attention(cupy, KERNELS["uniform"]), **KERNELS}
+            **build_recurrent(cupy), **KERNELS}
 
 
-# -- random numbers ----------------------------------------------------------------------------------------------------
-
-
-@kernel
-def advance(state: Any, out: Any, *, numel: int) -> None:
-    gl.start("random", "advance", 1, 1, (state, out, np.uint64(numel // 4 + 2)))
-
-
-@kernel
-def uniform(state: Any, low: Any, high: Any, out: Any, *, shape: Any, dtype: Any) -> None:
-    gl.run("random", "uniform", (out.dtype,), -(-out.size // 4), state, np.float64(low), np.float64(high - low), out,
-           np.int64(out.size))
-
-
-@kernel
-def normal(state: Any, mean: Any, std: Any, out: Any, workspace: Any, *, shape: Any, dtype: Any) -> None:
-    gl.run("random", "normal", (out.dtype,), -(-out.size // 4), state, np.float64(mean), np.float64(std), out,
-           np.int64(out.size))
-
-
-@kernel
-def dropout(x: Any, state: Any, p: Any, out: Any, workspace: Any) -> None:
-    scale = 0.0 if p >= 1 else 1.0 / (1.0 - p)
-    gl.run("random", "dropout", (x.dtype,), -(-x.size // 8), x, state, np.float32(p), np.float64(scale), out,
-           np.int64(x.size))
+# Wider heads than a multiprocessor has room for run over CuPy.
+KERNELS.update(own_attention(build_attention(cupy, RANDOM["uniform"])))
 
 
 # -- losses ------------------------------------------------------------------------------------------------------------
@@ -144,6 +126,14 @@ def layer_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any,
 
 
 @kernel
+def rms_norm(x: Any, weight: Any, out: Any, workspace: Any, *, dims: int, eps: float) -> None:
+    width = math.prod(x.shape[x.ndim - dims:])
+    rows = math.prod(x.shape[:x.ndim - dims])
+    gl.run_rows("norm", "layer_norm", (x.dtype, "false"), rows if width else 0, gl.lanes_of(width), x, weight, None, out, None,
+                workspace, np.int64(rows), np.int64(width), np.float64(eps))
+
+
+@kernel
 def batch_norm(x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, out: Any, mean: Any, rstd: Any,
                workspace: Any, *, momentum: float, eps: float) -> None:
     gl.run_blocks("norm", "batch_statistics", (x.dtype,), x.shape[1], x, mean, rstd, running_mean, running_var,
@@ -162,50 +152,3 @@ def batch_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any,
                     needs: Any) -> None:
     gl.run_blocks("norm", "batch_norm_grad", (x.dtype,), x.shape[1], dy, x, weight, mean, rstd, dx if needs[0] else None,
                   dweight, dbias, np.int64(x.shape[0]), np.int64(math.prod(x.shape[2:])))
-
-
-# -- optimizers: a launch for up to 64 parameters -----------------------------------------------------------------------
-
-_GROUP, _CHUNK = 64, 4096
-GROUP = np.dtype([("count", "i8"), ("first", "i8", (_GROUP,)), ("sizes", "i8", (_GROUP,)), ("tensors", "u8", (4, _GROUP))])
-SGD = np.dtype([(name, "f8") for name in ("rate", "momentum", "dampening", "decay")]
-               + [(name, "i8") for name in ("nesterov", "maximize", "first")])
-ADAM = np.dtype([(name, "f8") for name in ("rate", "correction", "root", "beta1", "beta2", "eps", "decay")]
-                + [(name, "i8") for name in ("decoupled", "maximize")])
-
-
-def _update(name: str, how: Any, *lists: Sequence[Any]) -> None:
-    """One launch for each type and each 64 tensors; a list may be empty."""
-    by_type: dict[Any, list[int]] = {}
-    for k, param in enumerate(lists[0]):
-        if param.size:
-            by_type.setdefault(param.dtype, []).append(k)
-    for dtype, whole in by_type.items():
-        for start in range(0, len(whole), _GROUP):
-            some = whole[start:start + _GROUP]
-            group, blocks = np.zeros((), GROUP), 0
-            group["count"] = len(some)
-            for place, k in enumerate(some):
-                group["first"][place] = blocks
-                group["sizes"][place] = lists[0][k].size
-                blocks += -(-lists[0][k].size // _CHUNK)
-                for row, tensors in enumerate(lists):
-                    if tensors:
-                        group["tensors"][row, place] = tensors[k].data.ptr
-            gl.run_blocks("optim", name, (dtype,), blocks, group, how)
-
-
-@kernel
-def sgd_(params: Sequence[Any], grads: Sequence[Any], moments: Sequence[Any], lr: Any, workspace: Any, *, momentum: float,
-         dampening: float, weight_decay: float, nesterov: bool, maximize: bool, first: bool) -> None:
-    how = np.array((float(lr), momentum, dampening, weight_decay, nesterov, maximize, first), SGD)
-    _update("sgd", how, params, grads, moments)
-
-
-@kernel
-def adam_(params: Sequence[Any], grads: Sequence[Any], means: Sequence[Any], squares: Sequence[Any], lr: Any, step: Any,
-          workspace: Any, *, beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool,
-          maximize: bool) -> None:
-    correction, root = 1 - beta1 ** float(step), (1 - beta2 ** float(step)) ** -0.5
-    how = np.array((float(lr), correction, root, beta1, beta2, eps, weight_decay, decoupled, maximize), ADAM)
-    _update("adam", how, params, grads, means, squares)

@@ -82,7 +82,7 @@ def dropout(x: Array, state: Array, p: Any, out: Array, workspace: Array) -> Non
         np.multiply(xs, u, outs)
 
 
-def _parts(workspace: Array, temporaries: int, *arrays: Array) -> Iterator[tuple[Array, ...]]:
+def parts_of(workspace: Array, temporaries: int, *arrays: Array) -> Iterator[tuple[Array, ...]]:
     """Pieces of arrays of one size, each with two temporaries, which are the same one where one is enough."""
     like = arrays[0]
     room = workspace.view(like.dtype)
@@ -102,7 +102,7 @@ def sgd_(params: Sequence[Array], grads: Sequence[Array], moments: Sequence[Arra
         _plain_momentum(params, grads, moments, rate, momentum, workspace)
         return
     for k, (param, grad) in enumerate(zip(params, grads, strict=True)):
-        for p, d, *rest, tmp, t in _parts(workspace, temporaries, param, grad, *moments[k:k + 1]):
+        for p, d, *rest, tmp, t in parts_of(workspace, temporaries, param, grad, *moments[k:k + 1]):
             if maximize:
                 d = np.negative(d, t)
             if weight_decay:
@@ -150,7 +150,7 @@ def adam_(params: Sequence[Array], grads: Sequence[Array], means: Sequence[Array
     root = (1 - beta2 ** count) ** -0.5
     temporaries = 2 if maximize or (weight_decay and not decoupled) else 1
     for param, grad, mean, square in zip(params, grads, means, squares, strict=True):
-        for p, g, m, v, t, r in _parts(workspace, temporaries, param, grad, mean, square):
+        for p, g, m, v, t, r in parts_of(workspace, temporaries, param, grad, mean, square):
             if maximize:
                 g = np.negative(g, r)
             if weight_decay and decoupled:

@@ -53,8 +53,11 @@ class no_grad(Mode):
         super().__init__(False)
 
 
-class inference_mode(no_grad):
-    """As :class:`no_grad`."""
+class inference_mode(Mode):
+    """As :class:`no_grad`; ``inference_mode(False)`` as :class:`enable_grad`."""
+
+    def __init__(self, mode: bool = True) -> None:
+        super().__init__(not mode)
 
 
 class enable_grad(Mode):

@@ -89,8 +89,43 @@ CODES: dict[int, dict[int, int] | None] = {}
 _held: list[CodeType] = []
 
 
+#: Steps that record whole stacks.
+_stacks = 0
+
+
+@contextmanager
+def whole_stacks() -> Iterator[None]:
+    """Sites found inside, by any thread, carry the lines that led to them."""
+    global _stacks
+    _stacks += 1
+    # Whoever has a line at hand would not come here for it; nothing is learnt until this ends.
+    CODES.clear()
+    _held.clear()
+    try:
+        yield
+    finally:
+        _stacks -= 1
+
+
+def _whole(frame: FrameType | None) -> int:
+    sites: list[Site] = []
+    while frame is not None and len(sites) < 64:
+        if not is_inside(frame.f_code):
+            sites.append(_site(frame))
+        frame = frame.f_back
+    first, *callers = sites or [Site("<gradcore>", 0, "")]
+    return SITES.index(first._replace(callers=tuple(callers)))
+
+
+def _site(frame: FrameType) -> Site:
+    code = frame.f_code
+    return Site(code.co_filename, frame.f_lineno or 0, code.co_qualname if sys.version_info >= (3, 11) else "")
+
+
 def find_site(frame: FrameType | None) -> int:
     """The index in :data:`SITES` of the first frame outside gradcore, from ``frame`` outwards."""
+    if _stacks:
+        return _whole(frame)
     while frame is not None:
         code = frame.f_code
         try:
@@ -100,8 +135,7 @@ def find_site(frame: FrameType | None) -> int:
         if lines is not None:
             site = lines.get(frame.f_lasti)
             if site is None:
-                site = lines[frame.f_lasti] = SITES.index(
-                    Site(code.co_filename, frame.f_lineno, code.co_qualname if sys.version_info >= (3, 11) else ""))
+                site = lines[frame.f_lasti] = SITES.index(_site(frame))
             return site
         frame = frame.f_back
     return SITES.index(Site("<gradcore>", 0, ""))

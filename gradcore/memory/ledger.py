@@ -205,6 +205,20 @@ class Ledger:
             self._note_segments()
             return freed
 
+    def begin_peaks(self) -> tuple[int, int, int]:
+        """Measure peaks from now on; what it returns goes to :meth:`end_peaks`."""
+        with self.settled():
+            before = self._peak_requested, self._peak_allocated, self.peak_reserved
+        self.reset_peaks()
+        return before
+
+    def end_peaks(self, before: tuple[int, int, int]) -> tuple[int, int, int]:
+        """The peaks since :meth:`begin_peaks`: requested, allocated, reserved. Those from before it count again too."""
+        with self.settled():
+            found = self._peak_requested, self._peak_allocated, self.peak_reserved
+            self._peak_requested, self._peak_allocated, self.peak_reserved = map(max, before, found)
+        return found
+
     def reset_peaks(self) -> None:
         with self.settled():
             self._peak_requested, self._peak_allocated = self._requested, self._allocated

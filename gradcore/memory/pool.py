@@ -1,7 +1,8 @@
 """The pool: rounding, segments, growth, flush and retry.
 
 Free memory lies in address-ordered lists, one for each stream, in which neighbours are merged; the best fit is split.
-When nothing fits, the other streams' free memory is taken over, and only then does the pool grow by a segment.
+When nothing fits, the other streams' free memory is taken over, and only then does the pool grow by a segment. Where it may
+not, it gives back what is wholly free and tries again; the last resort is memory of segments for blocks of other sizes.
 """
 
 from __future__ import annotations
@@ -116,6 +117,11 @@ class Pool:
                 return free.take(size)
         return None
 
+    def _borrow(self, size: int, small: bool, stream: Stream) -> int | None:
+        """From segments of the other kind: better than running out."""
+        start = (stream.large if small else stream.small).take(size)
+        return self._take_over(size, not small, stream) if start is None else start
+
     def _grow(self, size: int, small: bool, stream: Stream) -> int:
         nbytes = segment_size(size)
         try:
@@ -126,6 +132,9 @@ class Pool:
                 # A segment of just this size may still fit where the roomier one does not.
                 segment = self._source.allocate(nbytes if nbytes <= SMALL_SEGMENT else round_up(size, ROUND))
             except SourceExhausted as error:
+                start = self._borrow(size, small, stream)
+                if start is not None:
+                    return start
                 raise OutOfMemory(str(error), asked=size, cached=self.cached, largest_free=self.largest_free,
                                   limit=error.limit) from None
         segment.index = self._next_segment

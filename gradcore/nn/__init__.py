@@ -1,18 +1,75 @@
 """Layers: modules with parameters, losses, and ways to fill them."""
 
-from gradcore.nn import functional, init
+from gradcore.nn import activations, functional, init, utils
 from gradcore.nn.activation import GELU, LogSoftmax, ReLU, Sigmoid, Softmax, Tanh
+from gradcore.nn.activations import *  # noqa: F403 - what its __all__ names
 from gradcore.nn.attention import Embedding, MultiheadAttention
+from gradcore.nn.bags import Bilinear, EmbeddingBag
 from gradcore.nn.container import ModuleDict, ModuleList, Sequential
-from gradcore.nn.dropout import Dropout
+from gradcore.nn.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d
 from gradcore.nn.images import AdaptiveAvgPool2d, AvgPool2d, Conv2d, MaxPool2d
 from gradcore.nn.linear import Flatten, Identity, Linear
-from gradcore.nn.loss import CrossEntropyLoss, MSELoss, NLLLoss
+from gradcore.nn.loss import (
+    BCELoss,
+    BCEWithLogitsLoss,
+    CosineEmbeddingLoss,
+    CosineSimilarity,
+    CrossEntropyLoss,
+    GaussianNLLLoss,
+    HingeEmbeddingLoss,
+    HuberLoss,
+    KLDivLoss,
+    L1Loss,
+    MarginRankingLoss,
+    MSELoss,
+    MultiMarginLoss,
+    NLLLoss,
+    PairwiseDistance,
+    PoissonNLLLoss,
+    SmoothL1Loss,
+    SoftMarginLoss,
+    TripletMarginLoss,
+)
 from gradcore.nn.module import Module
-from gradcore.nn.norm import BatchNorm1d, BatchNorm2d, LayerNorm
+from gradcore.nn.norm import BatchNorm1d, BatchNorm2d, GroupNorm, InstanceNorm1d, InstanceNorm2d, LayerNorm, RMSNorm
 from gradcore.nn.parameter import Parameter
+from gradcore.nn.parameters import ParameterDict, ParameterList
+from gradcore.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
+from gradcore.nn.sampling import (
+    AdaptiveAvgPool1d,
+    AvgPool1d,
+    ConstantPad1d,
+    ConstantPad2d,
+    Conv1d,
+    ConvTranspose1d,
+    ConvTranspose2d,
+    MaxPool1d,
+    PixelShuffle,
+    PixelUnshuffle,
+    Unflatten,
+    Upsample,
+    ZeroPad1d,
+    ZeroPad2d,
+)
+from gradcore.nn.transformer import (
+    Transformer,
+    TransformerDecoder,
+    TransformerDecoderLayer,
+    TransformerEncoder,
+    TransformerEncoderLayer,
+)
 
 __all__ = ["GELU", "AdaptiveAvgPool2d", "AvgPool2d", "BatchNorm1d", "BatchNorm2d", "Conv2d", "CrossEntropyLoss",
            "Dropout", "Embedding", "Flatten", "Identity", "LayerNorm", "Linear", "LogSoftmax", "MSELoss", "MaxPool2d",
            "Module", "ModuleDict", "ModuleList", "MultiheadAttention", "NLLLoss", "Parameter", "ReLU", "Sequential",
            "Sigmoid", "Softmax", "Tanh", "functional", "init"]
+__all__ += ["BCELoss", "BCEWithLogitsLoss", "CosineEmbeddingLoss", "CosineSimilarity", "GaussianNLLLoss",
+            "HingeEmbeddingLoss", "HuberLoss", "KLDivLoss", "L1Loss", "MarginRankingLoss", "MultiMarginLoss",
+            "PairwiseDistance", "PoissonNLLLoss", "SmoothL1Loss", "SoftMarginLoss", "TripletMarginLoss"]
+__all__ += ["GRU", "LSTM", "RNN", "AdaptiveAvgPool1d", "AlphaDropout", "AvgPool1d", "Bilinear", "ConstantPad1d",
+            "ConstantPad2d", "Conv1d", "ConvTranspose1d", "ConvTranspose2d", "Dropout1d", "Dropout2d", "Dropout3d",
+            "EmbeddingBag", "GRUCell", "GroupNorm", "InstanceNorm1d", "InstanceNorm2d", "LSTMCell", "MaxPool1d",
+            "ParameterDict", "ParameterList", "PixelShuffle", "PixelUnshuffle", "RMSNorm", "RNNCell", "Transformer",
+            "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder", "TransformerEncoderLayer", "Unflatten",
+            "Upsample", "ZeroPad1d", "ZeroPad2d", "utils"]
+__all__ += activations.__all__

@@ -1,4 +1,4 @@
-"""Dropout as a module."""
+"""Dropout as modules."""
 
 from __future__ import annotations
 
@@ -25,3 +25,31 @@ class Dropout(Module):
 
     def extra_repr(self) -> str:
         return f"p={self.p}, inplace={self.inplace}"
+
+
+class Dropout1d(Dropout):
+    """Drops whole channels of [N, C, L]; see :func:`gradcore.nn.functional.dropout1d`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.dropout1d(input, self.p, self.training)
+
+
+class Dropout2d(Dropout):
+    """Drops whole channels of [N, C, H, W]; see :func:`gradcore.nn.functional.dropout2d`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.dropout2d(input, self.p, self.training)
+
+
+class Dropout3d(Dropout):
+    """Drops whole channels of [N, C, D, H, W]; see :func:`gradcore.nn.functional.dropout3d`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.dropout3d(input, self.p, self.training)
+
+
+class AlphaDropout(Dropout):
+    """Dropout that keeps mean and variance, for networks of SELU; see :func:`gradcore.nn.functional.alpha_dropout`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.alpha_dropout(input, self.p, self.training)

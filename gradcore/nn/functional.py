@@ -13,22 +13,55 @@ from gradcore import functional
 from gradcore._random import Generator, default_generator
 from gradcore.errors import SpecError
 from gradcore.functional import activation as _activations
+from gradcore.functional import bags, dropouts, norms, sampling
 from gradcore.functional.activation import *  # noqa: F403 - what its __all__ names
 from gradcore.functional.attention import embedding, scaled_dot_product_attention
+from gradcore.functional.bags import *  # noqa: F403 - what its __all__ names
+from gradcore.functional.dropouts import *  # noqa: F403
 from gradcore.functional.images import adaptive_avg_pool2d, avg_pool2d, batch_norm, conv2d, max_pool2d
+from gradcore.functional.losses import (
+    binary_cross_entropy,
+    binary_cross_entropy_with_logits,
+    check_reduction,
+    gaussian_nll_loss,
+    hinge_embedding_loss,
+    huber_loss,
+    kl_div,
+    l1_loss,
+    margin_ranking_loss,
+    multi_margin_loss,
+    poisson_nll_loss,
+    reduced,
+    smooth_l1_loss,
+    soft_margin_loss,
+    warn_of_sizes,
+)
+from gradcore.functional.norms import *  # noqa: F403
 from gradcore.functional.padding import fold, pad, unfold
+from gradcore.functional.sampling import *  # noqa: F403
+from gradcore.functional.similarity import (
+    cosine_embedding_loss,
+    cosine_similarity,
+    normalize,
+    pairwise_distance,
+    triplet_margin_loss,
+    triplet_margin_with_distance_loss,
+)
 from gradcore.ops import activation, elementwise, linalg, movement, nn, random, reduce
 from gradcore.spec import is_floating, normalize_dim
 
 __all__ = ["adaptive_avg_pool2d", "avg_pool2d", "batch_norm", "conv2d", "cross_entropy", "dropout", "embedding", "gelu",
            "layer_norm", "linear", "log_softmax", "max_pool2d", "mse_loss", "nll_loss", "one_hot", "relu",
            "scaled_dot_product_attention", "sigmoid", "softmax", "tanh"]
+__all__ += ["binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_embedding_loss", "cosine_similarity",
+            "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss", "margin_ranking_loss",
+            "multi_margin_loss", "normalize", "pairwise_distance", "poisson_nll_loss", "smooth_l1_loss", "soft_margin_loss",
+            "triplet_margin_loss", "triplet_margin_with_distance_loss"]
+__all__ += bags.__all__ + dropouts.__all__ + norms.__all__ + sampling.__all__
 __all__ += _activations.__all__
 __all__ += ["fold", "pad", "unfold"]
 
 Tensor = Any
-
-REDUCTIONS = ("none", "mean", "sum")
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -115,15 +148,6 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
 # -- losses ------------------------------------------------------------------------------------------------------------
 
 
-def _check_reduction(reduction: str) -> None:
-    if reduction not in REDUCTIONS:
-        raise ValueError(f"{reduction} is not a valid value for reduction: expected one of {', '.join(REDUCTIONS)}")
-
-
-def _reduce(loss: Tensor, reduction: str) -> Tensor:
-    return loss if reduction == "none" else functional.mean(loss) if reduction == "mean" else functional.sum(loss)
-
-
 def _rows(input: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Scores [N, C, d...] and classes [N, d...] as [M, C] and [M]; a lone sample [C] as one row."""
     shape = input.spec.shape
@@ -150,7 +174,7 @@ def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, i
     of what is not ignored. Raises ValueError for a smoothing outside [0, 1] and :class:`SpecError` for shapes that do
     not fit.
     """
-    _check_reduction(reduction)
+    check_reduction(reduction)
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
     if is_floating(target.spec.dtype) and target.spec.shape == input.spec.shape:
@@ -193,14 +217,14 @@ def _soft_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None, re
         target = target * movement.reshape(weight, (count, *[1] * (input.spec.ndim - dim - 1)))
     loss = -reduce.sum(nn.log_softmax(input, dim=dim) * target, dims=(dim,), keepdim=False)
     if reduction != "mean":
-        return _reduce(loss, reduction)
+        return reduced(loss, reduction)
     return functional.sum(loss) / max(input.spec.numel // max(count, 1), 1)
 
 
 def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100,
              reduction: str = "mean") -> Tensor:
     """-input[target] for log-probabilities [N, C, d...] and classes [N, d...]; see :func:`cross_entropy`."""
-    _check_reduction(reduction)
+    check_reduction(reduction)
     rows, classes = _rows(input, target)
     kept = movement.cast(elementwise.ne(classes, ignore_index), dtype=rows.spec.dtype)
     loss, norm = _picked(rows, classes, weight, kept, ignore_index)
@@ -211,12 +235,8 @@ def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, ignore
 
 def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """(input - target)^2: its mean, its sum, or element by element."""
-    _check_reduction(reduction)
-    same = input.spec.shape == target.spec.shape
-    if not same:
-        warnings.warn(f"Using a target size ({list(target.spec.shape)}) that is different to the input size "
-                      f"({list(input.spec.shape)}). This will likely lead to incorrect results due to broadcasting. "
-                      "Please ensure they have the same size.", stacklevel=2)
+    check_reduction(reduction)
+    same = warn_of_sizes(input, target)
     if same and reduction != "none":
         return nn.mse_loss(input, target, reduction=reduction)
-    return _reduce(elementwise.square(elementwise.sub(input, target)), reduction)
+    return reduced(elementwise.square(elementwise.sub(input, target)), reduction)

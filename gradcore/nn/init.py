@@ -6,8 +6,11 @@ import math
 import warnings
 from typing import Any
 
+import numpy as np
+
 from gradcore import _random
 from gradcore.engine import modes
+from gradcore.engine.owners import upload
 from gradcore.ops import creation
 
 Tensor = Any
@@ -97,3 +100,80 @@ def kaiming_normal_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinea
     if _empty(tensor):
         return tensor
     return _random.normal_(tensor, 0.0, _deviation(tensor, a, mode, nonlinearity), generator)
+
+
+# -- what is worked out on the host ------------------------------------------------------------------------------------
+
+
+@modes.no_grad()
+def _put(tensor: Tensor, values: np.ndarray[Any, Any]) -> Tensor:
+    return tensor.copy_(upload(values.astype(tensor.spec.dtype), tensor.storage.device, role="temporary"))
+
+
+def _drawn(draw: Any, shape: tuple[int, ...], tensor: Tensor, generator: Generator | None) -> np.ndarray[Any, Any]:
+    """Random numbers of the tensor's device, on the host; zeros for meta, which has none."""
+    device = tensor.storage.device
+    found = draw(*shape, dtype=np.float64, device=device, generator=generator)
+    return np.zeros(shape) if device.type == "meta" else np.asarray(device.read(found.storage, found.spec))
+
+
+def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0,
+                  generator: Generator | None = None) -> Tensor:
+    """Normal, but within [a, b]: the inverse of its distribution function at uniform numbers.
+
+    The inverse is interpolated linearly between 2^14 exact values, which lie evenly in the result. Raises ValueError for an
+    empty range.
+    """
+    if not a < b:
+        raise ValueError(f"trunc_normal_ expects a < b, but got a={a} and b={b}")
+    # Beyond ten deviations there is nothing, so an infinite bound is none.
+    low, high = (min(max((bound - mean) / std, -10.0), 10.0) for bound in (a, b))
+    points = np.linspace(low, high, 1 << 14)
+    below = np.array([0.5 * math.erfc(-x / math.sqrt(2)) for x in points.tolist()])
+    u = _drawn(_random.rand, tensor.spec.shape, tensor, generator) * (below[-1] - below[0]) + below[0]
+    return _put(tensor, np.clip(np.interp(u, below, points) * std + mean, a, b))
+
+
+def orthogonal_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
+    """A random matrix [rows, the rest] with orthonormal rows or columns, times ``gain``. Saxe et al., arXiv:1312.6120."""
+    if tensor.spec.ndim < 2:
+        raise ValueError(f"Only tensors with 2 or more dimensions are supported, but got {tensor.spec.ndim}")
+    if not tensor.spec.numel:
+        return tensor
+    rows = tensor.spec.shape[0]
+    columns = tensor.spec.numel // rows
+    q, r = np.linalg.qr(_drawn(_random.randn, (max(rows, columns), min(rows, columns)), tensor, generator))
+    q = q * np.where(np.diag(r) < 0, -1.0, 1.0)
+    return _put(tensor, (q if rows >= columns else q.T).reshape(tensor.spec.shape) * gain)
+
+
+def eye_(tensor: Tensor) -> Tensor:
+    """Ones on the diagonal of a matrix, else zeros. Raises ValueError for what is no matrix."""
+    if tensor.spec.ndim != 2:
+        raise ValueError(f"Only tensors with 2 dimensions are supported, but got {tensor.spec.ndim}")
+    return _put(tensor, np.eye(*tensor.spec.shape))
+
+
+def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
+    """A convolution's weight that passes on as many channels as it can, unchanged. Raises ValueError for other weights."""
+    shape = tensor.spec.shape
+    if len(shape) not in (3, 4, 5):
+        raise ValueError(f"Only tensors with 3, 4, or 5 dimensions are supported, but got {len(shape)}")
+    if shape[0] % groups:
+        raise ValueError(f"dim 0 must be divisible by groups, but got {shape[0]} and {groups}")
+    values = np.zeros(shape)
+    out = shape[0] // groups
+    for k in range(min(out, shape[1])):
+        values[(slice(k, None, out), k, *[n // 2 for n in shape[2:]])] = 1
+    return _put(tensor, values)
+
+
+def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Generator | None = None) -> Tensor:
+    """Normal, with the share ``sparsity`` of each column 0. Martens, Deep learning via Hessian-free optimization, ICML 2010."""
+    if tensor.spec.ndim != 2:
+        raise ValueError(f"Only tensors with 2 dimensions are supported, but got {tensor.spec.ndim}")
+    rows, columns = tensor.spec.shape
+    values = _drawn(_random.randn, (rows, columns), tensor, generator) * std
+    order = np.argsort(_drawn(_random.rand, (rows, columns), tensor, generator), axis=0)
+    np.put_along_axis(values, order[:math.ceil(sparsity * rows)], 0.0, axis=0)
+    return _put(tensor, values)

@@ -15,6 +15,7 @@ from gradcore.engine.state import find_site, is_inside, local
 from gradcore.events import TAGS
 from gradcore.functional import empty_like
 from gradcore.nn import _state_dict, paths
+from gradcore.nn.hooks import Hooked
 from gradcore.nn.parameter import Parameter
 from gradcore.spec import is_floating
 
@@ -24,7 +25,7 @@ _calls = paths.calls
 _KINDS = ("_parameters", "_buffers", "_modules")
 
 
-class Module:
+class Module(Hooked):
     """A function with parameters. Subclasses define ``forward``; calling the module calls it, in the module's layer.
 
     ``_parameters``, ``_buffers`` and ``_modules`` say what the module has, in order. Their values lie in the instance's
@@ -211,6 +212,23 @@ class Module:
             module = found
         return module
 
+    def get_parameter(self, target: str) -> Parameter:
+        """The parameter at a path. Raises AttributeError for a path that leads to none."""
+        return self._at("_parameters", target, "an nn.Parameter")
+
+    def get_buffer(self, target: str) -> Tensor:
+        """The buffer at a path. Raises AttributeError for a path that leads to none."""
+        return self._at("_buffers", target, "a buffer")
+
+    def _at(self, kind: str, target: str, what: str) -> Any:
+        path, _, name = target.rpartition(".")
+        module = self.get_submodule(path)
+        if not hasattr(module, name):
+            raise AttributeError(f"{type(module).__name__} has no attribute `{name}`")
+        if name not in module.__dict__[kind]:
+            raise AttributeError(f"`{name}` is not {what}")
+        return module.__dict__[kind][name]
+
     # -- modes, places, types ------------------------------------------------------------------------------------------
 
     def train(self: M, mode: bool = True) -> M:
@@ -303,9 +321,6 @@ class Module:
         then nothing was copied.
         """
         return _state_dict.load(self, state_dict, strict)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_places": {}, "_tree": None}
 
     # -- how it is shown -----------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from gradcore.engine.modes import no_grad
 from gradcore.errors import SpecError
-from gradcore.functional import empty, ones, zeros
+from gradcore.functional import empty, ones, squeeze, unsqueeze, zeros
 from gradcore.nn import functional as F
 from gradcore.nn import init
 from gradcore.nn.module import Module
@@ -130,3 +130,92 @@ class BatchNorm2d(_BatchNorm):
     """Batch norm of [N, C, H, W]."""
 
     _dims = (4,)
+
+
+class RMSNorm(Module):
+    """x / sqrt(mean(x^2) + eps) over the last dimensions, times weight. Zhang and Sennrich, arXiv:1910.07467."""
+
+    weight: Parameter | None
+
+    def __init__(self, normalized_shape: int | Sequence[int], eps: float | None = None, elementwise_affine: bool = True,
+                 device: Any = None, dtype: Any = None) -> None:
+        super().__init__()
+        self.normalized_shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        self.eps = eps
+        self.elementwise_affine = elementwise_affine
+        self.register_parameter("weight", Parameter(ones(self.normalized_shape, device=device, dtype=dtype))
+                                if elementwise_affine else None)
+
+    def reset_parameters(self) -> None:
+        if self.weight is not None:
+            init.ones_(self.weight)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.rms_norm(input, self.normalized_shape, self.weight, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+
+
+class GroupNorm(Module):
+    """(x - mean) / sqrt(var + eps) over each of ``num_groups`` groups of channels of [N, C, ...], times weight, plus bias.
+
+    Wu and He, arXiv:1803.08494.
+    """
+
+    weight: Parameter | None
+    bias: Parameter | None
+
+    def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True, device: Any = None,
+                 dtype: Any = None, *, bias: bool = True) -> None:
+        super().__init__()
+        if num_channels % num_groups:
+            raise ValueError(f"num_channels ({num_channels}) must be divisible by num_groups ({num_groups})")
+        self.num_groups = num_groups
+        self.num_channels = num_channels
+        self.eps = eps
+        self.affine = affine
+        self.register_parameter("weight", Parameter(ones(num_channels, device=device, dtype=dtype)) if affine else None)
+        self.register_parameter("bias", Parameter(zeros(num_channels, device=device, dtype=dtype))
+                                if affine and bias else None)
+
+    def reset_parameters(self) -> None:
+        if self.weight is not None:
+            init.ones_(self.weight)
+        if self.bias is not None:
+            init.zeros_(self.bias)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}"
+
+
+class _InstanceNorm(_BatchNorm):
+    """(x - mean) / sqrt(var + eps) for each channel of each sample. Ulyanov et al., arXiv:1607.08022."""
+
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = False,
+                 track_running_stats: bool = False, device: Any = None, dtype: Any = None, *, bias: bool = True) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias=bias)
+
+    def forward(self, input: Tensor) -> Tensor:
+        if input.spec.ndim not in self._dims:
+            wanted = " or ".join(f"{n}D" for n in self._dims)
+            raise SpecError(f"expected {wanted} input (got {input.spec.ndim}D input)")
+        lone = input.spec.ndim == self._dims[0]
+        out = F.instance_norm(unsqueeze(input, 0) if lone else input, self.running_mean, self.running_var, self.weight,
+                              self.bias, self.training or not self.track_running_stats, self.momentum or 0.0, self.eps)
+        return squeeze(out, 0) if lone else out
+
+
+class InstanceNorm1d(_InstanceNorm):
+    """Instance norm of [N, C, L] or [C, L]."""
+
+    _dims = (2, 3)
+
+
+class InstanceNorm2d(_InstanceNorm):
+    """Instance norm of [N, C, H, W] or [C, H, W]."""
+
+    _dims = (3, 4)

@@ -11,6 +11,7 @@ from gradcore.ops import (
     elementwise,
     in_place,
     linalg,
+    losses,
     movement,
     nn,
     optimizer,
@@ -20,12 +21,14 @@ from gradcore.ops import (
     pooling,
     random,
     rectifiers,
+    recurrent,
     reduce,
+    rms_norm,
     scan,
     statistics,
 )
 from gradcore.ops.op import all_ops
 
 __all__ = ["activation", "all_ops", "arrangement", "attention", "batch_norm", "convolution", "creation", "decompositions",
-           "elementwise", "in_place", "linalg", "movement", "nn", "optimizer", "order", "placing", "pointwise", "pooling",
-           "random", "rectifiers", "reduce", "scan", "statistics"]
+           "elementwise", "in_place", "linalg", "losses", "movement", "nn", "optimizer", "order", "placing", "pointwise",
+           "pooling", "random", "rectifiers", "recurrent", "reduce", "rms_norm", "scan", "statistics"]

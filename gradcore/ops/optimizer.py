@@ -36,7 +36,56 @@ def _adam_spec(params: Sequence[TensorSpec], grads: Sequence[TensorSpec], means:
                    means, squares)
 
 
+def _rmsprop_spec(params: Sequence[TensorSpec], grads: Sequence[TensorSpec], squares: Sequence[TensorSpec],
+                  means: Sequence[TensorSpec], moments: Sequence[TensorSpec], lr: type, *, alpha: float, eps: float,
+                  weight_decay: float, momentum: float, maximize: bool) -> Any:
+    return _update("rmsprop", 2, params, grads, squares, means, moments)
+
+
+def _adagrad_spec(params: Sequence[TensorSpec], grads: Sequence[TensorSpec], sums: Sequence[TensorSpec], lr: type, *,
+                  eps: float, weight_decay: float, maximize: bool) -> Any:
+    return _update("adagrad", 2, params, grads, sums)
+
+
+def _adadelta_spec(params: Sequence[TensorSpec], grads: Sequence[TensorSpec], squares: Sequence[TensorSpec],
+                   deltas: Sequence[TensorSpec], lr: type, *, rho: float, eps: float, weight_decay: float,
+                   maximize: bool) -> Any:
+    return _update("adadelta", 2, params, grads, squares, deltas)
+
+
+def _nadam_spec(params: Sequence[TensorSpec], grads: Sequence[TensorSpec], means: Sequence[TensorSpec],
+                squares: Sequence[TensorSpec], lr: type, step: type, ahead: type, behind: type, *, beta1: float,
+                beta2: float, eps: float, weight_decay: float, decoupled: bool, maximize: bool) -> Any:
+    return _update("nadam", 2, params, grads, means, squares)
+
+
+def _radam_spec(params: Sequence[TensorSpec], grads: Sequence[TensorSpec], means: Sequence[TensorSpec],
+                squares: Sequence[TensorSpec], lr: type, step: type, factor: type, *, beta1: float, beta2: float, eps: float,
+                weight_decay: float, decoupled: bool, maximize: bool) -> Any:
+    return _update("radam", 2, params, grads, means, squares)
+
+
+def _lion_spec(params: Sequence[TensorSpec], grads: Sequence[TensorSpec], means: Sequence[TensorSpec], lr: type, *,
+               beta1: float, beta2: float, weight_decay: float, maximize: bool) -> Any:
+    return _update("lion", 2, params, grads, means)
+
+
 sgd_ = op("sgd_", _sgd_spec, contiguous=True, writes=("params", "moments"),
           doc="Sutskever et al., On the importance of initialization and momentum in deep learning, ICML 2013.")
 adam_ = op("adam_", _adam_spec, contiguous=True, writes=("params", "means", "squares"),
            doc="Kingma and Ba, arXiv:1412.6980; decoupled: Loshchilov and Hutter, arXiv:1711.05101.")
+rmsprop_ = op("rmsprop_", _rmsprop_spec, contiguous=True, writes=("params", "squares", "means", "moments"),
+              doc="Tieleman and Hinton, lecture 6.5 of Neural Networks for Machine Learning, 2012; with ``means``, which "
+                  "centre the squares, Graves, arXiv:1308.0850.")
+adagrad_ = op("adagrad_", _adagrad_spec, contiguous=True, writes=("params", "sums"),
+              doc="Duchi, Hazan and Singer, JMLR 12 (2011).")
+adadelta_ = op("adadelta_", _adadelta_spec, contiguous=True, writes=("params", "squares", "deltas"),
+               doc="Zeiler, arXiv:1212.5701.")
+nadam_ = op("nadam_", _nadam_spec, contiguous=True, writes=("params", "means", "squares"),
+            doc="Dozat, Incorporating Nesterov Momentum into Adam, ICLR 2016: p -= lr * (behind * g + ahead * m) / (sqrt(v) + "
+                "eps), v corrected for its start.")
+radam_ = op("radam_", _radam_spec, contiguous=True, writes=("params", "means", "squares"),
+            doc="Liu et al., On the Variance of the Adaptive Learning Rate and Beyond, arXiv:1908.03265: "
+                "``factor`` scales the adaptive step, and 0 says that there is none yet.")
+lion_ = op("lion_", _lion_spec, contiguous=True, writes=("params", "means"),
+           doc="Chen et al., Symbolic Discovery of Optimization Algorithms, arXiv:2302.06675.")

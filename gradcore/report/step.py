@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gradcore import folds
-from gradcore.events import Alloc, Launch, Mark, Record, Tag, View
+from gradcore.events import Alloc, Launch, Mark, Record, View
+from gradcore.report.growth import MADE, Growth, explained, line_of
+from gradcore.report.plain import read
 
 #: Version of the JSON form; docs/report-schema.md describes it. Readers refuse what they do not know.
 SCHEMA_VERSION = 1
@@ -46,6 +49,8 @@ class TopTensor:
     node: int
     #: ``node:name`` for each node that keeps it for backward.
     kept_by: tuple[str, ...]
+    #: At the level ``stacks``: the lines that led to ``line``, the nearest first.
+    stack: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -118,14 +123,6 @@ class Left:
 
 
 @dataclass(frozen=True)
-class Growth:
-    """Live bytes at the end of each of the last ``steps`` steps were more than before: by ``requested`` a step, on average."""
-
-    steps: int
-    requested: int
-
-
-@dataclass(frozen=True)
 class StepReport:
     """Device memory over one step. Bytes and seconds.
 
@@ -159,8 +156,8 @@ class StepReport:
 
     @property
     def bytes_per_sample(self) -> float | None:
-        """Peak allocated bytes that are neither parameter nor optimizer state, a sample."""
-        if not self.batch_size:
+        """Peak allocated bytes that are neither parameter nor optimizer state, a sample; None where either is unknown."""
+        if not self.batch_size or not self.by_role:
             return None
         fixed = sum(self.by_role.get(r, 0) for r in ("parameter", "optimizer state", "buffer", "gradient"))
         return (self.peak.allocated - fixed) / self.batch_size
@@ -176,6 +173,17 @@ class StepReport:
 
     def to_json(self, indent: int | None = None) -> str:
         return json.dumps(self.to_dict(), indent=indent)
+
+    def save_html(self, path: str | os.PathLike[str]) -> None:
+        """Write the report as one page that opens from disk; a recording's page has the timeline too. Raises OSError."""
+        from gradcore.report.html import of_report, save
+
+        save(path, of_report(self))
+
+    def _repr_html_(self) -> str:
+        from gradcore.report.html import frame, of_report
+
+        return frame(of_report(self))
 
     def __str__(self) -> str:
         from gradcore.report.text import render
@@ -210,7 +218,16 @@ def build_report(records: Sequence[Record], *, device: str, batch_size: int | No
         residual_bytes=sum(kept_before.values()),
         residual_bytes_returned=sum(n for s, n in kept_before.items() if s not in kept_after),
         pool=pool, nodes=(nodes := _nodes(records)), graph_seconds=nodes * node_seconds, records=len(records) - start,
-        driver=driver, left=_left(records, start), growth=growth)
+        driver=driver, left=_left(records, start), growth=explained(growth, records, start) if growth is not None else None)
+
+
+def counted_report(*, device: str, batch_size: int | None, seconds: float, peaks: tuple[int, int, int], live: tuple[int, int],
+                   pool: PoolFigures, driver: DriverFigures | None, growth: Growth | None) -> StepReport:
+    """The report of a step at the level ``counts``: how much, and not whose. ``peaks`` and ``live``: bytes, requested first."""
+    return StepReport(
+        device=device, batch_size=batch_size, seconds=seconds, peak=PeakPoint(0, *peaks, "", "", "", ""),
+        by_role={}, by_layer={}, by_op={}, top=(), phases=(PhaseEnd("step", *live, seconds),), kept=(), residual_bytes=0,
+        residual_bytes_returned=0, pool=pool, nodes=0, graph_seconds=0.0, records=0, driver=driver, growth=growth)
 
 
 def _left(records: Sequence[Record], start: int) -> tuple[Left, ...]:
@@ -218,18 +235,10 @@ def _left(records: Sequence[Record], start: int) -> tuple[Left, ...]:
     made = {r.serial for r in records[start:] if isinstance(r, Alloc)}
     sums: dict[tuple[str, str, str, str], int] = {}
     for h in folds.live_at(records, len(records) - 1):
-        if h.serial in made and h.role in ("output", "temporary", "residual"):
+        if h.serial in made and h.role in MADE:
             key = (h.tag.op, h.tag.layer, line_of(h.tag), "graph" if h.kept_by else "you")
             sums[key] = sums.get(key, 0) + h.allocated
     return tuple(Left(*key[:3], nbytes, key[3]) for key, nbytes in sorted(sums.items(), key=lambda item: -item[1]))
-
-
-def growth_of(ends: Sequence[int]) -> Growth | None:
-    """Growth over the ends of steps, requested bytes each, the last one last: None for fewer than three steps of it."""
-    steps = 0
-    while steps + 1 < len(ends) and ends[-1 - steps] > ends[-2 - steps]:
-        steps += 1
-    return Growth(steps, (ends[-1] - ends[-1 - steps]) // steps) if steps >= 3 else None
 
 
 def _phase_ends(marks: list[tuple[int, Mark]]) -> list[tuple[str, int, int]]:
@@ -250,11 +259,6 @@ def _nodes(records: Sequence[Record]) -> int:
     return len({r.node for r in records if isinstance(r, (Launch, View)) and r.node and r.tag.phase != "backward"})
 
 
-def line_of(tag: Tag) -> str:
-    """``file:line in function``, the path as the interpreter has it."""
-    return f"{tag.site.file}:{tag.site.line} in {tag.site.function}"
-
-
 def _point(records: Sequence[Record], highest: folds.Peak) -> PeakPoint:
     for record in reversed(records[:highest.position + 1]):
         if isinstance(record, Alloc):
@@ -269,7 +273,8 @@ def _top(holder: folds.Holder) -> TopTensor:
     return TopTensor(
         holder.allocated, holder.requested, holder.role, tag.op, tag.layer, tag.phase,
         tag.spec.shape if tag.spec else None, tag.spec.dtype.name if tag.spec else None, line_of(tag),
-        str(tag.caller) if tag.caller else None, holder.node, tuple(f"{n}:{name}" for n, name in holder.kept_by))
+        str(tag.caller) if tag.caller else None, holder.node, tuple(f"{n}:{name}" for n, name in holder.kept_by),
+        tuple(f"{s} in {s.function}" for s in tag.site.callers))
 
 
 def _kept(residual: folds.Residual) -> KeptTensor:
@@ -279,21 +284,8 @@ def _kept(residual: folds.Residual) -> KeptTensor:
 
 
 def load_report(data: dict[str, Any]) -> StepReport:
-    """The report that :meth:`StepReport.to_dict` wrote. Raises ValueError for another version or missing fields."""
+    """The report that :meth:`StepReport.to_dict` wrote. Raises ValueError for another version and for damaged fields."""
     if not isinstance(data, dict) or data.get("version") != SCHEMA_VERSION:
         given = data.get("version") if isinstance(data, dict) else type(data).__name__
         raise ValueError(f"a step report of version {SCHEMA_VERSION} was expected, but got {given!r}")
-    try:
-        fields = dict(data)
-        fields["peak"] = PeakPoint(**data["peak"])
-        fields["top"] = tuple(TopTensor(**{**t, "shape": None if t["shape"] is None else tuple(t["shape"]),
-                                           "kept_by": tuple(t["kept_by"])}) for t in data["top"])
-        fields["phases"] = tuple(PhaseEnd(**p) for p in data["phases"])
-        fields["kept"] = tuple(KeptTensor(**k) for k in data["kept"])
-        fields["pool"] = PoolFigures(**data["pool"])
-        fields["driver"] = DriverFigures(**data["driver"]) if data.get("driver") else None
-        fields["left"] = tuple(Left(**x) for x in data.get("left", ()))
-        fields["growth"] = Growth(**data["growth"]) if data.get("growth") else None
-        return StepReport(**fields)
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"this is no step report of version {SCHEMA_VERSION}: {error}") from error
+    return read(StepReport, data)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+from gradcore.report.growth import Growth
 from gradcore.report.step import StepReport
 from gradcore.units import format_bytes
 
 _BAR = 24
+#: Lines of a stack at most.
+_CALLERS = 6
 
 
 def short_path(line: str) -> str:
@@ -34,6 +37,8 @@ def render(report: StepReport) -> str:
         f"  requested {peak.requested:,}  allocated {peak.allocated:,}  reserved {peak.reserved:,} bytes",
         f"  reached by {peak.op} in layer {peak.layer or '(root)'}, phase {peak.phase}, {short_path(peak.line)}",
     ]
+    if not report.records:
+        return "\n".join([*lines[:2], *_growth(report.growth), *_tail(report)])
     if report.bytes_per_sample is not None:
         lines.append(f"  {report.bytes_per_sample:,.0f} bytes a sample beside parameters, gradients and optimizer state")
     for title, sums in (("role", report.by_role), ("layer", report.by_layer), ("op", report.by_op)):
@@ -44,25 +49,28 @@ def render(report: StepReport) -> str:
         kept = f"  kept by {len(t.kept_by)} node{'s' * (len(t.kept_by) != 1)}" if t.kept_by else ""
         lines.append(f"  {format_bytes(t.allocated):>10}  {t.role:15} {t.op:18} {shape or 'scalar':>14} "
                      f"{t.dtype or '':8} {t.layer or '(root)':14} {short_path(t.line)}{kept}")
+        lines += [f"{'':14}called from {short_path(line)}" for line in t.stack[:_CALLERS]]
     lines += ["", "Live at the end of each phase:"]
     lines += [f"  {p.phase:10} {p.allocated:>15,} bytes  after {p.seconds * 1e3:.2f} ms" for p in report.phases]
     lines += ["", f"Kept for backward: {report.residual_bytes:,} bytes; backward gave back "
               f"{report.residual_bytes_returned:,}.", *_kept(report)]
-    lines += _left(report)
+    return "\n".join([*lines, *_left(report), *_growth(report.growth), *_tail(report)])
+
+
+def _tail(report: StepReport) -> Iterable[str]:
     pool = report.pool
-    lines += [
-        "",
-        f"Pool: {pool.allocations} allocations, {pool.hits} served without the driver; {pool.segments} segments, "
-        f"{format_bytes(pool.cached)} cached, fragmentation {pool.fragmentation:.1%}",
-        f"Graph: {report.nodes} nodes, {report.graph_share:.1%} of the step's {report.seconds * 1e3:.2f} ms; "
-        f"{report.records} records"]
+    yield ""
+    yield (f"Pool: {pool.allocations} allocations, {pool.hits} served without the driver; {pool.segments} segments, "
+           f"{format_bytes(pool.cached)} cached, fragmentation {pool.fragmentation:.1%}")
+    if report.records:
+        yield (f"Graph: {report.nodes} nodes, {report.graph_share:.1%} of the step's {report.seconds * 1e3:.2f} ms; "
+               f"{report.records} records")
     if report.driver is not None:
         d = report.driver
         used = f"{d.used:,}" if d.used is not None else "N/A"
         remainder = f"{d.remainder:,}" if d.remainder is not None else "N/A"
-        lines.append(f"Driver ({d.source}): {used} bytes used = context {d.context} + segments {d.segments:,} + "
-                     f"libraries {d.library:,} + remainder {remainder}")
-    return "\n".join(lines)
+        yield (f"Driver ({d.source}): {used} bytes used = context {d.context} + segments {d.segments:,} + "
+               f"libraries {d.library:,} + remainder {remainder}")
 
 
 def _left(report: StepReport) -> Iterable[str]:
@@ -74,11 +82,25 @@ def _left(report: StepReport) -> Iterable[str]:
             yield f"  {x.allocated:>15,} bytes of {x.op} in {x.layer or '(root)'}, {short_path(x.line)}: {who}"
         if len(report.left) > 8:
             yield f"  and {len(report.left) - 8} more"
-    if report.growth is not None:
-        kept = next((x for x in report.left if x.held_by == "graph"), None)
-        yield (f"Live bytes have grown for {report.growth.steps} steps, by {report.growth.requested:,} a step"
-               + (f": the graph that {short_path(kept.line)} belongs to is kept. Did you mean loss.item() or detach()?"
-                  if kept is not None else "."))
+
+
+def _growth(growth: Growth | None) -> Iterable[str]:
+    if growth is None:
+        return
+    yield ""
+    yield f"Live bytes have grown for {growth.steps} steps, by {growth.requested:,} a step:"
+    for x in growth.grown[:4]:
+        who = f"kept by the graph for {_op_line(x.keeper)}" if x.held_by == "graph" else "kept alive by you"
+        yield (f"  {x.allocated:>15,} bytes in {x.count} results of {x.op} in {x.layer or '(root)'}, {short_path(x.line)}: "
+               f"{who}")
+    for c in growth.carried[:4]:
+        yield f"  {c.reader}, {short_path(c.reader_line)}, goes on from the step before: it reads what {c.op} made there,"
+        yield f"  {short_path(c.line)}. Did you mean loss.item() or detach()?"
+
+
+def _op_line(keeper: str) -> str:
+    op, comma, line = keeper.partition(", ")
+    return op + comma + short_path(line) if comma else "a node of an earlier step"
 
 
 def _bars(sums: dict[str, int], whole: int) -> Iterable[str]:

@@ -128,10 +128,10 @@ def compare(name: str, found: Any, expected: Any, relaxed: float = 1.0) -> None:
 def calls() -> list[tuple[Row, Any]]:
     """Every sample call of a kernel of our own, with the types that it is made in."""
     from tests.rows import ROWS
-    from tests.rows_cuda import HALF, SIZES
+    from tests.rows_cuda import HALF, SINGLE, SIZES
 
     found = [(row, dtype) for row in [*ROWS, *SIZES] if row.op in OWN for dtype in (np.float32, np.float64)]
-    return found + [(row, np.float16) for row in HALF]
+    return found + [(row, np.float32) for row in SINGLE] + [(row, np.float16) for row in HALF]
 
 
 @functools.cache

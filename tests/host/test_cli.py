@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 
 import gradcore
+from gradcore import folds
 from gradcore.cli.main import main
 from gradcore.devices import availability
-from gradcore.report.step import load_report
+from gradcore.report import load_report, load_run
 
 
 def run(capsys, *argv):
@@ -32,11 +34,14 @@ def test_train_reaches_the_accuracy_and_writes_a_run(capsys, tmp_path):
     assert all(kept == back for *_, kept, back in lines)
     assert "Device memory of one step on cpu, batch 64" in out
     assert "models/mlp.py" in out and "cli/train.py" in out, "the model's and the loop's own lines are named"
-    path, = tmp_path.glob("*.json")
-    written = json.loads(path.read_text())
-    assert len(written["steps"]) == 440
-    report = load_report(written["report"])
-    assert report.peak.allocated == max(s["allocated"] for s in written["steps"])
+    path, = tmp_path.glob("*.jsonl")
+    written = load_run(path)
+    assert len(written.steps) == 440 and written.result["accuracy"] >= 0.97
+    assert [f"{s.allocated:,}" for s in written.steps] == [allocated for _, allocated, *_ in lines]
+    number, top = written.find("peak")
+    assert top.report.peak.allocated == max(s.allocated for s in written.steps)
+    assert written.recordings.keys() == {1, number, 440} and number == written.peak_step
+    assert folds.peak(top.records).allocated == top.report.peak.allocated
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
@@ -44,8 +49,12 @@ def test_train_prints_one_json_object(capsys, tmp_path, optimizer):
     status, out, err = run(capsys, "train", "--json", "--steps", 3, "--batch-size", 16, "--optimizer", optimizer,
                            "--out", tmp_path)
     assert (status, err) == (0, "")
-    assert json.loads(out)["optimizer"] == optimizer
-    assert len(json.loads(out)["steps"]) == 3
+    printed = json.loads(out)
+    assert printed["optimizer"] == optimizer
+    assert len(printed["steps"]) == 3
+    run_ = load_run(printed["file"])
+    assert [asdict(s) for s in run_.steps] == printed["steps"]
+    assert run_.find(printed["peak_step"])[1].report == load_report(printed["report"])
 
 
 def test_train_the_convolutional_network_on_digits(capsys, tmp_path):
@@ -61,8 +70,8 @@ def test_train_the_gpt_on_text(capsys, tmp_path):
     status, out, _ = run(capsys, "train", "--model", "chargpt", "--data", text, "--steps", 120, "--batch-size", 16, "--lr",
                          "0.005", "--out", tmp_path)
     assert status == 0 and "bigram entropy" in out and "A sample of text:" in out
-    path, = tmp_path.glob("*.json")
-    written = json.loads(path.read_text())
+    path, = tmp_path.glob("*.jsonl")
+    written = load_run(path).result
     assert written["test_loss"] < written["bigram_entropy"]
     assert len(written["sample"]) > 300 and written["sample"] in out
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -108,23 +112,66 @@ def test_what_is_left_alive_and_by_whom() -> None:
     del mine, kept
 
 
-def test_growth_is_noticed_and_its_line_named() -> None:
+def grow(step: Any, count: int = 6) -> Any:
+    """The report of the last of some steps; it says the same when it has been through JSON."""
+    for _ in range(count):
+        with gradcore.step() as s:
+            step()
+    assert load_report(json.loads(s.report.to_json())) == s.report
+    return s.report
+
+
+def line(of: str) -> int:
+    """The number of the line of this file that holds a text."""
+    return next(n for n, text in enumerate(Path(__file__).read_text().splitlines(), 1) if of in text)
+
+
+def test_growth_names_what_piles_up_the_line_that_made_it_and_the_chain() -> None:
     w = gradcore.ones(1000, requires_grad=True)
     total: Any = 0.0
-    reports = []
-    for _ in range(6):
-        with gradcore.step() as s:
-            total = total + w.exp().sum()
-        reports.append(s.report)
-    assert reports[0].growth is None or reports[0].growth.steps > 0
-    assert reports[-1].growth is not None and reports[-1].growth.steps >= 5
-    assert reports[-1].growth.requested == 4000
-    assert "Did you mean loss.item() or detach()?" in str(reports[-1]) and "test_life.py" in str(reports[-1])
+
+    def summing() -> None:
+        nonlocal total
+        loss = w.exp().sum()  # made here
+        total = total + loss  # tied here
+
+    report = grow(summing)
+    growth = report.growth
+    assert growth.steps >= 5 and growth.requested == 4000
+    assert [(g.op, g.count, g.allocated, g.held_by) for g in growth.grown] == [("exp", 6, 6 * 4096, "graph")]
+    assert f"test_life.py:{line('# made here')} in " in growth.grown[0].line and growth.grown[0].keeper.startswith("exp")
+    tied = f"test_life.py:{line('# tied here')} in "
+    assert [(c.op, c.reader) for c in growth.carried] == [("add", "add")]
+    assert tied in growth.carried[0].line and tied in growth.carried[0].reader_line
+    assert "Did you mean loss.item() or detach()?" in str(report)
+
+
+def test_growth_through_an_update_in_place_and_through_a_list() -> None:
+    w = gradcore.ones(1000, requires_grad=True)
+    total = gradcore.zeros(())
+    losses: list[Any] = []
+
+    def summing() -> None:
+        nonlocal total
+        total += w.exp().sum()
+
+    growth = grow(summing).growth
+    assert [(c.op, c.reader) for c in growth.carried] == [("full", "add_")]
+    del total
+    growth = grow(lambda: losses.append(w.tanh().sum())).growth
+    assert not growth.carried
+    assert [(g.op, g.count, g.held_by) for g in growth.grown] == [("tanh", 6, "graph"), ("sum", 6, "you")]
+
+
+def test_steps_that_keep_a_number_do_not_grow() -> None:
+    w = gradcore.ones(1000, requires_grad=True)
     total = 0.0
-    for _ in range(5):
-        with gradcore.step() as s:
-            total += w.exp().sum().item()
-    assert s.report.growth is None
+
+    def summing() -> None:
+        nonlocal total
+        total += w.exp().sum().item()
+
+    assert grow(summing).growth is None
 
 
 # -- failures ----------------------------------------------------------------------------------------------------------
@@ -214,3 +261,20 @@ def test_out_of_memory_names_the_holders_and_a_smaller_batch_trains_on() -> None
     finally:
         gradcore.set_memory_limit(None)
     model.zero_grad()
+
+
+LIMITED = """
+import gradcore
+from gradcore.cli.main import main
+words = ["train", "--model", "cnn", "--device", "cpu", "--steps", "2", "--quiet", "--out", sys.argv[1], "--batch-size"]
+assert main([*words, "512"]) == 1
+assert main([*words, "32"]) == 0
+assert gradcore.memory_reserved() <= 8 << 20
+"""
+
+
+def test_the_environment_limits_a_process_in_which_a_smaller_batch_trains(tmp_path: Path) -> None:
+    found = subprocess.run([sys.executable, "-c", "import sys" + LIMITED, str(tmp_path)], capture_output=True, text=True,
+                           env={**os.environ, "GRADCORE_MEMORY_LIMIT": "8MiB"}, timeout=120)
+    assert found.returncode == 0, found.stderr[-2000:]
+    assert "out of memory: " in found.stderr and "limit 8,388,608" in found.stderr and "in layer features." in found.stderr

@@ -16,7 +16,7 @@ from tests.meta.memory_stacks import Events, Failing, MiB, stack
 
 
 def tag(op: str, layer: str = "", role: str = "output") -> int:
-    return TAGS.index(Tag(op, layer, "forward", role, Site("train.py", 7, "main"), None, None))
+    return TAGS.index(Tag(op, layer, "forward", role, Site("train.py", 7, "main", ()), None, None))
 
 
 def check_free_lists(memory: Stack) -> None:
@@ -164,4 +164,4 @@ def test_running_out_names_the_largest_holders() -> None:
 
 def test_scopes_and_tags_are_plain_data() -> None:
     assert Scope("a", "forward") == ("a", "forward", None, None)
-    assert TAGS[tag("a")] == ("a", "", "forward", "output", ("train.py", 7, "main"), None, None)
+    assert TAGS[tag("a")] == ("a", "", "forward", "output", ("train.py", 7, "main", ()), None, None)

@@ -48,6 +48,20 @@ def test_small_blocks_never_lie_in_large_segments() -> None:
     assert pool.allocate(512, stream).segment is small.segment
 
 
+def test_but_they_do_before_memory_runs_out() -> None:
+    made = stack(limit=24 * MiB)
+    pool, stream, other = made.pool, Stream(0), Stream(1)
+    large = pool.allocate(5 * MiB, stream)
+    small = [pool.allocate(MiB, stream) for _ in range(4)]
+    borrowed = pool.allocate(MiB, stream)
+    assert borrowed.segment is large.segment and pool.reserved == 24 * MiB
+    assert pool.allocate(MiB, other).segment is large.segment, "another stream's, handed over"
+    give(pool, *small[:2])
+    assert pool.largest_free == 13 * MiB, "the rest of the large segment"
+    give(pool, borrowed)
+    assert pool.allocate(2 * MiB, stream).segment is large.segment, "and it is the large segment's again"
+
+
 def test_what_went_back_merges_and_serves_a_larger_block() -> None:
     pool, stream = pool_over(CountingSource()), Stream(0)
     blocks = [pool.allocate(512 * 1024, stream) for _ in range(4)]

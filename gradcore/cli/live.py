@@ -1,0 +1,67 @@
+"""A moving picture of a run: the present step's live bytes by role, and the loss so far."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from types import TracebackType
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from gradcore._step import step
+from gradcore.report.blocks import block_plot
+from gradcore.report.run import StepFigures
+from gradcore.units import format_bytes
+
+#: Seconds between two pictures: drawing one takes about as long as a small step.
+INTERVAL = 0.15
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """``values`` as a row of at most ``width`` blocks: the mean of each stretch, from the lowest (▁) to the highest (█).
+
+    What is not finite is an x.
+    """
+    count = min(width, len(values))
+    means = [sum(part) / len(part) for i in range(count)
+             if (part := values[i * len(values) // count:(i + 1) * len(values) // count])]
+    finite = [m for m in means if math.isfinite(m)]
+    low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
+    return "".join("x" if not math.isfinite(m) else "▁▂▃▄▅▆▇█"[round((m - low) / (high - low) * 7) if high > low else 0]
+                   for m in means)
+
+
+class LiveView:
+    """Draws on a terminal while it is open. ``steps`` is how many there will be."""
+
+    def __init__(self, console: Console, steps: int) -> None:
+        self._steps = steps
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._losses: list[float] = []
+        self._drawn = -math.inf
+
+    def update(self, line: StepFigures, done: step) -> None:
+        """A step has ended; it is drawn if the last picture is old enough, and the last step always."""
+        self._losses.append(math.nan if line.loss is None else line.loss)
+        now = time.monotonic()
+        if now - self._drawn >= INTERVAL or line.step == self._steps:
+            self._drawn = now
+            self._live.update(self.picture(line, done), refresh=True)
+
+    def picture(self, line: StepFigures, done: step) -> Group:
+        """What is drawn after a step."""
+        width = max(20, min(self._live.console.width - 16, 100))
+        title = Text(f"step {line.step}/{self._steps}  peak {format_bytes(line.allocated)}  kept for backward "
+                     f"{format_bytes(line.kept)}  live at the end {format_bytes(line.live)}", style="bold")
+        loss = Text(f"{f'loss {self._losses[-1]:.4f}':>11} {sparkline(self._losses, width)}\n")
+        return Group(title, block_plot(done.recording, width=width, height=8), loss)
+
+    def __enter__(self) -> LiveView:
+        self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._live.stop()

@@ -1,0 +1,126 @@
+"""``gradcore report``: a run's file, in the terminal."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from gradcore.report.blocks import block_plot, holders_at_peak
+from gradcore.report.growth import growth_of
+from gradcore.report.html import Named, page, save
+from gradcore.report.recording import Recording
+from gradcore.report.run import Run, load_run
+from gradcore.report.text import short_path
+from gradcore.units import format_bytes
+
+#: Rows of the table of who is live at the peak.
+_ROWS = 12
+
+
+def which_step(text: str) -> int | str:
+    """``peak``, ``first``, ``last`` or a number."""
+    if text in ("peak", "first", "last"):
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a number, peak, first or last, but got {text!r}") from None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", metavar="RUN", type=Path, nargs="?", default=Path("runs"),
+                        help="what gradcore train has written, or a recording or a step report as JSON; of a folder, its "
+                             "newest run (default runs)")
+    parser.add_argument("--step", type=which_step, default="peak", metavar="N|peak|first|last",
+                        help="a step whose events are in the file (default peak)")
+    parser.add_argument("--html", type=Path, metavar="OUT", help="write the page there: one file that opens from disk")
+    parser.add_argument("--beside", type=Path, action="append", default=[], metavar="RUN",
+                        help="another run for the page to lay beside this one; may be given several times")
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    parser.add_argument("--traceback", action="store_true", help="show where an error came from")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print the report of one step of a run, and what the run's steps say together."""
+    path = _newest(options.path)
+    found = load_run(path)
+    number, recording = found.find(options.step)
+    if options.html is not None:
+        others = [Named(p.name, load_run(p)) for p in map(_newest, options.beside)]
+        save(options.html, page([Named(path.name, found), *others], options.step))
+    if options.json:
+        print(json.dumps({"version": 1, "file": str(path), "about": found.about, "result": found.result,
+                          "steps": len(found.steps), "peak_step": found.peak_step, "with_events": sorted(found.recordings),
+                          "step": number, "report": recording.report.to_dict()}))
+        return
+    if options.html is not None:
+        print(f"The page is in {options.html}")
+        return
+    console = Console(highlight=False, markup=False, emoji=False)
+    console.print(_about(path, found), soft_wrap=True)
+    console.print(_of_step(number, recording), "\n", soft_wrap=True, sep="")
+    if not recording.records:
+        console.print(Text(str(recording.report)), soft_wrap=True)
+        return
+    width = max(min(console.width - 14, 100), 20)
+    # Eight colours are not enough to tell ten roles apart.
+    colour = console.color_system in ("256", "truecolor")
+    console.print(block_plot(recording, width=width, colour=colour), soft_wrap=True)
+    table = _table(recording)
+    # A line that the terminal wraps can still be read, a path cut into pieces cannot.
+    console.width = max(console.width, Measurement.get(console, console.options.update(width=1000), table).maximum)
+    console.print(table)
+
+
+def _newest(path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    files = sorted(path.glob("*.jsonl"), key=lambda p: p.stat().st_mtime)
+    if not files:
+        raise ValueError(f"there is no run in the folder {path}: gradcore train writes one")
+    return files[-1]
+
+
+def _about(path: Path, found: Run) -> str:
+    about = ", ".join(f"{k} {v}" for k, v in found.about.items() if isinstance(v, (str, int)))
+    lines = [f"{path}: {about}" if about else str(path)]
+    if found.about:
+        ended = "ended" if found.result is not None else "did not come to its end"
+        lines.append(f"{len(found.steps):,} steps, {ended}; the highest peak is step {found.peak_step}'s; the events of "
+                     f"{', '.join(map(str, sorted(found.recordings)))} are here")
+    growth = growth_of([s.live for s in found.steps])
+    if growth is not None:
+        lines.append(f"Live bytes have grown for {growth.steps} steps, by {growth.requested:,} a step.")
+    return "\n".join(lines)
+
+
+def _of_step(number: int, recording: Recording) -> str:
+    peak, report = recording.report.peak, recording.report
+    batch = f", batch {report.batch_size}" if report.batch_size else ""
+    where = (f", reached by {peak.op} in layer {peak.layer or '(root)'}, phase {peak.phase}, {short_path(peak.line)}"
+             if peak.op else "")
+    return f"Step {number} on {report.device}{batch}: peak {format_bytes(peak.allocated)}{where}"
+
+
+def _table(recording: Recording) -> Table:
+    position, holders = holders_at_peak(recording)
+    table = Table(title=f"Live at the peak, after record {position}", title_justify="left", box=box.SIMPLE_HEAD)
+    for name in ("bytes", "role", "op", "layer", "shape", "dtype", "line"):
+        table.add_column(name, justify="right" if name in ("bytes", "shape") else "left", no_wrap=True)
+    for h in holders[:_ROWS]:
+        spec: Any = h.tag.spec
+        cells = (f"{h.allocated:,}", h.role, h.tag.op, h.tag.layer or "(root)",
+                 "x".join(map(str, spec.shape)) or "scalar" if spec else "bytes", spec.dtype.name if spec else "",
+                 short_path(str(h.tag.site)))
+        table.add_row(*map(Text, cells))
+    if len(holders) > _ROWS:
+        table.add_row(f"{sum(h.allocated for h in holders[_ROWS:]):,}", Text(f"{len(holders) - _ROWS} more"))
+    return table

@@ -1,0 +1,121 @@
+"""Optimizer updates on the GPU: a launch for up to 64 parameters, whose table travels with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices import gpu_launch as gl
+
+OPTIMIZERS: dict[str, Callable[..., Any]] = {}
+
+
+def kernel(fn: Callable[..., Any]) -> Callable[..., Any]:
+    OPTIMIZERS[fn.__name__] = fn
+    return fn
+
+
+_GROUP, _CHUNK = 64, 4096
+GROUP = np.dtype([("count", "i8"), ("first", "i8", (_GROUP,)), ("sizes", "i8", (_GROUP,)), ("tensors", "u8", (5, _GROUP))])
+SGD = np.dtype([(name, "f8") for name in ("rate", "momentum", "dampening", "decay")]
+               + [(name, "i8") for name in ("nesterov", "maximize", "first")])
+ADAM = np.dtype([(name, "f8") for name in ("rate", "correction", "root", "beta1", "beta2", "eps", "decay")]
+                + [(name, "i8") for name in ("decoupled", "maximize")])
+SQUARE = np.dtype([(name, "f8") for name in ("rate", "keep", "eps", "decay", "momentum")]
+                  + [(name, "i8") for name in ("maximize", "centered")])
+MEAN = np.dtype([(name, "f8") for name in ("rate", "beta1", "beta2", "eps", "decay", "shrink", "ahead", "behind", "root",
+                                           "adaptive")] + [("maximize", "i8")])
+
+
+def _update(name: str, how: Any, *lists: Sequence[Any]) -> None:
+    """One launch for each type and each 64 tensors; a list may be empty."""
+    by_type: dict[Any, list[int]] = {}
+    for k, param in enumerate(lists[0]):
+        if param.size:
+            by_type.setdefault(param.dtype, []).append(k)
+    for dtype, whole in by_type.items():
+        for start in range(0, len(whole), _GROUP):
+            some = whole[start:start + _GROUP]
+            group, blocks = np.zeros((), GROUP), 0
+            group["count"] = len(some)
+            for place, k in enumerate(some):
+                group["first"][place] = blocks
+                group["sizes"][place] = lists[0][k].size
+                blocks += -(-lists[0][k].size // _CHUNK)
+                for row, tensors in enumerate(lists):
+                    if tensors:
+                        group["tensors"][row, place] = tensors[k].data.ptr
+            gl.run_blocks("optim", name, (dtype,), blocks, group, how)
+
+
+def _shrink(rate: float, weight_decay: float, decoupled: bool) -> tuple[float, float]:
+    """What goes into the gradient, and what the parameter is multiplied with."""
+    return (0.0, 1 - rate * weight_decay) if decoupled else (weight_decay, 1.0)
+
+
+@kernel
+def sgd_(params: Sequence[Any], grads: Sequence[Any], moments: Sequence[Any], lr: Any, workspace: Any, *, momentum: float,
+         dampening: float, weight_decay: float, nesterov: bool, maximize: bool, first: bool) -> None:
+    how = np.array((float(lr), momentum, dampening, weight_decay, nesterov, maximize, first), SGD)
+    _update("sgd", how, params, grads, moments)
+
+
+@kernel
+def adam_(params: Sequence[Any], grads: Sequence[Any], means: Sequence[Any], squares: Sequence[Any], lr: Any, step: Any,
+          workspace: Any, *, beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool,
+          maximize: bool) -> None:
+    correction, root = 1 - beta1 ** float(step), (1 - beta2 ** float(step)) ** -0.5
+    how = np.array((float(lr), correction, root, beta1, beta2, eps, weight_decay, decoupled, maximize), ADAM)
+    _update("adam", how, params, grads, means, squares)
+
+
+@kernel
+def rmsprop_(params: Sequence[Any], grads: Sequence[Any], squares: Sequence[Any], means: Sequence[Any],
+             moments: Sequence[Any], lr: Any, workspace: Any, *, alpha: float, eps: float, weight_decay: float,
+             momentum: float, maximize: bool) -> None:
+    how = np.array((float(lr), alpha, eps, weight_decay, momentum if moments else 0.0, maximize, bool(means)), SQUARE)
+    _update("rmsprop", how, params, grads, squares, means, moments)
+
+
+@kernel
+def adagrad_(params: Sequence[Any], grads: Sequence[Any], sums: Sequence[Any], lr: Any, workspace: Any, *, eps: float,
+             weight_decay: float, maximize: bool) -> None:
+    how = np.array((float(lr), 0.0, eps, weight_decay, 0.0, maximize, False), SQUARE)
+    _update("adagrad", how, params, grads, sums)
+
+
+@kernel
+def adadelta_(params: Sequence[Any], grads: Sequence[Any], squares: Sequence[Any], deltas: Sequence[Any], lr: Any,
+              workspace: Any, *, rho: float, eps: float, weight_decay: float, maximize: bool) -> None:
+    how = np.array((float(lr), rho, eps, weight_decay, 0.0, maximize, False), SQUARE)
+    _update("adadelta", how, params, grads, squares, deltas)
+
+
+@kernel
+def nadam_(params: Sequence[Any], grads: Sequence[Any], means: Sequence[Any], squares: Sequence[Any], lr: Any, step: Any,
+           ahead: Any, behind: Any, workspace: Any, *, beta1: float, beta2: float, eps: float, weight_decay: float,
+           decoupled: bool, maximize: bool) -> None:
+    rate, root = float(lr), (1 - beta2 ** float(step)) ** -0.5
+    how = np.array((rate, beta1, beta2, eps, *_shrink(rate, weight_decay, decoupled), float(ahead), float(behind), root, 1.0,
+                    maximize), MEAN)
+    _update("moments", how, params, grads, means, squares)
+
+
+@kernel
+def radam_(params: Sequence[Any], grads: Sequence[Any], means: Sequence[Any], squares: Sequence[Any], lr: Any, step: Any,
+           factor: Any, workspace: Any, *, beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool,
+           maximize: bool) -> None:
+    rate = float(lr)
+    how = np.array((rate, beta1, beta2, eps, *_shrink(rate, weight_decay, decoupled), 1 / (1 - beta1 ** float(step)), 0.0, 1.0,
+                    float(factor), maximize), MEAN)
+    _update("moments", how, params, grads, means, squares)
+
+
+@kernel
+def lion_(params: Sequence[Any], grads: Sequence[Any], means: Sequence[Any], lr: Any, workspace: Any, *, beta1: float,
+          beta2: float, weight_decay: float, maximize: bool) -> None:
+    rate = float(lr)
+    how = np.array((rate, beta1, beta2, 0.0, *_shrink(rate, weight_decay, True), 0.0, 0.0, 1.0, 1.0, maximize), MEAN)
+    _update("lion", how, params, grads, means)

@@ -1,0 +1,96 @@
+"""Sums and means of rows of a table, and a product of two inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradcore.engine.owners import upload
+from gradcore.errors import DataDependentShape, SpecError
+from gradcore.functional import amax, sum
+from gradcore.functional.attention import embedding
+from gradcore.ops import elementwise, linalg, movement
+
+__all__ = ["bilinear", "embedding_bag"]
+
+Tensor = Any
+
+
+def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x1^T W_k x2 + b_k: inputs [..., in1] and [..., in2], weight [out, in1, in2], bias [out], result [..., out]."""
+    out, one, two = weight.spec.shape
+    lead = input1.spec.shape[:-1]
+    if input1.spec.shape != (*lead, one) or input2.spec.shape != (*lead, two):
+        raise SpecError(f"bilinear(): input sizes {list(input1.spec.shape)} and {list(input2.spec.shape)} do not fit a weight "
+                        f"of {list(weight.spec.shape)}, [out, in1, in2]")
+    rows = movement.reshape(input1, (-1, one))
+    # [in1, out * in2], so that one product serves all outputs.
+    table = movement.reshape(movement.permute(weight, dims=(1, 0, 2)), (one, out * two))
+    half = movement.reshape(linalg.matmul(rows, table), (-1, out, two))
+    made = linalg.matmul(half, movement.reshape(input2, (-1, two, 1)))
+    found = movement.reshape(made, (*lead, out))
+    return found if bias is None else elementwise.add(found, bias)
+
+
+def embedding_bag(input: Tensor, weight: Tensor, offsets: Tensor | None = None, mode: str = "mean",
+                  per_sample_weights: Tensor | None = None, include_last_offset: bool = False,
+                  padding_idx: int | None = None) -> Tensor:
+    """Rows of ``weight`` [rows, columns] by bags: their sum, mean or (of a 2-d input) largest; result [bags, columns].
+
+    ``input`` is [bags, length], or [n] with ``offsets`` where each bag begins; offsets are read on the host. Rows called
+    ``padding_idx`` count nothing. ``per_sample_weights``, shaped like the input, go with "sum". Raises ValueError for
+    arguments that do not go together.
+    """
+    if mode not in ("sum", "mean", "max"):
+        raise ValueError(f"mode has to be one of sum, mean or max, but got {mode!r}")
+    if per_sample_weights is not None and (mode != "sum" or per_sample_weights.spec.shape != input.spec.shape):
+        raise ValueError(f"embedding_bag: per_sample_weights go with mode='sum' and have the input's shape, but got "
+                         f"mode={mode!r}, {list(per_sample_weights.spec.shape)} and {list(input.spec.shape)}")
+    if (input.spec.ndim, offsets is None) not in ((1, False), (2, True)):
+        raise ValueError(f"embedding_bag: expected a 2D input, or a 1D input with offsets, but got {input.spec.ndim}D with "
+                         f"{'no ' if offsets is None else ''}offsets")
+    if mode == "max" and (offsets is not None or padding_idx is not None):
+        raise NotImplementedError("embedding_bag(mode='max') is not supported with offsets or padding_idx")
+    rows = embedding(input, weight, padding_idx)
+    if mode == "max":
+        return amax(rows, 1)
+    dtype = weight.spec.dtype
+    counts = None
+    if padding_idx is not None:
+        counts = movement.cast(elementwise.ne(input, padding_idx % weight.spec.shape[0]), dtype=dtype)
+    factor = per_sample_weights if counts is None else counts if per_sample_weights is None else per_sample_weights * counts
+    if factor is not None:
+        rows = rows * movement.reshape(factor, (*factor.spec.shape, 1))
+    if offsets is None:
+        total = sum(rows, 1)
+        size: Any = float(input.spec.shape[1]) if counts is None else _at_least_one(sum(counts, 1, True))
+        return total if mode == "sum" else total / (max(size, 1.0) if counts is None else size)
+    bags, lengths = _bags(offsets, input.spec.shape[0], include_last_offset)
+    total = movement.take_grad(rows, bags, shape=(lengths.spec.shape[0], weight.spec.shape[1]), dim=0)
+    if mode == "sum":
+        return total
+    if counts is not None:
+        lengths = movement.take_grad(counts, bags, shape=lengths.spec.shape, dim=0)
+    return total / movement.reshape(_at_least_one(movement.cast(lengths, dtype=dtype)), (-1, 1))
+
+
+def _at_least_one(counts: Tensor) -> Tensor:
+    return elementwise.clamp(counts, 1.0, None)
+
+
+def _bags(offsets: Tensor, count: int, last: bool) -> tuple[Tensor, Tensor]:
+    """The bag of each of ``count`` positions, and how many each bag has."""
+    device = offsets.storage.device
+    if device.type == "meta":
+        raise DataDependentShape("embedding_bag: the bags depend on the values of offsets, and meta has none")
+    starts = np.asarray(device.read(offsets.storage, offsets.spec)).astype(np.int64)
+    if not len(starts) or starts[0] != 0 or (np.diff(starts) < 0).any() or starts[-1] > count:
+        raise ValueError(f"offsets[0] has to be 0 and offsets must rise to {count} at most, but got {starts.tolist()}")
+    ends = starts if last else np.append(starts, count)
+    lengths = np.diff(ends)
+    bags = np.repeat(np.arange(len(lengths)), lengths)
+    if len(bags) != count:
+        raise ValueError(f"the last offset must be the number of positions, {count}, but got {starts.tolist()}")
+    return (upload(bags, device, op="embedding_bag", role="temporary"),
+            upload(lengths, device, op="embedding_bag", role="temporary"))

@@ -1,0 +1,203 @@
+"""Losses that go element by element or compare two scores, with PyTorch's names and arguments."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+from gradcore.errors import SpecError
+from gradcore.functional import any, arange, mean, sum, zeros
+from gradcore.ops import elementwise, losses, movement
+
+Tensor = Any
+
+REDUCTIONS = ("none", "mean", "sum")
+
+
+def check_reduction(reduction: str) -> None:
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"{reduction} is not a valid value for reduction: expected one of {', '.join(REDUCTIONS)}")
+
+
+def reduced(loss: Tensor, reduction: str) -> Tensor:
+    """The loss element by element, its mean or its sum. Raises ValueError for another reduction."""
+    check_reduction(reduction)
+    return loss if reduction == "none" else mean(loss) if reduction == "mean" else sum(loss)
+
+
+def warn_of_sizes(input: Tensor, target: Tensor) -> bool:
+    """Are input and target of one size? Warns where they are not."""
+    same = bool(input.spec.shape == target.spec.shape)
+    if not same:
+        warnings.warn(f"Using a target size ({list(target.spec.shape)}) that is different to the input size "
+                      f"({list(input.spec.shape)}). This will likely lead to incorrect results due to broadcasting. "
+                      "Please ensure they have the same size.", stacklevel=3)
+    return same
+
+
+# -- distances from a value --------------------------------------------------------------------------------------------
+
+
+def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """|input - target|"""
+    warn_of_sizes(input, target)
+    return reduced(elementwise.abs(elementwise.sub(input, target)), reduction)
+
+
+def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
+    """d^2 / 2 where |d| < delta, else delta (|d| - delta / 2), d = input - target. Raises ValueError for delta <= 0."""
+    if delta <= 0:
+        raise ValueError(f"huber_loss does not support non-positive values for delta: {delta}")
+    warn_of_sizes(input, target)
+    return reduced(losses.huber(elementwise.sub(input, target), float(delta)), reduction)
+
+
+def smooth_l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
+    """:func:`huber_loss` over its ``delta``, here ``beta``; :func:`l1_loss` for a beta of 0."""
+    if beta < 0:
+        raise ValueError(f"smooth_l1_loss does not support negative values for beta: {beta}")
+    if beta == 0:
+        return l1_loss(input, target, reduction)
+    warn_of_sizes(input, target)
+    return reduced(losses.huber(elementwise.sub(input, target), float(beta)), reduction) * (1.0 / beta)
+
+
+def gaussian_nll_loss(input: Tensor, target: Tensor, var: Any, full: bool = False, eps: float = 1e-6,
+                      reduction: str = "mean") -> Tensor:
+    """(log var + (input - target)^2 / var) / 2, var being ``eps`` at least; ``full`` adds log(2 pi) / 2.
+
+    ``var`` is a number, or a tensor of the input's shape, or with 1 as its last size, or without its last dimension. Raises
+    ValueError for other shapes and for a variance below 0.
+    """
+    if isinstance(var, (int, float)):
+        if var < 0:
+            raise ValueError(f"var has negative entry/entries: {var}")
+        var = zeros((), dtype=input.spec.dtype, device=input.storage.device) + float(var)
+    shape = input.spec.shape
+    if var.spec.ndim and var.spec.shape != shape:
+        if var.spec.shape == shape[:-1]:
+            var = movement.reshape(var, (*var.spec.shape, 1))
+        elif var.spec.shape != (*shape[:-1], 1):
+            raise ValueError(f"var is of incorrect size: {list(var.spec.shape)} for an input of size {list(shape)}")
+    known = var.detach()
+    # The test runs on meta too, where nothing can be read, so that a prediction counts its bytes.
+    negative = any(elementwise.lt(known, 0))
+    if negative.storage.device.type != "meta" and negative.item():
+        raise ValueError("var has negative entry/entries")
+    # The bound passes the gradient on as it is.
+    var = var + (elementwise.clamp(known, float(eps), None) - known)
+    loss = (elementwise.log(var) + elementwise.square(elementwise.sub(input, target)) / var) * 0.5
+    return reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
+
+
+def poisson_nll_loss(input: Tensor, target: Tensor, log_input: bool = True, full: bool = False, eps: float = 1e-8,
+                     reduction: str = "mean") -> Tensor:
+    """exp(input) - target * input, or input - target * log(input + eps) without ``log_input``.
+
+    ``full`` adds Stirling's target log target - target + log(2 pi target) / 2 where the target is above 1.
+    """
+    loss = elementwise.exp(input) - target * input if log_input else input - target * elementwise.log(input + eps)
+    if full:
+        stirling = target * elementwise.log(target) - target + elementwise.log(target * (2 * math.pi)) * 0.5
+        loss = loss + elementwise.where(elementwise.gt(target, 1), stirling, 0.0)
+    return reduced(loss, reduction)
+
+
+# -- probabilities -----------------------------------------------------------------------------------------------------
+
+
+def _weighed(loss: Tensor, weight: Tensor | None, reduction: str) -> Tensor:
+    return reduced(loss if weight is None else loss * weight, reduction)
+
+
+def _need_one_size(input: Tensor, target: Tensor) -> None:
+    if input.spec.shape != target.spec.shape:
+        raise ValueError(f"Using a target size ({list(target.spec.shape)}) that is different to the input size "
+                         f"({list(input.spec.shape)}) is deprecated. Please ensure they have the same size.")
+
+
+def binary_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean") -> Tensor:
+    """-(target log(input) + (1 - target) log(1 - input)), the logarithms being -100 at least.
+
+    Only input and target are kept. Raises ValueError for a target of another size.
+    """
+    _need_one_size(input, target)
+    return _weighed(losses.bce(input, target), weight, reduction)
+
+
+def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean",
+                                     pos_weight: Tensor | None = None) -> Tensor:
+    """:func:`binary_cross_entropy` of sigmoid(input), without overflow; ``pos_weight`` multiplies the target's term.
+
+    Only input and target are kept. Raises ValueError for a target of another size.
+    """
+    _need_one_size(input, target)
+    loss = losses.bce_logits(input, target)
+    if pos_weight is not None:
+        loss = loss + (pos_weight - 1) * target * losses.bce_logits(input, 1.0)
+    return _weighed(loss, weight, reduction)
+
+
+def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """log(1 + exp(-target * input)) for targets of 1 and -1."""
+    return reduced(losses.bce_logits(input * target, 1.0), reduction)
+
+
+def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False) -> Tensor:
+    """target (log target - input), ``input`` being log-probabilities; with ``log_target`` the target is, too.
+
+    ``reduction="batchmean"`` divides the sum by the first size: that is the divergence, which "mean" is not.
+    """
+    if log_target:
+        loss = elementwise.exp(target) * (target - input)
+    else:
+        entropy = elementwise.where(elementwise.eq(target, 0), 0.0, target * elementwise.log(target))
+        loss = entropy - target * input
+    if reduction != "batchmean":
+        return reduced(loss, reduction)
+    return sum(loss) / max(input.spec.shape[0] if input.spec.ndim else 1, 1)
+
+
+# -- margins -----------------------------------------------------------------------------------------------------------
+
+
+def _above(x: Tensor) -> Tensor:
+    """max(x, 0)"""
+    return elementwise.clamp(x, 0.0, None)
+
+
+def hinge_embedding_loss(input: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean") -> Tensor:
+    """``input`` where the target is 1, max(0, margin - input) where it is -1."""
+    alike = elementwise.where(elementwise.ne(target, -1), input, 0.0)
+    apart = elementwise.where(elementwise.ne(target, 1), _above(float(margin) - input), 0.0)
+    return reduced(alike + apart, reduction)
+
+
+def margin_ranking_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean") -> Tensor:
+    """max(0, margin - target * (input1 - input2)) for targets of 1 and -1."""
+    if not input1.spec.ndim == input2.spec.ndim == target.spec.ndim:
+        raise SpecError(f"margin_ranking_loss : All input tensors should have same dimension but got sizes: input1: "
+                        f"{list(input1.spec.shape)}, input2: {list(input2.spec.shape)}, target: {list(target.spec.shape)} ")
+    return reduced(_above(float(margin) - target * (input1 - input2)), reduction)
+
+
+def multi_margin_loss(input: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Tensor | None = None,
+                      reduction: str = "mean") -> Tensor:
+    """The mean over classes other than the target's of max(0, margin - input[target] + input)^p, times its class's weight.
+
+    ``input`` is [N, C] or [C], ``target`` [N] or []. Raises ValueError for a ``p`` that is neither 1 nor 2.
+    """
+    if p not in (1, 2):
+        raise ValueError(f"only p == 1 and p == 2 supported, but got {p}")
+    if input.spec.ndim not in (1, 2) or target.spec.shape != input.spec.shape[:-1]:
+        raise SpecError(f"inconsistent target size, expected {list(input.spec.shape[:-1])} but got "
+                        f"{list(target.spec.shape)} for an input of size {list(input.spec.shape)}")
+    rows = movement.reshape(input, (-1, input.spec.shape[-1]))
+    classes = movement.reshape(target, (-1, 1))
+    short = _above(rows - movement.take_along(rows, classes, dim=1) + float(margin))
+    own = elementwise.eq(classes, arange(rows.spec.shape[1], dtype=classes.spec.dtype, device=classes.storage.device))
+    loss = sum(elementwise.where(own, 0.0, short if p == 1 else elementwise.square(short)), 1) / float(rows.spec.shape[1])
+    if weight is not None:
+        loss = loss * movement.take(weight, movement.reshape(target, (-1,)), dim=0)
+    return reduced(movement.reshape(loss, target.spec.shape), reduction)

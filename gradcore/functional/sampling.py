@@ -1,0 +1,206 @@
+"""Images and sequences in other sizes: scales, transposed convolution, one dimension as two."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gradcore.engine.owners import upload
+from gradcore.errors import SpecError
+from gradcore.functional import squeeze, transpose, unsqueeze
+from gradcore.functional.images import adaptive_avg_pool2d, avg_pool2d, conv2d, max_pool2d, pair
+from gradcore.ops import convolution, elementwise, linalg, movement
+
+__all__ = ["adaptive_avg_pool1d", "avg_pool1d", "conv1d", "conv_transpose1d", "conv_transpose2d", "interpolate", "max_pool1d",
+           "pixel_shuffle", "pixel_unshuffle"]
+
+Tensor = Any
+Size = int | Sequence[int]
+
+
+# -- scales ------------------------------------------------------------------------------------------------------------
+
+
+def interpolate(input: Tensor, size: Size | None = None, scale_factor: float | Sequence[float] | None = None,
+                mode: str = "nearest", align_corners: bool | None = None) -> Tensor:
+    """[N, C, ...] with its last dimensions of other sizes: each element that of the input it lies in, or ("linear" for one
+    dimension, "bilinear" for two) a mean of those around it, as a product with a matrix a dimension.
+
+    ``size`` says the sizes, ``scale_factor`` their ratio to the input's; with ``align_corners`` the first and the last elements
+    stay in place. Raises ValueError unless just one of the two is given, NotImplementedError for another mode.
+    """
+    linear = {"linear": 1, "bilinear": 2}.get(mode)
+    if mode != "nearest" and linear != input.spec.ndim - 2:
+        raise NotImplementedError(f"interpolate(mode={mode!r}) of an input of {input.spec.ndim} dimensions is not supported: "
+                                  "expected 'nearest', or 'linear' of 3 or 'bilinear' of 4")
+    if align_corners is not None and linear is None:
+        raise ValueError("align_corners option can only be set with the interpolating modes: linear | bilinear")
+    if (size is None) == (scale_factor is None):
+        raise ValueError("only one of size or scale_factor should be defined, and one of them must be")
+    old = input.spec.shape[2:]
+    if not old:
+        raise SpecError(f"interpolate: expected input [N, C, ...], but got {list(input.spec.shape)}")
+    if size is None:
+        assert scale_factor is not None
+        scales = [float(scale_factor)] * len(old) if isinstance(scale_factor, (int, float)) else list(scale_factor)
+        new = [math.floor(n * s) for n, s in zip(old, scales, strict=False)]
+    else:
+        new = [size] * len(old) if isinstance(size, int) else list(size)
+        scales = [m / n for m, n in zip(new, old, strict=False)]
+    if len(new) != len(old):
+        raise SpecError(f"interpolate: expected {len(old)} sizes for an input of {list(input.spec.shape)}, but got {new}")
+    for d, (n, m, scale) in enumerate(zip(old, new, scales, strict=True), 2):
+        input = _nearest(input, d, n, m, scale) if linear is None else _mixed(input, d, n, m, scale, bool(align_corners))
+    return input
+
+
+def _nearest(x: Tensor, dim: int, old: int, new: int, scale: float) -> Tensor:
+    if new == old:
+        return x
+    if new % old == 0 and scale == new // old:
+        # Every element some times over: a view, then a copy, and backward a sum.
+        lead, tail = x.spec.shape[:dim + 1], x.spec.shape[dim + 1:]
+        wide = movement.expand(movement.reshape(x, (*lead, 1, *tail)), shape=(*lead, new // old, *tail))
+        return movement.reshape(wide, (*lead[:-1], new, *tail))
+    # In float32, as PyTorch works it out.
+    places = np.minimum(np.floor(np.arange(new, dtype=np.float32) * np.float32(1 / scale)), old - 1).astype(np.int64)
+    return movement.take(x, upload(places, x.storage.device, op="interpolate", role="temporary"), dim=dim)
+
+
+def _mixed(x: Tensor, dim: int, old: int, new: int, scale: float, corners: bool) -> Tensor:
+    places = np.arange(new)
+    at = places * ((old - 1) / max(new - 1, 1)) if corners else np.maximum((places + 0.5) / scale - 0.5, 0)
+    first = np.minimum(np.floor(at).astype(np.int64), old - 1)
+    share = at - first
+    matrix = np.zeros((new, old))
+    matrix[places, first] = 1 - share
+    matrix[places, np.minimum(first + 1, old - 1)] += share
+    table = upload(matrix.astype(x.spec.dtype), x.storage.device, op="interpolate", role="temporary")
+    return transpose(linalg.linear(transpose(x, dim, -1), table), dim, -1)
+
+
+def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
+    """[*, C r^2, H, W] as [*, C, H r, W r]. Shi et al., arXiv:1609.05158."""
+    r = upscale_factor
+    *lead, c, h, w = _images("pixel_shuffle", input)
+    if r < 1 or c % (r * r):
+        raise SpecError(f"pixel_shuffle expects its input's 'channel' dimension to be divisible by the square of "
+                        f"upscale_factor, but input.size(-3)={c} is not divisible by {r * r}")
+    k = len(lead)
+    apart = movement.reshape(input, (*lead, c // (r * r), r, r, h, w))
+    mixed = movement.permute(apart, dims=(*range(k), k, k + 3, k + 1, k + 4, k + 2))
+    return movement.reshape(mixed, (*lead, c // (r * r), h * r, w * r))
+
+
+def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
+    """[*, C, H r, W r] as [*, C r^2, H, W]: :func:`pixel_shuffle` back."""
+    r = downscale_factor
+    *lead, c, h, w = _images("pixel_unshuffle", input)
+    if r < 1 or h % r or w % r:
+        raise SpecError(f"pixel_unshuffle expects height and width to be divisible by downscale_factor, but input.size(-2)={h} "
+                        f"and input.size(-1)={w} are not divisible by {r}")
+    k = len(lead)
+    apart = movement.reshape(input, (*lead, c, h // r, r, w // r, r))
+    mixed = movement.permute(apart, dims=(*range(k), k, k + 2, k + 4, k + 1, k + 3))
+    return movement.reshape(mixed, (*lead, c * r * r, h // r, w // r))
+
+
+def _images(name: str, x: Tensor) -> tuple[int, ...]:
+    if x.spec.ndim < 3:
+        raise SpecError(f"{name} expects input to have at least 3 dimensions, but got input with {x.spec.ndim} dimension(s)")
+    shape: tuple[int, ...] = x.spec.shape
+    return shape
+
+
+# -- transposed convolution --------------------------------------------------------------------------------------------
+
+
+def conv_transpose2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Size = 1, padding: Size = 0,
+                     output_padding: Size = 0, groups: int = 1, dilation: Size = 1) -> Tensor:
+    """The gradient of :func:`conv2d` by its input, as a layer: input [N, C, H, W] or [C, H, W], weight [C, O / groups, kH, kW].
+
+    The result has (H - 1) stride - 2 padding + dilation (kH - 1) + output_padding + 1 rows.
+    """
+    if input.spec.ndim not in (3, 4):
+        raise SpecError(f"Expected 3D (unbatched) or 4D (batched) input to conv_transpose2d, but got input of size: "
+                        f"{list(input.spec.shape)}")
+    x = unsqueeze(input, 0) if input.spec.ndim == 3 else input
+    if weight.spec.ndim != 4 or x.spec.shape[1] != weight.spec.shape[0]:
+        raise SpecError(f"Given transposed=1, weight of size {list(weight.spec.shape)}, [C, O / groups, kH, kW], expected "
+                        f"input{list(x.spec.shape)} to have as many channels, but got {x.spec.shape[1]} channels instead")
+    how = {"stride": pair("stride", stride), "padding": pair("padding", padding), "dilation": pair("dilation", dilation)}
+    extra = pair("output_padding", output_padding)
+    size = []
+    for d in (0, 1):
+        step, reach = how["stride"][d], how["dilation"][d]
+        if not 0 <= extra[d] < max(step, reach):
+            raise SpecError(f"output padding must be smaller than either stride or dilation, but got output_padding: {extra}, "
+                            f"stride: {how['stride']} and dilation: {how['dilation']}")
+        size.append((x.spec.shape[2 + d] - 1) * step - 2 * how["padding"][d] + reach * (weight.spec.shape[2 + d] - 1)
+                    + extra[d] + 1)
+    shape = (x.spec.shape[0], weight.spec.shape[1] * groups, *size)
+    out = convolution.conv2d_input_grad(x, weight, shape=shape, groups=groups, **how)
+    if bias is not None:
+        out = elementwise.add(out, movement.reshape(bias, (-1, 1, 1)))
+    return squeeze(out, 0) if input.spec.ndim == 3 else out
+
+
+# -- one dimension, as the second of two --------------------------------------------------------------------------------
+
+
+def _one(name: str, value: Size) -> int:
+    parts = (value,) if isinstance(value, int) else tuple(value)
+    if len(parts) != 1 or not isinstance(parts[0], int):
+        raise SpecError(f"{name} must be an int or one int in a tuple, but got {value!r}")
+    return parts[0]
+
+
+def _flat(name: str, x: Tensor) -> Tensor:
+    """[N, C, 1, L] of [N, C, L], or [C, 1, L] of [C, L]."""
+    if x.spec.ndim not in (2, 3):
+        raise SpecError(f"Expected 2D (unbatched) or 3D (batched) input to {name}, but got input of size: "
+                        f"{list(x.spec.shape)}")
+    return unsqueeze(x, -2)
+
+
+def conv1d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Size = 1, padding: Size | str = 0,
+           dilation: Size = 1, groups: int = 1) -> Tensor:
+    """:func:`conv2d` of a height of one: input [N, C, L] or [C, L], weight [O, C / groups, k], bias [O]."""
+    sides: Any = padding if isinstance(padding, str) else (0, _one("padding", padding))
+    out = conv2d(_flat("conv1d", input), unsqueeze(weight, -2), bias, (1, _one("stride", stride)), sides,
+                 (1, _one("dilation", dilation)), groups)
+    return squeeze(out, -2)
+
+
+def conv_transpose1d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Size = 1, padding: Size = 0,
+                     output_padding: Size = 0, groups: int = 1, dilation: Size = 1) -> Tensor:
+    """:func:`conv_transpose2d` of a height of one: input [N, C, L] or [C, L], weight [C, O / groups, k], bias [O]."""
+    out = conv_transpose2d(_flat("conv_transpose1d", input), unsqueeze(weight, -2), bias, (1, _one("stride", stride)),
+                           (0, _one("padding", padding)), (0, _one("output_padding", output_padding)), groups,
+                           (1, _one("dilation", dilation)))
+    return squeeze(out, -2)
+
+
+def max_pool1d(input: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
+               ceil_mode: bool = False, return_indices: bool = False) -> Any:
+    """The largest element of each window of [N, C, L] or [C, L]; with ``return_indices`` also where it lies, int64."""
+    k = _one("kernel_size", kernel_size)
+    found = max_pool2d(_flat("max_pool1d", input), (1, k), (1, k if stride is None else _one("stride", stride)),
+                       (0, _one("padding", padding)), (1, _one("dilation", dilation)), ceil_mode, return_indices)
+    return tuple(squeeze(t, -2) for t in found) if return_indices else squeeze(found, -2)
+
+
+def avg_pool1d(input: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, ceil_mode: bool = False,
+               count_include_pad: bool = True) -> Tensor:
+    """The mean of each window of [N, C, L] or [C, L]."""
+    k = _one("kernel_size", kernel_size)
+    return squeeze(avg_pool2d(_flat("avg_pool1d", input), (1, k), (1, k if stride is None else _one("stride", stride)),
+                              (0, _one("padding", padding)), ceil_mode, count_include_pad), -2)
+
+
+def adaptive_avg_pool1d(input: Tensor, output_size: Size) -> Tensor:
+    """Means of as many parts of [N, C, L] or [C, L] as ``output_size`` says."""
+    return squeeze(adaptive_avg_pool2d(_flat("adaptive_avg_pool1d", input), (1, _one("output_size", output_size))), -2)

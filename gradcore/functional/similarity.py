@@ -1,0 +1,82 @@
+"""Vectors side by side: lengths, angles, distances, and the losses that are made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gradcore.errors import SpecError
+from gradcore.functional import broadcast_tensors, sum
+from gradcore.functional.folding import norm
+from gradcore.functional.losses import reduced
+from gradcore.ops import elementwise
+
+Tensor = Any
+
+
+def _length(x: Tensor, p: float, dim: Any, keepdim: bool) -> Tensor:
+    """The p-norm; a vector of zeros has the gradient 0, and for p = 2 the root of the smallest number as its length."""
+    if p != 2:
+        return norm(x, p, dim, keepdim)
+    tiny = float(np.finfo(x.spec.dtype).tiny)
+    return elementwise.sqrt(elementwise.clamp(sum(elementwise.square(x), dim, keepdim), tiny, None))
+
+
+def normalize(input: Tensor, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Tensor:
+    """x / max(|x|_p, eps) along ``dim``."""
+    return input / elementwise.clamp(_length(input, p, dim, True), float(eps), None)
+
+
+def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """x1 . x2 / (max(|x1|, eps) max(|x2|, eps)) along ``dim``; sizes broadcast, that of ``dim`` too."""
+    if x1.spec.shape != x2.spec.shape:
+        x1, x2 = broadcast_tensors(x1, x2)
+    one, two = (elementwise.clamp(_length(x, 2, dim, True), float(eps), None) for x in (x1, x2))
+    return sum((x1 / one) * (x2 / two), dim)
+
+
+def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
+    """|x1 - x2 + eps|_p along the last dimension."""
+    return _length(elementwise.sub(x1, x2) + float(eps), p, -1, keepdim)
+
+
+def cosine_embedding_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0,
+                          reduction: str = "mean") -> Tensor:
+    """1 - cos where the target is 1, max(0, cos - margin) where it is -1: inputs [N, D] or [D], target [N] or []."""
+    if input1.spec.ndim - target.spec.ndim != 1 or input1.spec.ndim not in (1, 2):
+        raise SpecError(f"{target.spec.ndim}D target tensor expects {target.spec.ndim + 1}D input tensors, but found inputs "
+                        f"with sizes {list(input1.spec.shape)} and {list(input2.spec.shape)}.")
+    eps = 1e-12
+    squares = [sum(elementwise.square(x), -1) + eps for x in (input1, input2)]
+    cosine = sum(input1 * input2, -1) * elementwise.rsqrt(squares[0] * squares[1])
+    alike = elementwise.where(elementwise.eq(target, 1), 1.0 - cosine, 0.0)
+    apart = elementwise.where(elementwise.eq(target, -1), elementwise.clamp(cosine - float(margin), 0.0, None), 0.0)
+    return reduced(alike + apart, reduction)
+
+
+def triplet_margin_loss(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2,
+                        eps: float = 1e-6, swap: bool = False, reduction: str = "mean") -> Tensor:
+    """max(0, d(anchor, positive) - d(anchor, negative) + margin), d being :func:`pairwise_distance`.
+
+    With ``swap`` the negative is as near as it is to the anchor or the positive: Balntas et al., BMVC 2016.
+    """
+    def distance(x: Tensor, y: Tensor) -> Tensor:
+        return pairwise_distance(x, y, p, eps)
+
+    return triplet_margin_with_distance_loss(anchor, positive, negative, distance_function=distance, margin=margin, swap=swap,
+                                             reduction=reduction)
+
+
+def triplet_margin_with_distance_loss(anchor: Tensor, positive: Tensor, negative: Tensor, *,
+                                      distance_function: Callable[[Tensor, Tensor], Tensor] | None = None,
+                                      margin: float = 1.0, swap: bool = False, reduction: str = "mean") -> Tensor:
+    """:func:`triplet_margin_loss` with a distance of one's own. Raises ValueError for a margin of 0 or less."""
+    if margin <= 0:
+        raise ValueError(f"margin must be greater than 0, got {margin}")
+    distance = pairwise_distance if distance_function is None else distance_function
+    far = distance(anchor, negative)
+    if swap:
+        far = elementwise.minimum(far, distance(positive, negative))
+    return reduced(elementwise.clamp(distance(anchor, positive) - far + float(margin), 0.0, None), reduction)

@@ -1,0 +1,249 @@
+"""Activations that are less common, as modules over the functions of the same name in :mod:`gradcore.nn.functional`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradcore.functional import full
+from gradcore.nn import functional as F
+from gradcore.nn.module import Module
+from gradcore.nn.parameter import Parameter
+
+__all__ = ["CELU", "ELU", "GLU", "SELU", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU", "LogSigmoid",
+           "Mish", "PReLU", "ReLU6", "SiLU", "Softmin", "Softplus", "Softshrink", "Softsign", "Tanhshrink", "Threshold"]
+
+Tensor = Any
+
+
+class _InPlace(Module):
+    """An activation that is asked to write over its input. It does not: its input goes back to the pool anyway."""
+
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+        self.inplace = inplace
+
+    def extra_repr(self) -> str:
+        return "inplace=True" if self.inplace else ""
+
+    def _with(self, text: str) -> str:
+        return f"{text}, inplace=True" if self.inplace else text
+
+
+class SiLU(_InPlace):
+    """x sigmoid(x), also called swish. Elfwing et al., arXiv:1702.03118."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.silu(input)
+
+
+class Mish(_InPlace):
+    """x tanh(log(1 + exp(x))). Misra, arXiv:1908.08681."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.mish(input)
+
+
+class Hardsigmoid(_InPlace):
+    """x / 6 + 1 / 2, kept between 0 and 1."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.hardsigmoid(input)
+
+
+class Hardswish(_InPlace):
+    """x times :class:`Hardsigmoid`. Howard et al., arXiv:1905.02244."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.hardswish(input)
+
+
+class SELU(_InPlace):
+    """ELU with the scales that keep mean 0 and variance 1. Klambauer et al., arXiv:1706.02515."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.selu(input)
+
+
+class ELU(_InPlace):
+    """x, or alpha (exp(x) - 1) below 0. Clevert et al., arXiv:1511.07289."""
+
+    def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
+        super().__init__(inplace)
+        self.alpha = alpha
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.elu(input, self.alpha)
+
+    def extra_repr(self) -> str:
+        return self._with(f"alpha={self.alpha}")
+
+
+class CELU(ELU):
+    """x, or alpha (exp(x / alpha) - 1) below 0. Barron, arXiv:1704.07483."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.celu(input, self.alpha)
+
+
+class LeakyReLU(_InPlace):
+    """x, or negative_slope x below 0."""
+
+    def __init__(self, negative_slope: float = 1e-2, inplace: bool = False) -> None:
+        super().__init__(inplace)
+        self.negative_slope = negative_slope
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.leaky_relu(input, self.negative_slope)
+
+    def extra_repr(self) -> str:
+        return self._with(f"negative_slope={self.negative_slope}")
+
+
+class Hardtanh(_InPlace):
+    """x kept between two numbers. Raises ValueError where they are in the wrong order."""
+
+    def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> None:
+        super().__init__(inplace)
+        if max_val <= min_val:
+            raise ValueError(f"max_val must be larger than min_val, but got {max_val} and {min_val}")
+        self.min_val = min_val
+        self.max_val = max_val
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.hardtanh(input, self.min_val, self.max_val)
+
+    def extra_repr(self) -> str:
+        return self._with(f"min_val={self.min_val}, max_val={self.max_val}")
+
+
+class ReLU6(Hardtanh):
+    """x kept between 0 and 6."""
+
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__(0.0, 6.0, inplace)
+
+    def extra_repr(self) -> str:
+        return "inplace=True" if self.inplace else ""
+
+
+class Threshold(_InPlace):
+    """x above the threshold, else ``value``."""
+
+    def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
+        super().__init__(inplace)
+        self.threshold = threshold
+        self.value = value
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.threshold(input, self.threshold, self.value)
+
+    def extra_repr(self) -> str:
+        return self._with(f"threshold={self.threshold}, value={self.value}")
+
+
+class PReLU(Module):
+    """x, or weight x below 0, with a weight of its own for each channel, or one for all. He et al., arXiv:1502.01852."""
+
+    weight: Parameter
+
+    def __init__(self, num_parameters: int = 1, init: float = 0.25, device: Any = None, dtype: Any = None) -> None:
+        super().__init__()
+        self.num_parameters = num_parameters
+        self.init = init
+        self.weight = Parameter(full((num_parameters,), float(init), device=device, dtype=dtype))
+
+    def reset_parameters(self) -> None:
+        self.weight.data.fill_(self.init)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.prelu(input, self.weight)
+
+    def extra_repr(self) -> str:
+        return f"num_parameters={self.num_parameters}"
+
+
+class Softplus(Module):
+    """log(1 + exp(beta x)) / beta; x itself where beta x is above the threshold."""
+
+    def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
+        super().__init__()
+        self.beta = beta
+        self.threshold = threshold
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.softplus(input, self.beta, self.threshold)
+
+    def extra_repr(self) -> str:
+        return f"beta={self.beta}, threshold={self.threshold}"
+
+
+class _Shrink(Module):
+    def __init__(self, lambd: float = 0.5) -> None:
+        super().__init__()
+        self.lambd = lambd
+
+    def extra_repr(self) -> str:
+        return str(self.lambd)
+
+
+class Hardshrink(_Shrink):
+    """x outside [-lambd, lambd], else 0."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.hardshrink(input, self.lambd)
+
+
+class Softshrink(_Shrink):
+    """x brought nearer to 0 by lambd."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.softshrink(input, self.lambd)
+
+
+class Tanhshrink(Module):
+    """x - tanh(x)"""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.tanhshrink(input)
+
+
+class Softsign(Module):
+    """x / (1 + |x|)"""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.softsign(input)
+
+
+class LogSigmoid(Module):
+    """log(sigmoid(x))"""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.logsigmoid(input)
+
+
+class Softmin(Module):
+    """The softmax of -x along ``dim``."""
+
+    def __init__(self, dim: int | None = None) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.softmax(-input, self.dim)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}"
+
+
+class GLU(Module):
+    """a sigmoid(b), a and b being the halves of ``dim``. Dauphin et al., arXiv:1612.08083."""
+
+    def __init__(self, dim: int = -1) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.glu(input, self.dim)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}"

@@ -1,0 +1,95 @@
+"""Bags of rows of a table, and a layer of two inputs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from gradcore._random import normal_
+from gradcore.engine.modes import no_grad
+from gradcore.functional import empty
+from gradcore.nn import functional as F
+from gradcore.nn import init
+from gradcore.nn.module import Module
+from gradcore.nn.parameter import Parameter
+
+Tensor = Any
+
+
+class EmbeddingBag(Module):
+    """Sums, means or maxima of rows of a table [num_embeddings, embedding_dim]; see
+    :func:`gradcore.nn.functional.embedding_bag`."""
+
+    weight: Parameter
+
+    def __init__(self, num_embeddings: int, embedding_dim: int, max_norm: float | None = None, norm_type: float = 2.0,
+                 scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False, _weight: Tensor | None = None,
+                 include_last_offset: bool = False, padding_idx: int | None = None, device: Any = None,
+                 dtype: Any = None) -> None:
+        super().__init__()
+        for name, given in (("max_norm", max_norm), ("scale_grad_by_freq", scale_grad_by_freq), ("sparse", sparse)):
+            if given:
+                raise NotImplementedError(f"EmbeddingBag({name}={given}) is not supported")
+        if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
+            raise ValueError(f"padding_idx must be within num_embeddings, but got {padding_idx} and {num_embeddings}")
+        self.num_embeddings = num_embeddings
+        self.embedding_dim = embedding_dim
+        self.mode = mode
+        self.include_last_offset = include_last_offset
+        self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
+        if _weight is None:
+            self.weight = Parameter(empty(num_embeddings, embedding_dim, device=device, dtype=dtype))
+            self.reset_parameters()
+        elif tuple(_weight.spec.shape) != (num_embeddings, embedding_dim):
+            raise ValueError(f"Shape of weight does not match num_embeddings and embedding_dim: {list(_weight.spec.shape)} for "
+                             f"{num_embeddings} and {embedding_dim}")
+        else:
+            self.weight = Parameter(_weight)
+
+    def reset_parameters(self) -> None:
+        """Normal, as in PyTorch."""
+        with no_grad():
+            normal_(self.weight)
+            if self.padding_idx is not None:
+                self.weight[self.padding_idx].fill_(0)
+
+    def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
+        return F.embedding_bag(input, self.weight, offsets, self.mode, per_sample_weights, self.include_last_offset,
+                               self.padding_idx)
+
+    def extra_repr(self) -> str:
+        text = f"{self.num_embeddings}, {self.embedding_dim}, mode={self.mode!r}"
+        return text if self.padding_idx is None else f"{text}, padding_idx={self.padding_idx}"
+
+
+class Bilinear(Module):
+    """x1^T W_k x2 + b_k: weight [out_features, in1_features, in2_features], bias [out_features]."""
+
+    weight: Parameter
+    bias: Parameter | None
+
+    def __init__(self, in1_features: int, in2_features: int, out_features: int, bias: bool = True, device: Any = None,
+                 dtype: Any = None) -> None:
+        super().__init__()
+        if in1_features <= 0:
+            raise ValueError(f"in1_features must be > 0, but got {in1_features}")
+        self.in1_features = in1_features
+        self.in2_features = in2_features
+        self.out_features = out_features
+        self.weight = Parameter(empty(out_features, in1_features, in2_features, device=device, dtype=dtype))
+        self.register_parameter("bias", Parameter(empty(out_features, device=device, dtype=dtype)) if bias else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Uniform in +-1/sqrt(in1_features), as in PyTorch."""
+        bound = 1 / math.sqrt(self.in1_features)
+        init.uniform_(self.weight, -bound, bound)
+        if self.bias is not None:
+            init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, input1: Tensor, input2: Tensor) -> Tensor:
+        return F.bilinear(input1, input2, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        return (f"in1_features={self.in1_features}, in2_features={self.in2_features}, out_features={self.out_features}, "
+                f"bias={self.bias is not None}")

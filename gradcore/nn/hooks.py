@@ -1,0 +1,197 @@
+"""What people hang on a module: functions that see its inputs, its outputs, and the gradients of both.
+
+A module without hooks pays nothing for them. The first hook puts a ``forward`` into the instance that calls the class's own
+between the hooks; it knows its module by a weak reference, so the two make no cycle.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+from weakref import ref
+
+from gradcore.autograd.function import Function
+from gradcore.engine.hooks import RemovableHandle, hang
+from gradcore.engine.node import Value
+
+Tensor = Any
+Hook = Callable[..., Any]
+#: A hook, and whether it is shown keyword arguments.
+Entries = dict[int, tuple[Hook, bool]]
+
+
+class Hooks:
+    """The hooks of one module, each kind in the order in which they run."""
+
+    __slots__ = ("before", "after", "gradients_before", "gradients")
+
+    def __init__(self) -> None:
+        self.before: Entries = {}
+        self.after: Entries = {}
+        self.gradients_before: Entries = {}
+        self.gradients: Entries = {}
+
+    def copy(self) -> Hooks:
+        """The same functions in tables of their own."""
+        made = Hooks()
+        for kind in self.__slots__:
+            setattr(made, kind, dict(getattr(self, kind)))
+        return made
+
+
+class Hooked:
+    """The part of a module that takes hooks, and that copies them."""
+
+    def register_forward_pre_hook(self, hook: Hook, *, prepend: bool = False, with_kwargs: bool = False) -> RemovableHandle:
+        """Call ``hook(module, args)`` before ``forward``; what it returns replaces the arguments, None leaves them.
+
+        With ``with_kwargs`` it is called with keyword arguments as a third, and returns both.
+        """
+        return _hang(self, "before", hook, with_kwargs, prepend)
+
+    def register_forward_hook(self, hook: Hook, *, prepend: bool = False, with_kwargs: bool = False) -> RemovableHandle:
+        """Call ``hook(module, args, output)`` after ``forward``; what it returns replaces the output, None leaves it.
+
+        With ``with_kwargs`` it is called with ``(module, args, kwargs, output)``.
+        """
+        return _hang(self, "after", hook, with_kwargs, prepend)
+
+    def register_full_backward_pre_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
+        """Call ``hook(module, grad_output)`` when the gradients of the outputs are known; what it returns replaces them."""
+        return _hang(self, "gradients_before", hook, False, prepend)
+
+    def register_full_backward_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
+        """Call ``hook(module, grad_input, grad_output)`` when the gradients of the inputs are known.
+
+        What it returns replaces ``grad_input``, which is None for positional inputs that want no gradient.
+        """
+        return _hang(self, "gradients", hook, False, prepend)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy of a module takes over: not its places in trees, nor the forward that calls the hooks of this one."""
+        state = {**self.__dict__, "_places": {}, "_tree": None}
+        if "_hooks" in state:
+            del state["forward"]
+            state["_hooks"] = state["_hooks"].copy()
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if "_hooks" in state:
+            install(self)
+
+
+def _hang(module: Any, kind: str, hook: Hook, with_kwargs: bool, prepend: bool) -> RemovableHandle:
+    own = module.__dict__
+    if "_hooks" not in own:
+        own["_hooks"] = Hooks()
+        install(module)
+    entries: Entries = getattr(own["_hooks"], kind)
+    handle = hang(entries, (hook, with_kwargs))
+    if prepend:
+        first = entries.pop(handle.id)
+        rest = dict(entries)
+        entries.clear()
+        entries.update({handle.id: first, **rest})
+    return handle
+
+
+def install(module: Any) -> None:
+    """Put the hooks around the forward of a module that has some."""
+    module.__dict__["forward"] = functools.partial(_forward, ref(module))
+
+
+def _forward(reference: Any, *args: Any, **kwargs: Any) -> Any:
+    module = reference()
+    hooks: Hooks = module.__dict__["_hooks"]
+    for hook, with_kwargs in list(hooks.before.values()):
+        changed = hook(module, args, kwargs) if with_kwargs else hook(module, args)
+        if changed is None:
+            continue
+        if not with_kwargs:
+            args = changed if isinstance(changed, tuple) else (changed,)
+        elif isinstance(changed, tuple) and len(changed) == 2:
+            args, kwargs = changed
+        else:
+            raise RuntimeError(f"forward pre-hook must return None or a tuple of (new_args, new_kwargs), but got {changed}.")
+    watch = _Watch(module, hooks) if hooks.gradients or hooks.gradients_before else None
+    if watch is not None:
+        args = watch.inputs(args)
+    output = type(module).forward(module, *args, **kwargs)
+    for hook, with_kwargs in list(hooks.after.values()):
+        changed = hook(module, args, kwargs, output) if with_kwargs else hook(module, args, output)
+        output = output if changed is None else changed
+    return output if watch is None else watch.outputs(output)
+
+
+class _Watch:
+    """The gradients of one call: two nodes that pass theirs on, one behind the inputs and one before the outputs."""
+
+    def __init__(self, module: Any, hooks: Hooks) -> None:
+        self._module = module
+        self._hooks = hooks
+        self._grad_output: tuple[Any, ...] = ()
+        self._positions: list[int] = []
+        self._count = 0
+
+    def inputs(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        self._count = len(args)
+        self._positions = [k for k, a in enumerate(args) if isinstance(a, Value) and a.edge is not None]
+        if not self._positions:
+            return args
+        passed = _Pass.apply(self._inputs_known, *[args[k] for k in self._positions])
+        made = dict(zip(self._positions, passed, strict=True))
+        return tuple(made.get(k, a) for k, a in enumerate(args))
+
+    def outputs(self, output: Any) -> Any:
+        several = isinstance(output, (tuple, list))
+        parts = list(output) if several else [output]
+        where = [k for k, a in enumerate(parts) if isinstance(a, Value) and a.edge is not None]
+        if not where:
+            return output
+        for k, passed in zip(where, _Pass.apply(self._outputs_known, *[parts[k] for k in where]), strict=True):
+            parts[k] = passed
+        return type(output)(parts) if several else parts[0]
+
+    def _outputs_known(self, grads: tuple[Any, ...]) -> tuple[Any, ...]:
+        for hook, _ in list(self._hooks.gradients_before.values()):
+            grads = _replaced(grads, hook(self._module, grads))
+        self._grad_output = grads
+        if not self._positions:
+            self._show((None,) * self._count)
+        return grads
+
+    def _inputs_known(self, grads: tuple[Any, ...]) -> tuple[Any, ...]:
+        found = dict(zip(self._positions, grads, strict=True))
+        shown = self._show(tuple(found.get(k) for k in range(self._count)))
+        return tuple(shown[k] for k in self._positions)
+
+    def _show(self, grad_input: tuple[Any, ...]) -> tuple[Any, ...]:
+        for hook, _ in list(self._hooks.gradients.values()):
+            grad_input = _replaced(grad_input, hook(self._module, grad_input, self._grad_output))
+        self._grad_output = ()
+        return grad_input
+
+
+def _replaced(grads: tuple[Any, ...], changed: Any) -> tuple[Any, ...]:
+    if changed is None:
+        return grads
+    parts = changed if isinstance(changed, tuple) else (changed,)
+    if len(parts) != len(grads):
+        raise RuntimeError(f"Backward hook returned an invalid number of grad_input, got {len(parts)}, but expected "
+                           f"{len(grads)}")
+    return parts
+
+
+class _Pass(Function):
+    """Tensors as they are, whose gradients a function sees, and may change, all at once."""
+
+    @staticmethod
+    def forward(ctx: Any, seen: Callable[[tuple[Any, ...]], tuple[Any, ...]], *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.seen = seen
+        return tensors
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        return (None, *ctx.seen(grads))

@@ -1,0 +1,240 @@
+"""Recurrent layers: several on top of each other, in one direction or both, and single steps."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from gradcore.errors import SpecError
+from gradcore.functional import cat, empty, split, squeeze, stack, transpose, unsqueeze, zeros
+from gradcore.functional.recurrent import STEPS, State, run
+from gradcore.nn import functional as F
+from gradcore.nn import init
+from gradcore.nn.module import Module
+from gradcore.nn.parameter import Parameter
+from gradcore.ops.linalg import linear
+
+Tensor = Any
+
+
+def _fill(module: Module, hidden_size: int) -> None:
+    """Uniform in +-1/sqrt(hidden_size), as in PyTorch."""
+    bound = 1 / math.sqrt(hidden_size) if hidden_size > 0 else 0
+    for p in module.parameters():
+        init.uniform_(p, -bound, bound)
+
+
+class _Recurrent(Module):
+    """Layers under PyTorch's names, ``weight_ih_l0`` and so on, ``_reverse`` for the direction from the end.
+
+    Input [L, N, in], or [N, L, in] with ``batch_first``, or [L, in]; states [layers * directions, N, H], zeros if not given.
+    """
+
+    #: The name in the table of steps.
+    mode = ""
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, batch_first: bool = False,
+                 dropout: float = 0.0, bidirectional: bool = False, device: Any = None, dtype: Any = None) -> None:
+        super().__init__()
+        if hidden_size <= 0 or num_layers <= 0:
+            raise ValueError(f"hidden_size and num_layers must be greater than zero, but got {hidden_size} and {num_layers}")
+        if not 0 <= dropout <= 1:
+            raise ValueError("dropout should be a number in range [0, 1] representing the probability of an element being "
+                             f"zeroed, but got {dropout}")
+        self.input_size = input_size
+        self.hidden_size = hidden_size
+        self.num_layers = num_layers
+        self.bias = bias
+        self.batch_first = batch_first
+        self.dropout = float(dropout)
+        self.bidirectional = bidirectional
+        self._gates, self._tensors, _ = STEPS[self.mode]
+        self._names: list[list[str]] = []
+        width = self._gates * hidden_size
+        for layer in range(num_layers):
+            inputs = input_size if not layer else hidden_size * (1 + bidirectional)
+            for suffix in ("", "_reverse")[:1 + bidirectional]:
+                names = [f"{name}_l{layer}{suffix}" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+                shapes = ((width, inputs), (width, hidden_size), (width,), (width,))
+                for name, shape in list(zip(names, shapes, strict=True))[:4 if bias else 2]:
+                    self.register_parameter(name, Parameter(empty(*shape, device=device, dtype=dtype)))
+                self._names.append(names)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        _fill(self, self.hidden_size)
+
+    def flatten_parameters(self) -> None:
+        """Nothing: a hint for cuDNN in PyTorch."""
+
+    def _start(self, hx: State | None, x: Tensor) -> list[State]:
+        """The first state of every layer and direction."""
+        count, batch = len(self._names), x.spec.shape[1]
+        shape = (count, batch, self.hidden_size)
+        if hx is None:
+            nothing = zeros(batch, self.hidden_size, dtype=x.spec.dtype, device=x.storage.device)
+            return [(nothing,) * self._tensors] * count
+        for h in hx:
+            if h.spec.shape != shape:
+                raise SpecError(f"Expected hidden size {shape}, got {list(h.spec.shape)}")
+        columns = [[squeeze(part, 0) for part in split(h, 1, 0)] for h in hx]
+        return list(zip(*columns, strict=True))
+
+    def _run(self, input: Tensor, hx: State | None) -> tuple[Tensor, State]:
+        if input.spec.ndim not in (2, 3):
+            raise ValueError(f"{type(self).__name__}: Expected input to be 2D or 3D, got {input.spec.ndim}D instead")
+        if input.spec.shape[-1] != self.input_size:
+            raise SpecError(f"input.size(-1) must be equal to input_size. Expected {self.input_size}, got "
+                            f"{input.spec.shape[-1]}")
+        lone = input.spec.ndim == 2
+        x = unsqueeze(input, 1) if lone else transpose(input, 0, 1) if self.batch_first else input
+        if not x.spec.shape[0]:
+            raise SpecError("Expected sequence length to be larger than 0 in RNN")
+        states = self._start(hx if hx is None or not lone else tuple(unsqueeze(h, 1) for h in hx), x)
+        ends: list[State] = []
+        directions = 1 + self.bidirectional
+        for layer in range(self.num_layers):
+            if layer and self.dropout and self.training:
+                x = F.dropout(x, self.dropout)
+            outputs = []
+            for direction in range(directions):
+                k = layer * directions + direction
+                weights = [self._parameters.get(name) for name in self._names[k]]
+                out, end = run(self.mode, x, states[k], weights, bool(direction))
+                outputs.append(out)
+                ends.append(end)
+            x = outputs[0] if directions == 1 else cat(outputs, 2)
+        last = tuple(stack(list(parts)) for parts in zip(*ends, strict=True))
+        if lone:
+            return squeeze(x, 1), tuple(squeeze(h, 1) for h in last)
+        return transpose(x, 0, 1) if self.batch_first else x, last
+
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Any:
+        """The last layer's outputs of all steps, and the last state of every layer and direction."""
+        output, (last,) = self._run(input, None if hx is None else (hx,))
+        return output, last
+
+    def extra_repr(self) -> str:
+        text = f"{self.input_size}, {self.hidden_size}"
+        for name, plain in (("num_layers", 1), ("bias", True), ("batch_first", False), ("dropout", 0.0),
+                            ("bidirectional", False)):
+            if getattr(self, name) != plain:
+                text += f", {name}={getattr(self, name)}"
+        return text
+
+
+class RNN(_Recurrent):
+    """h' = tanh(W_ih x + b_ih + W_hh h + b_hh), or relu with ``nonlinearity="relu"``."""
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: str = "tanh", bias: bool = True,
+                 batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, device: Any = None,
+                 dtype: Any = None) -> None:
+        self.nonlinearity = _nonlinearity(nonlinearity)
+        self.mode = f"RNN_{nonlinearity.upper()}"
+        super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
+
+
+class GRU(_Recurrent):
+    """Gated recurrent units; see :func:`gradcore.functional.recurrent.gru`."""
+
+    mode = "GRU"
+
+
+class LSTM(_Recurrent):
+    """Long short-term memory; see :func:`gradcore.functional.recurrent.lstm`. The state is a pair (h, c)."""
+
+    mode = "LSTM"
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, batch_first: bool = False,
+                 dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0, device: Any = None,
+                 dtype: Any = None) -> None:
+        if proj_size:
+            raise NotImplementedError(f"LSTM(proj_size={proj_size}) is not supported")
+        super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
+
+    def forward(self, input: Tensor, hx: State | None = None) -> Any:
+        """The last layer's outputs of all steps, and the last state (h, c) of every layer and direction."""
+        return self._run(input, hx)
+
+
+def _nonlinearity(name: str) -> str:
+    if name not in ("tanh", "relu"):
+        raise ValueError(f"Unknown nonlinearity '{name}'. Select from 'tanh' or 'relu'.")
+    return name
+
+
+# -- single steps ------------------------------------------------------------------------------------------------------
+
+
+class _Cell(Module):
+    """One step: input [N, in] or [in], state [N, H] or [H], zeros if not given."""
+
+    mode = ""
+    weight_ih: Parameter
+    weight_hh: Parameter
+    bias_ih: Parameter | None
+    bias_hh: Parameter | None
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, device: Any = None, dtype: Any = None) -> None:
+        super().__init__()
+        self.input_size = input_size
+        self.hidden_size = hidden_size
+        self.bias = bias
+        gates, self._tensors, self._step = STEPS[self.mode]
+        width = gates * hidden_size
+        self.weight_ih = Parameter(empty(width, input_size, device=device, dtype=dtype))
+        self.weight_hh = Parameter(empty(width, hidden_size, device=device, dtype=dtype))
+        for name in ("bias_ih", "bias_hh"):
+            self.register_parameter(name, Parameter(empty(width, device=device, dtype=dtype)) if bias else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        _fill(self, self.hidden_size)
+
+    def _run(self, input: Tensor, hx: State | None) -> State:
+        if input.spec.ndim not in (1, 2):
+            raise ValueError(f"{type(self).__name__}: Expected input to be 1D or 2D, got {input.spec.ndim}D instead")
+        lone = input.spec.ndim == 1
+        x = unsqueeze(input, 0) if lone else input
+        if hx is None:
+            state = (zeros(x.spec.shape[0], self.hidden_size, dtype=x.spec.dtype, device=x.storage.device),) * self._tensors
+        else:
+            state = tuple(unsqueeze(h, 0) for h in hx) if lone else hx
+        state = self._step(state, linear(x, self.weight_ih, self.bias_ih), self.weight_hh, self.bias_hh)
+        return tuple(squeeze(h, 0) for h in state) if lone else state
+
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Any:
+        return self._run(input, None if hx is None else (hx,))[0]
+
+    def extra_repr(self) -> str:
+        text = f"{self.input_size}, {self.hidden_size}"
+        return text if self.bias else text + ", bias=False"
+
+
+class RNNCell(_Cell):
+    """One step of :class:`RNN`."""
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh", device: Any = None,
+                 dtype: Any = None) -> None:
+        self.nonlinearity = _nonlinearity(nonlinearity)
+        self.mode = f"RNN_{nonlinearity.upper()}"
+        super().__init__(input_size, hidden_size, bias, device, dtype)
+
+    def extra_repr(self) -> str:
+        text = super().extra_repr()
+        return text if self.nonlinearity == "tanh" else f"{text}, nonlinearity={self.nonlinearity}"
+
+
+class GRUCell(_Cell):
+    """One step of :class:`GRU`."""
+
+    mode = "GRU"
+
+
+class LSTMCell(_Cell):
+    """One step of :class:`LSTM`: the state is a pair (h, c)."""
+
+    mode = "LSTM"
+
+    def forward(self, input: Tensor, hx: State | None = None) -> Any:
+        return self._run(input, hx)

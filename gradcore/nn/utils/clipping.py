@@ -1,0 +1,87 @@
+"""Gradients kept within bounds. Pascanu et al., On the difficulty of training recurrent neural networks, arXiv:1211.5063."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from gradcore import functional
+from gradcore._tensor import Tensor as _Tensor
+from gradcore.engine.modes import no_grad
+from gradcore.ops import elementwise, linalg, movement
+
+Tensor = Any
+
+
+def _listed(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
+    return [parameters] if isinstance(parameters, _Tensor) else list(parameters)
+
+
+def _gradients(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
+    return [p.grad for p in _listed(parameters) if p.grad is not None]
+
+
+@no_grad()
+def get_total_norm(tensors: Tensor | Iterable[Tensor], norm_type: float = 2.0, error_if_nonfinite: bool = False,
+                   foreach: bool | None = None) -> Tensor:
+    """The norm of all tensors as if they were one vector, 0-d, without a copy of any; 0 for none.
+
+    Raises RuntimeError for a norm that is no finite number, if asked to: then it is read from the device.
+    """
+    tensors = _listed(tensors)
+    if not tensors:
+        return functional.tensor(0.0)
+    device, dtype = tensors[0].storage.device, tensors[0].spec.dtype
+    p = float(norm_type)
+    parts = [_power_sum(t, p).to(device=device, dtype=dtype) for t in tensors]
+    together = functional.stack(parts)
+    if p == math.inf:
+        total = functional.amax(together)
+    else:
+        total = functional.sum(together)
+        total = elementwise.sqrt(total) if p == 2 else elementwise.pow(total, 1 / p)
+    if error_if_nonfinite and not math.isfinite(total.item()):
+        raise RuntimeError(f"The total norm of order {p} for gradients from `parameters` is non-finite, so it cannot be "
+                           "clipped. To disable this error and scale the gradients by the non-finite norm anyway, set "
+                           "`error_if_nonfinite=False`")
+    return total
+
+
+def _power_sum(x: Tensor, p: float) -> Tensor:
+    """The sum of |x|^p, or the largest |x| for an infinite p."""
+    flat = movement.reshape(x, (1, -1))
+    if p == 2:
+        return movement.reshape(linalg.matmul(flat, flat, transpose_b=True), ())
+    if not x.spec.numel:
+        return functional.zeros((), dtype=x.spec.dtype, device=x.storage.device)
+    size = elementwise.abs(flat)
+    return functional.amax(size) if p == math.inf else functional.sum(elementwise.pow(size, p))
+
+
+@no_grad()
+def clip_grads_with_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, total_norm: Tensor,
+                          foreach: bool | None = None) -> None:
+    """Multiply every gradient with max_norm / (total_norm + 1e-6), but with no more than 1, in place."""
+    factor = elementwise.clamp(float(max_norm) / (total_norm + 1e-6), None, 1.0)
+    for grad in _gradients(parameters):
+        grad.mul_(factor.to(device=grad.device, dtype=grad.dtype))
+
+
+def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm_type: float = 2.0,
+                    error_if_nonfinite: bool = False, foreach: bool | None = None) -> Tensor:
+    """Scale the gradients, in place, so that the norm of all of them as one vector is ``max_norm`` at most.
+
+    Returns what the norm was, 0-d, without reading it from the device. ``foreach`` is taken and changes nothing.
+    """
+    parameters = _listed(parameters)
+    total = get_total_norm(_gradients(parameters), norm_type, error_if_nonfinite)
+    clip_grads_with_norm_(parameters, max_norm, total)
+    return total
+
+
+@no_grad()
+def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: bool | None = None) -> None:
+    """Keep every element of the gradients between -clip_value and clip_value, in place."""
+    for grad in _gradients(parameters):
+        grad.copy_(elementwise.clamp(grad, -float(clip_value), float(clip_value)))

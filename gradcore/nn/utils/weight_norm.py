@@ -1,0 +1,75 @@
+"""A weight as a direction and a length. Salimans and Kingma, arXiv:1602.07868."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradcore import functional
+from gradcore.engine.modes import no_grad
+from gradcore.nn.module import Module
+from gradcore.nn.parameter import Parameter
+from gradcore.ops import elementwise
+
+Tensor = Any
+
+
+class _WeightNorm:
+    """The hook that makes the weight anew before each call."""
+
+    def __init__(self, name: str, dim: int | None) -> None:
+        self.name = name
+        self.dim = dim
+
+    def length(self, v: Tensor) -> Tensor:
+        """The norm of each slice of ``dim``, with sizes of 1 beside it, or of everything."""
+        squares = elementwise.square(v)
+        if self.dim is None:
+            return elementwise.sqrt(functional.sum(squares))
+        kept = functional.dim_of(self.dim, v)
+        return elementwise.sqrt(functional.sum(squares, [d for d in range(v.spec.ndim) if d != kept], True))
+
+    def weight(self, module: Module) -> Tensor:
+        v = getattr(module, f"{self.name}_v")
+        return v * (getattr(module, f"{self.name}_g") / self.length(v))
+
+    def __call__(self, module: Module, args: Any) -> None:
+        module.__dict__[self.name] = self.weight(module)
+
+
+def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Module:
+    """Put ``name_v``, a direction, and ``name_g``, the length of each slice of ``dim``, in the place of a parameter.
+
+    The weight is v g / |v|, and part of the graph. Raises RuntimeError for a module that has it already.
+    """
+    if any(isinstance(hook, _WeightNorm) and hook.name == name for hook in _hooks(module)):
+        raise RuntimeError(f"Cannot register two weight_norm hooks on the same parameter {name}")
+    weight = module.get_parameter(name)
+    hook = _WeightNorm(name, dim)
+    with no_grad():
+        length = Parameter(hook.length(weight))
+        direction = Parameter(functional.clone(weight))
+    delattr(module, name)
+    module.register_parameter(f"{name}_g", length)
+    module.register_parameter(f"{name}_v", direction)
+    hook(module, ())
+    module.register_forward_pre_hook(hook)
+    return module
+
+
+def remove_weight_norm(module: Module, name: str = "weight") -> Module:
+    """Make a parameter of the weight again. Raises ValueError where :func:`weight_norm` was not applied."""
+    entries = module.__dict__["_hooks"].before if "_hooks" in module.__dict__ else {}
+    for key, (hook, _) in list(entries.items()):
+        if isinstance(hook, _WeightNorm) and hook.name == name:
+            with no_grad():
+                weight = Parameter(hook.weight(module))
+            del entries[key], module.__dict__[name]
+            delattr(module, f"{name}_g")
+            delattr(module, f"{name}_v")
+            module.register_parameter(name, weight)
+            return module
+    raise ValueError(f"weight_norm of '{name}' not found in {module}")
+
+
+def _hooks(module: Module) -> list[Any]:
+    return [hook for hook, _ in module.__dict__["_hooks"].before.values()] if "_hooks" in module.__dict__ else []

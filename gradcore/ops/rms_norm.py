@@ -1,0 +1,44 @@
+"""RMS norm: rows over the root of their mean square. Zhang and Sennrich, arXiv:1910.07467."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradcore.errors import SpecError
+from gradcore.ops.elementwise import rsqrt, square
+from gradcore.ops.movement import sum_to
+from gradcore.ops.op import Inferred, joint, op
+from gradcore.ops.reduce import mean
+from gradcore.ops.shapes import need_float
+from gradcore.spec import TensorSpec
+
+
+def _rms_norm_spec(x: TensorSpec, weight: TensorSpec | None = None, *, dims: int, eps: float) -> Inferred:
+    need_float("rms_norm", input=x, weight=weight)
+    shape = x.shape[x.ndim - dims:]
+    if weight is not None and (weight.shape != shape or weight.dtype != x.dtype):
+        raise SpecError(f"rms_norm: expected weight to be {x.dtype.name} of shape {list(shape)}, the normalized_shape, but got "
+                        f"{weight}")
+    # One number a row.
+    rows = 1
+    for n in x.shape[:x.ndim - dims]:
+        rows *= n
+    return Inferred((x.like(),), workspace=rows * x.dtype.itemsize)
+
+
+def _rule(g: Any, x: Any, weight: Any, dims: int, eps: float, needs: tuple[bool, ...]) -> Any:
+    last = tuple(range(x.spec.ndim - dims, x.spec.ndim))
+    rstd = rsqrt(mean(square(x), dims=last, keepdim=True) + eps)
+    hat = x * rstd
+    to_weight = sum_to(g * hat, to=weight.spec) if needs[1] else None
+    if not needs[0]:
+        return None, to_weight
+    slope = g if weight is None else g * weight
+    return (slope - hat * mean(slope * hat, dims=last, keepdim=True)) * rstd, to_weight
+
+
+rms_norm = op("rms_norm", _rms_norm_spec, joint("x", "weight")(_rule), contiguous=True,
+              again=lambda x, weight, dims, eps: rms_norm(x, weight, dims=dims, eps=eps),
+              doc="x / sqrt(mean(x^2) + eps) over the last dimensions, times weight.")
+
+__all__ = ["rms_norm"]

@@ -1,0 +1,20 @@
+"""Learning rates that change as training goes on, with PyTorch's names and formulas."""
+
+from gradcore.optim.lr_scheduler.base import LRScheduler
+from gradcore.optim.lr_scheduler.cycle import OneCycleLR
+from gradcore.optim.lr_scheduler.factors import (
+    ConstantLR,
+    CosineAnnealingLR,
+    CosineAnnealingWarmRestarts,
+    ExponentialLR,
+    LambdaLR,
+    LinearLR,
+    MultiStepLR,
+    PolynomialLR,
+    StepLR,
+)
+from gradcore.optim.lr_scheduler.plateau import ReduceLROnPlateau
+from gradcore.optim.lr_scheduler.sequence import SequentialLR
+
+__all__ = ["ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "ExponentialLR", "LRScheduler", "LambdaLR",
+           "LinearLR", "MultiStepLR", "OneCycleLR", "PolynomialLR", "ReduceLROnPlateau", "SequentialLR", "StepLR"]

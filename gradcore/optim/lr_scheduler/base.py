@@ -1,0 +1,88 @@
+"""What every schedule has: an optimizer, an epoch, the rates of its groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradcore._tensor import Tensor
+from gradcore.optim.optimizer import Group, Optimizer
+
+
+def rate_of(group: Group, key: str = "lr") -> float:
+    """The learning rate of a group as a number, which a tensor's is too."""
+    return float(group[key])
+
+
+def set_rate(group: Group, rate: float) -> None:
+    """Give a group another learning rate; a tensor is written to, since a captured program goes on reading it."""
+    if isinstance(group["lr"], Tensor):
+        group["lr"].fill_(float(rate))
+    else:
+        group["lr"] = rate
+
+
+def need_optimizer(optimizer: Any) -> Optimizer:
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"{type(optimizer).__name__} is not an Optimizer")
+    return optimizer
+
+
+class LRScheduler:
+    """Sets the learning rate of every group, first when it is made and then at each :meth:`step`.
+
+    Subclasses define ``get_lr()``: the rates for ``last_epoch``, one a group, which may depend on ``base_lrs`` and on the
+    rates that the groups have. ``last_epoch`` of -1 begins a schedule; another goes on after that epoch, and then each group
+    needs its ``initial_lr``. Raises TypeError for what is no optimizer, KeyError for a group without ``initial_lr``.
+    """
+
+    _last_lr: list[float]
+
+    def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
+        self.optimizer = need_optimizer(optimizer)
+        for k, group in enumerate(optimizer.param_groups):
+            if last_epoch == -1:
+                group.setdefault("initial_lr", rate_of(group))
+            elif "initial_lr" not in group:
+                raise KeyError(f"param 'initial_lr' is not specified in param_groups[{k}] when resuming an optimizer: load "
+                               f"the optimizer's state first, or begin with last_epoch=-1 instead of {last_epoch}")
+        self.base_lrs = [rate_of(group, "initial_lr") for group in optimizer.param_groups]
+        self.last_epoch = last_epoch
+        self._begin()
+
+    def _begin(self) -> None:
+        """The step that sets the first rates."""
+        self._step_count = 0
+        self.step()
+
+    def get_lr(self) -> list[float]:
+        raise NotImplementedError(f"{type(self).__name__} has no get_lr(): a schedule says its rates there")
+
+    def step(self, epoch: int | None = None) -> None:
+        """Go on to the next epoch, or to ``epoch``, whose rates then follow from ``base_lrs`` where the schedule can say so."""
+        if epoch is None:
+            self.last_epoch += 1
+            self._set(self.get_lr())
+        else:
+            self.last_epoch = epoch
+            self._set(self._from_base())
+        self._step_count += 1
+
+    def _from_base(self) -> list[float]:
+        return self.get_lr()
+
+    def _set(self, rates: list[float]) -> None:
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            set_rate(group, rate)
+        self._last_lr = [rate_of(group) for group in self.optimizer.param_groups]
+
+    def get_last_lr(self) -> list[float]:
+        """The rates that were set last, one a group."""
+        return self._last_lr
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the optimizer, under PyTorch's names."""
+        return {key: value for key, value in self.__dict__.items() if key != "optimizer"}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a :meth:`state_dict`. The rates themselves are the optimizer's, and in its state."""
+        self.__dict__.update(state_dict)

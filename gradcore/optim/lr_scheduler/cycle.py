@@ -1,0 +1,93 @@
+"""One rise and one fall."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from gradcore.optim.lr_scheduler.base import LRScheduler, need_optimizer
+from gradcore.optim.optimizer import Group, Optimizer
+
+
+class OneCycleLR(LRScheduler):
+    """Up to ``max_lr`` and down to almost nothing, momentum the other way round. Smith and Topin, arXiv:1708.07120.
+
+    It takes ``total_steps`` steps, or ``epochs * steps_per_epoch``; with ``three_phase`` the fall first mirrors the rise.
+    Raises ValueError for lengths, shares and strategies that make no sense, and for a step behind the last.
+    """
+
+    def __init__(self, optimizer: Optimizer, max_lr: float | Sequence[float], total_steps: int | None = None,
+                 epochs: int | None = None, steps_per_epoch: int | None = None, pct_start: float = 0.3,
+                 anneal_strategy: str = "cos", cycle_momentum: bool = True, base_momentum: float | Sequence[float] = 0.85,
+                 max_momentum: float | Sequence[float] = 0.95, div_factor: float = 25.0, final_div_factor: float = 1e4,
+                 three_phase: bool = False, last_epoch: int = -1) -> None:
+        groups = need_optimizer(optimizer).param_groups
+        if total_steps is None:
+            if epochs is None or steps_per_epoch is None:
+                raise ValueError("You must define either total_steps OR (epochs AND steps_per_epoch)")
+            total_steps = epochs * steps_per_epoch
+        for name, value in (("total_steps", total_steps), ("epochs", epochs), ("steps_per_epoch", steps_per_epoch)):
+            if value is not None and (not isinstance(value, int) or value <= 0):
+                raise ValueError(f"Expected positive integer {name}, but got {value}")
+        if not 0 <= pct_start <= 1:
+            raise ValueError(f"Expected float between 0 and 1 pct_start, but got {pct_start}")
+        if anneal_strategy not in ("cos", "linear"):
+            raise ValueError(f"anneal_strategy must be one of 'cos' or 'linear', instead got {anneal_strategy}")
+        self.total_steps = total_steps
+        self._anneal_func_type = anneal_strategy
+        self.cycle_momentum = cycle_momentum
+        #: Where each part of the cycle ends, and what lies at the two ends of each, under the groups' keys.
+        self._ends = [pct_start * total_steps - 1.0, total_steps - 1.0]
+        self._marks = [("initial_lr", "max_lr", "max_momentum", "base_momentum"),
+                       ("max_lr", "min_lr", "base_momentum", "max_momentum")]
+        if three_phase:
+            self._ends.insert(1, 2 * pct_start * total_steps - 2.0)
+            self._marks[1:] = [("max_lr", "initial_lr", "base_momentum", "max_momentum"),
+                               ("initial_lr", "min_lr", "max_momentum", "max_momentum")]
+        tops = _each("max_lr", groups, max_lr)
+        if last_epoch == -1:
+            for group, top in zip(groups, tops, strict=True):
+                group["initial_lr"] = top / div_factor
+                group["max_lr"] = top
+                group["min_lr"] = top / div_factor / final_div_factor
+        if cycle_momentum:
+            if not any(key in groups[0] for key in ("momentum", "betas")):
+                raise ValueError("optimizer must support momentum or beta1 with `cycle_momentum` option enabled")
+            if last_epoch == -1:
+                for group, low, high in zip(groups, _each("base_momentum", groups, base_momentum),
+                                            _each("max_momentum", groups, max_momentum), strict=True):
+                    group["base_momentum"], group["max_momentum"] = low, high
+                    _set_momentum(group, high)
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float]:
+        step = self.last_epoch
+        if step > self.total_steps:
+            raise ValueError(f"Tried to step {step} times. The specified number of total steps is {self.total_steps}")
+        part = next((k for k, end in enumerate(self._ends) if step <= end), len(self._ends) - 1)
+        start = self._ends[part - 1] if part else 0.0
+        done = (step - start) / (self._ends[part] - start)
+        first, last, momentum, next_momentum = self._marks[part]
+        for group in self.optimizer.param_groups if self.cycle_momentum else ():
+            _set_momentum(group, self._between(group[momentum], group[next_momentum], done))
+        return [self._between(group[first], group[last], done) for group in self.optimizer.param_groups]
+
+    def _between(self, start: float, end: float, done: float) -> float:
+        if self._anneal_func_type == "linear":
+            return start + (end - start) * done
+        return end + (start - end) / 2 * (1 + math.cos(math.pi * done))
+
+
+def _each(name: str, groups: Sequence[Group], value: Any) -> list[float]:
+    values = list(value) if isinstance(value, Sequence) else [value] * len(groups)
+    if len(values) != len(groups):
+        raise ValueError(f"expected {len(groups)} values for {name}, got {len(values)}")
+    return values
+
+
+def _set_momentum(group: Group, value: float) -> None:
+    if "betas" in group:
+        group["betas"] = (value, *group["betas"][1:])
+    else:
+        group["momentum"] = value

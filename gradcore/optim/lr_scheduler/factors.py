@@ -1,0 +1,188 @@
+"""Schedules that are a factor of the first rate, by epoch."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from gradcore.optim.lr_scheduler.base import LRScheduler, rate_of
+from gradcore.optim.optimizer import Optimizer
+
+
+class _Factor(LRScheduler):
+    """rate = floor + (base - floor) * factor(epoch).
+
+    A step multiplies what the group's rate is by then with the ratio of two factors, so that several schedules of one
+    optimizer multiply.
+    """
+
+    #: What the rate falls to.
+    _floor = 0.0
+
+    def _factor(self, epoch: int) -> float:
+        raise NotImplementedError
+
+    def get_lr(self) -> list[float]:
+        rates = [rate_of(group) for group in self.optimizer.param_groups]
+        floor, now = self._floor, self._factor(self.last_epoch)
+        before = 1.0 if not self.last_epoch else self._factor(self.last_epoch - 1)
+        if now == before:
+            return rates
+        if before == 0:
+            return [rate + (base - floor) * now for rate, base in zip(rates, self.base_lrs, strict=True)]
+        return [floor + (rate - floor) * (now / before) for rate in rates]
+
+    def _from_base(self) -> list[float]:
+        return [self._floor + (base - self._floor) * self._factor(self.last_epoch) for base in self.base_lrs]
+
+
+class StepLR(_Factor):
+    """base * gamma^(epoch // step_size)"""
+
+    def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1) -> None:
+        self.step_size = step_size
+        self.gamma = gamma
+        super().__init__(optimizer, last_epoch)
+
+    def _factor(self, epoch: int) -> float:
+        return self.gamma ** (epoch // self.step_size)
+
+
+class MultiStepLR(_Factor):
+    """base * gamma^(how many of ``milestones`` have been reached); one that is listed twice counts twice."""
+
+    def __init__(self, optimizer: Optimizer, milestones: Iterable[int], gamma: float = 0.1, last_epoch: int = -1) -> None:
+        self.milestones = Counter(milestones)
+        self.gamma = gamma
+        super().__init__(optimizer, last_epoch)
+
+    def _factor(self, epoch: int) -> float:
+        return self.gamma ** sum(count for at, count in self.milestones.items() if at <= epoch)
+
+
+class ExponentialLR(_Factor):
+    """base * gamma^epoch"""
+
+    def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1) -> None:
+        self.gamma = gamma
+        super().__init__(optimizer, last_epoch)
+
+    def _factor(self, epoch: int) -> float:
+        return self.gamma ** epoch
+
+
+class ConstantLR(_Factor):
+    """base * factor for ``total_iters`` epochs, then base. Raises ValueError for a factor outside [0, 1]."""
+
+    def __init__(self, optimizer: Optimizer, factor: float = 1.0 / 3, total_iters: int = 5, last_epoch: int = -1) -> None:
+        if not 0 <= factor <= 1:
+            raise ValueError(f"Constant multiplicative factor expected to be between 0 and 1, but got {factor}")
+        self.factor = factor
+        self.total_iters = total_iters
+        super().__init__(optimizer, last_epoch)
+
+    def _factor(self, epoch: int) -> float:
+        return self.factor if epoch < self.total_iters else 1.0
+
+
+class LinearLR(_Factor):
+    """base times a factor that goes from ``start_factor`` to ``end_factor`` in ``total_iters`` epochs, and stays there.
+
+    Raises ValueError for a start outside (0, 1] and an end outside [0, 1].
+    """
+
+    def __init__(self, optimizer: Optimizer, start_factor: float = 1.0 / 3, end_factor: float = 1.0, total_iters: int = 5,
+                 last_epoch: int = -1) -> None:
+        if not 0 < start_factor <= 1:
+            raise ValueError(f"Starting multiplicative factor expected to be greater than 0 and less or equal to 1, but got "
+                             f"{start_factor}")
+        if not 0 <= end_factor <= 1:
+            raise ValueError(f"Ending multiplicative factor expected to be between 0 and 1, but got {end_factor}")
+        self.start_factor = start_factor
+        self.end_factor = end_factor
+        self.total_iters = total_iters
+        super().__init__(optimizer, last_epoch)
+
+    def _factor(self, epoch: int) -> float:
+        done = min(epoch, self.total_iters) / self.total_iters if self.total_iters else 1.0
+        return self.start_factor + (self.end_factor - self.start_factor) * done
+
+
+class PolynomialLR(_Factor):
+    """base * (1 - epoch / total_iters)^power, then 0"""
+
+    def __init__(self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0, last_epoch: int = -1) -> None:
+        self.total_iters = total_iters
+        self.power = power
+        super().__init__(optimizer, last_epoch)
+
+    def _factor(self, epoch: int) -> float:
+        return (1 - min(epoch, self.total_iters) / self.total_iters) ** self.power
+
+
+class CosineAnnealingLR(_Factor):
+    """eta_min + (base - eta_min) (1 + cos(pi epoch / T_max)) / 2. Loshchilov and Hutter, arXiv:1608.03983, no restarts."""
+
+    def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1) -> None:
+        self.T_max = T_max
+        self.eta_min = eta_min
+        super().__init__(optimizer, last_epoch)
+
+    @property
+    def _floor(self) -> float:  # type: ignore[override]
+        return self.eta_min
+
+    def _factor(self, epoch: int) -> float:
+        return (1 + math.cos(math.pi * epoch / self.T_max)) / 2
+
+
+class CosineAnnealingWarmRestarts(LRScheduler):
+    """:class:`CosineAnnealingLR` down, again and again from the top: first in ``T_0`` epochs, then ``T_mult`` times as many.
+
+    Raises ValueError for lengths that are no positive ints.
+    """
+
+    def __init__(self, optimizer: Optimizer, T_0: int, T_mult: int = 1, eta_min: float = 0.0, last_epoch: int = -1) -> None:
+        for name, value in (("T_0", T_0), ("T_mult", T_mult)):
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"Expected positive integer {name}, but got {value}")
+        self.T_0 = T_0
+        self.T_mult = T_mult
+        self.eta_min = eta_min
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float]:
+        return self._from_base()
+
+    def _from_base(self) -> list[float]:
+        at, length = self.last_epoch, self.T_0
+        if self.T_mult == 1:
+            at %= length
+        while at >= length:
+            at -= length
+            length *= self.T_mult
+        share = (1 + math.cos(math.pi * at / length)) / 2
+        return [self.eta_min + (base - self.eta_min) * share for base in self.base_lrs]
+
+
+class LambdaLR(LRScheduler):
+    """base * lr_lambda(epoch), with one function or one for each group. The functions are in no state dict."""
+
+    def __init__(self, optimizer: Optimizer, lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]],
+                 last_epoch: int = -1) -> None:
+        count = len(optimizer.param_groups)
+        self.lr_lambdas = [lr_lambda] * count if callable(lr_lambda) else list(lr_lambda)
+        if len(self.lr_lambdas) != count:
+            raise ValueError(f"Expected {count} lr_lambdas, but got {len(self.lr_lambdas)}")
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float]:
+        return [base * fn(self.last_epoch) for base, fn in zip(self.base_lrs, self.lr_lambdas, strict=True)]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {key: value for key, value in super().state_dict().items() if key != "lr_lambdas"}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict({key: value for key, value in state_dict.items() if key != "lr_lambdas"})

@@ -1,0 +1,77 @@
+"""A schedule that looks at a figure, and not at the epoch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from gradcore.optim.lr_scheduler.base import LRScheduler, need_optimizer, rate_of, set_rate
+from gradcore.optim.optimizer import Optimizer
+
+
+class ReduceLROnPlateau(LRScheduler):
+    """Multiplies the rates with ``factor`` when a figure has not become better for more than ``patience`` steps.
+
+    Better is less (``mode="min"``) or more (``"max"``) than the best so far by ``threshold``, a share of it (``"rel"``) or a
+    difference (``"abs"``). For ``cooldown`` steps after a reduction nothing counts as bad. Raises ValueError for another mode,
+    a factor of 1 or more, and a list of smallest rates that is not as long as there are groups.
+    """
+
+    def __init__(self, optimizer: Optimizer, mode: str = "min", factor: float = 0.1, patience: int = 10,
+                 threshold: float = 1e-4, threshold_mode: str = "rel", cooldown: int = 0,
+                 min_lr: float | Sequence[float] = 0, eps: float = 1e-8) -> None:
+        if factor >= 1.0:
+            raise ValueError(f"Factor should be < 1.0, but got {factor}")
+        if mode not in ("min", "max"):
+            raise ValueError(f"mode {mode} is unknown! Expected min or max")
+        if threshold_mode not in ("rel", "abs"):
+            raise ValueError(f"threshold mode {threshold_mode} is unknown! Expected rel or abs")
+        self.optimizer = need_optimizer(optimizer)
+        count = len(optimizer.param_groups)
+        self.min_lrs = list(min_lr) if isinstance(min_lr, Sequence) else [min_lr] * count
+        if len(self.min_lrs) != count:
+            raise ValueError(f"expected {count} min_lrs, got {len(self.min_lrs)}")
+        self.mode = mode
+        self.factor = factor
+        self.patience = patience
+        self.threshold = threshold
+        self.threshold_mode = threshold_mode
+        self.cooldown = cooldown
+        self.eps = eps
+        self.best = math.inf if mode == "min" else -math.inf
+        self.num_bad_epochs = 0
+        self.cooldown_counter = 0
+        self.last_epoch = 0
+        self._last_lr = [rate_of(group) for group in optimizer.param_groups]
+
+    def step(self, metrics: Any, epoch: int | None = None) -> None:  # type: ignore[override]
+        """Take in the figure of one more epoch: a number, or a tensor of one."""
+        figure = float(metrics)
+        self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
+        if self._is_better(figure):
+            self.best = figure
+            self.num_bad_epochs = 0
+        else:
+            self.num_bad_epochs += 1
+        if self.cooldown_counter > 0:
+            self.cooldown_counter -= 1
+            self.num_bad_epochs = 0
+        if self.num_bad_epochs > self.patience:
+            self._reduce()
+            self.cooldown_counter = self.cooldown
+            self.num_bad_epochs = 0
+        self._last_lr = [rate_of(group) for group in self.optimizer.param_groups]
+
+    def _is_better(self, figure: float) -> bool:
+        sign = 1 if self.mode == "min" else -1
+        if self.threshold_mode == "rel":
+            return sign * figure < sign * self.best * (1 - sign * self.threshold)
+        return sign * figure < sign * self.best - self.threshold
+
+    def _reduce(self) -> None:
+        for group, least in zip(self.optimizer.param_groups, self.min_lrs, strict=True):
+            old = rate_of(group)
+            new = max(old * self.factor, least)
+            if old - new > self.eps:
+                set_rate(group, new)

@@ -1,0 +1,72 @@
+"""Schedules one after the other."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any
+
+from gradcore.optim.lr_scheduler.base import LRScheduler, need_optimizer, set_rate
+from gradcore.optim.lr_scheduler.plateau import ReduceLROnPlateau
+from gradcore.optim.optimizer import Optimizer
+
+
+class SequentialLR(LRScheduler):
+    """The first schedule up to the first milestone, then the next one from its own epoch 0, and so on.
+
+    Raises ValueError where milestones and schedules do not fit, for a schedule of another optimizer, and for
+    :class:`ReduceLROnPlateau`, whose step needs a figure.
+    """
+
+    def __init__(self, optimizer: Optimizer, schedulers: Sequence[LRScheduler], milestones: Sequence[int],
+                 last_epoch: int = -1) -> None:
+        if not schedulers:
+            raise ValueError("SequentialLR expects at least one scheduler, but got none")
+        for k, scheduler in enumerate(schedulers):
+            if isinstance(scheduler, ReduceLROnPlateau):
+                raise ValueError(f"SequentialLR does not support `ReduceLROnPlateau`, whose step needs a figure, but got one "
+                                 f"at index {k}")
+            if scheduler.optimizer is not optimizer:
+                raise ValueError(f"SequentialLR expects all schedulers to belong to the same optimizer, but the one at index "
+                                 f"{k} belongs to another")
+        if len(milestones) != len(schedulers) - 1:
+            raise ValueError("Sequential Schedulers expects number of schedulers provided to be one more than the number of "
+                             f"milestone points, but got number of schedulers {len(schedulers)} and the number of milestones "
+                             f"to be equal to {len(milestones)}")
+        self.optimizer = need_optimizer(optimizer)
+        self._schedulers = list(schedulers)
+        self._milestones = list(milestones)
+        self.last_epoch = last_epoch + 1
+        for group in optimizer.param_groups:
+            set_rate(group, group["initial_lr"])
+        _take_back(self._schedulers)
+        first = self._schedulers[bisect_right(self._milestones, 0)]
+        first._begin()
+        self._last_lr = first.get_last_lr()
+
+    def step(self, epoch: int | None = None) -> None:
+        if epoch is not None:
+            raise ValueError(f"SequentialLR.step() takes no epoch, but got {epoch}")
+        self.last_epoch += 1
+        at = bisect_right(self._milestones, self.last_epoch)
+        scheduler = self._schedulers[at]
+        scheduler.step(0 if at and self._milestones[at - 1] == self.last_epoch else None)
+        self._last_lr = scheduler.get_last_lr()
+
+    def state_dict(self) -> dict[str, Any]:
+        """PyTorch's layout: the schedules' own states are the list ``_schedulers``."""
+        return {**super().state_dict(), "_schedulers": [s.state_dict() for s in self._schedulers]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict({key: value for key, value in state_dict.items() if key != "_schedulers"})
+        for scheduler, state in zip(self._schedulers, state_dict["_schedulers"], strict=True):
+            scheduler.load_state_dict(state)
+
+
+def _take_back(schedulers: Sequence[LRScheduler]) -> None:
+    """Undo the first step that each schedule took when it was made."""
+    for scheduler in schedulers:
+        if isinstance(scheduler, SequentialLR):
+            _take_back(scheduler._schedulers)
+        else:
+            scheduler.last_epoch -= 1

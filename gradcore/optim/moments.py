@@ -1,0 +1,97 @@
+"""Relatives of Adam: Nesterov's step, a step that waits until the variance is known, a step of signs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from gradcore.ops.optimizer import lion_, nadam_, radam_
+from gradcore.optim.optimizer import Group
+from gradcore.optim.stepped import Numbers, Stepped, Tensors, check_options
+
+
+class NAdam(Stepped):
+    """Adam with Nesterov momentum: Dozat, ICLR 2016. ``mu_product`` in a parameter's state is a number.
+
+    ``foreach`` and ``capturable`` are taken and change nothing.
+    """
+
+    _numbers: Numbers = {"step": 0, "mu_product": 1.0}
+
+    def __init__(self, params: Iterable[Any], lr: Any = 2e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+                 weight_decay: float = 0, momentum_decay: float = 4e-3, decoupled_weight_decay: bool = False, *,
+                 foreach: bool | None = None, maximize: bool = False, capturable: bool = False,
+                 differentiable: bool = False) -> None:
+        check_options("NAdam", lr, weight_decay, eps, betas, differentiable, momentum_decay=momentum_decay)
+        super().__init__(params, {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay,
+                                  "momentum_decay": momentum_decay, "decoupled_weight_decay": decoupled_weight_decay,
+                                  "maximize": maximize, "foreach": foreach, "capturable": capturable,
+                                  "differentiable": differentiable})
+
+    def _names(self, group: Group) -> Sequence[str]:
+        return ("exp_avg", "exp_avg_sq")
+
+    def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors]) -> None:
+        step = numbers["step"]
+        beta1, beta2 = map(float, group["betas"])
+        mu, mu_next = (beta1 * (1 - 0.5 * 0.96 ** (k * group["momentum_decay"])) for k in (step, step + 1))
+        product = numbers["mu_product"] * mu
+        nadam_(params, grads, *states, group["lr"], step, mu_next / (1 - product * mu_next), (1 - mu) / (1 - product),
+               beta1=beta1, beta2=beta2, eps=float(group["eps"]), weight_decay=float(group["weight_decay"]),
+               decoupled=group["decoupled_weight_decay"], maximize=group["maximize"])
+        numbers["mu_product"] = product
+
+
+class RAdam(Stepped):
+    """Adam whose first steps leave the second moment out, until its variance is known: Liu et al., arXiv:1908.03265.
+
+    ``foreach`` and ``capturable`` are taken and change nothing.
+    """
+
+    def __init__(self, params: Iterable[Any], lr: Any = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+                 weight_decay: float = 0, decoupled_weight_decay: bool = False, *, foreach: bool | None = None,
+                 maximize: bool = False, capturable: bool = False, differentiable: bool = False) -> None:
+        check_options("RAdam", lr, weight_decay, eps, betas, differentiable)
+        super().__init__(params, {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay,
+                                  "maximize": maximize, "foreach": foreach, "capturable": capturable,
+                                  "decoupled_weight_decay": decoupled_weight_decay, "differentiable": differentiable})
+
+    def _names(self, group: Group) -> Sequence[str]:
+        return ("exp_avg", "exp_avg_sq")
+
+    def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors]) -> None:
+        beta1, beta2 = map(float, group["betas"])
+        radam_(params, grads, *states, group["lr"], numbers["step"], _rectification(numbers["step"], beta2), beta1=beta1,
+               beta2=beta2, eps=float(group["eps"]), weight_decay=float(group["weight_decay"]),
+               decoupled=group["decoupled_weight_decay"], maximize=group["maximize"])
+
+
+def _rectification(step: int, beta2: float) -> float:
+    """The factor of the adaptive step, which corrects the second moment for its start too; 0 as long as there is none."""
+    longest = 2 / (1 - beta2) - 1
+    correction = 1 - beta2 ** step
+    length = longest - 2 * step * beta2 ** step / correction
+    if length <= 5:
+        return 0.0
+    share = (length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)
+    return float((share * correction) ** 0.5)
+
+
+class Lion(Stepped):
+    """p -= lr * sign(beta1 m + (1 - beta1) g), with weight decay apart from the gradient: Chen et al., arXiv:2302.06675.
+
+    m is a running mean of the gradient by beta2: half of what Adam keeps. PyTorch has no optimizer of this name.
+    """
+
+    def __init__(self, params: Iterable[Any], lr: Any = 1e-4, betas: tuple[float, float] = (0.9, 0.99),
+                 weight_decay: float = 0, *, maximize: bool = False) -> None:
+        check_options("Lion", lr, weight_decay, betas=betas)
+        super().__init__(params, {"lr": lr, "betas": tuple(betas), "weight_decay": weight_decay, "maximize": maximize})
+
+    def _names(self, group: Group) -> Sequence[str]:
+        return ("exp_avg",)
+
+    def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors]) -> None:
+        beta1, beta2 = map(float, group["betas"])
+        lion_(params, grads, states[0], group["lr"], beta1=beta1, beta2=beta2, weight_decay=float(group["weight_decay"]),
+              maximize=group["maximize"])

@@ -1,0 +1,89 @@
+"""Optimizers that divide a gradient by the root of what its squares have been."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from gradcore.ops.optimizer import adadelta_, adagrad_, rmsprop_
+from gradcore.optim.optimizer import Group
+from gradcore.optim.stepped import Numbers, Stepped, Tensors, check_options
+
+
+class RMSprop(Stepped):
+    """p -= lr * g / (sqrt(v) + eps), v a running mean of g^2: Tieleman and Hinton, 2012.
+
+    ``centered`` takes the square of the mean gradient off v (Graves, arXiv:1308.0850). ``foreach`` and ``capturable`` are
+    taken and change nothing.
+    """
+
+    def __init__(self, params: Iterable[Any], lr: Any = 1e-2, alpha: float = 0.99, eps: float = 1e-8,
+                 weight_decay: float = 0, momentum: float = 0, centered: bool = False, capturable: bool = False,
+                 foreach: bool | None = None, maximize: bool = False, differentiable: bool = False) -> None:
+        check_options("RMSprop", lr, weight_decay, eps, differentiable=differentiable, momentum=momentum, alpha=alpha)
+        super().__init__(params, {"lr": lr, "momentum": momentum, "alpha": alpha, "eps": eps, "centered": centered,
+                                  "weight_decay": weight_decay, "capturable": capturable, "foreach": foreach,
+                                  "maximize": maximize, "differentiable": differentiable})
+
+    def _names(self, group: Group) -> Sequence[str]:
+        return ("square_avg", *["grad_avg"][:bool(group["centered"])], *["momentum_buffer"][:group["momentum"] > 0])
+
+    def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors]) -> None:
+        rest = list(states[1:])
+        means = rest.pop(0) if group["centered"] else []
+        rmsprop_(params, grads, states[0], means, rest[0] if rest else [], group["lr"], alpha=float(group["alpha"]),
+                 eps=float(group["eps"]), weight_decay=float(group["weight_decay"]), momentum=float(group["momentum"]),
+                 maximize=group["maximize"])
+
+
+class Adagrad(Stepped):
+    """p -= lr / (1 + (step - 1) lr_decay) * g / (sqrt(s) + eps), s the sum of all g^2: Duchi et al., JMLR 12 (2011).
+
+    ``foreach`` and ``fused`` are taken and change nothing.
+    """
+
+    def __init__(self, params: Iterable[Any], lr: Any = 1e-2, lr_decay: float = 0, weight_decay: float = 0,
+                 initial_accumulator_value: float = 0, eps: float = 1e-10, foreach: bool | None = None, *,
+                 maximize: bool = False, differentiable: bool = False, fused: bool | None = None) -> None:
+        check_options("Adagrad", lr, weight_decay, eps, differentiable=differentiable, lr_decay=lr_decay,
+                      initial_accumulator_value=initial_accumulator_value)
+        super().__init__(params, {"lr": lr, "lr_decay": lr_decay, "eps": eps, "weight_decay": weight_decay,
+                                  "initial_accumulator_value": initial_accumulator_value, "foreach": foreach,
+                                  "maximize": maximize, "differentiable": differentiable, "fused": fused})
+
+    def _names(self, group: Group) -> Sequence[str]:
+        return ("sum",)
+
+    def _fill(self, group: Group, state: Tensors) -> None:
+        for s in state if group["initial_accumulator_value"] else ():
+            s.fill_(group["initial_accumulator_value"])
+
+    def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors]) -> None:
+        rate = group["lr"]
+        if group["lr_decay"]:
+            rate = rate / (1 + (numbers["step"] - 1) * group["lr_decay"])
+        adagrad_(params, grads, states[0], rate, eps=float(group["eps"]), weight_decay=float(group["weight_decay"]),
+                 maximize=group["maximize"])
+
+
+class Adadelta(Stepped):
+    """p -= lr * sqrt(u + eps) / sqrt(v + eps) * g, u a running mean of squared steps, v one of g^2: Zeiler, arXiv:1212.5701.
+
+    ``foreach`` and ``capturable`` are taken and change nothing.
+    """
+
+    def __init__(self, params: Iterable[Any], lr: Any = 1.0, rho: float = 0.9, eps: float = 1e-6, weight_decay: float = 0,
+                 foreach: bool | None = None, *, capturable: bool = False, maximize: bool = False,
+                 differentiable: bool = False) -> None:
+        check_options("Adadelta", lr, weight_decay, eps, differentiable=differentiable)
+        if not 0.0 <= rho <= 1.0:
+            raise ValueError(f"Invalid rho value: {rho}")
+        super().__init__(params, {"lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay, "maximize": maximize,
+                                  "capturable": capturable, "foreach": foreach, "differentiable": differentiable})
+
+    def _names(self, group: Group) -> Sequence[str]:
+        return ("square_avg", "acc_delta")
+
+    def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors]) -> None:
+        adadelta_(params, grads, *states, group["lr"], rho=float(group["rho"]), eps=float(group["eps"]),
+                  weight_decay=float(group["weight_decay"]), maximize=group["maximize"])

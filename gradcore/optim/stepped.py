@@ -1,0 +1,71 @@
+"""Optimizers that keep a step count for every parameter, and tensors like it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gradcore.optim.optimizer import Group, Optimizer, check, state_like, unsupported
+
+Tensors = list[Any]
+Numbers = dict[str, Any]
+
+
+class Stepped(Optimizer):
+    """Base class: finds the parameters that one op may update together, and what they keep.
+
+    Subclasses say in ``_names`` which tensors a parameter keeps, and define ``_run``.
+    """
+
+    #: What a parameter keeps in numbers, and what they are at first. Parameters that differ in them go into separate calls.
+    _numbers: Numbers = {"step": 0}
+
+    def _names(self, group: Group) -> Sequence[str]:
+        raise NotImplementedError
+
+    def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors]) -> None:
+        """Update parameters of one device, dtype and numbers, of which ``step`` counts this step already.
+
+        ``states`` holds a list for each of the names; what is put into ``numbers`` is kept.
+        """
+        raise NotImplementedError
+
+    def _fill(self, group: Group, state: Tensors) -> None:
+        """Give tensors of state, zeros so far, their first values."""
+
+    def _update(self, group: Group) -> None:
+        names = self._names(group)
+        calls: dict[Any, tuple[Tensors, Tensors]] = {}
+        for p in group["params"]:
+            grad = p.grad
+            if grad is None:
+                continue
+            state = self.state[p]
+            missing = {name: state_like(p) for name in names if name not in state}
+            if missing:
+                # All of it or nothing, should memory run out on the way.
+                self._fill(group, list(missing.values()))
+                state.update({**self._numbers, **state, **missing})
+            key = (p.storage.device, p.spec.dtype, *[state[name] for name in self._numbers])
+            params, grads = calls.setdefault(key, ([], []))
+            params.append(p)
+            grads.append(grad)
+        for key, (params, grads) in calls.items():
+            numbers = dict(zip(self._numbers, key[2:], strict=True))
+            numbers["step"] = int(numbers["step"]) + 1
+            self._run(group, numbers, params, grads, [[self.state[p][name] for p in params] for name in names])
+            for p in params:
+                self.state[p].update(numbers)
+
+
+def check_options(optimizer: str, lr: Any, weight_decay: float, eps: float = 0.0, betas: Sequence[float] = (),
+                  differentiable: bool = False, **others: float) -> None:
+    """PyTorch's checks, in its words; ``others`` must not be negative. Raises ValueError."""
+    check(lr, weight_decay=weight_decay, eps=eps)
+    unsupported(optimizer, differentiable=differentiable)
+    for k, beta in enumerate(betas):
+        if not 0.0 <= beta < 1.0:
+            raise ValueError(f"Invalid beta parameter at index {k}: {beta}")
+    for name, value in others.items():
+        if not value >= 0.0:
+            raise ValueError(f"Invalid {name} value: {value}")

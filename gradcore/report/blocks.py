@@ -1,0 +1,78 @@
+"""The timeline of a step in a terminal: columns of blocks, stacked by role."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from rich.text import Text
+
+from gradcore import folds
+from gradcore.events import Mark
+from gradcore.report.recording import Recording
+from gradcore.report.timeline import COLOURS, ROLE_ORDER, Column, columns, stacking
+from gradcore.units import format_bytes
+
+#: For terminals without colours.
+LETTERS = dict(zip(ROLE_ORDER, "PBSGIROTWC", strict=True))
+_UNKNOWN = "?"
+
+
+def block_plot(recording: Recording, *, width: int = 72, height: int = 12, colour: bool = True) -> Text:
+    """Live bytes over the step, stacked by role, with its peak marked and a legend of the peak's bytes.
+
+    Each column shows the record of its stretch with most bytes live. Without colour a cell is its role's letter.
+    Raises ValueError for a recording without records.
+    """
+    shown = columns(recording.records, "role", width)
+    if not shown:
+        raise ValueError("the recording has no records to plot")
+    names = stacking(shown, "role")
+    top = max(c.allocated for c in shown)
+    at = next(i for i, c in enumerate(shown) if c.allocated == top)
+    text = Text(f"{' ' * (12 + at)}▼ peak {format_bytes(top)}\n")
+    for row in range(height, 0, -1):
+        label = format_bytes(top * row / height) if row in (height, (height + 1) // 2) else ""
+        text.append(f"{label:>10} │")
+        cells = [_cell(c, names, top / height * (row - 1), top / height, colour) for c in shown]
+        for style, run in groupby(cells, key=lambda cell: cell[1]):
+            text.append("".join(character for character, _ in run), style=style)
+        text.append("\n")
+    text.append(f"{'0 B':>10} └{'─' * len(shown)}\n{' ' * 12}{_phases(recording, shown)}\n")
+    for name in reversed(names):
+        nbytes = shown[at].sums.get(name, 0)
+        text.append("  ■ " if colour else f"  {LETTERS.get(name, _UNKNOWN)} ", style=COLOURS.get(name) if colour else None)
+        text.append(f"{name:16}{nbytes:>15,}{nbytes / top if top else 0:8.1%}\n")
+    return text
+
+
+def _cell(column: Column, names: list[str], low: float, size: float, colour: bool) -> tuple[str, str | None]:
+    """A character and its colour: the owner of the middle of what the column fills of this cell, as high as it fills it."""
+    filled = min((column.allocated - low) / size, 1.0) if size else 0.0
+    eighths = round(filled * 8)
+    if eighths <= 0:
+        return " ", None
+    middle, reached, owner = low + filled * size / 2, 0, ""
+    for owner in names:
+        reached += column.sums.get(owner, 0)
+        if reached > middle:
+            break
+    return (" ▁▂▃▄▅▆▇█"[eighths], COLOURS.get(owner)) if colour else (LETTERS.get(owner, _UNKNOWN), None)
+
+
+def _phases(recording: Recording, shown: list[Column]) -> str:
+    """Where each phase begins, as far as there is room for its name."""
+    line = ""
+    for position, record in enumerate(recording.records):
+        if isinstance(record, Mark) and record.what == "begin":
+            label = "forward" if record.label == "step" else record.label
+            column = next((i for i, c in enumerate(shown) if c.position >= position), len(shown))
+            if label in ("forward", "backward", "optimizer") and column >= len(line):
+                line = f"{line:{column}}{label} "
+    return line.rstrip()
+
+
+def holders_at_peak(recording: Recording) -> tuple[int, list[folds.Holder]]:
+    """The position of the step's peak and who is live there, the largest first."""
+    start = folds.position_of(recording.records, "begin", "step") or 0
+    position = folds.peak(recording.records, start).position
+    return position, sorted(folds.live_at(recording.records, position), key=lambda h: (-h.allocated, h.serial))

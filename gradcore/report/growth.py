@@ -1,0 +1,98 @@
+"""Memory that grows from step to step: how much, what piles up, and what ties the steps together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gradcore import folds
+from gradcore.events import Alloc, Launch, Record, Site, Tag
+
+#: Roles of what an op made and a graph or a user holds; parameters, state and inputs live on by right.
+MADE = frozenset(("output", "temporary", "residual"))
+
+
+@dataclass(frozen=True)
+class Grown:
+    """Buffers that one line made, in this step and before, and that are all alive. Bytes.
+
+    ``held_by`` is ``graph`` or ``you``; ``keeper`` is the op and line whose gradient keeps the newest of them.
+    """
+
+    op: str
+    layer: str
+    line: str
+    count: int
+    allocated: int
+    held_by: str
+    keeper: str
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A tensor of an earlier step that this step's graph goes on from: who made it, and who read it."""
+
+    op: str
+    line: str
+    reader: str
+    reader_line: str
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Live bytes at the end of each of the last ``steps`` steps were more than before: by ``requested`` a step, on average."""
+
+    steps: int
+    requested: int
+    #: The largest first.
+    grown: tuple[Grown, ...] = ()
+    carried: tuple[Carried, ...] = ()
+
+
+def growth_of(ends: Sequence[int]) -> Growth | None:
+    """Growth over the ends of steps, requested bytes each, the last one last: None for fewer than three steps of it."""
+    steps = 0
+    while steps + 1 < len(ends) and ends[-1 - steps] > ends[-2 - steps]:
+        steps += 1
+    return Growth(steps, (ends[-1] - ends[-1 - steps]) // steps) if steps >= 3 else None
+
+
+def explained(growth: Growth, records: Sequence[Record], start: int) -> Growth:
+    """With what piles up and what ties the steps together, from the log of the last of them, which begins at ``start``."""
+    return replace(growth, grown=_grown(records), carried=_carried(records, start))
+
+
+def line_of(tag: Tag) -> str:
+    """``file:line in function``, the path as the interpreter has it."""
+    return f"{tag.site.file}:{tag.site.line} in {tag.site.function}"
+
+
+def _grown(records: Sequence[Record]) -> tuple[Grown, ...]:
+    runs = {r.node: r for r in records if isinstance(r, Launch) and r.node}
+    alive: dict[tuple[str, str, Site, bool], list[folds.Holder]] = {}
+    for holder in folds.live_at(records, len(records) - 1):
+        if holder.role in MADE:
+            tag = holder.tag
+            alive.setdefault((tag.op, tag.layer, tag.site, bool(holder.kept_by)), []).append(holder)
+    found = []
+    for (op, layer, _, kept), holders in alive.items():
+        if len(holders) > 1:
+            keeper = next((runs[n].tag for h in reversed(holders) for n, _ in h.kept_by if n in runs), None)
+            found.append(Grown(op, layer, line_of(holders[0].tag), len(holders), sum(h.allocated for h in holders),
+                               "graph" if kept else "you", f"{keeper.op}, {line_of(keeper)}" if keeper else ""))
+    return tuple(sorted(found, key=lambda g: -g.allocated))
+
+
+def _carried(records: Sequence[Record], start: int) -> tuple[Carried, ...]:
+    """What was there when the step began, was made by a line that runs again in it, and has joined the step's graph."""
+    runs = [r for r in records[start:] if isinstance(r, Launch) and r.node and r.tag.phase == "forward"]
+    again = {(r.tag.op, r.tag.site) for r in runs}
+    before = {r.serial: r.tag for r in records[:start] if isinstance(r, Alloc)}
+    found: dict[Carried, None] = {}
+    for run in runs:
+        for serial in run.inputs:
+            tag = before.get(serial)
+            # An op without an output writes in place.
+            if tag is not None and tag.role in MADE and ((tag.op, tag.site) in again or not run.outputs):
+                found[Carried(tag.op, line_of(tag), run.tag.op, line_of(run.tag))] = None
+    return tuple(found)

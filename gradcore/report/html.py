@@ -1,0 +1,113 @@
+"""The report as one HTML file: it opens from disk, loads nothing, and runs no script but its own.
+
+The data stand as escaped JSON in a script element that is never run; the page's scripts (gradcore/report/page) put them into
+text nodes only. A content policy names the hashes of the one script and the one style sheet, and forbids all else.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from gradcore.report.files import replacing
+from gradcore.report.recording import Recording, pack
+from gradcore.report.run import Run, StepFigures
+from gradcore.report.step import StepReport
+from gradcore.report.text import short_path
+from gradcore.report.timeline import COLOURS
+
+#: The page's scripts, in the order that they are run in: what a file uses stands before it.
+SCRIPTS = ("text.js", "log.js", "bands.js", "owners.js", "timeline.js", "addresses.js", "kept.js", "strip.js", "page.js")
+
+
+@dataclass(frozen=True)
+class Named:
+    """A run with the name that the page calls it by."""
+
+    name: str
+    run: Run
+
+
+def page(runs: Sequence[Named], step: int | str = "peak") -> str:
+    """The page of one run, opened at ``step`` of it, with others to lay beside it. Raises ValueError as ``Run.find`` does."""
+    shown, _ = runs[0].run.find(step)
+    data = {"version": 1, "colours": COLOURS, "shown": shown, "runs": [_run(r) for r in runs]}
+    script = "\n".join(_part(name) for name in SCRIPTS)
+    style = _part("page.css")
+    policy = (f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; base-uri 'none'; "
+              "form-action 'none'; require-trusted-types-for 'script'")
+    parts = {"policy": policy, "title": html.escape(f"Device memory: {runs[0].name}"), "style": style, "script": script,
+             "data": escaped(data)}
+    text = _part("page.html")
+    # Cut before anything is filled in, so that no data can look like a place to fill.
+    for i, piece in enumerate(pieces := text.split("{{")):
+        name, closed, rest = piece.partition("}}")
+        if closed:
+            pieces[i] = parts[name] + rest
+    return "".join(pieces)
+
+
+def of_recording(recording: Recording) -> str:
+    """The page of one step, with or without its records."""
+    figures = StepFigures.of(1, None, recording.report)
+    return page([Named(f"a step on {recording.report.device}", Run({}, (figures,), {1: recording}))])
+
+
+def of_report(report: StepReport) -> str:
+    """The page of a report alone: what is known of the peak, without the timeline."""
+    return of_recording(Recording(report, ()))
+
+
+def save(path: str | os.PathLike[str], text: str) -> None:
+    """Write the page; a reader sees the old file or the whole new one. Raises OSError."""
+    with replacing(Path(path)) as file:
+        file.write(text.encode())
+
+
+def frame(text: str) -> str:
+    """A page inside another, such as a notebook's cell, that can neither see nor touch what is around it."""
+    return (f'<iframe sandbox="allow-scripts" style="width:100%;height:46rem;border:0" '
+            f'srcdoc="{html.escape(text, quote=True)}"></iframe>')
+
+
+def escaped(data: Any) -> str:
+    """JSON in which no character means anything to an HTML parser."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _run(named: Named) -> dict[str, Any]:
+    steps = named.run.steps
+    return {"name": named.name, "about": named.run.about, "result": named.run.result,
+            "steps": {name: [getattr(s, name) for s in steps] for name in ("step", "loss", "allocated", "live")},
+            "recordings": [_recording(n, r) for n, r in sorted(named.run.recordings.items())]}
+
+
+def _recording(step: int, recording: Recording) -> dict[str, Any]:
+    report = recording.report.to_dict()
+    for row in (report["peak"], *report["top"], *report["kept"], *report["left"]):
+        row["line"] = short_path(row["line"])
+    if not recording.records:
+        return {"step": step, "report": report, "log": None}
+    # The page folds these from the records.
+    del report["top"], report["kept"]
+    log = pack(recording.records)
+    for i in {file for file, _, _ in log["sites"]}:
+        log["strings"][i] = short_path(log["strings"][i])
+    return {"step": step, "report": report, "log": log}
+
+
+def _part(name: str) -> str:
+    return resources.files("gradcore.report").joinpath("page", name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

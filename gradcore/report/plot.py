@@ -1,0 +1,50 @@
+"""The timeline of a step as a figure of Matplotlib, from the extra [plot]."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gradcore.events import Record
+from gradcore.report.timeline import COLOURS, columns, stacking
+from gradcore.units import format_bytes
+
+#: Bands with a name of their own where owners are not roles; the others are one band.
+_BANDS = 9
+
+
+def plot(records: Sequence[Record], by: str = "role", ax: Any = None) -> Any:
+    """Live allocated bytes over the step, stacked by ``role``, ``layer`` or ``op``, with the peak marked.
+
+    Returns the Axes, new ones without ``ax``. Raises ImportError with the install line where Matplotlib is missing, and
+    ValueError for a log without records.
+    """
+    try:
+        import matplotlib.pyplot as plt
+        from matplotlib.ticker import FuncFormatter
+    except ImportError as error:
+        raise ImportError("recording.plot() needs Matplotlib: pip install 'gradcore[plot]'") from error
+    shown = columns(records, by, 1500)
+    if not shown:
+        raise ValueError("the recording has no records to plot")
+    if ax is None:
+        ax = plt.figure(figsize=(9, 4.5), layout="constrained").add_subplot()
+    names = stacking(shown, by)
+    largest = sorted(names, key=lambda name: -max(c.sums.get(name, 0) for c in shown))[:_BANDS + (by == "role")]
+    bands = {name or "(root)": [c.sums.get(name, 0) for c in shown] for name in names if name in largest}
+    rest = [c.allocated - sum(c.sums.get(name, 0) for name in largest) for c in shown]
+    if any(rest):
+        bands["others"] = rest
+    colours = [COLOURS[name] if by == "role" and name in COLOURS else spare
+               for name, spare in zip(bands, COLOURS.values(), strict=False)]
+    at = [c.position for c in shown]
+    ax.stackplot(at, list(bands.values()), labels=list(bands), colors=colours, step="post", linewidth=0)
+    highest = max(shown, key=lambda c: (c.allocated, -c.position))
+    ax.plot([highest.position], [highest.allocated], "v", color="black", clip_on=False)
+    ax.annotate(f"peak {format_bytes(highest.allocated)}", (highest.position, highest.allocated), (6, 4),
+                textcoords="offset points")
+    ax.set(xlabel="record of the step's log", ylabel="live bytes, as allocated", xlim=(at[0], at[-1]), ylim=(0, None))
+    ax.margins(y=0.1)
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: format_bytes(nbytes)))
+    ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), reverse=True, frameon=False)
+    return ax

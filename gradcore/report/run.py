@@ -1,0 +1,279 @@
+"""The file of a run: figures of every step, and all events of a few.
+
+It is written as the run goes, a JSON line at a time, so that a run that is killed leaves a file to read; a last line that was
+torn is ignored. docs/report-schema.md describes the lines.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import reprlib
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Protocol
+
+from gradcore.report.files import replacing
+from gradcore.report.plain import read
+from gradcore.report.recording import Recording
+from gradcore.report.step import StepReport, load_report
+
+#: Version of the file's lines.
+RUN_VERSION = 1
+
+
+@dataclass(frozen=True)
+class StepFigures:
+    """One step of a run. Bytes and seconds; ``live`` is what was asked for and still live at the step's end."""
+
+    step: int
+    loss: float | None
+    requested: int
+    allocated: int
+    reserved: int
+    kept: int
+    returned: int
+    live: int
+    seconds: float
+
+    @staticmethod
+    def of(step: int, loss: float | None, report: StepReport) -> StepFigures:
+        """The figures of a report."""
+        peak = report.peak
+        return StepFigures(step, loss, peak.requested, peak.allocated, peak.reserved, report.residual_bytes,
+                           report.residual_bytes_returned, report.phases[-1].requested if report.phases else 0, report.seconds)
+
+    def __str__(self) -> str:
+        loss = "" if self.loss is None else f"loss {self.loss:7.4f}  "
+        return (f"step {self.step:4}  {loss}peak requested {self.requested:,} allocated {self.allocated:,} reserved "
+                f"{self.reserved:,}  kept {self.kept:,} given back {self.returned:,}")
+
+
+class Recorded(Protocol):
+    """What has a recording, such as a :class:`gradcore.step` that has ended."""
+
+    @property
+    def recording(self) -> Recording: ...
+
+
+_COLUMNS = [f.name for f in fields(StepFigures)]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run's file says. ``recordings`` are the steps whose events are there, by number."""
+
+    about: dict[str, Any]
+    steps: tuple[StepFigures, ...]
+    recordings: dict[int, Recording]
+    #: What the run came to; None for one that was killed or failed.
+    result: dict[str, Any] | None = None
+
+    @property
+    def peak_step(self) -> int:
+        """The number of the first step with the highest peak of allocated bytes. Raises ValueError for a run of no step."""
+        if not self.steps:
+            raise ValueError("the run ended before its first step")
+        return max(self.steps, key=lambda s: (s.allocated, -s.step)).step
+
+    def find(self, which: int | str) -> tuple[int, Recording]:
+        """The number and the recording of a step: its number, ``first``, ``last``, or ``peak``.
+
+        These three are among the steps whose events are there: of a run that was killed, the true last and peak may not be.
+        Raises ValueError naming the steps that are there.
+        """
+        there = sorted(self.recordings)
+        if not there:
+            raise ValueError("the file has no step's events: the run ended before its first step")
+        if which == "peak":
+            number = max(there, key=lambda n: (self.recordings[n].report.peak.allocated, -n))
+        elif which in ("first", "last"):
+            number = there[0 if which == "first" else -1]
+        elif isinstance(which, int):
+            number = which
+        else:
+            raise ValueError(f"a step is a number, 'first', 'last' or 'peak', but got {which!r}")
+        if number not in self.recordings:
+            raise ValueError(f"the file has no events of step {number}, but of {', '.join(map(str, there))}")
+        return number, self.recordings[number]
+
+
+class RunWriter:
+    """Writes a run's file, and holds the events of two steps at most.
+
+    In the file are the events of the first step, of those in ``events``, of a new peak as it comes, and of the last step when
+    the run ends. A peak is written when it is an eighth higher than the one written before, so that a run that grows at every
+    step writes events a few dozen times; the exact one is written at the end, which takes the others out again.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], about: dict[str, Any], events: Iterable[int] = ()) -> None:
+        """Make the file. Raises FileExistsError where there is one: a run never goes into another's file."""
+        self.path = path = Path(path)
+        self._wanted = set(events)
+        self._peak: tuple[int, Recorded] | None = None
+        self._last: tuple[int, Recorded] | None = None
+        self._highest = self._highest_written = 0
+        #: Where the events of a step stand in the file: offset and length.
+        self._lines: dict[int, tuple[int, int]] = {}
+        self._at = 0
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
+        self._write({"kind": "run", "version": RUN_VERSION, "about": _finite(about), "columns": _COLUMNS})
+
+    def add(self, figures: StepFigures, source: Recorded) -> None:
+        """A step has ended; ``source`` is asked for its recording now or later. Raises OSError where the disk is full."""
+        self._write(astuple(figures))
+        step = figures.step
+        if self._last is None:
+            self._wanted.add(step)
+        self._last = step, source
+        if self._peak is None or figures.allocated > self._highest:
+            self._peak, self._highest = self._last, figures.allocated
+            if self._highest * 8 >= self._highest_written * 9:
+                self._highest_written = self._highest
+                self._write_events(step, source)
+        if step in self._wanted:
+            self._write_events(step, source)
+
+    def close(self, result: dict[str, Any] | None = None) -> None:
+        """The run has ended; ``result`` is what it came to, None for one that failed. A second call does nothing."""
+        if self._file is None:
+            return
+        try:
+            for held in (self._peak, self._last):
+                if held is not None:
+                    self._wanted.add(held[0])
+                    self._write_events(*held)
+            if result is not None:
+                self._write({"kind": "end", "result": _finite(result)})
+            os.fsync(self._file)
+        finally:
+            os.close(self._file)
+            self._file = None
+        dropped = sorted(line for step, line in self._lines.items() if step not in self._wanted)
+        if dropped:
+            self._leave_out(dropped)
+
+    def _leave_out(self, dropped: Sequence[tuple[int, int]]) -> None:
+        with self.path.open("rb") as old, replacing(self.path) as new:
+            for offset, length in dropped:
+                _copy(old, new, offset - old.tell())
+                old.seek(length, os.SEEK_CUR)
+            _copy(old, new, self._at - old.tell())
+
+    def _write_events(self, step: int, source: Recorded) -> None:
+        if step not in self._lines:
+            start = self._at
+            data = source.recording.to_dict()
+            self._write({"kind": data.pop("kind"), "step": step, **data})
+            self._lines[step] = start, self._at - start
+
+    def _write(self, value: Any) -> None:
+        if self._file is None:
+            raise ValueError(f"the run's file {self.path} is closed")
+        data = (json.dumps(value, separators=(",", ":"), allow_nan=False) + "\n").encode()
+        self._at += len(data)
+        # One call a line: what the system has taken survives the process.
+        while data:
+            data = data[os.write(self._file, data):]
+
+    def __enter__(self) -> RunWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def _copy(source: BinaryIO, target: BinaryIO, count: int) -> None:
+    while count:
+        piece = source.read(min(count, 1 << 20))
+        if not piece:
+            raise OSError(f"the run's file is {count} bytes shorter than what was written to it")
+        target.write(piece)
+        count -= len(piece)
+
+
+def _finite(values: dict[str, Any]) -> dict[str, Any]:
+    """JSON knows no NaN: such figures are null."""
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def load_run(path: str | os.PathLike[str]) -> Run:
+    """Read a run's file, or a file of one recording or of one step report as JSON, which is a run of one step.
+
+    Of a step report alone the recording has no records. Raises OSError where there is no such file, and ValueError, which
+    names the file and the line, for what is neither.
+    """
+    path = Path(path)
+    with path.open("rb") as file:
+        first = file.readline()
+        try:
+            head = _parse(first)
+        except ValueError:
+            head = None
+        if not isinstance(head, dict) or head.get("kind") != "run":
+            return _of_one_step(path, first + file.read())
+        if head.get("version") != RUN_VERSION or head.get("columns") != _COLUMNS or not isinstance(head.get("about"), dict):
+            raise ValueError(f"{path}: a run of version {RUN_VERSION} was expected, but got {reprlib.repr(head)}")
+        steps: list[StepFigures] = []
+        recordings: dict[int, Recording] = {}
+        result: dict[str, Any] | None = None
+        for number, line in enumerate(file, 2):
+            if not line.endswith(b"\n"):
+                # The process was killed while it wrote this.
+                break
+            try:
+                row = _parse(line)
+                if isinstance(row, list):
+                    steps.append(_figures(row))
+                elif row["kind"] == "recording":
+                    recordings[_whole(row["step"])] = Recording.from_dict(row)
+                elif row["kind"] == "end" and isinstance(row["result"], dict):
+                    result = row["result"]
+                else:
+                    raise ValueError(f"unknown kind of line {reprlib.repr(row['kind'])}")
+            except (ValueError, KeyError, TypeError) as error:
+                raise ValueError(f"{path}, line {number}: {error}") from error
+    return Run(head["about"], tuple(steps), recordings, result)
+
+
+def _of_one_step(path: Path, text: bytes) -> Run:
+    try:
+        data = _parse(text)
+        if isinstance(data, dict) and data.get("kind") == "recording":
+            recording = Recording.from_dict(data)
+        else:
+            recording = Recording(load_report(data), ())
+    except ValueError as error:
+        raise ValueError(f"{path} is neither a run, nor a recording, nor a step report: {error}") from error
+    return Run({}, (StepFigures.of(1, None, recording.report),), {1: recording})
+
+
+def _parse(text: bytes) -> Any:
+    def refuse(name: str) -> None:
+        raise ValueError(f"{name} is no JSON")
+
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def _figures(row: list[Any]) -> StepFigures:
+    if len(row) != len(_COLUMNS):
+        raise ValueError(f"{len(_COLUMNS)} figures of a step were expected, but got {len(row)}")
+    if any(type(x) is int and x < 0 for name, x in zip(_COLUMNS, row, strict=True) if name != "loss"):
+        raise ValueError(f"sizes are at least 0, but got {reprlib.repr(row)}")
+    return read(StepFigures, dict(zip(_COLUMNS, row, strict=True)))
+
+
+def _whole(x: Any) -> int:
+    if type(x) is not int or x < 0:
+        raise ValueError(f"a whole number was expected, but got {reprlib.repr(x)}")
+    return x

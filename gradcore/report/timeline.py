@@ -1,0 +1,92 @@
+"""Live bytes over a step by owner: what the plots draw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from gradcore import folds
+from gradcore.events import Alloc, Drop, Free, Keep, Record, Retag, Tag
+
+#: Roles from the bottom of a stack to its top: what lives longest lies lowest.
+ROLE_ORDER = ("parameter", "buffer", "optimizer state", "gradient", "input", "residual", "output", "temporary", "workspace",
+              "communication")
+#: Colours that the colour-blind can tell apart: those of Okabe and Ito, "Color universal design" (2008), and three greys.
+COLOURS = dict(zip(ROLE_ORDER, (
+    "#0072B2", "#BBBBBB", "#CC79A7", "#E69F00", "#777777", "#D55E00", "#56B4E9", "#F0E442", "#009E73", "#444444"), strict=True))
+
+#: The ways to group owners, by the name that users give: from a tag and a role to the name of a band.
+Key = Callable[[Tag, str], str]
+BY: dict[str, Key] = {"role": lambda tag, role: role, "layer": lambda tag, role: tag.layer, "op": lambda tag, role: tag.op}
+
+
+def grouping(by: str) -> Key:
+    """The key of :data:`BY`. Raises ValueError for another name."""
+    if by not in BY:
+        raise ValueError(f"owners are grouped by {', '.join(BY)}, but got {by!r}")
+    return BY[by]
+
+
+def breakdown(records: Iterable[Record], key: Key) -> Iterator[dict[str, int]]:
+    """Allocated bytes live after each record, by ``key``: one dict, changed in place. Keys whose bytes are gone stay, at 0."""
+    sums: dict[str, int] = {}
+    tags: dict[int, Tag] = {}
+    sizes: dict[int, int] = {}
+    keepers: dict[int, list[int]] = {}
+
+    def add(serial: int, sign: int) -> None:
+        tag = tags[serial]
+        name = key(tag, folds.role_of(tag, bool(keepers[serial])))
+        sums[name] = sums.get(name, 0) + sign * sizes[serial]
+
+    for r in records:
+        if isinstance(r, Alloc):
+            tags[r.serial], sizes[r.serial], keepers[r.serial] = r.tag, r.allocated, []
+            add(r.serial, 1)
+        elif isinstance(r, (Free, Retag, Keep, Drop)) and r.serial in sizes:
+            add(r.serial, -1)
+            if isinstance(r, Free):
+                del tags[r.serial], sizes[r.serial], keepers[r.serial]
+            else:
+                if isinstance(r, Retag):
+                    tags[r.serial] = r.tag
+                elif isinstance(r, Keep):
+                    keepers[r.serial].append(r.node)
+                else:
+                    # Node 0 stands for whoever kept it before the log began.
+                    gone = next((node for node in (r.node, 0) if node in keepers[r.serial]), None)
+                    if gone is not None:
+                        keepers[r.serial].remove(gone)
+                add(r.serial, 1)
+        yield sums
+
+
+@dataclass(frozen=True)
+class Column:
+    """A stretch of records, shown by the one of them after which most bytes were live: ``sums`` are of that one."""
+
+    position: int
+    allocated: int
+    sums: dict[str, int]
+
+
+def columns(records: Sequence[Record], by: str, count: int) -> list[Column]:
+    """At most ``count`` columns over the step, from its mark ``begin step`` on, so that each contains its stretch's peak."""
+    key = grouping(by)
+    start = folds.position_of(records, "begin", "step") or 0
+    live = [x.allocated for x in folds.timeline(records)]
+    length = len(live) - start
+    count = min(count, length)
+    edges = [start + length * i // count for i in range(count + 1)] if count else []
+    highest = [max(range(a, b), key=lambda p: (live[p], -p)) for a, b in zip(edges, edges[1:], strict=False)]
+    found: list[Column] = []
+    for position, sums in enumerate(breakdown(records, key)):
+        if len(found) < count and position == highest[len(found)]:
+            found.append(Column(position, live[position], {name: n for name, n in sums.items() if n}))
+    return found
+
+
+def stacking(shown: Sequence[Column], by: str) -> list[str]:
+    """Names from the bottom of the stack to its top: roles in their order, others as they came."""
+    names = list(dict.fromkeys(name for c in shown for name in c.sums))
+    return sorted(names, key=ROLE_ORDER.index) if by == "role" and set(names) <= set(ROLE_ORDER) else names

@@ -1,0 +1,58 @@
+"""Steps that no training made: as many records as wanted, and what a plain step has none of."""
+
+from __future__ import annotations
+
+from gradcore.events import Alloc, Drop, Free, Invocation, Keep, Launch, Mark, Record, Reserve, Retag, Site, Tag, Unreserve
+from gradcore.report import Recording, build_report
+from gradcore.report.step import PoolFigures
+from gradcore.spec import TensorSpec
+
+#: Records that a layer takes in forward and in backward, and bytes of its output.
+_FORWARD, _BACKWARD = 3, 5
+_SEGMENT = 1 << 30
+
+
+def long_step(events: int, widths: tuple[int, ...] = (64, 128, 256, 32)) -> Recording:
+    """A chain of layers, each of which keeps its output for backward: some ``events`` records, at the peak a buffer a layer."""
+    layers = max(1, (events - 6) // (_FORWARD + _BACKWARD))
+    records: list[Record] = [Mark("begin", "step", 0)]
+    site, at, sizes = Site("/somewhere/model.py", 7, "forward"), 0, []
+    for i in range(layers):
+        spec = TensorSpec.of((widths[i % len(widths)], 8), "float32")
+        sizes.append(spec)
+        if at % _SEGMENT + 2 * spec.nbytes > _SEGMENT or at == 0:
+            at = (at // _SEGMENT + (at > 0)) * _SEGMENT
+            records.append(Reserve(at // _SEGMENT, _SEGMENT))
+        tag = Tag("relu" if i % 3 else "linear", f"blocks.{i % 40}.{'abc'[i % 3]}", "forward", "output", site, None, spec)
+        records += [Alloc(i + 1, at // _SEGMENT, at % _SEGMENT, spec.nbytes, spec.nbytes, 0, tag, i + 1),
+                    Launch(Invocation(tag.op, (spec,), (spec,), (), 0, ()), tag, i + 1, (i,), (i + 1,), 1000 * i),
+                    Keep(i + 1, i + 1, "out")]
+        at += spec.nbytes
+    records.append(Mark("begin", "backward", 1000 * layers))
+    for i in reversed(range(layers)):
+        tag = Tag("linear_grad", f"blocks.{i % 40}.{'abc'[i % 3]}", "backward", "temporary", site, site, sizes[i])
+        serial = 2 * layers - i
+        records += [Alloc(serial, at // _SEGMENT, at % _SEGMENT, sizes[i].nbytes, sizes[i].nbytes, 0, tag, i + 1),
+                    Launch(Invocation(tag.op, (sizes[i],), (sizes[i],), (), 0, ()), tag, i + 1, (i + 1,), (serial,),
+                           1000 * (2 * layers - i)),
+                    Drop(i + 1, i + 1, "consumed"), Free(i + 1), Free(serial)]
+    records += [Mark("end", "backward", 2000 * layers), Mark("end", "step", 2000 * layers)]
+    return Recording(build_report(records, device="cpu", batch_size=1, pool=PoolFigures(0, 0, 0, 0, 0, 0)), tuple(records))
+
+
+def corners() -> Recording:
+    """Kept before the log began, kept twice, a kept temporary, changes of hands, a segment that goes, ties for the peak."""
+    def tag(op: str, role: str) -> Tag:
+        return Tag(op, "", "forward", role, Site("x.py", 1, "f"), None, None)
+
+    def block(serial: int, segment: int, owner: Tag, node: int) -> Alloc:
+        return Alloc(serial, segment, 512 * serial, 8, 512, 0, owner, node)
+
+    early, soon = tag("early", "output"), tag("soon", "temporary")
+    records: list[Record] = [
+        Reserve(0, 4096), block(1, 0, early, 3), Keep(1, 0, "kept before the log began"), Mark("begin", "step", 0),
+        block(2, 0, tag("twice", "output"), 1), Keep(2, 1, "x"), Keep(2, 2, "y"), block(3, 0, soon, 2), Keep(3, 2, "out"),
+        Reserve(1, 4096), block(4, 1, soon, 0), Retag(2, tag("new", "temporary")), Free(4), Unreserve(1, 4096),
+        block(5, 0, soon, 0), Drop(2, 1, "consumed"), Free(5), Drop(1, 3, "consumed"), Free(1), Drop(3, 9, "consumed"),
+        Drop(2, 2, "graph died"), Retag(3, early), Drop(3, 2, "consumed"), Free(3), Mark("end", "step", 9)]
+    return Recording(build_report(records, device="cpu", batch_size=None, pool=PoolFigures(0, 0, 0, 0, 0, 0)), tuple(records))

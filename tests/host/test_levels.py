@@ -1,0 +1,106 @@
+"""How much a step records: nothing, counts, events, stacks."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import gradcore
+from gradcore import nn
+from gradcore.events import Launch
+from gradcore.report import load_report
+from gradcore.report.recording import pack, unpack
+from tests.conftest import raises
+
+
+def model() -> Any:
+    gradcore.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def train(net: Any, device: str = "cpu") -> None:
+    loss = nn.functional.cross_entropy(net(gradcore.ones(5, 8, device=device)),
+                                       gradcore.zeros(5, dtype=gradcore.int64, device=device))
+    loss.backward()
+    net.zero_grad()
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_counts_are_the_peaks_of_the_events(device: str) -> None:
+    net = model().to(device)
+    train(net, device)
+    reports = {}
+    for level in ("events", "counts", "stacks"):
+        with gradcore.step(batch_size=5, device=device, level=level) as s:
+            train(net, device)
+        reports[level] = s.report
+        assert load_report(json.loads(s.report.to_json())) == s.report
+    counts, events = reports["counts"], reports["events"]
+    for figure in ("requested", "allocated", "reserved"):
+        assert getattr(counts.peak, figure) == getattr(events.peak, figure) == getattr(reports["stacks"].peak, figure) > 0
+    assert counts.pool == events.pool and counts.phases[-1].requested == events.phases[-1].requested
+    assert counts.by_role == {} and counts.bytes_per_sample is None and s.report.bytes_per_sample is not None
+    text = str(counts)
+    assert "peak" in text and "reached by" not in text and "At the peak" not in text and "Pool: " in text
+
+
+def test_counting_leaves_the_peaks_that_others_count() -> None:
+    gradcore.reset_peak_memory_stats()
+    big = gradcore.ones(100_000)
+    highest = gradcore.max_memory_requested()
+    del big
+    with gradcore.step(device="cpu", level="counts") as outer:
+        held = gradcore.ones(1000)
+        with gradcore.step(device="cpu", level="counts") as inner:
+            _ = gradcore.ones(10) * 2
+        del held
+    assert gradcore.max_memory_requested() == highest
+    assert inner.report.peak.requested == outer.report.peak.requested < highest
+
+
+def test_off_records_nothing() -> None:
+    with gradcore.step(level="off") as s:
+        y = gradcore.ones(3) * 2
+    with raises(RuntimeError, "a step of level 'off' has no report"):
+        _ = s.report
+    assert s.log == [] and y.tolist() == [2.0] * 3
+    with raises(ValueError, "level must be one of off, counts, events, stacks, but got 'all'"):
+        gradcore.step(level="all")
+
+
+def test_the_environment_sets_the_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADCORE_RECORD", "counts")
+    assert gradcore.step().level == "counts" and gradcore.step(level="events").level == "events"
+    monkeypatch.setenv("GRADCORE_RECORD", "much")
+    with raises(ValueError, "but got 'much'"):
+        gradcore.step()
+
+
+def helper(x: Any) -> Any:
+    return x * 3
+
+
+def test_stacks_hold_the_lines_that_led_there_and_go_into_files() -> None:
+    x = gradcore.ones(1000, requires_grad=True)
+
+    def outer() -> Any:
+        return helper(x).exp()
+
+    for _ in range(2):
+        # The second time every line has been seen: what was learnt must not stand in for the stack.
+        with gradcore.step(level="stacks") as s:
+            y = outer()
+            y.sum().backward()
+        x.grad = None
+        mul = next(r for r in s.log if isinstance(r, Launch) and r.tag.op == "mul")
+        assert mul.tag.site.function == "helper"
+        callers = [c.function.rpartition(".")[2] for c in mul.tag.site.callers]
+        assert callers[:2] == ["outer", "test_stacks_hold_the_lines_that_led_there_and_go_into_files"]
+        assert tuple(unpack(json.loads(json.dumps(pack(s.log))))) == tuple(s.log)
+    assert any("called from" in line and "in outer" not in line for line in str(s.report).splitlines())
+    with gradcore.step() as s:
+        outer()
+    assert all(not r.tag.site.callers for r in s.log if isinstance(r, Launch))
+    del y

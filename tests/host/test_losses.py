@@ -1,0 +1,170 @@
+"""Losses, similarities and distances beside PyTorch's: values, gradients of every input, modules, what is kept, errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore.events import Keep, typed
+from gradcore.nn import functional as F
+from tests.conftest import raises
+
+R = np.random.default_rng(0)
+
+
+def normal(*shape: int) -> np.ndarray[Any, Any]:
+    return R.normal(size=shape).astype(np.float32)
+
+
+def share(*shape: int) -> np.ndarray[Any, Any]:
+    return R.uniform(0.05, 0.95, size=shape).astype(np.float32)
+
+
+SIGNS = np.where(R.normal(size=(4, 5)) > 0, 1, -1).astype(np.float32)
+X, Y, P, Q = normal(4, 5), normal(4, 5), share(4, 5), share(4, 5)
+W = share(5)
+CLASSES = np.array([0, 4, 2, 2])
+ZERO = np.zeros((4, 5), np.float32)
+
+#: Name of the function, arrays that want a gradient, other arguments by name.
+CASES: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+    ("l1_loss", (X, Y), {}),
+    ("smooth_l1_loss", (X, Y), {}), ("smooth_l1_loss", (X, Y), {"beta": 0.3}), ("smooth_l1_loss", (X, Y), {"beta": 0.0}),
+    ("huber_loss", (X, Y), {}), ("huber_loss", (X, Y), {"delta": 0.4}),
+    ("binary_cross_entropy", (P, Q), {}), ("binary_cross_entropy", (P,), {"target": (SIGNS + 1) / 2, "weight": W}),
+    ("binary_cross_entropy_with_logits", (X, Q), {}),
+    ("binary_cross_entropy_with_logits", (X * 40,), {"target": (SIGNS + 1) / 2, "weight": W}),
+    ("binary_cross_entropy_with_logits", (X,), {"target": Q, "pos_weight": W * 4}),
+    ("kl_div", (np.log(P), Q), {}), ("kl_div", (np.log(P),), {"target": Q * (SIGNS > 0)}),
+    ("kl_div", (np.log(P), np.log(Q)), {"log_target": True}),
+    ("soft_margin_loss", (X * 30,), {"target": SIGNS}),
+    ("hinge_embedding_loss", (X,), {"target": SIGNS}), ("hinge_embedding_loss", (X,), {"target": SIGNS, "margin": 0.3}),
+    ("margin_ranking_loss", (X, Y), {"target": SIGNS, "margin": 0.2}),
+    ("multi_margin_loss", (X,), {"target": CLASSES}),
+    ("multi_margin_loss", (X,), {"target": CLASSES, "p": 2, "margin": 0.7, "weight": W}),
+    ("multi_margin_loss", (X[0],), {"target": CLASSES[1]}),
+    ("cosine_embedding_loss", (X, Y), {"target": SIGNS[:, 0]}),
+    ("cosine_embedding_loss", (X, Y), {"target": SIGNS[:, 0], "margin": 0.1}),
+    ("cosine_embedding_loss", (X[0], Y[0]), {"target": SIGNS[0, 0]}),
+    ("triplet_margin_loss", (X, Y, normal(4, 5)), {}),
+    ("triplet_margin_loss", (X, Y, normal(4, 5)), {"margin": 2.5, "p": 3, "swap": True}),
+    ("gaussian_nll_loss", (X, Y, P), {}), ("gaussian_nll_loss", (X, Y, share(4)), {"full": True}),
+    ("gaussian_nll_loss", (X, Y, share(4, 1) - 0.04), {"eps": 0.5}),
+    ("gaussian_nll_loss", (X, Y), {"var": 0.3}),
+    ("poisson_nll_loss", (X,), {"target": P * 5}), ("poisson_nll_loss", (X, P * 5), {"full": True}),
+    ("poisson_nll_loss", (P,), {"target": Q, "log_input": False}),
+]
+
+
+def both(torch: Any, name: str, arrays: tuple[Any, ...], options: dict[str, Any]) -> list[list[np.ndarray[Any, Any]]]:
+    """The result and the gradients, here and there."""
+    found = []
+    for library in (gradcore, torch):
+        leaves = [library.tensor(a, requires_grad=True) for a in arrays]
+        named = {k: library.tensor(v) if isinstance(v, (np.ndarray, np.generic)) else v for k, v in options.items()}
+        out = getattr(library.nn.functional, name)(*leaves, **named)
+        (out * out).sum().backward()
+        found.append([out.detach().numpy(), *(x.grad.numpy() for x in leaves)])
+    return found
+
+
+def close(found: list[list[np.ndarray[Any, Any]]]) -> None:
+    for ours, theirs in zip(*found, strict=True):
+        assert ours.shape == theirs.shape and ours.dtype == theirs.dtype
+        np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=3e-6 * max(1.0, float(np.abs(theirs).max()) / 10))
+
+
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore:reduction. 'mean' divides")
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c[0]}-{','.join(c[2])}")
+def test_losses_are_pytorchs(torch: Any, case: Any, reduction: str) -> None:
+    name, arrays, options = case
+    close(both(torch, name, arrays, {**options, "reduction": reduction}))
+
+
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore:reduction. 'mean' divides")
+@pytest.mark.parametrize(("name", "arrays", "options"), [
+    ("kl_div", (np.log(P),), {"target": Q, "reduction": "batchmean"}),
+    ("cosine_similarity", (X, Y), {}), ("cosine_similarity", (X, Y[:1]), {"dim": 0}),
+    ("cosine_similarity", (X * (SIGNS[:, :1] > 0), Y), {"eps": 1e-2}),
+    ("normalize", (X,), {}), ("normalize", (X * (SIGNS[:, :1] > 0),), {"eps": 0.1}), ("normalize", (X,), {"p": 3, "dim": 0}),
+    ("normalize", (X,), {"p": 1.0}),
+    ("pairwise_distance", (X, Y), {}), ("pairwise_distance", (X, Y), {"p": 1.0, "keepdim": True}),
+    ("pairwise_distance", (X[0], Y), {"p": 3.0})],
+    ids=lambda v: str(v) if not isinstance(v, tuple) else "")
+def test_similarities_are_pytorchs(torch: Any, name: str, arrays: Any, options: dict[str, Any]) -> None:
+    close(both(torch, name, arrays, options))
+
+
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore:reduction. 'mean' divides")
+def test_modules_are_their_functions(torch: Any) -> None:
+    w, t = W, SIGNS
+    for name, options, arrays in (
+            ("L1Loss", {}, (X, Y)), ("SmoothL1Loss", {"beta": 0.3}, (X, Y)), ("HuberLoss", {"delta": 0.3}, (X, Y)),
+            ("BCELoss", {"weight": w}, (P, Q)), ("BCEWithLogitsLoss", {"pos_weight": w, "weight": w}, (X, Q)),
+            ("KLDivLoss", {"log_target": True, "reduction": "batchmean"}, (np.log(P), np.log(Q))),
+            ("SoftMarginLoss", {}, (X, t)),
+            ("HingeEmbeddingLoss", {"margin": 0.4}, (X, t)), ("MarginRankingLoss", {"margin": 0.4}, (X, Y, t)),
+            ("MultiMarginLoss", {"p": 2, "margin": 0.4, "weight": w}, (X, CLASSES)),
+            ("CosineEmbeddingLoss", {"margin": 0.4}, (X, Y, t[:, 0])),
+            ("TripletMarginLoss", {"margin": 0.4, "p": 1.0, "swap": True, "reduction": "sum"}, (X, Y, P)),
+            ("GaussianNLLLoss", {"full": True, "eps": 0.1}, (X, Y, P)), ("PoissonNLLLoss", {"full": True}, (X, P)),
+            ("CosineSimilarity", {"dim": 0, "eps": 0.1}, (X, Y)), ("PairwiseDistance", {"p": 1.0, "keepdim": True}, (X, Y))):
+        results = []
+        for library in (gradcore, torch):
+            given = {k: library.tensor(v) if isinstance(v, np.ndarray) else v for k, v in options.items()}
+            module = getattr(library.nn, name)(**given)
+            results.append(module(*[library.tensor(a) for a in arrays]).numpy())
+            results.append(list(module.state_dict()))
+        np.testing.assert_allclose(results[0], results[2], rtol=2e-5, atol=3e-6, err_msg=name)
+        assert results[1] == results[3]
+
+
+@pytest.mark.parametrize(("name", "arrays", "numbers"), [
+    ("l1_loss", (X, Y), 1), ("huber_loss", (X, Y), 1), ("smooth_l1_loss", (X, Y), 1),
+    ("binary_cross_entropy", (P, Q), 2), ("binary_cross_entropy_with_logits", (X, Q), 2), ("soft_margin_loss", (X, SIGNS), 2),
+    ("kl_div", (np.log(P), Q), 1)], ids=lambda v: v if isinstance(v, str) else "")
+def test_no_more_is_kept_than_a_kernel_of_its_own_would(name: str, arrays: Any, numbers: int) -> None:
+    """Bytes that live on for backward, in tensors of the input's size; a kernel of its own would keep input and target."""
+    x, t = gradcore.tensor(arrays[0], requires_grad=True), gradcore.tensor(arrays[1])
+    ledger = gradcore.device("cpu").ledger
+    log = ledger.begin_log()
+    loss = getattr(F, name)(x, t)
+    kept = {r.serial for r in map(typed, log) if isinstance(r, Keep) and r.node}
+    ledger.end_log()
+    assert len(kept) <= numbers
+    del loss
+
+
+def test_zeros_have_gradients() -> None:
+    zero = gradcore.tensor(ZERO, requires_grad=True)
+    F.normalize(zero).sum().backward()
+    F.cosine_similarity(zero, gradcore.tensor(X)).sum().backward()
+    assert np.isfinite(zero.grad.numpy()).all()
+
+
+def test_errors_have_pytorchs_words() -> None:
+    x, t = gradcore.tensor(X), gradcore.tensor(Y[:2])
+    for call, kind, text in (
+            (lambda: F.l1_loss(x, x, reduction="most"), ValueError, "most is not a valid value for reduction"),
+            (lambda: F.huber_loss(x, x, delta=0), ValueError, "does not support non-positive values for delta: 0"),
+            (lambda: F.smooth_l1_loss(x, x, beta=-1), ValueError, "does not support negative values for beta: -1"),
+            (lambda: F.binary_cross_entropy(x, t), ValueError, "Using a target size ([2, 5]) that is different to the input"),
+            (lambda: F.binary_cross_entropy_with_logits(x, t), ValueError, "Using a target size ([2, 5])"),
+            (lambda: F.margin_ranking_loss(x, x, x[0]), RuntimeError, "same dimension but got sizes: input1: [4, 5]"),
+            (lambda: F.multi_margin_loss(x, x), RuntimeError, "inconsistent target size, expected [4] but got [4, 5]"),
+            (lambda: F.multi_margin_loss(x, x, p=3), ValueError, "only p == 1 and p == 2 supported, but got 3"),
+            (lambda: F.cosine_embedding_loss(x, x, x), RuntimeError, "2D target tensor expects 3D input tensors"),
+            (lambda: F.triplet_margin_loss(x, x, x, margin=0), ValueError, "margin must be greater than 0, got 0"),
+            (lambda: F.gaussian_nll_loss(x, x, x[:, :2]), ValueError, "var is of incorrect size: [4, 2]"),
+            (lambda: F.gaussian_nll_loss(x, x, -1.0), ValueError, "var has negative entry/entries")):
+        with raises(kind, text):
+            call()
+    with pytest.warns(UserWarning, match="Using a target size"):
+        F.l1_loss(x, t[:1])

@@ -1,0 +1,109 @@
+"""Where a graph is built: modes, and what takes a tensor out of its graph."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+import gradcore
+from tests.conftest import raises
+
+
+def leaf() -> Any:
+    return gradcore.tensor([1.0, 2.0], requires_grad=True)
+
+
+MODES = {
+    "no_grad": (gradcore.no_grad, False), "enable_grad": (gradcore.enable_grad, True),
+    "inference_mode": (gradcore.inference_mode, False), "inference_mode(False)": (lambda: gradcore.inference_mode(False), True),
+    "set_grad_enabled(False)": (lambda: gradcore.set_grad_enabled(False), False),
+    "set_grad_enabled(True)": (lambda: gradcore.set_grad_enabled(True), True),
+}
+
+
+@pytest.mark.parametrize("outer", [True, False])
+@pytest.mark.parametrize("name", MODES)
+def test_a_mode_holds_inside_and_goes_back(name: str, outer: bool) -> None:
+    mode, expected = MODES[name]
+    x = leaf()
+    with gradcore.set_grad_enabled(outer):
+        with mode():
+            assert (x * 2).requires_grad is gradcore.is_grad_enabled() is expected
+        assert gradcore.is_grad_enabled() is outer
+        with raises(ZeroDivisionError, "division"), mode():
+            _ = 1 / 0
+        assert gradcore.is_grad_enabled() is outer, "after an error too"
+
+
+@pytest.mark.parametrize("name", ["no_grad", "enable_grad", "inference_mode"])
+def test_a_mode_decorates_a_function(name: str) -> None:
+    mode, expected = MODES[name]
+
+    @mode()
+    def double(x: Any) -> Any:
+        """Twice x."""
+        return x * 2
+
+    assert double.__name__ == "double" and double.__doc__ == "Twice x."
+    with gradcore.set_grad_enabled(not expected):
+        assert double(leaf()).requires_grad is expected and gradcore.is_grad_enabled() is not expected
+
+
+def test_set_grad_enabled_holds_when_it_is_called() -> None:
+    gradcore.set_grad_enabled(False)
+    try:
+        assert not (leaf() * 2).requires_grad
+    finally:
+        gradcore.set_grad_enabled(True)
+    assert (leaf() * 2).requires_grad
+
+
+def test_a_mode_is_a_threads_own() -> None:
+    seen = []
+    with gradcore.no_grad():
+        thread = threading.Thread(target=lambda: seen.append(gradcore.is_grad_enabled()))
+        thread.start()
+        thread.join()
+    assert seen == [True]
+
+
+def test_backward_runs_inside_backward() -> None:
+    class Cubed(gradcore.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            return x ** 3
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            y = ctx.saved_tensors[0].detach().requires_grad_()
+            with gradcore.enable_grad():
+                (y ** 3).sum().backward()
+            return g * y.grad
+
+    x = leaf()
+    (Cubed.apply(x * 1) * 2).sum().backward()
+    assert x.grad.tolist() == [6.0, 24.0] and gradcore.is_grad_enabled()
+
+
+def test_what_leaves_its_graph() -> None:
+    x = leaf()
+    y = x * 2
+    shown = y.detach()
+    assert shown.grad_fn is None and not shown.requires_grad and shown.data_ptr() == y.data_ptr()
+    assert y.detach_() is y and y.grad_fn is None and y.is_leaf
+    with raises(RuntimeError, "does not require grad"):
+        y.sum().backward()
+    assert x.grad is None
+
+
+def test_a_tensor_may_join_later() -> None:
+    x = gradcore.tensor([1.0, 2.0])
+    assert x.requires_grad_() is x and x.is_leaf
+    (x * x).sum().backward()
+    assert x.grad.tolist() == [2.0, 4.0]
+    assert not x.requires_grad_(False).requires_grad
+    with raises(RuntimeError, "you can only change requires_grad flags of leaf variables"):
+        (leaf() * 2).requires_grad_(False)

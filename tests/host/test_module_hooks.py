@@ -1,0 +1,109 @@
+"""Hooks of modules: PyTorch's order and arguments, replacements, removal, copies, and no cycles."""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore import nn
+from tests.conftest import raises
+
+
+def scenario(library: Any) -> list[Any]:
+    """What hooks on a small network see, as text and shapes, and the gradients in the end."""
+    n = library.nn
+    seen: list[Any] = []
+
+    class Two(n.Module):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = n.Linear(3, 4), n.Linear(4, 2)
+
+        def forward(self, x: Any, scale: float = 1.0) -> Any:
+            h = self.a(x) * scale
+            return self.b(h), h
+
+    net = Two()
+    for k, p in enumerate(net.parameters()):
+        p.data.copy_(library.tensor(np.linspace(-1, 1 + k, p.numel(), dtype=np.float32).reshape(tuple(p.shape))))
+
+    def note(name: str) -> Any:
+        def hook(module: Any, *what: Any) -> None:
+            seen.append((name, type(module).__name__, [[None if t is None else tuple(t.shape) for t in part]
+                                                       for part in what if isinstance(part, tuple)]))
+
+        return hook
+
+    net.register_forward_pre_hook(note("second"))
+    net.register_forward_pre_hook(note("first"), prepend=True)
+    net.register_forward_pre_hook(lambda m, args, kwargs: (args, {"scale": kwargs["scale"] * 2}), with_kwargs=True)
+    net.register_forward_hook(lambda m, args, kwargs, out: seen.append(("kwargs", kwargs)), with_kwargs=True)
+    net.a.register_forward_hook(lambda m, args, out: out + 1)
+    net.register_full_backward_hook(note("whole"))
+    net.a.register_full_backward_hook(note("inner"))
+    net.b.register_full_backward_pre_hook(lambda m, g: (g[0] * 3,))
+    net.b.register_full_backward_hook(lambda m, gi, go: (gi[0] * 0.5,))
+    x = library.tensor(np.arange(6, dtype=np.float32).reshape(2, 3), requires_grad=True)
+    out, h = net(x, scale=0.5)
+    (out.sum() + (h * h).sum()).backward()
+    return [seen, x.grad, *(p.grad for p in net.parameters())]
+
+
+@pytest.mark.oracle
+def test_hooks_are_pytorchs(torch: Any) -> None:
+    (ours, *grads), (theirs, *others) = scenario(gradcore), scenario(torch)
+    assert ours == theirs
+    for g, other in zip(grads, others, strict=True):
+        np.testing.assert_allclose(g.numpy(), other.numpy(), rtol=1e-6)
+
+
+def test_an_input_without_a_gradient_is_shown_as_none() -> None:
+    m = nn.Linear(3, 2)
+    seen = []
+    handle = m.register_full_backward_hook(lambda m, gi, go: seen.append((gi, go[0].shape)))
+    m(gradcore.ones(4, 3)).sum().backward()
+    assert seen == [((None,), (4, 2))]
+    handle.remove()
+    m(gradcore.ones(4, 3)).sum().backward()
+    assert len(seen) == 1
+
+
+def test_a_copy_has_hooks_of_its_own_and_a_module_with_hooks_goes_by_reference_count() -> None:
+    m = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    seen: list[Any] = []
+    with m.register_forward_hook(lambda module, args, out: seen.append(module)):
+        c = copy.deepcopy(m)
+        c(gradcore.ones(1, 2))
+        assert seen == [c]
+    m(gradcore.ones(1, 2))
+    c(gradcore.ones(1, 2))
+    assert seen == [c, c]
+    seen.clear()
+    gone = weakref.ref(m)
+    del m
+    assert gone() is None
+
+
+def test_bad_hooks_are_told() -> None:
+    m = nn.Linear(2, 2)
+    handle = m.register_forward_pre_hook(lambda m, args, kwargs: 3, with_kwargs=True)
+    with raises(RuntimeError, "must return None or a tuple of (new_args, new_kwargs), but got 3"):
+        m(gradcore.ones(1, 2))
+    handle.remove()
+    m.register_full_backward_hook(lambda m, gi, go: (None, None))
+    with raises(RuntimeError, "invalid number of grad_input, got 2, but expected 1"):
+        m(gradcore.ones(1, 2)).sum().backward()
+
+
+def test_parameters_and_buffers_by_path() -> None:
+    m = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    assert m.get_parameter("0.weight") is m[0].weight and m.get_buffer("1.running_var") is m[1].running_var
+    with raises(AttributeError, "`running_var` is not an nn.Parameter"):
+        m.get_parameter("1.running_var")
+    with raises(AttributeError, "BatchNorm1d has no attribute `none`"):
+        m.get_buffer("1.none")

@@ -1,0 +1,167 @@
+"""Optimizers beside SGD and Adam: PyTorch's steps and state, one launch, schedules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore import optim
+from gradcore.events import LAUNCH, typed
+from tests.conftest import raises
+from tests.host.test_optim import compare, give_gradients, oracle, parameters, start
+
+__all__ = ["oracle"]
+
+CONFIGS: list[tuple[str, dict[str, Any]]] = [
+    ("RMSprop", {}),
+    ("RMSprop", {"lr": 0.02, "alpha": 0.9, "centered": True, "weight_decay": 0.1}),
+    ("RMSprop", {"momentum": 0.9, "maximize": True}),
+    ("RMSprop", {"momentum": 0.5, "centered": True, "eps": 1e-5}),
+    ("Adagrad", {"lr": 0.1}),
+    ("Adagrad", {"lr": 0.1, "lr_decay": 0.1, "weight_decay": 0.1, "initial_accumulator_value": 0.5, "maximize": True}),
+    ("Adadelta", {}),
+    ("Adadelta", {"lr": 0.5, "rho": 0.8, "eps": 1e-4, "weight_decay": 0.1, "maximize": True}),
+    ("NAdam", {}),
+    ("NAdam", {"lr": 0.05, "betas": (0.8, 0.95), "weight_decay": 0.1, "momentum_decay": 0.01, "maximize": True}),
+    ("NAdam", {"weight_decay": 0.1, "decoupled_weight_decay": True}),
+    ("RAdam", {"lr": 0.05}),
+    ("RAdam", {"lr": 0.05, "betas": (0.8, 0.95), "weight_decay": 0.1, "maximize": True}),
+    ("RAdam", {"betas": (0.8, 0.9), "weight_decay": 0.1, "decoupled_weight_decay": True}),
+]
+LION: tuple[str, dict[str, Any]] = ("Lion", {"lr": 0.01, "betas": (0.8, 0.95), "weight_decay": 0.1, "maximize": True})
+ids = pytest.mark.parametrize(("name", "options"), CONFIGS, ids=lambda v: str(v))
+
+
+@pytest.mark.oracle
+@ids
+def test_twenty_steps_are_pytorchs(oracle: Any, name: str, options: dict[str, Any]) -> None:
+    ours, theirs = parameters(gradcore), parameters(oracle)
+    a, b = getattr(optim, name)(ours, **options), getattr(oracle.optim, name)(theirs, **options)
+    for step in range(20):
+        give_gradients(gradcore, ours, step)
+        give_gradients(oracle, theirs, step)
+        if step % 5 == 3:  # a parameter that sits a step out
+            ours[1].grad = theirs[1].grad = None
+        if step == 10:  # a schedule
+            a.param_groups[0]["lr"] = b.param_groups[0]["lr"] = 0.02
+        a.step()
+        b.step()
+    compare(ours, theirs)
+
+
+@pytest.mark.oracle
+@ids
+def test_state_dicts_have_pytorchs_layout_and_go_both_ways(oracle: Any, name: str, options: dict[str, Any]) -> None:
+    ours, theirs = parameters(gradcore), parameters(oracle)
+    a, b = getattr(optim, name)(ours, **options), getattr(oracle.optim, name)(theirs, **options)
+    for step in range(3):
+        for library, params, optimizer in ((gradcore, ours, a), (oracle, theirs, b)):
+            give_gradients(library, params, step)
+            optimizer.step()
+    mine, other = a.state_dict(), b.state_dict()
+    assert set(mine["param_groups"][0]) == set(other["param_groups"][0])
+    assert {k: set(s) for k, s in mine["state"].items()} == {k: set(s) for k, s in other["state"].items()}
+    fresh = [gradcore.tensor(q.detach().numpy(), requires_grad=True) for q in theirs]
+    c = getattr(optim, name)(fresh)
+    c.load_state_dict(other)
+    back = [oracle.tensor(p.detach().numpy(), requires_grad=True) for p in ours]
+    d = getattr(oracle.optim, name)(back)
+    d.load_state_dict({**mine, "state": {k: {n: oracle.tensor(v.numpy() if hasattr(v, "numpy") else float(v))
+                                            for n, v in s.items()} for k, s in mine["state"].items()}})
+    for step in range(3, 6):
+        for library, params, optimizer in ((gradcore, fresh, c), (oracle, theirs, b), (oracle, back, d)):
+            give_gradients(library, params, step)
+            optimizer.step()
+    compare(fresh, theirs)
+    compare(fresh, back)
+
+
+@pytest.mark.parametrize(("name", "options"), [*CONFIGS, LION], ids=lambda v: str(v))
+def test_a_loaded_optimizer_goes_on_as_the_saved_one(name: str, options: dict[str, Any]) -> None:
+    first = parameters(gradcore)
+    a = getattr(optim, name)(first, **options)
+    for step in range(2):
+        give_gradients(gradcore, first, step)
+        a.step()
+    second = [gradcore.tensor(p.detach(), requires_grad=True) for p in first]
+    b = getattr(optim, name)(second)
+    b.load_state_dict(a.state_dict())
+    for params, optimizer in ((first, a), (second, b)):
+        give_gradients(gradcore, params, 2)
+        optimizer.step()
+    for p, q in zip(first, second, strict=True):
+        np.testing.assert_array_equal(p.detach().numpy(), q.detach().numpy())
+
+
+def test_lion_is_its_paper() -> None:
+    params = parameters(gradcore)
+    lion = optim.Lion(params, lr=0.01, betas=(0.8, 0.95), weight_decay=0.1)
+    values = [start(k).astype(np.float64) for k in range(len(params))]
+    means = [np.zeros_like(v) for v in values]
+    for step in range(20):
+        give_gradients(gradcore, params, step)
+        for k, p in enumerate(params):
+            g = p.grad.numpy()
+            values[k] = values[k] * (1 - 0.01 * 0.1) - 0.01 * np.sign(0.8 * means[k] + 0.2 * g)
+            means[k] = 0.95 * means[k] + 0.05 * g
+        lion.step()
+    for p, v in zip(params, values, strict=True):
+        np.testing.assert_allclose(p.detach().numpy(), v, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", ["RMSprop", "Adagrad", "Adadelta", "NAdam", "RAdam", "Lion"])
+def test_one_launch_updates_all(name: str) -> None:
+    params = parameters(gradcore)
+    optimizer = getattr(optim, name)(params)
+    give_gradients(gradcore, params, 0)
+    optimizer.step()
+    ledger = gradcore.device("cpu").ledger
+    ledger.log = log = []
+    try:
+        optimizer.step()
+    finally:
+        ledger.log = None
+    assert [typed(r).invocation.op for r in log if r[0] == LAUNCH] == [f"{name.lower()}_"]
+
+
+def test_parameters_that_differ_in_their_steps_go_apart() -> None:
+    a, b, c = parameters(gradcore)
+    nadam = optim.NAdam([a, b, c])
+    give_gradients(gradcore, [a, b, c], 0)
+    c.grad = None
+    nadam.step()
+    give_gradients(gradcore, [c], 1)
+    nadam.step()
+    assert [nadam.state[p]["step"] for p in (a, b, c)] == [2, 2, 1]
+    assert nadam.state[a]["mu_product"] < nadam.state[c]["mu_product"] < 1
+
+
+def test_a_momentum_that_is_turned_on_begins_at_nothing() -> None:
+    params = parameters(gradcore)
+    rms = optim.RMSprop(params, lr=0.1)
+    give_gradients(gradcore, params, 0)
+    rms.step()
+    rms.param_groups[0]["momentum"] = 0.9
+    rms.step()
+    assert set(rms.state[params[0]]) == {"step", "square_avg", "momentum_buffer"} and rms.state[params[0]]["step"] == 2
+
+
+def test_errors_have_pytorchs_words() -> None:
+    p = gradcore.ones(2, requires_grad=True)
+    for make, text in (
+            (lambda: optim.RMSprop([p], lr=-1), "Invalid learning rate: -1"),
+            (lambda: optim.RMSprop([p], alpha=-0.1), "Invalid alpha value: -0.1"),
+            (lambda: optim.RMSprop([p], momentum=-0.1), "Invalid momentum value: -0.1"),
+            (lambda: optim.Adagrad([p], lr_decay=-2), "Invalid lr_decay value: -2"),
+            (lambda: optim.Adagrad([p], initial_accumulator_value=-2), "Invalid initial_accumulator_value value: -2"),
+            (lambda: optim.Adadelta([p], rho=1.5), "Invalid rho value: 1.5"),
+            (lambda: optim.NAdam([p], momentum_decay=-1), "Invalid momentum_decay value: -1"),
+            (lambda: optim.RAdam([p], betas=(0.9, 1.0)), "Invalid beta parameter at index 1: 1.0"),
+            (lambda: optim.Lion([p], weight_decay=-3), "Invalid weight_decay value: -3")):
+        with raises(ValueError, text):
+            make()
+    with raises(NotImplementedError, "RMSprop(differentiable=True) is not supported"):
+        optim.RMSprop([p], differentiable=True)

@@ -1,0 +1,152 @@
+"""Recurrent layers beside PyTorch's, from its own weights: outputs, states, gradients; learning; what they keep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore import nn
+from tests.conftest import raises
+
+
+def values(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def flat(x: Any) -> list[Any]:
+    return [t for part in x for t in flat(part)] if isinstance(x, (tuple, list)) else [x]
+
+
+def compare(torch: Any, name: str, options: dict[str, Any], shape: tuple[int, ...], *states: tuple[int, ...]) -> None:
+    ours, theirs = getattr(nn, name)(**options), getattr(torch.nn, name)(**options)
+    assert list(ours.state_dict()) == list(theirs.state_dict()) and repr(ours) == repr(theirs)
+    ours.load_state_dict(theirs.state_dict())
+    results = []
+    for library, module in ((gradcore, ours), (torch, theirs)):
+        leaves = [library.tensor(values(*s, seed=k), requires_grad=True) for k, s in enumerate((shape, *states))]
+        hx = () if not states else (leaves[1],) if len(states) == 1 else ((leaves[1], leaves[2]),)
+        outputs = flat(module(leaves[0], *hx))
+        sum((o * library.tensor(values(*o.shape, seed=9))).sum() for o in outputs).backward()
+        results.append([*outputs, *(x.grad for x in leaves), *(p.grad for p in module.parameters())])
+    for a, b in zip(*results, strict=True):
+        assert tuple(a.shape) == tuple(b.shape)
+        np.testing.assert_allclose(a.detach().numpy(), b.detach().numpy(), rtol=3e-5, atol=3e-5)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU"])
+@pytest.mark.parametrize("options", [{}, {"num_layers": 3, "bias": False}, {"bidirectional": True, "batch_first": True},
+                                     {"num_layers": 2, "bidirectional": True}], ids=str)
+@pytest.mark.parametrize("given", [False, True])
+def test_layers_are_pytorchs(torch: Any, name: str, options: dict[str, Any], given: bool) -> None:
+    count = options.get("num_layers", 1) * (1 + options.get("bidirectional", False))
+    shape = (3, 6, 4) if options.get("batch_first") else (6, 3, 4)
+    states = [(count, 3, 5)] * (2 if name == "LSTM" else 1) if given else []
+    compare(torch, name, {"input_size": 4, "hidden_size": 5, **options}, shape, *states)
+    # A lone sequence.
+    compare(torch, name, {"input_size": 4, "hidden_size": 5, **options}, (6, 4), *[(count, 5)] * len(states))
+
+
+@pytest.mark.oracle
+def test_relu_and_cells_are_pytorchs(torch: Any) -> None:
+    sizes = {"input_size": 4, "hidden_size": 5}
+    compare(torch, "RNN", {**sizes, "nonlinearity": "relu"}, (6, 3, 4), (1, 3, 5))
+    for name, states in (("RNNCell", 1), ("GRUCell", 1), ("LSTMCell", 2)):
+        for options in ({}, {"bias": False}, *([{"nonlinearity": "relu"}] if name == "RNNCell" else [])):
+            compare(torch, name, {**sizes, **options}, (3, 4), *[(3, 5)] * states)
+            compare(torch, name, {**sizes, **options}, (4,), *[(5,)] * states)
+            compare(torch, name, {**sizes, **options}, (3, 4))
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("options", [{}, {"batch_first": True, "padding_value": -1.5}, {"padding_side": "left"}], ids=str)
+def test_sequences_of_different_lengths(torch: Any, options: dict[str, Any]) -> None:
+    arrays = [values(n, 3, seed=n) for n in (4, 2, 5)]
+    results = []
+    for library in (gradcore, torch):
+        leaves = [library.tensor(a, requires_grad=True) for a in arrays]
+        padded = library.nn.utils.rnn.pad_sequence(leaves, **options)
+        (padded * padded).sum().backward()
+        # PyTorch transposes what it takes apart, in place.
+        results.append([padded.detach() + 0])
+        back = library.nn.utils.rnn.unpad_sequence(padded, library.tensor([4, 2, 5]), options.get("batch_first", False))
+        results[-1] += [*back, *(x.grad for x in leaves)]
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_array_equal(a.detach().numpy(), b.detach().numpy())
+
+
+def test_dropout_stands_between_layers_alone() -> None:
+    gradcore.manual_seed(0)
+    x = gradcore.tensor(values(6, 3, 4))
+    gru = nn.GRU(4, 5, num_layers=2, dropout=0.5)
+    first, _ = gru(x)
+    second, _ = gru(x)
+    assert (first != second).any()
+    gru.eval()
+    np.testing.assert_array_equal(gru(x)[0].detach().numpy(), gru(x)[0].detach().numpy())
+    one = nn.GRU(4, 5, dropout=0.5)
+    np.testing.assert_array_equal(one(x)[0].detach().numpy(), one(x)[0].detach().numpy())
+
+
+@pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU"])
+def test_they_learn_to_remember(name: str) -> None:
+    """The first element of a sequence of noise is to be said at its end."""
+    gradcore.manual_seed(1)
+    rng = np.random.default_rng(0)
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = getattr(nn, name)(1, 16, batch_first=True)
+            self.head = nn.Linear(16, 1)
+
+        def forward(self, x: Any) -> Any:
+            return self.head(self.rnn(x)[0][:, -1])
+
+    net = Net()
+    adam = gradcore.optim.Adam(net.parameters(), lr=0.01)
+    losses = []
+    for _ in range(200):
+        x = rng.normal(size=(32, 5, 1)).astype(np.float32)
+        adam.zero_grad()
+        loss = nn.functional.mse_loss(net(gradcore.tensor(x)), gradcore.tensor(x[:, 0]))
+        loss.backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        adam.step()
+        losses.append(loss.item())
+    assert np.mean(losses[-10:]) < 0.1 * np.mean(losses[:10])
+
+
+def test_backward_gives_everything_back() -> None:
+    lstm = nn.LSTM(4, 5, num_layers=2, bidirectional=True)
+    ledger = gradcore.device("cpu").ledger
+    before = set(ledger.live)
+    out, _ = lstm(gradcore.tensor(values(6, 3, 4)))
+    loss = out.sum()
+    loss.backward()
+    lstm.zero_grad()
+    del out, loss, _
+    assert set(ledger.live) == before
+
+
+def test_errors_say_what_was_expected() -> None:
+    lstm = nn.LSTM(4, 5)
+    x = gradcore.ones(6, 3, 4)
+    for call, kind, text in (
+            (lambda: nn.RNN(4, 5, nonlinearity="sin"), ValueError, "Unknown nonlinearity 'sin'"),
+            (lambda: nn.GRU(4, 0), ValueError, "hidden_size and num_layers must be greater than zero, but got 0"),
+            (lambda: nn.GRU(4, 5, dropout=2), ValueError, "in range [0, 1] representing the probability"),
+            (lambda: nn.LSTM(4, 5, proj_size=2), NotImplementedError, "LSTM(proj_size=2) is not supported"),
+            (lambda: lstm(x[0, 0]), ValueError, "LSTM: Expected input to be 2D or 3D, got 1D instead"),
+            (lambda: lstm(x[..., :3]), RuntimeError, "Expected 4, got 3"),
+            (lambda: lstm(x[:0]), RuntimeError, "Expected sequence length to be larger than 0"),
+            (lambda: lstm(x, (gradcore.ones(1, 2, 5),) * 2), RuntimeError, "Expected hidden size (1, 3, 5), got [1, 2, 5]"),
+            (lambda: nn.utils.rnn.pad_sequence([]), RuntimeError, "received an empty list of sequences"),
+            (lambda: nn.utils.rnn.pad_sequence([x], padding_side="up"), ValueError, "'right' or 'left', but got up"),
+            (lambda: nn.utils.rnn.pad_sequence([x, x[0]]), RuntimeError, "but got [[6, 3, 4], [3, 4]]"),
+            (lambda: nn.GRUCell(4, 5)(x), ValueError, "GRUCell: Expected input to be 1D or 2D, got 3D instead")):
+        with raises(kind, text):
+            call()

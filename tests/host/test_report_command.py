@@ -1,0 +1,151 @@
+"""The timeline of a step, and ``gradcore report`` as a person types it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradcore import folds
+from gradcore.cli.main import main
+from gradcore.report import Recording, load_report, load_run
+from gradcore.report.blocks import COLOURS, LETTERS, block_plot
+from gradcore.report.timeline import BY, ROLE_ORDER, breakdown, columns, stacking
+from tests.conftest import raises
+from tests.host.made_steps import corners
+from tests.meta.test_recording import recorded
+
+
+@pytest.fixture(scope="module")
+def recording() -> Recording:
+    return recorded().recording
+
+
+@pytest.mark.parametrize("by", sorted(BY))
+def test_the_breakdown_is_who_is_live(recording: Recording, by: str) -> None:
+    for made in (recording, corners()):
+        for position, sums in enumerate(breakdown(made.records, BY[by])):
+            live = {name: n for name, n in sums.items() if n}
+            assert live == folds.total(folds.live_at(made.records, position), lambda h: BY[by](h.tag, h.role))
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 50, 10_000])
+def test_columns_show_the_peak_of_their_stretch(recording: Recording, count: int) -> None:
+    start = folds.position_of(recording.records, "begin", "step")
+    assert start is not None
+    shown = columns(recording.records, "layer", count)
+    assert len(shown) == min(count, len(recording.records) - start)
+    assert all(sum(c.sums.values()) == c.allocated for c in shown)
+    assert [c.position for c in shown] == sorted({c.position for c in shown}) and shown[0].position >= start
+    peak = folds.peak(recording.records, start)
+    assert (peak.position, peak.allocated) in {(c.position, c.allocated) for c in shown}
+    if count > len(recording.records):
+        live = [x.allocated for x in folds.timeline(recording.records)]
+        assert [c.allocated for c in shown] == live[start:]
+
+
+def test_roles_have_colours_and_letters_of_their_own(recording: Recording) -> None:
+    assert len(set(COLOURS.values())) == len(set(LETTERS.values())) == len(ROLE_ORDER)
+    assert stacking(columns(recording.records, "role", 9), "role")[0] == "parameter"
+    with raises(ValueError, "grouped by role, layer, op, but got 'line'"):
+        columns(recording.records, "line", 9)
+
+
+def test_blocks_in_a_terminal(recording: Recording) -> None:
+    peak = recording.report.peak
+    plain = block_plot(recording, width=60, height=8, colour=False).plain.splitlines()
+    assert plain[0].strip().startswith("▼ peak ") and plain[0].index("▼") < 72
+    rows = [line[12:] for line in plain[1:9]]
+    assert all(row.strip() and set(row) <= {" ", *LETTERS.values()} for row in rows[1:])
+    assert rows[0][plain[0].index("▼") - 12] != " ", "the mark stands above the highest column"
+    assert rows[-1][0] == "P" and "forward" in plain[10] and "backward" in plain[10] and "optimizer" in plain[10]
+    legend = {line[4:20].strip(): int(line.split()[-2].replace(",", "")) for line in plain[11:] if line}
+    assert {role: n for role, n in legend.items() if n} == recording.report.by_role
+    assert sum(legend.values()) == peak.allocated
+    coloured = block_plot(recording, width=60, height=8)
+    assert "█" in coloured.plain and {str(s.style) for s in coloured.spans} <= set(COLOURS.values())
+    with raises(ValueError, "no records"):
+        block_plot(Recording(recording.report, ()))
+
+
+def command(capsys: Any, *argv: object) -> tuple[int, str, str]:
+    status = main([str(a) for a in argv])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def test_report_of_a_run(capsys: Any, tmp_path: Path) -> None:
+    assert command(capsys, "train", "--steps", 5, "--quiet", "--device", "cpu", "--events", 3, "--out", tmp_path)[0] == 0
+    run = load_run(next(tmp_path.glob("*.jsonl")))
+    status, out, _ = command(capsys, "report", tmp_path)
+    number, peak = run.find("peak")
+    assert status == 0 and f"the highest peak is step {number}'s" in out and "▼ peak" in out and "5 steps, ended" in out
+    assert f"reached by {peak.report.peak.op} in layer" in out and "model mlp" in out
+    largest = peak.report.top[0]
+    assert f" {largest.allocated:,} " in out and largest.op in out
+    for which in ("first", "last", "3"):
+        status, out, _ = command(capsys, "report", tmp_path, "--step", which, "--json")
+        told = json.loads(out)
+        step, recording = run.find(int(which) if which.isdigit() else which)
+        assert status == 0 and told["step"] == step and load_report(told["report"]) == recording.report
+        assert told["with_events"] == sorted(run.recordings) and told["steps"] == 5 and told["about"]["model"] == "mlp"
+
+
+def test_report_of_a_step_report_alone(capsys: Any, tmp_path: Path, recording: Recording) -> None:
+    path = tmp_path / "step.json"
+    path.write_text(recording.report.to_json())
+    status, out, _ = command(capsys, "report", path)
+    assert status == 0 and str(recording.report) in out
+
+
+def test_growth_is_said(capsys: Any, tmp_path: Path, recording: Recording) -> None:
+    from tests.host.test_run import write
+
+    path = tmp_path / "run.jsonl"
+    write(path, recording, [100, 110, 120, 130], live=lambda step: 1000 * step)
+    assert "Live bytes have grown for 3 steps, by 1,000 a step." in command(capsys, "report", path)[1]
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    (None, "there is no run in the folder"), ("x", "neither a run, nor a recording, nor a step report")])
+def test_what_cannot_be_shown_is_one_line(capsys: Any, tmp_path: Path, text: str | None, words: str) -> None:
+    path = tmp_path if text is None else tmp_path / "x.jsonl"
+    if text is not None:
+        path.write_text(text)
+    status, _, err = command(capsys, "report", path)
+    assert status == 1 and words in err and len(err.strip().splitlines()) == 1
+    status, _, err = command(capsys, "report", tmp_path / "missing.jsonl")
+    assert status == 1 and "missing.jsonl" in err
+    with pytest.raises(SystemExit):
+        main(["report", str(path), "--step", "middle"])
+
+
+def test_a_plot_without_matplotlib_names_the_install_line(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with raises(ImportError, "pip install 'gradcore[plot]'"):
+        recording.plot()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="Matplotlib is not installed: pip install '.[plot]'")
+@pytest.mark.parametrize("by", sorted(BY))
+def test_a_plot(recording: Recording, by: str, tmp_path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    ax = recording.plot(by)
+    peak = recording.report.peak
+    (mark,) = ax.lines
+    assert (mark.get_xdata()[0], mark.get_ydata()[0]) == (peak.position, peak.allocated)
+    labels = [t.get_text() for t in ax.get_legend().get_texts()]
+    assert len(set(labels)) == len(labels) == len(ax.collections)
+    colours = {tuple(c.get_facecolor()[0]) for c in ax.collections}
+    assert len(colours) == len(labels)
+    ax.figure.savefig(tmp_path / "plot.png")
+    assert recording.plot(by, ax=ax) is ax
+    matplotlib.pyplot.close(ax.figure)
+    with raises(ValueError, "no records"):
+        Recording(recording.report, ()).plot()

@@ -1,0 +1,193 @@
+"""A log as plain data: what comes back is what was there, and a damaged file is refused."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore import folds, nn
+from gradcore.events import Alloc, Free, Invocation, Keep, Launch, Mark, Record, Retag, Site, Tag, typed
+from gradcore.report.recording import KINDS, Recording, pack, unpack
+from gradcore.report.step import PoolFigures, build_report, load_report
+from gradcore.spec import TensorSpec
+from tests.conftest import raises
+from tests.meta.test_events import PAIRS
+
+SPEC = TensorSpec.of((2, 3), "float32")
+VIEW = TensorSpec.strided((3, 2), "int64", (1, 3), 1)
+HERE = Site("/home/somebody/train.py", 7, "main")
+TAG = Tag("add", "0", "forward", "output", HERE, None, SPEC)
+BACK = Tag("add", "0", "backward", "temporary", HERE, Site("/x.py", 1, "<module>"), None)
+
+
+def through_json(data: Any) -> Any:
+    return json.loads(json.dumps(data, allow_nan=False))
+
+
+def recorded() -> gradcore.step:
+    """A step on the meta device with every kind of thing in it that a training step has."""
+    model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.ReLU(), nn.Linear(8, 3)).to("meta")
+    optimizer = gradcore.optim.Adam(model.parameters())
+    for _ in range(2):
+        with gradcore.step(batch_size=4, device="meta") as step:
+            x = gradcore.tensor(np.zeros((4, 6), np.float32), device="meta")
+            y = gradcore.tensor(np.zeros(4, np.int64), device="meta")
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x).t().t(), y).backward()
+            optimizer.step()
+    return step
+
+
+def test_every_kind_comes_back() -> None:
+    records: list[Record] = [
+        Alloc(9, 3, 512, 10, 512, 1, TAG, 4), *(r for _, r in PAIRS if not isinstance(r, (Alloc, Free))),
+        Retag(9, BACK), Free(9)]
+    assert {type(r) for r in records} == set(KINDS.values())
+    back = unpack(through_json(pack(records)))
+    assert back == records and [type(r) for r in back] == [type(r) for r in records]
+
+
+def test_attributes_come_back_with_their_types() -> None:
+    attrs = (("shape", (-1, 2)), ("dtype", np.dtype("float16")), ("eps", 1e-5), ("top", math.inf), ("whole", 2), ("flag", True),
+             ("none", None), ("text", "mean"), ("nested", ((1, 2.0), (False,))), ("layout", VIEW))
+    call = Invocation("op", (SPEC, float, int, bool, type(None), VIEW), (VIEW,), (("mean", SPEC),), 24, attrs)
+    launch, = unpack(through_json(pack([Launch(call, BACK, 1, (3, 0), (4,), 5)])))
+    assert isinstance(launch, Launch)
+    assert repr(launch.invocation) == repr(call) and launch.invocation.inputs[0] is SPEC and launch.invocation.inputs[5] is VIEW
+    odd = Invocation("op", (), (), (), 0, (("fn", object), ("low", -math.inf)))
+    launch, = unpack(through_json(pack([Launch(odd, BACK, 1, (), (), 5)])))
+    assert isinstance(launch, Launch) and launch.invocation.attrs == (("fn", repr(object)), ("low", -math.inf))
+
+
+def test_a_step_comes_back_with_its_report() -> None:
+    step = recorded()
+    recording = step.recording
+    assert recording.records == tuple(typed(r) for r in step.raw_log) and recording.report is step.report
+    back = Recording.from_dict(through_json(recording.to_dict()))
+    assert back == recording
+    folded = build_report(back.records, device="meta", batch_size=4, pool=recording.report.pool)
+    assert folded.by_layer == recording.report.by_layer and folded.kept == recording.report.kept
+
+
+def test_tables_hold_each_value_once() -> None:
+    data = pack(recorded().log)
+    for name in ("tags", "invocations", "sites", "specs", "strings"):
+        rows = [json.dumps(row) for row in data[name]]
+        assert len(set(rows)) == len(rows) > 0
+    text = json.dumps(data, separators=(",", ":"))
+    assert text.count(json.dumps(__file__)) == 1
+
+
+def test_an_empty_log() -> None:
+    assert unpack(through_json(pack([]))) == []
+
+
+BASE: list[Record] = [
+    Mark("begin", "step", 1), Alloc(1, 0, 0, 24, 512, 0, TAG, 1), Launch(Invocation(
+        "add", (SPEC, VIEW, float), (SPEC,), (), 0, (("dim", 0), ("dtype", SPEC.dtype))), TAG, 1, (1, 0), (1,), 2),
+    Keep(1, 1, "x"), Retag(1, BACK), Free(1)]
+
+
+def damaged(path: str, value: Any) -> dict[str, Any]:
+    """The packed log with one thing changed; a path such as ``columns.A.node``."""
+    data = through_json(pack(BASE))
+    *into, last = path.split(".")
+    at: Any = data
+    for key in into:
+        at = at[int(key)] if isinstance(at, list) else at[key]
+    at[int(last) if isinstance(at, list) else last] = value
+    return data
+
+
+@pytest.mark.parametrize(("path", "value", "words"), [
+    ("version", 2, "a log of version 1 was expected, but got 2"), ("kinds", "MALKTZ", "unknown kinds of record ['Z']"),
+    ("kinds", "MALKTFF", "column serial of Free should have 2 rows, but has 1"), ("kinds", 7, "a string of kinds was expected"),
+    ("kinds", "MALFTK", "record 4 names buffer 1, which is not live"), ("columns.A.tag", [99], "an index below 2"),
+    ("columns.A.tag", [-1], "an index below"), ("columns.A.tag", [True], "an index below"),
+    ("columns.A.serial", [1, 2], "should have 1 rows, but has 2"), ("columns.A.serial", [1.5], "an int of 64 bits"),
+    ("columns.A.serial", [True], "an int of 64 bits"), ("columns.A.offset", [1 << 70], "an int of 64 bits"),
+    ("columns.A.requested", [-1], "is no allocation"), ("columns.A.requested", [513], "is no allocation"),
+    ("columns.A", {}, "'serial'"), ("columns", {}, "no log of version 1"), ("columns.L.inputs", [7], "a list of serials"),
+    ("columns.L.inputs", [["7"]], "an int of 64 bits"), ("columns.F.serial", [2], "names buffer 2, which is not live"),
+    ("strings.0", 7, "a string was expected"), ("strings", None, "a list of strings was expected"),
+    ("sites.0.1", "7", "an int of 64 bits"), ("sites.0", [], "no log of version 1"), ("tags.0.6", 99, "an index below"),
+    ("tags.0.0", None, "an index below"), ("specs.0.0", [-1], "no tensor has the shape"),
+    ("specs.0.0", [1 << 40, 1 << 40], "no tensor has the shape"), ("specs.0.1", "V1000000000", "unknown dtype"),
+    ("specs.0.1", "O", "unknown dtype"), ("specs.0.1", ["f4"], "unknown dtype"), ("specs.1.2", [1], "2 strides were expected"),
+    ("invocations.0.1", [{"spec": 99}], "an index below"), ("invocations.0.1", [{"eval": "1"}], "an input or an attribute"),
+    ("invocations.0.1", [{"type": "object"}], "no log"), ("invocations.0.5", [["x", {"float": "1"}]], "no log"),
+    ("invocations.0.5", [["x", {}]], "ValueError"), ("invocations.0.5", [["x"]], "ValueError")])
+def test_damage_is_refused(path: str, value: Any, words: str) -> None:
+    assert unpack(damaged("version", 1)) == BASE
+    with raises(ValueError, *([] if words == "ValueError" else [words])):
+        unpack(damaged(path, value))
+
+
+def test_nesting_is_refused() -> None:
+    deep: Any = 0
+    for _ in range(100_000):
+        deep = [deep]
+    with raises(ValueError, "RecursionError"):
+        unpack(damaged("invocations.0.5", [["x", deep]]))
+
+
+def places(at: Any) -> Iterator[tuple[Any, Any]]:
+    """Every place in nested data: a list or dict, and the index or key in it."""
+    for key, value in list(at.items() if isinstance(at, dict) else enumerate(at)):
+        yield at, key
+        if isinstance(value, (dict, list)):
+            yield from places(value)
+
+
+def test_random_damage_is_refused_or_harmless() -> None:
+    """Whatever one value is replaced by, the answer is records that fold, or ValueError."""
+    data = through_json(pack(recorded().log))
+    chance, refused = random.Random(0), 0
+    for at, key in chance.sample(list(places(data)), 400):
+        was = at[key]
+        for value in (None, -1, 1 << 65, "x", [], {}, 0.5):
+            at[key] = copy.copy(value)
+            try:
+                records = unpack(data)
+            except ValueError:
+                refused += 1
+            else:
+                folds.peak(records)
+                folds.live_at(records, len(records))
+                folds.residuals(records)
+                build_report(records, device="meta", batch_size=None, pool=PoolFigures(0, 0, 0, 0, 0, 0))
+        at[key] = was
+    assert refused > 1000
+
+
+@pytest.mark.parametrize("data", [None, [], {}, {"kind": "recording"}, {"kind": "recording", "report": {}, "log": {}}, "x"])
+def test_what_is_no_recording(data: Any) -> None:
+    with raises(ValueError, "expected, but got"):
+        Recording.from_dict(data)
+
+
+def test_a_report_comes_back_and_damage_is_named() -> None:
+    report = recorded().report
+    data = through_json(report.to_dict())
+    assert load_report(data) == report == load_report(report.to_dict())
+    for name, absent in (("driver", None), ("left", ()), ("growth", None)):
+        assert getattr(load_report({k: v for k, v in data.items() if k != name}), name) == absent
+    for at, key in places(data):
+        was = at[key]
+        at[key] = {"what": ["is", "this"]}
+        expected = "version 1 was expected" if key == "version" else "has an unknown field" if key == "peak" else "Report."
+        with raises(ValueError, expected):
+            load_report(data)
+        at[key] = was
+    with raises(ValueError, "StepReport.peak has an unknown field 'x', no field 'op'"):
+        load_report({**data, "peak": {"x": 1, **{k: v for k, v in data["peak"].items() if k != "op"}}})
+    with raises(ValueError, "StepReport.top[0].shape[0] should be int, but is '8'"):
+        load_report({**data, "top": [{**data["top"][0], "shape": ["8"]}]})
