@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gradcore import functional
+from gradcore._distributions import gumbel_softmax
 from gradcore._random import Generator, default_generator
 from gradcore.errors import SpecError
 from gradcore.functional import activation as _activations
@@ -59,7 +60,7 @@ __all__ += ["binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_
             "triplet_margin_loss", "triplet_margin_with_distance_loss"]
 __all__ += bags.__all__ + dropouts.__all__ + norms.__all__ + sampling.__all__
 __all__ += _activations.__all__
-__all__ += ["fold", "pad", "unfold"]
+__all__ += ["fold", "gumbel_softmax", "pad", "unfold"]
 
 Tensor = Any
 
