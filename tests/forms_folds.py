@@ -33,6 +33,7 @@ for _name in ("max", "min"):
     form(_name, lambda t, x, n=_name: getattr(t, n)(x), _f)
     form(f"{_name}:dim", lambda t, x, n=_name: getattr(x, n)(1), _f)
     form(f"{_name}:kept", lambda t, x, n=_name: getattr(t, n)(x, 0, keepdim=True), _t)
+    form(f"{_name}:names", lambda t, x, n=_name: [getattr(x.max(1), k) for k in ("values", "indices")], _f)
     form(f"{_name}:pair", lambda t, x, y, n=_name: getattr(t, n)(x, y), _f, floats(4))
     form(f"arg{_name}", lambda t, x, n=_name: getattr(t, f"arg{n}")(x), _f, gradient=False)
     form(f"arg{_name}:dim", lambda t, x, n=_name: getattr(x, f"arg{n}")(1, True), _f, gradient=False)
@@ -52,6 +53,8 @@ for _name in ("prod", "cumsum", "cumprod"):
     form(f"{_name}:first", lambda t, x, n=_name: getattr(x, n)(dim=0), _f)
     form(f"{_name}:dtype", lambda t, x, n=_name: getattr(x, n)(0, dtype=t.float64), _f)
     form(f"{_name}:ints", lambda t, x, n=_name: getattr(t, n)(x, 1), ints(2, 3), gradient=False)
+for _name in ("cumsum_", "cumprod_"):
+    form(f"Tensor.{_name}", lambda t, x, n=_name: getattr(x.clone(), n)(1), _t)
 form("prod", lambda t, x: t.prod(x), _f)
 form("prod:kept", lambda t, x: x.prod(1, keepdim=True), _f)
 form("prod:one zero", lambda t, x: x.prod(), floats(4, given=(1, 0, 2, 3)))

@@ -38,6 +38,10 @@ for _how, _options in {"": {}, ":scaled": {"beta": 0.5, "alpha": -2}, ":without"
     form(f"addr{_how}", lambda t, c, a, b, o=_options: t.addr(c, a, b, **o), _b, _u, _w)
     form(f"baddbmm{_how}", lambda t, c, a, b, o=_options: t.baddbmm(c, a, b, **o), floats(2, 1, 5), _x, _y)
     form(f"addbmm{_how}", lambda t, c, a, b, o=_options: c.addbmm(a, b, **o), floats(3, 5), _x, _y)
+for _how, _options in {"": {}, ":scaled": {"beta": 0.5, "alpha": -2}, ":without": {"beta": 0}}.items():
+    for _name, _operands in {"addmm_": (floats(2, 4), _a, _b), "addmv_": (floats(2), _a, _u), "addr_": (_b, _u, _w),
+                             "baddbmm_": (floats(2, 3, 5), _x, _y), "addbmm_": (floats(3, 5), _x, _y)}.items():
+        form(f"Tensor.{_name}{_how}", lambda t, c, a, b, n=_name, o=_options: getattr(c.clone(), n)(a, b, **o), *_operands)
 form("tensordot", lambda t, a, b: t.tensordot(a, b), _x, floats(3, 4, 2))
 form("tensordot:number", lambda t, a, b: t.tensordot(a, b, dims=1), _x, _w)
 form("tensordot:none", lambda t, a, b: t.tensordot(a, b, dims=0), _a, _u)

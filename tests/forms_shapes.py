@@ -75,6 +75,10 @@ for _name, (_call, _operands) in SHAPES.items():
         _label = ":".join(filter(None, (_base, " ".join(filter(None, (_case, f"{_k}" if _k else ""))))))
         form(_label, _call, _operand, gradient=_name not in _NONE)
 
+for _name in ("tril_", "triu_"):
+    form(f"Tensor.{_name}", lambda t, x, n=_name: getattr(x.clone(), n)(1), _t)
+form("Tensor.fill_diagonal_", lambda t, x: x.clone().fill_diagonal_(2.0), _f)
+
 # -- of several tensors ----------------------------------------------------------------------------------------------------
 
 for _name in ("hstack", "vstack", "dstack", "column_stack", "row_stack", "cat", "concat", "concatenate", "stack"):

@@ -148,8 +148,9 @@ for lead, length, keys, width, values, causal, mask, drop in (
 #: What runs in float16 as well: storage of two bytes, arithmetic in four.
 _HALF_OPS = frozenset((
     "add mul relu_grad gelu_tanh sum mean amax softmax log_softmax softmax_grad cross_entropy layer_norm take take_grad cat "
-    "clone cast linear matmul uniform dropout maximum where argmax conv2d conv2d_weight_grad max_pool2d batch_norm "
-    "attention").split())
+    "clone cast linear matmul uniform dropout maximum where argmax conv2d conv2d_weight_grad max_pool2d batch_norm attention "
+    "silu silu_grad mish elu elu_grad softplus hardtanh leaky_relu lerp addcmul masked_fill_ exp2 flip roll cumsum ranked "
+    "windows_grad").split())
 HALF = [row for row in [*ROWS, *SIZES] if row.op in _HALF_OPS and "dtype" not in row.attrs]
 
 #: Instances that no op launches yet: storage in bfloat16, a bias and its activation in one pass, RMS norm.

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from gradcore import __version__
-from gradcore.cli import measure, report, train
+from gradcore.cli import diff, measure, report, train
 from gradcore.errors import GradcoreError
 from gradcore.models import registry as models
 
@@ -35,6 +35,12 @@ def parser() -> argparse.ArgumentParser:
                                 description="The memory of one step of a run: its timeline, and who is live at the peak.")
     report.add_arguments(three)
     three.set_defaults(run=report.run)
+
+    four = commands.add_parser("diff", help="what the peak of a run has gained beside another's",
+                               description="What the peak of B has gained and lost beside that of A, by role, layer, op and "
+                                           "line. A line that only moved within its function is no change.")
+    diff.add_arguments(four)
+    four.set_defaults(run=diff.run)
     return top
 
 
@@ -42,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit status. Errors of ours are one line on standard error, status 1 or 2."""
     options = parser().parse_args(argv)
     try:
-        options.run(options)
+        status: int | None = options.run(options)
     except (GradcoreError, ValueError, OSError, ImportError, AttributeError, TypeError) as error:
         if options.traceback:
             raise
@@ -51,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("gradcore: interrupted", file=sys.stderr)
         return 130
-    return 0
+    return status or 0
 
 
 if __name__ == "__main__":

@@ -50,11 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print the report of one step of a run, and what the run's steps say together."""
-    path = _newest(options.path)
+    path = newest(options.path)
     found = load_run(path)
     number, recording = found.find(options.step)
     if options.html is not None:
-        others = [Named(p.name, load_run(p)) for p in map(_newest, options.beside)]
+        others = [Named(p.name, load_run(p)) for p in map(newest, options.beside)]
         save(options.html, page([Named(path.name, found), *others], options.step))
     if options.json:
         print(json.dumps({"version": 1, "file": str(path), "about": found.about, "result": found.result,
@@ -80,7 +80,8 @@ def run(options: argparse.Namespace) -> None:
     console.print(table)
 
 
-def _newest(path: Path) -> Path:
+def newest(path: Path) -> Path:
+    """The newest run of a folder; a file is itself. Raises ValueError for a folder without a run."""
     if not path.is_dir():
         return path
     files = sorted(path.glob("*.jsonl"), key=lambda p: p.stat().st_mtime)

@@ -143,7 +143,7 @@ METHODS = (
 
 #: Methods of a tensor that are no functions: in-place forms, and those whose arguments stand in another order.
 TENSOR_METHODS = {**pointwise.TENSOR_METHODS, **picking.TENSOR_METHODS, **arranging.TENSOR_METHODS,
-                  **linalg.TENSOR_METHODS}
+                  **linalg.TENSOR_METHODS, **folding.TENSOR_METHODS, **products.TENSOR_METHODS}
 
 __all__ = [  # noqa: PLE0604 - strings all
     *activation.__all__,

@@ -12,7 +12,7 @@ from gradcore.devices.device import get_device
 from gradcore.engine.owners import upload
 from gradcore.errors import SpecError
 from gradcore.functional import shape as sh
-from gradcore.ops import arrangement, movement, reduce
+from gradcore.ops import arrangement, creation, movement, reduce
 from gradcore.spec import contiguous_strides, normalize_dim
 
 Tensor = Any
@@ -309,6 +309,24 @@ def split_with_sizes(input: Tensor, split_sizes: Sequence[int], dim: int = 0) ->
     return sh.split(input, list(split_sizes), dim)
 
 
+def tril_(input: Tensor, diagonal: int = 0) -> Tensor:
+    """``tril``, written over the tensor; returns it."""
+    return movement.copy_(input, sh.tril(input, diagonal))
+
+
+def triu_(input: Tensor, diagonal: int = 0) -> Tensor:
+    """``triu``, written over the tensor; returns it."""
+    return movement.copy_(input, sh.triu(input, diagonal))
+
+
+def fill_diagonal_(input: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
+    """A number written to the main diagonal of a matrix; returns it. Raises NotImplementedError for ``wrap``."""
+    if wrap or input.spec.ndim != 2:
+        raise NotImplementedError(f"fill_diagonal_: only matrices without wrap, but got {list(input.spec.shape)}, wrap={wrap}")
+    creation.fill_(arrangement.diagonal(input, offset=0, dim1=0, dim2=1), fill_value)
+    return input
+
+
 concat = concatenate = sh.cat
 swapaxes = swapdims = sh.transpose
 movedim, row_stack = moveaxis, vstack
@@ -316,7 +334,7 @@ movedim, row_stack = moveaxis, vstack
 METHODS = ("flip fliplr flipud rot90 roll moveaxis movedim tile repeat_interleave tensor_split hsplit vsplit dsplit diagonal "
            "diag_embed diag diagflat trace ravel adjoint split_with_sizes swapaxes swapdims").split()
 #: Methods that are no functions of the package.
-TENSOR_METHODS = {fn.__name__: fn for fn in (repeat, unfold, view_as, reshape_as)}
+TENSOR_METHODS = {fn.__name__: fn for fn in (repeat, unfold, view_as, reshape_as, tril_, triu_, fill_diagonal_)}
 
 __all__ = [  # noqa: PLE0604 - strings all
     *METHODS, "atleast_1d", "atleast_2d", "atleast_3d", "column_stack", "concat", "concatenate", "dstack", "hstack", "meshgrid",

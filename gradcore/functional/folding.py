@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from gradcore.errors import SpecError
 from gradcore.functional import mathematics as m
 from gradcore.functional import shape as sh
+from gradcore.functional.mathematics import Ranked
 from gradcore.ops import elementwise, movement, order, reduce, scan, statistics
 from gradcore.spec import is_floating, normalize_dims
 
 Tensor = Any
 Dim = int | Sequence[int] | None
-
-
-class Ranked(NamedTuple):
-    """Values and their positions, int64."""
-
-    values: Any
-    indices: Any
 
 
 # -- products and running sums -------------------------------------------------------------------------------------------
@@ -56,6 +50,18 @@ def nanmean(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any
     """The mean of what is no NaN."""
     some = m.sum(elementwise.logical_not(elementwise.isnan(input)), dim, keepdim)
     return nansum(input, dim, keepdim, dtype=dtype) / some
+
+
+def cumsum_(input: Tensor, dim: int) -> Tensor:
+    """:func:`cumsum`, written over the tensor; returns it."""
+    return movement.copy_(input, cumsum(input, dim, dtype=input.spec.dtype))
+
+
+def cumprod_(input: Tensor, dim: int) -> Tensor:
+    """:func:`cumprod`, written over the tensor; returns it."""
+    # The gradient reads what is overwritten: a copy of it is kept.
+    x = sh.clone(input) if input.requires_grad else input
+    return movement.copy_(input, cumprod(x, dim, dtype=input.spec.dtype))
 
 
 # -- ranks ---------------------------------------------------------------------------------------------------------------
@@ -191,6 +197,9 @@ def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
     """The p-norm of the difference."""
     return norm(input - other, p)
 
+
+#: Methods of a tensor that are no functions.
+TENSOR_METHODS = {"cumsum_": cumsum_, "cumprod_": cumprod_}
 
 METHODS = ("prod cumsum cumprod nansum nanmean sort argsort msort topk kthvalue median aminmax var std norm dist").split()
 

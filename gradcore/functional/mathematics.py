@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -97,6 +97,13 @@ def amin(x: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
     return reduce.amin(x, dims=normalize_dims(dim, x.spec.ndim), keepdim=keepdim)
 
 
+class Ranked(NamedTuple):
+    """Values and their positions, int64."""
+
+    values: Any
+    indices: Any
+
+
 def max(x: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -> Any:
     """The largest value; with ``dim`` a pair of values and indices; of two tensors, the larger element by element."""
     return _extreme(x, dim, keepdim, amax, reduce.max_with_index, elementwise.maximum)
@@ -110,7 +117,7 @@ def min(x: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -> An
 def _extreme(x: Tensor, dim: Any, keepdim: bool, whole: Any, indexed: Any, pairwise: Any) -> Any:
     if isinstance(dim, Value):
         return pairwise(x, dim)
-    return whole(x) if dim is None else indexed(x, dim=dim_of(dim, x), keepdim=keepdim)
+    return whole(x) if dim is None else Ranked(*indexed(x, dim=dim_of(dim, x), keepdim=keepdim))
 
 
 def argmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:

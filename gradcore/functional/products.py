@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradcore.errors import SpecError
@@ -162,6 +162,27 @@ def total(x: Tensor, dims: Sequence[int]) -> Tensor:
     """The sum over some dimensions; ``x`` itself over none."""
     return reduce.sum(x, dims=tuple(sorted(dims)), keepdim=False) if dims else x
 
+
+# -- in place ------------------------------------------------------------------------------------------------------------
+
+
+def _added(name: str, product: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def function(input: Tensor, *operands: Tensor, beta: float = 1, alpha: float = 1) -> Tensor:
+        made = product(*operands)
+        if beta == 0:
+            return movement.copy_(input, made if alpha == 1 else made * alpha)
+        scaled = input if beta == 1 else elementwise.mul_(input, beta)
+        return elementwise.add_(scaled, made if alpha == 1 else made * alpha)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"``{name[:-1]}``, written over the tensor; returns it."
+    return function
+
+
+#: Methods of a tensor that are no functions.
+TENSOR_METHODS = {name: _added(name, product) for name, product in {
+    "addmm_": m.mm, "addmv_": m.mv, "addr_": outer, "baddbmm_": m.bmm,
+    "addbmm_": lambda a, b: tensordot(a, b, ((0, 2), (0, 1)))}.items()}
 
 ger = outer
 

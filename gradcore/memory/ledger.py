@@ -39,6 +39,8 @@ class Ledger:
         self.peak_reserved = 0
         #: The log that is being written, or None. Appending is all that the hot path does with it.
         self.log: list[Raw] | None = None
+        #: The logs around it, which go on when it ends, each with the number of records that the one inside opened with.
+        self._outer: list[tuple[list[Raw], int]] = []
 
     # -- blocks --------------------------------------------------------------------------------------------------------
 
@@ -181,7 +183,10 @@ class Ledger:
             yield
 
     def begin_log(self) -> list[Raw]:
-        """Start a log. It opens with what is there: segments, live blocks, and what of them is kept."""
+        """Start a log. It opens with what is there: segments, live blocks, and what of them is kept.
+
+        A log that is being written already waits, and has what is written meanwhile when the new one ends.
+        """
         with self.settled():
             self._note_segments()
             log: list[Raw] = [(RESERVE, s.index, s.nbytes) for s in self.pool.segments.values()]
@@ -189,14 +194,21 @@ class Ledger:
                 log.append((ALLOC, b.serial, b.segment.index, b.offset, b.requested, b.size, b.stream.index, b.tag,
                             b.node))
                 log.extend([(KEEP, b.serial, 0, "kept before the log began")] * b.keeps)
+            if self.log is not None:
+                self._outer.append((self.log, len(log)))
             self.log = log
             self.release = self._release_now
             return log
 
     def end_log(self) -> None:
+        """The log that began last has ended."""
         with self.settled():
-            self.log = None
-            self.release = self._pending.append
+            ended, self.log = self.log, None
+            if ended is not None and self._outer:
+                self.log, opening = self._outer.pop()
+                self.log.extend(ended[opening:])
+            else:
+                self.release = self._pending.append
 
     def flush(self) -> int:
         """Give wholly free segments back; returns their bytes."""

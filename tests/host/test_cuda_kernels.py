@@ -13,7 +13,8 @@ import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
 
-from gradcore.devices import gpu_launch, gpu_optimizers
+from gradcore.devices import gpu_kernels, gpu_launch, gpu_optimizers
+from gradcore.ops import all_ops
 from tests.host.cuda_rows import OWN, Both, calls, emulate
 from tests.host.emulator import Copy
 
@@ -34,6 +35,11 @@ def emulated(tmp_path_factory):
 @pytest.mark.parametrize(("row", "dtype"), CALLS, ids=[f"{row}-{np.dtype(dtype).name}" for row, dtype in CALLS])
 def test_cuda_kernels_agree_with_numpys(emulated, row, dtype):
     assert row.op in Both(emulated, max(row.tolerance / 1e-5, 1)).run(row, dtype)
+
+
+def test_every_op_has_a_kernel():
+    table = gpu_kernels.build_cuda_kernels()
+    assert [name for name, op in all_ops().items() if name not in table and not op.view] == []
 
 
 def test_every_kernel_of_our_own_has_a_row():

@@ -126,6 +126,26 @@ def test_a_log_shows_the_moment() -> None:
         Free(serial), Alloc(b.serial, 0, 1024, 10, 512, 0, TAGS[tag("a")], 0)]
 
 
+def test_a_log_around_another_has_its_records_too() -> None:
+    memory = stack()
+    ledger, stream = memory.ledger, Stream(0)
+    held = ledger.allocate(1000, stream, tag("a"))
+    outer = ledger.begin_log()
+    opening = len(outer)
+    before = ledger.allocate(1, stream, tag("b")).serial
+    inner = ledger.begin_log()
+    assert [r.serial for r in map(typed, inner) if isinstance(r, Alloc)] == [held.serial, before]
+    within = ledger.allocate(2, stream, tag("c")).serial
+    ledger.end_log()
+    freed = held.serial
+    ledger.deallocate(held, freed)
+    ledger.end_log()
+    ledger.allocate(3, stream, tag("d"))
+    assert ledger.log is None
+    assert [(type(r), r.serial) for r in map(typed, outer[opening:])] == [(Alloc, before), (Alloc, within), (Free, freed)]
+    assert inner[-1][1] == within, "a log that has ended stays as it is"
+
+
 def test_peaks_start_again() -> None:
     memory = stack()
     ledger, stream = memory.ledger, Stream(0)
