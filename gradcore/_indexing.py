@@ -24,11 +24,8 @@ def read(x: Any, index: Any) -> Any:
         return movement.view(x, shape=x.spec.shape)
     if not tensors:
         return x
-    if len(tensors) == 1:
-        (dim, position), = tensors
-        return movement.take(x, position, dim=dim)
-    x, position, dim = _one_index(x, tensors)
-    return movement.take(_merged(x, dim, len(tensors)), position, dim=dim)
+    x, position, dim, count = _one_index(x, tensors)
+    return movement.take(_merged(x, dim, count), position, dim=dim)
 
 
 def write(x: Any, index: Any, value: Any, accumulate: bool = False) -> None:
@@ -58,22 +55,11 @@ def write(x: Any, index: Any, value: Any, accumulate: bool = False) -> None:
     if not isinstance(value, Value):
         value = upload(np.asarray(value, x.spec.dtype), x.storage.device)
     value = movement.cast_to(value, part.spec)
-    if len(tensors) > 1:
-        part, position, dim = _one_index(part, tensors)
-        merged = _merged(part, dim, len(tensors))
-        _put(merged, position, value, dim, accumulate)
-        if merged.storage is not part.storage:
-            movement.copy_(part, movement.reshape(merged, part.spec.shape))
-        return
-    (dim, position), = tensors
-    _put(part, position, value, dim, accumulate)
-
-
-def _put(x: Any, position: Any, value: Any, dim: int, accumulate: bool) -> None:
-    if accumulate:
-        placing.add_at_(x, position, value, dim=dim)
-    else:
-        movement.put_(x, position, value, dim=dim)
+    part, position, dim, count = _one_index(part, tensors)
+    merged = _merged(part, dim, count)
+    (placing.add_at_ if accumulate else movement.put_)(merged, position, value, dim=dim)
+    if merged.storage is not part.storage:
+        movement.copy_(part, movement.reshape(merged, part.spec.shape))
 
 
 def _is_mask(item: Any) -> bool:
@@ -84,8 +70,12 @@ def _whole(spec: TensorSpec) -> movement.Basic:
     return tuple((0, n, 1) for n in spec.shape)
 
 
-def _parse(x: Any, index: Any) -> tuple[movement.Basic, list[tuple[int, Any]]]:
-    """The basic part, and the integer tensors with the dimensions (after the basic part) that they index."""
+#: A dimension, after the basic part; positions in it; and how many dimensions from there those count as one.
+Indexed = tuple[int, Any, int]
+
+
+def _parse(x: Any, index: Any) -> tuple[movement.Basic, list[Indexed]]:
+    """The basic part, and the integer tensors with the dimensions that they index."""
     items = [_item(i) for i in (index if isinstance(index, tuple) else [index])]
     given = sum(i.ndim if isinstance(i, _Mask) else i is not None and i is not Ellipsis for i in items)
     ellipses = sum(1 for i in items if i is Ellipsis)
@@ -96,7 +86,7 @@ def _parse(x: Any, index: Any) -> tuple[movement.Basic, list[tuple[int, Any]]]:
     if not ellipses:
         items.append(Ellipsis)
     basic: list[tuple[int, ...]] = []
-    tensors: list[tuple[int, Any]] = []
+    tensors: list[Indexed] = []
     d = out = 0
     for item in items:
         if item is Ellipsis:
@@ -115,13 +105,17 @@ def _parse(x: Any, index: Any) -> tuple[movement.Basic, list[tuple[int, Any]]]:
                                f"tensor {list(x.spec.shape)}")
             if not item.ndim:
                 # A dimension of its own, of one element or of none.
-                tensors.append((out, upload(np.zeros(np.count_nonzero(item.values), np.int64), x.storage.device)))
+                tensors.append((out, upload(np.zeros(np.count_nonzero(item.values), np.int64), x.storage.device), 1))
                 basic.append(())
                 out += 1
-            for k, places in enumerate(np.nonzero(item.values) if item.ndim else ()):
-                tensors.append((out, upload(places, x.storage.device)))
-                basic.append((0, item.shape[k], 1))
-                out += 1
+            elif sum(map(_is_advanced, items)) == 1:
+                # Alone, its dimensions are as good as one.
+                tensors.append((out, upload(np.flatnonzero(item.values), x.storage.device), item.ndim))
+            else:
+                tensors += [(out + k, upload(places, x.storage.device), 1)
+                            for k, places in enumerate(np.nonzero(item.values))]
+            basic += [(0, n, 1) for n in item.shape]
+            out += item.ndim
             d += item.ndim
             continue
         n = x.spec.shape[d]
@@ -136,7 +130,7 @@ def _parse(x: Any, index: Any) -> tuple[movement.Basic, list[tuple[int, Any]]]:
                 raise DimError(f"index {item} is out of bounds for dimension {d} with size {n}")
             basic.append((int(item) % n,))
         else:
-            tensors.append((out, _index_tensor(item, x.storage.device)))
+            tensors.append((out, _index_tensor(item, x.storage.device), 1))
             basic.append((0, n, 1))
             out += 1
         d += 1
@@ -166,6 +160,11 @@ def _item(item: Any) -> Any:
     return item
 
 
+def _is_advanced(item: Any) -> bool:
+    """Is it a mask, a list or a tensor?"""
+    return not (item is None or item is Ellipsis or isinstance(item, (slice, int, np.integer)))
+
+
 def _index_tensor(item: Any, device: Device) -> Any:
     if isinstance(item, Value):
         if item.spec.dtype.kind not in "iu":
@@ -178,28 +177,33 @@ def _index_tensor(item: Any, device: Device) -> Any:
     return upload(array.astype(np.int64), device)
 
 
-def _one_index(x: Any, tensors: list[tuple[int, Any]]) -> tuple[Any, Any, int]:
-    """Several index tensors as one: a view of ``x`` with their dimensions adjacent, positions in those, the first.
+def _one_index(x: Any, tensors: list[Indexed]) -> tuple[Any, Any, int, int]:
+    """Index tensors as one: a view of ``x`` with their dimensions adjacent, positions in those, the first, how many.
 
     Dimensions that are not adjacent are brought to the front (NumPy's rule).
     """
-    dims = [d for d, _ in tensors]
+    if len(tensors) == 1:
+        dim, position, count = tensors[0]
+        return x, position, dim, count
+    dims = [d for d, _, _ in tensors]
     first = dims[0]
     if dims != list(range(first, first + len(dims))):
         rest = [d for d in range(x.spec.ndim) if d not in dims]
         x = movement.permute(x, dims=(*dims, *rest))
         first = 0
-    position: Any = None
-    for k, (_, index) in enumerate(tensors):
+    position = None
+    for k, (_, index, _) in enumerate(tensors):
         n = x.spec.shape[first + k]
         # Each is looked up among its own dimension's positions: that checks it, and counts it from the front.
         places = creation.arange(0, 1, length=n, dtype=np.dtype(np.int64), device=x.storage.device)
         counted = movement.take(places, index, dim=0)
         position = counted if position is None else position * n + counted
-    return x, position, first
+    return x, position, first, len(tensors)
 
 
 def _merged(x: Any, first: int, count: int) -> Any:
     """``x`` with ``count`` dimensions from ``first`` as one: a view where the layout allows it."""
+    if count == 1:
+        return x
     shape = x.spec.shape
     return movement.reshape(x, (*shape[:first], math.prod(shape[first:first + count]), *shape[first + count:]))

@@ -3,9 +3,9 @@
 // Traffic in bytes, n results of s, k positions of p over a dimension of d: take and take_along read n (s + p) and write
 // n s, 16 bytes at a time where rows allow it; take_grad writes d rows, and each of them reads all k positions and the rows
 // of dy that belong to it; put reads all k positions for each of d rows and moves the last row meant for it. No atomics:
-// where positions repeat, sums are made and writes are won in the order of the positions; along and add_at read all k positions of
-// a line for each of its d elements, and move what is written. A position outside gives NaN (0
-// for integers) where it is read, and is passed over where it is written: the host cannot be asked without waiting for it.
+// where positions repeat, sums are made and writes are won in the order of the positions; along and add_at read all k
+// positions of a line for each of its d elements, and move what is written. A position outside gives NaN (0 for integers)
+// where it is read, and is passed over where it is written: the host cannot be asked without waiting for it.
 
 #include "common.cuh"
 
