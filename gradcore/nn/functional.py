@@ -31,6 +31,7 @@ from gradcore.functional.losses import (
     l1_loss,
     margin_ranking_loss,
     multi_margin_loss,
+    multilabel_soft_margin_loss,
     poisson_nll_loss,
     reduced,
     smooth_l1_loss,
@@ -56,7 +57,8 @@ __all__ = ["adaptive_avg_pool2d", "avg_pool2d", "batch_norm", "conv2d", "cross_e
            "scaled_dot_product_attention", "sigmoid", "softmax", "tanh"]
 __all__ += ["binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_embedding_loss", "cosine_similarity",
             "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss", "margin_ranking_loss",
-            "multi_margin_loss", "normalize", "pairwise_distance", "poisson_nll_loss", "smooth_l1_loss", "soft_margin_loss",
+            "multi_margin_loss", "multilabel_soft_margin_loss", "normalize", "pairwise_distance", "poisson_nll_loss",
+            "smooth_l1_loss", "soft_margin_loss",
             "triplet_margin_loss", "triplet_margin_with_distance_loss"]
 __all__ += bags.__all__ + dropouts.__all__ + norms.__all__ + sampling.__all__
 __all__ += _activations.__all__
