@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
           "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 def parse_bytes(text: str | int) -> int:
-    """``"64MiB"`` -> 67108864; a plain number is bytes. Raises ValueError naming what was given."""
+    """``"64MiB"`` -> 67108864, ``"24 MB"`` -> 24000000; a plain number is bytes, and ``"1_000"`` is 1000.
+
+    Raises ValueError naming what was given.
+    """
     if isinstance(text, int) and not isinstance(text, bool):
         if text < 0:
             raise ValueError(f"a size in bytes must be at least 0, but got {text}")
         return text
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(text))
+    match = re.fullmatch(r"\s*(\d+(?:_\d+)*(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(text))
     if not match or match[2].lower() not in _UNITS:
         raise ValueError(f"a size such as '64MiB', '1.5 GB' or 4096 was expected, but got {text!r}")
-    return int(float(match[1]) * _UNITS[match[2].lower()])
+    return int(Fraction(match[1].replace("_", "")) * _UNITS[match[2].lower()])
 
 
 def format_bytes(nbytes: float) -> str:

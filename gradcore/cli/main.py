@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from gradcore import __version__
-from gradcore.cli import measure, report, train
+from gradcore.cli import diff, measure, report, train
 from gradcore.errors import GradcoreError
 from gradcore.models import registry as models
 
@@ -35,23 +35,28 @@ def parser() -> argparse.ArgumentParser:
                                 description="The memory of one step of a run: its timeline, and who is live at the peak.")
     report.add_arguments(three)
     three.set_defaults(run=report.run)
+
+    four = commands.add_parser("diff", help="what the peak of one run has that another's has not",
+                               description="What the peak gained and lost from A to B, by role, layer, op and line. Exit "
+                                           "status: 0, or 1 where it grew by more than --fail-above, or 2 for any error.")
+    diff.add_arguments(four)
+    four.set_defaults(run=diff.run)
     return top
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns its exit status. Errors of ours are one line on standard error, status 1 or 2."""
+    """Run a command; returns its exit status. Errors of ours are one line on standard error, status 1, of ``diff`` 2."""
     options = parser().parse_args(argv)
     try:
-        options.run(options)
+        return options.run(options) or 0
     except (GradcoreError, ValueError, OSError, ImportError, AttributeError, TypeError) as error:
         if options.traceback:
             raise
         print(f"gradcore: {error}", file=sys.stderr)
-        return 1
+        return getattr(options, "error_status", 1)
     except KeyboardInterrupt:
         print("gradcore: interrupted", file=sys.stderr)
         return 130
-    return 0
 
 
 if __name__ == "__main__":

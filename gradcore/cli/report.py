@@ -50,11 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print the report of one step of a run, and what the run's steps say together."""
-    path = _newest(options.path)
+    path = newest(options.path)
     found = load_run(path)
     number, recording = found.find(options.step)
     if options.html is not None:
-        others = [Named(p.name, load_run(p)) for p in map(_newest, options.beside)]
+        others = [Named(p.name, load_run(p)) for p in map(newest, options.beside)]
         save(options.html, page([Named(path.name, found), *others], options.step))
     if options.json:
         print(json.dumps({"version": 1, "file": str(path), "about": found.about, "result": found.result,
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> None:
         return
     console = Console(highlight=False, markup=False, emoji=False)
     console.print(_about(path, found), soft_wrap=True)
-    console.print(_of_step(number, recording), "\n", soft_wrap=True, sep="")
+    console.print(of_step(number, recording), "\n", soft_wrap=True, sep="")
     if not recording.records:
         console.print(Text(str(recording.report)), soft_wrap=True)
         return
@@ -80,7 +80,8 @@ def run(options: argparse.Namespace) -> None:
     console.print(table)
 
 
-def _newest(path: Path) -> Path:
+def newest(path: Path) -> Path:
+    """The file, or of a folder its newest run. Raises ValueError where there is none."""
     if not path.is_dir():
         return path
     files = sorted(path.glob("*.jsonl"), key=lambda p: p.stat().st_mtime)
@@ -102,7 +103,8 @@ def _about(path: Path, found: Run) -> str:
     return "\n".join(lines)
 
 
-def _of_step(number: int, recording: Recording) -> str:
+def of_step(number: int, recording: Recording) -> str:
+    """A step's peak, on one line."""
     peak, report = recording.report.peak, recording.report
     batch = f", batch {report.batch_size}" if report.batch_size else ""
     where = (f", reached by {peak.op} in layer {peak.layer or '(root)'}, phase {peak.phase}, {short_path(peak.line)}"

@@ -1,0 +1,156 @@
+"""What one peak has that another has not: by role, layer, op and line of source."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from gradcore import folds
+from gradcore.report.growth import line_of
+from gradcore.report.recording import Recording
+from gradcore.report.text import short_path
+from gradcore.units import format_bytes, parse_bytes
+
+#: What bytes are grouped by, and how a holder is named in each.
+GROUPS: dict[str, Callable[[folds.Holder], str]] = {
+    "role": lambda h: h.role, "layer": lambda h: h.tag.layer, "op": lambda h: h.tag.op,
+    "line": lambda h: short_path(line_of(h.tag))}
+#: Rows of a table of text.
+_ROWS = 12
+
+
+@dataclass(frozen=True)
+class Owners:
+    """Allocated bytes at a peak, and whose they are: each table of ``by`` adds up to ``peak``.
+
+    ``by`` has no table of what is not known: no line without records, and nothing at the level ``counts``.
+    """
+
+    peak: int
+    by: dict[str, dict[str, int]]
+
+    def __post_init__(self) -> None:
+        for group, sums in self.by.items():
+            whole = sum(sums.values())
+            if whole != self.peak:
+                raise ValueError(f"the bytes by {group} add up to {whole:,}, not to the peak of {self.peak:,}")
+
+
+@dataclass(frozen=True)
+class Change:
+    """One owner's bytes at two peaks."""
+
+    name: str
+    before: int
+    after: int
+
+    @property
+    def change(self) -> int:
+        return self.after - self.before
+
+
+@dataclass(frozen=True)
+class Diff:
+    """Two peaks in allocated bytes, and what changed between them, the largest change first.
+
+    The changes of each table of ``by`` add up to ``change``. Owners that hold as much as before are left out.
+    """
+
+    before: int
+    after: int
+    by: dict[str, tuple[Change, ...]]
+
+    @property
+    def change(self) -> int:
+        return self.after - self.before
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data. Bytes."""
+        return {"before": self.before, "after": self.after, "change": self.change,
+                "by": {group: [{"name": c.name, "before": c.before, "after": c.after, "change": c.change} for c in changes]
+                       for group, changes in self.by.items()}}
+
+    def __str__(self) -> str:
+        lines = [summary(self)]
+        for group, changes in self.by.items():
+            lines += ["", *table(group, changes)]
+        return "\n".join(lines)
+
+
+def owners_of(recording: Recording) -> Owners:
+    """Whose the bytes at a step's peak are. Raises ValueError for a report whose sums are not its peak."""
+    report, records = recording.report, recording.records
+    if records:
+        start = folds.position_of(records, "begin", "step") or 0
+        highest = folds.peak(records, start)
+        holders = folds.live_at(records, highest.position)
+        return Owners(highest.allocated, {group: folds.total(holders, key) for group, key in GROUPS.items()})
+    known = {"role": report.by_role, "layer": report.by_layer, "op": report.by_op}
+    # A step at the level ``counts`` knows how much, and not whose.
+    return Owners(report.peak.allocated, {group: sums for group, sums in known.items() if sums or not report.peak.allocated})
+
+
+def compare(before: Recording | Owners, after: Recording | Owners) -> Diff:
+    """What the peak of ``after`` has gained and lost since ``before``, by all that is known of both."""
+    a, b = (x if isinstance(x, Owners) else owners_of(x) for x in (before, after))
+    return Diff(a.peak, b.peak, {group: _changes(group, a.by[group], b.by[group])
+                                 for group in GROUPS if group in a.by and group in b.by})
+
+
+def _changes(group: str, before: dict[str, int], after: dict[str, int]) -> tuple[Change, ...]:
+    if group == "line":
+        before = _followed(before, after)
+    rows = [Change(name, before.get(name, 0), after.get(name, 0)) for name in {**before, **after}]
+    return tuple(sorted((r for r in rows if r.change), key=lambda r: (-abs(r.change), r.name)))
+
+
+def _followed(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
+    """``before`` under the names of ``after``: a line that holds as many bytes in the same function has only moved."""
+    moved: dict[tuple[str, int], list[str]] = {}
+    for name, nbytes in after.items():
+        if name not in before:
+            moved.setdefault((_numberless(name), nbytes), []).append(name)
+    found = {}
+    for name, nbytes in before.items():
+        same = [] if name in after else moved.get((_numberless(name), nbytes), [])
+        found[same.pop(0) if same else name] = nbytes
+    return found
+
+
+def _numberless(line: str) -> str:
+    return re.sub(r":\d+ in ", " in ", line)
+
+
+def allowance(text: str) -> Callable[[int], Fraction]:
+    """What a peak of so many bytes may grow by, in bytes: ``"1%"`` of it, or a size. Raises ValueError."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", text)
+    if match:
+        share = Fraction(match[1]) / 100
+        return lambda before: share * before
+    try:
+        size = Fraction(parse_bytes(text))
+    except ValueError:
+        raise ValueError(f"a share such as '1%' or a size such as '64 KiB' was expected, but got {text!r}") from None
+    return lambda before: size
+
+
+# -- as text -----------------------------------------------------------------------------------------------------------
+
+
+def summary(diff: Diff) -> str:
+    """The two peaks on one line."""
+    share = f", {diff.change / diff.before:+.2%}" if diff.before else ""
+    return (f"Peak: {format_bytes(diff.before)} before, {format_bytes(diff.after)} after: {diff.change:+,} bytes{share}")
+
+
+def table(group: str, changes: Iterable[Change], rows: int = _ROWS) -> list[str]:
+    """The largest changes, a line each, and what the others come to."""
+    listed = list(changes)
+    lines = [f"By {group}:" if listed else f"By {group}: no change"]
+    lines += [f"  {c.change:>+15,}  {c.name or '(root)':22}  {c.before:,} -> {c.after:,}" for c in listed[:rows]]
+    if len(listed) > rows:
+        lines.append(f"  {sum(c.change for c in listed[rows:]):>+15,}  in {len(listed) - rows} more")
+    return lines

@@ -1,0 +1,167 @@
+"""Two peaks compared: every table adds up to their difference, and CI can tell growth from an error."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gradcore
+from gradcore.cli.main import main
+from gradcore.report import Recording, compare
+from gradcore.report.diff import GROUPS, Owners, allowance, owners_of
+from gradcore.report.diff_page import diff_page
+from tests.conftest import raises
+from tests.host.test_page import Elements
+from tests.host.test_run import write
+
+
+def recorded(width: int, copies: int, level: str = "events") -> Recording:
+    """A step that keeps ``copies`` products beside the root, for its one layer."""
+    model = gradcore.nn.Sequential(gradcore.nn.Linear(width, 8)).to("meta")
+    with gradcore.step(batch_size=4, device="meta", level=level) as step:
+        y = model(gradcore.zeros(4, width, device="meta"))
+        held = [y.exp() for _ in range(copies)]
+        sum(held, y).sum().backward()
+    del held, y
+    return step.recording
+
+
+@pytest.fixture(scope="module")
+def small() -> Recording:
+    return recorded(64, 1)
+
+
+@pytest.fixture(scope="module")
+def large() -> Recording:
+    return recorded(4096, 3)
+
+
+@pytest.mark.parametrize("records", [True, False])
+def test_every_table_adds_up_to_the_difference_of_the_peaks(small: Recording, large: Recording, records: bool) -> None:
+    a, b = (r if records else Recording(r.report, ()) for r in (small, large))
+    for before, after in ((a, b), (b, a), (a, a)):
+        diff = compare(before, after)
+        assert diff.change == after.report.peak.allocated - before.report.peak.allocated
+        assert list(diff.by) == [g for g in GROUPS if records or g != "line"]
+        for changes in diff.by.values():
+            assert sum(c.change for c in changes) == diff.change and all(c.change for c in changes)
+            assert [abs(c.change) for c in changes] == sorted((abs(c.change) for c in changes), reverse=True)
+    assert str(compare(a, a)).count("no change") == len(compare(a, a).by)
+
+
+def test_it_names_who_grew(small: Recording, large: Recording) -> None:
+    diff = compare(small, large)
+    assert diff.by["role"][0].name in ("parameter", "gradient")
+    assert {c.name for c in diff.by["layer"]} >= {"0"}
+    line = diff.by["line"][0].name
+    assert line.startswith("tests/host/test_diff.py:") and line.endswith(" in recorded")
+    text = str(diff)
+    assert f"{diff.change:+,} bytes" in text and "By line:" in text and line in text
+
+
+def test_a_line_that_only_moved_is_no_change() -> None:
+    sums = {"a.py:10 in f": 512, "a.py:11 in f": 512, "a.py:90 in g": 1024}
+    moved = {"a.py:12 in f": 512, "a.py:13 in f": 512, "a.py:92 in g": 2048}
+    diff = compare(Owners(2048, {"line": sums}), Owners(3072, {"line": moved}))
+    assert [(c.name, c.change) for c in diff.by["line"]] == [("a.py:92 in g", 2048), ("a.py:90 in g", -1024)]
+    # Another function, or other bytes: not the same line.
+    other = compare(Owners(512, {"line": {"a.py:1 in f": 512}}), Owners(512, {"line": {"a.py:1 in g": 512}}))
+    assert sorted(c.change for c in other.by["line"]) == [-512, 512]
+
+
+def test_what_is_not_known_has_no_table(small: Recording) -> None:
+    counts, events = recorded(64, 1, "counts"), recorded(64, 1)
+    diff = compare(counts, events)
+    assert diff.by == {} and diff.before == diff.after == events.report.peak.allocated and owners_of(counts).by == {}
+    wrong = Recording(dataclasses.replace(small.report, by_op={"add": 1}), ())
+    with raises(ValueError, "the bytes by op add up to 1, not to the peak of"):
+        compare(wrong, small)
+
+
+@pytest.mark.parametrize(("text", "before", "allowed"), [
+    ("1%", 250, Fraction(5, 2)), ("0.5 %", 1000, 5), ("64 KiB", 7, 65536), ("0", 7, 0), ("1_000 B", 0, 1000)])
+def test_allowances(text: str, before: int, allowed: int) -> None:
+    assert allowance(text)(before) == allowed
+
+
+@pytest.mark.parametrize("text", ["-1%", "much", "", "1%%", "1 % B"])
+def test_no_allowance(text: str) -> None:
+    with raises(ValueError, "a share such as '1%' or a size such as '64 KiB' was expected, but got", repr(text)):
+        allowance(text)
+
+
+def command(capsys: Any, *argv: object) -> tuple[int, str, str]:
+    status = main(["diff", *map(str, argv)])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory, small: Recording, large: Recording) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "a.json").write_text(json.dumps(small.to_dict()))
+    (folder / "b.json").write_text(large.report.to_json())
+    write(folder / "run" / "c.jsonl", large, [100, 200])
+    return folder
+
+
+def test_the_command_reads_all_three(capsys: Any, files: Path, small: Recording, large: Recording) -> None:
+    grown = large.report.peak.allocated - small.report.peak.allocated
+    status, out, _ = command(capsys, files / "a.json", files / "run")
+    assert status == 0 and f"{grown:+,} bytes" in out and "By line:" in out and "c.jsonl: Step 1 on meta, batch 4" in out
+    status, out, _ = command(capsys, files / "a.json", files / "b.json")
+    assert status == 0 and "By line:" not in out and "Lines are compared where both files have the step's records" in out
+    status, out, _ = command(capsys, files / "run", files / "a.json", "--step", "first", "--json")
+    told = json.loads(out)
+    assert status == 0 and told["change"] == -grown and told["failed"] is False and told["a"]["step"] == 1
+    assert all(sum(c["change"] for c in changes) == -grown for changes in told["by"].values()) and len(told["by"]) == 4
+
+
+def test_the_status_is_for_ci(capsys: Any, files: Path, small: Recording, large: Recording) -> None:
+    before, after = (r.report.peak.allocated for r in (small, large))
+    a, b = files / "a.json", files / "b.json"
+    assert command(capsys, a, b, "--fail-above", after - before)[0] == 0
+    status, out, _ = command(capsys, a, b, "--fail-above", after - before - 1)
+    assert status == 1 and f"has grown by {after - before:,} bytes; {after - before - 1:,} are allowed" in out
+    status, out, _ = command(capsys, a, b, "--fail-above", "1%", "--json")
+    assert status == 1 and json.loads(out)["failed"] is True
+    assert command(capsys, b, a, "--fail-above", "0")[0] == command(capsys, a, a, "--fail-above", "0%")[0] == 0
+
+
+@pytest.mark.parametrize("bad", ["missing.json", "x.json", "empty"])
+def test_errors_are_status_two(capsys: Any, files: Path, tmp_path: Path, bad: str) -> None:
+    (tmp_path / "x.json").write_text("[]")
+    (tmp_path / "empty").mkdir()
+    status, out, err = command(capsys, files / "a.json", tmp_path / bad)
+    assert status == 2 and out == "" and bad in err and len(err.strip().splitlines()) == 1
+    with pytest.raises(SystemExit) as told:
+        main(["diff", str(files / "a.json"), str(files / "a.json"), "--fail-above", "some"])
+    assert told.value.code == 2 and "a share such as '1%'" in capsys.readouterr().err
+
+
+def test_help() -> None:
+    argv = [sys.executable, "-m", "gradcore.cli.main", "diff", "--help"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert "--fail-above 1%|BYTES" in done.stdout
+
+
+def test_the_page_runs_nothing(capsys: Any, files: Path, tmp_path: Path, small: Recording) -> None:
+    out = tmp_path / "diff.html"
+    status, told, _ = command(capsys, files / "a.json", files / "run", "--html", out)
+    text = out.read_text()
+    elements = Elements(text)
+    assert status == 0 and str(out) in told and not any(tag == "script" for tag, _ in elements.found)
+    policy, = (a["content"] or "" for _, a in elements.found if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none'; style-src 'sha256-") and text.count("<tr>") > 8
+    assert "tests/host/test_diff.py:" in text
+    nasty = compare(Owners(0, {"op": {}}), Owners(9, {"op": {"<script>alert(1)</script>{{style}}": 9}}))
+    page = diff_page(nasty, "<b>{{after}}", "&amp;")
+    assert "<script" not in page and "&lt;script&gt;alert(1)&lt;/script&gt;{{style}}" in page
+    assert "&lt;b&gt;{{after}}" in page and "&amp;amp;" in page
