@@ -8,10 +8,11 @@ import pytest
 
 from gradcore import folds
 from gradcore.errors import OutOfMemory
-from gradcore.events import TAGS, Alloc, Free, Keep, Reserve, Retag, Scope, Site, Tag, typed
+from gradcore.events import ALLOC, TAGS, Alloc, Free, Keep, Reserve, Retag, Scope, Site, Tag, typed
 from gradcore.memory.resource import Block, Stream
 from gradcore.memory.sources import CountingSource
 from gradcore.memory.stack import Stack
+from tests.conftest import raises
 from tests.meta.memory_stacks import Events, Failing, MiB, stack
 
 
@@ -109,6 +110,32 @@ def test_a_log_opens_with_what_is_there() -> None:
                        *[Keep(first.serial, 0, "kept before the log began")] * 2]
     ledger.end_log()
     assert ledger.log is None
+
+
+def test_a_watch_gets_what_happens_in_the_logs_inside_it() -> None:
+    memory = stack()
+    ledger, stream = memory.ledger, Stream(0)
+    ledger.begin_watch()
+    a = ledger.allocate(1000, stream, tag("a"))
+    inner = ledger.begin_log()
+    b = ledger.allocate(5 * MiB, stream, tag("b"))
+    ledger.deallocate(a, a.serial)
+    whole = [typed(r) for r in ledger.watched()]
+    assert [typed(r) for r in inner][-3:] == whole[-3:] and ledger.log is inner
+    ledger.end_log()
+    ledger.deallocate(b, b.serial)
+    assert [typed(r) for r in ledger.watched()][:-1] == whole and ledger.log is ledger.watch
+    check_books(memory)
+    with raises(RuntimeError, "a log is being written already"):
+        ledger.begin_watch()
+    # A log that outlives the watch is a log like any other.
+    inner = ledger.begin_log()
+    ledger.end_watch()
+    c = ledger.allocate(10, stream, tag("c"))
+    ledger.end_log()
+    assert inner[-1][0] == ALLOC and inner[-1][1] == c.serial and ledger.log is None and ledger.watch is None
+    with raises(RuntimeError, "there is no watch"):
+        ledger.watched()
 
 
 def test_a_log_shows_the_moment() -> None:
