@@ -1,0 +1,56 @@
+"""The recorded peaks of tests: one JSON file, sorted, to be committed beside them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from gradcore.report.diff import GROUPS, Owners, compare, summary, table
+from gradcore.report.files import replacing
+
+VERSION = 1
+
+
+def read(path: Path) -> dict[str, Owners]:
+    """Peaks and their owners by the test's node id. Raises OSError, and ValueError, which names the file, for anything else."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(data, dict) or data.get("version") != VERSION:
+            raise ValueError(f"version {VERSION} was expected")
+        return {test: plain(entry) for test, entry in data["tests"].items()}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{path} is no baseline of device memory: {type(error).__name__}: {error}") from error
+
+
+def write(path: Path, tests: dict[str, Owners]) -> None:
+    """The whole file or none of it. Raises OSError."""
+    data = {"version": VERSION, "tests": {test: as_plain(owners) for test, owners in tests.items()}}
+    with replacing(path) as file:
+        file.write((json.dumps(data, indent=1, sort_keys=True) + "\n").encode())
+
+
+def as_plain(owners: Owners) -> dict[str, Any]:
+    """As dictionaries of ints, for files and for other processes."""
+    return {"peak": owners.peak, "by": owners.by}
+
+
+def plain(data: dict[str, Any]) -> Owners:
+    """What :func:`as_plain` wrote. Raises ValueError, TypeError or KeyError for anything else."""
+    if type(data["peak"]) is not int or any(type(n) is not int for sums in data["by"].values() for n in sums.values()):
+        raise ValueError("bytes are whole numbers")
+    if not data["by"].keys() <= GROUPS.keys():
+        raise ValueError(f"bytes are grouped by {', '.join(GROUPS)}, but got {', '.join(data['by'])}")
+    return Owners(data["peak"], data["by"])
+
+
+def grown(before: Owners, after: Owners) -> str | None:
+    """What to say of a peak that has grown, by whom: None of one that has not."""
+    diff = compare(before, after)
+    if diff.change <= 0:
+        return None
+    lines = [summary(diff)]
+    for group in ("line", "layer", "role"):
+        if group in diff.by:
+            lines += table(group, diff.by[group], rows=8)
+    return "\n".join(lines)
