@@ -23,13 +23,15 @@ NAMED = 8
 _account = pytest.StashKey["Account"]()
 _limits = pytest.StashKey[dict[str, tuple[int, Any]]]()
 _baseline = pytest.StashKey["Baseline"]()
+_name = pytest.StashKey[str]()
 
 
 class Baseline:
     """The recorded peaks, and those that this process or its workers have found."""
 
-    def __init__(self, path: Path, recorded: dict[str, Owners], update: bool) -> None:
+    def __init__(self, path: Path, root: Path, recorded: dict[str, Owners], update: bool) -> None:
         self.path = path
+        self.name = path.relative_to(root) if path.is_relative_to(root) else path
         self.recorded = recorded
         self.update = update
         self.found: dict[str, Owners] = {}
@@ -72,7 +74,13 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"there is no baseline {path}: --gradcore-memory-update writes it") from None
     except (OSError, ValueError) as error:
         raise pytest.UsageError(str(error)) from None
-    config.stash[_baseline] = Baseline(path, recorded, update)
+    config.stash[_baseline] = Baseline(path, config.rootpath, recorded, update)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if _baseline in item.config.stash:
+        # pytest-xdist adds a test's group to its node id later on.
+        item.stash[_name] = item.nodeid
 
 
 # -- one test ----------------------------------------------------------------------------------------------------------
@@ -183,11 +191,11 @@ def _over(item: pytest.Item, stretch: Stretch) -> Iterator[str]:
 def _above(baseline: Baseline, item: pytest.Item, stretch: Stretch) -> Iterator[str]:
     from gradcore.testing.baseline import grown
 
-    owners = baseline.found[item.nodeid] = stretch.owners(item.config.rootpath)
-    before = baseline.recorded.get(item.nodeid)
+    owners = baseline.found[item.stash[_name]] = stretch.owners(item.config.rootpath)
+    before = baseline.recorded.get(item.stash[_name])
     text = grown(before, owners) if before is not None and not baseline.update else None
     if text is not None:
-        yield f"device memory on {item.config.option.gradcore_device}: the peak is above the one in {baseline.path}\n{text}"
+        yield f"device memory on {item.config.option.gradcore_device}: the peak is above the one in {baseline.name}\n{text}"
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -224,24 +232,26 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     baseline = config.stash.get(_baseline, None)
     if baseline is None:
         return
+    terminalreporter.ensure_newline()
     terminalreporter.section("device memory (gradcore)")
     for line in _told(baseline):
         terminalreporter.write_line(line)
 
 
 def _told(baseline: Baseline) -> Iterator[str]:
-    recorded, found = baseline.recorded, baseline.found
+    recorded, found, name = baseline.recorded, baseline.found, baseline.name
     missing = sorted(found.keys() - recorded.keys())
     changed = sorted(t for t in found.keys() & recorded.keys() if found[t].peak != recorded[t].peak)
+    smaller = [t for t in changed if found[t].peak < recorded[t].peak]
+    peaks = f"{len(found)} peak{'s' * (len(found) != 1)}"
     if baseline.lost_workers:
-        yield f"{baseline.lost_workers} workers went down without their figures"
+        yield f"workers that went down without their figures: {baseline.lost_workers}"
     if baseline.update:
-        yield f"{len(found)} peaks written to {baseline.path}: {len(missing)} new, {len(changed)} changed"
+        yield f"{peaks} written to {name}: {len(missing)} new, {len(changed)} changed"
         return
-    yield f"{len(found)} peaks compared with {baseline.path}"
+    yield f"{peaks} compared with {name}"
     if missing:
         yield f"not in it, --gradcore-memory-update writes them: {_names(missing)}"
-    smaller = [t for t in changed if found[t].peak < recorded[t].peak]
     if smaller:
         yield f"lower than recorded: {_names(smaller)}"
 

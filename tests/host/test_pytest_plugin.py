@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -273,41 +274,59 @@ def test_unmarked():
 """
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=pytest.mark.slow)])
 def test_the_baseline(run: Any, pytester: pytest.Pytester, workers: str) -> None:
     if workers != "0" and importlib.util.find_spec("xdist") is None:
         pytest.skip("pytest-xdist is not installed: pip install -e '.[test]'")
-    spread = ("-n", workers) if workers != "0" else ()
+    spread = ("-n", workers, "--dist", "loadgroup") if workers != "0" else ()
+    tests = TESTS.replace("def test_a", "@pytest.mark.xdist_group('one')\ndef test_a" if spread else "def test_a")
     argv = (*spread, "--gradcore-memory-baseline", "deep/peaks.json")
     path = pytester.path / "deep" / "peaks.json"
-    result = run(TESTS.replace("WIDTH", "1000"), *argv, "--gradcore-memory-update")
+    result = run(tests.replace("WIDTH", "1000"), *argv, "--gradcore-memory-update")
     result.assert_outcomes(passed=4, failed=1)
-    lines(result, f"3 peaks written to {path}: 3 new, 0 changed")
+    lines(result, "3 peaks written to deep/peaks.json: 3 new, 0 changed")
     text = path.read_text()
     data = json.loads(text)
     assert text == json.dumps(data, indent=1, sort_keys=True) + "\n" and [p.name for p in path.parent.iterdir()] == [path.name]
     assert {test: entry["peak"] for test, entry in data["tests"].items()} == {
         "test_it.py::test_a": 8192, "test_it.py::test_b[1]": 4096, "test_it.py::test_b[2]": 8192}
     assert data["tests"]["test_it.py::test_a"]["by"]["line"] == {
-        "test_it.py:10 in test_a": 4096, "test_it.py:11 in test_a": 4096}
+        f"test_it.py:{line + bool(spread)} in test_a": 4096 for line in (10, 11)}
     # The same figures pass, also of fewer tests; what has grown fails and says where; what has shrunk is said.
     run(None, *argv, "-k", "not broken").assert_outcomes(passed=4)
     del data["tests"]["test_it.py::test_b[1]"]
     data["tests"]["test_it.py::test_b[2]"] = {"peak": 9000, "by": {"op": {"full": 9000}}}
     path.write_text(json.dumps(data))
-    result = run(TESTS.replace("WIDTH", "2000"), *argv, "-k", "not broken")
+    result = run(tests.replace("WIDTH", "2000"), *argv, "-k", "not broken")
     result.assert_outcomes(passed=3, failed=1)
-    lines(result, f"device memory on cpu: the peak is above the one in {path}",
+    lines(result, "device memory on cpu: the peak is above the one in deep/peaks.json",
           "Peak: 8.00 KiB before, 16.0 KiB after: +8,192 bytes, +100.00%",
           "By line:",
-          "*+4,096  test_it.py:10 in test_a  4,096 -> 8,192",
-          f"3 peaks compared with {path}",
+          "*+4,096  test_it.py:1* in test_a  4,096 -> 8,192",
+          "3 peaks compared with deep/peaks.json",
           "not in it, --gradcore-memory-update writes them: test_it.py::test_b[[]1]",
           "lower than recorded: test_it.py::test_b[[]2]")
     # An update keeps what did not run.
     run(None, *argv, "-k", "test_a", "--gradcore-memory-update").assert_outcomes(passed=1)
     told = baseline.read(path)
     assert told["test_it.py::test_a"].peak == 16384 and told["test_it.py::test_b[2]"] == Owners(9000, {"op": {"full": 9000}})
+
+
+def test_the_examples_of_the_documentation(run: Any, pytester: pytest.Pytester) -> None:
+    """A python block is the file that it names; a console block is a command, and lines of what it prints, in order."""
+    page = (ROOT / "docs" / "testing.md").read_text()
+    blocks = re.findall(r"```(python|console)\n(.*?)```", page, re.DOTALL)
+    assert [kind for kind, _ in blocks].count("console") == 4
+    for kind, text in blocks:
+        first, _, rest = text.partition("\n")
+        if kind == "python":
+            (pytester.path / first.removeprefix("# ")).write_text(text)
+            continue
+        command, *argv = first.removeprefix("$ ").split()
+        assert command == "pytest" and rest.strip()
+        printed = iter(run(None, *argv).stdout.lines)
+        for line in rest.splitlines():
+            assert line == "..." or line in printed, line
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"version": 2, "tests": {}}', '{"version": 1}', '{"version": 1, "tests": []}',
