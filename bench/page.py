@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from tests.host.browser import executable
-from tests.host.long_step import long_step
+from tests.host.made_steps import long_step
 
 _TIMED = """async () => {
     const time = (act, times) => {

@@ -17,12 +17,18 @@ from gradcore.functional import (
     broadcast_to, cat, ceil, chunk, clamp, clone, cos, cosh, div, dot, empty, empty_like, eq, equal, erf, exp, expm1, eye,
     flatten, floor, floor_divide, from_numpy, full, full_like, ge, get_default_dtype, gt, index_select, isfinite, isinf,
     isnan, le, linspace, log, log1p, log2, log10, log_softmax, logical_and, logical_not, logical_or, logical_xor,
-    logsumexp, lt, matmul, max, maximum, mean, min, minimum, mm, movedim, mul, mv, narrow, ne, neg, nonzero,
-    norm, ones, ones_like, permute, pow, reciprocal, relu, remainder, reshape, round, rsqrt, select, set_default_dtype,
-    sigmoid, sign, sin, sinh, softmax, split, sqrt, square, squeeze, stack, std, sub, sum, take_along_dim, tan, tanh,
-    tensor, transpose, tril, triu, unbind, unflatten, unsqueeze, var, zeros, zeros_like)
+    logsumexp, lt, matmul, max, maximum, mean, min, minimum, mm, mul, mv, narrow, ne, neg,
+    ones, ones_like, permute, pow, reciprocal, relu, remainder, reshape, round, rsqrt, select, set_default_dtype,
+    sigmoid, sign, sin, sinh, softmax, split, sqrt, square, squeeze, stack, sub, sum, take_along_dim, tan, tanh,
+    tensor, transpose, tril, triu, unbind, unflatten, unsqueeze, zeros, zeros_like)
+from gradcore.functional.arranging import *
+from gradcore.functional.folding import *
+from gradcore.functional.picking import *
 from gradcore.functional.pointwise import *
+from gradcore.functional.products import *
+from gradcore.functional.einsum import einsum
 from gradcore.functional.activation import celu, hardshrink, prelu, selu, softmin, threshold
+from gradcore.functional.interop import from_dlpack
 from gradcore._random import (
     Generator, default_generator, initial_seed, manual_seed, normal_, rand, rand_like, randn, randn_like, randperm, seed,
     uniform_)
@@ -32,11 +38,15 @@ from gradcore._memory import (
 from gradcore._step import step
 from gradcore.engine.modes import enable_grad, inference_mode, is_grad_enabled, no_grad, recompute, set_grad_enabled
 from gradcore.errors import (
-    AlreadyReleased, DataDependentShape, DeviceError, GradcoreError, ModifiedInPlace, NoSecondDerivative, OutOfMemory,
-    SpecError)
+    AlreadyReleased, DataDependentShape, DeviceError, GradcoreError, LinAlgError, ModifiedInPlace, NoSecondDerivative,
+    OutOfMemory, SpecError)
 from gradcore.report.step import StepReport
+from gradcore.functional import linalg
+from gradcore.functional.linalg import cholesky, det, inv, slogdet
+from gradcore.functional.linalg import inv as inverse, matrix_power
 from gradcore import autograd, cuda, data, nn, optim, utils
 from gradcore.autograd.inspection import graph
+from gradcore.utils.files import load, save
 
 float16, float32, float64 = _np.dtype(_np.float16), _np.dtype(_np.float32), _np.dtype(_np.float64)
 int8, int16, int32, int64 = (_np.dtype(t) for t in (_np.int8, _np.int16, _np.int32, _np.int64))

@@ -19,6 +19,9 @@ class Conversions(Value):
 
     __slots__ = ()
 
+    #: NumPy's arrays and numbers leave operators with a tensor to the tensor.
+    __array_priority__ = 1000
+
     def item(self) -> Any:
         """The one value, as a Python number."""
         if self.spec.numel != 1:
@@ -28,8 +31,13 @@ class Conversions(Value):
     def tolist(self) -> Any:
         return self.storage.device.read(self.storage, self.spec).tolist()
 
-    def numpy(self) -> np.ndarray[Any, Any]:
-        """The values as a NumPy array: on the CPU it shares memory with the tensor and keeps it alive."""
+    def numpy(self, *, force: bool = False) -> np.ndarray[Any, Any]:
+        """The values as a NumPy array: on the CPU it shares memory with the tensor and keeps it alive.
+
+        ``force`` takes the values of a tensor that requires grad, and copies those of another device, which are errors else.
+        """
+        if force:
+            return self.detach().cpu().numpy()  # type: ignore[attr-defined]
         if self.edge is not None:
             raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
         if self.storage.device.type != "cpu":
@@ -38,8 +46,22 @@ class Conversions(Value):
         return np.asarray(_Exported(self))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        array = self.numpy()
-        return array if dtype is None and not copy else np.array(array, dtype=dtype)
+        return np.array(self.numpy(), dtype=dtype, copy=copy)
+
+    def __dlpack__(self, *, stream: Any = None, max_version: tuple[int, int] | None = None,
+                   dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any:
+        """The tensor for another library, which shares its memory and keeps it alive. Raises BufferError where it cannot."""
+        if self.edge is not None:
+            raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+        self.__dlpack_device__()
+        return self.numpy().__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """(1, 0), the CPU. Raises BufferError for a tensor elsewhere."""
+        if self.storage.device.type != "cpu":
+            raise BufferError(f"a tensor on {self.storage.device} is not exported by DLPack, only one on the CPU is: use "
+                              "Tensor.cpu()")
+        return 1, 0
 
     def to(self, *args: Any, device: Any = None, dtype: Any = None) -> Any:
         """On another device, as another dtype, or both; the tensor itself where nothing changes."""
@@ -55,6 +77,10 @@ class Conversions(Value):
         if device is not None and get_device(device) is not result.storage.device:
             result = functional.transfer(result, get_device(device))
         return result
+
+    def type(self, dtype: Any) -> Any:
+        """As another dtype; the tensor itself where it has that one."""
+        return self.to(dtype=dtype)
 
     def cpu(self) -> Any:
         return self.to("cpu")

@@ -1,4 +1,4 @@
-"""``x[index]`` and ``x[index] = value``: basic indices are views, integer tensors gather and scatter."""
+"""``x[index]`` and ``x[index] = value``: basic indices are views, integers and masks gather and scatter."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from gradcore.devices.device import Device
 from gradcore.engine.node import Value
 from gradcore.engine.owners import upload
-from gradcore.errors import DimError, SpecError
-from gradcore.ops import creation, movement
+from gradcore.errors import DataDependentShape, DimError, SpecError
+from gradcore.ops import creation, elementwise, movement, placing, pointwise
 from gradcore.spec import TensorSpec
 
 
@@ -24,19 +24,29 @@ def read(x: Any, index: Any) -> Any:
         return movement.view(x, shape=x.spec.shape)
     if not tensors:
         return x
-    if len(tensors) == 1:
-        (dim, position), = tensors
-        return movement.take(x, position, dim=dim)
-    x, position, dim = _one_index(x, tensors)
-    return movement.take(_merged(x, dim, len(tensors)), position, dim=dim)
+    x, position, dim, count = _one_index(x, tensors)
+    return movement.take(_merged(x, dim, count), position, dim=dim)
 
 
-def write(x: Any, index: Any, value: Any) -> None:
-    """Write into the part that ``index`` shows; the value broadcasts to it."""
+def write(x: Any, index: Any, value: Any, accumulate: bool = False) -> None:
+    """Write into the part that ``index`` shows, or add to it; the value broadcasts to it.
+
+    A number written where a mask alone says needs no positions, so that nothing is read on the host.
+    """
+    if isinstance(index, tuple) and len(index) == 1:
+        index = index[0]
+    if _is_mask(index) and index.spec.shape == x.spec.shape[:index.spec.ndim] and index.spec.ndim and not accumulate and not (
+            isinstance(value, Value) and value.spec.ndim) and not isinstance(value, (np.ndarray, list, tuple)):
+        given = movement.cast_to(value, x.spec) if isinstance(value, Value) else value
+        mask = movement.reshape(index, (*index.spec.shape, *(1,) * (x.spec.ndim - index.spec.ndim)))
+        pointwise.masked_fill_(x, mask, given)
+        return
     basic, tensors = _parse(x, index)
     part = movement.slice(x, index=basic) if basic != _whole(x.spec) else x
     if not tensors:
-        if isinstance(value, Value):
+        if accumulate:
+            elementwise.add_(part, value)
+        elif isinstance(value, Value):
             movement.copy_(part, value)
         else:
             creation.fill_(part, value) if not isinstance(value, (np.ndarray, list, tuple)) else movement.copy_(
@@ -45,25 +55,29 @@ def write(x: Any, index: Any, value: Any) -> None:
     if not isinstance(value, Value):
         value = upload(np.asarray(value, x.spec.dtype), x.storage.device)
     value = movement.cast_to(value, part.spec)
-    if len(tensors) > 1:
-        part, position, dim = _one_index(part, tensors)
-        merged = _merged(part, dim, len(tensors))
-        movement.put_(merged, position, value, dim=dim)
-        if merged.storage is not part.storage:
-            movement.copy_(part, movement.reshape(merged, part.spec.shape))
-        return
-    (dim, position), = tensors
-    movement.put_(part, position, value, dim=dim)
+    part, position, dim, count = _one_index(part, tensors)
+    merged = _merged(part, dim, count)
+    (placing.add_at_ if accumulate else movement.put_)(merged, position, value, dim=dim)
+    if merged.storage is not part.storage:
+        movement.copy_(part, movement.reshape(merged, part.spec.shape))
+
+
+def _is_mask(item: Any) -> bool:
+    return isinstance(item, Value) and item.spec.dtype.kind == "b"
 
 
 def _whole(spec: TensorSpec) -> movement.Basic:
     return tuple((0, n, 1) for n in spec.shape)
 
 
-def _parse(x: Any, index: Any) -> tuple[movement.Basic, list[tuple[int, Any]]]:
-    """The basic part, and the integer tensors with the dimensions (after the basic part) that they index."""
-    items = list(index) if isinstance(index, tuple) else [index]
-    given = sum(1 for i in items if i is not None and i is not Ellipsis)
+#: A dimension, after the basic part; positions in it; and how many dimensions from there those count as one.
+Indexed = tuple[int, Any, int]
+
+
+def _parse(x: Any, index: Any) -> tuple[movement.Basic, list[Indexed]]:
+    """The basic part, and the integer tensors with the dimensions that they index."""
+    items = [_item(i) for i in (index if isinstance(index, tuple) else [index])]
+    given = sum(i.ndim if isinstance(i, _Mask) else i is not None and i is not Ellipsis for i in items)
     ellipses = sum(1 for i in items if i is Ellipsis)
     if ellipses > 1:
         raise DimError("an index can only have a single ellipsis ('...')")
@@ -72,7 +86,7 @@ def _parse(x: Any, index: Any) -> tuple[movement.Basic, list[tuple[int, Any]]]:
     if not ellipses:
         items.append(Ellipsis)
     basic: list[tuple[int, ...]] = []
-    tensors: list[tuple[int, Any]] = []
+    tensors: list[Indexed] = []
     d = out = 0
     for item in items:
         if item is Ellipsis:
@@ -84,6 +98,25 @@ def _parse(x: Any, index: Any) -> tuple[movement.Basic, list[tuple[int, Any]]]:
         if item is None:
             basic.append(())
             out += 1
+            continue
+        if isinstance(item, _Mask):
+            if item.shape != x.spec.shape[d:d + item.ndim]:
+                raise DimError(f"The shape of the mask {list(item.shape)} at index {d} does not match the shape of the indexed "
+                               f"tensor {list(x.spec.shape)}")
+            if not item.ndim:
+                # A dimension of its own, of one element or of none.
+                tensors.append((out, upload(np.zeros(np.count_nonzero(item.values), np.int64), x.storage.device), 1))
+                basic.append(())
+                out += 1
+            elif sum(map(_is_advanced, items)) == 1:
+                # Alone, its dimensions are as good as one.
+                tensors.append((out, upload(np.flatnonzero(item.values), x.storage.device), item.ndim))
+            else:
+                tensors += [(out + k, upload(places, x.storage.device), 1)
+                            for k, places in enumerate(np.nonzero(item.values))]
+            basic += [(0, n, 1) for n in item.shape]
+            out += item.ndim
+            d += item.ndim
             continue
         n = x.spec.shape[d]
         if isinstance(item, slice):
@@ -97,51 +130,80 @@ def _parse(x: Any, index: Any) -> tuple[movement.Basic, list[tuple[int, Any]]]:
                 raise DimError(f"index {item} is out of bounds for dimension {d} with size {n}")
             basic.append((int(item) % n,))
         else:
-            tensors.append((out, _index_tensor(item, x.storage.device)))
+            tensors.append((out, _index_tensor(item, x.storage.device), 1))
             basic.append((0, n, 1))
             out += 1
         d += 1
     return tuple(basic), tensors
 
 
+class _Mask:
+    """A boolean index: its values, read on the host, since the shape of the result depends on them."""
+
+    def __init__(self, values: np.ndarray[Any, Any]) -> None:
+        self.values = values
+        self.shape, self.ndim = values.shape, values.ndim
+
+
+def _item(item: Any) -> Any:
+    """An index as it is, but for masks; :class:`DataDependentShape` for one on meta."""
+    if _is_mask(item):
+        if item.storage.device.type == "meta":
+            raise DataDependentShape("a boolean index gives a shape that depends on values, and meta has none: use where()")
+        return _Mask(item.storage.device.read(item.storage, item.spec))
+    if item is None or item is Ellipsis or (isinstance(item, (slice, int, np.integer)) and not isinstance(item, bool)):
+        return item
+    if not isinstance(item, Value):
+        array = np.asarray(item)
+        if array.dtype.kind == "b":
+            return _Mask(array)
+    return item
+
+
+def _is_advanced(item: Any) -> bool:
+    """Is it a mask, a list or a tensor?"""
+    return not (item is None or item is Ellipsis or isinstance(item, (slice, int, np.integer)))
+
+
 def _index_tensor(item: Any, device: Device) -> Any:
     if isinstance(item, Value):
-        if item.spec.dtype.kind == "b":
-            raise NotImplementedError("boolean indices give shapes that depend on data: use where() or masked_fill()")
         if item.spec.dtype.kind not in "iu":
-            raise DimError(f"tensors used as indices must be integers, but got {item.spec.dtype.name}")
+            raise DimError(f"tensors used as indices must be integers or bools, but got {item.spec.dtype.name}")
         return item
-    if isinstance(item, bool):
-        raise NotImplementedError("boolean indices are not supported: use where()")
     array = np.asarray(item)
     if array.dtype.kind not in "iu" and array.size:
-        raise TypeError(f"an index must be an int, a slice, None, Ellipsis or integers, but got {type(item).__name__} "
+        raise TypeError(f"an index must be an int, a slice, None, Ellipsis, integers or bools, but got {type(item).__name__} "
                         f"{item!r}")
     return upload(array.astype(np.int64), device)
 
 
-def _one_index(x: Any, tensors: list[tuple[int, Any]]) -> tuple[Any, Any, int]:
-    """Several index tensors as one: a view of ``x`` with their dimensions adjacent, positions in those, the first.
+def _one_index(x: Any, tensors: list[Indexed]) -> tuple[Any, Any, int, int]:
+    """Index tensors as one: a view of ``x`` with their dimensions adjacent, positions in those, the first, how many.
 
     Dimensions that are not adjacent are brought to the front (NumPy's rule).
     """
-    dims = [d for d, _ in tensors]
+    if len(tensors) == 1:
+        dim, position, count = tensors[0]
+        return x, position, dim, count
+    dims = [d for d, _, _ in tensors]
     first = dims[0]
     if dims != list(range(first, first + len(dims))):
         rest = [d for d in range(x.spec.ndim) if d not in dims]
         x = movement.permute(x, dims=(*dims, *rest))
         first = 0
-    position: Any = None
-    for k, (_, index) in enumerate(tensors):
+    position = None
+    for k, (_, index, _) in enumerate(tensors):
         n = x.spec.shape[first + k]
         # Each is looked up among its own dimension's positions: that checks it, and counts it from the front.
         places = creation.arange(0, 1, length=n, dtype=np.dtype(np.int64), device=x.storage.device)
         counted = movement.take(places, index, dim=0)
         position = counted if position is None else position * n + counted
-    return x, position, first
+    return x, position, first, len(tensors)
 
 
 def _merged(x: Any, first: int, count: int) -> Any:
     """``x`` with ``count`` dimensions from ``first`` as one: a view where the layout allows it."""
+    if count == 1:
+        return x
     shape = x.spec.shape
     return movement.reshape(x, (*shape[:first], math.prod(shape[first:first + count]), *shape[first + count:]))

@@ -80,10 +80,14 @@ class Generator:
         It comes from a stream of its own beside the device's (the key's second word is 1), so that nothing is read back
         from the device, and meta can shuffle too.
         """
+        return self.host_stream().permutation(n)
+
+    def host_stream(self) -> np.random.Generator:
+        """NumPy's generator of the next stream on the host: another one each time, beside the device's."""
         key = np.array([self._seed % 2**64, 1], np.uint64)
         philox = np.random.Philox(key=key, counter=[0, self._permutations, 0, 0])
         self._permutations += 1
-        return np.random.Generator(philox).permutation(n)
+        return np.random.Generator(philox)
 
     def __repr__(self) -> str:
         return f"<gradcore.Generator on {self.device}, seed {self._seed}>"

@@ -25,6 +25,8 @@ from gradcore.report.step import DriverFigures, PoolFigures, StepReport, build_r
 
 #: Live bytes, as requested, at the ends of a device's last steps.
 _ends: dict[str, deque[int]] = {}
+#: Devices whose log a step is writing.
+_recorded: set[str] = set()
 
 
 #: How much a step records. ``off``: nothing. ``counts``: peaks and the pool's figures. ``events``: every record, so that each
@@ -65,7 +67,7 @@ class step:
             return self
         recorded = [self._wanted] if self._wanted is not None else devices() or [get_device("cpu")]
         logged = self.level != "counts"
-        if logged and any(d.ledger.log is not d.ledger.watch for d in recorded):
+        if logged and any(d.name in _recorded for d in recorded):
             raise RuntimeError("a step is being recorded already: steps do not nest")
         if self.level == "stacks":
             self._opened.enter_context(whole_stacks())
@@ -134,11 +136,15 @@ class _Start:
         self.misses, self.allocations = ledger.pool.misses, ledger.allocations
         self._before = ledger.begin_peaks()
         self.peaks = (0, 0, 0)
-        self.log = ledger.begin_log() if logged else None
+        self.log: list[Raw] | None = None
+        if logged:
+            _recorded.add(device.name)
+            self.log = ledger.begin_log()
 
     def end(self) -> None:
         if self.log is not None:
             self.device.ledger.end_log()
+            _recorded.discard(self.device.name)
         self.peaks = self.device.ledger.end_peaks(self._before)
 
     def work(self) -> int:

@@ -190,11 +190,6 @@ class Tensor(Operators, Conversions, Gradients):
     def mul_(self, other: Any) -> Tensor:
         return elementwise.mul_(self, other)
 
-    def div_(self, other: Any, *, rounding_mode: str | None = None) -> Tensor:
-        if rounding_mode is not None:
-            return movement.copy_(self, functional.div(self, other, rounding_mode=rounding_mode))
-        return elementwise.div_(self, other)
-
 
 def _attach_methods(names: Sequence[str]) -> None:
     """Functions whose first argument is the tensor are its methods too."""

@@ -26,6 +26,10 @@ class DataDependentShape(GradcoreError, RuntimeError):
     """A value was needed where only shapes exist (the meta device)."""
 
 
+class LinAlgError(GradcoreError, RuntimeError):
+    """A matrix has no inverse, or no Cholesky factor; the text says which op met it, and its shape."""
+
+
 class OutOfMemory(GradcoreError, RuntimeError, MemoryError):
     """The device has no room; the text names who holds the memory. Numbers are in bytes."""
 

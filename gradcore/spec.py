@@ -70,7 +70,7 @@ class TensorSpec:
             found.numel = math.prod(found.shape)
             found.nbytes = found.numel * found.dtype.itemsize
             found.contiguous = is_contiguous(found.shape, found.strides)
-            found.overlapping = any(n > 1 and s == 0 for n, s in zip(found.shape, found.strides, strict=True))
+            found.overlapping = not found.contiguous and is_overlapping(found.shape, found.strides)
             found = _interned.setdefault((found.shape, found.dtype, found.strides, found.offset), found)
             _interned[key] = found
         return found
@@ -117,6 +117,16 @@ def is_contiguous(shape: Shape, strides: tuple[int, ...]) -> bool:
                 return False
             step *= n
     return True
+
+
+def is_overlapping(shape: Shape, strides: tuple[int, ...]) -> bool:
+    """Does a dimension begin again before those below it have ended? Some layouts that interleave are taken for such."""
+    reach = 1
+    for step, n in sorted((abs(s), n) for n, s in zip(shape, strides, strict=True) if n != 1):
+        if n and step < reach:
+            return True
+        reach += (n - 1) * step
+    return False
 
 
 def normalize_dim(dim: int, ndim: int) -> int:

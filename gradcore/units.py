@@ -10,10 +10,7 @@ _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
 
 
 def parse_bytes(text: str | int) -> int:
-    """``"64MiB"`` -> 67108864, ``"24 MB"`` -> 24000000; a plain number is bytes, and ``"1_000"`` is 1000.
-
-    Raises ValueError naming what was given.
-    """
+    """``"64MiB"`` -> 67108864, ``"1_000 B"`` -> 1000; a plain number is bytes. Raises ValueError naming what was given."""
     if isinstance(text, int) and not isinstance(text, bool):
         if text < 0:
             raise ValueError(f"a size in bytes must be at least 0, but got {text}")

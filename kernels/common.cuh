@@ -70,6 +70,12 @@ struct Sum {
     template <typename A> static __device__ __forceinline__ A of(A a, A b) { return a + b; }
 };
 
+struct Times {
+    template <typename A> static __device__ __forceinline__ A first() { return 1; }
+    template <typename A, typename T> static __device__ __forceinline__ A load(T x) { return (A)x; }
+    template <typename A> static __device__ __forceinline__ A of(A a, A b) { return a * b; }
+};
+
 // NaN is the largest and the smallest of all, as in NumPy.
 struct Most {
     template <typename A> static __device__ __forceinline__ A first() { return lowest<A>(); }

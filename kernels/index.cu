@@ -3,8 +3,9 @@
 // Traffic in bytes, n results of s, k positions of p over a dimension of d: take and take_along read n (s + p) and write
 // n s, 16 bytes at a time where rows allow it; take_grad writes d rows, and each of them reads all k positions and the rows
 // of dy that belong to it; put reads all k positions for each of d rows and moves the last row meant for it. No atomics:
-// where positions repeat, sums are made and writes are won in the order of the positions. A position outside gives NaN (0
-// for integers) where it is read, and is passed over where it is written: the host cannot be asked without waiting for it.
+// where positions repeat, sums are made and writes are won in the order of the positions; along and add_at read all k
+// positions of a line for each of its d elements, and move what is written. A position outside gives NaN (0 for integers)
+// where it is read, and is passed over where it is written: the host cannot be asked without waiting for it.
 
 #include "common.cuh"
 
@@ -132,5 +133,44 @@ __global__ void take_along_grad(const T* dy, const I* index, T* out, const __gri
         for (i64 k = 0; k < l.width; ++k)
             if (wrapped(index[line[0] + k * step], length) == p) total += (WIDE(T))dy[line[0] + k * step];
         out[line[1] + p * stride] = (T)total;
+    }
+}
+
+// x[.., index[.., i, ..], ..] is values[.., i, ..], the last of them, or has all of them added. A thread makes one element:
+// rows are lines of the index along the dimension; tensors 0, 1, 2 are the index, the values and x.
+template <typename T, typename I, bool ADD>
+__global__ void along(T* x, const T* values, const I* index, const __grid_constant__ Layout l, i64 length, i64 stride,
+                      i64 step, i64 value_step) {
+    EACH(i, l.rows * length) {
+        i64 p = i % length, last = -1, line[3];
+        locate(l.kept, i / length, line);
+        WIDE(T) total = 0;
+        for (i64 k = 0; k < l.width; ++k)
+            if (wrapped(index[line[0] + k * step], length) == p) {
+                last = k;
+                if (ADD) total += (WIDE(T))values[line[1] + k * value_step];
+            }
+        T* to = x + line[2] + p * stride;
+        if (last >= 0) *to = ADD ? (T)((WIDE(T))*to + total) : values[line[1] + last * value_step];
+    }
+}
+
+// A block adds to x[.., p, ..] the values[.., k, ..] of every k whose position is p; the layout is that of `put`.
+template <typename T, typename I>
+__global__ void add_at(T* x, const T* values, const I* index, const __grid_constant__ Layout l, i64 length, i64 stride) {
+    i64 p = blockIdx.x;
+    for (i64 r = threadIdx.x; r < l.rows; r += 256) {
+        i64 here[3], place[2];
+        locate(l.kept, r, here);
+        WIDE(T) total = 0;
+        bool some = false;
+        for (i64 k = 0; k < l.width; ++k) {
+            locate(l.folded, k, place);
+            if (wrapped(index[place[0]], length) != p) continue;
+            total += (WIDE(T))values[here[1] + place[1]];
+            some = true;
+        }
+        T* to = x + here[2] + p * stride;
+        if (some) *to = (T)((WIDE(T))*to + total);
     }
 }

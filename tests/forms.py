@@ -50,6 +50,6 @@ class Form:
 
 
 def all_forms() -> list[Form]:
-    from tests import forms_pointwise
+    from tests import forms_folds, forms_pointwise, forms_products, forms_shapes
 
-    return [*forms_pointwise.FORMS]
+    return [form for module in (forms_pointwise, forms_shapes, forms_folds, forms_products) for form in module.FORMS]

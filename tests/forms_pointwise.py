@@ -26,8 +26,8 @@ WHOLE = "bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shi
 #: In-place methods: those of one operand, of two.
 ONE_ = ("abs absolute neg negative sign floor ceil round trunc fix frac reciprocal square sqrt rsqrt exp exp2 expm1 log log1p "
         "log2 log10 sin cos tan asin acos atan arcsin arccos arctan sinh cosh tanh asinh atanh arcsinh arctanh erf erfc sinc "
-        "sigmoid relu nan_to_num").split()
-TWO_ = "add sub mul div pow fmod remainder atan2 arctan2 hypot".split()
+        "sigmoid relu nan_to_num deg2rad rad2deg").split()
+TWO_ = "add sub subtract mul multiply div divide true_divide pow fmod remainder atan2 arctan2 hypot".split()
 
 
 def function(name: str) -> Callable[..., Any]:

@@ -193,15 +193,18 @@ def _rows() -> list[Row]:
         rows_attention,
         rows_elementwise,
         rows_images,
+        rows_linalg,
         rows_losses,
         rows_networks,
         rows_optimizers,
+        rows_order,
         rows_pointwise,
+        rows_recurrent,
         rows_shapes,
     )
 
-    modules = (rows_elementwise, rows_pointwise, rows_shapes, rows_networks, rows_images, rows_attention, rows_optimizers,
-               rows_losses)
+    modules = (rows_elementwise, rows_pointwise, rows_shapes, rows_order, rows_linalg, rows_networks, rows_images,
+               rows_attention, rows_optimizers, rows_losses, rows_recurrent)
     return [row for module in modules for row in module.ROWS]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from gradcore.ops import all_ops
 from gradcore.overwriting import OVERWRITING
-from tests import rows_losses, rows_optimizers
+from tests import rows_losses, rows_optimizers, rows_recurrent
 from tests.rows import Operand, Row, bools, bytes_, floats, ints
 
 N, M = 512, 1024
@@ -95,7 +95,50 @@ def add_pointwise() -> None:
             BIG.append(Row(f"{name}_", str(len(BIG)), alone[0].args, alone[0].attrs))
 
 
+def add_ordering() -> None:
+    """The ops that reorder, write at positions, scan, rank and measure."""
+    add("diagonal", x, offset=1, dim1=0, dim2=1)
+    for operand in (x, t, wide):
+        add("flip", operand, dims=(0, 1))
+        add("roll", operand, shifts=(100, -3), dims=(0, 1))
+        for dim in (0, 1):
+            for reverse in (False, True):
+                add("cumsum", operand, dim=dim, reverse=reverse)
+                add("recurrence", operand, x, dim=dim, reverse=reverse)
+            add("cumprod", operand, dim=dim)
+            add("prod", operand, dim=dim, keepdim=False)
+            for start, length in ((0, operand.shape[dim]), (5, 3)):
+                for descending in (False, True):
+                    add("ranked", operand, dim=dim, start=start, length=length, descending=descending)
+        for dims in ((0, 1), (0,), (1,)):
+            add("var", operand, dims=dims, correction=1, keepdim=False)
+            for p in (0, 1, 2, 3, float("inf")):
+                add("vector_norm", operand, p=p, dims=dims, keepdim=False)
+    add("ranked", tall, dim=0, start=0, length=10, descending=True)
+    add("cumsum", bools(N, M), dim=1, reverse=False)
+    window = {"dim": 1, "size": 4, "step": 2, "dilation": 1}
+    add("windows", x, **window)
+    add("windows_grad", floats(N, M // 2 - 1, 4), shape=(N, M), **window)
+    for name in ("put_along_", "add_along_"):
+        add(name, x, ints(N, M // 2, high=M), floats(N, M // 2), dim=1)
+        add(name, x, ints(N // 2, M, high=N, layout="transposed"), floats(N // 2, M), dim=0)
+    add("add_at_", x, ints(300, high=N), floats(300, M), dim=0)
+    add("add_at_", x, ints(300, high=M), floats(N, 1), dim=1)
+
+
+def add_decompositions() -> None:
+    """Matrices of 256 rows, and many of 4."""
+    near_one = tuple((np.eye(256) * 4 + np.full((256, 256), 1 / 256)).reshape(-1).tolist())
+    for a in (floats(256, 256, given=near_one), floats(4096, 4, 4)):
+        for name in ("inv", "det", "slogdet"):
+            add(name, a)
+        add("solve", a, a, transpose=True)
+    add("cholesky", floats(256, 256, given=near_one))
+
+
 add_pointwise()
+add_ordering()
+add_decompositions()
 
 add("full", 1.5, shape=(N, M), dtype=F32)
 add("empty", shape=(N, M), dtype=F32)
@@ -258,6 +301,6 @@ for maximize in (False, True):
     add("adam_", [x, row], [x, row], [x, row], [y, floats(M, low=0.5)], 0.1, 3, decoupled=maximize, maximize=maximize,
         **ADAM)
 
-BIG += rows_optimizers.BIG + rows_losses.BIG
+BIG += rows_optimizers.BIG + rows_losses.BIG + rows_recurrent.BIG
 
 assert {r.op for r in BIG} == set(all_ops()), set(all_ops()) - {r.op for r in BIG}

@@ -11,6 +11,8 @@ from tests.rows import ROWS, Row, bools, floats, ints
 
 F32 = np.dtype(np.float32)
 SIZES: list[Row] = []
+#: In single precision alone: wider than a multiprocessor has room for in double.
+SINGLE: list[Row] = []
 
 
 def add(op: str, *args: Any, **attrs: Any) -> None:
@@ -82,6 +84,23 @@ for tail in (1, 4, 6, 1100):
 add("take_along", floats(40, 9), ints(40, 5, high=9), dim=1)
 add("take_along_grad", floats(40, 5), ints(40, 5, high=9), shape=(40, 9), dim=1)
 
+for shape in ((3, 33), (40, 300), (2, 5000)):
+    for name, attrs in (("cumsum", {"reverse": False}), ("cumsum", {"reverse": True}), ("cumprod", {})):
+        near_one = floats(*shape, low=0.99, high=1.01)
+        add(name, near_one, dim=1, **attrs)
+        add(name, floats(*shape[::-1], low=0.99, high=1.01, layout="transposed"), dim=0, **attrs)
+    for reverse in (False, True):
+        add("recurrence", floats(*shape), floats(*shape, low=-1, high=1), dim=1, reverse=reverse)
+        add("recurrence", floats(*shape), floats(*shape, low=-1, high=1), dim=0, reverse=reverse)
+    add("prod", floats(*shape, low=0.99, high=1.01), dim=1, keepdim=False)
+    add("var", floats(*shape), dims=(1,), correction=1, keepdim=True)
+    add("vector_norm", floats(*shape), p=2, dims=(0, 1), keepdim=False)
+    for descending in (False, True):
+        add("ranked", ints(*shape, high=40), dim=1, start=0, length=shape[1], descending=descending)
+        add("ranked", floats(*shape), dim=0, start=1, length=1, descending=descending)
+add("add_at_", floats(4, 9, 300), ints(13, high=9), floats(13, 300), dim=1)
+add("add_along_", floats(40, 9), ints(40, 5, high=9), floats(40, 5), dim=1)
+
 many = [floats(k % 7 + 1, 3) for k in range(70)] + [floats(9001)]
 SGD = {"dampening": 0.1, "weight_decay": 0.1, "nesterov": True, "maximize": False, "first": False}
 add("sgd_", many, many, [], 0.1, **{**SGD, "momentum": 0.0, "nesterov": False})
@@ -94,10 +113,45 @@ add("linear", floats(3, 5, 7), floats(4, 7), floats(4))
 add("matmul", floats(2, 3, 4, 5), floats(3, 5, 6), transpose_a=False, transpose_b=False)
 add("matmul", floats(2, 1, 4, 5), floats(3, 6, 5), transpose_a=False, transpose_b=True)
 
+# Tiles of a product, whole and not; windows in parts; kernels of one column; windows that overlap and that do not.
+for x, w, stride, padding, dilation, groups in (
+        ((2, 3, 9, 11), (70, 3, 3, 3), (1, 1), (1, 1), (1, 1), 1), ((3, 6, 12, 8), (8, 3, 3, 2), (2, 1), (0, 1), (1, 2), 2),
+        ((2, 20, 7, 7), (5, 20, 1, 1), (1, 1), (0, 0), (1, 1), 1), ((1, 2, 40, 40), (3, 2, 5, 5), (3, 3), (2, 2), (1, 1), 1)):
+    how = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    out = tuple((x[2 + d] + 2 * padding[d] - dilation[d] * (w[2 + d] - 1) - 1) // stride[d] + 1 for d in (0, 1))
+    add("conv2d", floats(*x), floats(*w), floats(w[0]), **how)
+    add("conv2d_input_grad", floats(x[0], w[0], *out), floats(*w), shape=x, **how)
+    add("conv2d_weight_grad", floats(x[0], w[0], *out), floats(*x), shape=w, **how)
+for shape in ((2, 3, 5, 7), (4, 70, 33, 2)):
+    channel = [floats(shape[1]), floats(shape[1], low=0.5)]
+    add("batch_norm", floats(*shape), *channel, *channel, momentum=0.1, eps=1e-5)
+    add("batch_norm_apply", floats(*shape), *channel, *channel)
+    add("batch_norm_grad", floats(*shape), floats(*shape), channel[0], *channel, needs=(True, True, True))
+# Tiles of queries and keys, whole and not; heads of each width; masks that are broadcast, or hide all keys of a query.
+for lead, length, keys, width, values, causal, mask, drop in (
+        ((2, 2), 35, 67, 5, 7, False, None, 0.0), ((1, 2), 67, 67, 33, 40, True, None, 0.3),
+        ((1, 1), 40, 33, 64, 64, True, (1, 33), 0.0), ((2, 3), 17, 20, 16, 16, False, (3, 1, 20), 0.5),
+        ((2, 1), 33, 9, 4, 4, False, "hidden", 0.1), ((1, 1), 3, 8, 2, 2, False, None, 1.0),
+        ((1, 1), 20, 50, 100, 128, False, None, 0.2)):
+    target = SINGLE if max(width, values) > 64 else SIZES
+    for layout in ("plain", "sliced", "heads"):
+        q, k, v = (floats(*lead, n, e, layout=layout) for n, e in ((length, width), (keys, width), (keys, values)))
+        m = None if mask is None else floats(*mask) if mask != "hidden" else floats(length, keys, given=tuple(
+            -np.inf if row % 4 == 1 or (row + key) % 3 == 0 else 0.0 for row in range(length) for key in range(keys)))
+        drops = (ints(4, given=(7, 0, 3, 0)), drop) if drop else ()
+        how = {"causal": causal, "scale": width ** -0.5}
+        target += [Row("attention", f"size {length} {width} {layout}", (q, k, v, m, *drops), how),
+                   Row("attention_grad", f"size {length} {width} {layout}",
+                       (floats(*lead, length, values, layout=layout), q, k, v, m, floats(*lead, length, values),
+                        floats(*lead, length, low=3.0, high=5.0), *drops), how)]
+
 #: What runs in float16 as well: storage of two bytes, arithmetic in four.
-HALF = [row for row in [*ROWS, *SIZES] if row.op in (
+_HALF_OPS = frozenset((
     "add mul relu_grad gelu_tanh sum mean amax softmax log_softmax softmax_grad cross_entropy layer_norm take take_grad cat "
-    "clone cast linear matmul uniform dropout maximum where argmax").split() and "dtype" not in row.attrs]
+    "clone cast linear matmul uniform dropout maximum where argmax conv2d conv2d_weight_grad max_pool2d batch_norm attention "
+    "silu silu_grad mish elu elu_grad softplus hardtanh leaky_relu lerp addcmul masked_fill_ exp2 flip roll cumsum ranked "
+    "windows_grad").split())
+HALF = [row for row in [*ROWS, *SIZES] if row.op in _HALF_OPS and "dtype" not in row.attrs]
 
 #: Instances that no op launches yet: storage in bfloat16, a bias and its activation in one pass, RMS norm.
 UNBOUND = {
@@ -105,7 +159,7 @@ UNBOUND = {
                     "map<Then<Gelu, Add>, float, 4, float, const float*, Row<float>>",
                     "map<Add, float, 8, bfloat, const bfloat*, const bfloat*>",
                     "map_strided<Copy, float, bfloat, const float*>"},
-    "norm": {"layer_norm<bfloat, true>", "layer_norm_dx<float, false>",
+    "norm": {"layer_norm<float, false>", "layer_norm<bfloat, true>", "layer_norm_dx<float, false>",
              "affine_parts<float, false>"},
     "softmax": {"softmax<bfloat, false>"}, "reduce": {"fold<Sum, bfloat, bfloat>"}, "optim": {"adam<bfloat>", "adam<half>"},
 }

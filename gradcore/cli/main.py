@@ -36,9 +36,9 @@ def parser() -> argparse.ArgumentParser:
     report.add_arguments(three)
     three.set_defaults(run=report.run)
 
-    four = commands.add_parser("diff", help="what the peak of one run has that another's has not",
-                               description="What the peak gained and lost from A to B, by role, layer, op and line. Exit "
-                                           "status: 0, or 1 where it grew by more than --fail-above, or 2 for any error.")
+    four = commands.add_parser("diff", help="what the peak of a run has gained beside another's",
+                               description="What the peak of B has gained and lost beside that of A, by role, layer, op and line. "
+                                           "Exit status: 0, or 1 where it grew by more than --fail-above, or 2 for an error.")
     diff.add_arguments(four)
     four.set_defaults(run=diff.run)
     return top
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit status. Errors of ours are one line on standard error, status 1, of ``diff`` 2."""
     options = parser().parse_args(argv)
     try:
-        return options.run(options) or 0
+        status: int | None = options.run(options)
     except (GradcoreError, ValueError, OSError, ImportError, AttributeError, TypeError) as error:
         if options.traceback:
             raise
@@ -57,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("gradcore: interrupted", file=sys.stderr)
         return 130
+    return status or 0
 
 
 if __name__ == "__main__":

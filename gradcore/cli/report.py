@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def newest(path: Path) -> Path:
-    """The file, or of a folder its newest run. Raises ValueError where there is none."""
+    """The newest run of a folder; a file is itself. Raises ValueError for a folder without a run."""
     if not path.is_dir():
         return path
     files = sorted(path.glob("*.jsonl"), key=lambda p: p.stat().st_mtime)

@@ -146,13 +146,19 @@ def check_apart(x: Any, y: Any) -> None:
 
 
 def _interleaved(x: Any, y: Any) -> bool:
-    """Are these parts of the same rows that lie beside each other, such as two columns of a matrix?"""
-    row = max((abs(s) for n, s in zip(x.shape, x.strides, strict=True) if n > 1), default=0)
-    if x.strides != y.strides or x.shape != y.shape or not row:
+    """Are these parts of the same rows that lie beside each other, such as columns of a matrix?"""
+    (row, width), (other, beside) = _rows(x), _rows(y)
+    if not row or row != other:
         return False
-    inner = sum((n - 1) * abs(s) for n, s in zip(x.shape, x.strides, strict=True) if abs(s) != row) + x.itemsize
-    off = (y.data.ptr - x.data.ptr) % row
-    return bool(inner <= off <= row - inner)
+    off = (_extent(y)[0] - _extent(x)[0]) % row
+    return width <= off and off + beside <= row
+
+
+def _rows(x: Any) -> tuple[int, int]:
+    """The largest step, and how many bytes what lies between two of its places spans."""
+    steps = [(abs(s), n) for n, s in zip(x.shape, x.strides, strict=True) if n > 1]
+    row = max(steps, default=(0, 0))[0]
+    return row, sum((n - 1) * s for s, n in steps if s != row) + x.itemsize
 
 
 def _in_place(name: str) -> Callable[..., Any]:

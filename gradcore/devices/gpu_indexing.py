@@ -91,14 +91,10 @@ def embedding_unpadded(weight: Any, index: Any, out: Any, workspace: Any, *, pad
     _taken(weight, index, out, 0, _padded(padding, weight.shape[0]))
 
 
-@kernel
-def put_(x: Any, index: Any, values: Any, workspace: Any, *, dim: int) -> None:
-    if not x.size or not index.size:
-        return
+def layout_of_slices(x: Any, index: Any, values: Any, dim: int) -> Any:
+    """How index, values as they are broadcast, and ``x`` lie: positions apart from the other dimensions."""
     size, many = x.shape, index.ndim
-    full = (*size[:dim], *index.shape, *size[dim + 1:])
-    missing = len(full) - values.ndim
-    # Strides of the values as they are broadcast.
+    missing = x.ndim - 1 + many - values.ndim
     value_steps = [0] * missing + [s if n != 1 else 0
                                    for s, n in zip(gl.elements(values), values.shape, strict=True)]
     steps = gl.elements(x)
@@ -109,8 +105,14 @@ def put_(x: Any, index: Any, values: Any, workspace: Any, *, dim: int) -> None:
     where["kept"] = gl.axes(kept, [0] * len(kept), value_steps[:dim] + value_steps[dim + many:],
                             steps[:dim] + steps[dim + 1:])
     where["folded"] = gl.axes(index.shape, gl.elements(index), value_steps[dim:dim + many])
-    gl.run_blocks("index", "put", (x.dtype, values.dtype, index.dtype), size[dim], x, values, index, where,
-                  np.int64(size[dim]), np.int64(steps[dim]))
+    return where
+
+
+@kernel
+def put_(x: Any, index: Any, values: Any, workspace: Any, *, dim: int) -> None:
+    if x.size and index.size:
+        gl.run_blocks("index", "put", (x.dtype, values.dtype, index.dtype), x.shape[dim], x, values, index,
+                      layout_of_slices(x, index, values, dim), np.int64(x.shape[dim]), np.int64(gl.elements(x)[dim]))
 
 
 @kernel

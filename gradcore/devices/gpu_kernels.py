@@ -17,17 +17,24 @@ from gradcore.devices import gpu_launch as gl
 from gradcore.devices.attention import build_attention
 from gradcore.devices.batch_norm import build_batch_norm
 from gradcore.devices.convolution import build_convolution
+from gradcore.devices.gpu_attention import own_attention
+from gradcore.devices.gpu_decompositions import DECOMPOSITIONS
 from gradcore.devices.gpu_elementwise import ELEMENTWISE, wide
 from gradcore.devices.gpu_folds import FOLDS
+from gradcore.devices.gpu_images import IMAGES
 from gradcore.devices.gpu_indexing import INDEXING
 from gradcore.devices.gpu_linalg import LINALG
 from gradcore.devices.gpu_optimizers import OPTIMIZERS
+from gradcore.devices.gpu_ordering import ORDERING
 from gradcore.devices.gpu_pointwise import POINTWISE
+from gradcore.devices.gpu_random import RANDOM
 from gradcore.devices.kernels import build_kernels, split_workspace
 from gradcore.devices.pooling import build_pooling
+from gradcore.devices.recurrent import build_recurrent
 
 #: The kernels of our own.
-KERNELS: dict[str, Callable[..., Any]] = {**ELEMENTWISE, **POINTWISE, **FOLDS, **INDEXING, **LINALG, **OPTIMIZERS}
+KERNELS: dict[str, Callable[..., Any]] = {**ELEMENTWISE, **POINTWISE, **FOLDS, **IMAGES, **INDEXING, **LINALG,
+                                          **ORDERING, **DECOMPOSITIONS, **OPTIMIZERS, **RANDOM}
 
 
 def kernel(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -38,34 +45,11 @@ def kernel(fn: Callable[..., Any]) -> Callable[..., Any]:
 def build_cuda_kernels() -> dict[str, Callable[..., Any]]:
     """Every kernel of the GPU by op name."""
     return {**build_kernels(cupy), **build_convolution(cupy), **build_pooling(cupy), **build_batch_norm(cupy),
-            **build_attention(cupy, KERNELS["uniform"]), **KERNELS}
+            **build_recurrent(cupy), **KERNELS}
 
 
-# -- random numbers ----------------------------------------------------------------------------------------------------
-
-
-@kernel
-def advance(state: Any, out: Any, *, numel: int) -> None:
-    gl.start("random", "advance", 1, 1, (state, out, np.uint64(numel // 4 + 2)))
-
-
-@kernel
-def uniform(state: Any, low: Any, high: Any, out: Any, *, shape: Any, dtype: Any) -> None:
-    gl.run("random", "uniform", (out.dtype,), -(-out.size // 4), state, np.float64(low), np.float64(high - low), out,
-           np.int64(out.size))
-
-
-@kernel
-def normal(state: Any, mean: Any, std: Any, out: Any, workspace: Any, *, shape: Any, dtype: Any) -> None:
-    gl.run("random", "normal", (out.dtype,), -(-out.size // 4), state, np.float64(mean), np.float64(std), out,
-           np.int64(out.size))
-
-
-@kernel
-def dropout(x: Any, state: Any, p: Any, out: Any, workspace: Any) -> None:
-    scale = 0.0 if p >= 1 else 1.0 / (1.0 - p)
-    gl.run("random", "dropout", (x.dtype,), -(-x.size // 8), x, state, np.float32(p), np.float64(scale), out,
-           np.int64(x.size))
+# Wider heads than a multiprocessor has room for run over CuPy.
+KERNELS.update(own_attention(build_attention(cupy, RANDOM["uniform"])))
 
 
 # -- losses ------------------------------------------------------------------------------------------------------------

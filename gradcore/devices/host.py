@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices import (  # noqa: F401 - their kernels register themselves
+    host_decompositions,
     host_erf,
+    host_folding,
     host_losses,
     host_networks,
     host_optimizers,
+    host_placing,
     host_random,
     host_rectifiers,
     host_rms_norm,
@@ -26,6 +29,7 @@ from gradcore.devices.host_kernels import HOST_KERNELS
 from gradcore.devices.host_pointwise import in_place_kernels
 from gradcore.devices.kernels import build_kernels
 from gradcore.devices.pooling import build_pooling
+from gradcore.devices.recurrent import build_recurrent
 from gradcore.memory.resource import Block, Stream
 from gradcore.memory.sources import HostSource
 from gradcore.memory.stack import build
@@ -59,7 +63,7 @@ def fill_with_ones(block: Block) -> None:
 def host_table() -> dict[str, Callable[..., Any]]:
     """Every kernel of the CPU by op name."""
     table = {**build_kernels(np), **build_convolution(np), **build_pooling(np), **build_batch_norm(np),
-             **build_attention(np, HOST_KERNELS["uniform"]), **HOST_KERNELS}
+             **build_attention(np, HOST_KERNELS["uniform"]), **build_recurrent(np), **HOST_KERNELS}
     return table | in_place_kernels(table)
 
 

@@ -98,7 +98,7 @@ class Call:
     """An op on given specs, attributes and device: everything that does not change from one such run to the next."""
 
     __slots__ = ("op", "inputs", "attrs", "positions", "specs", "aux", "workspace", "kernel", "invocation", "spec", "nbytes",
-                 "plans", "single", "several", "writes", "scattered", "width")
+                 "plans", "single", "several", "writes", "scattered", "width", "library")
 
     def __init__(self, op: Op, inputs: tuple[Any, ...], counts: tuple[int, ...], attrs: dict[str, Any],
                  device: Device) -> None:
@@ -122,6 +122,8 @@ class Call:
         self.specs: tuple[TensorSpec, ...] = inferred.outputs
         self.aux = inferred.aux
         self.workspace = None if inferred.workspace is None else TensorSpec.of((inferred.workspace,), np.uint8)
+        #: Bytes that a library may take by itself while the kernel runs on the CPU.
+        self.library = inferred.library
         self.kernel = _noop if op.view else self._bind(device)
         self.invocation = INVOCATIONS.index(Invocation(
             op.name, inputs, self.specs, self.aux, inferred.workspace or 0,

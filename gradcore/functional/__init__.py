@@ -1,7 +1,8 @@
 """Functions on tensors: arguments as PyTorch takes them, turned into the ops' normal form."""
 
-from gradcore.functional import activation, pointwise
+from gradcore.functional import activation, arranging, folding, linalg, picking, pointwise, products
 from gradcore.functional.activation import *  # noqa: F403 - what its __all__ names
+from gradcore.functional.arranging import *  # noqa: F403
 from gradcore.functional.creation import (
     arange,
     as_tensor,
@@ -21,6 +22,8 @@ from gradcore.functional.creation import (
     zeros,
     zeros_like,
 )
+from gradcore.functional.einsum import einsum
+from gradcore.functional.folding import *  # noqa: F403
 from gradcore.functional.mathematics import (
     abs,
     add,
@@ -74,7 +77,6 @@ from gradcore.functional.mathematics import (
     mv,
     ne,
     neg,
-    norm,
     pow,
     reciprocal,
     relu,
@@ -88,14 +90,14 @@ from gradcore.functional.mathematics import (
     softmax,
     sqrt,
     square,
-    std,
     sub,
     sum,
     tan,
     tanh,
-    var,
 )
+from gradcore.functional.picking import *  # noqa: F403
 from gradcore.functional.pointwise import *  # noqa: F403
+from gradcore.functional.products import *  # noqa: F403
 from gradcore.functional.shape import (
     as_strided,
     broadcast_tensors,
@@ -109,9 +111,7 @@ from gradcore.functional.shape import (
     expand_as,
     flatten,
     index_select,
-    movedim,
     narrow,
-    nonzero,
     permute,
     reshape,
     select,
@@ -134,18 +134,26 @@ from gradcore.functional.shape import (
 METHODS = (
     "add sub mul div neg pow maximum minimum floor_divide remainder eq ne lt le gt ge logical_and logical_or "
     "logical_xor logical_not isnan isinf isfinite abs sign floor ceil round square exp expm1 log log1p log2 log10 sqrt "
-    "rsqrt reciprocal sin cos tan sinh cosh arctan erf relu tanh sigmoid clamp sum mean var std amax amin "
-    "max min argmax argmin any all logsumexp norm allclose equal matmul mm bmm mv dot reshape view flatten unflatten "
-    "squeeze unsqueeze permute transpose t movedim expand expand_as broadcast_to narrow select contiguous clone split "
-    "chunk unbind tril triu as_strided index_select take_along_dim softmax log_softmax nonzero").split() + [
-        *pointwise.METHODS, *activation.METHODS]
+    "rsqrt reciprocal sin cos tan sinh cosh arctan erf relu tanh sigmoid clamp sum mean amax amin "
+    "max min argmax argmin any all logsumexp allclose equal matmul mm bmm mv dot reshape view flatten unflatten "
+    "squeeze unsqueeze permute transpose t expand expand_as broadcast_to narrow select contiguous clone split "
+    "chunk unbind tril triu as_strided index_select take_along_dim softmax log_softmax").split() + [
+        *pointwise.METHODS, *activation.METHODS, *arranging.METHODS, *folding.METHODS, *picking.METHODS,
+        *products.METHODS]
 
 #: Methods of a tensor that are no functions: in-place forms, and those whose arguments stand in another order.
-TENSOR_METHODS = {**pointwise.TENSOR_METHODS}
+TENSOR_METHODS = {**pointwise.TENSOR_METHODS, **picking.TENSOR_METHODS, **arranging.TENSOR_METHODS,
+                  **linalg.TENSOR_METHODS, **folding.TENSOR_METHODS, **products.TENSOR_METHODS}
 
 __all__ = [  # noqa: PLE0604 - strings all
     *activation.__all__,
+    *arranging.__all__,
+    *folding.__all__,
+    *picking.__all__,
     *pointwise.__all__,
+    *products.__all__,
+    "einsum",
+    "linalg",
     "TENSOR_METHODS",
     "METHODS",
     "abs",
@@ -218,14 +226,11 @@ __all__ = [  # noqa: PLE0604 - strings all
     "min",
     "minimum",
     "mm",
-    "movedim",
     "mul",
     "mv",
     "narrow",
     "ne",
     "neg",
-    "nonzero",
-    "norm",
     "ones",
     "ones_like",
     "permute",
@@ -249,7 +254,6 @@ __all__ = [  # noqa: PLE0604 - strings all
     "square",
     "squeeze",
     "stack",
-    "std",
     "sub",
     "sum",
     "t",
@@ -264,7 +268,6 @@ __all__ = [  # noqa: PLE0604 - strings all
     "unbind",
     "unflatten",
     "unsqueeze",
-    "var",
     "view",
     "zeros",
     "zeros_like",

@@ -8,8 +8,8 @@ import numpy as np
 
 from gradcore.engine.owners import upload
 from gradcore.errors import DataDependentShape, SpecError
+from gradcore.functional import amax, sum
 from gradcore.functional.attention import embedding
-from gradcore.functional.mathematics import amax, sum
 from gradcore.ops import elementwise, linalg, movement
 
 __all__ = ["bilinear", "embedding_bag"]

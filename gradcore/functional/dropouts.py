@@ -6,7 +6,7 @@ from typing import Any
 
 from gradcore._random import default_generator
 from gradcore.errors import SpecError
-from gradcore.functional.creation import ones, ones_like
+from gradcore.functional import ones, ones_like
 from gradcore.ops import random
 
 __all__ = ["alpha_dropout", "dropout1d", "dropout2d", "dropout3d"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -83,21 +83,10 @@ def sum(x: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None)
     return reduce.sum(x, dims=normalize_dims(dim, x.spec.ndim), keepdim=keepdim)
 
 
-def mean(x: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
+def mean(x: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """The mean over ``dim``, or over everything."""
+    x = x if dtype is None else x.to(dtype)
     return reduce.mean(x, dims=normalize_dims(dim, x.spec.ndim), keepdim=keepdim)
-
-
-def var(x: Tensor, dim: Dim = None, keepdim: bool = False, *, correction: int = 1) -> Tensor:
-    """Variance: squared distances from the mean over n - correction."""
-    dims = normalize_dims(dim, x.spec.ndim)
-    centred = x - reduce.mean(x, dims=dims, keepdim=True)
-    count = int(np.prod([x.spec.shape[d] for d in dims], dtype=np.int64))
-    total = reduce.sum(elementwise.square(centred), dims=dims, keepdim=keepdim)
-    return total / float(count - correction) if count > correction else total * float("nan")
-
-
-def std(x: Tensor, dim: Dim = None, keepdim: bool = False, *, correction: int = 1) -> Tensor:
-    return elementwise.sqrt(var(x, dim, keepdim, correction=correction))
 
 
 def amax(x: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
@@ -106,6 +95,13 @@ def amax(x: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
 
 def amin(x: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
     return reduce.amin(x, dims=normalize_dims(dim, x.spec.ndim), keepdim=keepdim)
+
+
+class Ranked(NamedTuple):
+    """Values and their positions, int64."""
+
+    values: Any
+    indices: Any
 
 
 def max(x: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -> Any:
@@ -121,7 +117,7 @@ def min(x: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -> An
 def _extreme(x: Tensor, dim: Any, keepdim: bool, whole: Any, indexed: Any, pairwise: Any) -> Any:
     if isinstance(dim, Value):
         return pairwise(x, dim)
-    return whole(x) if dim is None else indexed(x, dim=dim_of(dim, x), keepdim=keepdim)
+    return whole(x) if dim is None else Ranked(*indexed(x, dim=dim_of(dim, x), keepdim=keepdim))
 
 
 def argmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
@@ -151,16 +147,6 @@ def all(x: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
 
 def logsumexp(x: Tensor, dim: Dim, keepdim: bool = False) -> Tensor:
     return reduce.logsumexp(x, dims=normalize_dims(dim, x.spec.ndim), keepdim=keepdim)
-
-
-def norm(x: Tensor, p: float = 2, dim: Dim = None, keepdim: bool = False) -> Tensor:
-    """The p-norm over ``dim``."""
-    dims = normalize_dims(dim, x.spec.ndim)
-    if p == 2:
-        return elementwise.sqrt(reduce.sum(elementwise.square(x), dims=dims, keepdim=keepdim))
-    if p == float("inf"):
-        return reduce.amax(elementwise.abs(x), dims=dims, keepdim=keepdim)
-    return elementwise.pow(reduce.sum(elementwise.pow(elementwise.abs(x), p), dims=dims, keepdim=keepdim), 1 / p)
 
 
 def allclose(x: Tensor, y: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:

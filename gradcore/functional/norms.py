@@ -10,8 +10,9 @@ import numpy as np
 
 from gradcore.engine.modes import no_grad
 from gradcore.errors import SpecError
+from gradcore.functional import mean
+from gradcore.functional.folding import var
 from gradcore.functional.images import batch_norm
-from gradcore.functional.mathematics import mean, var
 from gradcore.ops import movement, nn
 from gradcore.ops import rms_norm as rms
 

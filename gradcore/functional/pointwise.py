@@ -158,6 +158,18 @@ def _where(input: Tensor, condition: Tensor, other: Any) -> Tensor:
     return elementwise.where(condition, input, other)
 
 
+def _div_(input: Tensor, other: Any, *, rounding_mode: str | None = None) -> Tensor:
+    """The quotient, written over the tensor; returns it."""
+    if rounding_mode is None:
+        return elementwise.div_(input, other)
+    return movement.copy_(input, m.div(input, other, rounding_mode=rounding_mode))
+
+
+def _sub_(input: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
+    """The difference, written over the tensor; returns it."""
+    return elementwise.sub_(input, other if alpha == 1 else elementwise.mul(other, alpha))
+
+
 _SECOND = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh",
            "arctan2": "atan2", "abs": "absolute", "neg": "negative", "trunc": "fix", "gt": "greater", "ge": "greater_equal",
            "lt": "less", "le": "less_equal", "ne": "not_equal"}
@@ -166,6 +178,10 @@ _SECOND = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "arcsinh": "asi
 TENSOR_METHODS: dict[str, Callable[..., Any]] = {f"{n}_": _written(n, o) for n, o in in_place.IN_PLACE.items()}
 TENSOR_METHODS |= {f"{second}_": TENSOR_METHODS[f"{n}_"] for n, second in _SECOND.items()}
 TENSOR_METHODS |= {"clamp_": _clamp_, "clip_": _clamp_, "masked_fill_": _masked_fill_, "where": _where,
+                   "div_": _div_, "divide_": _div_, "true_divide_": _div_, "subtract_": _sub_,
+                   "multiply_": lambda input, other: elementwise.mul_(input, other),
+                   "deg2rad_": lambda input: elementwise.mul_(input, math.pi / 180),
+                   "rad2deg_": lambda input: elementwise.mul_(input, 180 / math.pi),
                    "clamp_min_": lambda input, min: _clamp_(input, min),
                    "clamp_max_": lambda input, max: _clamp_(input, None, max)}
 

@@ -1,6 +1,6 @@
 """Steps of recurrent layers, and a layer's run along a sequence.
 
-What the input gives to all gates of all steps is one matrix product; a step adds what the state gives.
+What the input gives to all gates of all steps is one matrix product; the rest of a layer's run is one op.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradcore.functional.shape import stack
-from gradcore.ops import activation, linalg, movement
+from gradcore.functional import select
+from gradcore.ops import activation, linalg, movement, recurrent
 
 Tensor = Any
 State = tuple[Tensor, ...]
@@ -56,17 +56,24 @@ STEPS: dict[str, tuple[int, int, Step]] = {
     "RNN_TANH": (1, 1, rnn_tanh), "RNN_RELU": (1, 1, rnn_relu), "LSTM": (4, 2, lstm), "GRU": (3, 1, gru)}
 
 
-def run(step: Step, input: Tensor, state: State, weights: Sequence[Any], backwards: bool) -> tuple[Tensor, State]:
-    """One direction of one layer along [L, N, in]: outputs [L, N, H] and the last state.
+def run(mode: str, input: Tensor, state: State, weights: Sequence[Any], backwards: bool) -> tuple[Tensor, State]:
+    """One direction of one layer along [L, N, in], two launches in all: outputs [L, N, H] and the last state.
 
-    ``weights`` are weight_ih, weight_hh, bias_ih and bias_hh, the biases None for none; ``backwards`` goes from the end.
+    ``mode`` is the layer's name. ``weights`` are weight_ih, weight_hh, bias_ih and bias_hh, the biases None for none;
+    ``backwards`` goes from the end. Kept are the outputs and, of gated layers, what their gates gave: nothing can be
+    differentiated twice.
     """
     weight_ih, weight_hh, bias_ih, bias_hh = weights
-    given = linalg.linear(input, weight_ih, bias_ih)
-    length, batch, width = given.spec.shape
-    outputs = []
-    steps = movement.split(given, sizes=(1,) * length, dim=0)
-    for one in reversed(steps) if backwards else steps:
-        state = step(state, movement.reshape(one, (batch, width)), weight_hh, bias_hh)
-        outputs.append(state[0])
-    return stack(outputs[::-1] if backwards else outputs), state
+    if mode == "GRU":
+        out = recurrent.gru(linalg.linear(input, weight_ih, bias_ih), weight_hh, bias_hh, *state, backwards=backwards)
+    else:
+        given = linalg.linear(input, weight_ih, bias_ih if bias_hh is None else bias_ih + bias_hh)
+        if mode == "LSTM":
+            out, last = recurrent.lstm(given, weight_hh, *state, backwards=backwards)
+            return out, (_end(out, backwards), last)
+        out = recurrent.rnn(given, weight_hh, *state, relu=mode == "RNN_RELU", backwards=backwards)
+    return out, (_end(out, backwards),)
+
+
+def _end(out: Tensor, backwards: bool) -> Tensor:
+    return select(out, 0, 0 if backwards else -1)

@@ -104,12 +104,6 @@ def t(x: Tensor) -> Tensor:
     return transpose(x, 0, 1) if x.spec.ndim == 2 else x
 
 
-def movedim(x: Tensor, source: int, destination: int) -> Tensor:
-    order = list(range(x.spec.ndim))
-    order.insert(dim_of(destination, x), order.pop(dim_of(source, x)))
-    return movement.permute(x, dims=tuple(order))
-
-
 def expand(x: Tensor, *shape: Any) -> Tensor:
     """A view in which dimensions of size 1 are repeated without a copy; -1 leaves one as it is."""
     return movement.expand(x, shape=size_of(shape))

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from gradcore.errors import SpecError
+from gradcore.functional import broadcast_tensors, sum
+from gradcore.functional.folding import norm
 from gradcore.functional.losses import reduced
-from gradcore.functional.mathematics import norm, sum
-from gradcore.functional.shape import broadcast_tensors
 from gradcore.ops import elementwise
 
 Tensor = Any

@@ -39,10 +39,8 @@ class Ledger:
         self.peak_reserved = 0
         #: The log that is being written, or None. Appending is all that the hot path does with it.
         self.log: list[Raw] | None = None
-        #: A log around whatever is recorded inside it, all of whose records it gets; None without one.
-        self.watch: list[Raw] | None = None
-        #: How many records say what was there when the log began.
-        self._opening = 0
+        #: The logs around it, which go on when it ends, each with the number of records that the one inside opened with.
+        self._outer: list[tuple[list[Raw], int]] = []
 
     # -- blocks --------------------------------------------------------------------------------------------------------
 
@@ -185,7 +183,10 @@ class Ledger:
             yield
 
     def begin_log(self) -> list[Raw]:
-        """Start a log. It opens with what is there: segments, live blocks, and what of them is kept."""
+        """Start a log. It opens with what is there: segments, live blocks, and what of them is kept.
+
+        A log that is being written already waits, and has what is written meanwhile when the new one ends.
+        """
         with self.settled():
             self._note_segments()
             log: list[Raw] = [(RESERVE, s.index, s.nbytes) for s in self.pool.segments.values()]
@@ -193,42 +194,31 @@ class Ledger:
                 log.append((ALLOC, b.serial, b.segment.index, b.offset, b.requested, b.size, b.stream.index, b.tag,
                             b.node))
                 log.extend([(KEEP, b.serial, 0, "kept before the log began")] * b.keeps)
-            self.log, self._opening = log, len(log)
+            if self.log is not None:
+                self._outer.append((self.log, len(log)))
+            self.log = log
             self.release = self._release_now
             return log
 
     def end_log(self) -> None:
-        """The log ends. What happened in it goes to the watch around it, which is written on, where there is one."""
+        """The log that began last has ended."""
         with self.settled():
-            if self.watch is not None and self.log is not None and self.log is not self.watch:
-                self.watch.extend(self.log[self._opening:])
-            self.log = self.watch
-            if self.log is None:
+            ended, self.log = self.log, None
+            if ended is not None and self._outer:
+                self.log, opening = self._outer.pop()
+                self.log.extend(ended[opening:])
+            else:
                 self.release = self._pending.append
 
-    def begin_watch(self) -> None:
-        """Start a log inside which others may begin and end. Raises RuntimeError while one is being written."""
-        if self.log is not None:
-            raise RuntimeError("a log is being written already: a watch begins before any step does")
-        self.watch = self.begin_log()
-
-    def watched(self) -> list[Raw]:
-        """What the watch has so far, with the log that is being written inside it. Raises RuntimeError without a watch."""
+    def so_far(self, log: list[Raw]) -> list[Raw]:
+        """What a log has until now, with the logs that are being written inside it."""
         with self.settled():
-            return self._watched()
-
-    def end_watch(self) -> None:
-        """The watch ends; a log inside it goes on."""
-        with self.settled():
-            if self.log is self.watch:
-                self.log = None
-                self.release = self._pending.append
-            self.watch = None
-
-    def _watched(self) -> list[Raw]:
-        if self.watch is None:
-            raise RuntimeError("there is no watch")
-        return self.watch if self.log is self.watch or self.log is None else [*self.watch, *self.log[self._opening:]]
+            written = [*self._outer, (self.log or [], 0)]
+            inside = next((i for i, (outer, _) in enumerate(written) if outer is log), len(written))
+            found = list(log)
+            for (_, opening), (inner, _) in zip(written[inside:], written[inside + 1:], strict=False):
+                found += inner[opening:]
+            return found
 
     def flush(self) -> int:
         """Give wholly free segments back; returns their bytes."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from gradcore.functional import full
-from gradcore.nn import functional
+from gradcore.nn import functional as F
 from gradcore.nn.module import Module
 from gradcore.nn.parameter import Parameter
 
-Tensor = Any
+__all__ = ["CELU", "ELU", "GLU", "SELU", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU", "LogSigmoid",
+           "Mish", "PReLU", "ReLU6", "SiLU", "Softmin", "Softplus", "Softshrink", "Softsign", "Tanhshrink", "Threshold"]
 
-F: Any = functional
+Tensor = Any
 
 
 class _InPlace(Module):
@@ -220,36 +221,29 @@ class LogSigmoid(Module):
         return F.logsigmoid(input)
 
 
-class _Along(Module):
+class Softmin(Module):
+    """The softmax of -x along ``dim``."""
+
     def __init__(self, dim: int | None = None) -> None:
         super().__init__()
         self.dim = dim
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.softmax(-input, self.dim)
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}"
 
 
-class Softmin(_Along):
-    """The softmax of -x along ``dim``."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.softmin(input, self.dim)
-
-
-class GLU(_Along):
+class GLU(Module):
     """a sigmoid(b), a and b being the halves of ``dim``. Dauphin et al., arXiv:1612.08083."""
 
     def __init__(self, dim: int = -1) -> None:
-        super().__init__(dim)
+        super().__init__()
+        self.dim = dim
 
     def forward(self, input: Tensor) -> Tensor:
         return F.glu(input, self.dim)
 
-
-#: The modules whose function there is.
-__all__ = [module for module, function in {
-    "CELU": "celu", "ELU": "elu", "GLU": "glu", "Hardshrink": "hardshrink", "Hardsigmoid": "hardsigmoid",
-    "Hardswish": "hardswish", "Hardtanh": "hardtanh", "LeakyReLU": "leaky_relu", "LogSigmoid": "logsigmoid", "Mish": "mish",
-    "PReLU": "prelu", "ReLU6": "hardtanh", "SELU": "selu", "SiLU": "silu", "Softmin": "softmin", "Softplus": "softplus",
-    "Softshrink": "softshrink", "Softsign": "softsign", "Tanhshrink": "tanhshrink", "Threshold": "threshold"}.items()
-    if hasattr(functional, function)]
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}"

@@ -53,6 +53,15 @@ class _Numbered(Module):
             self.append(module)
         return self
 
+    def __iadd__(self, modules: Iterable[Module]) -> Any:
+        return self.extend(modules)
+
+    def pop(self, index: int) -> Any:
+        """Take a module out, and return it."""
+        module = self[index]
+        del self[index]
+        return module
+
     def insert(self, index: int, module: Module) -> Any:
         modules = list(self._modules.values())
         modules.insert(index, module)
@@ -110,6 +119,16 @@ class ModuleDict(Module):
         if name not in self._modules:
             raise KeyError(name)
         delattr(self, name)
+
+    def pop(self, name: str) -> Any:
+        """Take a module out, and return it. Raises KeyError."""
+        module = self[name]
+        del self[name]
+        return module
+
+    def clear(self) -> None:
+        for name in list(self._modules):
+            del self[name]
 
     def __len__(self) -> int:
         return len(self._modules)

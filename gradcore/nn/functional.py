@@ -37,6 +37,7 @@ from gradcore.functional.losses import (
     warn_of_sizes,
 )
 from gradcore.functional.norms import *  # noqa: F403
+from gradcore.functional.padding import fold, pad, unfold
 from gradcore.functional.sampling import *  # noqa: F403
 from gradcore.functional.similarity import (
     cosine_embedding_loss,
@@ -58,6 +59,7 @@ __all__ += ["binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_
             "triplet_margin_loss", "triplet_margin_with_distance_loss"]
 __all__ += bags.__all__ + dropouts.__all__ + norms.__all__ + sampling.__all__
 __all__ += _activations.__all__
+__all__ += ["fold", "pad", "unfold"]
 
 Tensor = Any
 

@@ -48,7 +48,7 @@ class _Recurrent(Module):
         self.batch_first = batch_first
         self.dropout = float(dropout)
         self.bidirectional = bidirectional
-        self._gates, self._tensors, self._step = STEPS[self.mode]
+        self._gates, self._tensors, _ = STEPS[self.mode]
         self._names: list[list[str]] = []
         width = self._gates * hidden_size
         for layer in range(num_layers):
@@ -100,7 +100,7 @@ class _Recurrent(Module):
             for direction in range(directions):
                 k = layer * directions + direction
                 weights = [self._parameters.get(name) for name in self._names[k]]
-                out, end = run(self._step, x, states[k], weights, bool(direction))
+                out, end = run(self.mode, x, states[k], weights, bool(direction))
                 outputs.append(out)
                 ends.append(end)
             x = outputs[0] if directions == 1 else cat(outputs, 2)

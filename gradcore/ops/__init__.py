@@ -2,10 +2,12 @@
 
 from gradcore.ops import (
     activation,
+    arrangement,
     attention,
     batch_norm,
     convolution,
     creation,
+    decompositions,
     elementwise,
     in_place,
     linalg,
@@ -13,14 +15,20 @@ from gradcore.ops import (
     movement,
     nn,
     optimizer,
+    order,
+    placing,
     pointwise,
     pooling,
     random,
     rectifiers,
+    recurrent,
     reduce,
     rms_norm,
+    scan,
+    statistics,
 )
 from gradcore.ops.op import all_ops
 
-__all__ = ["activation", "all_ops", "attention", "batch_norm", "convolution", "creation", "elementwise", "in_place", "linalg",
-           "losses", "movement", "nn", "optimizer", "pointwise", "pooling", "random", "rectifiers", "reduce", "rms_norm"]
+__all__ = ["activation", "all_ops", "arrangement", "attention", "batch_norm", "convolution", "creation", "decompositions",
+           "elementwise", "in_place", "linalg", "losses", "movement", "nn", "optimizer", "order", "placing", "pointwise",
+           "pooling", "random", "rectifiers", "recurrent", "reduce", "rms_norm", "scan", "statistics"]

@@ -315,7 +315,7 @@ take_grad = op("take_grad", _take_grad_spec, contiguous=True,
                dy=lambda g, index, dim: take(g, index, dim=dim),
                doc="Zeros of ``shape`` with dy added at the positions.")
 put_ = op("put_", _put_spec, writes=("x",),
-          x=lambda g, index, dim: put_(clone(g), index, _zero(g), dim=dim),
+          x=lambda g, index, dim: put_(clone(g), index, zero_like(g), dim=dim),
           values=lambda g, index, values_spec, dim: sum_to(take(g, index, dim=dim), to=values_spec))
 
 
@@ -337,5 +337,6 @@ take_along_grad = op("take_along_grad", _take_along_grad_spec, contiguous=True,
                      dy=lambda g, index, dim: take_along(g, index, dim=dim))
 
 
-def _zero(g: Any) -> Any:
+def zero_like(g: Any) -> Any:
+    """A 0-d zero beside ``g``."""
     return full(0.0, shape=(), dtype=g.spec.dtype, device=g.storage.device)

@@ -36,12 +36,14 @@ Infer = Callable[..., Any]
 class Inferred:
     """What an op makes: outputs, auxiliary outputs that only rules see, and bytes of workspace on every device.
 
-    The kernel is handed a workspace unless it is None; one of 0 bytes belongs to operands without elements.
+    The kernel is handed a workspace unless it is None; one of 0 bytes belongs to operands without elements. ``library`` is
+    how many bytes a library that the CPU's kernel calls may take by itself while it runs: they stand beside the log.
     """
 
     outputs: tuple[TensorSpec, ...]
     aux: tuple[tuple[str, TensorSpec], ...] = ()
     workspace: int | None = None
+    library: int = 0
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, Protocol
 
 from gradcore.report.files import replacing
+from gradcore.report.plain import read
 from gradcore.report.recording import Recording
 from gradcore.report.step import StepReport, load_report
 
@@ -108,9 +109,9 @@ class RunWriter:
     step writes events a few dozen times; the exact one is written at the end, which takes the others out again.
     """
 
-    def __init__(self, path: Path, about: dict[str, Any], events: Iterable[int] = ()) -> None:
+    def __init__(self, path: str | os.PathLike[str], about: dict[str, Any], events: Iterable[int] = ()) -> None:
         """Make the file. Raises FileExistsError where there is one: a run never goes into another's file."""
-        self.path = path
+        self.path = path = Path(path)
         self._wanted = set(events)
         self._peak: tuple[int, Recorded] | None = None
         self._last: tuple[int, Recorded] | None = None
@@ -249,10 +250,9 @@ def _of_one_step(path: Path, text: bytes) -> Run:
             recording = Recording.from_dict(data)
         else:
             recording = Recording(load_report(data), ())
-        figures = StepFigures.of(1, None, recording.report)
-    except (ValueError, TypeError, AttributeError) as error:
+    except ValueError as error:
         raise ValueError(f"{path} is neither a run, nor a recording, nor a step report: {error}") from error
-    return Run({}, (figures,), {1: recording})
+    return Run({}, (StepFigures.of(1, None, recording.report),), {1: recording})
 
 
 def _parse(text: bytes) -> Any:
@@ -268,14 +268,9 @@ def _parse(text: bytes) -> Any:
 def _figures(row: list[Any]) -> StepFigures:
     if len(row) != len(_COLUMNS):
         raise ValueError(f"{len(_COLUMNS)} figures of a step were expected, but got {len(row)}")
-    return StepFigures(**{name: _number(x) if name in ("loss", "seconds") else _whole(x)
-                          for name, x in zip(_COLUMNS, row, strict=True)})
-
-
-def _number(x: Any) -> Any:
-    if x is not None and type(x) not in (int, float):
-        raise ValueError(f"a number was expected, but got {reprlib.repr(x)}")
-    return x
+    if any(type(x) is int and x < 0 for name, x in zip(_COLUMNS, row, strict=True) if name != "loss"):
+        raise ValueError(f"sizes are at least 0, but got {reprlib.repr(row)}")
+    return read(StepFigures, dict(zip(_COLUMNS, row, strict=True)))
 
 
 def _whole(x: Any) -> int:

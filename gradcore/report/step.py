@@ -11,7 +11,8 @@ from typing import Any
 
 from gradcore import folds
 from gradcore.events import Alloc, Launch, Mark, Record, View
-from gradcore.report.growth import MADE, Carried, Grown, Growth, explained, line_of
+from gradcore.report.growth import MADE, Growth, explained, line_of
+from gradcore.report.plain import read
 
 #: Version of the JSON form; docs/report-schema.md describes it. Readers refuse what they do not know.
 SCHEMA_VERSION = 1
@@ -287,23 +288,4 @@ def load_report(data: dict[str, Any]) -> StepReport:
     if not isinstance(data, dict) or data.get("version") != SCHEMA_VERSION:
         given = data.get("version") if isinstance(data, dict) else type(data).__name__
         raise ValueError(f"a step report of version {SCHEMA_VERSION} was expected, but got {given!r}")
-    try:
-        fields = dict(data)
-        fields["peak"] = PeakPoint(**data["peak"])
-        fields["top"] = tuple(TopTensor(**{**t, "shape": None if t["shape"] is None else tuple(t["shape"]),
-                                           "kept_by": tuple(t["kept_by"]), "stack": tuple(t.get("stack", ()))})
-                              for t in data["top"])
-        fields["phases"] = tuple(PhaseEnd(**p) for p in data["phases"])
-        fields["kept"] = tuple(KeptTensor(**k) for k in data["kept"])
-        fields["pool"] = PoolFigures(**data["pool"])
-        fields["driver"] = DriverFigures(**data["driver"]) if data.get("driver") else None
-        fields["left"] = tuple(Left(**x) for x in data.get("left", ()))
-        fields["growth"] = _load_growth(data["growth"]) if data.get("growth") else None
-        return StepReport(**fields)
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"this is no step report of version {SCHEMA_VERSION}: {error}") from error
-
-
-def _load_growth(data: dict[str, Any]) -> Growth:
-    return Growth(data["steps"], data["requested"], tuple(Grown(**x) for x in data.get("grown", ())),
-                  tuple(Carried(**x) for x in data.get("carried", ())))
+    return read(StepReport, data)

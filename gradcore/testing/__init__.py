@@ -1,1 +1,1 @@
-"""Device memory in tests: what the pytest plugin, pytest_gradcore.py, is made of. Nothing here needs pytest."""
+"""Device memory in tests: what pytest's plugin, entry/pytest_gradcore.py, is made of. Nothing else here needs pytest."""

@@ -95,30 +95,27 @@ class Stretch:
 
 
 class Account:
-    """Writes a device's log from now until :meth:`close`; steps may be recorded inside it.
-
-    Raises RuntimeError while a step is being recorded on the device.
-    """
+    """Writes a device's log from now until :meth:`close`; steps may be recorded inside it and around it."""
 
     def __init__(self, device: str | Device) -> None:
         self.device = get_device(device)
         # Made at its first use, it lives as long as the process: no test's.
         default_generator(self.device)
-        self.device.ledger.begin_watch()
+        self._log = self.device.ledger.begin_log()
 
     def now(self) -> Moment:
         ledger = self.device.ledger
-        return Moment(len(ledger.watched()), perf_counter_ns(), ledger.allocations, ledger.pool.misses)
+        return Moment(len(ledger.so_far(self._log)), perf_counter_ns(), ledger.allocations, ledger.pool.misses)
 
     def since(self, moment: Moment) -> Stretch:
         """What has happened since."""
-        raw = self.device.ledger.watched()
+        raw = self.device.ledger.so_far(self._log)
         before, after = (_without_steps(part) for part in (raw[:moment.position], raw[moment.position:]))
         records = (*before, Mark("begin", "step", moment.time), *after, Mark("end", "step", perf_counter_ns()))
         return Stretch(records, len(before))
 
     def close(self) -> None:
-        self.device.ledger.end_watch()
+        self.device.ledger.end_log()
 
 
 def _without_steps(raw: Sequence[Raw]) -> list[Record]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from gradcore.report.diff import GROUPS, Owners, compare, summary, table
 from gradcore.report.files import replacing
+from gradcore.report.plain import read as from_json
 
 VERSION = 1
 
@@ -36,12 +37,11 @@ def as_plain(owners: Owners) -> dict[str, Any]:
 
 
 def plain(data: dict[str, Any]) -> Owners:
-    """What :func:`as_plain` wrote. Raises ValueError, TypeError or KeyError for anything else."""
-    if type(data["peak"]) is not int or any(type(n) is not int for sums in data["by"].values() for n in sums.values()):
-        raise ValueError("bytes are whole numbers")
-    if not data["by"].keys() <= GROUPS.keys():
-        raise ValueError(f"bytes are grouped by {', '.join(GROUPS)}, but got {', '.join(data['by'])}")
-    return Owners(data["peak"], data["by"])
+    """What :func:`as_plain` wrote. Raises ValueError for anything else."""
+    owners = from_json(Owners, data, "a peak")
+    if not owners.by.keys() <= GROUPS.keys():
+        raise ValueError(f"bytes are grouped by {', '.join(GROUPS)}, but got {', '.join(owners.by)}")
+    return owners
 
 
 def grown(before: Owners, after: Owners) -> str | None:

@@ -1,5 +1,5 @@
 """Tools around training."""
 
-from gradcore.utils import checkpoint
+from gradcore.utils import checkpoint, data
 
-__all__ = ["checkpoint"]
+__all__ = ["checkpoint", "data"]

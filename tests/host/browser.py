@@ -12,6 +12,11 @@ from typing import Any
 
 import pytest
 
+from gradcore import folds
+from gradcore.events import Alloc
+from gradcore.report import Recording
+from gradcore.report.text import short_path
+
 #: What Chromium is called by those who package it.
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
@@ -65,3 +70,13 @@ class Opened:
     def details(self) -> dict[str, str]:
         """What is said of the chosen allocation, by name."""
         return dict(zip(self.texts("#detail-rows dt"), self.texts("#detail-rows dd"), strict=True))
+
+
+def expected(recording: Recording, position: int) -> list[list[str]]:
+    """Who is alive after a record, as the table has it when it opens: the largest first."""
+    made = {r.serial: i for i, r in enumerate(recording.records) if isinstance(r, Alloc)}
+    holders = sorted(folds.live_at(recording.records, position), key=lambda h: -h.allocated)
+    return [[f"{h.allocated:,}", h.role, h.tag.op, h.tag.layer or "(root)",
+             "x".join(map(str, h.tag.spec.shape)) or "scalar" if h.tag.spec else "bytes",
+             h.tag.spec.dtype.name if h.tag.spec else "", f"{short_path(str(h.tag.site))} in {h.tag.site.function}",
+             f"{made[h.serial]:,}"] for h in holders]

@@ -28,17 +28,21 @@ def _flat(values: Any) -> list[Any]:
 class Both:
     """A CPU device whose kernels run on both sides: ours twice over copies of the operands, then NumPy's; it compares.
 
-    What the pool hands out is filled with NaN first, so that results of an earlier call are none of this one's.
+    What the pool hands out is filled with NaN first, so that results of an earlier call are none of this one's. ``own`` are
+    the kernels that are tried, and ``copy`` makes the operands that they are given.
     """
 
-    def __init__(self, emulator: Emulator, relaxed: float = 1.0) -> None:
+    def __init__(self, emulator: Any, relaxed: float = 1.0, own: dict[str, Callable[..., Any]] = OWN,
+                 copy: Callable[..., Any] = Copy) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("GRADCORE_POISON", "1")
             self.device = make_host()
         self.emulator = emulator
         self.relaxed = relaxed
+        self.own = own
+        self.copy = copy
         self.compared: list[str] = []
-        self.device.kernels = {name: self.both(name, kernel) if name in OWN else kernel
+        self.device.kernels = {name: self.both(name, kernel) if name in own else kernel
                                for name, kernel in host_table().items()}
 
     def both(self, name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,18 +65,18 @@ class Both:
         return run
 
     def ours(self, name: str, values: Any, attrs: dict[str, Any], falling: bool) -> list[np.ndarray]:
-        made: list[Copy] = []
+        made: list[Any] = []
 
         def copied(a: Any) -> Any:
             if isinstance(a, (list, tuple)):
                 return [copied(part) for part in a]
             if not isinstance(a, np.ndarray):
                 return a
-            made.append(Copy(a, exact=self.emulator.sanitize))
+            made.append(self.copy(a, exact=self.emulator.sanitize))
             return made[-1].cupy()
 
         self.emulator.falling = falling
-        OWN[name](*[copied(v) for v in values], **attrs)
+        self.own[name](*[copied(v) for v in values], **attrs)
         for copy in made:
             copy.check(name)
         return [copy.array for copy in made]
@@ -128,10 +132,10 @@ def compare(name: str, found: Any, expected: Any, relaxed: float = 1.0) -> None:
 def calls() -> list[tuple[Row, Any]]:
     """Every sample call of a kernel of our own, with the types that it is made in."""
     from tests.rows import ROWS
-    from tests.rows_cuda import HALF, SIZES
+    from tests.rows_cuda import HALF, SINGLE, SIZES
 
     found = [(row, dtype) for row in [*ROWS, *SIZES] if row.op in OWN for dtype in (np.float32, np.float64)]
-    return found + [(row, np.float16) for row in HALF]
+    return found + [(row, np.float32) for row in SINGLE] + [(row, np.float16) for row in HALF]
 
 
 @functools.cache

@@ -15,6 +15,7 @@
 
 #define __device__
 #define __global__
+#define __launch_bounds__(...)
 #define __forceinline__ inline
 // A part of its own, so that it can be filled with NaN where a block begins; the sanitizer watches no such part.
 #ifdef __SANITIZE_ADDRESS__

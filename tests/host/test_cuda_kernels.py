@@ -5,6 +5,7 @@ The device's own Python code picks instances, layouts and grids; the C++ runs on
 
 from __future__ import annotations
 
+import math
 import shutil
 
 import numpy as np
@@ -12,9 +13,14 @@ import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
 
+from gradcore.devices import gpu_kernels, gpu_launch, gpu_optimizers
+from gradcore.ops import all_ops
 from tests.host.cuda_rows import OWN, Both, calls, emulate
+from tests.host.emulator import Copy
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed: the emulator cannot be compiled")
+pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed: the emulator cannot be compiled"),
+              # The first test compiles every kernel.
+              pytest.mark.timeout(1200)]
 
 CALLS = calls()
 
@@ -31,5 +37,131 @@ def test_cuda_kernels_agree_with_numpys(emulated, row, dtype):
     assert row.op in Both(emulated, max(row.tolerance / 1e-5, 1)).run(row, dtype)
 
 
+def test_every_op_has_a_kernel():
+    table = gpu_kernels.build_cuda_kernels()
+    assert [name for name, op in all_ops().items() if name not in table and not op.view] == []
+
+
 def test_every_kernel_of_our_own_has_a_row():
     assert {row.op for row, _ in CALLS} == set(OWN)
+
+
+# -- what no op launches yet ---------------------------------------------------------------------------------------------
+
+
+def launch(emulator, family, name, blocks, *arguments):
+    """A kernel over copies of the arrays; what they hold then."""
+    copies = [Copy(a) if isinstance(a, np.ndarray) and a.dtype.names is None else a for a in arguments]
+    emulator.start(family, name, blocks, 256, tuple(c.cupy() if isinstance(c, Copy) else c for c in copies))
+    for copy in copies:
+        if isinstance(copy, Copy):
+            copy.check(name)
+    return [c.array for c in copies if isinstance(c, Copy)]
+
+
+def narrowed(x):
+    """Single precision as the bits of bfloat16, to nearest, ties to even."""
+    bits = np.asarray(x, np.float32).view(np.uint32).astype(np.uint64)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def widened(bits):
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+RNG = np.random.default_rng(5)
+X, Y = (RNG.normal(size=(37, 40)).astype(np.float32) for _ in range(2))
+
+
+def test_bfloat16_rounds_to_nearest_and_computes_in_single(emulated):
+    special = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1 + 2**-8, 1 + 3 * 2**-8, 3e38, 1e-40], np.float32)
+    out = launch(emulated, "elementwise", "map_strided<Copy, float, bfloat, const float*>", 1, np.int64(9),
+                 gpu_launch.axes((9,), (1,), (1,)), np.zeros(9, np.uint16), special)[0]
+    assert np.isnan(widened(out)[0])
+    np.testing.assert_array_equal(out[1:], narrowed(special)[1:])
+    a, b = narrowed(X), narrowed(Y)
+    out = launch(emulated, "elementwise", "map<Add, float, 8, bfloat, const bfloat*, const bfloat*>", 1, np.int64(X.size),
+                 np.zeros(X.shape, np.uint16), a, b)[0]
+    np.testing.assert_array_equal(out, narrowed(widened(a) + widened(b)))
+    where = gpu_launch.layout((1,), a, a)
+    out = launch(emulated, "softmax", "softmax<bfloat, false>", 5, a, np.zeros_like(a), where, np.int32(32))[1]
+    e = np.exp(widened(a) - widened(a).max(1, keepdims=True))
+    np.testing.assert_allclose(widened(out), e / e.sum(1, keepdims=True), rtol=2**-8)
+    where = gpu_launch.layout_of(a.shape, (1,), (40, 1), (1, 0))
+    out = launch(emulated, "reduce", "fold<Sum, bfloat, bfloat>", 5, a, np.zeros(37, np.uint16), where, np.int64(1),
+                 np.int32(32))[1]
+    np.testing.assert_allclose(widened(out), widened(a).sum(1), rtol=2**-8, atol=1e-5)
+    zeros, numbers = np.zeros_like(X), (np.zeros(37, np.uint16) for _ in range(2))
+    ones = narrowed(np.ones(40))
+    out = launch(emulated, "norm", "layer_norm<bfloat, true>", 5, a, ones, narrowed(zeros[0]), np.zeros_like(a), *numbers,
+                 np.int64(37), np.int64(40), np.float64(0), np.int32(32))[3]
+    x = widened(a)
+    np.testing.assert_allclose(widened(out), (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True), rtol=2**-7, atol=1e-5)
+
+
+@pytest.mark.parametrize("function", ["Relu", "Gelu"])
+def test_a_bias_and_its_activation_in_one_pass(emulated, function):
+    out = np.zeros_like(X)
+    row = Copy(Y[0])
+    repeated = np.array((row.array.ctypes.data, 40), np.dtype([("of", "u8"), ("width", "i8")]))
+    out = launch(emulated, "elementwise", f"map<Then<{function}, Add>, float, 4, float, const float*, Row<float>>", 2,
+                 np.int64(X.size), out, X, repeated)[0]
+    z = X + Y[0]
+    expected = np.maximum(z, 0) if function == "Relu" else z * 0.5 * (1 + np.vectorize(math.erf)(z / math.sqrt(2)))
+    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_rms_norm_both_ways(emulated):
+    weight, eps = Y[1], 1e-5
+    rows, width, lanes = np.int64(37), np.int64(40), np.int32(32)
+    *_, out, rstd = launch(emulated, "norm", "layer_norm<float, false>", 5, X, weight, None, np.zeros_like(X), None,
+                           np.zeros(37, np.float32), rows, width, np.float64(eps), lanes)
+    expected = 1 / np.sqrt((X.astype(float)**2).mean(1) + eps)
+    np.testing.assert_allclose(rstd, expected, rtol=1e-5)
+    np.testing.assert_allclose(out, X * expected[:, None] * weight, rtol=1e-5)
+    dx = launch(emulated, "norm", "layer_norm_dx<float, false>", 5, Y, X, weight, None, rstd, np.zeros_like(X), rows, width,
+                lanes)[-1]
+    g, hat = Y * weight, X * rstd[:, None]
+    np.testing.assert_allclose(dx, (g - hat * (g * hat).mean(1, keepdims=True)) * rstd[:, None], rtol=1e-4, atol=1e-5)
+    dweight = launch(emulated, "norm", "affine_parts<float, false>", 2, Y, X, None, rstd, None, np.zeros(40, np.float32), None,
+                     rows, width, np.int32(1))[-1]
+    np.testing.assert_allclose(dweight, (Y * hat).sum(0), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["half", "bfloat"])
+def test_adam_keeps_two_bytes_and_computes_in_four(emulated, kind):
+    store, read = (lambda x: x.astype(np.float16), lambda x: x.astype(np.float32)) if kind == "half" else (narrowed, widened)
+    copies = [Copy(store(a.reshape(-1))) for a in (X, Y, X * 0.5, Y * Y)]
+    group = np.zeros((), gpu_optimizers.GROUP)
+    group["count"] = 1
+    group["sizes"][0] = X.size
+    group["tensors"][:4, 0] = [c.array.ctypes.data for c in copies]
+    how = np.array((0.1, 0.5, 1.5, 0.9, 0.99, 1e-3, 0.01, 1, 0), gpu_optimizers.ADAM)
+    p, g, m, v = (read(c.array) for c in copies)
+    emulated.start("optim", f"adam<{kind}>", 1, 256, (group, how))
+    m, v = 0.9 * m + 0.1 * g, 0.99 * v + 0.01 * g * g
+    p = p * (1 - 0.001) - 0.2 * m / (np.sqrt(v) * 1.5 + 1e-3)
+    for copy, expected in zip(copies, (p, g, m, v), strict=True):
+        copy.check("adam")
+        np.testing.assert_allclose(read(copy.array), expected, rtol=2**-7, atol=1e-3)
+
+
+def test_a_write_that_reads_what_it_writes_is_refused():
+    x = Copy(np.arange(12, dtype=np.float32)).cupy()
+    for write in (OWN["add_"], OWN["copy_"]):
+        with pytest.raises(RuntimeError, match=r"single memory location. Please clone\(\)"):
+            write(x[1:], x[:-1])
+    with pytest.raises(NotImplementedError, match="no instance for complex64: expected one of float32"):
+        gpu_launch.name_of(np.complex64)
+    with pytest.raises(NotImplementedError, match="8 dimensions that cannot be merged, but got 9"):
+        gpu_launch.axes((2,) * 9, [3 ** k for k in range(9)])
+
+
+def test_columns_of_one_matrix_may_be_written_from_each_other(emulated):
+    matrix = np.arange(24, dtype=np.float32).reshape(6, 4)
+    copy = Copy(matrix)
+    whole = copy.cupy()
+    OWN["add_"](whole[:, 1:3], whole[:, 3:4])
+    np.testing.assert_array_equal(copy.array[:, 1:3], matrix[:, 1:3] + matrix[:, 3:4])
+    OWN["copy_"](whole[:, 0], whole[:, 3])
+    np.testing.assert_array_equal(copy.array[:, 0], matrix[:, 3])

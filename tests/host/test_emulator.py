@@ -15,7 +15,9 @@ pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nod
 
 from tests.host.emulator import Copy, Emulator
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed: the emulator cannot be compiled")
+pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed: the emulator cannot be compiled"),
+              # The first test compiles every kernel.
+              pytest.mark.timeout(1200)]
 
 PLANTED = """
 extern "C" __global__ void shift(const int* x, int* out, int n, int off) {
@@ -102,7 +104,7 @@ def sanitizer():
 
 def sanitized(folder, script, **environment):
     root = Path(__file__).resolve().parents[2]
-    return subprocess.run([sys.executable, "-c", script, str(folder)], cwd=root, capture_output=True, text=True, timeout=280,
+    return subprocess.run([sys.executable, "-c", script, str(folder)], cwd=root, capture_output=True, text=True, timeout=900,
                           env={**os.environ, "LD_PRELOAD": sanitizer(), "PYTHONMALLOC": "malloc", "PYTHONPATH": str(root),
                                "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0:abort_on_error=0",
                                **environment})

@@ -40,6 +40,13 @@ WRITES: dict[str, Callable[[Any, Any, Any], Any]] = {
     "setitem": lambda t, x, v: x.__setitem__(0, v[0]),
     "setitem number": lambda t, x, v: x.__setitem__(Ellipsis, 1.5),
     "twice": lambda t, x, v: x.mul_(v).add_(v),
+    "exp_": lambda t, x, v: x.exp_(),
+    "atan2_": lambda t, x, v: x.atan2_(v),
+    "addcmul_": lambda t, x, v: x.addcmul_(v, v),
+    "masked_fill_": lambda t, x, v: x.masked_fill_(v.detach() > 1, 0.25),
+    "setitem mask": lambda t, x, v: x.__setitem__(x.detach() > 1, 0.5),
+    "index_add_": lambda t, x, v: x.index_add_(0, t.zeros(v.shape[0]).long(), v),
+    "scatter_": lambda t, x, v: x.scatter_(0, t.zeros(*v[:1].shape).long(), v[:1]),
 }
 
 #: The way to the bytes: directly, through a view, by a base whose view is read later, behind autograd's back.

@@ -10,7 +10,7 @@ import pytest
 
 import gradcore
 from gradcore.autograd import gradcheck
-from gradcore.errors import DimError, SpecError
+from gradcore.errors import DataDependentShape, DimError, SpecError
 from tests.conftest import raises
 
 SHAPE = (4, 3, 5)
@@ -182,7 +182,8 @@ def test_iteration_and_length() -> None:
     (np.s_[[0, 4]], IndexError, ["index 4 is out of bounds for dimension with size 4"]),
     (np.s_[:, [0, -4]], IndexError, ["-4", "size 3"]), (np.s_[[0, 1], [0, 3]], IndexError, ["3", "size 3"]),
     ([0.5], TypeError, ["0.5"]), ("a", TypeError, ["'a'"]), (1.0, TypeError, ["1.0"]),
-    (True, NotImplementedError, ["boolean"])], ids=str)
+    ([True, False, True], DimError, ["mask [3] at index 0", "[4, 3, 5]"]),
+    (np.s_[:, np.ones((3, 4), bool)], DimError, ["mask [3, 4] at index 1", "[4, 3, 5]"])], ids=str)
 def test_indices_that_cannot_be(index: Any, kind: Any, texts: list[str]) -> None:
     x = gradcore.tensor(numbers())
     with raises(kind, *texts):
@@ -196,12 +197,42 @@ def test_tensors_that_are_no_index() -> None:
     x = gradcore.tensor(numbers())
     with raises(DimError, "must be integers", "float32"):
         x[gradcore.tensor([0.0])]
-    with raises(NotImplementedError, "masked_fill"):
-        x[gradcore.tensor([True, False, True, True])]
+    with raises(DimError, "mask [2]", "[4, 3, 5]"):
+        x[gradcore.tensor([True, False])]
     with raises(SpecError, "shape mismatch", "[2, 3, 5]", "[4]"):
         x[[0, 1]] = gradcore.ones(4)
     with raises(SpecError, "[4]", "[3, 5]", "cannot be broadcast"):
         x[0] = gradcore.ones(4)
+
+
+def test_a_mask_on_meta_can_be_written_through_but_not_read() -> None:
+    x, mask = gradcore.zeros(4, 3, device="meta"), gradcore.ones(4, dtype=np.bool_, device="meta")
+    x[mask] = 1.0
+    x[mask] = gradcore.ones((), device="meta")
+    assert x._version == 2
+    for use in (lambda: x[mask], lambda: x.masked_select(mask.reshape(4, 1)), lambda: mask.nonzero(), lambda: x.unique()):
+        with raises(DataDependentShape, "meta has none"):
+            use()
+    with raises(DataDependentShape, "meta has none"):
+        x[mask] = gradcore.ones(3, device="meta")
+
+
+MASKED = [np.s_[np.arange(4) > 1], np.s_[:, np.arange(3) > 5], np.s_[1:, np.arange(15).reshape(3, 5) % 2 == 0],
+          np.s_[np.arange(4) % 2 == 0, ..., 1], np.s_[np.arange(12).reshape(4, 3) % 5 == 0, 2:],
+          np.s_[None, np.arange(4) > 1, [0, 2]], np.s_[np.arange(60).reshape(SHAPE) % 7 == 0]]
+
+
+@pytest.mark.parametrize("index", MASKED, ids=range(len(MASKED)))
+def test_masks_are_numpys(index: Any) -> None:
+    x, expected = gradcore.tensor(numbers()), numbers()
+    for key in (index, as_ours(index)):
+        np.testing.assert_array_equal(x[key].numpy(), expected[index])
+    x[index] = gradcore.tensor(expected[index] * 2)
+    expected[index] *= 2
+    np.testing.assert_array_equal(x.numpy(), expected)
+    x[as_ours(index)] = -1.0
+    expected[index] = -1
+    np.testing.assert_array_equal(x.numpy(), expected)
 
 
 def test_the_last_of_repeated_positions_wins_and_sums_add_up() -> None:

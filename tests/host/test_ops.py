@@ -100,8 +100,8 @@ def low_precision(row: Row) -> bool:
 
 
 #: Fused gradients, which refuse a second one, and the ops that have them.
-FUSED = {"layer_norm_grad", "layer_norm_apply", "batch_norm_grad", "attention_grad"}
-ONCE = {"layer_norm", "batch_norm", "attention"}
+FUSED = {"layer_norm_grad", "layer_norm_apply", "batch_norm_grad", "attention_grad", "rnn_grad", "lstm_grad", "gru_grad"}
+ONCE = {"layer_norm", "batch_norm", "attention", "rnn", "lstm", "gru"}
 CHECKED = [r for r in ROWS if r.wanted() and r.smooth and not low_precision(r) and r.op not in FUSED]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -18,12 +19,13 @@ from tests.conftest import raises
 pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).resolve().parents[2]
+ENTRY = ROOT / "gradcore" / "testing" / "entry"
 HEAD = "import pytest\nimport gradcore\n\nCPU = gradcore.device('cpu')\n"
 
 
 @pytest.fixture
 def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", f"{ENTRY}{os.pathsep}{ROOT}")
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
 
     def run(source: str | None, *argv: str) -> pytest.RunResult:
@@ -41,7 +43,8 @@ def lines(result: pytest.RunResult, *wanted: str) -> None:
 def test_it_is_installed_under_its_modules_name() -> None:
     told = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert told["project"]["entry-points"]["pytest11"] == {"pytest_gradcore": "pytest_gradcore"}
-    assert "pytest_gradcore.py" in told["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"]
+    forced = told["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert forced[str((ENTRY / "pytest_gradcore.py").relative_to(ROOT))] == "pytest_gradcore.py"
     assert not any(d.startswith("pytest") for d in told["project"]["dependencies"])
 
 
@@ -207,9 +210,13 @@ def test_a_step_opened_after_it(device_memory, stepping, gradcore_device):
     gradcore.ones(1000, device=gradcore_device)
     assert device_memory.peak_allocated == 4096
 
+def test_a_step_opened_before_it(stepping, device_memory, gradcore_device):
+    gradcore.ones(1000, device=gradcore_device)
+    assert device_memory.peak_allocated == 4096
+
 @pytest.mark.limit_device_memory("1 KiB")
-def test_a_step_around_it(stepping):
-    pass
+def test_a_step_around_it(stepping, gradcore_device):
+    gradcore.ones(500, device=gradcore_device)
 
 def test_afterwards_a_step_is_a_step():
     with gradcore.step(device="meta") as step:
@@ -218,9 +225,9 @@ def test_afterwards_a_step_is_a_step():
                 pass
     assert gradcore.device("meta").ledger.log is None
 """, "--gradcore-device", "meta")
-    result.assert_outcomes(passed=4, failed=2)
+    result.assert_outcomes(passed=5, failed=2)
     lines(result, "device memory on meta: the peak is 4,096 *, 3,072 more than '1 KiB'",
-          "*the test's device memory cannot be accounted: a log is being written already: a watch begins before any step does")
+          "device memory on meta: the peak is 2,048 *, 1,024 more than '1 KiB'")
 
 
 def test_mistakes_are_one_clear_error(run: Any, pytester: pytest.Pytester) -> None:

@@ -61,6 +61,23 @@ def test_relu_and_cells_are_pytorchs(torch: Any) -> None:
             compare(torch, name, {**sizes, **options}, (3, 4))
 
 
+@pytest.mark.oracle
+@pytest.mark.parametrize("options", [{}, {"batch_first": True, "padding_value": -1.5}, {"padding_side": "left"}], ids=str)
+def test_sequences_of_different_lengths(torch: Any, options: dict[str, Any]) -> None:
+    arrays = [values(n, 3, seed=n) for n in (4, 2, 5)]
+    results = []
+    for library in (gradcore, torch):
+        leaves = [library.tensor(a, requires_grad=True) for a in arrays]
+        padded = library.nn.utils.rnn.pad_sequence(leaves, **options)
+        (padded * padded).sum().backward()
+        # PyTorch transposes what it takes apart, in place.
+        results.append([padded.detach() + 0])
+        back = library.nn.utils.rnn.unpad_sequence(padded, library.tensor([4, 2, 5]), options.get("batch_first", False))
+        results[-1] += [*back, *(x.grad for x in leaves)]
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_array_equal(a.detach().numpy(), b.detach().numpy())
+
+
 def test_dropout_stands_between_layers_alone() -> None:
     gradcore.manual_seed(0)
     x = gradcore.tensor(values(6, 3, 4))
@@ -127,6 +144,9 @@ def test_errors_say_what_was_expected() -> None:
             (lambda: lstm(x[..., :3]), RuntimeError, "Expected 4, got 3"),
             (lambda: lstm(x[:0]), RuntimeError, "Expected sequence length to be larger than 0"),
             (lambda: lstm(x, (gradcore.ones(1, 2, 5),) * 2), RuntimeError, "Expected hidden size (1, 3, 5), got [1, 2, 5]"),
+            (lambda: nn.utils.rnn.pad_sequence([]), RuntimeError, "received an empty list of sequences"),
+            (lambda: nn.utils.rnn.pad_sequence([x], padding_side="up"), ValueError, "'right' or 'left', but got up"),
+            (lambda: nn.utils.rnn.pad_sequence([x, x[0]]), RuntimeError, "but got [[6, 3, 4], [3, 4]]"),
             (lambda: nn.GRUCell(4, 5)(x), ValueError, "GRUCell: Expected input to be 1D or 2D, got 3D instead")):
         with raises(kind, text):
             call()

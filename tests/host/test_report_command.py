@@ -16,6 +16,7 @@ from gradcore.report import Recording, load_report, load_run
 from gradcore.report.blocks import COLOURS, LETTERS, block_plot
 from gradcore.report.timeline import BY, ROLE_ORDER, breakdown, columns, stacking
 from tests.conftest import raises
+from tests.host.made_steps import corners
 from tests.meta.test_recording import recorded
 
 
@@ -26,9 +27,10 @@ def recording() -> Recording:
 
 @pytest.mark.parametrize("by", sorted(BY))
 def test_the_breakdown_is_who_is_live(recording: Recording, by: str) -> None:
-    for position, sums in enumerate(breakdown(recording.records, BY[by])):
-        live = {name: n for name, n in sums.items() if n}
-        assert live == folds.total(folds.live_at(recording.records, position), lambda h: BY[by](h.tag, h.role))
+    for made in (recording, corners()):
+        for position, sums in enumerate(breakdown(made.records, BY[by])):
+            live = {name: n for name, n in sums.items() if n}
+            assert live == folds.total(folds.live_at(made.records, position), lambda h: BY[by](h.tag, h.role))
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 50, 10_000])

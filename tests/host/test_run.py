@@ -161,8 +161,10 @@ ROW = [1, 0.5, 1, 2, 3, 4, 5, 6, 0.25]
 
 
 @pytest.mark.parametrize(("line", "words"), [
-    (ROW[:-1], "9 figures of a step were expected, but got 8"), ([*ROW[:-1], "x"], "a number was expected, but got 'x'"),
-    ([-1, *ROW[1:]], "a whole number was expected"), ([True, *ROW[1:]], "a whole number was expected"),
+    (ROW[:-1], "9 figures of a step were expected, but got 8"),
+    ([*ROW[:-1], "x"], "StepFigures.seconds should be float, but is 'x'"),
+    ([-1, *ROW[1:]], "sizes are at least 0"), ([True, *ROW[1:]], "StepFigures.step should be int, but is True"),
+    ([1, 0.5, 1.5, *ROW[3:]], "StepFigures.requested should be int, but is 1.5"),
     ({"kind": "x"}, "unknown kind"), ({}, "'kind'"), ("x", "line 3"), ({"kind": "end", "result": 3}, "unknown kind"),
     ({"kind": "recording", "step": 1}, "step report"), ({"kind": "recording"}, "step report"), (None, "line 3")])
 def test_a_damaged_line_is_named(tmp_path: Path, line: Any, words: str) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from gradcore.devices.host import HostDevice, make_host
+from gradcore.engine.plans import Call
 from tests.rows import Row, tensors_of
 from tests.rows_big import BIG
 
@@ -47,6 +48,10 @@ class Watch:
             row.declared(*args, **attrs)
         return self.worst
 
+    def library(self) -> int:
+        """Bytes that the calls so far have declared for libraries."""
+        return max(call.library for call in self.device.calls.values() if isinstance(call, Call))
+
 
 @pytest.fixture(scope="module", autouse=True)
 def tracing() -> Iterator[None]:
@@ -60,7 +65,7 @@ def test_no_kernel_makes_undeclared_bytes(row: Row) -> None:
     watch = Watch()
     worst = watch.run(row)
     assert watch.launches or row.declared.view
-    assert worst <= SLACK, f"{row.op} made {worst:,} bytes that it had not declared"
+    assert worst <= SLACK + watch.library(), f"{row.op} made {worst:,} bytes that it had not declared"
 
 
 def test_the_trace_sees_numpys_memory() -> None:

@@ -8,11 +8,10 @@ import pytest
 
 from gradcore import folds
 from gradcore.errors import OutOfMemory
-from gradcore.events import ALLOC, TAGS, Alloc, Free, Keep, Reserve, Retag, Scope, Site, Tag, typed
+from gradcore.events import TAGS, Alloc, Free, Keep, Reserve, Retag, Scope, Site, Tag, typed
 from gradcore.memory.resource import Block, Stream
 from gradcore.memory.sources import CountingSource
 from gradcore.memory.stack import Stack
-from tests.conftest import raises
 from tests.meta.memory_stacks import Events, Failing, MiB, stack
 
 
@@ -112,32 +111,6 @@ def test_a_log_opens_with_what_is_there() -> None:
     assert ledger.log is None
 
 
-def test_a_watch_gets_what_happens_in_the_logs_inside_it() -> None:
-    memory = stack()
-    ledger, stream = memory.ledger, Stream(0)
-    ledger.begin_watch()
-    a = ledger.allocate(1000, stream, tag("a"))
-    inner = ledger.begin_log()
-    b = ledger.allocate(5 * MiB, stream, tag("b"))
-    ledger.deallocate(a, a.serial)
-    whole = [typed(r) for r in ledger.watched()]
-    assert [typed(r) for r in inner][-3:] == whole[-3:] and ledger.log is inner
-    ledger.end_log()
-    ledger.deallocate(b, b.serial)
-    assert [typed(r) for r in ledger.watched()][:-1] == whole and ledger.log is ledger.watch
-    check_books(memory)
-    with raises(RuntimeError, "a log is being written already"):
-        ledger.begin_watch()
-    # A log that outlives the watch is a log like any other.
-    inner = ledger.begin_log()
-    ledger.end_watch()
-    c = ledger.allocate(10, stream, tag("c"))
-    ledger.end_log()
-    assert inner[-1][0] == ALLOC and inner[-1][1] == c.serial and ledger.log is None and ledger.watch is None
-    with raises(RuntimeError, "there is no watch"):
-        ledger.watched()
-
-
 def test_a_log_shows_the_moment() -> None:
     memory = stack()
     ledger, stream = memory.ledger, Stream(0)
@@ -151,6 +124,29 @@ def test_a_log_shows_the_moment() -> None:
     assert [typed(r) for r in log] == [
         Reserve(0, 2 * MiB), Alloc(serial, 0, 0, 1000, 1024, 0, TAGS[tag("a")], 0), Retag(serial, TAGS[tag("b")]),
         Free(serial), Alloc(b.serial, 0, 1024, 10, 512, 0, TAGS[tag("a")], 0)]
+
+
+def test_a_log_around_another_has_its_records_too() -> None:
+    memory = stack()
+    ledger, stream = memory.ledger, Stream(0)
+    held = ledger.allocate(1000, stream, tag("a"))
+    outer = ledger.begin_log()
+    opening = len(outer)
+    before = ledger.allocate(1, stream, tag("b")).serial
+    inner = ledger.begin_log()
+    assert [r.serial for r in map(typed, inner) if isinstance(r, Alloc)] == [held.serial, before]
+    within = ledger.allocate(2, stream, tag("c")).serial
+    so_far, inside = ledger.so_far(outer), ledger.so_far(inner)
+    assert [r[1] for r in so_far[opening:]] == [before, within] and len(outer) == opening + 1 and inside == inner
+    ledger.end_log()
+    assert outer == so_far == ledger.so_far(outer) and ledger.so_far(inner) == inner
+    freed = held.serial
+    ledger.deallocate(held, freed)
+    ledger.end_log()
+    ledger.allocate(3, stream, tag("d"))
+    assert ledger.log is None
+    assert [(type(r), r.serial) for r in map(typed, outer[opening:])] == [(Alloc, before), (Alloc, within), (Free, freed)]
+    assert inner[-1][1] == within, "a log that has ended stays as it is"
 
 
 def test_peaks_start_again() -> None:

@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import gradcore
 from gradcore import folds, nn
 from gradcore.events import Alloc, Free, Invocation, Keep, Launch, Mark, Record, Retag, Site, Tag, typed
 from gradcore.report.recording import KINDS, Recording, pack, unpack
-from gradcore.report.step import PoolFigures, build_report
+from gradcore.report.step import PoolFigures, build_report, load_report
 from gradcore.spec import TensorSpec
 from tests.conftest import raises
 from tests.meta.test_events import PAIRS
@@ -138,20 +139,19 @@ def test_nesting_is_refused() -> None:
         unpack(damaged("invocations.0.5", [["x", deep]]))
 
 
+def places(at: Any) -> Iterator[tuple[Any, Any]]:
+    """Every place in nested data: a list or dict, and the index or key in it."""
+    for key, value in list(at.items() if isinstance(at, dict) else enumerate(at)):
+        yield at, key
+        if isinstance(value, (dict, list)):
+            yield from places(value)
+
+
 def test_random_damage_is_refused_or_harmless() -> None:
     """Whatever one value is replaced by, the answer is records that fold, or ValueError."""
     data = through_json(pack(recorded().log))
-    places: list[tuple[Any, Any]] = []
-
-    def collect(at: Any) -> None:
-        for key, value in (at.items() if isinstance(at, dict) else enumerate(at)):
-            places.append((at, key))
-            if isinstance(value, (dict, list)):
-                collect(value)
-
-    collect(data)
     chance, refused = random.Random(0), 0
-    for at, key in chance.sample(places, 400):
+    for at, key in chance.sample(list(places(data)), 400):
         was = at[key]
         for value in (None, -1, 1 << 65, "x", [], {}, 0.5):
             at[key] = copy.copy(value)
@@ -172,3 +172,22 @@ def test_random_damage_is_refused_or_harmless() -> None:
 def test_what_is_no_recording(data: Any) -> None:
     with raises(ValueError, "expected, but got"):
         Recording.from_dict(data)
+
+
+def test_a_report_comes_back_and_damage_is_named() -> None:
+    report = recorded().report
+    data = through_json(report.to_dict())
+    assert load_report(data) == report == load_report(report.to_dict())
+    for name, absent in (("driver", None), ("left", ()), ("growth", None)):
+        assert getattr(load_report({k: v for k, v in data.items() if k != name}), name) == absent
+    for at, key in places(data):
+        was = at[key]
+        at[key] = {"what": ["is", "this"]}
+        expected = "version 1 was expected" if key == "version" else "has an unknown field" if key == "peak" else "Report."
+        with raises(ValueError, expected):
+            load_report(data)
+        at[key] = was
+    with raises(ValueError, "StepReport.peak has an unknown field 'x', no field 'op'"):
+        load_report({**data, "peak": {"x": 1, **{k: v for k, v in data["peak"].items() if k != "op"}}})
+    with raises(ValueError, "StepReport.top[0].shape[0] should be int, but is '8'"):
+        load_report({**data, "top": [{**data["top"][0], "shape": ["8"]}]})

@@ -140,12 +140,12 @@ def test_promotion_is_torchs() -> None:
 
 @pytest.mark.parametrize(("text", "nbytes"), [
     ("64MiB", 64 << 20), ("1.5 GB", 1_500_000_000), (4096, 4096), ("0", 0), ("2k", 2048), (" 3 kib ", 3072), ("7B", 7),
-    ("24 MB", 24_000_000), ("1_000 B", 1000), ("9007199254740993", 9007199254740993), ("1.1 TB", 1_100_000_000_000)])
+    ("1_000 B", 1000), ("24 MB", 24_000_000), ("0.07 GB", 70_000_000)])
 def test_sizes_are_read(text: Any, nbytes: int) -> None:
     assert parse_bytes(text) == nbytes
 
 
-@pytest.mark.parametrize("text", ["", "MiB", "-1", "1e9", "5 XB", True, None, -1, "1.2.3", "1__0", "_1", "1_"])
+@pytest.mark.parametrize("text", ["", "MiB", "-1", "1e9", "5 XB", True, None, -1, "1.2.3", "1__0 B", "_1", "1,000"])
 def test_sizes_that_cannot_be_read(text: Any) -> None:
     with raises(ValueError, str(text)):
         parse_bytes(text)

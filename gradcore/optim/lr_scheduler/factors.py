@@ -138,6 +138,35 @@ class CosineAnnealingLR(_Factor):
         return (1 + math.cos(math.pi * epoch / self.T_max)) / 2
 
 
+class CosineAnnealingWarmRestarts(LRScheduler):
+    """:class:`CosineAnnealingLR` down, again and again from the top: first in ``T_0`` epochs, then ``T_mult`` times as many.
+
+    Raises ValueError for lengths that are no positive ints.
+    """
+
+    def __init__(self, optimizer: Optimizer, T_0: int, T_mult: int = 1, eta_min: float = 0.0, last_epoch: int = -1) -> None:
+        for name, value in (("T_0", T_0), ("T_mult", T_mult)):
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"Expected positive integer {name}, but got {value}")
+        self.T_0 = T_0
+        self.T_mult = T_mult
+        self.eta_min = eta_min
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float]:
+        return self._from_base()
+
+    def _from_base(self) -> list[float]:
+        at, length = self.last_epoch, self.T_0
+        if self.T_mult == 1:
+            at %= length
+        while at >= length:
+            at -= length
+            length *= self.T_mult
+        share = (1 + math.cos(math.pi * at / length)) / 2
+        return [self.eta_min + (base - self.eta_min) * share for base in self.base_lrs]
+
+
 class LambdaLR(LRScheduler):
     """base * lr_lambda(epoch), with one function or one for each group. The functions are in no state dict."""
 

@@ -3,7 +3,6 @@
 // Live bytes by owner after every record: the bands of the timeline. Beyond BANDS names the smallest share one band.
 
 const BANDS = 8;
-const OTHERS = "others";
 
 const KEYS = { role: (state) => state.role, layer: (state) => layerName(state.tag.layer), op: (state) => state.tag.op };
 
@@ -21,7 +20,7 @@ class Bands {
       names = names.filter((name) => largest.has(name));
     }
     const palette = Object.values(colours).filter((_, i) => i !== 1);
-    this.names = names.length < highest.size ? [...names, OTHERS] : names;
+    this.names = names.length < highest.size ? [...names, `${highest.size - names.length} others`] : names;
     this.colours = this.names.map((name, i) => (by === "role" && colours[name]) || palette[i] || "#444444");
     if (this.names.length > names.length) this.colours[names.length] = "#bbbbbb";
     this.index = new Map(names.map((name, i) => [name, i]));

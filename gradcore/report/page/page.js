@@ -121,6 +121,10 @@ function labelOf(run, recording) {
   return `step ${recording.step}${steps.length > 1 ? ` (${[names, size].filter(Boolean).join(", ")})` : ""}`;
 }
 
+function nameOf(run, recording) {
+  return `${DATA.runs.length > 1 ? `${run.name}, ` : ""}${labelOf(run, recording)}`;
+}
+
 function everyRecording() {
   return DATA.runs.flatMap((run) => run.recordings.map((recording) => ({ run, recording })));
 }
@@ -132,13 +136,13 @@ function fillChoices() {
   byId("beside").hidden = others.length < 2;
   byId("others").replaceChildren(...others.map(({ run, recording }) => element("li", {}, element("label", {},
     element("input", { type: "checkbox", value: optionOf(run, recording), on: { change: compare } }),
-    ` ${DATA.runs.length > 1 ? `${run.name}, ` : ""}${labelOf(run, recording)}`))));
+    ` ${nameOf(run, recording)}`))));
 }
 
 function compare() {
   const wanted = new Set([...byId("others").querySelectorAll("input:checked")].map((box) => box.value));
   timeline.compare(everyRecording().filter(({ run, recording }) => wanted.has(optionOf(run, recording)))
-    .map(({ recording }) => ({ log: logOf(recording) })));
+    .map(({ run, recording }) => ({ name: nameOf(run, recording), log: logOf(recording) })));
 }
 
 function start() {

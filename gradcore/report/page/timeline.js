@@ -104,11 +104,12 @@ class Timeline {
     if (!this.log) return;
     const { context, width, height } = sharpened(this.canvas);
     Object.assign(this, { context, width, height });
-    const others = this.beside.map(({ log }) => log.total[log.peak]);
+    const beside = this.beside.filter(({ log }) => log !== this.log);
+    const others = beside.map(({ log }) => log.total[log.peak]);
     this.top = Math.max(this.log.total[this.log.peak], ...others, 1) * 1.02;
     this.drawAxis();
     this.drawBands();
-    this.beside.forEach((other, i) => this.drawLine(other.log, i));
+    beside.forEach(({ name, log }, i) => this.drawLine(log, name, DASHES[i % DASHES.length]));
     this.drawPeak();
     this.drawCursor();
   }
@@ -120,7 +121,7 @@ class Timeline {
     c.lineWidth = 1;
     c.textAlign = "right";
     // Round sizes are powers of two.
-    const step = 2 ** Math.ceil(Math.log2(this.top / 5));
+    const step = 2 ** Math.floor(Math.log2(this.top / 3));
     for (let size = 0; size <= this.top; size += step) {
       const y = Math.round(this.y(size)) + 0.5;
       c.fillText(bytes(size), LEFT - 6, y + 4);
@@ -178,8 +179,8 @@ class Timeline {
     });
   }
 
-  // Another step, counted from its own beginning.
-  drawLine(log, i) {
+  // Another step, counted from its own beginning, with its name at its peak.
+  drawLine(log, name, dash) {
     const c = this.context;
     const shift = log.start - this.log.start;
     const from = Math.max(log.start, this.from + shift);
@@ -191,11 +192,17 @@ class Timeline {
       c.lineTo(this.x(left - shift), y);
       c.lineTo(this.x(right - shift), y);
     }
+    // A rim of the ground's colour: the line crosses bands of every colour.
+    c.strokeStyle = ink("ground");
+    c.lineWidth = 4;
+    c.stroke();
     c.strokeStyle = ink("ink");
     c.lineWidth = 1.75;
-    c.setLineDash(DASHES[i % DASHES.length]);
+    c.setLineDash(dash);
     c.stroke();
     c.setLineDash([]);
+    const x = this.x(log.peak - shift);
+    if (x >= LEFT) this.label(name, x, this.y(log.total[log.peak]) - 6);
   }
 
   drawPeak() {
@@ -210,8 +217,20 @@ class Timeline {
     c.lineTo(x + 5, y - 9);
     c.lineTo(x, y - 1);
     c.fill();
-    c.textAlign = x > this.width - 120 ? "right" : "left";
-    c.fillText(`peak ${bytes(total[peak])}`, x + (c.textAlign === "right" ? -9 : 9), y - 4);
+    this.label(`peak ${bytes(total[peak])}`, x, y - 4);
+  }
+
+  // Text beside a place, on whichever side there is room, with a rim that parts it from what lies below.
+  label(text, x, y) {
+    const c = this.context;
+    const fits = x + 9 + c.measureText(text).width < this.width;
+    c.textAlign = fits ? "left" : "right";
+    c.lineWidth = 3;
+    c.lineJoin = "round";
+    c.strokeStyle = ink("ground");
+    c.strokeText(text, x + (fits ? 9 : -9), y);
+    c.fillStyle = ink("ink");
+    c.fillText(text, x + (fits ? 9 : -9), y);
   }
 
   drawCursor() {

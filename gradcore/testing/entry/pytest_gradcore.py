@@ -15,12 +15,11 @@ import pytest
 if TYPE_CHECKING:
     from gradcore.devices.device import Device
     from gradcore.report.diff import Owners
-    from gradcore.testing.account import Account, DeviceMemory, Stretch
+    from gradcore.testing.account import DeviceMemory, Stretch
 
 PEAK, LEAKS = "limit_device_memory", "limit_device_leaks"
 NAMED = 8
 
-_account = pytest.StashKey["Account"]()
 _limits = pytest.StashKey[dict[str, tuple[int, Any]]]()
 _baseline = pytest.StashKey["Baseline"]()
 _name = pytest.StashKey[str]()
@@ -95,20 +94,13 @@ def gradcore_device(pytestconfig: pytest.Config) -> Device:
 
 
 @pytest.fixture
-def device_memory(request: pytest.FixtureRequest) -> DeviceMemory:
+def device_memory(pytestconfig: pytest.Config) -> Iterator[DeviceMemory]:
     """Device memory since the fixture began or was last ``reset()``: peaks, what is live, the report."""
-    from gradcore.testing.account import DeviceMemory
+    from gradcore.testing.account import Account, DeviceMemory
 
-    return DeviceMemory(_account_of(request.node))
-
-
-def _account_of(item: pytest.Item) -> Account:
-    """The account of the running test, which the fixture and the markers share."""
-    if _account not in item.stash:
-        from gradcore.testing.account import Account
-
-        item.stash[_account] = Account(item.config.option.gradcore_device)
-    return item.stash[_account]
+    account = Account(pytestconfig.option.gradcore_device)
+    yield DeviceMemory(account)
+    account.close()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -135,14 +127,16 @@ def _arguments(mark: pytest.Mark) -> str:
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     if _limits not in item.stash:
         return (yield)
-    try:
-        account = _account_of(item)
-    except RuntimeError as error:
-        pytest.fail(f"the test's device memory cannot be accounted: {error}", pytrace=False)
+    from gradcore.testing.account import Account
+
+    account = Account(item.config.option.gradcore_device)
     start = account.now()
-    # A test that raises is left as it is: its traceback holds its frames, and they what they hold.
-    result = yield
-    stretch = account.since(start)
+    try:
+        # A test that raises is left as it is: its traceback holds its frames, and they what they hold.
+        result = yield
+        stretch = account.since(start)
+    finally:
+        account.close()
     problems = list(_over(item, stretch))
     baseline = item.config.stash.get(_baseline, None)
     # What breaks its limit is no figure to hold later runs to.
@@ -151,16 +145,6 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     if problems:
         pytest.fail("\n\n".join(problems), pytrace=False)
     return result
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
-    try:
-        return (yield)
-    finally:
-        if _account in item.stash:
-            item.stash[_account].close()
-            del item.stash[_account]
 
 
 def _over(item: pytest.Item, stretch: Stretch) -> Iterator[str]:

@@ -1,8 +1,8 @@
-"""A step of as many records as wanted, for what must bear long logs."""
+"""Steps that no training made: as many records as wanted, and what a plain step has none of."""
 
 from __future__ import annotations
 
-from gradcore.events import Alloc, Drop, Free, Invocation, Keep, Launch, Mark, Record, Reserve, Site, Tag
+from gradcore.events import Alloc, Drop, Free, Invocation, Keep, Launch, Mark, Record, Reserve, Retag, Site, Tag, Unreserve
 from gradcore.report import Recording, build_report
 from gradcore.report.step import PoolFigures
 from gradcore.spec import TensorSpec
@@ -38,3 +38,21 @@ def long_step(events: int, widths: tuple[int, ...] = (64, 128, 256, 32)) -> Reco
                     Drop(i + 1, i + 1, "consumed"), Free(i + 1), Free(serial)]
     records += [Mark("end", "backward", 2000 * layers), Mark("end", "step", 2000 * layers)]
     return Recording(build_report(records, device="cpu", batch_size=1, pool=PoolFigures(0, 0, 0, 0, 0, 0)), tuple(records))
+
+
+def corners() -> Recording:
+    """Kept before the log began, kept twice, a kept temporary, changes of hands, a segment that goes, ties for the peak."""
+    def tag(op: str, role: str) -> Tag:
+        return Tag(op, "", "forward", role, Site("x.py", 1, "f"), None, None)
+
+    def block(serial: int, segment: int, owner: Tag, node: int) -> Alloc:
+        return Alloc(serial, segment, 512 * serial, 8, 512, 0, owner, node)
+
+    early, soon = tag("early", "output"), tag("soon", "temporary")
+    records: list[Record] = [
+        Reserve(0, 4096), block(1, 0, early, 3), Keep(1, 0, "kept before the log began"), Mark("begin", "step", 0),
+        block(2, 0, tag("twice", "output"), 1), Keep(2, 1, "x"), Keep(2, 2, "y"), block(3, 0, soon, 2), Keep(3, 2, "out"),
+        Reserve(1, 4096), block(4, 1, soon, 0), Retag(2, tag("new", "temporary")), Free(4), Unreserve(1, 4096),
+        block(5, 0, soon, 0), Drop(2, 1, "consumed"), Free(5), Drop(1, 3, "consumed"), Free(1), Drop(3, 9, "consumed"),
+        Drop(2, 2, "graph died"), Retag(3, early), Drop(3, 2, "consumed"), Free(3), Mark("end", "step", 9)]
+    return Recording(build_report(records, device="cpu", batch_size=None, pool=PoolFigures(0, 0, 0, 0, 0, 0)), tuple(records))

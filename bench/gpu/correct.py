@@ -1,0 +1,182 @@
+"""Are the numbers and the log the same? The GPU's tests, three models' logs, every sample call, compute-sanitizer, training."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from bench.gpu.facts import sanitizer_path
+from bench.gpu.part import Outcome, Setting, python, run_limited
+
+
+def tests(setting: Setting) -> Outcome:
+    """``pytest tests/gpu`` where an allocation that no op declares is an error."""
+    path = setting.folder / "tests.xml"
+    path.unlink(missing_ok=True)
+    code, output = run_limited(python("pytest", "tests/gpu", "-q", "-p", "no:cacheprovider", f"--junitxml={path}"),
+                               setting.seconds, {"GRADCORE_STRICT": "1"})
+    if not path.exists():
+        how = "pytest did not end in time" if code is None else f"pytest wrote no results and ended with code {code}"
+        return Outcome(how, [f"{how}:\n{output[-3000:]}"])
+    counts = {"passed": 0, "failed": 0, "skipped": 0}
+    problems = []
+    for case in ElementTree.parse(path).iter("testcase"):
+        bad = [e for kind in ("failure", "error") for e in case.findall(kind)]
+        counts["failed" if bad else "skipped" if case.find("skipped") is not None else "passed"] += 1
+        problems += [f"{case.get('name')}: {(e.get('message') or e.text or '')[:300]}" for e in bad]
+    if not setting.rehearsal and not counts["passed"]:
+        problems.append("not one test ran")
+    return Outcome(", ".join(f"{n} {what}" for what, n in counts.items()), problems[:40], figures=counts)
+
+
+# -- logs ---------------------------------------------------------------------------------------------------------------
+
+
+def logs(setting: Setting) -> Outcome:
+    """Three models train three steps on each device: the records, the peaks and the pool's figures are meta's."""
+    from gradcore.events import normalized
+    from tests.host.test_one_log import SIZES, run
+
+    outcome = Outcome(table=[["model", "batch", "device", "records", "peak bytes", "same as meta"]])
+    models: dict[str, Any] = {"mlp": SIZES["digits"], "cnn": "cnn", "gpt": "gpt"}
+    for name, sizes in models.items():
+        for batch in (7,) if setting.rehearsal else (1, 7, 64):
+            expected, predicted = run("meta", sizes, batch, "adam")
+            for device in dict.fromkeys(("cpu", setting.device)):
+                found, reports = run(device, sizes, batch, "adam")
+                difference = first_difference([normalized(log) for log in found], [normalized(log) for log in expected])
+                for step, (ours, theirs) in enumerate(zip(reports, predicted, strict=True)):
+                    for what in ("by_role", "pool"):
+                        if difference is None and getattr(ours, what) != getattr(theirs, what):
+                            difference = f"step {step}: {what} is {getattr(ours, what)}, not {getattr(theirs, what)}"
+                peak = reports[-1].peak.allocated
+                if difference is None and peak != predicted[-1].peak.allocated:
+                    difference = f"the peak is {peak}, not {predicted[-1].peak.allocated}"
+                outcome.table.append([name, str(batch), device, str(sum(map(len, found))), f"{peak:,}",
+                                      "no" if difference else "yes"])
+                if difference:
+                    outcome.problems.append(f"{name}, batch {batch}, {device}: {difference}")
+    same = sum(row[-1] == "yes" for row in outcome.table[1:])
+    outcome.summary = f"{same} of {len(outcome.table) - 1} logs are meta's, record by record"
+    return outcome
+
+
+def first_difference(found: list[list[Any]], expected: list[list[Any]]) -> str | None:
+    """Where the logs of some steps part."""
+    for step, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
+        for k, (a, b) in enumerate(zip(ours, theirs, strict=False)):
+            if a != b:
+                return f"step {step}, record {k}: {a}, but meta has {b}"
+        if len(ours) != len(theirs):
+            return f"step {step} has {len(ours)} records, but meta's {len(theirs)}"
+    return None
+
+
+# -- sample calls ---------------------------------------------------------------------------------------------------------
+
+
+def kernels(setting: Setting) -> Outcome:
+    """Every sample call of every kernel, in each type, twice: NumPy's numbers, the same bits, no byte written outside."""
+    path = setting.folder / "calls.jsonl"
+    path.unlink(missing_ok=True)
+    until = perf_counter() + setting.seconds
+    start, crashes = 0, []
+    while len(crashes) < 20:
+        code, output = run_limited(python("bench.gpu.rows", setting.device, str(path), str(start),
+                                          "40" if setting.rehearsal else "1", "0"), max(until - perf_counter(), 1))
+        if code == 0:
+            break
+        last = ([{"call": start, "name": "before the first call"}, *_lines(path)])[-1]
+        crashes.append(f"{last['name']}: " + ("no time was left" if code is None else f"the process ended with code {code}: "
+                                              f"{output[-500:].strip()}"))
+        if code is None:
+            break
+        start = last["call"] + 1
+        with path.open("a") as log:
+            log.write("\n")
+    return _of_calls(_lines(path), crashes)
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """What a process wrote until it ended, which may have been in the middle of a line."""
+    return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")] if path.exists() else []
+
+
+def _of_calls(lines: list[dict[str, Any]], crashes: list[str]) -> Outcome:
+    done = [line for line in lines if "error" in line]
+    wrong = [f"{line['name']}: {line['error']}" for line in done if line["error"]]
+    ops = sorted({line["name"].split("-")[0] for line in done if line["error"]})
+    return Outcome(f"{len(done) - len(wrong)} of {len(done)} calls agree with NumPy"
+                   + (f"; wrong: {', '.join(ops)}" if ops else ""),
+                   [text[:600] for text in [*crashes, *wrong][:60]] + ([] if done else ["no call was made"]),
+                   figures={"calls": len(done), "wrong": len(wrong), "crashes": len(crashes), "ops": ops})
+
+
+#: compute-sanitizer's tools, the share of the time that each gets, and of how many calls it sees one.
+_TOOLS = (("memcheck", 0.4, 60), ("racecheck", 0.25, 400), ("initcheck", 0.2, 400), ("synccheck", 0.15, 400))
+
+
+def sanitizer(setting: Setting) -> Outcome:
+    """compute-sanitizer over sample calls of every op, each array an allocation of its own."""
+    tool = sanitizer_path()
+    if tool is None:
+        return Outcome("compute-sanitizer is not installed (it comes with the CUDA toolkit)", status="not run")
+    outcome = Outcome(table=[["tool", "calls", "result"]])
+    for name, share, every in _TOOLS:
+        path = setting.folder / f"{name}.jsonl"
+        path.unlink(missing_ok=True)
+        code, output = run_limited([tool, "--tool", name, "--error-exitcode", "77", *python(
+            "bench.gpu.rows", setting.device, str(path), "0", str(every), "1")], share * setting.seconds)
+        calls = sum("error" in line for line in _lines(path))
+        result = "out of time, nothing found so far" if code is None else "nothing found" if code == 0 else f"code {code}"
+        found = [line for line in output.splitlines() if line.startswith("========= ") and "ERROR SUMMARY: 0" not in line]
+        if code not in (0, None) or (code is None and any("Invalid" in line or "hazard" in line for line in found)):
+            outcome.problems.append(f"{name}: {result}: " + "\n".join(found[:15] or [output[-1500:]]))
+        outcome.table.append([name, str(calls), result])
+    outcome.summary = "; ".join(f"{row[0]} over {row[1]} calls: {row[2]}" for row in outcome.table[1:])
+    return outcome
+
+
+# -- training -----------------------------------------------------------------------------------------------------------
+
+
+def training(setting: Setting) -> Outcome:
+    """The same seed on both devices: dropout's mask to the bit, the losses of a training run side by side."""
+    import gradcore
+    from gradcore import nn
+
+    def losses(device: str) -> tuple[np.ndarray, list[float]]:
+        gradcore.device(device)
+        gradcore.manual_seed(7)
+        mask = nn.functional.dropout(gradcore.ones(10_007, device=device), 0.3).cpu().numpy()
+        gradcore.manual_seed(7)
+        model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)).to(device)
+        optimizer = gradcore.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        digits = gradcore.data.load("digits")
+        found = []
+        for step in range(200 if not setting.rehearsal else 10):
+            first = step * 64 % 1024
+            optimizer.zero_grad()
+            x, y = (gradcore.tensor(a[first:first + 64], device=device) for a in (digits.train_x, digits.train_y))
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            found.append(loss.item())
+        return mask, found
+
+    (mask, ours), (other, theirs) = losses(setting.device), losses("cpu")
+    outcome = Outcome(figures={"losses": ours, "cpu": theirs})
+    if not np.array_equal(mask, other):
+        outcome.problems.append(f"dropout's mask differs in {int((mask != other).sum())} of {mask.size} elements")
+    apart = np.abs(np.subtract(ours, theirs))
+    outcome.summary = (f"losses of {len(ours)} steps: {ours[0]:.5f} to {ours[-1]:.5f}, at most {apart.max():.1e} from the "
+                       f"CPU's; dropout's mask is {'the same' if not outcome.problems else 'another'}")
+    # Rounding grows as training goes on; the first steps have none of it.
+    if not np.isfinite(ours).all() or apart[:10].max() > 1e-4 or ours[-1] > ours[0]:
+        outcome.problems.append(outcome.summary)
+    return outcome

@@ -1,0 +1,110 @@
+"""The machine that answers, and its compiler: every kernel instance compiled once, by all cores, into CuPy's cache on disk."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from bench.gpu.part import ROOT, Outcome, Setting, python
+from gradcore.devices.availability import cuda_status
+
+_PACKAGES = ("numpy", "cupy-cuda13x", "cupy-cuda12x", "nvidia-cuda-nvrtc", "nvidia-ml-py", "torch")
+
+
+def sanitizer_path() -> str | None:
+    """compute-sanitizer, on the path or where a toolkit puts it."""
+    found = shutil.which("compute-sanitizer")
+    usual = Path("/usr/local/cuda/bin/compute-sanitizer")
+    return found or (str(usual) if usual.exists() else None)
+
+
+def environment(setting: Setting) -> Outcome:
+    """Versions, and what the driver says of the device."""
+    versions = {}
+    for name in _PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    status = cuda_status()
+    figures: dict[str, Any] = {
+        "python": platform.python_version(), "system": platform.platform(), "cores": os.cpu_count(), "packages": versions,
+        "commit": commit.stdout.strip() or None, "driver": status.driver, "devices": status.devices,
+        "compute-sanitizer": sanitizer_path()}
+    if setting.device == "cuda":
+        figures["device"] = device_figures()
+    problems = [status.reason] if status.reason and not setting.rehearsal else []
+    table = [["what", "found"], *([key, str(value)] for key, value in figures.items() if not isinstance(value, dict)),
+             *([key, str(value)] for part in ("packages", "device") for key, value in figures.get(part, {}).items())]
+    return Outcome(figures.get("device", {}).get("name", f"no GPU: {status.reason}"), problems, table, figures)
+
+
+def device_figures() -> dict[str, Any]:
+    from cupy.cuda import runtime
+    from cupy_backends.cuda.libs import nvrtc
+
+    found = runtime.getDeviceProperties(0)
+    name = found["name"]
+    return {"name": name.decode() if isinstance(name, bytes) else name,
+            "compute capability": f"{found['major']}.{found['minor']}", "multiprocessors": found["multiProcessorCount"],
+            "memory": found["totalGlobalMem"], "L2 cache": found.get("l2CacheSize"),
+            "free and all bytes": list(runtime.memGetInfo()), "runtime": runtime.runtimeGetVersion(),
+            "NVRTC": ".".join(map(str, nvrtc.getVersion()))}
+
+
+def compile_all(setting: Setting) -> Outcome:
+    """Compile what the sample calls launch, so that no later part waits for the compiler; how long it takes a kernel."""
+    from tests.host.cuda_rows import wanted
+
+    began = perf_counter()
+    pairs = [(family, name) for family, names in sorted(wanted().items()) for name in sorted(names)]
+    path = setting.folder / "instances.json"
+    path.write_text(json.dumps(pairs))
+    workers = min(os.cpu_count() or 1, 16)
+    seconds = setting.seconds - (perf_counter() - began)
+    running = [subprocess.Popen(python("bench.gpu.facts", str(path), str(k), str(workers), str(seconds)), cwd=ROOT,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for k in range(workers)]
+    problems, compiled, taken = [], 0, 0.0
+    for k, process in enumerate(running):
+        output, _ = process.communicate()
+        try:
+            found = json.loads(output.splitlines()[-1])
+        except (IndexError, ValueError):
+            problems.append(f"compiler {k} ended with code {process.returncode}:\n{output[-2000:]}")
+            continue
+        problems += found["failed"]
+        compiled += found["compiled"]
+        taken += found["seconds"]
+    path.unlink()
+    return Outcome(f"{compiled} of {len(pairs)} instances by {workers} processes, {taken / max(compiled, 1):.2f} s each",
+                   problems, figures={"instances": len(pairs), "compiled": compiled, "processes": workers, "seconds": taken})
+
+
+def main() -> None:
+    """Compile each ``step``-th instance from the ``first`` on, as long as there is time; a line of JSON says how it went."""
+    from gradcore.devices import gpu_launch
+
+    path, first, step, seconds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+    began, compiled, failed = perf_counter(), 0, []
+    for family, name in json.loads(Path(path).read_text())[first::step]:
+        if perf_counter() - began > seconds:
+            break
+        try:
+            gpu_launch._function(family, name, 0)
+            compiled += 1
+        except Exception as error:
+            failed.append(f"{family}: {name}: {str(error)[:500]}")
+    print(json.dumps({"compiled": compiled, "failed": failed, "seconds": perf_counter() - began}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,240 @@
+"""How near the kernels are to what the device can do: copy bandwidth, products, and what a launch costs the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+import gradcore
+from bench.gpu.clock import clock_of
+from bench.gpu.part import Outcome, Setting
+from gradcore.ops import all_ops
+
+#: MiB of the main operand.
+SIZES = (1, 16, 64, 256)
+_WIDTH = 1024
+
+
+@dataclass(frozen=True)
+class Case:
+    """A memory-bound call: ``make(rows, on)`` returns the arguments for ``rows`` rows of 1024 floats, ``passes`` says how
+    many times each of their bytes has to cross the bus, reads and writes together."""
+
+    name: str
+    op: str
+    make: Callable[[int, dict[str, Any]], tuple[Any, ...]]
+    passes: float
+    attrs: dict[str, Any]
+
+
+def case(name: str, op: str, make: Callable[[int, dict[str, Any]], tuple[Any, ...]], passes: float, **attrs: Any) -> Case:
+    return Case(name, op, make, passes, attrs)
+
+
+def _x(rows: int, on: dict[str, Any]) -> Any:
+    return gradcore.rand(rows, _WIDTH, **on)
+
+
+def _column(rows: int, on: dict[str, Any]) -> Any:
+    return gradcore.ones(rows, 1, **on)
+
+
+def _row(on: dict[str, Any]) -> Any:
+    return gradcore.ones(_WIDTH, **on)
+
+
+def _ids(n: int, high: int, on: dict[str, Any]) -> Any:
+    return gradcore.tensor(np.random.default_rng(0).integers(0, high, n), **on)
+
+
+def _images(rows: int, on: dict[str, Any]) -> Any:
+    return _x(rows, on).view(-1, 32, 32, 32)
+
+
+def _channels(on: dict[str, Any]) -> tuple[Any, Any]:
+    return gradcore.zeros(32, **on), gradcore.ones(32, **on)
+
+
+_SGD = {"momentum": 0.9, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False, "maximize": False, "first": False}
+_ADAM = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0, "decoupled": False, "maximize": False}
+_POOL = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0), "dilation": (1, 1)}
+CASES = (
+    case("add", "add", lambda n, on: (_x(n, on), _x(n, on)), 3),
+    case("add a row", "add", lambda n, on: (_x(n, on), _row(on)), 2),
+    case("times a number", "mul", lambda n, on: (_x(n, on), 1.5), 2),
+    case("transposed copy", "clone", lambda n, on: (_x(n, on).transpose(0, 1),), 2),
+    case("relu", "relu", lambda n, on: (_x(n, on),), 2),
+    case("relu's gradient", "relu_grad", lambda n, on: (_x(n, on), _x(n, on)), 3),
+    case("gelu", "gelu", lambda n, on: (_x(n, on),), 2),
+    case("gelu's gradient", "gelu_grad", lambda n, on: (_x(n, on), _x(n, on)), 3, tanh=False),
+    case("sum of all", "sum", lambda n, on: (_x(n, on),), 1, dims=(0, 1), keepdim=False),
+    case("sum of rows", "sum", lambda n, on: (_x(n, on),), 1, dims=(1,), keepdim=False),
+    case("sum of columns", "sum", lambda n, on: (_x(n, on),), 1, dims=(0,), keepdim=False),
+    case("softmax", "softmax", lambda n, on: (_x(n, on),), 2, dim=1),
+    case("softmax's gradient", "softmax_grad", lambda n, on: (_x(n, on), _x(n, on)), 3, dim=1),
+    case("layer norm", "layer_norm", lambda n, on: (_x(n, on), _row(on), _row(on)), 2, dims=1, eps=1e-5),
+    case("layer norm's gradient", "layer_norm_grad",
+         lambda n, on: (_x(n, on), _x(n, on), _row(on), _column(n, on), _column(n, on)), 5, dims=1, needs=(True, True, True)),
+    case("cross entropy", "cross_entropy", lambda n, on: (_x(n, on), _ids(n, _WIDTH, on)), 1, reduction="mean"),
+    case("dropout", "dropout", lambda n, on: (_x(n, on), gradcore.tensor(np.array([7, 0, 3, 0]), **on), 0.1), 2),
+    case("batch norm", "batch_norm", lambda n, on: (_images(n, on), *_channels(on), *_channels(on)), 3, momentum=0.1, eps=1e-5),
+    case("batch norm's gradient", "batch_norm_grad",
+         lambda n, on: (_images(n, on), _images(n, on), _channels(on)[1], *_channels(on)), 5, needs=(True, True, True)),
+    case("max pooling", "max_pool2d", lambda n, on: (_images(n, on),), 1 + 5 / 16, ceil_mode=False, **_POOL),
+    case("embedding", "embedding", lambda n, on: (gradcore.rand(256, 256, **on), _ids(4 * n, 256, on)), 1, padding=None),
+    case("SGD with momentum", "sgd_", lambda n, on: ([_x(n, on)], [_x(n, on)], [_x(n, on)], 0.1), 5, **_SGD),
+    case("Adam", "adam_", lambda n, on: ([_x(n, on)], [_x(n, on)], [_x(n, on)], [_x(n, on)], 0.1, 3), 7, **_ADAM),
+)
+
+
+class Recorder:
+    """Remembers the last kernel call of a device, so that it can be made again by itself."""
+
+    def __init__(self, device: Any) -> None:
+        self.last: Any = None
+        device.calls.clear()
+        device.kernels = {name: self._kept(kernel) for name, kernel in device.kernels.items()}
+
+    def _kept(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*values: Any, **attrs: Any) -> None:
+            self.last = lambda: kernel(*values, **attrs)
+            kernel(*values, **attrs)
+
+        return run
+
+    def again(self, op: str, *args: Any, **attrs: Any) -> tuple[Any, Callable[[], Any]]:
+        """What an op returned, to be kept alive, and a function that launches its kernel once more."""
+        made = all_ops()[op](*args, **attrs)
+        return made, self.last
+
+
+def bandwidth(setting: Setting) -> Outcome:
+    """Bytes a second of a copy, and of each memory-bound kernel as a share of it, at each size."""
+    device, clock = gradcore.device(setting.device), clock_of(setting.device)
+    recorder, on = Recorder(device), {"device": setting.device}
+    sizes = SIZES[:1] if setting.rehearsal else SIZES
+    outcome = Outcome(table=[["kernel", *(f"{m} MiB" for m in sizes)]])
+    copies = {}
+    for m in sizes:
+        copies[m] = 2 * (m << 20) / _seconds_of_copy(m << 20, setting, clock)
+    outcome.table.append(["copy, GB/s", *(f"{copies[m] / 1e9:,.0f}" for m in sizes)])
+    outcome.figures["copy"] = {str(m): rate for m, rate in copies.items()}
+    with gradcore.no_grad():
+        for c in CASES:
+            cells, shares = [], {}
+            for m in sizes:
+                try:
+                    args = c.make((m << 20) // (4 * _WIDTH), on)
+                    made, run = recorder.again(c.op, *args, **c.attrs)
+                    taken, how = clock.seconds(run, 3 if setting.rehearsal else 20)
+                    del made, args, run
+                    shares[str(m)] = c.passes * (m << 20) / taken / copies[m]
+                    cells.append(f"{shares[str(m)]:.0%}" + (" (loop)" if how == "loop" else ""))
+                except Exception as error:
+                    outcome.problems.append(f"{c.name} at {m} MiB: {type(error).__name__}: {str(error)[:500]}")
+                    cells.append("failed")
+                recorder.last = None
+            gradcore.empty_cache(setting.device)
+            outcome.table.append([c.name, *cells])
+            outcome.figures[c.name] = shares
+    outcome.summary = f"copy: {copies[sizes[-1]] / 1e9:,.0f} GB/s at {sizes[-1]} MiB; below, shares of the copy at each size"
+    return outcome
+
+
+def _seconds_of_copy(nbytes: int, setting: Setting, clock: Any) -> float:
+    if setting.device != "cuda":
+        a, b = np.ones(nbytes, np.uint8), np.empty(nbytes, np.uint8)
+        return float(clock.seconds(lambda: np.copyto(b, a), 3)[0])
+    import cupy
+
+    source, target = cupy.cuda.alloc(nbytes), cupy.cuda.alloc(nbytes)
+    return float(clock.seconds(lambda: target.copy_from_device_async(source, nbytes), 20)[0])
+
+
+# -- arithmetic ----------------------------------------------------------------------------------------------------------
+
+
+def arithmetic(setting: Setting) -> Outcome:
+    """Operations a second of products, convolutions and attention, beside the product of large matrices."""
+    device, clock = gradcore.device(setting.device), clock_of(setting.device)
+    recorder, on = Recorder(device), {"device": setting.device}
+    n = 128 if setting.rehearsal else 4096
+    batch, heads, length = (1, 2, 64) if setting.rehearsal else (8, 6, 1024)
+    images = 2 if setting.rehearsal else 64
+
+    def rand(*shape: int, dtype: Any = np.float32) -> Any:
+        return gradcore.rand(*shape, **on).to(dtype=dtype)
+
+    plain = {"transpose_a": False, "transpose_b": False}
+    window = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
+    x, w, dy = (images, 64, 32, 32), (64, 64, 3, 3), (images, 64, 32, 32)
+    seen = 2.0 * images * 64 * 64 * 9 * 32 * 32
+    q = (batch, heads, length, 64)
+    scores = 2.0 * batch * heads * length * length * 64
+    how = {"causal": False, "scale": 0.125}
+    rows: list[tuple[str, str, Callable[[], tuple[Any, ...]], float, dict[str, Any], bool]] = [
+        (f"product {n}, float32", "matmul", lambda: (rand(n, n), rand(n, n)), 2.0 * n**3, plain, False),
+        (f"product {n}, float16", "matmul", lambda: (rand(n, n, dtype=np.float16), rand(n, n, dtype=np.float16)), 2.0 * n**3,
+         plain, False),
+        (f"product {n}, float64", "matmul", lambda: (rand(n, n, dtype=np.float64), rand(n, n, dtype=np.float64)), 2.0 * n**3,
+         plain, False),
+        ("convolution", "conv2d", lambda: (rand(*x), rand(*w), rand(64)), seen, window, True),
+        ("its input's gradient", "conv2d_input_grad", lambda: (rand(*dy), rand(*w)), seen, {**window, "shape": x}, True),
+        ("its weight's gradient", "conv2d_weight_grad", lambda: (rand(*dy), rand(*x)), seen, {**window, "shape": w}, True),
+        ("attention", "attention", lambda: (rand(*q), rand(*q), rand(*q), None), 2 * scores, how, True),
+        ("attention's gradient", "attention_grad",
+         lambda: (rand(*q), rand(*q), rand(*q), rand(*q), None, rand(*q), rand(*q[:3])), 5 * scores, how, True)]
+    outcome = Outcome(table=[["kernel", "ms", "TFLOP/s", "of the float32 product"]])
+    ceiling = None
+    with gradcore.no_grad():
+        for name, op, make, operations, attrs, capture in rows:
+            try:
+                args = make()
+                made, run = recorder.again(op, *args, **attrs)
+                taken, _ = clock.seconds(run, 2 if setting.rehearsal else 10, capture)
+                del made, args, run
+            except Exception as error:
+                outcome.problems.append(f"{name}: {type(error).__name__}: {str(error)[:500]}")
+                continue
+            finally:
+                recorder.last = None
+            rate = operations / taken
+            ceiling = ceiling or rate
+            outcome.figures[name] = {"seconds": taken, "operations a second": rate}
+            outcome.table.append([name, f"{taken * 1e3:.3f}", f"{rate / 1e12:.2f}", f"{rate / ceiling:.0%}"])
+    outcome.summary = f"{outcome.table[1][0]}: {outcome.table[1][2]} TFLOP/s" if len(outcome.table) > 1 else "nothing ran"
+    return outcome
+
+
+def host_cost(setting: Setting) -> Outcome:
+    """Microseconds of the host for one small call, while the device keeps up."""
+    device, on = gradcore.device(setting.device), {"device": setting.device}
+    recorder = Recorder(device)
+    a, b = gradcore.ones(64, **on), gradcore.ones(64, **on)
+    made, bare = recorder.again("add", a, b)
+    wanting = gradcore.ones(64, requires_grad=True, **on)
+    runs: dict[str, Callable[[], Any]] = {"a kernel of ours": bare, "a + b": lambda: a + b,
+                                          "a + b with a gradient": lambda: wanting + b}
+    if setting.device == "cuda":
+        import cupy
+
+        x, y, out = (cupy.ones(64, cupy.float32) for _ in range(3))
+        runs = {"cupy.add": lambda: cupy.add(x, y, out), **runs}
+    outcome = Outcome(table=[["call", "microseconds"]])
+    for name, run in runs.items():
+        times, best = 50 if setting.rehearsal else 1000, float("inf")
+        for _ in range(5):
+            device.synchronize()
+            start = perf_counter()
+            for _ in range(times):
+                run()
+            best = min(best, (perf_counter() - start) / times)
+        outcome.figures[name] = best
+        outcome.table.append([name, f"{best * 1e6:.1f}"])
+    del made
+    outcome.summary = ", ".join(f"{name}: {text} us" for name, text in outcome.table[1:])
+    return outcome

@@ -1,0 +1,66 @@
+"""Attention on the GPU: one launch forward, two backward, for heads of up to 128 elements (64 in double precision)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices import gpu_launch as gl
+from gradcore.devices.gpu_elementwise import wide
+
+_SIZES = ("heads", "length", "keys", "width", "values", "causal")
+_TENSORS = ("q", "k", "v", "mask", "out", "dy", "dq", "dk", "dv")
+ATTENTION_ARGUMENT = np.dtype([(name, "i8") for name in _SIZES] + [(name, "f8") for name in ("scale", "drop", "left")]
+                              + [(name, "i8", (4,)) for name in _TENSORS])
+
+def _room(q: Any, v: Any) -> int:
+    """The width that the kernels are compiled for, 0 where there is none."""
+    for width in (32, 64, 128):
+        if max(q.shape[3], v.shape[3]) <= width and width * wide(q.dtype).itemsize <= 512:
+            return width
+    return 0
+
+
+def _argument(q: Any, k: Any, v: Any, mask: Any, drop: Any, causal: bool, scale: float, **others: Any) -> Any:
+    found = np.zeros((), ATTENTION_ARGUMENT)
+    for name, value in zip(_SIZES, (q.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3], causal), strict=True):
+        found[name] = value
+    found["scale"] = scale
+    found["drop"] = drop or 0.0
+    found["left"] = 0.0 if found["drop"] >= 1 else 1.0 / (1.0 - found["drop"])
+    for name, array in {"q": q, "k": k, "v": v, **others}.items():
+        found[name] = gl.elements(array)
+    if mask is not None:
+        steps = [0 if n == 1 else s for n, s in zip(mask.shape, gl.elements(mask), strict=True)]
+        found["mask"] = [0] * (4 - len(steps)) + steps
+    return found
+
+
+def own_attention(wider: dict[str, Any]) -> dict[str, Any]:
+    """The two kernels; ``wider`` holds those for heads that a multiprocessor has no shared memory for."""
+
+    def attention(q: Any, k: Any, v: Any, mask: Any, state: Any, drop: Any, out: Any, lse: Any, workspace: Any, *,
+                  causal: bool, scale: float) -> None:
+        room = _room(q, v)
+        if not room:
+            wider["attention"](q, k, v, mask, state, drop, out, lse, workspace, causal=causal, scale=scale)
+            return
+        blocks = q.shape[0] * q.shape[1] * -(-q.shape[2] // 32)
+        gl.run_blocks("attention", "attention", (q.dtype, room), blocks, q, k, v, mask, state, out, lse,
+                      _argument(q, k, v, mask, drop, causal, scale, out=out))
+
+    def attention_grad(dy: Any, q: Any, k: Any, v: Any, mask: Any, out: Any, lse: Any, state: Any, drop: Any, dq: Any, dk: Any,
+                       dv: Any, workspace: Any, *, causal: bool, scale: float) -> None:
+        room = _room(q, v)
+        if not room:
+            wider["attention_grad"](dy, q, k, v, mask, out, lse, state, drop, dq, dk, dv, workspace, causal=causal,
+                                    scale=scale)
+            return
+        heads = q.shape[0] * q.shape[1]
+        how = _argument(q, k, v, mask, drop, causal, scale, out=out, dy=dy, dq=dq, dk=dk, dv=dv)
+        given = (dy, q, k, v, mask, out, lse, state)
+        gl.run_blocks("attention", "attention_dq", (q.dtype, room), heads * -(-q.shape[2] // 16), *given, dq, how)
+        gl.run_blocks("attention", "attention_dkv", (q.dtype, room), heads * -(-k.shape[2] // 16), *given, dk, dv, how)
+
+    return {"attention": attention, "attention_grad": attention_grad}

@@ -1,0 +1,138 @@
+"""Convolution and pooling on the GPU: one launch each, two for a weight's gradient, and none of them lays windows out."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices import gpu_launch as gl
+from gradcore.devices.gpu_elementwise import copy, wide
+from gradcore.devices.gpu_folds import fold
+
+IMAGES: dict[str, Any] = {}
+
+Pair = tuple[int, int]
+CONVOLUTION = np.dtype([(name, "i8") for name in (
+    "images", "groups", "channels", "height", "width", "outputs", "rows", "columns")]
+    + [(name, "i8", (2,)) for name in ("kernel", "stride", "padding", "dilation")])
+POOLING = np.dtype([(name, "i8") for name in ("height", "width", "rows", "columns")]
+                   + [(name, "i8", (2,)) for name in ("kernel", "stride", "padding", "dilation")])
+
+
+def kernel(fn: Any) -> Any:
+    IMAGES[fn.__name__] = fn
+    return fn
+
+
+# -- convolution -------------------------------------------------------------------------------------------------------
+
+
+def _convolution(x: Any, weight: Any, out: Any, stride: Pair, padding: Pair, dilation: Pair, groups: int) -> Any:
+    """The sizes, from shapes: of the input, the weight and the output."""
+    return np.array((x[0], groups, weight[1], *x[2:], weight[0] // groups, *out[2:], weight[2:], stride, padding, dilation),
+                    CONVOLUTION)
+
+
+def _tiles(groups: int, rows: int, columns: int) -> int:
+    return groups * -(-rows // 64) * -(-columns // 64)
+
+
+@kernel
+def conv2d(x: Any, weight: Any, bias: Any, out: Any, workspace: Any, *, stride: Pair, padding: Pair, dilation: Pair,
+           groups: int) -> None:
+    how = _convolution(x.shape, weight.shape, out.shape, stride, padding, dilation, groups)
+    blocks = _tiles(groups, weight.shape[0] // groups, out.shape[0] * math.prod(out.shape[2:]))
+    gl.run_blocks("convolution", "conv2d", (x.dtype,), blocks, x, weight, bias, out, how)
+
+
+@kernel
+def conv2d_input_grad(dy: Any, weight: Any, out: Any, workspace: Any, *, shape: Any, stride: Pair, padding: Pair,
+                      dilation: Pair, groups: int) -> None:
+    how = _convolution(shape, weight.shape, dy.shape, stride, padding, dilation, groups)
+    blocks = _tiles(groups, weight.shape[1], shape[0] * math.prod(shape[2:]))
+    gl.run_blocks("convolution", "conv2d_input_grad", (dy.dtype,), blocks, dy, weight, out, how)
+
+
+@kernel
+def conv2d_weight_grad(dy: Any, x: Any, out: Any, workspace: Any, *, shape: Any, stride: Pair, padding: Pair, dilation: Pair,
+                       groups: int) -> None:
+    how = _convolution(x.shape, shape, dy.shape, stride, padding, dilation, groups)
+    tiles = _tiles(groups, shape[0] // groups, math.prod(shape[1:]))
+    compute = wide(x.dtype)
+    length = dy.shape[0] * math.prod(dy.shape[2:])
+    # As many shares of the windows as keep the device busy, as far as the workspace has room for their sums.
+    room = workspace.nbytes // max(out.size * compute.itemsize, 1)
+    parts = max(min(room, length // 256, gl.BUSY // max(tiles, 1)), 1)
+    if parts == 1 and compute == out.dtype:
+        gl.run_blocks("convolution", "conv2d_weight_grad", (x.dtype,), tiles, dy, x, out, how, np.int32(1))
+        return
+    made = workspace[:parts * out.size * compute.itemsize].view(compute).reshape(parts, out.size)
+    gl.run_blocks("convolution", "conv2d_weight_grad", (x.dtype,), tiles * parts, dy, x, made, how, np.int32(parts))
+    if parts == 1:
+        copy(made.reshape(out.shape), out)
+    else:
+        fold("Sum", made, out.reshape(-1), (0,))
+
+
+# -- pooling -----------------------------------------------------------------------------------------------------------
+
+
+def _pooling(image: Any, small: Any, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair = (1, 1)) -> Any:
+    return np.array((*image[2:], *small[2:], kernel, stride, padding, dilation), POOLING)
+
+
+def _pool(name: str, types: Any, result: Any, *arguments: Any) -> None:
+    gl.run("pooling", name, types, result.size, *arguments)
+
+
+@kernel
+def max_pool2d(x: Any, out: Any, index: Any, workspace: Any, *, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair,
+               ceil_mode: bool) -> None:
+    _pool("max_pool2d", (x.dtype, index.dtype), out, x, out, index, _pooling(x.shape, out.shape, kernel, stride, padding,
+                                                                           dilation), np.int64(out.size))
+
+
+@kernel
+def max_pool2d_grad(dy: Any, index: Any, out: Any, workspace: Any, *, shape: Any, kernel: Pair, stride: Pair, padding: Pair,
+                    dilation: Pair) -> None:
+    _pool("max_pool2d_grad", (dy.dtype, index.dtype), out, dy, index, out,
+          _pooling(shape, dy.shape, kernel, stride, padding, dilation), np.int64(out.size))
+
+
+@kernel
+def max_pool2d_take(x: Any, index: Any, out: Any, workspace: Any, *, kernel: Pair, stride: Pair, padding: Pair,
+                    dilation: Pair) -> None:
+    _pool("max_pool2d_take", (x.dtype, index.dtype), out, x, index, out,
+          _pooling(x.shape, out.shape, kernel, stride, padding, dilation), np.int64(out.size))
+
+
+@kernel
+def max_pool2d_places(index: Any, out: Any, *, shape: Any, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> None:
+    _pool("max_pool2d_places", (index.dtype,), out, index, out,
+          _pooling(shape, out.shape, kernel, stride, padding, dilation), np.int64(out.size))
+
+
+@kernel
+def avg_pool2d(x: Any, out: Any, *, kernel: Pair, stride: Pair, padding: Pair, ceil_mode: bool, count_pad: bool,
+               divisor: int | None) -> None:
+    _pool("avg_pool2d", (x.dtype,), out, x, out, _pooling(x.shape, out.shape, kernel, stride, padding), np.int64(out.size),
+          np.int32(count_pad), np.int64(divisor or 0))
+
+
+@kernel
+def avg_pool2d_grad(dy: Any, out: Any, workspace: Any, *, shape: Any, kernel: Pair, stride: Pair, padding: Pair,
+                    ceil_mode: bool, count_pad: bool, divisor: int | None) -> None:
+    _pool("avg_pool2d_grad", (dy.dtype,), out, dy, out, _pooling(shape, dy.shape, kernel, stride, padding),
+          np.int64(out.size), np.int32(count_pad), np.int64(divisor or 0))
+
+
+@kernel
+def adaptive_avg_pool2d(x: Any, out: Any, *, size: Pair) -> None:
+    _pool("adaptive_avg_pool2d", (x.dtype,), out, x, out, *map(np.int64, (*x.shape[2:], *size, out.size)))
+
+
+@kernel
+def adaptive_avg_pool2d_grad(dy: Any, out: Any, workspace: Any, *, shape: Any) -> None:
+    _pool("adaptive_avg_pool2d_grad", (dy.dtype,), out, dy, out, *map(np.int64, (*shape[2:], *dy.shape[2:], out.size)))

@@ -1,0 +1,172 @@
+"""Order, windows, writes at positions, running sums, ranks and norms on the GPU. None of them allocates or uses atomics."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices import gpu_launch as gl
+from gradcore.devices.blocks import turned, window_parts
+from gradcore.devices.gpu_elementwise import apply, copy, wide
+from gradcore.devices.gpu_folds import fold
+from gradcore.devices.gpu_indexing import layout_of_slices
+from gradcore.devices.kernels import split_workspace
+
+ORDERING: dict[str, Any] = {}
+
+
+def kernel(fn: Any) -> Any:
+    ORDERING[fn.__name__] = fn
+    return fn
+
+
+@kernel
+def flip(x: Any, out: Any, *, dims: tuple[int, ...]) -> None:
+    copy(x[tuple(slice(None, None, -1 if d in dims else 1) for d in range(x.ndim))], out)
+
+
+@kernel
+def roll(x: Any, out: Any, *, shifts: tuple[int, ...], dims: tuple[int, ...]) -> None:
+    for source, target in turned(x.shape, shifts, dims):
+        copy(x[source], out[target])
+
+
+@kernel
+def windows_grad(dy: Any, out: Any, *, shape: Any, dim: int, size: int, step: int, dilation: int) -> None:
+    gl.zero(out)
+    for part, target in window_parts(dy, out, dim, size, step, dilation):
+        apply("Add", wide(out.dtype), target, target, part)
+
+
+# -- positions ---------------------------------------------------------------------------------------------------------
+
+
+def _along(x: Any, index: Any, values: Any, dim: int, add: bool) -> None:
+    if not index.size:
+        return
+    missing = index.ndim - values.ndim
+    given = [0] * missing + [s if n != 1 else 0 for s, n in zip(gl.elements(values), values.shape, strict=True)]
+    steps, places = gl.elements(x), gl.elements(index)
+    kept = [d for d in range(index.ndim) if d != dim]
+    where = np.zeros((), gl.LAYOUT)
+    where["rows"] = index.size // index.shape[dim]
+    where["width"] = index.shape[dim]
+    where["kept"] = gl.axes([index.shape[d] for d in kept], *[[s[d] for d in kept] for s in (places, given, steps)])
+    gl.run("index", "along", (x.dtype, index.dtype, str(add).lower()), int(where["rows"]) * x.shape[dim], x, values, index,
+           where, np.int64(x.shape[dim]), np.int64(steps[dim]), np.int64(places[dim]), np.int64(given[dim]))
+
+
+@kernel
+def put_along_(x: Any, index: Any, values: Any, *, dim: int) -> None:
+    _along(x, index, values, dim, add=False)
+
+
+@kernel
+def add_along_(x: Any, index: Any, values: Any, *, dim: int) -> None:
+    _along(x, index, values, dim, add=True)
+
+
+@kernel
+def add_at_(x: Any, index: Any, values: Any, *, dim: int) -> None:
+    if x.size and index.size:
+        gl.run_blocks("index", "add_at", (x.dtype, index.dtype), x.shape[dim], x, values, index,
+                      layout_of_slices(x, index, values, dim), np.int64(x.shape[dim]), np.int64(gl.elements(x)[dim]))
+
+
+# -- running sums and products -----------------------------------------------------------------------------------------
+
+
+def _running(op: str, x: Any, out: Any, dim: int, reverse: bool) -> None:
+    where = gl.layout((dim,) if x.ndim else (), x, out)
+    if x.size:
+        gl.run_rows("scan", "running", (op, x.dtype, out.dtype), int(where["rows"]), gl.lanes_for(where), x, out, where,
+                    np.int32(reverse))
+
+
+@kernel
+def cumsum(x: Any, out: Any, *, dim: int, reverse: bool = False) -> None:
+    _running("Sum", x, out, dim, reverse)
+
+
+@kernel
+def cumprod(x: Any, out: Any, *, dim: int) -> None:
+    _running("Times", x, out, dim, False)
+
+
+@kernel
+def prod(x: Any, out: Any, *, dim: int, keepdim: bool) -> None:
+    fold("Times", x, out, (dim,) if x.ndim else ())
+
+
+@kernel
+def recurrence(b: Any, a: Any, out: Any, *, dim: int, reverse: bool = False) -> None:
+    where = gl.layout((dim,), b, a, out)
+    if b.size:
+        gl.run_rows("scan", "recurrence", (b.dtype,), int(where["rows"]), gl.lanes_for(where), b, a, out, where,
+                    np.int32(reverse))
+
+
+# -- ranks -------------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def ranked(x: Any, values: Any, indices: Any, workspace: Any, *, dim: int, start: int, length: int,
+           descending: bool) -> None:
+    width, tail = (x.shape[dim], math.prod(x.shape[dim + 1:])) if x.ndim else (1, 1)
+    types, shape = (x.dtype,), (np.int64(x.size), np.int64(width), np.int64(tail))
+    whole, places = values, indices
+    if length != width:
+        if not values.size:
+            return
+        whole, places = split_workspace(workspace, (x.size, x.dtype), (x.size, np.dtype(np.int64)))
+    gl.run("rank", "begin", types, x.size, x, whole, places, *shape)
+    size = 2
+    while size < 2 * width:
+        # Sorted halves become one: the second is met from its end, and what follows are ever shorter distances.
+        masks = [size - 1, *[1 << k for k in range(size.bit_length() - 3, -1, -1)]]
+        for mask in masks:
+            gl.run("rank", "exchange", types, x.size, whole, places, *shape, np.int64(mask), np.int32(descending))
+        size *= 2
+    if length != width:
+        gl.run("rank", "pick", types, values.size, whole, places, values, indices, np.int64(values.size), *shape[1:],
+               np.int64(start), np.int64(length))
+
+
+# -- variance and norms ------------------------------------------------------------------------------------------------
+
+
+def _room(x: Any, out: Any, workspace: Any, dims: Any) -> tuple[Any, Any, Any]:
+    """Room for ``x`` and for what is folded of it, and ``out`` with the dimensions that are folded away as ones."""
+    whole, folded = split_workspace(workspace, (x.size, x.dtype), (out.size, x.dtype))
+    shape = [1 if d in dims else n for d, n in enumerate(x.shape)]
+    return whole.reshape(x.shape), folded.reshape(shape), out.reshape(shape)
+
+
+@kernel
+def var(x: Any, out: Any, workspace: Any, *, dims: tuple[int, ...], correction: float, keepdim: bool) -> None:
+    whole, mean, out = _room(x, out, workspace, dims)
+    count, compute = math.prod(x.shape[d] for d in dims), wide(x.dtype)
+    fold("Sum", x, mean, dims, count)
+    apply("Sub", compute, whole, x, mean)
+    apply("Square", compute, whole, whole)
+    fold("Sum", whole, out, dims)
+    apply("Div", compute, out, out, float(max(count - correction, 0)))
+
+
+@kernel
+def vector_norm(x: Any, out: Any, workspace: Any, *, p: float, dims: tuple[int, ...], keepdim: bool) -> None:
+    whole, _, out = _room(x, out, workspace, dims)
+    compute = wide(x.dtype)
+    if p == 0:
+        apply("Ne", compute, whole, x, 0)
+    else:
+        apply("Square" if p == 2 else "Abs", compute, whole, x)
+        if p not in (1, 2) and not math.isinf(p):
+            apply("Pow", compute, whole, whole, p)
+    fold(("Most" if p > 0 else "Least") if math.isinf(p) else "Sum", whole, out, dims)
+    if p == 2:
+        apply("Sqrt", compute, out, out)
+    elif p not in (0, 1) and not math.isinf(p):
+        apply("Pow", compute, out, out, 1 / p)

@@ -1,0 +1,121 @@
+"""Running sums, ranks, variance and norms on the CPU; see ``ops.scan``, ``ops.order`` and ``ops.statistics``."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices.host_kernels import Array, kernel, rows
+from gradcore.devices.host_pointwise import walk
+from gradcore.devices.kernels import split_workspace
+
+
+def _backwards(x: Array, dim: int, reverse: bool) -> Array:
+    return np.flip(x, dim) if reverse else x
+
+
+@kernel
+def cumsum(x: Array, out: Array, *, dim: int, reverse: bool = False) -> None:
+    _accumulate(np.add, x, out, dim, reverse)
+
+
+@kernel
+def cumprod(x: Array, out: Array, *, dim: int) -> None:
+    _accumulate(np.multiply, x, out, dim, False)
+
+
+def _accumulate(fold: np.ufunc, x: Array, out: Array, dim: int, reverse: bool) -> None:
+    if not out.ndim or x.dtype != out.dtype:
+        # Converted here: accumulate would make a converted copy for itself.
+        out[...] = x
+        x = out
+    if out.ndim:
+        fold.accumulate(_backwards(x, dim, reverse), axis=dim, out=_backwards(out, dim, reverse))
+
+
+@kernel
+def prod(x: Array, out: Array, *, dim: int, keepdim: bool) -> None:
+    np.multiply.reduce(x, axis=dim if x.ndim else None, dtype=out.dtype, out=out, keepdims=keepdim)
+
+
+@kernel
+def recurrence(b: Array, a: Array, out: Array, *, dim: int, reverse: bool = False) -> None:
+    b, a, out = (np.moveaxis(_backwards(t, dim, reverse), dim, 0) for t in (b, a, out))
+    for i in range(len(b)):
+        here = out[i, ...]
+        if i:
+            np.multiply(a[i - 1 if reverse else i], out[i - 1], here)
+            np.add(here, b[i], here)
+        else:
+            here[...] = b[i]
+
+
+# -- ranks -------------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def ranked(x: Array, values: Array, indices: Array, workspace: Array, *, dim: int, start: int, length: int,
+           descending: bool) -> None:
+    if not x.ndim:
+        values[...], indices[...] = x, 0
+        return
+    n = x.shape[dim]
+    many = rows(n)
+    lines, found, places = (np.moveaxis(t, dim, -1) for t in (x, values, indices))
+    for lead in np.ndindex(lines.shape[:-2]):
+        for first in range(0, lines.shape[-2] if x.ndim > 1 else 1, many):
+            part = (*lead, slice(first, first + many)) if x.ndim > 1 else ()
+            _rank(lines[part], found[part], places[part], start, length, descending)
+
+
+def _rank(x: Array, values: Array, indices: Array, start: int, length: int, descending: bool) -> None:
+    if descending:
+        # From the end, so that equal elements keep their order.
+        order = np.flip(np.argsort(np.flip(x, -1), axis=-1, kind="stable"), -1)[..., start:start + length]
+        np.subtract(x.shape[-1] - 1, order, indices)
+    else:
+        indices[...] = np.argsort(x, axis=-1, kind="stable")[..., start:start + length]
+    values[...] = np.take_along_axis(x, indices, -1)
+
+
+# -- variance and norms ------------------------------------------------------------------------------------------------
+
+
+def _room(x: Array, out: Array, workspace: Array, dims: Any) -> tuple[Array, Array, Array]:
+    """Room for ``x`` and for what is folded of it, and ``out`` with the dimensions that are folded away as ones."""
+    whole, folded = split_workspace(workspace, (x.size, x.dtype), (out.size, x.dtype))
+    shape = [1 if d in dims else n for d, n in enumerate(x.shape)]
+    return whole.reshape(x.shape), folded.reshape(shape), out.reshape(shape)
+
+
+@kernel
+def var(x: Array, out: Array, workspace: Array, *, dims: tuple[int, ...], correction: float, keepdim: bool) -> None:
+    whole, mean, out = _room(x, out, workspace, dims)
+    count = math.prod(x.shape[d] for d in dims)
+    np.add.reduce(x, axis=dims, out=mean, keepdims=True)
+    np.true_divide(mean, count, mean)
+    np.subtract(x, mean, whole)
+    np.multiply(whole, whole, whole)
+    np.add.reduce(whole, axis=dims, out=out, keepdims=True)
+    np.true_divide(out, max(count - correction, 0), out)
+
+
+@kernel
+def vector_norm(x: Array, out: Array, workspace: Array, *, p: float, dims: tuple[int, ...], keepdim: bool) -> None:
+    whole, _, out = _room(x, out, workspace, dims)
+    if p == 0:
+        walk(lambda part: part != 0, (x,), whole)
+    elif p == 2:
+        np.multiply(x, x, whole)
+    else:
+        np.absolute(x, whole)
+        if p != 1 and not math.isinf(p):
+            np.power(whole, p, whole)
+    fold = (np.maximum if p > 0 else np.minimum) if math.isinf(p) else np.add
+    fold.reduce(whole, axis=dims, out=out, keepdims=True)
+    if p == 2:
+        np.sqrt(out, out)
+    elif p not in (0, 1) and not math.isinf(p):
+        np.power(out, 1 / p, out)

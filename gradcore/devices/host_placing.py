@@ -1,0 +1,76 @@
+"""Orders, windows and writes at positions on the CPU; see ``ops.arrangement`` and ``ops.placing``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices.blocks import turned, window_parts
+from gradcore.devices.host_kernels import Array, kernel
+
+#: Positions that are worked on at a time: what they need beside the operands stays within some kilobytes.
+_SOME = 512
+
+
+@kernel
+def flip(x: Array, out: Array, *, dims: tuple[int, ...]) -> None:
+    out[...] = np.flip(x, dims)
+
+
+@kernel
+def roll(x: Array, out: Array, *, shifts: tuple[int, ...], dims: tuple[int, ...]) -> None:
+    for source, target in turned(x.shape, shifts, dims):
+        out[target] = x[source]
+
+
+@kernel
+def windows_grad(dy: Array, out: Array, *, shape: Any, dim: int, size: int, step: int, dilation: int) -> None:
+    out.fill(0)
+    for part, target in window_parts(dy, out, dim, size, step, dilation):
+        np.add(target, part, target)
+
+
+# -- positions ---------------------------------------------------------------------------------------------------------
+
+
+def _counted(index: Array, length: int) -> Array:
+    """Positions counted from the front. Raises IndexError for one outside."""
+    low, high = int(index.min()), int(index.max())
+    if low < -length or high >= length:
+        raise IndexError(f"index {high if high >= length else low} is out of bounds for dimension with size {length}")
+    return np.remainder(index, length)
+
+
+def _some(index: Array, shape: Any, values: Array, dim: int) -> Iterator[tuple[tuple[Array, ...], Array]]:
+    """Some elements of an index along ``dim`` at a time: where they write, and what."""
+    values = np.broadcast_to(values, index.shape)
+    for start in range(0, index.size, _SOME):
+        place = list(np.unravel_index(np.arange(start, min(start + _SOME, index.size)), index.shape))
+        given = values[tuple(place)]
+        place[dim] = _counted(index[tuple(place)], shape[dim])
+        yield tuple(place), given
+
+
+@kernel
+def put_along_(x: Array, index: Array, values: Array, *, dim: int) -> None:
+    for place, given in _some(index, x.shape, values, dim):
+        x[place] = given
+
+
+@kernel
+def add_along_(x: Array, index: Array, values: Array, *, dim: int) -> None:
+    for place, given in _some(index, x.shape, values, dim):
+        np.add.at(x, place, given)
+
+
+@kernel
+def add_at_(x: Array, index: Array, values: Array, *, dim: int) -> None:
+    length = x.shape[dim]
+    lead: tuple[Any, ...] = (slice(None),) * dim
+    source: Any = np.broadcast_to(values, (*x.shape[:dim], *index.shape, *x.shape[dim + 1:]))
+    # One position at a time, in order: positions may repeat, and a fixed order keeps sums the same from run to run.
+    for spot in np.ndindex(index.shape):
+        target = x[(*lead, int(_counted(index[spot], length)), ...)]
+        np.add(target, source[(*lead, *spot, ...)], target)

@@ -1,0 +1,341 @@
+"""Tensors turned, repeated, joined, padded and seen through windows: functions of shape besides those of ``shape``."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices.device import get_device
+from gradcore.engine.owners import upload
+from gradcore.errors import SpecError
+from gradcore.functional import shape as sh
+from gradcore.ops import arrangement, creation, movement, reduce
+from gradcore.spec import contiguous_strides, normalize_dim
+
+Tensor = Any
+Ints = int | Sequence[int]
+
+
+def _dims(x: Tensor, dims: Ints | None) -> tuple[int, ...]:
+    given = () if dims is None else (dims,) if isinstance(dims, int) else tuple(dims)
+    found = tuple(sh.dim_of(d, x) for d in given)
+    if len(set(found)) != len(found):
+        raise SpecError(f"dim {found} appears multiple times in the list of dims {given}")
+    return found
+
+
+# -- order -------------------------------------------------------------------------------------------------------------
+
+
+def flip(input: Tensor, *dims: Any) -> Tensor:
+    """A copy with the dimensions from their end to their start; ``flip(x, (0, 1))`` and ``x.flip(0, 1)`` alike."""
+    return arrangement.flip(input, dims=_dims(input, sh.size_of(dims)) if input.spec.ndim else ())
+
+
+def fliplr(input: Tensor) -> Tensor:
+    """Dimension 1 from its end to its start. Raises :class:`SpecError` for fewer than two dimensions."""
+    if input.spec.ndim < 2:
+        raise SpecError(f"Input must be >= 2-d, but got {input.spec.ndim}-d.")
+    return flip(input, 1)
+
+
+def flipud(input: Tensor) -> Tensor:
+    """Dimension 0 from its end to its start. Raises :class:`SpecError` for a 0-d tensor."""
+    if not input.spec.ndim:
+        raise SpecError("Input must be >= 1-d, but got 0-d.")
+    return flip(input, 0)
+
+
+def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
+    """The plane of two dimensions turned by k quarters, from the first towards the second."""
+    a, b = _dims(input, dims)
+    k %= 4
+    if k == 0:
+        return sh.clone(input)
+    if k == 2:
+        return flip(input, a, b)
+    return flip(sh.transpose(input, a, b), a if k == 1 else b)
+
+
+def roll(input: Tensor, shifts: Ints, dims: Ints | None = None) -> Tensor:
+    """Elements moved by ``shifts`` along ``dims``, those that leave come back at the start; without ``dims``, as if flat."""
+    some = (shifts,) if isinstance(shifts, int) else tuple(shifts)
+    if dims is None or dims == ():
+        if len(some) != 1:
+            raise SpecError(f"shifts and dimensions must align: got {len(some)} shifts and no dims")
+        flat = arrangement.roll(sh.reshape(input, -1), shifts=some, dims=(0,))
+        return sh.reshape(flat, input.spec.shape)
+    given = (dims,) if isinstance(dims, int) else tuple(dims)
+    return arrangement.roll(input, shifts=some, dims=tuple(sh.dim_of(d, input) for d in given))
+
+
+def moveaxis(input: Tensor, source: Ints, destination: Ints) -> Tensor:
+    """Dimensions brought to other places, the rest in their order; a view."""
+    sources, places = _dims(input, source), _dims(input, destination)
+    if len(sources) != len(places):
+        raise SpecError(f"movedim: Invalid source or destination dims: source ({sources} dims) should contain the same number "
+                        f"of dims as destination ({places} dims)")
+    order = [d for d in range(input.spec.ndim) if d not in sources]
+    for place, d in sorted(zip(places, sources, strict=True)):
+        order.insert(place, d)
+    return movement.permute(input, dims=tuple(order))
+
+
+# -- repeated ----------------------------------------------------------------------------------------------------------
+
+
+def repeat(input: Tensor, *repeats: Any) -> Tensor:
+    """The tensor laid out again and again along each dimension: one copy. Raises :class:`SpecError` for too few numbers."""
+    counts = sh.size_of(repeats)
+    lead = len(counts) - input.spec.ndim
+    if lead < 0:
+        raise SpecError("Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor: got "
+                        f"{counts} for {list(input.spec.shape)}")
+    if builtins.any(n < 0 for n in counts):
+        raise SpecError(f"Trying to create tensor with negative dimension: repeats {counts}")
+    shape = (1,) * lead + input.spec.shape
+    apart = sh.reshape(input, [m for n in shape for m in (1, n)])
+    wide = movement.expand(apart, shape=tuple(m for k, n in zip(counts, shape, strict=True) for m in (k, n)))
+    made = sh.reshape(wide, [k * n for k, n in zip(counts, shape, strict=True)])
+    return sh.clone(made) if made.storage is input.storage else made
+
+
+def tile(input: Tensor, *dims: Any) -> Tensor:
+    """:func:`repeat` with a 1 for every number that is missing in front."""
+    counts = sh.size_of(dims)
+    return repeat(input, (1,) * (input.spec.ndim - len(counts)) + counts)
+
+
+def repeat_interleave(input: Tensor, repeats: Any, dim: int | None = None, *, output_size: int | None = None) -> Tensor:
+    """Each element along ``dim`` as many times as ``repeats`` says, a number or a 1-d tensor whose values are read."""
+    if dim is None:
+        input, dim = sh.reshape(input, -1), 0
+    d = sh.dim_of(dim, input)
+    shape = input.spec.shape
+    if isinstance(repeats, int):
+        if repeats < 0:
+            raise SpecError(f"Repeats must be non-negative, but got {repeats}")
+        wide = movement.expand(sh.unsqueeze(input, d + 1), shape=(*shape[:d + 1], repeats, *shape[d + 1:]))
+        return sh.reshape(wide, (*shape[:d], shape[d] * repeats, *shape[d + 1:]))
+    counts = repeats.storage.device.read(repeats.storage, repeats.spec).reshape(-1)
+    if counts.size not in (1, shape[d]):
+        raise SpecError(f"repeats must have the same size as input along dim, but got repeats.size(0) = {counts.size} and "
+                        f"input.size({d}) = {shape[d]}")
+    return movement.take(input, upload(np.repeat(np.arange(shape[d]), counts), input.storage.device), dim=d)
+
+
+# -- joined and parted -------------------------------------------------------------------------------------------------
+
+
+def atleast_1d(input: Tensor) -> Tensor:
+    return input if input.spec.ndim else sh.reshape(input, 1)
+
+
+def atleast_2d(input: Tensor) -> Tensor:
+    return input if input.spec.ndim > 1 else sh.unsqueeze(atleast_1d(input), 0)
+
+
+def atleast_3d(input: Tensor) -> Tensor:
+    return input if input.spec.ndim > 2 else sh.unsqueeze(atleast_2d(input), -1)
+
+
+def hstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Joined along dimension 1; vectors along their only one."""
+    parts = [atleast_1d(x) for x in tensors]
+    return sh.cat(parts, 0 if parts and parts[0].spec.ndim == 1 else 1)
+
+
+def vstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Joined along dimension 0, vectors as rows."""
+    return sh.cat([atleast_2d(x) for x in tensors], 0)
+
+
+def dstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Joined along dimension 2."""
+    return sh.cat([atleast_3d(x) for x in tensors], 2)
+
+
+def column_stack(tensors: Sequence[Tensor]) -> Tensor:
+    """Joined along dimension 1, vectors as columns."""
+    return sh.cat([sh.reshape(x, (x.spec.numel, 1)) if x.spec.ndim < 2 else x for x in tensors], 1)
+
+
+def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
+    """Views of so many nearly equal parts along ``dim``, or of the parts between the indices."""
+    d = sh.dim_of(dim, input)
+    n = input.spec.shape[d]
+    if isinstance(indices_or_sections, int):
+        if indices_or_sections <= 0:
+            raise SpecError(f"number of sections must be larger than 0, got {indices_or_sections}")
+        each, more = divmod(n, indices_or_sections)
+        return sh.split(input, [each + (k < more) for k in range(indices_or_sections)], d)
+    if hasattr(indices_or_sections, "tolist"):
+        indices_or_sections = indices_or_sections.tolist()
+    ends = [builtins.min(builtins.max(i + n if i < 0 else i, 0), n) for i in indices_or_sections]
+    starts = [0, *ends]
+    return tuple(movement.narrow(input, d, a, builtins.max(b - a, 0)) for a, b in zip(starts, [*ends, n], strict=True))
+
+
+def hsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
+    return _parted("hsplit", input, indices_or_sections, 0 if input.spec.ndim == 1 else 1, 1)
+
+
+def vsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
+    return _parted("vsplit", input, indices_or_sections, 0, 2)
+
+
+def dsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
+    return _parted("dsplit", input, indices_or_sections, 2, 3)
+
+
+def _parted(name: str, input: Tensor, how: Any, dim: int, least: int) -> tuple[Tensor, ...]:
+    if input.spec.ndim < least:
+        raise SpecError(f"torch.{name} requires a tensor with at least {least} dimension, but got a tensor with "
+                        f"{input.spec.ndim} dimensions!")
+    if isinstance(how, int) and (how <= 0 or input.spec.shape[dim] % how):
+        raise SpecError(f"torch.{name} attempted to split along dimension {dim}, but the size of the dimension "
+                        f"{input.spec.shape[dim]} is not divisible by the split_size {how}!")
+    return tensor_split(input, how, dim)
+
+
+def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
+    """Views of vectors, each along a dimension of its own; with ``"xy"`` the first two dimensions change places."""
+    parts = list(tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors)
+    if indexing not in ("ij", "xy"):
+        raise RuntimeError(f'torch.meshgrid: indexing must be one of "xy" or "ij", but received: {indexing}')
+    if builtins.any(x.spec.ndim > 1 for x in parts):
+        raise SpecError(f"torch.meshgrid: Expected 0D or 1D tensors, but got {[list(x.spec.shape) for x in parts]}")
+    swap = indexing == "xy" and len(parts) > 1
+    axes = [1, 0, *range(2, len(parts))] if swap else list(range(len(parts)))
+    sizes = [0] * len(parts)
+    for x, axis in zip(parts, axes, strict=True):
+        sizes[axis] = x.spec.numel
+    return tuple(movement.expand(sh.reshape(x, (1,) * axis + (-1,) + (1,) * (len(parts) - axis - 1)), shape=tuple(sizes))
+                 for x, axis in zip(parts, axes, strict=True))
+
+
+# -- diagonals ---------------------------------------------------------------------------------------------------------
+
+
+def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """A view of a diagonal of two dimensions, as the last one; ``offset`` above the main one, or below it."""
+    return arrangement.diagonal(input, offset=offset, dim1=sh.dim_of(dim1, input), dim2=sh.dim_of(dim2, input))
+
+
+def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+    """The last dimension on a diagonal of two new ones, zeros elsewhere."""
+    length = input.spec.shape[-1]
+    size, ndim = length + builtins.abs(offset), input.spec.ndim + 1
+    one, two = normalize_dim(dim1, ndim), normalize_dim(dim2, ndim)
+    if one == two:
+        raise SpecError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
+    lead = list(input.spec.shape[:-1])
+    for d in sorted((one, two)):
+        lead.insert(d, size)
+    strides = contiguous_strides(tuple(lead))
+    kept = [s for d, s in enumerate(strides) if d not in (one, two)]
+    return movement.as_strided_grad(input, like=tuple(lead), strides=(*kept, strides[one] + strides[two]),
+                                    offset=offset * strides[two] if offset >= 0 else -offset * strides[one])
+
+
+def diag(input: Tensor, diagonal: int = 0) -> Tensor:
+    """A matrix with a vector on its diagonal, or a copy of the diagonal of a matrix."""
+    if input.spec.ndim == 1:
+        return diag_embed(input, diagonal)
+    if input.spec.ndim != 2:
+        raise SpecError(f"diag(): Supports 1D or 2D tensors. Got {input.spec.ndim}D")
+    return sh.clone(arrangement.diagonal(input, offset=diagonal, dim1=0, dim2=1))
+
+
+def diagflat(input: Tensor, offset: int = 0) -> Tensor:
+    """A matrix with all elements on its diagonal."""
+    return diag_embed(sh.reshape(input, -1), offset)
+
+
+def trace(input: Tensor) -> Tensor:
+    """The sum of the diagonal of a matrix."""
+    if input.spec.ndim != 2:
+        raise SpecError(f"trace: expected a matrix, but got tensor with dim {input.spec.ndim}")
+    return reduce.sum(arrangement.diagonal(input, offset=0, dim1=0, dim2=1), dims=(0,), keepdim=False)
+
+
+def _positions(found: Any, dtype: Any, device: Any) -> Tensor:
+    return upload(np.stack(found).astype(np.dtype(dtype)), get_device(device))
+
+
+def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = np.int64, device: Any = None) -> Tensor:
+    """Positions [2, N] of the lower triangle of a matrix, row by row."""
+    return _positions(np.tril_indices(row, offset, col), dtype, device)
+
+
+def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = np.int64, device: Any = None) -> Tensor:
+    """Positions [2, N] of the upper triangle of a matrix, row by row."""
+    return _positions(np.triu_indices(row, offset, col), dtype, device)
+
+
+# -- windows -----------------------------------------------------------------------------------------------------------
+
+
+def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
+    """A view of windows of ``size`` elements of a dimension, one every ``step``, as a last dimension."""
+    return arrangement.windows(input, dim=sh.dim_of(dimension, input), size=size, step=step, dilation=1)
+
+
+# -- second names, and forms of others -----------------------------------------------------------------------------------
+
+
+def ravel(input: Tensor) -> Tensor:
+    """One dimension: a view where the layout allows one, else a copy."""
+    return sh.reshape(input, -1)
+
+
+def view_as(input: Tensor, other: Tensor) -> Tensor:
+    return movement.view(input, shape=other.spec.shape)
+
+
+def reshape_as(input: Tensor, other: Tensor) -> Tensor:
+    return sh.reshape(input, other.spec.shape)
+
+
+def adjoint(input: Tensor) -> Tensor:
+    """The last two dimensions changed about; a view."""
+    return sh.transpose(input, -2, -1)
+
+
+def split_with_sizes(input: Tensor, split_sizes: Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    return sh.split(input, list(split_sizes), dim)
+
+
+def tril_(input: Tensor, diagonal: int = 0) -> Tensor:
+    """``tril``, written over the tensor; returns it."""
+    return movement.copy_(input, sh.tril(input, diagonal))
+
+
+def triu_(input: Tensor, diagonal: int = 0) -> Tensor:
+    """``triu``, written over the tensor; returns it."""
+    return movement.copy_(input, sh.triu(input, diagonal))
+
+
+def fill_diagonal_(input: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
+    """A number written to the main diagonal of a matrix; returns it. Raises NotImplementedError for ``wrap``."""
+    if wrap or input.spec.ndim != 2:
+        raise NotImplementedError(f"fill_diagonal_: only matrices without wrap, but got {list(input.spec.shape)}, wrap={wrap}")
+    creation.fill_(arrangement.diagonal(input, offset=0, dim1=0, dim2=1), fill_value)
+    return input
+
+
+concat = concatenate = sh.cat
+swapaxes = swapdims = sh.transpose
+movedim, row_stack = moveaxis, vstack
+
+METHODS = ("flip fliplr flipud rot90 roll moveaxis movedim tile repeat_interleave tensor_split hsplit vsplit dsplit diagonal "
+           "diag_embed diag diagflat trace ravel adjoint split_with_sizes swapaxes swapdims").split()
+#: Methods that are no functions of the package.
+TENSOR_METHODS = {fn.__name__: fn for fn in (repeat, unfold, view_as, reshape_as, tril_, triu_, fill_diagonal_)}
+
+__all__ = [  # noqa: PLE0604 - strings all
+    *METHODS, "atleast_1d", "atleast_2d", "atleast_3d", "column_stack", "concat", "concatenate", "dstack", "hstack", "meshgrid",
+    "row_stack", "tril_indices", "triu_indices", "vstack"]

@@ -1,0 +1,123 @@
+"""Einstein's summation: operands are combined two by two, each time as one matrix product or one elementwise one."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from gradcore.errors import SpecError
+from gradcore.functional.arranging import diagonal
+from gradcore.functional.products import total
+from gradcore.ops import elementwise, linalg, movement
+
+Tensor = Any
+#: A tensor, and a label for each of its dimensions.
+Labelled = tuple[Any, list[Any]]
+
+__all__ = ["einsum"]
+
+
+def einsum(equation: str, *operands: Any) -> Tensor:
+    """Sums of products as ``equation`` says: ``"bij,bjk->bik"``; letters that the result lacks are summed over.
+
+    An ellipsis stands for the dimensions that have no letter, which broadcast; a letter that an operand has twice takes its
+    diagonal. Operands go from left to right. Raises :class:`SpecError` for an equation that does not fit the operands.
+    """
+    given = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else list(operands)
+    inputs, output = _parse(equation, given)
+    waiting = [_without_repeats(x, labels) for x, labels in zip(given, inputs, strict=True)]
+    sizes: dict[Any, int] = {}
+    for x, labels in waiting:
+        for label, n in zip(labels, x.spec.shape, strict=True):
+            if sizes.setdefault(label, n) != n and 1 not in (n, sizes[label]):
+                raise SpecError(f"einsum(): subscript {label} has size {n} for an operand of shape {list(x.spec.shape)}, which "
+                                f"does not broadcast with previously seen size {sizes[label]}")
+            sizes[label] = max(sizes[label], n) if 0 not in (n, sizes[label]) else 0
+    found = waiting.pop(0)
+    while waiting:
+        after = {label for _, labels in waiting[1:] for label in labels} | set(output)
+        found = _combined(found, waiting.pop(0), after, sizes)
+    x, labels = found
+    x, labels = total(x, [d for d, label in enumerate(labels) if label not in output]), [n for n in labels if n in output]
+    return movement.permute(x, dims=tuple(labels.index(n) for n in output)) if labels != output else x
+
+
+def _parse(equation: str, operands: list[Tensor]) -> tuple[list[list[Any]], list[Any]]:
+    """Labels of the operands and of the result: letters, and numbers for what an ellipsis stands for, from the end."""
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    if len(terms) != len(operands):
+        raise SpecError(f"einsum(): the equation {equation!r} has subscripts for {len(terms)} operands, but got "
+                        f"{len(operands)}")
+    inputs = []
+    for term, x in zip(terms, operands, strict=True):
+        head, dots, tail = term.partition("...")
+        free = x.spec.ndim - len(head) - len(tail)
+        if (not (head + tail).isalpha() and head + tail) or free < 0 or (free and not dots):
+            raise SpecError(f"einsum(): the subscripts {term!r} do not fit an operand of shape {list(x.spec.shape)}")
+        inputs.append([*head, *range(free, 0, -1), *tail])
+    most = max((n for labels in inputs for n in labels if isinstance(n, int)), default=0)
+    letters = [n for labels in inputs for n in labels if isinstance(n, str)]
+    if not arrow:
+        return inputs, [*range(most, 0, -1), *sorted(n for n in set(letters) if letters.count(n) == 1)]
+    head, dots, tail = right.partition("...")
+    for letter in head + tail:
+        if letter not in letters or (head + tail).count(letter) > 1:
+            raise SpecError(f"einsum(): the output subscript {letter!r} of {equation!r} must stand in an operand, and once "
+                            "in the output")
+    return inputs, [*head, *(range(most, 0, -1) if dots else ()), *tail]
+
+
+def _without_repeats(x: Tensor, labels: list[Any]) -> Labelled:
+    for label in dict.fromkeys(labels):
+        while labels.count(label) > 1:
+            one = labels.index(label)
+            two = labels.index(label, one + 1)
+            if x.spec.shape[one] != x.spec.shape[two]:
+                raise SpecError(f"einsum(): subscript {label} is repeated but the sizes {x.spec.shape[one]} and "
+                                f"{x.spec.shape[two]} differ")
+            x = diagonal(x, 0, one, two)
+            labels = [n for d, n in enumerate(labels) if d not in (one, two)] + [label]
+    return x, labels
+
+
+def _combined(first: Labelled, second: Labelled, after: set[Any], sizes: dict[Any, int]) -> Labelled:
+    """Two operands as one, with the labels that are asked for afterwards."""
+    (a, of_a), (b, of_b) = (_relevant(x, labels, set(others) | after)
+                            for (x, labels), others in ((first, second[1]), (second, first[1])))
+    shared = [n for n in of_a if n in of_b]
+    # What is of size 1 in one of them is broadcast: there is nothing to sum it with.
+    inner = [n for n in shared if n not in after and a.spec.shape[of_a.index(n)] == b.spec.shape[of_b.index(n)]]
+    batch = [n for n in shared if n not in inner]
+    rows, columns = [n for n in of_a if n not in shared], [n for n in of_b if n not in shared]
+    if not inner:
+        made = elementwise.mul(_ordered(a, of_a, [*batch, *rows], len(columns)),
+                               _ordered(b, of_b, [*batch, *([None] * len(rows)), *columns], 0))
+        return _relevant(made, [*batch, *rows, *columns], after)
+    kept = [sizes[n] for n in batch]
+    a = _expanded(_ordered(a, of_a, [*batch, *rows, *inner], 0), kept)
+    b = _expanded(_ordered(b, of_b, [*batch, *inner, *columns], 0), kept)
+    lead = [math.prod(kept)] if batch else []
+    depth, i, j = (math.prod(sizes[n] for n in labels) for labels in (inner, rows, columns))
+    made = linalg.matmul(movement.reshape(a, (*lead, i, depth)), movement.reshape(b, (*lead, depth, j)))
+    made = movement.reshape(made, (*kept, *(sizes[n] for n in rows), *(sizes[n] for n in columns)))
+    return _relevant(made, [*batch, *rows, *columns], after)
+
+
+def _relevant(x: Tensor, labels: list[Any], wanted: set[Any]) -> Labelled:
+    """Without the dimensions that nobody asks for any more, which are summed."""
+    return (total(x, [d for d, n in enumerate(labels) if n not in wanted]), [n for n in labels if n in wanted])
+
+
+def _ordered(x: Tensor, labels: list[Any], order: list[Any], trailing: int) -> Tensor:
+    """Dimensions in the order of labels; None is a new one, and ``trailing`` ones come last."""
+    x = movement.permute(x, dims=tuple(labels.index(n) for n in order if n is not None))
+    if None not in order and not trailing:
+        return x
+    rest = iter(x.spec.shape)
+    return movement.reshape(x, [1 if n is None else next(rest) for n in order] + [1] * trailing)
+
+
+def _expanded(x: Tensor, lead: list[int]) -> Tensor:
+    shape = (*lead, *x.spec.shape[len(lead):])
+    return x if x.spec.shape == shape else movement.expand(x, shape=shape)

@@ -1,0 +1,207 @@
+"""Products, running sums, ranks, variance and norms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from gradcore.errors import SpecError
+from gradcore.functional import mathematics as m
+from gradcore.functional import shape as sh
+from gradcore.functional.mathematics import Ranked
+from gradcore.ops import elementwise, movement, order, reduce, scan, statistics
+from gradcore.spec import is_floating, normalize_dims
+
+Tensor = Any
+Dim = int | Sequence[int] | None
+
+
+# -- products and running sums -------------------------------------------------------------------------------------------
+
+
+def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """The product over ``dim``, or over everything; integers and bools give int64. Zeros have their gradients, too."""
+    x = input if dtype is None else input.to(dtype)
+    if dim is None:
+        return scan.prod(sh.reshape(x, -1), dim=0, keepdim=False)
+    return scan.prod(x, dim=sh.dim_of(dim, x), keepdim=keepdim)
+
+
+def cumsum(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
+    """Sums of what stands up to each element along ``dim``; integers and bools give int64."""
+    x = input if dtype is None else input.to(dtype)
+    return scan.cumsum(x, dim=sh.dim_of(dim, x), reverse=False)
+
+
+def cumprod(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
+    """Products of what stands up to each element along ``dim``; integers and bools give int64."""
+    x = input if dtype is None else input.to(dtype)
+    return scan.cumprod(x, dim=sh.dim_of(dim, x))
+
+
+def nansum(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """The sum of what is no NaN."""
+    x = elementwise.where(elementwise.isnan(input), 0, input) if is_floating(input.spec.dtype) else input
+    return m.sum(x, dim, keepdim, dtype=dtype)
+
+
+def nanmean(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """The mean of what is no NaN."""
+    some = m.sum(elementwise.logical_not(elementwise.isnan(input)), dim, keepdim)
+    return nansum(input, dim, keepdim, dtype=dtype) / some
+
+
+def cumsum_(input: Tensor, dim: int) -> Tensor:
+    """:func:`cumsum`, written over the tensor; returns it."""
+    return movement.copy_(input, cumsum(input, dim, dtype=input.spec.dtype))
+
+
+def cumprod_(input: Tensor, dim: int) -> Tensor:
+    """:func:`cumprod`, written over the tensor; returns it."""
+    # The gradient reads what is overwritten: a copy of it is kept.
+    x = sh.clone(input) if input.requires_grad else input
+    return movement.copy_(input, cumprod(x, dim, dtype=input.spec.dtype))
+
+
+# -- ranks ---------------------------------------------------------------------------------------------------------------
+
+
+def _ranked(x: Tensor, dim: int, start: int, length: int, descending: bool = False) -> Ranked:
+    return Ranked(*order.ranked(x, dim=dim, start=start, length=length, descending=descending))
+
+
+def _size(x: Tensor, d: int) -> int:
+    return x.spec.shape[d] if x.spec.ndim else 1
+
+
+def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Ranked:
+    """Elements along ``dim`` in order, and where they stood. It is always stable; NaN is the largest."""
+    d = sh.dim_of(dim, input)
+    return _ranked(input, d, 0, _size(input, d), descending)
+
+
+def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
+    """Where the elements of :func:`sort` stood, int64."""
+    return sort(input.detach(), dim, descending).indices
+
+
+def msort(input: Tensor) -> Tensor:
+    """Elements along dimension 0 in order."""
+    return sort(input, 0).values
+
+
+def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Ranked:
+    """The k largest, or smallest, along ``dim`` in order, and where they stood: the k positions are all that is kept."""
+    d = sh.dim_of(dim, input)
+    if not 0 <= k <= _size(input, d):
+        raise SpecError(f"selected index k out of range: {k} of {_size(input, d)} elements")
+    return _ranked(input, d, 0, k, largest)
+
+
+def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Ranked:
+    """The k-th smallest along ``dim``, counted from 1, and where it stood."""
+    d = sh.dim_of(dim, input)
+    if not 1 <= k <= _size(input, d):
+        raise SpecError(f"kthvalue(): selected number k out of range for dimension {dim}: {k} of {_size(input, d)} elements")
+    found = _ranked(input, d, k - 1, 1)
+    return found if keepdim else Ranked(*(_without(x, d) for x in found))
+
+
+def _without(x: Tensor, d: int) -> Tensor:
+    return sh.squeeze(x, d) if x.spec.ndim else x
+
+
+def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The lower of the two in the middle, of everything or along ``dim`` with its position; a NaN if there is one."""
+    if dim is None:
+        flat = sh.reshape(input, -1)
+        if not flat.spec.numel:
+            return movement.cast_to(m.sum(flat) * math.nan, input.spec)
+        return median(flat, 0).values
+    d = sh.dim_of(dim, input)
+    n = _size(input, d)
+    if not n:
+        raise SpecError(f"median(): Expected reduction dim {d} to have non-zero size.")
+    found = kthvalue(input, (n + 1) // 2, d, keepdim)
+    if not is_floating(input.spec.dtype):
+        return found
+    nan = elementwise.isnan(input)
+    dims = (d,) if input.spec.ndim else ()
+    some = reduce.any(nan, dims=dims, keepdim=keepdim)
+    first = reduce.argmax(movement.cast(nan, dtype="int8"), dim=d, keepdim=keepdim) if dims else found.indices
+    # What is at the first NaN is it, with its gradient.
+    at = first if not dims or keepdim else sh.unsqueeze(first, d)
+    bad = movement.take_along(input, at, dim=d) if dims else input
+    bad = bad if not dims or keepdim else sh.squeeze(bad, d)
+    return Ranked(elementwise.where(some, bad, found.values), elementwise.where(some, first, found.indices))
+
+
+def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """The smallest and the largest, of everything or along ``dim``."""
+    return m.amin(input, dim, keepdim), m.amax(input, dim, keepdim)
+
+
+# -- variance --------------------------------------------------------------------------------------------------------------
+
+
+def _arguments(dim: Any, unbiased: bool | None, correction: float | None) -> tuple[Dim, float]:
+    """``x.var(False)`` says that it is biased, ``x.var(0, False)`` the same of a dimension."""
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    if unbiased is not None and correction is not None:
+        raise TypeError("var() takes unbiased or correction, but got both")
+    return dim, (1 if unbiased in (None, True) else 0) if correction is None else correction
+
+
+def var(input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *,
+        correction: float | None = None) -> Tensor:
+    """Variance over ``dim``: squared distances from the mean over n - correction, which is 1, or 0 if not ``unbiased``."""
+    dims, less = _arguments(dim, unbiased, correction)
+    return statistics.var(input, dims=normalize_dims(dims, input.spec.ndim), correction=less, keepdim=keepdim)
+
+
+def std(input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *,
+        correction: float | None = None) -> Tensor:
+    """The root of :func:`var`."""
+    return elementwise.sqrt(var(input, dim, unbiased, keepdim, correction=correction))
+
+
+def var_mean(input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *,
+             correction: float | None = None) -> tuple[Tensor, Tensor]:
+    """:func:`var`, and the mean."""
+    dims, less = _arguments(dim, unbiased, correction)
+    return var(input, dims, None, keepdim, correction=less), m.mean(input, dims, keepdim)
+
+
+def std_mean(input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *,
+             correction: float | None = None) -> tuple[Tensor, Tensor]:
+    """:func:`std`, and the mean."""
+    dims, less = _arguments(dim, unbiased, correction)
+    return std(input, dims, None, keepdim, correction=less), m.mean(input, dims, keepdim)
+
+
+# -- norms -----------------------------------------------------------------------------------------------------------------
+
+
+def norm(input: Tensor, p: Any = "fro", dim: Dim = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
+    """The p-norm over ``dim``, or over everything: ``"fro"`` is 2, and None too."""
+    if p not in ("fro", None) and isinstance(p, str):
+        raise NotImplementedError(f"norm with p={p!r}: only numbers and 'fro' are supported")
+    x = input if dtype is None else input.to(dtype)
+    power = 2.0 if p in ("fro", None) else float(p)
+    return statistics.vector_norm(x, p=power, dims=normalize_dims(dim, x.spec.ndim), keepdim=keepdim)
+
+
+def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
+    """The p-norm of the difference."""
+    return norm(input - other, p)
+
+
+#: Methods of a tensor that are no functions.
+TENSOR_METHODS = {"cumsum_": cumsum_, "cumprod_": cumprod_}
+
+METHODS = ("prod cumsum cumprod nansum nanmean sort argsort msort topk kthvalue median aminmax var std norm dist").split()
+
+__all__ = [  # noqa: PLE0604 - strings all
+    *METHODS, "std_mean", "var_mean"]

@@ -1,0 +1,149 @@
+"""``gradcore.linalg``: norms, inverses, equations, determinants, with the names and arguments of ``torch.linalg``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from gradcore.errors import LinAlgError, SpecError
+from gradcore.functional import mathematics as m
+from gradcore.functional import shape as sh
+from gradcore.functional.arranging import diagonal as _diagonal
+from gradcore.functional.products import cross as _cross
+from gradcore.functional.products import multi_dot
+from gradcore.ops import creation, decompositions, statistics
+from gradcore.spec import broadcast_shapes, normalize_dims
+
+Tensor = Any
+Dim = int | Sequence[int] | None
+
+__all__ = ["LinAlgError", "SlogDet", "cholesky", "cross", "det", "diagonal", "inv", "matmul", "matrix_norm",
+           "matrix_power", "multi_dot", "norm", "slogdet", "solve", "vecdot", "vector_norm"]
+
+
+class SlogDet(NamedTuple):
+    """The sign of a determinant, and the logarithm of its size."""
+
+    sign: Any
+    logabsdet: Any
+
+
+# -- norms -----------------------------------------------------------------------------------------------------------------
+
+
+def vector_norm(x: Tensor, ord: float = 2, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """(sum |x|^ord)^(1 / ord) over ``dim``, or over everything: the largest for inf, how many are not 0 for 0."""
+    x = x if dtype is None else x.to(dtype)
+    return statistics.vector_norm(x, p=float(ord), dims=normalize_dims(dim, x.spec.ndim), keepdim=keepdim)
+
+
+def matrix_norm(A: Tensor, ord: Any = "fro", dim: Sequence[int] = (-2, -1), keepdim: bool = False, *,
+                dtype: Any = None) -> Tensor:
+    """A norm of the matrices of two dimensions: "fro", and 1, -1, inf, -inf for sums of columns and rows.
+
+    Raises NotImplementedError for those that take singular values: 2, -2 and "nuc".
+    """
+    A = A if dtype is None else A.to(dtype)
+    rows, columns = (sh.dim_of(d, A) for d in dim)
+    if rows == columns:
+        raise SpecError(f"linalg.matrix_norm: dims must be different. Got ({dim[0]}, {dim[1]})")
+    if ord == "fro":
+        return vector_norm(A, 2, (rows, columns), keepdim)
+    if ord not in (1, -1, math.inf, -math.inf):
+        raise NotImplementedError(f"linalg.matrix_norm with ord={ord!r}: expected 'fro', 1, -1, inf or -inf")
+    summed, over = (rows, columns) if abs(ord) == 1 else (columns, rows)
+    sums = vector_norm(A, 1, summed, keepdim=True)
+    found = (m.amax if ord > 0 else m.amin)(sums, over, True)
+    return found if keepdim else sh.squeeze(found, (rows, columns))
+
+
+def norm(A: Tensor, ord: Any = None, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """The 2-norm of everything; with ``ord`` or ``dim`` that of vectors, or of matrices where there are two dimensions."""
+    pair = dim is not None and not isinstance(dim, int) and len(dim) == 2
+    if ord is not None and (pair or (dim is None and A.spec.ndim == 2)):
+        assert not isinstance(dim, int)
+        return matrix_norm(A, ord, (-2, -1) if dim is None else dim, keepdim, dtype=dtype)
+    if isinstance(ord, str) and not (ord == "fro" and pair):
+        raise SpecError(f"linalg.norm: ord={ord!r} is that of matrices, but got dim={dim} of {list(A.spec.shape)}")
+    return vector_norm(A, 2 if ord is None else ord, dim, keepdim, dtype=dtype)
+
+
+# -- equations -------------------------------------------------------------------------------------------------------------
+
+
+def inv(A: Tensor) -> Tensor:
+    """The inverses of [.., n, n]. Raises :class:`LinAlgError` on the CPU for one that has none; a GPU gives infinities."""
+    return decompositions.inv(A)
+
+
+def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
+    """X of A X = B, or of X A = B if not ``left``: A [.., n, n], B [.., n, k], or vectors [.., n]; leading sizes broadcast."""
+    if A.spec.ndim < 2 or not B.spec.ndim:
+        raise SpecError(f"linalg.solve: The input tensor A must have at least 2 dimensions and B at least 1, but got "
+                        f"{list(A.spec.shape)} and {list(B.spec.shape)}")
+    vector = B.spec.ndim == 1 or (A.spec.ndim - 1 == B.spec.ndim and B.spec.shape == A.spec.shape[:-1])
+    right = sh.unsqueeze(B, -1) if vector else B if left else sh.transpose(B, -2, -1)
+    lead = broadcast_shapes(A.spec.shape[:-2], right.spec.shape[:-2])
+    a, b = (sh.expand(x, (*lead, *x.spec.shape[-2:])) for x in (A, right))
+    found = decompositions.solve(a, b, transpose=not left)
+    return sh.squeeze(found, -1) if vector else found if left else sh.transpose(found, -2, -1)
+
+
+def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
+    """The lower L of A = L L^T, or its transpose; the lower triangle of A is read. Raises :class:`LinAlgError` on the CPU."""
+    found = decompositions.cholesky(A)
+    return sh.transpose(found, -2, -1) if upper else found
+
+
+def det(A: Tensor) -> Tensor:
+    """The determinants of [.., n, n]. Backward solves with A: where that has no inverse, it raises :class:`LinAlgError`."""
+    return decompositions.det(A)
+
+
+def slogdet(A: Tensor) -> SlogDet:
+    """The signs of the determinants, and the logarithms of their sizes."""
+    return SlogDet(*decompositions.slogdet(A))
+
+
+def matrix_power(A: Tensor, n: int) -> Tensor:
+    """A times itself n times, by squaring; its inverse for a negative n."""
+    if n < 0:
+        return matrix_power(inv(A), -n)
+    size = A.spec.shape[-1]
+    result = None
+    while n:
+        if n & 1:
+            result = A if result is None else m.matmul(result, A)
+        n >>= 1
+        A = m.matmul(A, A) if n else A
+    if result is not None:
+        return result
+    one = creation.eye(rows=size, columns=size, dtype=A.spec.dtype, device=A.storage.device)
+    return sh.clone(sh.expand(one, A.spec.shape))
+
+
+# -- products --------------------------------------------------------------------------------------------------------------
+
+
+def matmul(input: Tensor, other: Tensor) -> Tensor:
+    return m.matmul(input, other)
+
+
+def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
+    """Sums of products along a dimension; the others broadcast."""
+    return m.sum(x * y, dim)
+
+
+def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
+    """The cross product along a dimension of size 3."""
+    return _cross(input, other, dim)
+
+
+def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+    """A view of a diagonal of two dimensions, as the last one."""
+    return _diagonal(A, offset, dim1, dim2)
+
+
+#: Methods of a tensor: ``x.inverse()``, ``x.det()`` and their like.
+TENSOR_METHODS = {"inverse": inv, "det": det, "slogdet": slogdet, "matrix_power": matrix_power}

@@ -1,0 +1,124 @@
+"""Padding, and images as columns of windows, with the arguments of ``torch.nn.functional``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gradcore.engine.owners import upload
+from gradcore.errors import SpecError
+from gradcore.functional import shape as sh
+from gradcore.functional.images import pair
+from gradcore.ops import arrangement, creation, movement
+
+Tensor = Any
+Size = int | Sequence[int]
+
+
+def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
+    """More elements before and after: ``pad`` has two numbers a dimension, the last dimension's first; negative ones cut.
+
+    ``mode`` is ``"constant"``, with ``value``, or ``"reflect"``, ``"replicate"`` or ``"circular"``, which repeat elements of
+    the last dimensions of [N, C, ...] or [C, ...]. Raises :class:`SpecError` for pads that do not fit the shape.
+    """
+    if mode not in ("constant", "reflect", "replicate", "circular"):
+        raise NotImplementedError(f"Unrecognised padding mode {mode}")
+    ndim = input.spec.ndim
+    if len(pad) % 2 or len(pad) > 2 * ndim:
+        raise SpecError(f"Padding length must be divisible by 2 and at most twice the number of dimensions of the input: got "
+                        f"{tuple(pad)} for {list(input.spec.shape)}")
+    edges = [(ndim - 1 - k, int(pad[2 * k]), int(pad[2 * k + 1])) for k in range(len(pad) // 2)]
+    if mode == "constant":
+        return _surrounded(input, edges, 0.0 if value is None else value)
+    if value not in (None, 0):
+        raise SpecError(f'Padding mode "{mode}" doesn\'t take in value argument')
+    if ndim not in (len(edges) + 1, len(edges) + 2):
+        raise NotImplementedError("Only 2D, 3D, 4D, 5D padding with non-constant padding are supported for now")
+    for d, before, after in edges:
+        if before or after:
+            input = movement.take(input, upload(_positions(input.spec.shape[d], before, after, mode), input.storage.device),
+                                  dim=d)
+    return input if any(b or a for _, b, a in edges) else sh.clone(input)
+
+
+def _surrounded(x: Tensor, edges: list[tuple[int, int, int]], value: float) -> Tensor:
+    shape, index = list(x.spec.shape), [(0, n, 1) for n in x.spec.shape]
+    for d, before, after in edges:
+        if shape[d] + before + after < 0:
+            raise SpecError(f"The input size {shape[d]}, plus negative padding {before} and {after}, resulted in a negative "
+                            f"output size, which is invalid. Check dimension {d} of your input.")
+        cut = max(-before, 0)
+        x = movement.narrow(x, d, cut, max(shape[d] - cut - max(-after, 0), 0))
+        index[d] = (max(before, 0), x.spec.shape[d], 1)
+        shape[d] += before + after
+    if tuple(shape) == x.spec.shape:
+        return sh.clone(x)
+    if value == 0:
+        return movement.slice_grad(x, shape=tuple(shape), index=tuple(index))
+    out = creation.full(value, shape=tuple(shape), dtype=x.spec.dtype, device=x.storage.device)
+    movement.copy_(movement.slice(out, index=tuple(index)), x)
+    return out
+
+
+def _positions(n: int, before: int, after: int, mode: str) -> np.ndarray[Any, Any]:
+    """Which of n elements each of before + n + after is."""
+    most = n - 1 if mode == "reflect" else n
+    if mode != "replicate" and (before > most or after > most):
+        raise SpecError(f"Padding size should be less than the corresponding input dimension, but got: padding ({before}, "
+                        f"{after}) at a dimension of {n} elements with mode {mode}")
+    if n + before + after <= 0 or not n:
+        raise SpecError(f"Expected a dimension with elements, but got {n} of them and padding ({before}, {after})")
+    places = np.arange(-before, n + after)
+    if mode == "replicate":
+        return np.clip(places, 0, n - 1)
+    if mode == "circular":
+        return places % n
+    turned = np.abs(places) % max(2 * (n - 1), 1)
+    return np.minimum(turned, 2 * (n - 1) - turned)
+
+
+# -- images as columns -------------------------------------------------------------------------------------------------
+
+
+def unfold(input: Tensor, kernel_size: Size, dilation: Size = 1, padding: Size = 0, stride: Size = 1) -> Tensor:
+    """Windows of images [N, C, H, W] as columns [N, C * kh * kw, L]; also of one image [C, H, W]. One copy besides padding."""
+    if input.spec.ndim not in (3, 4):
+        raise SpecError(f"Expected 3D or 4D (batch mode) tensor for input with possibly 0 batch size and other non-zero "
+                        f"dimensions for input, but got: {list(input.spec.shape)}")
+    (kh, kw), (dh, dw), (ph, pw), (sh_, sw) = (pair(n, v) for n, v in (
+        ("kernel_size", kernel_size), ("dilation", dilation), ("padding", padding), ("stride", stride)))
+    x = input if input.spec.ndim == 4 else sh.unsqueeze(input, 0)
+    if ph or pw:
+        x = _surrounded(x, [(3, pw, pw), (2, ph, ph)], 0.0)
+    x = arrangement.windows(x, dim=2, size=kh, step=sh_, dilation=dh)
+    x = arrangement.windows(x, dim=3, size=kw, step=sw, dilation=dw)  # N, C, rows, columns, kh, kw
+    n, c, rows, columns, *_ = x.spec.shape
+    out = movement.reshape(movement.permute(x, dims=(0, 1, 4, 5, 2, 3)), (n, c * kh * kw, rows * columns))
+    return out if input.spec.ndim == 4 else sh.squeeze(out, 0)
+
+
+def fold(input: Tensor, output_size: Size, kernel_size: Size, dilation: Size = 1, padding: Size = 0,
+         stride: Size = 1) -> Tensor:
+    """Columns [N, C * kh * kw, L] of windows added up to images [N, C, H, W]; also of one, [C * kh * kw, L]."""
+    (height, width), (kh, kw), (dh, dw), (ph, pw), (sh_, sw) = (pair(n, v) for n, v in (
+        ("output_size", output_size), ("kernel_size", kernel_size), ("dilation", dilation), ("padding", padding),
+        ("stride", stride)))
+    x = input if input.spec.ndim == 3 else sh.unsqueeze(input, 0)
+    tall, wide = height + 2 * ph, width + 2 * pw
+    rows, columns = (tall - (kh - 1) * dh - 1) // sh_ + 1, (wide - (kw - 1) * dw - 1) // sw + 1
+    if x.spec.ndim != 3 or x.spec.shape[1] % (kh * kw) or x.spec.shape[2] != rows * columns:
+        raise SpecError(f"Given output_size={(height, width)}, kernel_size={(kh, kw)}, dilation={(dh, dw)}, "
+                        f"padding={(ph, pw)}, stride={(sh_, sw)}, expected input of [N, C * {kh * kw}, {rows} * {columns}], "
+                        f"but got {list(input.spec.shape)}")
+    n, c = x.spec.shape[0], x.spec.shape[1] // (kh * kw)
+    x = movement.permute(movement.reshape(x, (n, c, kh, kw, rows, columns)), dims=(0, 1, 4, 5, 2, 3))
+    x = arrangement.windows_grad(x, shape=(n, c, rows, wide, kh), dim=3, size=kw, step=sw, dilation=dw)
+    x = arrangement.windows_grad(x, shape=(n, c, tall, wide), dim=2, size=kh, step=sh_, dilation=dh)
+    if ph or pw:
+        x = movement.narrow(movement.narrow(x, 2, ph, height), 3, pw, width)
+    return x if input.spec.ndim == 3 else sh.squeeze(x, 0)
+
+
+__all__ = ["fold", "pad", "unfold"]

@@ -1,0 +1,225 @@
+"""Reading and writing at positions: gather and scatter, whole slices by index, elements by mask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gradcore import _indexing
+from gradcore.engine.node import Value
+from gradcore.engine.owners import upload
+from gradcore.errors import DataDependentShape, SpecError
+from gradcore.functional import shape as sh
+from gradcore.ops import creation, movement, placing, reduce
+from gradcore.ops.elementwise import ne
+from gradcore.spec import broadcast_shapes, normalize_dims
+
+Tensor = Any
+
+
+def _with_a_dimension(*tensors: Tensor) -> list[Tensor]:
+    return [x if x.spec.ndim else sh.reshape(x, 1) for x in tensors]
+
+
+def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
+    """input[.., index[.., i, ..], ..] along ``dim``; the other sizes are the index's, which are at most the input's."""
+    d = sh.dim_of(dim, input)
+    x, places = _with_a_dimension(input, index)
+    if x.spec.ndim != places.spec.ndim:
+        raise SpecError("Index tensor must have the same number of dimensions as input tensor, but got "
+                        f"{index.spec.ndim} and {input.spec.ndim}")
+    for k, (n, m) in enumerate(zip(places.spec.shape, x.spec.shape, strict=True)):
+        if k != d and n > m:
+            raise SpecError(f"Size does not match at dimension {k} expected index {list(index.spec.shape)} to be no larger "
+                            f"than self {list(input.spec.shape)} apart from dimension {d}")
+    return sh.reshape(movement.take_along(x, places, dim=d), index.spec.shape)
+
+
+def take(input: Tensor, index: Tensor) -> Tensor:
+    """Elements at positions in the flattened tensor; the result has the index's shape."""
+    return movement.take(sh.reshape(input, -1), index, dim=0)
+
+
+# -- along a dimension ---------------------------------------------------------------------------------------------------
+
+
+def _source(name: str, x: Tensor, index: Tensor, src: Any) -> Any:
+    """What is written, of the index's shape: the start of ``src``, or a number as a 0-d tensor."""
+    if not isinstance(src, Value):
+        return creation.full(src, shape=(), dtype=x.spec.dtype, device=x.storage.device)
+    if src.spec.ndim != index.spec.ndim or any(n < m for n, m in zip(src.spec.shape, index.spec.shape, strict=True)):
+        raise SpecError(f"{name}: Expected index {list(index.spec.shape)} to be no larger than src {list(src.spec.shape)}")
+    for d, n in enumerate(index.spec.shape):
+        src = src if src.spec.shape[d] == n else movement.narrow(src, d, 0, n)
+    return src
+
+
+def _scatter(name: str, op: Any, x: Tensor, dim: int, index: Tensor, src: Any) -> None:
+    d = sh.dim_of(dim, x)
+    src = _source(name, x, index, src)
+    target, places = _with_a_dimension(x, index)
+    values = _with_a_dimension(src)[0] if index.spec.ndim == 0 else src
+    if places.spec.ndim != target.spec.ndim:
+        raise SpecError(f"Index tensor must have the same number of dimensions as self tensor, but got {index.spec.ndim} and "
+                        f"{x.spec.ndim}")
+    op(target, places, values, dim=d)
+
+
+def scatter_(input: Tensor, dim: int, index: Tensor, src: Any = None, value: Any = None, *,
+             reduce: str | None = None) -> Tensor:
+    """``src``, a tensor or a number, written along ``dim`` at the positions of ``index``; of repeated ones the last stays.
+
+    ``reduce="add"`` adds instead. Raises NotImplementedError for ``"multiply"``.
+    """
+    if reduce not in (None, "add"):
+        raise NotImplementedError(f"scatter with reduce={reduce!r}: only None and 'add' are supported")
+    _scatter("scatter", placing.put_along_ if reduce is None else placing.add_along_, input, dim, index,
+             value if src is None else src)
+    return input
+
+
+def scatter_add_(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    """``src`` added along ``dim`` at the positions of ``index``; repeated ones add up."""
+    _scatter("scatter_add", placing.add_along_, input, dim, index, src)
+    return input
+
+
+# -- slices of a dimension -----------------------------------------------------------------------------------------------
+
+
+def _vector(name: str, index: Tensor) -> Tensor:
+    if index.spec.ndim > 1:
+        raise SpecError(f"{name}(): Index is supposed to be a vector, but got dim: {index.spec.ndim} with shape "
+                        f"{list(index.spec.shape)}")
+    return _with_a_dimension(index)[0]
+
+
+def index_add_(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
+    """alpha times slices of ``source`` added to the slices of ``dim`` that ``index`` names; repeated ones add up."""
+    source = source if alpha == 1 else source * alpha
+    placing.add_at_(*_slices("index_add", input, dim, index, source), dim=sh.dim_of(dim, input))
+    return input
+
+
+def index_copy_(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    """Slices of ``source`` written to the slices of ``dim`` that ``index`` names."""
+    movement.put_(*_slices("index_copy", input, dim, index, source), dim=sh.dim_of(dim, input))
+    return input
+
+
+def _slices(name: str, x: Tensor, dim: int, index: Tensor, source: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    d, places = sh.dim_of(dim, x), _vector(name, index)
+    x, source = _with_a_dimension(x, source)
+    if source.spec.shape != (*x.spec.shape[:d], places.spec.numel, *x.spec.shape[d + 1:]):
+        raise SpecError(f"{name}: source of shape {list(source.spec.shape)} does not fit {places.spec.numel} slices of "
+                        f"dimension {d} of {list(x.spec.shape)}")
+    return x, places, source
+
+
+def index_fill_(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+    """A number, or a 0-d tensor, written to the slices of ``dim`` that ``index`` names."""
+    if isinstance(value, Value) and value.spec.ndim:
+        raise SpecError("index_fill_ only supports a 0-dimensional value tensor, but got tensor with "
+                        f"{value.spec.ndim} dimension(s).")
+    given = value if isinstance(value, Value) else creation.full(value, shape=(), dtype=input.spec.dtype,
+                                                                 device=input.storage.device)
+    x, = _with_a_dimension(input)
+    movement.put_(x, _vector("index_fill", index), movement.cast_to(given, input.spec), dim=sh.dim_of(dim, input))
+    return input
+
+
+def index_put_(input: Tensor, indices: Sequence[Any], values: Tensor, accumulate: bool = False) -> Tensor:
+    """``input[indices] = values``; with ``accumulate`` added, repeated positions adding up."""
+    _indexing.write(input, tuple(slice(None) if i is None else i for i in indices), values, accumulate=accumulate)
+    return input
+
+
+# -- by mask -------------------------------------------------------------------------------------------------------------
+
+
+def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
+    """Positions of what is not zero, [N, ndim] int64, or a tuple of one [N] a dimension; the values are read on the host."""
+    found = sh.nonzero(input)
+    return sh.unbind(found, 1) if as_tuple else found
+
+
+def count_nonzero(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
+    """How many elements over ``dim`` are not zero, int64."""
+    return reduce.sum(ne(input, 0), dims=normalize_dims(dim, input.spec.ndim), keepdim=False)
+
+
+def _places(mask: Tensor) -> Tensor:
+    """Where a flattened mask is True: read on the host, since their number is data."""
+    if mask.spec.dtype.kind != "b":
+        raise SpecError(f"masked_select: expected BoolTensor for mask, but got {mask.spec.dtype.name}")
+    device = mask.storage.device
+    if device.type == "meta":
+        raise DataDependentShape("masked_select: the shape of the result depends on values, and meta has none")
+    return upload(np.flatnonzero(device.read(mask.storage, mask.spec)), device, op="masked_select")
+
+
+def masked_select(input: Tensor, mask: Tensor) -> Tensor:
+    """The elements where the mask is True, in one dimension; the two broadcast, and the mask is read on the host."""
+    shape = broadcast_shapes(input.spec.shape, mask.spec.shape)
+    places = _places(movement.expand(mask, shape=shape))
+    return movement.take(sh.reshape(movement.expand(input, shape=shape), -1), places, dim=0)
+
+
+def masked_scatter_(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """The first elements of ``source`` written where the mask is True. Raises :class:`SpecError` for too few of them."""
+    places = _places(movement.expand(mask, shape=input.spec.shape))
+    if places.spec.numel > source.spec.numel:
+        raise SpecError(f"masked_scatter: expected self and source to have enough elements: {places.spec.numel} are asked for, "
+                        f"and there are {source.spec.numel}")
+    given = movement.narrow(sh.reshape(source, -1), 0, 0, places.spec.numel)
+    if not input.spec.contiguous:
+        return movement.copy_(input, masked_scatter_(sh.clone(input), mask, source))
+    movement.put_(movement.view(input, shape=(input.spec.numel,)), places, given, dim=0)
+    return input
+
+
+def unique(input: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False,
+           dim: int | None = None) -> Any:
+    """The distinct elements, in rising order, or the distinct slices of ``dim``; the values are read on the host.
+
+    With ``return_inverse`` which of them each element is, with ``return_counts`` how often each occurs, both int64.
+    """
+    device = input.storage.device
+    if device.type == "meta":
+        raise DataDependentShape("unique: the shape of the result depends on values, and meta has none")
+    values = device.read(input.storage, input.spec)
+    axis = None if dim is None else sh.dim_of(dim, input)
+    found, inverse, counts = np.unique(values, return_inverse=True, return_counts=True, axis=axis, equal_nan=False)
+    inverse = inverse.reshape(input.spec.shape if axis is None else -1)
+    made = [upload(a, device, op="unique", role="output") for a, wanted in (
+        (found, True), (inverse, return_inverse), (counts, return_counts)) if wanted]
+    return made[0] if len(made) == 1 else tuple(made)
+
+
+# -- the same on a copy --------------------------------------------------------------------------------------------------
+
+
+def _on_a_copy(name: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def copied(input: Tensor, *args: Any, **attrs: Any) -> Tensor:
+        return function(sh.clone(input), *args, **attrs)
+
+    copied.__name__ = copied.__qualname__ = name
+    copied.__doc__ = f"A copy, after ``{name}_``. {function.__doc__}"
+    return copied
+
+
+scatter, scatter_add = _on_a_copy("scatter", scatter_), _on_a_copy("scatter_add", scatter_add_)
+index_add, index_copy = _on_a_copy("index_add", index_add_), _on_a_copy("index_copy", index_copy_)
+index_fill, index_put = _on_a_copy("index_fill", index_fill_), _on_a_copy("index_put", index_put_)
+masked_scatter, argwhere = _on_a_copy("masked_scatter", masked_scatter_), sh.nonzero
+
+TENSOR_METHODS: dict[str, Callable[..., Any]] = {fn.__name__: fn for fn in (
+    scatter_, scatter_add_, index_add_, index_copy_, index_fill_, index_put_, masked_scatter_)}
+
+METHODS = ("gather take scatter scatter_add index_add index_copy index_fill index_put nonzero argwhere count_nonzero "
+           "masked_select masked_scatter unique").split()
+
+__all__ = [  # noqa: PLE0604 - strings all
+    *METHODS]

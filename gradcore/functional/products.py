@@ -1,0 +1,192 @@
+"""Products of vectors, matrices and tensors, made of matrix products and elementwise ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gradcore.errors import SpecError
+from gradcore.functional import mathematics as m
+from gradcore.functional import shape as sh
+from gradcore.functional.arranging import roll
+from gradcore.ops import elementwise, linalg, movement, reduce
+
+Tensor = Any
+
+
+def _vectors(name: str, *tensors: Tensor) -> None:
+    if any(x.spec.ndim != 1 for x in tensors):
+        raise SpecError(f"{name}: Expected 1-D arguments, but got " + " and ".join(str(list(x.spec.shape)) for x in tensors))
+
+
+def outer(input: Tensor, vec2: Tensor) -> Tensor:
+    """Every element of one vector times every one of the other: [n, m] of [n] and [m]."""
+    _vectors("outer", input, vec2)
+    return elementwise.mul(sh.unsqueeze(input, 1), sh.unsqueeze(vec2, 0))
+
+
+def vdot(input: Tensor, other: Tensor) -> Tensor:
+    """The sum of the products of two vectors' elements."""
+    _vectors("vdot", input, other)
+    return m.dot(input, other)
+
+
+def inner(input: Tensor, other: Tensor) -> Tensor:
+    """Sums of products over the last dimensions of both; a product where one of them is 0-d."""
+    if not input.spec.ndim or not other.spec.ndim:
+        return elementwise.mul(input, other)
+    return tensordot(input, other, ((-1,), (-1,)))
+
+
+# -- a sum and a product -------------------------------------------------------------------------------------------------
+
+
+def _plus(name: str, input: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
+    """beta input + alpha product; what is multiplied with 0 is not looked at, so its NaNs are none of the result's."""
+    shape, lead = product.spec.shape, product.spec.ndim - input.spec.ndim
+    if lead < 0 or any(n not in (1, k) for n, k in zip(input.spec.shape, shape[lead:], strict=True)):
+        raise SpecError(f"{name}: The expanded size of the tensor {list(shape)} must match the existing size "
+                        f"{list(input.spec.shape)}")
+    product = product if alpha == 1 else product * alpha
+    if beta == 0:
+        return product
+    return elementwise.add(input if beta == 1 else input * beta, product)
+
+
+def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta input + alpha mat1 @ mat2."""
+    return _plus("addmm", input, m.mm(mat1, mat2), beta, alpha)
+
+
+def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta input + alpha mat @ vec."""
+    return _plus("addmv", input, m.mv(mat, vec), beta, alpha)
+
+
+def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta input + alpha outer(vec1, vec2)."""
+    return _plus("addr", input, outer(vec1, vec2), beta, alpha)
+
+
+def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta input + alpha batch1 @ batch2, of matrices [b, n, k] and [b, k, m]."""
+    return _plus("baddbmm", input, m.bmm(batch1, batch2), beta, alpha)
+
+
+def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta input + alpha times the sum of batch1 @ batch2 over the batch."""
+    return _plus("addbmm", input, tensordot(batch1, batch2, ((0, 2), (0, 1))), beta, alpha)
+
+
+# -- tensors -------------------------------------------------------------------------------------------------------------
+
+
+def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
+    """Sums of products over the last ``dims`` of ``a`` and the first of ``b``, or over two lists of dimensions."""
+    if isinstance(dims, int):
+        if not 0 <= dims <= min(a.spec.ndim, b.spec.ndim):
+            raise SpecError(f"tensordot expects dims >= 0 and at most {min(a.spec.ndim, b.spec.ndim)}, but got dims={dims}")
+        dims = (range(a.spec.ndim - dims, a.spec.ndim), range(dims))
+    first, second = ([sh.dim_of(d, x) for d in ((ds,) if isinstance(ds, int) else ds)]
+                     for x, ds in zip((a, b), dims, strict=True))
+    if [a.spec.shape[d] for d in first] != [b.spec.shape[d] for d in second]:
+        raise SpecError(f"contracted dimensions need to match, but first has sizes {[a.spec.shape[d] for d in first]} in dims "
+                        f"{first} and second has sizes {[b.spec.shape[d] for d in second]} in dims {second}")
+    rows, columns = ([d for d in range(x.spec.ndim) if d not in gone] for x, gone in ((a, first), (b, second)))
+    inner_size = math.prod(a.spec.shape[d] for d in first)
+    kept = [*(a.spec.shape[d] for d in rows), *(b.spec.shape[d] for d in columns)]
+    left = movement.reshape(movement.permute(a, dims=(*rows, *first)), (math.prod(a.spec.shape[d] for d in rows), inner_size))
+    right = movement.reshape(movement.permute(b, dims=(*second, *columns)),
+                             (inner_size, math.prod(b.spec.shape[d] for d in columns)))
+    return movement.reshape(linalg.matmul(left, right), kept)
+
+
+def kron(input: Tensor, other: Tensor) -> Tensor:
+    """Every element of ``input`` times the whole of ``other``, laid out by blocks: one product, no copies before it."""
+    n = max(input.spec.ndim, other.spec.ndim)
+    one, two = ((1,) * (n - x.spec.ndim) + x.spec.shape for x in (input, other))
+    a = movement.reshape(input, [k for size in one for k in (size, 1)])
+    b = movement.reshape(other, [k for size in two for k in (1, size)])
+    return movement.reshape(elementwise.mul(a, b), [i * j for i, j in zip(one, two, strict=True)])
+
+
+def cross(input: Tensor, other: Tensor, dim: int = -1) -> Tensor:
+    """The cross product along a dimension of size 3; the other dimensions broadcast."""
+    input, other = sh.broadcast_tensors(input, other)
+    d = sh.dim_of(dim, input)
+    if input.spec.shape[d] != 3:
+        raise SpecError(f"linalg.cross: inputs dimension {dim} must have length 3. Got {input.spec.shape[d]}")
+    return roll(input, -1, d) * roll(other, -2, d) - roll(input, -2, d) * roll(other, -1, d)
+
+
+def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
+    """The product of matrices in the order that takes the fewest multiplications; at the ends may stand vectors."""
+    if len(tensors) < 2:
+        raise SpecError(f"multi_dot(): expected at least 2 tensors but got {len(tensors)}")
+    whole = list(tensors)
+    row, column = whole[0].spec.ndim == 1, whole[-1].spec.ndim == 1
+    whole[0] = sh.unsqueeze(whole[0], 0) if row else whole[0]
+    whole[-1] = sh.unsqueeze(whole[-1], 1) if column else whole[-1]
+    sizes = [x.spec.shape[0] for x in whole] + [whole[-1].spec.shape[1]]
+    out = _chain(whole, sizes, _orders(sizes), 0, len(whole) - 1)
+    out = sh.squeeze(out, 1) if column else out
+    return sh.squeeze(out, 0) if row else out
+
+
+def _orders(sizes: list[int]) -> dict[tuple[int, int], int]:
+    """Where to part each run of matrices. Cormen et al., Introduction to Algorithms, section 14.2."""
+    count = len(sizes) - 1
+    cost = {(i, i): 0 for i in range(count)}
+    found = {}
+    for length in range(2, count + 1):
+        for i in range(count - length + 1):
+            j = i + length - 1
+            cost[i, j], found[i, j] = min(
+                (cost[i, k] + cost[k + 1, j] + sizes[i] * sizes[k + 1] * sizes[j + 1], k) for k in range(i, j))
+    return found
+
+
+def _chain(whole: list[Tensor], sizes: list[int], order: dict[tuple[int, int], int], i: int, j: int) -> Tensor:
+    if i == j:
+        return whole[i]
+    k = order[i, j]
+    return linalg.matmul(_chain(whole, sizes, order, i, k), _chain(whole, sizes, order, k + 1, j))
+
+
+def chain_matmul(*matrices: Tensor) -> Tensor:
+    return multi_dot(matrices)
+
+
+def total(x: Tensor, dims: Sequence[int]) -> Tensor:
+    """The sum over some dimensions; ``x`` itself over none."""
+    return reduce.sum(x, dims=tuple(sorted(dims)), keepdim=False) if dims else x
+
+
+# -- in place ------------------------------------------------------------------------------------------------------------
+
+
+def _added(name: str, product: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def function(input: Tensor, *operands: Tensor, beta: float = 1, alpha: float = 1) -> Tensor:
+        made = product(*operands)
+        if beta == 0:
+            return movement.copy_(input, made if alpha == 1 else made * alpha)
+        scaled = input if beta == 1 else elementwise.mul_(input, beta)
+        return elementwise.add_(scaled, made if alpha == 1 else made * alpha)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"``{name[:-1]}``, written over the tensor; returns it."
+    return function
+
+
+#: Methods of a tensor that are no functions.
+TENSOR_METHODS = {name: _added(name, product) for name, product in {
+    "addmm_": m.mm, "addmv_": m.mv, "addr_": outer, "baddbmm_": m.bmm,
+    "addbmm_": lambda a, b: tensordot(a, b, ((0, 2), (0, 1)))}.items()}
+
+ger = outer
+
+METHODS = ("outer ger vdot inner addmm addmv addr baddbmm addbmm kron cross").split()
+
+__all__ = [  # noqa: PLE0604 - strings all
+    *METHODS, "chain_matmul", "tensordot"]

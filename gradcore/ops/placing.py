@@ -1,0 +1,59 @@
+"""Writing at integer positions, along one dimension or into whole slices of it: over what is there, or added to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gradcore.errors import DimError, SpecError
+from gradcore.ops.movement import clone, sum_to, take, take_along, zero_like
+from gradcore.ops.op import op
+from gradcore.spec import TensorSpec
+
+
+def _check_positions(name: str, x: TensorSpec, index: TensorSpec, dim: int) -> None:
+    if index.dtype.kind not in "iu":
+        raise SpecError(f"{name}: Expected dtype int64 for index, but got {index.dtype.name}")
+    if not 0 <= dim < x.ndim:
+        raise DimError(f"{name}: dimension {dim} of {list(x.shape)}")
+
+
+def _check_values(name: str, values: TensorSpec, shape: Sequence[int], x: TensorSpec) -> None:
+    lead = len(shape) - values.ndim
+    if lead < 0 or any(n not in (1, m) for n, m in zip(values.shape, shape[lead:], strict=True)):
+        raise SpecError(f"{name}: values of shape {list(values.shape)} cannot be broadcast to {list(shape)}, which "
+                        "is written")
+    if values.dtype != x.dtype:
+        raise SpecError(f"{name}: Expected self.dtype to be equal to src.dtype, but got {x.dtype.name} and {values.dtype.name}")
+
+
+def _along_spec(x: TensorSpec, index: TensorSpec, values: TensorSpec, *, dim: int) -> TensorSpec:
+    _check_positions("scatter", x, index, dim)
+    if index.ndim != x.ndim:
+        raise SpecError(f"Index tensor must have the same number of dimensions as self tensor, but got {index.ndim} and "
+                        f"{x.ndim}")
+    for d, (n, m) in enumerate(zip(index.shape, x.shape, strict=True)):
+        if d != dim and n > m:
+            raise SpecError(f"Expected index {list(index.shape)} to be no larger than self {list(x.shape)} apart from "
+                            f"dimension {dim}")
+    _check_values("scatter", values, index.shape, x)
+    return x.like()
+
+
+def _slices_spec(x: TensorSpec, index: TensorSpec, values: TensorSpec, *, dim: int) -> TensorSpec:
+    _check_positions("index_add", x, index, dim)
+    _check_values("index_add", values, (*x.shape[:dim], *index.shape, *x.shape[dim + 1:]), x)
+    return x.like()
+
+
+put_along_ = op("put_along_", _along_spec, writes=("x",),
+                x=lambda g, index, dim: put_along_(clone(g), index, zero_like(g), dim=dim),
+                values=lambda g, index, values_spec, dim: sum_to(take_along(g, index, dim=dim), to=values_spec),
+                doc="x[.., index[.., i, ..], ..] = values[.., i, ..] along ``dim``; of repeated positions the last wins.")
+add_along_ = op("add_along_", _along_spec, writes=("x",),
+                x=lambda g: g,
+                values=lambda g, index, values_spec, dim: sum_to(take_along(g, index, dim=dim), to=values_spec),
+                doc="As put_along_, but added to what is there; repeated positions add up.")
+add_at_ = op("add_at_", _slices_spec, writes=("x",),
+             x=lambda g: g,
+             values=lambda g, index, values_spec, dim: sum_to(take(g, index, dim=dim), to=values_spec),
+             doc="x[.., index[k], ..] += values[.., k, ..] for every position k; repeated positions add up.")

@@ -1,0 +1,50 @@
+"""A batch out of samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gradcore import functional
+from gradcore._tensor import Tensor
+from gradcore.engine.state import scoped
+
+
+def default_collate(batch: Sequence[Any]) -> Any:
+    """Samples with a new first dimension: tensors and arrays stacked, numbers as tensors (floats as float64), strings as
+    they are, and mappings, tuples and lists part by part.
+
+    Raises TypeError for samples of anything else, RuntimeError for parts of different lengths.
+    """
+    with scoped(role="input"):
+        return _collate(list(batch))
+
+
+def _collate(batch: Sequence[Any]) -> Any:
+    first = batch[0]
+    if isinstance(first, Tensor):
+        return functional.stack(batch)
+    if isinstance(first, np.ndarray):
+        return functional.tensor(np.stack(batch))
+    if isinstance(first, (bool, int, float, np.generic)):
+        return functional.tensor(np.asarray(batch, np.float64 if isinstance(first, float) and not isinstance(first, np.generic)
+                                            else None))
+    if isinstance(first, (str, bytes)):
+        return batch
+    if isinstance(first, Mapping):
+        return {key: _collate([sample[key] for sample in batch]) for key in first}
+    if isinstance(first, tuple) and hasattr(first, "_fields"):
+        return type(first)(*map(_collate, _columns(batch)))
+    if isinstance(first, Sequence):
+        return list(map(_collate, _columns(batch)))
+    raise TypeError("default_collate: batch must contain tensors, numpy arrays, numbers, dicts or lists; found "
+                    f"{type(first)}")
+
+
+def _columns(batch: Sequence[Any]) -> list[tuple[Any, ...]]:
+    lengths = {len(sample) for sample in batch}
+    if len(lengths) > 1:
+        raise RuntimeError(f"each element in list of batch should be of equal size, but got {sorted(lengths)}")
+    return list(zip(*batch, strict=True))

@@ -1,0 +1,108 @@
+"""Sets of samples."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from gradcore._random import Generator, default_generator
+from gradcore._tensor import Tensor
+
+T = TypeVar("T", covariant=True)
+
+
+class Dataset(Generic[T]):
+    """Samples by number. Subclasses define ``__getitem__(index)`` and ``__len__()``."""
+
+    def __getitem__(self, index: int) -> T:
+        raise NotImplementedError(f"{type(self).__name__} has no __getitem__(index)")
+
+    def __add__(self, other: Dataset[Any]) -> ConcatDataset:
+        return ConcatDataset([self, other])
+
+
+class IterableDataset(Dataset[T]):
+    """Samples one after the other. Subclasses define ``__iter__()``."""
+
+    def __iter__(self) -> Iterator[T]:
+        raise NotImplementedError(f"{type(self).__name__} has no __iter__()")
+
+
+class TensorDataset(Dataset[tuple[Tensor, ...]]):
+    """The rows of tensors of one length. Raises ValueError for different lengths."""
+
+    def __init__(self, *tensors: Tensor) -> None:
+        if len({t.size(0) for t in tensors}) > 1:
+            raise ValueError(f"Size mismatch between tensors: expected one length, but got {[t.size(0) for t in tensors]}")
+        self.tensors = tensors
+
+    def __getitem__(self, index: Any) -> tuple[Tensor, ...]:
+        return tuple(t[index] for t in self.tensors)
+
+    def __len__(self) -> int:
+        return int(self.tensors[0].size(0))
+
+
+class Subset(Dataset[T]):
+    """The samples at ``indices`` of another set."""
+
+    def __init__(self, dataset: Any, indices: Sequence[int]) -> None:
+        self.dataset = dataset
+        self.indices = indices
+
+    def __getitem__(self, index: int) -> Any:
+        return self.dataset[self.indices[index]]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+class ConcatDataset(Dataset[Any]):
+    """Sets one after the other. Raises ValueError for none, TypeError for one without a length."""
+
+    def __init__(self, datasets: Iterable[Any]) -> None:
+        self.datasets = list(datasets)
+        if not self.datasets:
+            raise ValueError("datasets should not be an empty iterable")
+        for d in self.datasets:
+            if isinstance(d, IterableDataset):
+                raise TypeError("ConcatDataset does not support IterableDataset")
+        self.cumulative_sizes = list(accumulate(len(d) for d in self.datasets))
+
+    def __getitem__(self, index: int) -> Any:
+        count = len(self)
+        if not -count <= index < count:
+            raise IndexError(f"index {index} is out of range of {count} samples")
+        index %= count
+        k = bisect_right(self.cumulative_sizes, index)
+        return self.datasets[k][index - (self.cumulative_sizes[k - 1] if k else 0)]
+
+    def __len__(self) -> int:
+        return self.cumulative_sizes[-1]
+
+
+def random_split(dataset: Any, lengths: Sequence[int | float], generator: Generator | None = None) -> list[Subset[Any]]:
+    """Subsets of these sizes, or shares that add up to 1, in random order: that of the generator, else of the CPU's own.
+
+    Raises ValueError for sizes that do not add up to the whole.
+    """
+    count = len(dataset)
+    shares = list(lengths)
+    if shares and math.isclose(sum(shares), 1):
+        if any(not 0 <= share <= 1 for share in shares):
+            raise ValueError(f"Fractions must be between 0 and 1, but got {shares}")
+        sizes = [math.floor(count * share) for share in shares]
+        for k in range(count - sum(sizes)):
+            sizes[k % len(sizes)] += 1
+    else:
+        sizes = [int(n) for n in shares]
+    if sum(sizes) != count:
+        raise ValueError(f"Sum of input lengths does not equal the length of the input dataset! They are {sizes} and {count}")
+    order = (default_generator("cpu") if generator is None else generator).permutation(count).tolist()
+    ends = np.cumsum([0, *sizes]).tolist()
+    return [Subset(dataset, order[start:end]) for start, end in zip(ends[:-1], ends[1:], strict=True)]

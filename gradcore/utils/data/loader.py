@@ -1,0 +1,147 @@
+"""Batches of a data set, epoch by epoch."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import count, islice
+from typing import Any
+
+import numpy as np
+
+from gradcore import functional
+from gradcore._random import Generator
+from gradcore.engine.owners import upload
+from gradcore.engine.state import scoped
+from gradcore.ops import movement
+from gradcore.utils.data.collate import default_collate
+from gradcore.utils.data.dataset import IterableDataset, TensorDataset
+from gradcore.utils.data.sampler import BatchSampler, RandomSampler, SequentialSampler
+
+
+class DataLoader:
+    """Batches of ``dataset``; every iteration is one epoch. ``batch_size=None`` gives samples as they are.
+
+    With ``num_workers`` that many threads read samples ahead, ``prefetch_factor`` batches each. The batches are the same as
+    without, in the same order; ``collate_fn`` runs in the thread that iterates, so that what it allocates is counted where the
+    batch is used. Workers have no part in the random order, which depends on the generator's seed, or the CPU's own, alone.
+    ``pin_memory``, ``persistent_workers`` and ``multiprocessing_context`` are taken and change nothing.
+
+    Raises ValueError for options that exclude each other.
+    """
+
+    def __init__(self, dataset: Any, batch_size: int | None = 1, shuffle: bool | None = None,
+                 sampler: Iterable[int] | None = None, batch_sampler: Iterable[list[int]] | None = None, num_workers: int = 0,
+                 collate_fn: Callable[[list[Any]], Any] | None = None, pin_memory: bool = False, drop_last: bool = False,
+                 timeout: float = 0, worker_init_fn: Callable[[int], None] | None = None, multiprocessing_context: Any = None,
+                 generator: Generator | None = None, *, prefetch_factor: int | None = None,
+                 persistent_workers: bool = False, pin_memory_device: str = "") -> None:
+        if num_workers < 0 or timeout < 0:
+            raise ValueError(f"num_workers and timeout must not be negative, but got {num_workers} and {timeout}")
+        if prefetch_factor is not None and prefetch_factor < 1:
+            raise ValueError(f"prefetch_factor must be at least 1, but got {prefetch_factor}")
+        self._iterable = isinstance(dataset, IterableDataset)
+        if self._iterable and (shuffle or sampler is not None or batch_sampler is not None):
+            raise ValueError("DataLoader with IterableDataset: expected unspecified shuffle, sampler and batch_sampler options")
+        if sampler is not None and shuffle:
+            raise ValueError("sampler option is mutually exclusive with shuffle")
+        if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
+            raise ValueError("batch_sampler option is mutually exclusive with batch_size, shuffle, sampler, and drop_last")
+        if batch_size is None and drop_last:
+            raise ValueError("batch_size=None option disables auto-batching and is mutually exclusive with drop_last")
+        self.dataset = dataset
+        self.batch_size = None if batch_sampler is not None else batch_size
+        self.num_workers = num_workers
+        self.timeout = timeout
+        self.drop_last = drop_last
+        self.generator = generator
+        self.worker_init_fn = worker_init_fn
+        self.prefetch_factor = prefetch_factor or 2
+        self.sampler: Any = sampler
+        if sampler is None and not self._iterable:
+            self.sampler = RandomSampler(dataset, generator=generator) if shuffle else SequentialSampler(dataset)
+        self.batch_sampler: Any = batch_sampler
+        if batch_sampler is None and batch_size is not None:
+            self.batch_sampler = BatchSampler(self.sampler, batch_size, drop_last)
+        self.collate_fn = collate_fn if collate_fn is not None else None if self.batch_sampler is None else default_collate
+
+    def __len__(self) -> int:
+        """Batches of an epoch, or samples without batches. Raises TypeError where the data set does not know."""
+        if self._iterable:
+            samples = len(self.dataset)
+            if self.batch_size is None:
+                return samples
+            return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
+        return len(self.sampler if self.batch_sampler is None else self.batch_sampler)
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._iterable:
+            return self._in_turn()
+        keys = self.sampler if self.batch_sampler is None else self.batch_sampler
+        if self.batch_sampler is not None and self.collate_fn is default_collate and type(self.dataset) is TensorDataset:
+            return (_rows(self.dataset, indices) for indices in keys)
+        read = self.dataset.__getitem__ if self.batch_sampler is None else self._samples
+        found = _read_ahead(read, keys, self) if self.num_workers else map(read, keys)
+        return found if self.collate_fn is None else map(self.collate_fn, found)
+
+    def _samples(self, indices: list[int]) -> list[Any]:
+        return [self.dataset[k] for k in indices]
+
+    def _in_turn(self) -> Iterator[Any]:
+        samples = iter(self.dataset)
+        collate = self.collate_fn
+        if self.batch_size is None:
+            yield from samples if collate is None else map(collate, samples)
+            return
+        assert collate is not None
+        while batch := list(islice(samples, self.batch_size)):
+            if len(batch) == self.batch_size or not self.drop_last:
+                yield collate(batch)
+
+
+def _rows(dataset: TensorDataset, indices: list[int]) -> list[Any]:
+    """What collating the rows one by one would give, with one copy a tensor."""
+    with scoped(role="input"):
+        where = np.asarray(indices, np.int64)
+        along = len(where) and bool((np.diff(where) == 1).all()) and where[0] >= 0
+        places: dict[Any, Any] = {}
+        rows = []
+        for t in dataset.tensors:
+            device = t.storage.device
+            if along:
+                rows.append(functional.clone(functional.narrow(t, 0, int(where[0]), len(where))))
+            else:
+                if device not in places:
+                    places[device] = upload(where, device, op="batch", role="temporary")
+                rows.append(movement.take(t, places[device], dim=0))
+        return rows
+
+
+def _read_ahead(read: Callable[[Any], Any], keys: Iterable[Any], loader: DataLoader) -> Iterator[Any]:
+    """``map(read, keys)`` by threads, in order, some results ahead."""
+    numbers = count()
+
+    def begin() -> None:
+        if loader.worker_init_fn is not None:
+            loader.worker_init_fn(next(numbers))
+
+    pool = ThreadPoolExecutor(loader.num_workers, "gradcore-loader", begin)
+    waiting: deque[Future[Any]] = deque()
+    rest = iter(keys)
+    try:
+        for key in islice(rest, loader.num_workers * loader.prefetch_factor):
+            waiting.append(pool.submit(read, key))
+        while waiting:
+            try:
+                result = waiting.popleft().result(loader.timeout or None)
+            except TimeoutError:
+                raise RuntimeError(f"DataLoader timed out after {loader.timeout} seconds") from None
+            for key in islice(rest, 1):
+                waiting.append(pool.submit(read, key))
+            yield result
+    finally:
+        for future in waiting:
+            future.cancel()
+        # A thread that hangs in a read must not hang whoever gave up on it.
+        pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,133 @@
+"""In which order samples are taken. Random orders are drawn on the host and depend on the generator's seed alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from gradcore._random import Generator, default_generator
+
+
+class Sampler:
+    """An iterable of indices. Subclasses define ``__iter__``, and ``__len__`` where it is known."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise NotImplementedError(f"{type(self).__name__} has no __iter__()")
+
+
+class _Drawn(Sampler):
+    """A random order: of the generator that was given, else of the CPU's own."""
+
+    def __init__(self, generator: Generator | None) -> None:
+        self.generator = generator
+
+    def _stream(self) -> np.random.Generator:
+        return (default_generator("cpu") if self.generator is None else self.generator).host_stream()
+
+
+class SequentialSampler(Sampler):
+    """0, 1, 2, ..."""
+
+    def __init__(self, data_source: Any) -> None:
+        self.data_source = data_source
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self.data_source)))
+
+    def __len__(self) -> int:
+        return len(self.data_source)
+
+
+class RandomSampler(_Drawn):
+    """All samples in random order, again and again up to ``num_samples``; with ``replacement`` each by itself."""
+
+    def __init__(self, data_source: Any, replacement: bool = False, num_samples: int | None = None,
+                 generator: Generator | None = None) -> None:
+        super().__init__(generator)
+        if num_samples is not None and (not isinstance(num_samples, int) or num_samples <= 0):
+            raise ValueError(f"num_samples should be a positive integer value, but got num_samples={num_samples}")
+        self.data_source = data_source
+        self.replacement = replacement
+        self._num_samples = num_samples
+
+    @property
+    def num_samples(self) -> int:
+        return len(self.data_source) if self._num_samples is None else self._num_samples
+
+    def __iter__(self) -> Iterator[int]:
+        count, wanted = len(self.data_source), self.num_samples
+        if self.replacement:
+            return iter(self._stream().integers(0, count, wanted).tolist() if wanted else [])
+        return self._orders(count, wanted)
+
+    def _orders(self, count: int, wanted: int) -> Iterator[int]:
+        while wanted > 0:
+            order = self._stream().permutation(count).tolist()
+            yield from order[:wanted]
+            wanted -= count
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+
+class SubsetRandomSampler(_Drawn):
+    """These indices in random order."""
+
+    def __init__(self, indices: Sequence[int], generator: Generator | None = None) -> None:
+        super().__init__(generator)
+        self.indices = indices
+
+    def __iter__(self) -> Iterator[int]:
+        return (self.indices[k] for k in self._stream().permutation(len(self.indices)).tolist())
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+class WeightedRandomSampler(_Drawn):
+    """``num_samples`` indices, each with the probability of its weight. Raises ValueError for weights that are none."""
+
+    def __init__(self, weights: Sequence[float], num_samples: int, replacement: bool = True,
+                 generator: Generator | None = None) -> None:
+        super().__init__(generator)
+        if not isinstance(num_samples, int) or isinstance(num_samples, bool) or num_samples <= 0:
+            raise ValueError(f"num_samples should be a positive integer value, but got num_samples={num_samples}")
+        self.weights = np.asarray(weights, np.float64)
+        if self.weights.ndim != 1 or not (self.weights >= 0).all() or not self.weights.sum() > 0:
+            raise ValueError(f"weights should be a 1d sequence of numbers above 0, but got shape {list(self.weights.shape)}")
+        self.num_samples = num_samples
+        self.replacement = replacement
+
+    def __iter__(self) -> Iterator[int]:
+        shares = self.weights / self.weights.sum()
+        return iter(self._stream().choice(len(shares), self.num_samples, self.replacement, shares).tolist())
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+
+class BatchSampler(Sampler):
+    """Lists of ``batch_size`` indices of another sampler; the last may be shorter, or is left out with ``drop_last``."""
+
+    def __init__(self, sampler: Iterable[int], batch_size: int, drop_last: bool) -> None:
+        if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size <= 0:
+            raise ValueError(f"batch_size should be a positive integer value, but got batch_size={batch_size}")
+        self.sampler = sampler
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+
+    def __iter__(self) -> Iterator[list[int]]:
+        batch: list[int] = []
+        for index in self.sampler:
+            batch.append(index)
+            if len(batch) == self.batch_size:
+                yield batch
+                batch = []
+        if batch and not self.drop_last:
+            yield batch
+
+    def __len__(self) -> int:
+        count = len(self.sampler)  # type: ignore[arg-type]
+        return count // self.batch_size if self.drop_last else -(-count // self.batch_size)

@@ -1,0 +1,150 @@
+"""``gradcore.save`` and ``gradcore.load``: state dicts and checkpoints in safetensors files, without pickle.
+
+A mapping of names to tensors becomes a plain file, which any library of the format reads. What else a checkpoint holds, such
+as an optimizer's state, an epoch, a list, is told in the file's metadata, in JSON: there, a tensor is its name.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from gradcore import functional
+from gradcore._tensor import Tensor
+from gradcore.devices.device import Device
+from gradcore.utils.safetensors import SafetensorsError, read_array, read_header, write, write_file
+
+__all__ = ["SafetensorsError", "load", "save"]
+
+Place = str | os.PathLike[str] | BinaryIO
+
+#: The metadata's name for what is no plain mapping.
+_TREE = "gradcore"
+#: What a dict's keys may be.
+_KEYS = (bool, int, float, str, tuple, type(None))
+#: Levels that a checkpoint may have.
+_DEPTH = 100
+
+
+class _Leaf:
+    """A tensor on any device, read when its turn to be written comes."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+        self.dtype = tensor.dtype
+        self.shape = tensor.spec.shape
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        t = self._tensor
+        if t.device.type == "meta":
+            raise TypeError("a tensor on meta has no values to save")
+        return t.detach().numpy() if t.device.type == "cpu" else t.device.read(t.storage, t.spec)
+
+
+def save(obj: Any, f: Place) -> None:
+    """Write tensors, NumPy arrays, numbers, strings and None, in dicts, lists and tuples, to a file or an open binary file.
+
+    A file is written whole or not at all. Raises TypeError for anything else, naming where it stands, and OSError.
+    """
+    tensors: dict[str, Any] = {}
+    metadata = {}
+    if isinstance(obj, Mapping) and all(isinstance(k, str) and isinstance(v, (Tensor, np.ndarray)) for k, v in obj.items()) \
+            and "__metadata__" not in obj:
+        tensors = {name: _leaf(value) for name, value in obj.items()}
+    else:
+        metadata[_TREE] = json.dumps(_describe(obj, "", tensors, 0), separators=(",", ":"))
+    if isinstance(f, (str, os.PathLike)):
+        write_file(f, tensors, metadata)
+    else:
+        write(f, tensors, metadata)
+
+
+def _leaf(value: Any) -> Any:
+    return _Leaf(value) if isinstance(value, Tensor) else value
+
+
+def _describe(value: Any, path: str, tensors: dict[str, Any], depth: int) -> Any:
+    """``value`` as JSON: plain values as they are, anything else as a list of its kind and its parts."""
+    if depth > _DEPTH:
+        raise TypeError(f"save: {path[:80]!r}... lies more than {_DEPTH} levels deep")
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, (Tensor, np.ndarray)):
+        name = path or "tensor"
+        while name in tensors:
+            name += "_"
+        tensors[name] = _leaf(value)
+        return ["tensor" if isinstance(value, Tensor) else "array", name]
+    if isinstance(value, np.generic) and value.dtype.kind in "biuf":
+        return value.item()
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, _KEYS):
+                raise TypeError(f"save: {path or 'the object'} has a key of type {type(key).__name__}; numbers, strings, None "
+                                "and tuples can be keys")
+        return ["dict", [[_describe(k, path, tensors, depth + 1), _describe(v, _join(path, k), tensors, depth + 1)]
+                         for k, v in value.items()]]
+    if isinstance(value, (list, tuple)):
+        return ["tuple" if isinstance(value, tuple) else "list",
+                [_describe(v, _join(path, k), tensors, depth + 1) for k, v in enumerate(value)]]
+    raise TypeError(f"save: {path or 'the object'} is a {type(value).__name__}; tensors, arrays, numbers, strings, None, "
+                    "dicts, lists and tuples can be saved")
+
+
+def _join(path: str, key: Any) -> str:
+    return f"{path}.{key}" if path else str(key)
+
+
+def load(f: Place, map_location: str | Device | None = None, *, weights_only: bool = True) -> Any:
+    """What :func:`save` wrote, or the tensors of any safetensors file as a dict; on the CPU, or the device that is given.
+
+    Nothing of a file is run, so ``weights_only`` may be left as it is. Raises :class:`SafetensorsError`, which says what is
+    wrong, for a file of anything else, and OSError.
+    """
+    if isinstance(f, (str, os.PathLike)):
+        path = Path(f)
+        with open(path, "rb") as file:
+            return _load(file, path.stat().st_size, str(path), map_location)
+    size = f.seek(0, io.SEEK_END)
+    f.seek(0)
+    return _load(f, size, "the file", map_location)
+
+
+def _load(file: BinaryIO, size: int, name: str, device: str | Device | None) -> Any:
+    entries, metadata = read_header(file, size, name)
+    if _TREE not in metadata:
+        return {key: functional.tensor(read_array(file, entry, name), device=device) for key, entry in entries.items()}
+    try:
+        tree = json.loads(metadata[_TREE])
+    except (ValueError, RecursionError) as error:
+        raise SafetensorsError(f"{name}: the metadata is no JSON that is understood: {error}") from None
+
+    def build(node: Any, depth: int) -> Any:
+        if not isinstance(node, list):
+            if isinstance(node, dict):
+                raise SafetensorsError(f"{name}: the metadata holds {str(node)[:80]}")
+            return node
+        if depth > _DEPTH or len(node) != 2 or not isinstance(node[0], str):
+            raise SafetensorsError(f"{name}: the metadata holds {str(node)[:80]}")
+        kind, what = node
+        if kind in ("tensor", "array") and isinstance(what, str) and what in entries:
+            array = read_array(file, entries[what], name)
+            return array.copy() if kind == "array" else functional.tensor(array, device=device)
+        if kind in ("list", "tuple") and isinstance(what, list):
+            parts = [build(part, depth + 1) for part in what]
+            return parts if kind == "list" else tuple(parts)
+        if kind == "dict" and isinstance(what, list) and all(isinstance(p, list) and len(p) == 2 for p in what):
+            pairs = [(build(k, depth + 1), build(v, depth + 1)) for k, v in what]
+            # A tuple may hold a list, which is no key.
+            with suppress(TypeError):
+                return dict(pairs)
+        raise SafetensorsError(f"{name}: the metadata holds {str(node)[:80]}")
+
+    return build(tree, 0)

@@ -1,0 +1,190 @@
+"""Files of named tensors in the safetensors format: a header in JSON that says what lies where, then the bytes.
+
+https://github.com/huggingface/safetensors: eight bytes of the header's length, the header, the tensors without gaps. Nothing
+in a file is run, and nothing is allocated for what a header promises before the file is known to hold it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import struct
+import tempfile
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+#: The longest header that is read, in bytes, as in the format's own library.
+LONGEST_HEADER = 100_000_000
+#: The most dimensions that an array may have.
+_DIMS = 64
+
+DTYPES = {"BOOL": np.dtype(np.bool_), "U8": np.dtype(np.uint8), "I8": np.dtype(np.int8), "U16": np.dtype("<u2"),
+          "I16": np.dtype("<i2"), "U32": np.dtype("<u4"), "I32": np.dtype("<i4"), "U64": np.dtype("<u8"),
+          "I64": np.dtype("<i8"), "F16": np.dtype("<f2"), "F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
+#: What has no dtype in NumPy and is read as float32, which holds all of its values.
+_BFLOAT = "BF16"
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+class SafetensorsError(ValueError):
+    """A file is not safetensors, or holds something else than its header says."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where one tensor lies: its dtype's name, its shape, and its first byte and the one past its last in the file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def read_header(file: BinaryIO, size: int, name: str) -> tuple[dict[str, Entry], dict[str, str]]:
+    """Where each tensor of a file of ``size`` bytes lies, and the metadata. Raises :class:`SafetensorsError`."""
+    first = file.read(8)
+    if len(first) < 8:
+        raise SafetensorsError(f"{name}: not a safetensors file: it has {len(first)} bytes, and 8 of a length were expected")
+    length = struct.unpack("<Q", first)[0]
+    if length > min(size - 8, LONGEST_HEADER):
+        if first[:2] == b"PK" or first[:1] == b"\x80":
+            raise SafetensorsError(f"{name} looks like a file of torch.save or pickle, which can run any code when it is read: "
+                                   "it is not read here. Save the tensors with safetensors.torch.save_file instead")
+        raise SafetensorsError(f"{name}: not a safetensors file: the header's length would be {length} bytes, and the file has "
+                               f"{size} (at most {LONGEST_HEADER} are read)")
+    try:
+        header = json.loads(file.read(length).decode("utf-8"), object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise SafetensorsError(f"{name}: the header is no JSON that is understood: {error}") from None
+    if not isinstance(header, dict):
+        raise SafetensorsError(f"{name}: the header must be a JSON object, but is a {type(header).__name__}")
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        raise SafetensorsError(f"{name}: __metadata__ must map names to strings")
+    found = {key: _entry(f"{name}: {key!r}", value, 8 + length) for key, value in header.items()}
+    at = 8 + length
+    for key, entry in sorted(found.items(), key=lambda item: (item[1].start, item[1].stop)):
+        if entry.start != at:
+            raise SafetensorsError(f"{name}: {key!r} begins at byte {entry.start}, but what lies before it ends at {at}: gaps "
+                                   "and overlaps are refused")
+        at = entry.stop
+    if at != size:
+        raise SafetensorsError(f"{name}: the tensors end at byte {at}, but the file has {size} bytes")
+    return found, metadata
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError(f"a name comes twice among {sorted(k for k, _ in pairs)[:10]}")
+    return found
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+
+
+def _entry(where: str, value: Any, begin: int) -> Entry:
+    if not isinstance(value, dict) or set(value) != {"dtype", "shape", "data_offsets"}:
+        raise SafetensorsError(f"{where} must have a dtype, a shape and data_offsets, but is {str(value)[:80]}")
+    dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
+    if not isinstance(dtype, str) or (dtype not in DTYPES and dtype != _BFLOAT):
+        raise SafetensorsError(f"{where} has the dtype {str(dtype)[:80]!r}, but expected was one of "
+                               f"{', '.join([*DTYPES, _BFLOAT])}")
+    if not isinstance(shape, list) or len(shape) > _DIMS or not all(map(_whole, shape)):
+        raise SafetensorsError(f"{where}: a shape is a list of at most {_DIMS} sizes, but got {str(shape)[:80]}")
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_whole, offsets)) or offsets[0] > offsets[1]:
+        raise SafetensorsError(f"{where}: data_offsets are two positions, but got {str(offsets)[:80]}")
+    nbytes = math.prod(shape) * (2 if dtype == _BFLOAT else DTYPES[dtype].itemsize)
+    if nbytes != offsets[1] - offsets[0]:
+        raise SafetensorsError(f"{where}: {dtype} of shape {shape} has {nbytes} bytes, but data_offsets {offsets} give it "
+                               f"{offsets[1] - offsets[0]}")
+    return Entry(dtype, tuple(shape), begin + offsets[0], begin + offsets[1])
+
+
+def read_array(file: BinaryIO, entry: Entry, name: str) -> Array:
+    """One tensor of a file. Raises :class:`SafetensorsError` if the file has become shorter."""
+    file.seek(entry.start)
+    values = file.read(entry.stop - entry.start)
+    if len(values) != entry.stop - entry.start:
+        raise SafetensorsError(f"{name}: the file ends inside a tensor")
+    try:
+        if entry.dtype == _BFLOAT:
+            # The upper half of a float32.
+            return (np.frombuffer(values, "<u2").astype(np.uint32) << 16).view(np.float32).reshape(entry.shape)
+        dtype = DTYPES[entry.dtype]
+        array = np.frombuffer(values, dtype).reshape(entry.shape)
+    except ValueError as error:
+        raise SafetensorsError(f"{name}: an array of shape {list(entry.shape)} cannot be made: {error}") from None
+    if entry.dtype == "BOOL" and array.size and array.view(np.uint8).max() > 1:
+        raise SafetensorsError(f"{name}: a BOOL tensor holds bytes that are neither 0 nor 1")
+    return array.astype(dtype.newbyteorder("="), copy=False)
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def write_file(path: str | os.PathLike[str], tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
+    """Write tensors to a file: all of it or, whatever happens on the way, nothing.
+
+    The bytes go to a file beside it, which takes its place in the end. Raises OSError, and TypeError for a dtype that the
+    format has not got.
+    """
+    target = Path(path)
+    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent or Path("."))
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write(file, tensors, metadata)
+            file.flush()
+            os.fsync(file.fileno())
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(temporary, 0o666 & ~mask)
+        os.replace(temporary, target)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def write(file: BinaryIO, tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
+    """Write tensors to an open file, one array at a time. A tensor has ``dtype`` and ``shape`` and becomes an array by
+    ``np.asarray`` when its turn comes."""
+    # The widest first, so that each begins where its elements may.
+    names = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    at = 0
+    for name in names:
+        tensor = tensors[name]
+        dtype = np.dtype(tensor.dtype).newbyteorder("<")
+        if dtype not in _NAMES:
+            raise TypeError(f"{name!r} is {tensor.dtype}, which safetensors has no name for here: expected one of "
+                            f"{', '.join(d.name for d in _NAMES)}")
+        nbytes = math.prod(tensor.shape) * dtype.itemsize
+        header[name] = {"dtype": _NAMES[dtype], "shape": list(tensor.shape), "data_offsets": [at, at + nbytes]}
+        at += nbytes
+    text = json.dumps(header, separators=(",", ":")).encode("utf-8")
+    text += b" " * (-len(text) % 8)
+    if len(text) > LONGEST_HEADER:
+        raise ValueError(f"the header would have {len(text)} bytes, and at most {LONGEST_HEADER} are read")
+    file.write(struct.pack("<Q", len(text)) + text)
+    for array in arrays_of(tensors[name] for name in names):
+        file.write(array.data)
+
+
+def arrays_of(tensors: Iterable[Any]) -> Iterable[Array]:
+    """Each tensor's elements one after the other, little end first, as bytes."""
+    for tensor in tensors:
+        array = np.ascontiguousarray(np.asarray(tensor))
+        yield array.astype(array.dtype.newbyteorder("<"), copy=False).reshape(-1).view(np.uint8)

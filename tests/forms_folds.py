@@ -1,0 +1,101 @@
+"""Reductions, running sums, ranks and norms as users call them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from tests.forms import Form
+from tests.rows import Operand, floats, ints
+
+FORMS: list[Form] = []
+
+
+def form(name: str, call: Callable[..., Any], *operands: Operand, **options: Any) -> None:
+    FORMS.append(Form(name, call, operands, **options))
+
+
+_f, _t, _cube, _0d = floats(3, 4), floats(3, 4, layout="transposed"), floats(2, 3, 4), floats()
+_positive = floats(3, 4, low=0.5, high=1.5)
+#: name: positional arguments, named ones
+FOLDS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {"": ((), {}), "dim": ((1,), {}), "kept": ((-1, True), {}),
+                                                            "dims": (((0, 2),), {"keepdim": True})}
+for _name in ("sum", "mean", "amax", "amin", "nansum", "nanmean", "logsumexp", "norm", "any", "all"):
+    for _case, (_args, _attrs) in FOLDS.items():
+        if (_name, _case) == ("logsumexp", ""):
+            continue
+        _given = (2, *_args) if _name == "norm" and _args else _args
+        for _how, _call in {"": lambda t, x, n=_name, a=_given, k=_attrs: getattr(t, n)(x, *a, **k),
+                            "Tensor.": lambda t, x, n=_name, a=_given, k=_attrs: getattr(x, n)(*a, **k)}.items():
+            form(f"{_how}{_name}{':' if _case else ''}{_case}", _call, _cube, gradient=_name not in ("any", "all"))
+for _name in ("max", "min"):
+    form(_name, lambda t, x, n=_name: getattr(t, n)(x), _f)
+    form(f"{_name}:dim", lambda t, x, n=_name: getattr(x, n)(1), _f)
+    form(f"{_name}:kept", lambda t, x, n=_name: getattr(t, n)(x, 0, keepdim=True), _t)
+    form(f"{_name}:names", lambda t, x, n=_name: [getattr(x.max(1), k) for k in ("values", "indices")], _f)
+    form(f"{_name}:pair", lambda t, x, y, n=_name: getattr(t, n)(x, y), _f, floats(4))
+    form(f"arg{_name}", lambda t, x, n=_name: getattr(t, f"arg{n}")(x), _f, gradient=False)
+    form(f"arg{_name}:dim", lambda t, x, n=_name: getattr(x, f"arg{n}")(1, True), _f, gradient=False)
+form("sum:dtype", lambda t, x: t.sum(x, dtype=t.float64), _f)
+form("mean:dtype", lambda t, x: x.mean(dtype=t.float64), _f)
+form("sum:ints", lambda t, x: x.sum(0), ints(3, 4), gradient=False)
+form("nansum:nan", lambda t, x: t.nansum(x), floats(3, given=(math.nan, 1, 2)), smooth=False)
+form("nanmean:nan", lambda t, x: x.nanmean(0), floats(2, 2, given=(math.nan, 1, 2, 3)), smooth=False)
+form("aminmax", lambda t, x: t.aminmax(x), _f)
+form("aminmax:dim", lambda t, x: x.aminmax(dim=1, keepdim=True), _f)
+
+# -- products and running sums -----------------------------------------------------------------------------------------------
+
+for _name in ("prod", "cumsum", "cumprod"):
+    for _k, _operand in enumerate((_f, _t, _0d, floats(2, 0), floats(2, 4, given=(0, 1, 2, 0, 3, 0, 1, 2)))):
+        form(f"{_name}:dim {_k}", lambda t, x, n=_name: getattr(t, n)(x, -1), _operand)
+    form(f"{_name}:first", lambda t, x, n=_name: getattr(x, n)(dim=0), _f)
+    form(f"{_name}:dtype", lambda t, x, n=_name: getattr(x, n)(0, dtype=t.float64), _f)
+    form(f"{_name}:ints", lambda t, x, n=_name: getattr(t, n)(x, 1), ints(2, 3), gradient=False)
+for _name in ("cumsum_", "cumprod_"):
+    form(f"Tensor.{_name}", lambda t, x, n=_name: getattr(x.clone(), n)(1), _t)
+form("prod", lambda t, x: t.prod(x), _f)
+form("prod:kept", lambda t, x: x.prod(1, keepdim=True), _f)
+form("prod:one zero", lambda t, x: x.prod(), floats(4, given=(1, 0, 2, 3)))
+form("prod:two zeros", lambda t, x: x.prod(), floats(4, given=(1, 0, 0, 3)))
+
+# -- ranks -------------------------------------------------------------------------------------------------------------------
+
+for _k, _operand in enumerate((_f, _t, _0d, floats(0, 3), floats(1))):
+    for _name in ("sort", "argsort"):
+        form(f"{_name}:{_k}", lambda t, x, n=_name: getattr(t, n)(x), _operand, gradient=_name == "sort")
+    form(f"median:along {_k}", lambda t, x: t.median(x, -1), _operand)
+form("sort:down", lambda t, x: x.sort(0, descending=True), _f)
+form("sort:ties", lambda t, x: t.sort(x, descending=True, stable=True), ints(20, high=4), gradient=False)
+form("sort:nan", lambda t, x: t.sort(x), floats(4, given=(1, math.nan, 0, math.inf)), smooth=False)
+form("argsort:down", lambda t, x: x.argsort(dim=0, descending=True), _f, gradient=False)
+form("msort", lambda t, x: t.msort(x), _f)
+form("topk", lambda t, x: t.topk(x, 2), _f)
+form("topk:smallest", lambda t, x: x.topk(3, dim=0, largest=False), _t)
+form("topk:all", lambda t, x: x.topk(4), _f)
+form("topk:none", lambda t, x: x.topk(0), _f)
+form("topk:0d", lambda t, x: x.topk(1), _0d)
+form("kthvalue", lambda t, x: t.kthvalue(x, 2), _f)
+form("kthvalue:kept", lambda t, x: x.kthvalue(3, 0, True), _f)
+form("median", lambda t, x: t.median(x), _f)
+form("median:odd", lambda t, x: x.median(), floats(5))
+form("median:kept", lambda t, x: x.median(0, keepdim=True), _f)
+form("median:ints", lambda t, x: x.median(1), ints(3, 4, given=(5, 1, 2, 9, 8, 3, 7, 6, 4, 0, 11, 10)), gradient=False)
+form("median:nan", lambda t, x: x.median(1).values, floats(2, 3, given=(1, math.nan, 0, 1, 2, 3)), smooth=False)
+form("median:0d", lambda t, x: x.median(), _0d)
+
+# -- variance and norms --------------------------------------------------------------------------------------------------------
+
+for _name in ("var", "std", "var_mean", "std_mean"):
+    for _case, (_args, _attrs) in {"": ((), {}), "biased": ((False,), {}), "dim": ((1,), {}), "of a dim": ((0, False), {}),
+                                   "kept": ((1, True, True), {}), "dims": (((0, 1),), {"correction": 0}),
+                                   "correction": ((), {"dim": 1, "correction": 2, "keepdim": True})}.items():
+        form(f"{_name}{':' if _case else ''}{_case}", lambda t, x, n=_name, a=_args, k=_attrs: getattr(t, n)(x, *a, **k), _cube)
+form("Tensor.var", lambda t, x: x.var(dim=0, unbiased=False), _t)
+form("Tensor.std", lambda t, x: x.std(), _t)
+for _p in (0, 1, 2, 3, math.inf, -math.inf, "fro"):
+    form(f"norm:{_p}", lambda t, x, p=_p: t.norm(x, p), _f)
+form("norm:zeros", lambda t, x: x.norm(dim=1), floats(2, 2, given=(0, 0, 1, 2)), smooth=False)
+form("norm:default", lambda t, x: x.norm(), _f)
+form("dist", lambda t, x, y: t.dist(x, y, 3), _f, _f)

@@ -1,0 +1,204 @@
+"""The command for a machine with a GPU, rehearsed on the CPU; its parts fail one by one, and what it needs of CuPy is there."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from bench.gpu.__main__ import PARTS
+from bench.gpu.page import page
+from bench.gpu.part import Outcome, Part, Setting, find, run_limited, run_part
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_command_rehearses_on_the_cpu(tmp_path):
+    done = subprocess.run([sys.executable, "-m", "bench.gpu", "--out", str(tmp_path), "--cpu-rehearsal"], cwd=ROOT,
+                          capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    assert found["rehearsal"] is True
+    assert {name: part["status"] for name, part in found["parts"].items()} == {
+        part.name: "not run" if part.needs_gpu else "ok" for part in PARTS}
+    assert not any(part["problems"] for part in found["parts"].values())
+    logs = found["parts"]["logs"]["table"]
+    assert [row[-1] for row in logs] == ["same as meta", "yes", "yes", "yes"]
+    assert found["parts"]["kernels"]["figures"]["calls"] > 200
+    assert len(found["parts"]["bandwidth"]["table"]) > 20
+    text = (tmp_path / "gpu.md").read_text()
+    assert text.startswith("# A rehearsal on the CPU")
+    assert "What is wrong" not in text
+    for part in PARTS:
+        assert f"| {part.name} |" in text
+
+
+def test_the_parts_fit_into_nine_minutes():
+    assert sum(part.seconds for part in PARTS) < 540
+    for part in PARTS:
+        assert callable(find(part.function))
+        assert part.question.endswith("?")
+
+
+# -- parts that fail ------------------------------------------------------------------------------------------------------
+
+
+def crashes(setting):
+    print("about to go")
+    sys.stdout.flush()
+    os._exit(9)
+
+
+def hangs(setting):
+    time.sleep(600)
+
+
+def raises(setting):
+    raise ValueError("planted")
+
+
+def finds(setting):
+    return Outcome("found something", ["it is wrong"], [["a | b"], ["1"]], {"device": setting.device})
+
+
+@pytest.mark.parametrize(("function", "seconds", "text"), [
+    (crashes, 60, "about to go"), (hangs, 3, "did not end within 3 s"), (raises, 60, "ValueError: planted"),
+    (finds, 60, "it is wrong")])
+def test_a_part_that_fails_is_recorded(function, seconds, text, tmp_path):
+    part = Part("planted", "Does it fail?", f"tests.host.test_bench_gpu:{function.__name__}", seconds)
+    outcome = run_part(part, Setting("cpu", True, tmp_path))
+    assert outcome.status == "failed"
+    assert any(text in problem for problem in outcome.problems)
+    assert not list(tmp_path.iterdir())
+    written = page([(part, outcome)], rehearsal=False)
+    assert "## What is wrong" in written
+    assert text in written
+
+
+def test_what_a_part_starts_ends_with_it():
+    code, output = run_limited([sys.executable, "-c", "import subprocess, sys; print('begun', flush=True); "
+                                "subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"], 2)
+    assert code is None
+    assert output == "begun\n"
+
+
+def test_a_crash_among_the_calls_costs_one_call(tmp_path, monkeypatch):
+    """The process that dies at a call is started again behind it."""
+    from bench.gpu import correct
+
+    def run(command, seconds, environment=None):
+        path, start = Path(command[command.index("bench.gpu.rows") + 2]), int(command[command.index("bench.gpu.rows") + 3])
+        with path.open("a") as log:
+            for k in range(start, 5):
+                print(json.dumps({"call": k, "name": f"op-{k}"}), file=log)
+                if k == 2:
+                    log.write('{"call": 2, "na')
+                    return 139, "segmentation fault"
+                print(json.dumps({"call": k, "name": f"op-{k}", "error": "wrong" if k == 3 else None}), file=log)
+        return 0, ""
+
+    monkeypatch.setattr(correct, "run_limited", run)
+    outcome = correct.kernels(Setting("cpu", True, tmp_path, 60))
+    assert outcome.figures == {"calls": 4, "wrong": 1, "crashes": 1, "ops": ["op"]}
+    assert outcome.problems == ["op-2: the process ended with code 139: segmentation fault", "op-3: wrong"]
+
+
+def test_logs_that_part_say_where():
+    from bench.gpu.correct import first_difference
+
+    assert first_difference([["a", "b"]], [["a", "b"]]) is None
+    assert first_difference([["a"], ["a", "c"]], [["a"], ["a", "b"]]) == "step 1, record 1: c, but meta has b"
+    assert first_difference([["a", "b"]], [["a"]]) == "step 0 has 2 records, but meta's 1"
+
+
+# -- what is asked of CuPy --------------------------------------------------------------------------------------------------
+
+without_cupy = pytest.mark.skipif(importlib.util.find_spec("cupy") is None,
+                                  reason="CuPy is not installed: pip install -e '.[nodriver]'")
+
+
+@without_cupy
+def test_cupy_has_what_the_parts_call():
+    import cupy
+    from cupy.cuda import runtime
+    from cupy_backends.cuda.libs import nvrtc
+
+    for owner, names in ((cupy, "add asnumpy from_dlpack ones"),
+                         (cupy.cuda, "Event Stream alloc get_elapsed_time set_allocator"),
+                         (cupy.cuda.Stream, "begin_capture end_capture synchronize"), (cupy.cuda.Graph, "launch"),
+                         (cupy.cuda.Event, "record synchronize"), (nvrtc, "getVersion"),
+                         (cupy.cuda.MemoryPointer, "copy_from_device_async copy_from_host copy_to_host"),
+                         (runtime, "CUDARuntimeError deviceSynchronize getDeviceProperties memGetInfo runtimeGetVersion")):
+        for name in names.split():
+            assert hasattr(owner, name), f"{owner} has no {name}"
+
+
+@without_cupy
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed: the emulator cannot be compiled")
+@pytest.mark.parametrize("exact", [False, True])
+def test_operands_on_the_device_keep_their_layout(exact, tmp_path, monkeypatch):
+    """Over memory of the host in CuPy's place: kernels find the elements, their results come back, margins are watched."""
+    import cupy
+    from cupy.cuda import memory
+
+    from bench.gpu.rows import DeviceCopy
+    from tests.host.cuda_rows import Both
+    from tests.host.emulator import Emulator, HostMemory
+    from tests.rows_cuda import SIZES
+
+    class Pointer(memory.MemoryPointer):
+        def copy_from_host(self, mem, size):
+            ctypes.memmove(self.ptr, mem, size)
+
+        def copy_to_host(self, mem, size):
+            ctypes.memmove(mem, self.ptr, size)
+
+    def alloc(size):
+        held = np.empty(size, np.uint8)
+        return Pointer(HostMemory(held, held.ctypes.data), 0)
+
+    monkeypatch.setattr(cupy.cuda, "alloc", alloc)
+    rows = [row for row in SIZES if row.op in ("take", "add_", "arange", "take_grad")]
+    emulator = Emulator(tmp_path)
+    with emulator.in_place():
+        for row in rows:
+            Both(emulator).run(row, np.float32)
+        emulator.compile()
+        emulator.sanitize = exact
+        for row in rows:
+            assert Both(emulator, copy=DeviceCopy).run(row, np.float32)
+    x = DeviceCopy(np.arange(24, dtype=np.float32).reshape(4, 6)[::-1, 1::2], exact)
+    np.testing.assert_array_equal(np.lib.stride_tricks.as_strided(first_of(x.cupy()), x.array.shape, x.array.strides), x.array)
+    if not exact:
+        ctypes.memset(x.cupy().data.ptr + 8, 0, 80)
+        with pytest.raises(AssertionError, match="planted wrote outside"):
+            x.check("planted")
+
+
+def first_of(array):
+    """The first element of an array whose memory is the host's."""
+    return np.ctypeslib.as_array((ctypes.c_float * 1).from_address(array.data.ptr))
+
+
+def test_a_runner_takes_kernels_of_other_tables():
+    """What is compared are the kernels that were given: a planted error is seen."""
+    from bench.gpu.rows import HostCopy
+    from gradcore.devices.host import host_table
+    from tests.host.cuda_rows import Both
+    from tests.rows import ROWS
+
+    runner = SimpleNamespace(libraries=True, sanitize=False, falling=False)
+    row = next(row for row in ROWS if row.op == "exp" and row.name == "plain")
+    assert Both(runner, own=host_table(), copy=HostCopy).run(row, np.float32) == ["exp"]
+    with pytest.raises(AssertionError, match="exp"):
+        Both(runner, own={**host_table(), "exp": lambda x, out: np.add(x, 1, out)}, copy=HostCopy).run(row, np.float32)

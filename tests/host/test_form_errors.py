@@ -1,0 +1,118 @@
+"""Calls of functions and methods that do not fit: PyTorch refuses them too, and the text says what was given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore.errors import DimError, LinAlgError, SpecError
+from tests.conftest import raises
+
+#: A call on the library it is given, the error here, and what its text says.
+Case = tuple[Callable[[Any], Any], Any, tuple[str, ...]]
+
+
+def f(t: Any, *shape: int) -> Any:
+    return t.tensor(np.ones(shape, np.float32))
+
+
+def i(t: Any, *values: int) -> Any:
+    return t.tensor(np.array(values, np.int64))
+
+
+CASES: dict[str, Case] = {
+    "flip twice": (lambda t: f(t, 2, 3).flip(0, 0), SpecError, ("(0, 0)", "multiple times")),
+    "flip dim": (lambda t: f(t, 2).flip(1), DimError, ("[-1, 0]", "but got 1")),
+    "fliplr": (lambda t: t.fliplr(f(t, 2)), SpecError, (">= 2-d", "1-d")),
+    "roll": (lambda t: f(t, 3).roll((1, 2), 0), SpecError, ("must align", "2 shifts and 1 dims")),
+    "roll flat": (lambda t: f(t, 3).roll((1, 2)), SpecError, ("must align", "2 shifts and no dims")),
+    "repeat": (lambda t: f(t, 2, 3).repeat(2), SpecError, ("(2,)", "[2, 3]")),
+    "repeat negative": (lambda t: f(t, 2).repeat(-1), SpecError, ("negative dimension", "(-1,)")),
+    "repeat_interleave": (lambda t: f(t, 3).repeat_interleave(i(t, 1, 2)), SpecError, ("repeats.size(0) = 2", "= 3")),
+    "movedim": (lambda t: f(t, 2, 3).movedim((0, 1), (0,)), SpecError, ("(0, 1)", "(0,)")),
+    "tensor_split": (lambda t: f(t, 3).tensor_split(0), SpecError, ("larger than 0, got 0",)),
+    "hsplit": (lambda t: f(t, 2, 3).hsplit(2), SpecError, ("dimension 1", "3 is not divisible by the split_size 2")),
+    "meshgrid": (lambda t: t.meshgrid(f(t, 2, 2), indexing="ij"), SpecError, ("0D or 1D", "[[2, 2]]")),
+    "meshgrid indexing": (lambda t: t.meshgrid(f(t, 2), indexing="ji"), RuntimeError, ("received: ji",)),
+    "diagonal": (lambda t: f(t, 2, 3).diagonal(0, 1, -1), SpecError, ("cannot be identical", "[2, 3]")),
+    "diag": (lambda t: f(t, 2, 3, 4).diag(), SpecError, ("1D or 2D", "3D")),
+    "trace": (lambda t: f(t, 2).trace(), SpecError, ("expected a matrix", "dim 1")),
+    "unfold": (lambda t: f(t, 3).unfold(0, 4, 1), SpecError, ("dimension 0 is 3", "size is 4")),
+    "unfold step": (lambda t: f(t, 3).unfold(0, 2, 0), SpecError, ("step is 0 but must be > 0",)),
+    "gather": (lambda t: f(t, 2, 3).gather(1, i(t, 0)), SpecError, ("same number of dimensions", "1 and 2")),
+    "gather size": (lambda t: f(t, 2, 3).gather(1, i(t, 0, 0, 0).reshape(3, 1)), SpecError, ("[3, 1]", "[2, 3]")),
+    "gather outside": (lambda t: f(t, 3).gather(0, i(t, 3)), IndexError, ("3", "size 3")),
+    "gather by floats": (lambda t: f(t, 3).gather(0, f(t, 1)), SpecError, ("integers", "float32")),
+    "scatter": (lambda t: f(t, 3).scatter(0, i(t, 0, 1), f(t, 1)), SpecError, ("index [2]", "src [1]")),
+    "scatter outside": (lambda t: f(t, 3).scatter(0, i(t, 7), 1.0), IndexError, ("7", "size 3")),
+    "scatter type": (lambda t: f(t, 3).scatter(0, i(t, 0), i(t, 1)), SpecError, ("float32 and int64",)),
+    "scatter expanded": (lambda t: f(t, 1).expand(3).scatter_(0, i(t, 0), 1.0), SpecError, ("single memory location",)),
+    "index_add": (lambda t: f(t, 3, 2).index_add(0, i(t, 0, 1), f(t, 3, 2)), SpecError, ("[3, 2]", "2 slices")),
+    "index_add matrix": (lambda t: f(t, 3).index_add(0, i(t, 0, 1).reshape(1, 2), f(t, 2)), SpecError, ("vector", "[1, 2]")),
+    "index_fill": (lambda t: f(t, 3).index_fill(0, i(t, 0), f(t, 2)), SpecError, ("0-dimensional", "1 dimension")),
+    "masked_select": (lambda t: f(t, 3).masked_select(i(t, 0, 1, 1)), SpecError, ("BoolTensor", "int64")),
+    "masked_scatter": (lambda t: f(t, 3).masked_scatter(f(t, 3) > 0, f(t, 2)), SpecError, ("3 are asked for", "2")),
+    "pad": (lambda t: t.nn.functional.pad(f(t, 2), (1,)), SpecError, ("(1,)", "[2]")),
+    "pad cut": (lambda t: t.nn.functional.pad(f(t, 2), (-3, 0)), SpecError, ("-3 and 0", "dimension 0")),
+    "pad mode": (lambda t: t.nn.functional.pad(f(t, 2), (1, 1), "mirror"), NotImplementedError, ("mirror",)),
+    "pad reflect": (lambda t: t.nn.functional.pad(f(t, 1, 2), (2, 0), "reflect"), SpecError, ("(2, 0)", "of 2 elements")),
+    "pad dims": (lambda t: t.nn.functional.pad(f(t, 2), (1, 1), "reflect"), NotImplementedError, ("non-constant",)),
+    "F.unfold": (lambda t: t.nn.functional.unfold(f(t, 3, 3), 2), SpecError, ("3D or 4D", "[3, 3]")),
+    "F.fold": (lambda t: t.nn.functional.fold(f(t, 1, 4, 3), 3, 2), SpecError, ("2 * 2", "[1, 4, 3]")),
+    "topk": (lambda t: f(t, 3).topk(4), SpecError, ("selected index k out of range", "4 of 3")),
+    "kthvalue": (lambda t: f(t, 3).kthvalue(0), SpecError, ("out of range for dimension -1", "0 of 3")),
+    "median": (lambda t: f(t, 0, 2).median(0), SpecError, ("reduction dim 0", "non-zero size")),
+    "var of ints": (lambda t: i(t, 1, 2).var(), SpecError, ("var", "int64")),
+    "cumsum dim": (lambda t: f(t, 2).cumsum(1), DimError, ("[-1, 0]", "but got 1")),
+    "norm of ints": (lambda t: i(t, 1).norm(), SpecError, ("norm", "int64")),
+    "outer": (lambda t: t.outer(f(t, 2), f(t, 2, 2)), SpecError, ("1-D", "[2] and [2, 2]")),
+    "addmm": (lambda t: t.addmm(f(t, 3), f(t, 2, 2), f(t, 2, 2)), SpecError, ("expanded size", "[2, 2]", "[3]")),
+    "tensordot": (lambda t: t.tensordot(f(t, 2, 3), f(t, 2, 3), 1), SpecError, ("[3]", "[2]", "need to match")),
+    "einsum operands": (lambda t: t.einsum("ij,jk", f(t, 2, 2)), SpecError, ("'ij,jk'", "2 operands, but got 1")),
+    "einsum dims": (lambda t: t.einsum("ijk", f(t, 2, 2)), SpecError, ("'ijk'", "[2, 2]")),
+    "einsum sizes": (lambda t: t.einsum("ij,jk", f(t, 2, 3), f(t, 2, 3)), SpecError, ("subscript j has size 2", "size 3")),
+    "einsum output": (lambda t: t.einsum("ij->ik", f(t, 2, 3)), SpecError, ("'k'", "'ij->ik'")),
+    "einsum repeated": (lambda t: t.einsum("ii", f(t, 2, 3)), SpecError, ("subscript i is repeated", "2 and 3")),
+    "inv": (lambda t: t.linalg.inv(f(t, 2, 3)), SpecError, ("square matrices", "[2, 3]")),
+    "inv of ints": (lambda t: t.linalg.inv(i(t, 1).reshape(1, 1)), SpecError, ("int64",)),
+    "inv singular": (lambda t: t.linalg.inv(f(t, 2, 2)), LinAlgError, ("linalg.inv", "Singular", "[2, 2]")),
+    "solve singular": (lambda t: t.linalg.solve(f(t, 2, 2), f(t, 2)), LinAlgError, ("linalg.solve", "[2, 2]")),
+    "solve": (lambda t: t.linalg.solve(f(t, 2, 2), f(t, 3, 1)), SpecError, ("float32[2, 2]", "float32[3, 1]")),
+    "cholesky": (lambda t: t.linalg.cholesky(-t.eye(2)), LinAlgError, ("linalg.cholesky", "positive definite")),
+    "cross": (lambda t: t.linalg.cross(f(t, 2), f(t, 2)), SpecError, ("must have length 3. Got 2",)),
+    "matrix_norm": (lambda t: t.linalg.matrix_norm(f(t, 2, 2), 1, dim=(0, 0)), SpecError, ("must be different", "(0, 0)")),
+    "multi_dot": (lambda t: t.linalg.multi_dot([f(t, 2)]), SpecError, ("at least 2 tensors but got 1",)),
+}
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", CASES)
+def test_what_torch_refuses_is_refused_with_what_was_given(name: str, torch: Any) -> None:
+    call, kind, texts = CASES[name]
+    before = set(gradcore.device("cpu").ledger.live)
+    with raises(kind, *texts):
+        call(gradcore)
+    assert set(gradcore.device("cpu").ledger.live) == before
+    with raises((RuntimeError, IndexError, TypeError, ValueError)):
+        call(torch)
+
+
+#: What PyTorch has and is not covered here: it says so, and is never wrong.
+MISSING: dict[str, Case] = {
+    "writing to windows": (lambda t: f(t, 4).unfold(0, 2, 1).fill_(1.0), SpecError, ("single memory location",)),
+    "scatter multiply": (lambda t: f(t, 2).scatter(0, i(t, 0), 2.0, reduce="multiply"), NotImplementedError, ("'multiply'",)),
+    "fill_diagonal_": (lambda t: f(t, 3, 2).fill_diagonal_(1.0, wrap=True), NotImplementedError, ("[3, 2]", "wrap=True")),
+    "norm nuc": (lambda t: f(t, 2, 2).norm("nuc"), NotImplementedError, ("'nuc'", "'fro'")),
+    "matrix_norm 2": (lambda t: t.linalg.matrix_norm(f(t, 2, 2), 2), NotImplementedError, ("ord=2", "1, -1, inf")),
+}
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_what_is_missing_says_so(name: str) -> None:
+    call, kind, texts = MISSING[name]
+    with raises(kind, *texts):
+        call(gradcore)
