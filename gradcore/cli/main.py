@@ -37,8 +37,8 @@ def parser() -> argparse.ArgumentParser:
     three.set_defaults(run=report.run)
 
     four = commands.add_parser("diff", help="what the peak of a run has gained beside another's",
-                               description="What the peak of B has gained and lost beside that of A, by role, layer, op and line. "
-                                           "Exit status: 0, or 1 where it grew by more than --fail-above, or 2 for an error.")
+                               description="What the peak of B has gained and lost beside that of A, by role, layer, op and "
+                                           "line. Exit status: 0; 1 where it grew by more than --fail-above; 2 for an error.")
     diff.add_arguments(four)
     four.set_defaults(run=diff.run)
     return top
