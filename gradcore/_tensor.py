@@ -178,6 +178,15 @@ class Tensor(Operators, Conversions, Gradients):
     def new_zeros(self, *shape: Any) -> Tensor:
         return functional.zeros(*shape, dtype=self.dtype, device=self.device)
 
+    def new_ones(self, *shape: Any) -> Tensor:
+        return functional.ones(*shape, dtype=self.dtype, device=self.device)
+
+    def new_full(self, size: Sequence[int], fill_value: Any) -> Tensor:
+        return functional.full(size, fill_value, dtype=self.dtype, device=self.device)
+
+    def new_empty(self, *shape: Any) -> Tensor:
+        return functional.empty(*shape, dtype=self.dtype, device=self.device)
+
     def type_as(self, other: Tensor) -> Tensor:
         return self.to(other.dtype)
 

@@ -159,6 +159,13 @@ def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: b
     return sum(loss) / max(input.spec.shape[0] if input.spec.ndim else 1, 1)
 
 
+def multilabel_soft_margin_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean") -> Tensor:
+    """:func:`binary_cross_entropy_with_logits`, the mean over the last dimension of each sample: input and target [N, C]."""
+    _need_one_size(input, target)
+    loss = losses.bce_logits(input, target)
+    return reduced(mean(loss if weight is None else loss * weight, -1), reduction)
+
+
 # -- margins -----------------------------------------------------------------------------------------------------------
 
 

@@ -14,8 +14,8 @@ from gradcore.functional import squeeze, transpose, unsqueeze
 from gradcore.functional.images import adaptive_avg_pool2d, avg_pool2d, conv2d, max_pool2d, pair
 from gradcore.ops import convolution, elementwise, linalg, movement
 
-__all__ = ["adaptive_avg_pool1d", "avg_pool1d", "conv1d", "conv_transpose1d", "conv_transpose2d", "interpolate", "max_pool1d",
-           "pixel_shuffle", "pixel_unshuffle"]
+__all__ = ["adaptive_avg_pool1d", "avg_pool1d", "channel_shuffle", "conv1d", "conv_transpose1d", "conv_transpose2d",
+           "interpolate", "max_pool1d", "pixel_shuffle", "pixel_unshuffle"]
 
 Tensor = Any
 Size = int | Sequence[int]
@@ -106,6 +106,15 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     apart = movement.reshape(input, (*lead, c, h // r, r, w // r, r))
     mixed = movement.permute(apart, dims=(*range(k), k, k + 2, k + 4, k + 1, k + 3))
     return movement.reshape(mixed, (*lead, c * r * r, h // r, w // r))
+
+
+def channel_shuffle(input: Tensor, groups: int) -> Tensor:
+    """[N, C, ...] with the channels of ``groups`` groups dealt out one by one. Zhang et al., arXiv:1707.01083."""
+    shape = input.spec.shape
+    if len(shape) < 3 or groups < 1 or shape[1] % groups:
+        raise SpecError(f"Number of channels must be divisible by groups. Got {list(shape)} and {groups} groups.")
+    apart = movement.reshape(input, (shape[0], groups, shape[1] // groups, *shape[2:]))
+    return movement.reshape(transpose(apart, 1, 2), shape)
 
 
 def _images(name: str, x: Tensor) -> tuple[int, ...]:

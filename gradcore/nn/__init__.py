@@ -22,6 +22,7 @@ from gradcore.nn.loss import (
     L1Loss,
     MarginRankingLoss,
     MSELoss,
+    MultiLabelSoftMarginLoss,
     MultiMarginLoss,
     NLLLoss,
     PairwiseDistance,
@@ -29,27 +30,41 @@ from gradcore.nn.loss import (
     SmoothL1Loss,
     SoftMarginLoss,
     TripletMarginLoss,
+    TripletMarginWithDistanceLoss,
 )
 from gradcore.nn.module import Module
 from gradcore.nn.norm import BatchNorm1d, BatchNorm2d, GroupNorm, InstanceNorm1d, InstanceNorm2d, LayerNorm, RMSNorm
+from gradcore.nn.padding import (
+    CircularPad1d,
+    CircularPad2d,
+    ConstantPad1d,
+    ConstantPad2d,
+    ReflectionPad1d,
+    ReflectionPad2d,
+    ReplicationPad1d,
+    ReplicationPad2d,
+    ZeroPad1d,
+    ZeroPad2d,
+)
 from gradcore.nn.parameter import Parameter
 from gradcore.nn.parameters import ParameterDict, ParameterList
 from gradcore.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from gradcore.nn.sampling import (
     AdaptiveAvgPool1d,
     AvgPool1d,
-    ConstantPad1d,
-    ConstantPad2d,
+    ChannelShuffle,
     Conv1d,
     ConvTranspose1d,
     ConvTranspose2d,
+    Fold,
     MaxPool1d,
     PixelShuffle,
     PixelUnshuffle,
     Unflatten,
+    Unfold,
     Upsample,
-    ZeroPad1d,
-    ZeroPad2d,
+    UpsamplingBilinear2d,
+    UpsamplingNearest2d,
 )
 from gradcore.nn.transformer import (
     Transformer,
@@ -64,12 +79,16 @@ __all__ = ["GELU", "AdaptiveAvgPool2d", "AvgPool2d", "BatchNorm1d", "BatchNorm2d
            "Module", "ModuleDict", "ModuleList", "MultiheadAttention", "NLLLoss", "Parameter", "ReLU", "Sequential",
            "Sigmoid", "Softmax", "Tanh", "functional", "init"]
 __all__ += ["BCELoss", "BCEWithLogitsLoss", "CosineEmbeddingLoss", "CosineSimilarity", "GaussianNLLLoss",
-            "HingeEmbeddingLoss", "HuberLoss", "KLDivLoss", "L1Loss", "MarginRankingLoss", "MultiMarginLoss",
-            "PairwiseDistance", "PoissonNLLLoss", "SmoothL1Loss", "SoftMarginLoss", "TripletMarginLoss"]
-__all__ += ["GRU", "LSTM", "RNN", "AdaptiveAvgPool1d", "AlphaDropout", "AvgPool1d", "Bilinear", "ConstantPad1d",
-            "ConstantPad2d", "Conv1d", "ConvTranspose1d", "ConvTranspose2d", "Dropout1d", "Dropout2d", "Dropout3d",
-            "EmbeddingBag", "GRUCell", "GroupNorm", "InstanceNorm1d", "InstanceNorm2d", "LSTMCell", "MaxPool1d",
-            "ParameterDict", "ParameterList", "PixelShuffle", "PixelUnshuffle", "RMSNorm", "RNNCell", "Transformer",
-            "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder", "TransformerEncoderLayer", "Unflatten",
-            "Upsample", "ZeroPad1d", "ZeroPad2d", "utils"]
+            "HingeEmbeddingLoss", "HuberLoss", "KLDivLoss", "L1Loss", "MarginRankingLoss", "MultiLabelSoftMarginLoss",
+            "MultiMarginLoss",
+            "PairwiseDistance", "PoissonNLLLoss", "SmoothL1Loss", "SoftMarginLoss", "TripletMarginLoss",
+            "TripletMarginWithDistanceLoss"]
+__all__ += ["GRU", "LSTM", "RNN", "AdaptiveAvgPool1d", "AlphaDropout", "AvgPool1d", "Bilinear", "ChannelShuffle",
+            "CircularPad1d", "CircularPad2d", "ConstantPad1d", "ConstantPad2d", "Conv1d", "ConvTranspose1d",
+            "ConvTranspose2d", "Dropout1d", "Dropout2d", "Dropout3d", "EmbeddingBag", "Fold", "GRUCell", "GroupNorm",
+            "InstanceNorm1d", "InstanceNorm2d", "LSTMCell", "MaxPool1d", "ParameterDict", "ParameterList",
+            "PixelShuffle", "PixelUnshuffle", "RMSNorm", "RNNCell", "ReflectionPad1d", "ReflectionPad2d",
+            "ReplicationPad1d", "ReplicationPad2d", "Transformer", "TransformerDecoder", "TransformerDecoderLayer",
+            "TransformerEncoder", "TransformerEncoderLayer", "Unflatten", "Unfold", "Upsample", "UpsamplingBilinear2d",
+            "UpsamplingNearest2d", "ZeroPad1d", "ZeroPad2d", "utils"]
 __all__ += activations.__all__

@@ -10,7 +10,8 @@ from gradcore.nn.module import Module
 from gradcore.nn.parameter import Parameter
 
 __all__ = ["CELU", "ELU", "GLU", "SELU", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU", "LogSigmoid",
-           "Mish", "PReLU", "ReLU6", "SiLU", "Softmin", "Softplus", "Softshrink", "Softsign", "Tanhshrink", "Threshold"]
+           "Mish", "PReLU", "ReLU6", "SiLU", "Softmax2d", "Softmin", "Softplus", "Softshrink", "Softsign", "Tanhshrink",
+           "Threshold"]
 
 Tensor = Any
 
@@ -233,6 +234,13 @@ class Softmin(Module):
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}"
+
+
+class Softmax2d(Module):
+    """The softmax over the channels of [N, C, H, W] or [C, H, W]."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.softmax(input, -3)
 
 
 class GLU(Module):

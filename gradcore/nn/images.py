@@ -11,6 +11,7 @@ from gradcore.functional.images import pair
 from gradcore.nn import functional as F
 from gradcore.nn import init
 from gradcore.nn.module import Module
+from gradcore.nn.padding import borders_of
 from gradcore.nn.parameter import Parameter
 
 Tensor = Any
@@ -30,8 +31,6 @@ class Conv2d(Module):
         if groups < 1 or in_channels % groups or out_channels % groups:
             raise ValueError(f"in_channels and out_channels must be divisible by groups, but got {in_channels}, "
                              f"{out_channels} and {groups}")
-        if padding_mode != "zeros":
-            raise NotImplementedError(f"Conv2d(padding_mode={padding_mode!r}) is not supported: only 'zeros'")
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.kernel_size = pair("kernel_size", kernel_size)
@@ -39,6 +38,8 @@ class Conv2d(Module):
         self.padding = padding if isinstance(padding, str) else pair("padding", padding)
         self.dilation = pair("dilation", dilation)
         self.groups = groups
+        self.padding_mode = padding_mode
+        self._borders = borders_of(padding_mode, self.padding, self.kernel_size, self.dilation)
         self.weight = Parameter(empty(out_channels, in_channels // groups, *self.kernel_size, device=device, dtype=dtype))
         self.register_parameter("bias", Parameter(empty(out_channels, device=device, dtype=dtype)) if bias else None)
         self.reset_parameters()
@@ -52,6 +53,9 @@ class Conv2d(Module):
             init.uniform_(self.bias, -bound, bound)
 
     def forward(self, input: Tensor) -> Tensor:
+        if self._borders is not None:
+            input = F.pad(input, self._borders, self.padding_mode)
+            return F.conv2d(input, self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
         return F.conv2d(input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
 
     def extra_repr(self) -> str:
@@ -62,7 +66,9 @@ class Conv2d(Module):
             text += f", dilation={self.dilation}"
         if self.groups != 1:
             text += f", groups={self.groups}"
-        return text if self.bias is not None else text + ", bias=False"
+        if self.bias is None:
+            text += ", bias=False"
+        return text if self.padding_mode == "zeros" else f"{text}, padding_mode={self.padding_mode}"
 
 
 class MaxPool2d(Module):

@@ -169,6 +169,19 @@ class MultiMarginLoss(_Loss):
         return F.multi_margin_loss(input, target, self.p, self.margin, self.weight, self.reduction)
 
 
+class MultiLabelSoftMarginLoss(_Loss):
+    """See :func:`gradcore.nn.functional.multilabel_soft_margin_loss`; ``weight`` is a buffer."""
+
+    weight: Tensor | None
+
+    def __init__(self, weight: Tensor | None = None, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.register_buffer("weight", weight)
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return F.multilabel_soft_margin_loss(input, target, self.weight, self.reduction)
+
+
 class CosineEmbeddingLoss(_Loss):
     """See :func:`gradcore.nn.functional.cosine_embedding_loss`."""
 
@@ -193,6 +206,21 @@ class TripletMarginLoss(_Loss):
 
     def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         return F.triplet_margin_loss(anchor, positive, negative, self.margin, self.p, self.eps, self.swap, self.reduction)
+
+
+class TripletMarginWithDistanceLoss(_Loss):
+    """See :func:`gradcore.nn.functional.triplet_margin_with_distance_loss`."""
+
+    def __init__(self, *, distance_function: Any = None, margin: float = 1.0, swap: bool = False,
+                 reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.distance_function = distance_function
+        self.margin = margin
+        self.swap = swap
+
+    def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        return F.triplet_margin_with_distance_loss(anchor, positive, negative, distance_function=self.distance_function,
+                                                   margin=self.margin, swap=self.swap, reduction=self.reduction)
 
 
 class GaussianNLLLoss(_Loss):

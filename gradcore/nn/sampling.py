@@ -12,6 +12,7 @@ from gradcore.functional.images import pair
 from gradcore.nn import functional as F
 from gradcore.nn import init
 from gradcore.nn.module import Module
+from gradcore.nn.padding import borders_of
 from gradcore.nn.parameter import Parameter
 
 Tensor = Any
@@ -43,8 +44,8 @@ class _Convolution(Module):
         if groups < 1 or in_channels % groups or out_channels % groups:
             raise ValueError(f"in_channels and out_channels must be divisible by groups, but got {in_channels}, "
                              f"{out_channels} and {groups}")
-        if padding_mode != "zeros":
-            raise NotImplementedError(f"{type(self).__name__}(padding_mode={padding_mode!r}) is not supported: only 'zeros'")
+        if self._transposed and padding_mode != "zeros":
+            raise ValueError(f'Only "zeros" padding mode is supported for {type(self).__name__}, but got {padding_mode!r}')
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.kernel_size = _sizes("kernel_size", kernel_size, self._dims)
@@ -53,6 +54,8 @@ class _Convolution(Module):
         self.output_padding = _sizes("output_padding", output_padding, self._dims)
         self.dilation = _sizes("dilation", dilation, self._dims)
         self.groups = groups
+        self.padding_mode = padding_mode
+        self._borders = borders_of(padding_mode, self.padding, self.kernel_size, self.dilation)
         channels = (in_channels, out_channels // groups) if self._transposed else (out_channels, in_channels // groups)
         self.weight = Parameter(empty(*channels, *self.kernel_size, device=device, dtype=dtype))
         self.register_parameter("bias", Parameter(empty(out_channels, device=device, dtype=dtype)) if bias else None)
@@ -72,7 +75,9 @@ class _Convolution(Module):
         for name, plain in (("padding", none), ("dilation", (1,) * self._dims), ("output_padding", none), ("groups", 1)):
             if getattr(self, name) != plain:
                 text += f", {name}={getattr(self, name)}"
-        return text if self.bias is not None else text + ", bias=False"
+        if self.bias is None:
+            text += ", bias=False"
+        return text if self.padding_mode == "zeros" else f"{text}, padding_mode={self.padding_mode}"
 
 
 class Conv1d(_Convolution):
@@ -85,6 +90,9 @@ class Conv1d(_Convolution):
                          device, dtype)
 
     def forward(self, input: Tensor) -> Tensor:
+        if self._borders is not None:
+            input = F.pad(input, self._borders, self.padding_mode)
+            return F.conv1d(input, self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
         return F.conv1d(input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
 
 
@@ -203,6 +211,67 @@ class Upsample(Module):
         return f"{size}, mode={self.mode!r}"
 
 
+class UpsamplingNearest2d(Upsample):
+    """:class:`Upsample` to the nearest element."""
+
+    def __init__(self, size: Size | None = None, scale_factor: float | Sequence[float] | None = None) -> None:
+        super().__init__(size, scale_factor)
+
+
+class UpsamplingBilinear2d(Upsample):
+    """:class:`Upsample` of images by means, with the corners in place."""
+
+    def __init__(self, size: Size | None = None, scale_factor: float | Sequence[float] | None = None) -> None:
+        super().__init__(size, scale_factor, "bilinear", True)
+
+
+class ChannelShuffle(Module):
+    """See :func:`gradcore.nn.functional.channel_shuffle`."""
+
+    def __init__(self, groups: int) -> None:
+        super().__init__()
+        self.groups = groups
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.channel_shuffle(input, self.groups)
+
+    def extra_repr(self) -> str:
+        return f"groups={self.groups}"
+
+
+class _Windows(Module):
+    def __init__(self, kernel_size: Size, dilation: Size = 1, padding: Size = 0, stride: Size = 1) -> None:
+        super().__init__()
+        self.kernel_size = kernel_size
+        self.dilation = dilation
+        self.padding = padding
+        self.stride = stride
+
+    def extra_repr(self) -> str:
+        return f"kernel_size={self.kernel_size}, dilation={self.dilation}, padding={self.padding}, stride={self.stride}"
+
+
+class Unfold(_Windows):
+    """Windows of images [N, C, H, W] as columns [N, C kH kW, L]; see :func:`gradcore.nn.functional.unfold`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.unfold(input, self.kernel_size, self.dilation, self.padding, self.stride)
+
+
+class Fold(_Windows):
+    """Columns [N, C kH kW, L] added up to images [N, C, *output_size]; see :func:`gradcore.nn.functional.fold`."""
+
+    def __init__(self, output_size: Size, kernel_size: Size, dilation: Size = 1, padding: Size = 0, stride: Size = 1) -> None:
+        super().__init__(kernel_size, dilation, padding, stride)
+        self.output_size = output_size
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.fold(input, self.output_size, self.kernel_size, self.dilation, self.padding, self.stride)
+
+    def extra_repr(self) -> str:
+        return f"output_size={self.output_size}, {super().extra_repr()}"
+
+
 class PixelShuffle(Module):
     """See :func:`gradcore.nn.functional.pixel_shuffle`."""
 
@@ -229,47 +298,6 @@ class PixelUnshuffle(Module):
 
     def extra_repr(self) -> str:
         return f"downscale_factor={self.downscale_factor}"
-
-
-class _Pad(Module):
-    _dims = 1
-
-    def __init__(self, padding: Size, value: float = 0.0) -> None:
-        super().__init__()
-        self.padding = (padding,) * (2 * self._dims) if isinstance(padding, int) else tuple(padding)
-        self.value = value
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.pad(input, self.padding, "constant", self.value)
-
-    def extra_repr(self) -> str:
-        return f"padding={self.padding}, value={self.value}"
-
-
-class ConstantPad1d(_Pad):
-    """Borders of ``value`` around the last dimension: (before, after), or one size for both."""
-
-
-class ConstantPad2d(_Pad):
-    """Borders of ``value`` around the last two dimensions: (left, right, top, bottom), or one size for all."""
-
-    _dims = 2
-
-
-class ZeroPad1d(_Pad):
-    """Borders of zeros around the last dimension; see :class:`ConstantPad1d`."""
-
-    def __init__(self, padding: Size) -> None:
-        super().__init__(padding)
-
-    def extra_repr(self) -> str:
-        return str(self.padding)
-
-
-class ZeroPad2d(ZeroPad1d):
-    """Borders of zeros around the last two dimensions; see :class:`ConstantPad2d`."""
-
-    _dims = 2
 
 
 class Unflatten(Module):

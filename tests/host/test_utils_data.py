@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gradcore
-from gradcore.events import TAGS
+from gradcore.events import LAUNCH, TAGS, typed
 from gradcore.utils import data
 from tests.conftest import raises
 
@@ -130,6 +130,21 @@ def test_batches_are_input_and_allocated_by_the_thread_that_iterates() -> None:
         assert TAGS[batch[-1].storage.block.tag].role == "input" and batch[-1].storage is not x.storage
         del batch
         assert set(ledger.live) == before
+
+
+def test_subsets_of_tensors_are_read_by_whole_batches_to_the_same_rows() -> None:
+    values = np.arange(24).reshape(12, 2)
+    whole = data.TensorDataset(gradcore.tensor(values), gradcore.tensor(np.arange(12)))
+    part = data.Subset(data.Subset(whole, [7, 3, 9, 1, 5, 11]), [5, 0, 2, 3])
+    loader = data.DataLoader(part, 3)
+    ledger = gradcore.device("cpu").ledger
+    log = ledger.begin_log()
+    x, y = next(iter(loader))
+    ledger.end_log()
+    assert [typed(r).invocation.op for r in log if r[0] == LAUNCH] == ["take", "take"]
+    assert y.tolist() == [11, 7, 9] and x.tolist() == values[[11, 7, 9]].tolist()
+    assert [[t.tolist() for t in b] for b in loader] == [
+        [t.tolist() for t in b] for b in data.DataLoader(part, 3, collate_fn=lambda batch: data.default_collate(batch))]
 
 
 def test_sets_and_splits() -> None:

@@ -9,12 +9,14 @@ from gradcore.optim.lr_scheduler.factors import (
     ExponentialLR,
     LambdaLR,
     LinearLR,
+    MultiplicativeLR,
     MultiStepLR,
     PolynomialLR,
     StepLR,
 )
 from gradcore.optim.lr_scheduler.plateau import ReduceLROnPlateau
-from gradcore.optim.lr_scheduler.sequence import SequentialLR
+from gradcore.optim.lr_scheduler.sequence import ChainedScheduler, SequentialLR
 
-__all__ = ["ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "ExponentialLR", "LRScheduler", "LambdaLR",
-           "LinearLR", "MultiStepLR", "OneCycleLR", "PolynomialLR", "ReduceLROnPlateau", "SequentialLR", "StepLR"]
+__all__ = ["ChainedScheduler", "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "ExponentialLR",
+           "LRScheduler", "LambdaLR", "LinearLR", "MultiStepLR", "MultiplicativeLR", "OneCycleLR", "PolynomialLR",
+           "ReduceLROnPlateau", "SequentialLR", "StepLR"]

@@ -186,3 +186,13 @@ class LambdaLR(LRScheduler):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict({key: value for key, value in state_dict.items() if key != "lr_lambdas"})
+
+
+class MultiplicativeLR(LambdaLR):
+    """The rate times lr_lambda(epoch) at every step but the first, with one function or one for each group."""
+
+    def get_lr(self) -> list[float]:
+        rates = [rate_of(group) for group in self.optimizer.param_groups]
+        if not self.last_epoch:
+            return rates
+        return [rate * fn(self.last_epoch) for rate, fn in zip(rates, self.lr_lambdas, strict=True)]

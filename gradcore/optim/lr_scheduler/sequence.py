@@ -1,4 +1,4 @@
-"""Schedules one after the other."""
+"""Schedules one after the other, and schedules side by side."""
 
 from __future__ import annotations
 
@@ -6,12 +6,54 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
-from gradcore.optim.lr_scheduler.base import LRScheduler, need_optimizer, set_rate
+from gradcore.optim.lr_scheduler.base import LRScheduler, need_optimizer, rate_of, set_rate
 from gradcore.optim.lr_scheduler.plateau import ReduceLROnPlateau
 from gradcore.optim.optimizer import Optimizer
 
 
-class SequentialLR(LRScheduler):
+class _Several(LRScheduler):
+    """Schedules of one optimizer, whose own states are the list ``_schedulers`` in a state dict, as in PyTorch."""
+
+    _schedulers: list[LRScheduler]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "_schedulers": [s.state_dict() for s in self._schedulers]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict({key: value for key, value in state_dict.items() if key != "_schedulers"})
+        for scheduler, state in zip(self._schedulers, state_dict["_schedulers"], strict=True):
+            scheduler.load_state_dict(state)
+
+
+def _checked(name: str, schedulers: Sequence[LRScheduler], optimizer: Optimizer) -> list[LRScheduler]:
+    """Schedules that can be stepped together. Raises ValueError for none, for another optimizer's, for one of figures."""
+    for k, scheduler in enumerate(schedulers):
+        if isinstance(scheduler, ReduceLROnPlateau):
+            raise ValueError(f"{name} does not support `ReduceLROnPlateau`, whose step needs a figure, but got one at "
+                             f"index {k}")
+        if scheduler.optimizer is not optimizer:
+            raise ValueError(f"{name} expects all schedulers to belong to the same optimizer, but the one at index {k} belongs "
+                             "to another")
+    return list(schedulers)
+
+
+class ChainedScheduler(_Several):
+    """Every schedule at every step, one after the other. Raises ValueError for schedules that do not fit."""
+
+    def __init__(self, schedulers: Sequence[LRScheduler], optimizer: Optimizer | None = None) -> None:
+        if not schedulers:
+            raise ValueError("ChainedScheduler expects at least one scheduler to be chained, but got none")
+        self.optimizer = need_optimizer(optimizer or schedulers[0].optimizer)
+        self._schedulers = _checked("ChainedScheduler", schedulers, self.optimizer)
+        self._last_lr = [rate_of(group) for group in self.optimizer.param_groups]
+
+    def step(self, epoch: int | None = None) -> None:
+        for scheduler in self._schedulers:
+            scheduler.step(epoch)
+        self._last_lr = [rate_of(group) for group in self.optimizer.param_groups]
+
+
+class SequentialLR(_Several):
     """The first schedule up to the first milestone, then the next one from its own epoch 0, and so on.
 
     Raises ValueError where milestones and schedules do not fit, for a schedule of another optimizer, and for
@@ -22,19 +64,12 @@ class SequentialLR(LRScheduler):
                  last_epoch: int = -1) -> None:
         if not schedulers:
             raise ValueError("SequentialLR expects at least one scheduler, but got none")
-        for k, scheduler in enumerate(schedulers):
-            if isinstance(scheduler, ReduceLROnPlateau):
-                raise ValueError(f"SequentialLR does not support `ReduceLROnPlateau`, whose step needs a figure, but got one "
-                                 f"at index {k}")
-            if scheduler.optimizer is not optimizer:
-                raise ValueError(f"SequentialLR expects all schedulers to belong to the same optimizer, but the one at index "
-                                 f"{k} belongs to another")
         if len(milestones) != len(schedulers) - 1:
             raise ValueError("Sequential Schedulers expects number of schedulers provided to be one more than the number of "
                              f"milestone points, but got number of schedulers {len(schedulers)} and the number of milestones "
                              f"to be equal to {len(milestones)}")
         self.optimizer = need_optimizer(optimizer)
-        self._schedulers = list(schedulers)
+        self._schedulers = _checked("SequentialLR", schedulers, optimizer)
         self._milestones = list(milestones)
         self.last_epoch = last_epoch + 1
         for group in optimizer.param_groups:
@@ -53,20 +88,11 @@ class SequentialLR(LRScheduler):
         scheduler.step(0 if at and self._milestones[at - 1] == self.last_epoch else None)
         self._last_lr = scheduler.get_last_lr()
 
-    def state_dict(self) -> dict[str, Any]:
-        """PyTorch's layout: the schedules' own states are the list ``_schedulers``."""
-        return {**super().state_dict(), "_schedulers": [s.state_dict() for s in self._schedulers]}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        super().load_state_dict({key: value for key, value in state_dict.items() if key != "_schedulers"})
-        for scheduler, state in zip(self._schedulers, state_dict["_schedulers"], strict=True):
-            scheduler.load_state_dict(state)
-
 
 def _take_back(schedulers: Sequence[LRScheduler]) -> None:
     """Undo the first step that each schedule took when it was made."""
     for scheduler in schedulers:
-        if isinstance(scheduler, SequentialLR):
+        if isinstance(scheduler, _Several):
             _take_back(scheduler._schedulers)
         else:
             scheduler.last_epoch -= 1

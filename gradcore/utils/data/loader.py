@@ -16,7 +16,7 @@ from gradcore.engine.owners import upload
 from gradcore.engine.state import scoped
 from gradcore.ops import movement
 from gradcore.utils.data.collate import default_collate
-from gradcore.utils.data.dataset import IterableDataset, TensorDataset
+from gradcore.utils.data.dataset import IterableDataset, Subset, TensorDataset
 from gradcore.utils.data.sampler import BatchSampler, RandomSampler, SequentialSampler
 
 
@@ -79,7 +79,8 @@ class DataLoader:
         if self._iterable:
             return self._in_turn()
         keys = self.sampler if self.batch_sampler is None else self.batch_sampler
-        if self.batch_sampler is not None and self.collate_fn is default_collate and type(self.dataset) is TensorDataset:
+        batched = self.batch_sampler is not None and self.collate_fn is default_collate
+        if batched and type(_whole(self.dataset)) is TensorDataset:
             return (_rows(self.dataset, indices) for indices in keys)
         read = self.dataset.__getitem__ if self.batch_sampler is None else self._samples
         found = _read_ahead(read, keys, self) if self.num_workers else map(read, keys)
@@ -100,8 +101,17 @@ class DataLoader:
                 yield collate(batch)
 
 
-def _rows(dataset: TensorDataset, indices: list[int]) -> list[Any]:
-    """What collating the rows one by one would give, with one copy a tensor."""
+def _whole(dataset: Any) -> Any:
+    """The data set that a subset, or a subset of one, is taken from."""
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    return dataset
+
+
+def _rows(dataset: Any, indices: list[int]) -> list[Any]:
+    """What collating the rows of tensors, or of a subset of them, one by one would give, with one copy a tensor."""
+    while type(dataset) is Subset:
+        dataset, indices = dataset.dataset, [dataset.indices[k] for k in indices]
     with scoped(role="input"):
         where = np.asarray(indices, np.int64)
         along = len(where) and bool((np.diff(where) == 1).all()) and where[0] >= 0

@@ -1,0 +1,144 @@
+"""Draws made of uniforms: integers, coins, categories. Nothing is read back from the device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gradcore import _tensor, functional
+from gradcore._random import Generator, normal_, rand, randn, uniform_
+from gradcore.engine import modes
+from gradcore.functional import folding
+from gradcore.ops import movement
+from gradcore.spec import broadcast_shapes, is_floating
+
+Tensor = Any
+
+#: Integers that a float64 tells apart.
+_EXACT = 2**53
+
+
+def _integers(low: int, high: int, shape: Sequence[int], device: Any, generator: Generator | None) -> Tensor:
+    """float64, whole numbers."""
+    if not (isinstance(low, (int, np.integer)) and isinstance(high, (int, np.integer))) or low >= high or high - low > _EXACT:
+        raise RuntimeError(f"random_ expects 'from' to be less than 'to', by 2^53 at most, but got from={low} >= to={high}")
+    u = rand(*shape, generator=generator, dtype=np.float64, device=device)
+    # A product that rounds up to the width would be one too many.
+    return functional.clamp(functional.floor(u * float(high - low)), max=float(high - low - 1)) + float(low)
+
+
+def randint(*args: Any, generator: Generator | None = None, dtype: Any = None, device: Any = None, low: int | None = None,
+            high: int | None = None, size: Sequence[int] | None = None, requires_grad: bool = False) -> Tensor:
+    """``randint([low=0,] high, size)``: integers of [low, high), int64 unless ``dtype`` says otherwise.
+
+    Raises RuntimeError for an empty range, or one of more than 2^53 numbers.
+    """
+    given = list(args)
+    if size is None and given and isinstance(given[-1], (tuple, list)):
+        size = given.pop()
+    if high is None and given:
+        high = given.pop()
+    if low is None:
+        low = given.pop() if given else 0
+    if high is None or size is None or given:
+        raise TypeError(f"randint() expected (low=0, high, size), but got {args}")
+    with modes.no_grad():
+        result = _integers(low, high, tuple(size), device, generator).to(np.dtype(np.int64 if dtype is None else dtype))
+    result.requires_grad = requires_grad
+    return result
+
+
+@modes.no_grad()
+def random_(tensor: Tensor, *args: int, generator: Generator | None = None) -> Tensor:
+    """Fill with integers: ``random_()``, ``random_(to)``, ``random_(from, to)``. Without ``to``, as many as the dtype holds."""
+    most = 2 ** (np.finfo(tensor.dtype).nmant + 1) if is_floating(tensor.dtype) else 2 if tensor.dtype == np.bool_ else min(
+        int(np.iinfo(tensor.dtype).max) + 1, _EXACT)
+    low, high = (0, most) if not args else (0, args[0]) if len(args) == 1 else args
+    return movement.copy_(tensor, _integers(low, high, tensor.spec.shape, tensor.device, generator).to(tensor.dtype))
+
+
+@modes.no_grad()
+def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | None = None) -> Tensor:
+    """1 with the probability that ``input`` says, or ``p``, else 0, in input's dtype.
+
+    Raises RuntimeError for a ``p`` outside [0, 1]; probabilities in a tensor are not read.
+    """
+    if p is not None and not 0 <= p <= 1:
+        raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
+    u = rand(*input.spec.shape, generator=generator, dtype=np.float64, device=input.device)
+    return (u < (input if p is None else p)).to(input.dtype)
+
+
+def bernoulli_(tensor: Tensor, p: Any = 0.5, *, generator: Generator | None = None) -> Tensor:
+    """Fill with 1 with probability ``p``, a number or a tensor that broadcasts, else 0."""
+    made = bernoulli(tensor, p, generator=generator) if isinstance(p, (int, float)) else bernoulli(
+        functional.broadcast_to(p, tensor.spec.shape), generator=generator)
+    with modes.no_grad():
+        return movement.copy_(tensor, made.to(tensor.dtype))
+
+
+def normal(mean: Any = 0.0, std: Any = 1.0, size: Sequence[int] | None = None, *, generator: Generator | None = None,
+           dtype: Any = None, device: Any = None) -> Tensor:
+    """Normal numbers: of one mean and deviation in ``size``, or one for each element of tensors of them.
+
+    Raises TypeError for two numbers without a size, RuntimeError for a negative deviation.
+    """
+    tensors = [x for x in (mean, std) if not isinstance(x, (int, float))]
+    if not tensors and size is None:
+        raise TypeError("normal() of two numbers needs a size")
+    if isinstance(std, (int, float)) and std < 0:
+        raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
+    shape = tuple(size) if size is not None else broadcast_shapes(*(x.spec.shape for x in tensors))
+    with modes.no_grad():
+        like = {"dtype": tensors[0].dtype, "device": tensors[0].device} if tensors else {"dtype": dtype, "device": device}
+        return randn(*shape, generator=generator, **like) * std + mean
+
+
+@modes.no_grad()
+def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None) -> Tensor:
+    """``num_samples`` categories a row, int64 [..., num_samples], by weights [..., categories] that need not add up to 1.
+
+    Without replacement each is the first to arrive of those left, in a race of exponential times: Efraimidis and Spirakis,
+    Weighted Random Sampling with a Reservoir, 2006. Raises RuntimeError for what is no vector or matrix of floats and for more
+    samples than categories. The weights' values are not read: a row of zeros gives its first categories.
+    """
+    if input.spec.ndim not in (1, 2) or not is_floating(input.dtype):
+        raise RuntimeError(f"multinomial expects weights of 1 or 2 dimensions, of a floating type, but got {input.spec}")
+    categories = input.spec.shape[-1]
+    if num_samples <= 0 or (not replacement and num_samples > categories):
+        raise RuntimeError("cannot sample n_sample <= 0 samples, nor n_sample > prob_dist.size(-1) without replacement: got "
+                           f"{num_samples} of {categories} categories")
+    weights = input.to(np.dtype(np.float64))
+    if not replacement:
+        u = rand(*weights.spec.shape, generator=generator, dtype=np.float64, device=weights.device)
+        times = -functional.log(1 - u)
+        return folding.topk(weights / functional.clamp(times, min=1e-300), num_samples, -1)[1]
+    reach = folding.cumsum(weights, -1)
+    u = rand(*input.spec.shape[:-1], num_samples, generator=generator, dtype=np.float64, device=input.device) * reach[..., -1:]
+    passed = functional.unsqueeze(u, -1) >= functional.unsqueeze(reach, -2)
+    return functional.clamp(functional.sum(passed, -1), max=categories - 1)
+
+
+def gumbel_softmax(logits: Tensor, tau: float = 1.0, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Tensor:
+    """A sample of the categories along ``dim`` that has a gradient: softmax((logits + Gumbel noise) / tau).
+
+    ``hard`` gives one-hot vectors with the soft sample's gradient. Jang et al., arXiv:1611.01144; Maddison et al.,
+    arXiv:1611.00712. ``eps`` is taken for PyTorch's sake, and ignored.
+    """
+    with modes.no_grad():
+        u = rand(*logits.spec.shape, dtype=logits.dtype, device=logits.device)
+        noise = -functional.log(-functional.log(functional.clamp(u, min=math.exp(-80))))
+    soft = functional.softmax((logits + noise) / tau, dim)
+    if not hard:
+        return soft
+    with modes.no_grad():
+        first = functional.argmax(soft, dim, keepdim=True)
+        one = functional.zeros_like(soft).scatter_(dim, first, 1.0) - soft
+    return soft + one
+
+
+for _method in (bernoulli, bernoulli_, multinomial, normal_, random_, uniform_):
+    setattr(_tensor.Tensor, _method.__name__, _method)

@@ -1,0 +1,116 @@
+"""Layers that surround sequences and images, and what a convolution surrounds its input with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gradcore.nn import functional as F
+from gradcore.nn.module import Module
+
+Tensor = Any
+Size = int | Sequence[int]
+
+#: How convolutions may pad.
+MODES = ("zeros", "reflect", "replicate", "circular")
+
+
+def borders_of(mode: str, padding: Sequence[int] | str, kernel: Sequence[int], dilation: Sequence[int]) -> list[int] | None:
+    """What a convolution of this ``padding_mode`` pads its input with, last dimension first; None for zeros, which it does
+    itself. Raises ValueError for another mode."""
+    if mode not in MODES:
+        raise ValueError(f"padding_mode must be one of {', '.join(MODES)}, but got padding_mode={mode!r}")
+    if mode == "zeros":
+        return None
+    if isinstance(padding, str):
+        total = [d * (k - 1) if padding == "same" else 0 for k, d in zip(kernel, dilation, strict=True)]
+        sides = [(t // 2, t - t // 2) for t in total]
+    else:
+        sides = [(p, p) for p in padding]
+    return [n for pair in reversed(sides) for n in pair]
+
+
+class _Pad(Module):
+    _dims = 1
+    _mode = "constant"
+
+    def __init__(self, padding: Size) -> None:
+        super().__init__()
+        self.padding = (padding,) * (2 * self._dims) if isinstance(padding, int) else tuple(padding)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.pad(input, self.padding, self._mode)
+
+    def extra_repr(self) -> str:
+        return str(self.padding)
+
+
+class _ConstantPad(_Pad):
+    def __init__(self, padding: Size, value: float) -> None:
+        super().__init__(padding)
+        self.value = value
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.pad(input, self.padding, "constant", self.value)
+
+    def extra_repr(self) -> str:
+        return f"padding={self.padding}, value={self.value}"
+
+
+class ConstantPad1d(_ConstantPad):
+    """Borders of ``value`` around the last dimension: (before, after), or one size for both."""
+
+
+class ConstantPad2d(_ConstantPad):
+    """Borders of ``value`` around the last two dimensions: (left, right, top, bottom), or one size for all."""
+
+    _dims = 2
+
+
+class ZeroPad1d(_Pad):
+    """Borders of zeros; sizes as in :class:`ConstantPad1d`."""
+
+
+class ZeroPad2d(_Pad):
+    """Borders of zeros; sizes as in :class:`ConstantPad2d`."""
+
+    _dims = 2
+
+
+class ReflectionPad1d(_Pad):
+    """Borders that mirror what lies inside, without the edge; sizes as in :class:`ConstantPad1d`."""
+
+    _mode = "reflect"
+
+
+class ReflectionPad2d(_Pad):
+    """Borders that mirror what lies inside, without the edge; sizes as in :class:`ConstantPad2d`."""
+
+    _dims = 2
+    _mode = "reflect"
+
+
+class ReplicationPad1d(_Pad):
+    """Borders that repeat the edge; sizes as in :class:`ConstantPad1d`."""
+
+    _mode = "replicate"
+
+
+class ReplicationPad2d(_Pad):
+    """Borders that repeat the edge; sizes as in :class:`ConstantPad2d`."""
+
+    _dims = 2
+    _mode = "replicate"
+
+
+class CircularPad1d(_Pad):
+    """Borders that go on at the other side; sizes as in :class:`ConstantPad1d`."""
+
+    _mode = "circular"
+
+
+class CircularPad2d(_Pad):
+    """Borders that go on at the other side; sizes as in :class:`ConstantPad2d`."""
+
+    _dims = 2
+    _mode = "circular"
