@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from gradcore import __version__
-from gradcore.cli import diff, measure, report, train
+from gradcore.cli import diff, export, measure, report, train
 from gradcore.errors import GradcoreError
 from gradcore.models import registry as models
 
@@ -41,6 +41,12 @@ def parser() -> argparse.ArgumentParser:
                                            "line. Exit status: 0; 1 where it grew by more than --fail-above; 2 for an error.")
     diff.add_arguments(four)
     four.set_defaults(run=diff.run)
+
+    five = commands.add_parser("export", help="the events of a step for other programs",
+                               description="Write the events of one step for pytorch.org/memory_viz (snapshot), for "
+                                           "ui.perfetto.dev (trace), for a spreadsheet (csv) or as gradcore reads them (json).")
+    export.add_arguments(five)
+    five.set_defaults(run=export.run)
     return top
 
 

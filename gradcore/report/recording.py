@@ -71,6 +71,15 @@ class Recording:
 
         return plot(self.records, by, ax)
 
+    def export(self, path: str | os.PathLike[str], format: str) -> None:
+        """Write ``snapshot`` (for pytorch.org/memory_viz), ``trace`` (for ui.perfetto.dev), ``csv`` or ``json``.
+
+        Raises ValueError for another format and for a recording without records, OSError where it cannot be written.
+        """
+        from gradcore.report.exports import export
+
+        export(self, path, format)
+
     def save_html(self, path: str | os.PathLike[str]) -> None:
         """Write the step as one page that opens from disk: timeline, owners, address map. Raises OSError."""
         from gradcore.report.html import of_recording, save

@@ -1,0 +1,35 @@
+"""``gradcore export``: the events of a step for other programs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from gradcore.cli.report import newest, which_step
+from gradcore.report.exports import FORMATS
+from gradcore.report.recording import Recording
+from gradcore.report.run import load_run
+from gradcore.report.snapshot import load_snapshot, looks_like_snapshot
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", metavar="RUN", type=Path,
+                        help="what gradcore train has written, or a recording as JSON; of a folder, its newest run; or a "
+                             "memory snapshot that PyTorch has written")
+    parser.add_argument("--format", required=True, choices=tuple(FORMATS))
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True)
+    parser.add_argument("--step", type=which_step, default="peak", metavar="N|peak|first|last",
+                        help="a step whose events are in the file (default peak)")
+    parser.add_argument("--traceback", action="store_true", help="show where an error came from")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Write the file."""
+    path = newest(options.path)
+    if looks_like_snapshot(path):
+        records, report = load_snapshot(path)
+        number, recording = 1, Recording(report, tuple(records))
+    else:
+        number, recording = load_run(path).find(options.step)
+    recording.export(options.output, options.format)
+    print(f"Step {number}, {len(recording.records):,} records, is in {options.output}")

@@ -1,0 +1,100 @@
+"""PyTorch's memory snapshot out of a recording: what pytorch.org/memory_viz draws."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradcore import folds
+from gradcore.events import Alloc, Free, Launch, Mark, Reserve, Tag, Unreserve
+from gradcore.report.recording import Recording
+
+#: Where the first segment is said to lie: viewers tell addresses from sizes by their size.
+_BASE = 0x7F00_0000_0000
+_ALIGNMENT = 2 << 20
+
+
+def to_snapshot(recording: Recording) -> dict[str, Any]:
+    """The form of ``torch.cuda.memory._snapshot()``, of dicts, lists, ints and strings alone.
+
+    ``device_traces`` has the step's events, and at its start the allocation of all that was live before it; ``segments`` is
+    how the pool stood at the end. As in PyTorch, an event's ``size`` is what was asked for, a block's what it takes. A frame
+    on top of the line of source says op, role and layer, which PyTorch's form has no room for.
+    """
+    records = recording.records
+    sizes, bases = _segments(recording)
+    trace: list[dict[str, Any]] = []
+    live: dict[int, Alloc] = {}
+    now = 0
+
+    def event(action: str, address: int, size: int, stream: int = 0, frames: list[dict[str, Any]] | None = None) -> None:
+        trace.append({"action": action, "addr": address, "size": size, "stream": stream, "time_us": now,
+                      "frames": frames or []})
+
+    for record in records:
+        if isinstance(record, (Launch, Mark)):
+            now = max(now, record.time // 1000)
+        elif isinstance(record, (Reserve, Unreserve)):
+            action = "segment_alloc" if isinstance(record, Reserve) else "segment_free"
+            event(action, bases[record.segment], record.nbytes)
+        elif isinstance(record, Alloc):
+            live[record.serial] = record
+            event("alloc", bases[record.segment] + record.offset, record.requested, record.stream,
+                  _frames(record.tag))
+        elif isinstance(record, Free):
+            gone = live.pop(record.serial)
+            for action in ("free_requested", "free_completed"):
+                event(action, bases[gone.segment] + gone.offset, gone.requested, gone.stream)
+    holders = {h.serial: h for h in folds.live_at(records, len(records) - 1)}
+    segments = []
+    for index, size in sizes.items():
+        blocks: list[dict[str, Any]] = []
+        end = 0
+        for block in sorted((b for b in live.values() if b.segment == index), key=lambda b: b.offset):
+            blocks += _free(bases[index], end, block.offset)
+            tag = holders[block.serial].tag
+            blocks.append({"address": bases[index] + block.offset, "size": block.allocated, "requested_size": block.requested,
+                           "state": "active_allocated", "frames": _frames(tag, holders[block.serial].role)})
+            end = block.offset + block.allocated
+        blocks += _free(bases[index], end, size)
+        active = [b for b in blocks if b["state"] == "active_allocated"]
+        total = sum(b["size"] for b in active)
+        segments.append({
+            "device": 0, "address": bases[index], "total_size": size, "allocated_size": total, "active_size": total,
+            "requested_size": sum(b["requested_size"] for b in active), "stream": 0, "frames": [], "blocks": blocks,
+            "segment_type": "small" if size <= _ALIGNMENT else "large", "segment_pool_id": (0, 0), "is_expandable": False})
+    return {"segments": segments, "device_traces": [trace], "external_annotations": [], "allocator_settings": {}}
+
+
+def _segments(recording: Recording) -> tuple[dict[int, int], dict[int, int]]:
+    """Bytes of the segments that are there at the end, and the address of every one that ever was."""
+    sizes: dict[int, int] = {}
+    largest: dict[int, int] = {}
+    for record in recording.records:
+        if isinstance(record, Reserve):
+            sizes[record.segment] = record.nbytes
+        elif isinstance(record, Unreserve):
+            sizes.pop(record.segment, None)
+        if isinstance(record, (Reserve, Unreserve)):
+            largest[record.segment] = max(largest.get(record.segment, 0), record.nbytes)
+        elif isinstance(record, Alloc):
+            largest[record.segment] = max(largest.get(record.segment, 0), record.offset + record.allocated)
+    bases: dict[int, int] = {}
+    at = _BASE
+    for index, nbytes in largest.items():
+        bases[index] = at
+        at += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+    return sizes, bases
+
+
+def _free(base: int, start: int, end: int) -> list[dict[str, Any]]:
+    if start >= end:
+        return []
+    return [{"address": base + start, "size": end - start, "requested_size": 0, "state": "inactive", "frames": []}]
+
+
+def _frames(tag: Tag, role: str = "") -> list[dict[str, Any]]:
+    """The innermost first, as PyTorch has them."""
+    sites = [tag.site, *tag.site.callers, *([tag.caller] if tag.caller else [])]
+    what = f"{tag.op} ({role or tag.role}, layer {tag.layer or '(root)'}, {tag.phase})"
+    return [{"filename": "<gradcore>", "line": 0, "name": what},
+            *({"filename": s.file, "line": s.line, "name": s.function} for s in sites)]

@@ -1,0 +1,206 @@
+"""PyTorch's memory snapshots read into records, so that a report says which line of a PyTorch program holds what at its peak.
+
+A snapshot is a pickle. Here it is read by an unpickler that knows no name: nothing that a file holds is ever called.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import reprlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+from gradcore.events import Alloc, Free, Mark, Record, Reserve, Site, Tag, Unreserve
+from gradcore.report.step import PoolFigures, StepReport, build_report
+from gradcore.spec import round_up
+
+#: The largest file that is read where nothing else is said.
+MAX_BYTES = 1 << 30
+_LIMIT = 1 << 63
+_FRAMES = 64
+#: What PyTorch's memory profiler calls what is here a role; its allocator does not know.
+_ROLES = {"input": "input", "activation": "output", "gradient": "gradient", "parameter": "parameter",
+          "optimizer_state": "optimizer state", "temporary": "temporary", "autograd_detail": "temporary"}
+_UNKNOWN = Site("(no frame of Python)", 0, "")
+_ACTIVE = ("active_allocated", "active_pending_free", "active_awaiting_free")
+
+
+# The unpickler written in Python, since the one in C makes a memo as long as the highest index that a file names.
+class _Plain(pickle._Unpickler):
+    """An unpickler of dicts, lists, tuples, numbers and strings."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise pickle.UnpicklingError(f"it wants {reprlib.repr(f'{module}.{name}')}, and a snapshot needs no code")
+
+    def persistent_load(self, pid: Any) -> NoReturn:
+        raise pickle.UnpicklingError("it refers to objects outside the file")
+
+
+def looks_like_snapshot(path: str | os.PathLike[str]) -> bool:
+    """Does the file begin as a pickle of protocol 2 or later? Raises OSError where there is none."""
+    with open(path, "rb") as file:
+        start = file.read(2)
+    return len(start) == 2 and start[0] == 0x80 and 2 <= start[1] <= 5
+
+
+def load_snapshot(path: str | os.PathLike[str], device: int | None = None, *,
+                  max_bytes: int = MAX_BYTES) -> tuple[list[Record], StepReport]:
+    """The records of one device of a snapshot and the report of its peak; ``device`` is its index, or that with most events.
+
+    What was live before the history began opens the log. Sizes are rounded as both pools round them. PyTorch knows neither
+    layers nor roles: a buffer is an ``output``, or ``temporary`` where frames show that backward or an optimizer made it, and
+    its op is the function that the line of source called. Memory counts as live until its free has completed.
+
+    Raises OSError where there is no such file, and ValueError for one above ``max_bytes`` and for what is no snapshot.
+    """
+    path = Path(path)
+    nbytes = path.stat().st_size
+    if nbytes > max_bytes:
+        raise ValueError(f"{path} has {nbytes:,} bytes, more than the {max_bytes:,} that are read")
+    try:
+        data = _Plain(io.BytesIO(path.read_bytes())).load()
+    except (pickle.UnpicklingError, EOFError, MemoryError, RecursionError, LookupError, AttributeError, TypeError, ValueError,
+            OverflowError, AssertionError) as error:
+        raise ValueError(f"{path} is no memory snapshot: {error or type(error).__name__}") from None
+    try:
+        traces = [_of(trace, list) for trace in _of(data["device_traces"], list)]
+        number = max(range(len(traces)), key=lambda i: len(traces[i]), default=0) if device is None else device
+        if not 0 <= number < len(traces):
+            raise ValueError(f"it has {len(traces)} devices, and {number} was asked for")
+        segments = [s for s in _of(data["segments"], list) if s.get("device", number) == number]
+        reader = _Reader(segments, traces[number])
+        records = list(reader.records())
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+        what = f"no field {error}" if isinstance(error, KeyError) else str(error)
+        raise ValueError(f"{path} is no memory snapshot: {what}") from None
+    return records, build_report(records, device=f"cuda:{number}", batch_size=None, pool=reader.pool())
+
+
+class _Reader:
+    """Turns one device's events into records."""
+
+    def __init__(self, segments: list[Any], trace: list[Any]) -> None:
+        self._trace = [_of(event, dict) for event in trace]
+        self._final = {_size(s["address"]): _size(s["total_size"]) for s in segments}
+        self._at_end = [block for s in segments for block in _blocks(s)]
+        self._segments: dict[int, tuple[int, int]] = {}
+        self._live: dict[int, int] = {}
+        self._allocations = self._grown = self._serial = self._index = 0
+        self._allocated = 0
+
+    def records(self) -> Iterator[Record]:
+        """Segments and blocks that were there before, the events, and a mark at either end."""
+        before_segments, before_blocks = self._before()
+        for address, size in before_segments.items():
+            yield self._reserve(address, size)
+        for address, (size, frames) in before_blocks.items():
+            yield self._alloc(address, size, 0, {"frames": frames})
+        # Those two are no work of the step.
+        self._allocations = self._grown = 0
+        now = began = _time(self._trace[0]) if self._trace else 0
+        yield Mark("begin", "step", began)
+        for event in self._trace:
+            now = max(now, _time(event))
+            action = event["action"]
+            if action == "alloc":
+                yield self._alloc(_size(event["addr"]), _size(event["size"]), _size(event.get("stream", 0)), event)
+            elif action == "free_completed" and _size(event["addr"]) in self._live:
+                yield Free(self._live.pop(event["addr"]))
+            elif action in ("segment_alloc", "segment_map"):
+                yield self._reserve(_size(event["addr"]), _size(event["size"]))
+            elif action in ("segment_free", "segment_unmap") and _size(event["addr"]) in self._segments:
+                index, size = self._segments.pop(event["addr"])
+                yield Unreserve(index, size)
+        yield Mark("end", "step", now)
+
+    def _before(self) -> tuple[dict[int, int], dict[int, tuple[int, list[Any]]]]:
+        """What the events free or the end shows without their having made it: segments by address, and blocks."""
+        segments: dict[int, int] = {}
+        blocks: dict[int, tuple[int, list[Any]]] = {}
+        made: set[int] = set()
+        reserved: set[int] = set()
+        for event in self._trace:
+            action, address = event["action"], _size(event.get("addr", 0))
+            if action == "alloc":
+                made.add(address)
+            elif action == "free_completed" and address not in made:
+                blocks.setdefault(address, (_size(event["size"]), event.get("frames", [])))
+                made.add(address)
+            elif action in ("segment_alloc", "segment_map"):
+                reserved.add(address)
+            elif action in ("segment_free", "segment_unmap") and address not in reserved:
+                segments.setdefault(address, _size(event["size"]))
+                reserved.add(address)
+        for address, size in self._final.items():
+            if address not in reserved:
+                segments.setdefault(address, size)
+        for address, block in self._at_end:
+            if address not in made:
+                blocks.setdefault(address, (_size(block.get("requested_size", block["size"])), block.get("frames", [])))
+        return segments, blocks
+
+    def _reserve(self, address: int, size: int) -> Reserve:
+        self._grown += 1
+        self._index += 1
+        self._segments[address] = self._index, size
+        return Reserve(self._index, size)
+
+    def _alloc(self, address: int, size: int, stream: int, event: dict[str, Any]) -> Alloc:
+        if address in self._live:
+            raise ValueError(f"address {address:#x} is allocated twice")
+        self._serial += 1
+        self._allocations += 1
+        self._live[address] = self._serial
+        # Of a segment that nothing tells of, 0, where addresses are offsets.
+        start, (index, _) = max(((a, s) for a, s in self._segments.items() if a <= address < a + s[1]), default=(0, (0, 0)))
+        return Alloc(self._serial, index, address - start, size, round_up(size), stream, _tag(event), 0)
+
+    def pool(self) -> PoolFigures:
+        """The pool as the events leave it: call it after :meth:`records`."""
+        reserved = sum(size for _, size in self._segments.values())
+        return PoolFigures(self._allocations, max(self._allocations - self._grown, 0), len(self._segments), reserved, 0, 0)
+
+
+def _blocks(segment: Any) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Live blocks of a segment at the end, with their addresses, which older snapshots leave to be added up."""
+    address = _size(segment["address"])
+    for block in _of(segment["blocks"], list):
+        if block["state"] in _ACTIVE:
+            yield address, block
+        address += _size(block["size"])
+
+
+def _tag(event: dict[str, Any]) -> Tag:
+    frames = _of(event.get("frames", []), list)[:_FRAMES]
+    sites = [Site(_of(f["filename"], str), _size(f["line"]), _of(f["name"], str)) for f in frames]
+    python = [i for i, s in enumerate(sites) if s.file.endswith(".py")]
+    own = [i for i in python if "/torch/" not in sites[i].file and not sites[i].file.startswith("torch/")]
+    first = (own or python or [len(sites) - 1])[0]
+    names = {s.file.rpartition("torch/")[2] for s in sites if "torch/" in s.file}
+    phase = ("backward" if any(n.startswith("autograd/") for n in names) else
+             "optimizer" if any(n.startswith("optim/") for n in names) else "forward")
+    role = _ROLES.get(event.get("category", ""), "output" if phase == "forward" else "temporary")
+    if first < 0:
+        return Tag("(unknown)", "", phase, role, _UNKNOWN, None, None)
+    # What the line called is the frame below it.
+    op = sites[first - 1].function if first else sites[first].function
+    return Tag(op, "", phase, role, sites[first]._replace(callers=tuple(sites[i] for i in own[1:])), None, None)
+
+
+def _of(x: Any, kind: type) -> Any:
+    if not isinstance(x, kind):
+        raise ValueError(f"a {kind.__name__} was expected, but got {type(x).__name__}")
+    return x
+
+
+def _size(x: Any) -> int:
+    if type(x) is not int or not 0 <= x < _LIMIT:
+        raise ValueError(f"a size or an address was expected, but got {type(x).__name__}")
+    return x
+
+
+def _time(event: dict[str, Any]) -> int:
+    return _size(event.get("time_us", 0)) * 1000
