@@ -135,7 +135,7 @@ def _extent(x: Any) -> tuple[int, int]:
     return x.data.ptr + sum(s for s in steps if s < 0), x.data.ptr + sum(s for s in steps if s > 0) + x.itemsize
 
 
-def _check_apart(x: Any, y: Any) -> None:
+def check_apart(x: Any, y: Any) -> None:
     """Raise where threads would read of ``y`` what others have written to ``x``: NumPy copies then, behind the log."""
     if not hasattr(y, "dtype") or not x.size or (x.data.ptr, x.strides, x.shape) == (y.data.ptr, y.strides, y.shape):
         return
@@ -146,18 +146,19 @@ def _check_apart(x: Any, y: Any) -> None:
 
 
 def _interleaved(x: Any, y: Any) -> bool:
-    """Are these parts of the same rows that lie beside each other, such as two columns of a matrix?"""
-    row = max((abs(s) for n, s in zip(x.shape, x.strides, strict=True) if n > 1), default=0)
-    if x.strides != y.strides or x.shape != y.shape or not row:
+    """Are these parts of the same rows that lie beside each other, such as some columns of a matrix and others?"""
+    row = max(x.strides, default=0)
+    if not row or min((*x.strides, *y.strides)) < 0:
         return False
-    inner = sum((n - 1) * abs(s) for n, s in zip(x.shape, x.strides, strict=True) if abs(s) != row) + x.itemsize
+    # Where they lie within a row: whole rows further on is the same place.
+    mine, other = [sum((n - 1) * s for n, s in zip(a.shape, a.strides, strict=True) if s % row) + a.itemsize for a in (x, y)]
     off = (y.data.ptr - x.data.ptr) % row
-    return bool(inner <= off <= row - inner)
+    return bool(mine <= off and off + other <= row)
 
 
 def _in_place(name: str) -> Callable[..., Any]:
     def run(x: Any, y: Any) -> None:
-        _check_apart(x, y)
+        check_apart(x, y)
         apply(name, wide(x.dtype), x, x, y)
 
     return run
@@ -214,7 +215,7 @@ def fill_(x: Any, value: Any) -> None:
 
 @kernel
 def copy_(x: Any, source: Any) -> None:
-    _check_apart(x, source)
+    check_apart(x, source)
     copy(source, x)
 
 
