@@ -35,7 +35,7 @@ def block(size, state="inactive", asked=0, *frames):
     return {"size": size, "requested_size": asked, "state": state, "frames": list(frames)}
 
 
-#: One segment from before with two buffers, of which the second goes; another segment comes; an op's free is pending at the end.
+#: A segment from before with two buffers, of which the second goes; another segment comes; a free is pending at the end.
 SNAPSHOT = {
     "segments": [
         {"device": 0, "address": 0, "total_size": 2 * MiB, "stream": 0, "blocks": [
