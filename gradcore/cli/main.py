@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from gradcore import __version__
-from gradcore.cli import diff, export, measure, report, train
+from gradcore.cli import diff, export, find_batch, measure, report, train
 from gradcore.errors import GradcoreError
 from gradcore.models import registry as models
 
@@ -47,6 +47,12 @@ def parser() -> argparse.ArgumentParser:
                                            "ui.perfetto.dev (trace), for a spreadsheet (csv) or as gradcore reads them (json).")
     export.add_arguments(five)
     five.set_defaults(run=export.run)
+
+    six = commands.add_parser("find-batch", help="the largest batch that fits in a memory",
+                              description="The largest batch whose training step fits in a memory, predicted from shapes by a "
+                                          "pool of that size, then tried on the device. MODEL is as for gradcore measure.")
+    find_batch.add_arguments(six)
+    six.set_defaults(run=find_batch.run)
     return top
 
 

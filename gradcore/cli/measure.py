@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ def run(options: argparse.Namespace) -> None:
             reports.append(measure(options.model, batch_size, device, chosen, dataset, options.steps, options.seed))
     if options.json:
         print(json.dumps({"version": 1, "model": options.model, "device": device.name, "optimizer": chosen,
-                          "rows": [row(r) for r in reports]}))
+                          "rows": [row(r) for r in reports], "line": fit(reports)}))
     else:
         table = _table(options.model, device, chosen, reports)
         # Exact figures are wide; a line that the terminal wraps can still be read, a figure cut short cannot.
@@ -57,6 +58,10 @@ def run(options: argparse.Namespace) -> None:
             peak = report.peak
             console.print(f"batch {report.batch_size}: the peak stands at {peak.op} in layer {peak.layer or '(root)'}, "
                           f"phase {peak.phase}, {short_path(peak.line)}", soft_wrap=True)
+        line = fit(reports)
+        if line is not None:
+            console.print(f"allocated is about {line['fixed']:,} bytes and {line['per_sample']:,.1f} a sample: at most "
+                          f"{line['largest_error']:,} bytes from each of these", soft_wrap=True)
 
 
 def measure(model: str, batch_size: int, device: Any, optimizer: str = "sgd", dataset: Any = None, steps: int = 3,
@@ -76,6 +81,19 @@ def measure(model: str, batch_size: int, device: Any, optimizer: str = "sgd", da
     update = make_optimizer(optimizer, workload.module.parameters())
     reports = [train_step(workload, update, x, y, device)[1].report for _ in range(steps)]
     return max(reports, key=lambda r: r.peak.allocated)
+
+
+def fit(reports: Sequence[StepReport]) -> dict[str, Any] | None:
+    """The line of least squares through allocated peaks by batch size: bytes. None for fewer than two batch sizes."""
+    points = [(r.batch_size or 0, r.peak.allocated) for r in reports]
+    if len({n for n, _ in points}) < 2:
+        return None
+    x = sum(n for n, _ in points) / len(points)
+    y = sum(size for _, size in points) / len(points)
+    slope = sum((n - x) * (size - y) for n, size in points) / sum((n - x) ** 2 for n, _ in points)
+    fixed = round(y - slope * x)
+    return {"fixed": fixed, "per_sample": slope,
+            "largest_error": max(abs(round(fixed + slope * n) - size) for n, size in points)}
 
 
 def row(report: StepReport) -> dict[str, Any]:

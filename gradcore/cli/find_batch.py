@@ -1,0 +1,153 @@
+"""``gradcore find-batch``: the largest batch that a memory holds, predicted from shapes and then tried."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import gradcore
+from gradcore import data, models
+from gradcore.cli.common import add_common, pick_device, positive
+from gradcore.cli.measure import measure
+from gradcore.devices.device import get_device
+from gradcore.errors import OutOfMemory
+from gradcore.report.step import StepReport
+from gradcore.report.text import short_path
+from gradcore.units import format_bytes, parse_bytes
+
+#: No larger batch is asked for.
+MOST = 1 << 24
+#: The largest peak, in bytes, that is tried on a CPU: a run of it takes seconds.
+_TRIED = 1 << 30
+
+
+@dataclass(frozen=True)
+class Found:
+    """The largest batch: bytes of its peak, and of the peak with one sample more. ``confirmed``: None where it was not tried."""
+
+    batch_size: int
+    requested: int
+    allocated: int
+    reserved: int
+    one_more: int
+    reached_by: str
+    tried: tuple[int, ...]
+    confirmed: bool | None = None
+
+
+def memory_size(text: str) -> int:
+    """An argument that is a size of at least one byte."""
+    try:
+        size = parse_bytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if not size:
+        raise argparse.ArgumentTypeError(f"a size of at least one byte was expected, but got {text!r}")
+    return size
+
+
+def percent(text: str) -> float:
+    """``5%``, as a share below 1."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text.strip())
+    if not match or float(match[1]) >= 100:
+        raise argparse.ArgumentTypeError(f"a share such as '5%' was expected, below 100%, but got {text!r}")
+    return float(match[1]) / 100
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="a name, path/to/file.py:function or package.module:function")
+    parser.add_argument("--memory", type=memory_size, required=True, metavar="SIZE", help="what there is, such as 8GiB")
+    parser.add_argument("--margin", type=percent, default=0.05, metavar="5%",
+                        help="the share of it that is left to the driver and to libraries (default 5%%)")
+    parser.add_argument("--mode", choices=("binsearch", "power"), default="binsearch",
+                        help="power finds the largest power of two (default binsearch)")
+    parser.add_argument("--data", help="the data set that gives a named model its sizes (default: what it is trained on)")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda", "meta"), default="auto",
+                        help=f"where the result is tried; meta tries nothing, a CPU peaks up to {format_bytes(_TRIED)}")
+    parser.add_argument("--steps", type=positive, default=3, help="the highest peak of so many steps (default 3)")
+    add_common(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Find, try and print."""
+    device, note = pick_device(options.device)
+    usual = models.defaults(options.model)
+    dataset = data.load(options.data or usual.data)
+    chosen = options.optimizer or usual.optimizer
+    budget = int(options.memory * (1 - options.margin))
+
+    def attempt(batch_size: int, limit: int | None, on: Any = "meta") -> StepReport:
+        return _limited(limit, on, lambda: measure(options.model, batch_size, on, chosen, dataset, options.steps, options.seed))
+
+    found = find(attempt, budget, options.mode)
+    if device.type != "meta" and (device.type != "cpu" or found.reserved <= _TRIED):
+        report = attempt(found.batch_size, budget, device)
+        found = Found(**{**asdict(found), "confirmed": report.peak.allocated == found.allocated})
+    if options.json:
+        print(json.dumps({"version": 1, "model": options.model, "optimizer": chosen, "memory": options.memory,
+                          "margin": options.margin, "budget": budget, "mode": options.mode, "device": device.name,
+                          **asdict(found)}))
+        return
+    if note:
+        print(note)
+    tried = {None: f"not tried on {device}", True: f"tried on {device}: it fits, and its peak is the one predicted",
+             False: f"tried on {device}: it fits, but its peak is not the one predicted"}[found.confirmed]
+    print(f"The largest batch of {options.model} with {chosen} in {format_bytes(budget)} ({format_bytes(options.memory)} less "
+          f"{options.margin:.1%}): {found.batch_size:,}\n"
+          f"  peak requested {found.requested:,} allocated {found.allocated:,} reserved {found.reserved:,} bytes\n"
+          f"  reached by {found.reached_by}\n"
+          f"  one more sample takes {found.one_more - found.allocated:,} bytes at the peak\n"
+          f"  predicted from shapes in {len(found.tried)} attempts; {tried}")
+
+
+def find(attempt: Any, budget: int, mode: str = "binsearch") -> Found:
+    """The largest batch whose step ``attempt(batch_size, limit)`` measures without running out of ``budget`` bytes.
+
+    What fits is what a pool of that limit serves, so that segments, rounding and gaps count. ``mode`` is ``power`` for a power
+    of two, or ``binsearch``, which takes it that what fits fits with fewer samples too. Raises :class:`OutOfMemory` where not
+    even one sample fits.
+    """
+    tried: list[int] = []
+
+    def fits(batch_size: int) -> StepReport | None:
+        tried.append(batch_size)
+        try:
+            report: StepReport = attempt(batch_size, budget)
+        except OutOfMemory:
+            return None
+        # A limit refuses growth; what was reserved before it stays.
+        return report if report.peak.reserved <= budget else None
+
+    low, best = 1, fits(1)
+    if best is None:
+        peak = attempt(1, None).peak
+        raise OutOfMemory(f"out of memory: one sample takes {peak.reserved:,} bytes of segments, {peak.allocated:,} of them live "
+                          f"at the peak, and there are {budget:,}", asked=peak.reserved, limit=budget)
+    high = 2
+    while high <= MOST and (report := fits(high)) is not None:
+        low, best, high = high, report, high * 2
+    if mode == "binsearch" and high <= MOST:
+        while high - low > 1:
+            middle = (low + high) // 2
+            if (report := fits(middle)) is not None:
+                low, best = middle, report
+            else:
+                high = middle
+    assert best is not None
+    peak = best.peak
+    return Found(low, peak.requested, peak.allocated, peak.reserved, attempt(low + 1, None).peak.allocated,
+                 f"{peak.op} in layer {peak.layer or '(root)'}, phase {peak.phase}, {short_path(peak.line)}", tuple(tried))
+
+
+def _limited(limit: int | None, device: Any, work: Any) -> StepReport:
+    memory = get_device(device).stack.limit
+    gradcore.empty_cache(device)
+    before, memory.limit = memory.limit, limit
+    try:
+        report: StepReport = work()
+        return report
+    finally:
+        memory.limit = before

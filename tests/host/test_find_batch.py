@@ -1,0 +1,104 @@
+"""The largest batch that fits: one more does not, and the prediction is what a run takes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import gradcore
+from gradcore.cli.find_batch import MOST, find
+from gradcore.cli.main import main
+from gradcore.cli.measure import measure
+from gradcore.errors import OutOfMemory
+from tests.conftest import raises
+
+
+def run(capsys, *argv):
+    status = main(list(map(str, argv)))
+    return status, *capsys.readouterr()
+
+
+@pytest.mark.parametrize(("model", "optimizer", "memory"), [
+    ("mlp", "sgd", "3MiB"), ("mlp", "adam", "6MiB"), ("cnn", "sgd", "64MiB")])
+def test_one_more_does_not_fit(capsys, model, optimizer, memory):
+    status, out, err = run(capsys, "find-batch", model, "--memory", memory, "--optimizer", optimizer, "--json", "--margin",
+                           "0%")
+    assert (status, err) == (0, "")
+    found = json.loads(out)
+    best, budget = found["batch_size"], found["budget"]
+    assert found["confirmed"] is True and found["reserved"] <= budget == found["memory"]
+    limit = gradcore.device("cpu").stack.limit
+    before, limit.limit = limit.limit, budget
+    try:
+        assert measure(model, best, "cpu", optimizer).peak.allocated == found["allocated"]
+        with raises(OutOfMemory, "out of memory"):
+            measure(model, best + 1, "cpu", optimizer)
+    finally:
+        limit.limit = before
+    assert found["one_more"] == measure(model, best + 1, "meta", optimizer).peak.allocated > found["allocated"]
+
+
+def test_power_of_two_and_margin(capsys):
+    sizes = {}
+    for mode, margin in (("binsearch", "0%"), ("power", "0%"), ("binsearch", "40%")):
+        status, out, _ = run(capsys, "find-batch", "mlp", "--memory", "100 MiB", "--mode", mode, "--margin", margin, "--device",
+                             "meta", "--json")
+        found = json.loads(out)
+        assert status == 0 and found["confirmed"] is None and found["reserved"] <= found["budget"]
+        sizes[mode, margin] = found["batch_size"]
+    best, power, margin = sizes.values()
+    assert power <= best < 2 * power and power & (power - 1) == 0
+    assert 0.5 < margin / best < 0.7
+
+
+def test_the_text_says_what_was_done(capsys):
+    status, out, _ = run(capsys, "find-batch", "mlp", "--memory", "4MiB")
+    assert status == 0
+    for words in ("in 3.80 MiB (4.00 MiB less 5.0%): ", "one more sample takes ", "phase backward, gradcore/models/mlp.py:",
+                  "tried on cpu: it fits, and its peak is the one predicted"):
+        assert words in out
+    _, out, _ = run(capsys, "find-batch", "mlp", "--memory", "4GiB")
+    assert "not tried on cpu" in out
+
+
+@pytest.mark.parametrize(("argv", "words"), [
+    (("--memory", "4 KiB"), "out of memory: one sample takes 2,097,152 bytes of segments"),
+    (("--memory", "4 XiB"), "'4 XiB'"), (("--memory", "0"), "at least one byte"),
+    (("--memory", "1GiB", "--margin", "100%"), "below 100%, but got '100%'"), ((), "--memory")])
+def test_what_cannot_be_found(capsys, argv, words):
+    try:
+        status = main(["find-batch", "mlp", *argv])
+    except SystemExit as exit:
+        status = exit.code
+    assert status in (1, 2) and words in capsys.readouterr().err
+
+
+def test_a_search_ends(capsys):
+    """Where everything fits, at the largest batch that is asked for; elsewhere exactly, with few attempts."""
+    report = measure("mlp", 1, "meta")
+    found = find(lambda n, limit: report, 1 << 30)
+    assert found.batch_size == MOST and len(found.tried) == 25
+    for most in (1, 2, 3, 5, 1000, 1023, 1024):
+        def attempt(n, limit, most=most):
+            if limit is not None and n > most:
+                raise OutOfMemory("out of memory")
+            return report
+
+        found = find(attempt, 1 << 30)
+        assert found.batch_size == most and len(found.tried) <= 2 * most.bit_length() + 1
+        assert find(attempt, 1 << 30, "power").batch_size == 1 << (most.bit_length() - 1)
+
+
+def test_measure_fits_a_line(capsys):
+    status, out, _ = run(capsys, "measure", "mlp", "--batch-sizes", "64,128,256,512", "--device", "meta", "--json")
+    data = json.loads(out)
+    line = data["line"]
+    errors = [line["fixed"] + line["per_sample"] * r["batch_size"] - r["allocated"] for r in data["rows"]]
+    assert status == 0 and line["largest_error"] == max(abs(round(e)) for e in errors) < 0.05 * data["rows"][0]["allocated"]
+    # Least squares: the errors have no slope left in them.
+    assert abs(sum(errors)) < 4 and abs(sum(e * r["batch_size"] for e, r in zip(errors, data["rows"], strict=True))) < 4 * 512
+    _, out, _ = run(capsys, "measure", "mlp", "--batch-sizes", "64,128", "--device", "meta")
+    assert "a sample: at most " in out
+    _, out, _ = run(capsys, "measure", "mlp", "--batch-sizes", "64", "--device", "meta")
+    assert "a sample: at most" not in out
