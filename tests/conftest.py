@@ -63,6 +63,13 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
+@pytest.fixture(autouse=True, scope="session")
+def default_generators() -> None:
+    """They live as long as the process: made here, before a module's fixtures, they are no test's and lie where they always do."""
+    gradcore.device("cpu"), gradcore.device("meta")
+    gradcore.manual_seed(0)
+
+
 @pytest.fixture(autouse=True)
 def nothing_stays(request: pytest.FixtureRequest) -> Iterator[None]:
     """No collector during the test; afterwards no block is live that was not live before.
@@ -70,7 +77,6 @@ def nothing_stays(request: pytest.FixtureRequest) -> Iterator[None]:
     What fails keeps its frames for the report, so only tests that pass are asked.
     """
     watched = [gradcore.device("cpu"), gradcore.device("meta")]
-    # The default generators live as long as the process; made here, they are no test's.
     gradcore.manual_seed(0)
     before = [set(device.ledger.live) for device in watched]
     gc.disable()

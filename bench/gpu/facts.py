@@ -49,8 +49,10 @@ def environment(setting: Setting) -> Outcome:
 
 
 def device_figures() -> dict[str, Any]:
-    from cupy.cuda import runtime
-    from cupy_backends.cuda.libs import nvrtc
+    from cupy.cuda import device, runtime
+
+    # Each is found when it is first asked for: a machine with a driver alone has neither.
+    from cupy_backends.cuda.libs import cublas, nvrtc
 
     found = runtime.getDeviceProperties(0)
     name = found["name"]
@@ -58,7 +60,7 @@ def device_figures() -> dict[str, Any]:
             "compute capability": f"{found['major']}.{found['minor']}", "multiprocessors": found["multiProcessorCount"],
             "memory": found["totalGlobalMem"], "L2 cache": found.get("l2CacheSize"),
             "free and all bytes": list(runtime.memGetInfo()), "runtime": runtime.runtimeGetVersion(),
-            "NVRTC": ".".join(map(str, nvrtc.getVersion()))}
+            "NVRTC": ".".join(map(str, nvrtc.getVersion())), "cuBLAS": cublas.getVersion(device.get_cublas_handle())}
 
 
 def compile_all(setting: Setting) -> Outcome:
