@@ -45,7 +45,7 @@ from gradcore.report.step import StepReport
 from gradcore.functional import linalg
 from gradcore.functional.linalg import cholesky, det, inv, slogdet
 from gradcore.functional.linalg import inv as inverse, matrix_power
-from gradcore import autograd, cuda, data, nn, optim, utils
+from gradcore import autograd, cuda, data, memory, nn, optim, utils
 from gradcore.autograd.inspection import graph
 from gradcore.utils.files import load, save
 
@@ -54,5 +54,7 @@ int8, int16, int32, int64 = (_np.dtype(t) for t in (_np.int8, _np.int16, _np.int
 uint8 = _np.dtype(_np.uint8)
 half, float, double, int, long = float16, float32, float64, int32, int64
 bool = _np.dtype(_np.bool_)
+
+memory.use_for_cupy = cuda.use_for_cupy  # type: ignore[attr-defined]
 
 __version__ = "0.1.0"

@@ -18,6 +18,7 @@ from gradcore.engine import owners
 from gradcore.engine.node import Leaf, build_node
 from gradcore.engine.state import local, mark, scoped, whole_stacks
 from gradcore.events import LAUNCH, Raw, Record, typed
+from gradcore.memory.ledger import Ledger
 from gradcore.report.growth import Growth, growth_of
 from gradcore.report.recording import Recording
 from gradcore.report.step import DriverFigures, PoolFigures, StepReport, build_report, counted_report
@@ -91,11 +92,7 @@ class step:
         self._starts = []
         self._device, self._raw, self._peaks = most.device, most.log or [], most.peaks
         ledger = self._device.ledger
-        with ledger.settled():
-            pool = ledger.pool
-            made = ledger.allocations - most.allocations
-            self._pool = PoolFigures(made, made - (pool.misses - most.misses), len(pool.segments), pool.reserved, pool.cached,
-                                     pool.largest_free)
+        self._pool = pool_figures(ledger, most.allocations, most.misses)
         self._driver = self._device.driver_figures()
         self._live = ledger.requested, ledger.allocated
         ends = _ends.setdefault(self._device.name, deque(maxlen=16))
@@ -155,6 +152,15 @@ class _Start:
         if self.log is None:
             return self.device.ledger.allocations - self.allocations
         return sum(r[0] == LAUNCH for r in self.log)
+
+
+def pool_figures(ledger: Ledger, allocations: int, misses: int) -> PoolFigures:
+    """What the pool has done since it had made so many allocations and had to search for so many of them."""
+    with ledger.settled():
+        pool = ledger.pool
+        made = ledger.allocations - allocations
+        return PoolFigures(made, made - (pool.misses - misses), len(pool.segments), pool.reserved, pool.cached,
+                           pool.largest_free)
 
 
 @functools.cache

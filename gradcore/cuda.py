@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 from gradcore import _memory
 from gradcore.devices.availability import cuda_status
 from gradcore.devices.device import Device, get_device
+from gradcore.engine.state import SCOPES, SITES, find_site, local
 from gradcore.errors import OutOfMemory as OutOfMemoryError
+from gradcore.events import TAGS, Tag
 
 AnyDevice = str | Device | None
 
 __all__ = ["OutOfMemoryError", "current_device", "device_count", "empty_cache", "get_device_name", "is_available",
            "max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved", "memory_summary",
-           "reset_peak_memory_stats", "synchronize"]
+           "reset_peak_memory_stats", "synchronize", "use_for_cupy"]
 
 
 def is_available() -> bool:
@@ -64,3 +71,30 @@ def empty_cache() -> None:
 
 def memory_summary(device: AnyDevice = None) -> str:
     return _memory.memory_summary(device or "cuda")
+
+
+@contextmanager
+def use_for_cupy(tag: str = "cupy", device: AnyDevice = None) -> Iterator[None]:
+    """Serve what this thread's CuPy code allocates inside from gradcore's pool.
+
+    Its arrays then stand in the log, the step report and the limit like any tensor: as op ``tag``, role ``output``, of the line
+    outside CuPy that made them. They may live on behind the block; their bytes go back with their last reference. Raises
+    RuntimeError without a GPU, and :class:`OutOfMemoryError` where the pool does.
+    """
+    target: Any = get_device(device or "cuda")
+    from cupy.cuda import memory, using_allocator
+
+    from gradcore.devices.gpu import ScratchMemory
+
+    def allocate(nbytes: int) -> Any:
+        frame: Any = sys._getframe(1)
+        while frame is not None and "/cupy/" in frame.f_code.co_filename:
+            frame = frame.f_back
+        scope = SCOPES[local.state.scope]
+        site = SITES[find_site(frame)]
+        block = target.ledger.allocate(nbytes, target.stream, TAGS.index(
+            Tag(tag, scope.layer, scope.phase, "output", site, None, None)))
+        return memory.MemoryPointer(ScratchMemory(target.ledger, block, target.index), 0)
+
+    with using_allocator(allocate):
+        yield

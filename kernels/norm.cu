@@ -1,9 +1,9 @@
-// Layer, RMS and batch norm, forward and backward: a team of threads a row, or a block a channel.
+// Layer, RMS and batch norm, forward and backward: a team of threads a row, or blocks that share a channel.
 //
 // Traffic in bytes, n elements of s: layer and RMS norm read n s (a row that fits is found in cache again), write n s and
 // two numbers a row; dx reads 2 n s and writes n s; the gradients of weight and bias read 2 n s once more, and their parts
-// lie in the workspace. batch_norm reads 3 n s and writes n s, its gradient reads 4 n s and writes n s; channel_affine reads
-// and writes n s. Ba, Kiros and Hinton, arXiv:1607.06450; Zhang and Sennrich, arXiv:1910.07467; Ioffe and Szegedy,
+// lie in the workspace. batch_norm reads 3 n s and writes n s, its gradient reads 4 n s and writes n s; affine reads and
+// writes n s. Ba, Kiros and Hinton, arXiv:1607.06450; Zhang and Sennrich, arXiv:1910.07467; Ioffe and Szegedy,
 // arXiv:1502.03167.
 
 #include "common.cuh"
@@ -42,8 +42,8 @@ __global__ void affine(const T* x, const T* weight, const T* bias, const T* mean
                        i64 channels) {
     typedef WIDE(T) A;
     EACH(i, n) {
-        i64 row = i / inner, column = i % inner;
-        if (channels) row = column = row % channels;
+        i64 row = n < (i64)1 << 32 ? (i64)((u32)i / (u32)inner) : i / inner, column = i - row * inner;
+        if (channels) row = column = row < (i64)1 << 32 ? (i64)((u32)row % (u32)channels) : row % channels;
         A y = ((A)x[i] - (A)mean[row]) * (A)rstd[row];
         if (weight) y *= (A)weight[column];
         out[i] = (T)(bias ? y + (A)bias[column] : y);
@@ -116,52 +116,113 @@ __global__ void affine_total(const WIDE(T)* made, T* dweight, T* dbias, i64 widt
     }
 }
 
-// A block a channel of [samples, channels, inner]; unbiased variance for what runs.
-template <typename T>
-__global__ void batch_statistics(const T* x, T* mean, T* rstd, T* running_mean, T* running_var, i64 samples, i64 inner,
-                                 double eps, double momentum) {
-    typedef WIDE(T) A;
-    __shared__ A room[8];
-    Team team(256);
-    i64 count = samples * inner, step = inner * gridDim.x;
-    x += blockIdx.x * inner;
-    A m = 0, square = 0;
-    for (i64 i = team.rank; i < count; i += 256) m += (A)x[i / inner * step + i % inner];
-    m = team_fold<Sum>(m, team, room) / (A)count;
-    for (i64 i = team.rank; i < count; i += 256) {
-        A d = (A)x[i / inner * step + i % inner] - m;
-        square += d * d;
+// Where element i of a channel's lies in [samples, channels, inner]; 32 bits where they are enough, at a fraction of the cost.
+struct Channel {
+    i64 inner, step;
+    bool small;
+    __device__ __forceinline__ Channel(i64 count, i64 inner, i64 channels)
+        : inner(inner), step(inner * channels), small(count < (i64)1 << 32) {}
+    __device__ __forceinline__ i64 operator()(i64 i) const {
+        i64 sample = small ? (i64)((u32)i / (u32)inner) : i / inner;
+        return sample * step + i - sample * inner;
     }
-    A var = team_fold<Sum>(square, team, room) / (A)count;
-    if (team.rank) return;
-    mean[blockIdx.x] = (T)m;
-    rstd[blockIdx.x] = (T)((A)1 / sqrt(var + (A)eps));
-    A old = (A)(1 - momentum), now = (A)momentum;
-    if (running_mean) running_mean[blockIdx.x] = (T)((A)running_mean[blockIdx.x] * old + m * now);
-    if (running_var)
-        running_var[blockIdx.x] = (T)((A)running_var[blockIdx.x] * old + var * (now * (A)count / (A)(count - 1)));
+};
+
+// The first and the last of a block's share of `count` elements; `parts` blocks work on a channel.
+__device__ __forceinline__ void share_of(i64 count, i64 part, int parts, i64& first, i64& last) {
+    i64 each = (count + parts - 1) / parts;
+    first = part * each < count ? part * each : count;
+    last = first + each < count ? first + each : count;
 }
 
+// Mean and sum of squares around it of each share of a channel, into made[parts, channels, 2].
 template <typename T>
-__global__ void batch_norm_grad(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, T* dx, T* dweight,
-                                T* dbias, i64 samples, i64 inner) {
+__global__ void batch_parts(const T* x, WIDE(T)* made, i64 count, i64 inner, i64 channels, int parts) {
     typedef WIDE(T) A;
     __shared__ A room[8];
     Team team(256);
-    i64 count = samples * inner, step = inner * gridDim.x, start = blockIdx.x * inner;
-    A m = (A)mean[blockIdx.x], r = (A)rstd[blockIdx.x], w = 0, b = 0;
-    for (i64 i = team.rank; i < count; i += 256) {
-        i64 place = start + i / inner * step + i % inner;
-        w += (A)dy[place] * (((A)x[place] - m) * r);
-        b += (A)dy[place];
+    Channel place(count, inner, channels);
+    i64 first, last;
+    share_of(count, blockIdx.x / channels, parts, first, last);
+    x += blockIdx.x % channels * inner;
+    A m = 0, square = 0;
+    for (i64 i = first + team.rank; i < last; i += 256) m += (A)x[place(i)];
+    m = team_fold<Sum>(m, team, room) / (A)(last > first ? last - first : 1);
+    for (i64 i = first + team.rank; i < last; i += 256) {
+        A d = (A)x[place(i)] - m;
+        square += d * d;
+    }
+    square = team_fold<Sum>(square, team, room);
+    if (!team.rank) made[2 * blockIdx.x] = m, made[2 * blockIdx.x + 1] = square;
+}
+
+// The shares put together (Chan, Golub and LeVeque, Stanford STAN-CS-79-773); unbiased variance for what runs.
+template <typename T>
+__global__ void batch_statistics(const WIDE(T)* made, T* mean, T* rstd, T* running_mean, T* running_var, i64 count,
+                                 i64 channels, int parts, double eps, double momentum) {
+    typedef WIDE(T) A;
+    EACH(c, channels) {
+        A m = 0, square = 0, seen = 0;
+        for (int part = 0; part < parts; ++part) {
+            i64 first, last;
+            share_of(count, part, parts, first, last);
+            if (last == first) break;
+            const WIDE(T)* own = made + 2 * (part * channels + c);
+            A off = own[0] - m, size = (A)(last - first), whole = (A)last;
+            square += own[1] + off * off * (seen * size / whole);
+            m += off * (size / whole);
+            seen = whole;
+        }
+        A var = square / (A)count, old = (A)(1 - momentum), now = (A)momentum;
+        mean[c] = (T)m;
+        rstd[c] = (T)((A)1 / sqrt(var + (A)eps));
+        if (running_mean) running_mean[c] = (T)((A)running_mean[c] * old + m * now);
+        if (running_var) running_var[c] = (T)((A)running_var[c] * old + var * (now * (A)count / (A)(count - 1)));
+    }
+}
+
+// What each share of a channel adds to the gradients of weight and bias, into made[parts, channels, 2].
+template <typename T>
+__global__ void batch_grad_parts(const T* dy, const T* x, const T* mean, const T* rstd, WIDE(T)* made, i64 count, i64 inner,
+                                 i64 channels, int parts) {
+    typedef WIDE(T) A;
+    __shared__ A room[8];
+    Team team(256);
+    Channel place(count, inner, channels);
+    i64 first, last, channel = blockIdx.x % channels;
+    share_of(count, blockIdx.x / channels, parts, first, last);
+    A m = (A)mean[channel], r = (A)rstd[channel], w = 0, b = 0;
+    for (i64 i = first + team.rank; i < last; i += 256) {
+        i64 at = channel * inner + place(i);
+        A g = (A)dy[at];
+        w += g * (((A)x[at] - m) * r);
+        b += g;
     }
     w = team_fold<Sum>(w, team, room);
     b = team_fold<Sum>(b, team, room);
-    if (!team.rank) dweight[blockIdx.x] = (T)w, dbias[blockIdx.x] = (T)b;
-    if (!dx) return;
-    A own = weight ? r * (A)weight[blockIdx.x] : r, level = b / (A)count, slope = w / (A)count;
-    for (i64 i = team.rank; i < count; i += 256) {
-        i64 place = start + i / inner * step + i % inner;
-        dx[place] = (T)(own * ((A)dy[place] - level - ((A)x[place] - m) * r * slope));
+    if (!team.rank) made[2 * blockIdx.x] = w, made[2 * blockIdx.x + 1] = b;
+}
+
+// Their sums, which stay in the first share's place as well, where dx reads them in full precision.
+template <typename T>
+__global__ void batch_grad_total(WIDE(T)* made, T* dweight, T* dbias, i64 channels, int parts) {
+    EACH(c, channels) {
+        WIDE(T) w = 0, b = 0;
+        for (int part = 0; part < parts; ++part) w += made[2 * (part * channels + c)], b += made[2 * (part * channels + c) + 1];
+        made[2 * c] = w, made[2 * c + 1] = b;
+        dweight[c] = (T)w, dbias[c] = (T)b;
+    }
+}
+
+template <typename T>
+__global__ void batch_norm_dx(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, const WIDE(T)* made,
+                              T* dx, i64 n, i64 inner, i64 channels) {
+    typedef WIDE(T) A;
+    i64 count = n / channels;
+    EACH(i, n) {
+        i64 c = n < (i64)1 << 32 ? (i64)((u32)i / (u32)inner % (u32)channels) : i / inner % channels;
+        A r = (A)rstd[c], own = weight ? r * (A)weight[c] : r;
+        A level = made[2 * c + 1] / (A)count, slope = made[2 * c] / (A)count;
+        dx[i] = (T)(own * ((A)dy[i] - level - ((A)x[i] - (A)mean[c]) * r * slope));
     }
 }

@@ -122,7 +122,8 @@ for x, w, stride, padding, dilation, groups in (
     add("conv2d", floats(*x), floats(*w), floats(w[0]), **how)
     add("conv2d_input_grad", floats(x[0], w[0], *out), floats(*w), shape=x, **how)
     add("conv2d_weight_grad", floats(x[0], w[0], *out), floats(*x), shape=w, **how)
-for shape in ((2, 3, 5, 7), (4, 70, 33, 2)):
+# Channels of one block, and of several.
+for shape in ((2, 3, 5, 7), (4, 70, 33, 2), (5, 3, 31, 37), (9001, 2)):
     channel = [floats(shape[1]), floats(shape[1], low=0.5)]
     add("batch_norm", floats(*shape), *channel, *channel, momentum=0.1, eps=1e-5)
     add("batch_norm_apply", floats(*shape), *channel, *channel)

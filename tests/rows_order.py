@@ -144,12 +144,15 @@ def _ranks(t: Any, x: Any, dim: int, start: int, length: int, descending: bool) 
 ROWS += [Row("ranked", f"{k} {'down' if down else 'up'}", (a,),
              {"dim": dim, "start": start, "length": length, "descending": down},
              torch=lambda t, x, d=dim, s=start, n=length, down=down: _ranks(t, x, d, s, n, down),
-             smooth=k not in ("ties", "special"))
+             smooth=k not in ("ties", "special") and "of many" not in k)
          for down in (False, True) for k, a, dim, start, length in (
              ("whole", floats(2, 5), 1, 0, 5), ("first", floats(5, 2), 0, 0, 5), ("few", floats(3, 7), 1, 0, 2),
              ("middle one", floats(2, 5, 2), 1, 2, 1), ("transposed", floats(2, 5, layout="transposed"), 1, 1, 3),
              ("ties", floats(7, given=(1, 0, 1, 0, 2, 1, 0)), 0, 0, 7), ("ints", ints(2, 9, low=-5), 1, 0, 9),
              ("bools", bools(6), 0, 0, 6), ("special", floats(5, given=(math.nan, 1, -math.inf, math.inf, 0)), 0, 0, 5),
+             ("few of many special", floats(600, given=(math.nan, math.inf, -math.inf) * 200), 0, 199, 3),
+             ("few of many", floats(2, 700), 1, 0, 5), ("middle of many", floats(700, 2), 0, 349, 1),
+             ("few of many ties", ints(2, 700, high=9), 1, 60, 20),
              ("0d", floats(), 0, 0, 1), ("one", floats(1), 0, 0, 1), ("none", floats(2, 3), 1, 0, 0),
              ("empty", floats(0, 3), 1, 0, 2), ("many", floats(300), 0, 0, 300))]
 

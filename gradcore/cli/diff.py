@@ -1,36 +1,65 @@
-"""``gradcore diff``: what the peak of one run has gained beside that of another."""
+"""``gradcore diff``: what the peak of one run has that another's has not."""
 
 from __future__ import annotations
 
 import argparse
+import json
+from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 
-from gradcore.cli.report import newest, which_step
-from gradcore.report.diff import diff
+from gradcore.cli.report import newest, of_step, which_step
+from gradcore.report.diff import allowance, compare
+from gradcore.report.diff_page import diff_page
+from gradcore.report.html import save
+from gradcore.report.recording import Recording
 from gradcore.report.run import load_run
 
-#: Exit status where the peak grew by more than ``--fail-above``: neither an error (1) nor bad usage (2).
-GREW = 3
+
+def limit(text: str) -> Callable[[int], Fraction]:
+    """``1%`` or ``64 KiB``, as a function of the peak before."""
+    try:
+        return allowance(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    for name, which in (("before", "A"), ("after", "B")):
-        parser.add_argument(name, metavar=which, type=Path,
-                            help="what gradcore train has written, or a recording or a step report as JSON; of a folder, its "
-                                 "newest run")
+    parser.add_argument("before", metavar="A", type=Path,
+                        help="a run's file, a recording or a step report as JSON, or a folder for its newest run")
+    parser.add_argument("after", metavar="B", type=Path, help="what is compared with it")
     parser.add_argument("--step", type=which_step, default="peak", metavar="N|peak|first|last",
-                        help="the step of both runs that is compared (default peak)")
-    parser.add_argument("--fail-above", metavar="1%|SIZE", help=f"exit with status {GREW} where the peak grew by more")
+                        help="the step of each whose events are compared (default peak)")
+    parser.add_argument("--fail-above", type=limit, metavar="1%|BYTES",
+                        help="exit with status 1 where the peak has grown by more")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    parser.add_argument("--html", type=Path, metavar="OUT", help="write a page of the tables there")
     parser.add_argument("--traceback", action="store_true", help="show where an error came from")
+    # Status 1 is for a peak that has grown, so that it can be told from a file that cannot be read.
+    parser.set_defaults(error_status=2)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the difference; returns the exit status."""
-    before, after = (load_run(newest(path)).find(options.step)[1] for path in (options.before, options.after))
-    found = diff(before, after)
-    failed = options.fail_above is not None and found.exceeds(options.fail_above)
-    print(found.to_json() if options.json else found)
-    if failed and not options.json:
-        print(f"\nThe peak grew by {found.gained:,} bytes: more than {options.fail_above} was not to be.")
-    return GREW if failed else 0
+    """Print the diff; 1 where the peak has grown by more than it may."""
+    (a_text, a_data, a), (b_text, b_data, b) = (_read(path, options.step) for path in (options.before, options.after))
+    diff = compare(a, b)
+    failed = options.fail_above is not None and diff.change > options.fail_above(diff.before)
+    if options.html is not None:
+        save(options.html, diff_page(diff, a_text, b_text))
+    if options.json:
+        print(json.dumps({"version": 1, "a": a_data, "b": b_data, "failed": failed, **diff.to_dict()}))
+        return int(failed)
+    print(f"A: {a_text}\nB: {b_text}\n{diff}")
+    if "line" not in diff.by:
+        print("\nLines are compared where both files have the step's records.")
+    if options.html is not None:
+        print(f"\nThe page is in {options.html}")
+    if failed:
+        print(f"\nThe peak has grown by {diff.change:,} bytes; {int(options.fail_above(diff.before)):,} are allowed.")
+    return int(failed)
+
+
+def _read(path: Path, step: int | str) -> tuple[str, dict[str, object], Recording]:
+    path = newest(path)
+    number, recording = load_run(path).find(step)
+    return f"{path}: {of_step(number, recording)}", {"file": str(path), "step": number}, recording

@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
 
     four = commands.add_parser("diff", help="what the peak of a run has gained beside another's",
                                description="What the peak of B has gained and lost beside that of A, by role, layer, op and "
-                                           "line. A line that only moved within its function is no change.")
+                                           "line. Exit status: 0; 1 where it grew by more than --fail-above; 2 for an error.")
     diff.add_arguments(four)
     four.set_defaults(run=diff.run)
 
@@ -57,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns its exit status. Errors of ours are one line on standard error, status 1 or 2."""
+    """Run a command; returns its exit status. Errors of ours are one line on standard error, status 1, of ``diff`` 2."""
     options = parser().parse_args(argv)
     try:
         status: int | None = options.run(options)
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.traceback:
             raise
         print(f"gradcore: {error}", file=sys.stderr)
-        return 1
+        return getattr(options, "error_status", 1)
     except KeyboardInterrupt:
         print("gradcore: interrupted", file=sys.stderr)
         return 130

@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> None:
         return
     console = Console(highlight=False, markup=False, emoji=False)
     console.print(_about(path, found), soft_wrap=True)
-    console.print(_of_step(number, recording), "\n", soft_wrap=True, sep="")
+    console.print(of_step(number, recording), "\n", soft_wrap=True, sep="")
     if not recording.records:
         console.print(Text(str(recording.report)), soft_wrap=True)
         return
@@ -103,7 +103,8 @@ def _about(path: Path, found: Run) -> str:
     return "\n".join(lines)
 
 
-def _of_step(number: int, recording: Recording) -> str:
+def of_step(number: int, recording: Recording) -> str:
+    """A step's peak, on one line."""
     peak, report = recording.report.peak, recording.report
     batch = f", batch {report.batch_size}" if report.batch_size else ""
     where = (f", reached by {peak.op} in layer {peak.layer or '(root)'}, phase {peak.phase}, {short_path(peak.line)}"

@@ -146,19 +146,14 @@ def check_apart(x: Any, y: Any) -> None:
 
 
 def _interleaved(x: Any, y: Any) -> bool:
-    """Are these parts of the same rows that lie beside each other, such as columns of a matrix?"""
-    (row, width), (other, beside) = _rows(x), _rows(y)
-    if not row or row != other:
+    """Are these parts of the same rows that lie beside each other, such as some columns of a matrix and others?"""
+    row = max(x.strides, default=0)
+    if not row or min((*x.strides, *y.strides)) < 0:
         return False
-    off = (_extent(y)[0] - _extent(x)[0]) % row
-    return width <= off and off + beside <= row
-
-
-def _rows(x: Any) -> tuple[int, int]:
-    """The largest step, and how many bytes what lies between two of its places spans."""
-    steps = [(abs(s), n) for n, s in zip(x.shape, x.strides, strict=True) if n > 1]
-    row = max(steps, default=(0, 0))[0]
-    return row, sum((n - 1) * s for s, n in steps if s != row) + x.itemsize
+    # Where they lie within a row: whole rows further on is the same place.
+    mine, other = [sum((n - 1) * s for n, s in zip(a.shape, a.strides, strict=True) if s % row) + a.itemsize for a in (x, y)]
+    off = (y.data.ptr - x.data.ptr) % row
+    return bool(mine <= off and off + other <= row)
 
 
 def _in_place(name: str) -> Callable[..., Any]:

@@ -125,6 +125,16 @@ def layer_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any,
         gl.run("norm", "affine_total", (x.dtype,), width, made, dweight, dbias, np.int64(width), np.int32(parts))
 
 
+def _shares(x: Any, workspace: Any) -> tuple[Any, ...]:
+    """Elements of a channel, of a row of it, channels, blocks that share a channel, and room for two numbers of each block."""
+    channels, compute = x.shape[1], wide(x.dtype)
+    count = x.size // max(channels, 1)
+    each = max(2 * channels * compute.itemsize, 1)
+    parts = max(min(workspace.nbytes // each, count // 2048, gl.BUSY // max(channels, 1)), 1)
+    return (np.int64(count), np.int64(math.prod(x.shape[2:])), np.int64(channels), np.int32(parts),
+            workspace[:parts * each].view(compute))
+
+
 @kernel
 def rms_norm(x: Any, weight: Any, out: Any, workspace: Any, *, dims: int, eps: float) -> None:
     width = math.prod(x.shape[x.ndim - dims:])
@@ -136,8 +146,10 @@ def rms_norm(x: Any, weight: Any, out: Any, workspace: Any, *, dims: int, eps: f
 @kernel
 def batch_norm(x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, out: Any, mean: Any, rstd: Any,
                workspace: Any, *, momentum: float, eps: float) -> None:
-    gl.run_blocks("norm", "batch_statistics", (x.dtype,), x.shape[1], x, mean, rstd, running_mean, running_var,
-                  np.int64(x.shape[0]), np.int64(math.prod(x.shape[2:])), np.float64(eps), np.float64(momentum))
+    count, inner, channels, parts, made = _shares(x, workspace)
+    gl.run_blocks("norm", "batch_parts", (x.dtype,), int(channels) * int(parts), x, made, count, inner, channels, parts)
+    gl.run("norm", "batch_statistics", (x.dtype,), int(channels), made, mean, rstd, running_mean, running_var, count, channels,
+           parts, np.float64(eps), np.float64(momentum))
     batch_norm_apply(x, weight, bias, mean, rstd, out, workspace)
 
 
@@ -150,5 +162,10 @@ def batch_norm_apply(x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, out: 
 @kernel
 def batch_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any, dweight: Any, dbias: Any, workspace: Any, *,
                     needs: Any) -> None:
-    gl.run_blocks("norm", "batch_norm_grad", (x.dtype,), x.shape[1], dy, x, weight, mean, rstd, dx if needs[0] else None,
-                  dweight, dbias, np.int64(x.shape[0]), np.int64(math.prod(x.shape[2:])))
+    count, inner, channels, parts, made = _shares(x, workspace)
+    gl.run_blocks("norm", "batch_grad_parts", (x.dtype,), int(channels) * int(parts), dy, x, mean, rstd, made, count, inner,
+                  channels, parts)
+    gl.run("norm", "batch_grad_total", (x.dtype,), int(channels), made, dweight, dbias, channels, parts)
+    if needs[0]:
+        gl.run("norm", "batch_norm_dx", (x.dtype,), x.size, dy, x, weight, mean, rstd, made, dx, np.int64(x.size), inner,
+               channels)

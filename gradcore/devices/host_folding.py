@@ -67,7 +67,28 @@ def ranked(x: Array, values: Array, indices: Array, workspace: Array, *, dim: in
     for lead in np.ndindex(lines.shape[:-2]):
         for first in range(0, lines.shape[-2] if x.ndim > 1 else 1, many):
             part = (*lead, slice(first, first + many)) if x.ndim > 1 else ()
-            _rank(lines[part], found[part], places[part], start, length, descending)
+            if n >= 512 and 0 < length <= n // 8:
+                for line, best, at in zip(*(t[part] if x.ndim > 1 else t[None] for t in (lines, found, places)), strict=True):
+                    _rank_few(line, best, at, start, length, descending)
+            else:
+                _rank(lines[part], found[part], places[part], start, length, descending)
+
+
+def _rank_few(x: Array, values: Array, indices: Array, start: int, length: int, descending: bool) -> None:
+    """A few ranks of one line: only what lies between the values of the first and the last of them is sorted."""
+    first = x.size - start - length if descending else start
+    parted = np.partition(x, (first, first + length - 1))
+    low, high = parted[first], parted[first + length - 1]
+    if x.dtype.kind == "f" and np.isnan(x).any():
+        _rank(x, values, indices, start, length, descending)
+        return
+    some = np.flatnonzero((x >= low) & (x <= high))
+    order = np.empty(some.size, np.int64)
+    _rank(x[some], np.empty(some.size, x.dtype), order, 0, some.size, descending)
+    # Ranks before those of the first value are not among them.
+    skipped = start - np.count_nonzero(x > high if descending else x < low)
+    indices[...] = some[order[skipped:skipped + length]]
+    values[...] = x[indices]
 
 
 def _rank(x: Array, values: Array, indices: Array, start: int, length: int, descending: bool) -> None:

@@ -10,8 +10,8 @@ import numpy as np
 from gradcore.devices.blocks import turned, window_parts
 from gradcore.devices.host_kernels import Array, kernel
 
-#: Positions that are worked on at a time: what they need beside the operands stays within some kilobytes.
-_SOME = 512
+#: Bytes that positions may take beside the operands, and what one of them takes for each dimension.
+_ROOM, _POSITION = 48 << 10, 8
 
 
 @kernel
@@ -46,8 +46,9 @@ def _counted(index: Array, length: int) -> Array:
 def _some(index: Array, shape: Any, values: Array, dim: int) -> Iterator[tuple[tuple[Array, ...], Array]]:
     """Some elements of an index along ``dim`` at a time: where they write, and what."""
     values = np.broadcast_to(values, index.shape)
-    for start in range(0, index.size, _SOME):
-        place = list(np.unravel_index(np.arange(start, min(start + _SOME, index.size)), index.shape))
+    some = _ROOM // (_POSITION * (2 * index.ndim + 3))
+    for start in range(0, index.size, some):
+        place = list(np.unravel_index(np.arange(start, min(start + some, index.size)), index.shape))
         given = values[tuple(place)]
         place[dim] = _counted(index[tuple(place)], shape[dim])
         yield tuple(place), given
@@ -62,7 +63,11 @@ def put_along_(x: Array, index: Array, values: Array, *, dim: int) -> None:
 @kernel
 def add_along_(x: Array, index: Array, values: Array, *, dim: int) -> None:
     for place, given in _some(index, x.shape, values, dim):
-        np.add.at(x, place, given)
+        if x.flags.c_contiguous:
+            # One index has a shorter way in NumPy than several.
+            np.add.at(x.reshape(-1), np.ravel_multi_index(place, x.shape), given)
+        else:
+            np.add.at(x, place, given)
 
 
 @kernel

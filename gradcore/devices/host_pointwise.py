@@ -19,15 +19,20 @@ _BYTES = 8192
 
 
 def walk(function: Callable[..., Any], operands: tuple[Any, ...], out: Array, **attrs: Any) -> None:
-    """``out``, which may be an operand, is the function of the operands, broadcast and converted to its dtype."""
+    """``out``, which may be an operand, is the function of the operands, broadcast and converted to its dtype.
+
+    Numbers, which are the last of the operands, are handed on as they are.
+    """
     if not out.size:
         return
+    arrays = [a for a in operands if isinstance(a, np.ndarray)]
+    numbers = [a for a in operands if not isinstance(a, np.ndarray)]
     flags: list[Any] = ["overlap_assume_elementwise"]
-    with np.nditer([*operands, out], ["external_loop", "buffered", "copy_if_overlap"],
-                   [["readonly", *flags]] * len(operands) + [["writeonly", *flags]], [out.dtype] * (len(operands) + 1),
+    with np.nditer([*arrays, out], ["external_loop", "buffered", "copy_if_overlap"],
+                   [["readonly", *flags]] * len(arrays) + [["writeonly", *flags]], [out.dtype] * (len(arrays) + 1),
                    casting="unsafe", buffersize=_BYTES // out.itemsize) as pieces:
         for *some, part in pieces:
-            part[...] = function(*some, **attrs)
+            part[...] = function(*some, *numbers, **attrs)
 
 
 def pointwise(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -75,18 +80,20 @@ def nan_to_num(x: Array, *, nan: float = 0.0, posinf: float | None = None, negin
 
 
 @pointwise
-def lerp(x: Array, y: Array, weight: Array) -> Any:
+def lerp(x: Array, y: Array, weight: Any) -> Any:
+    if not isinstance(weight, np.ndarray):
+        return x + weight * (y - x) if abs(weight) < 0.5 else y - (y - x) * (1 - weight)
     return np.where(np.abs(weight) < 0.5, x + weight * (y - x), y - (y - x) * (1 - weight))
 
 
 @pointwise
 def addcmul(x: Array, y: Array, z: Array, *, value: float = 1) -> Any:
-    return x + value * y * z
+    return x + (y * z if value == 1 else value * y * z)
 
 
 @pointwise
 def addcdiv(x: Array, y: Array, z: Array, *, value: float = 1) -> Any:
-    return x + value * (y / z)
+    return x + (y / z if value == 1 else value * (y / z))
 
 
 def masked_fill_(x: Array, mask: Array, value: Any) -> None:
@@ -104,19 +111,28 @@ def _erf(x: Array) -> Any:
 
 @pointwise
 def erfc(x: Array) -> Any:
-    out = 1 - _erf(x)
-    # Where erf is nearly 1 it has lost the digits of what is missing.
+    out = np.empty_like(x)
     for start in range(0, x.size, 512):
-        part, found = x[start:start + 512], out[start:start + 512]
-        np.copyto(found, _erfc_of_large(part.astype(np.float64)), where=np.abs(part) > 0.5, casting="same_kind")
+        part = x[start:start + 512].astype(np.float64)
+        z = np.abs(part)
+        t = 2 / (2 + z)
+        tail = np.exp(_polynomial(2 * t - 1, _LOG_ERFC if x.itemsize == 8 else _LOG_ERFC_SHORT) - z * z) * t
+        out[start:start + 512] = np.where(part < 0, 2 - tail, tail)
     return out
 
 
-def _erfc_of_large(x: Array) -> Any:
-    z = np.abs(x)
-    log_of = np.polynomial.chebyshev.chebval(4 / (2 + z) - 1, (CHEBYSHEV[0] / 2, *CHEBYSHEV[1:]))
-    tail = np.exp(log_of - z * z) * (2 / (2 + z))
-    return np.where(x < 0, 2 - tail, tail)
+def _polynomial(y: Array, coefficients: Any) -> Array:
+    total = np.full_like(y, coefficients[-1])
+    for c in coefficients[-2::-1]:
+        np.multiply(total, y, total)
+        np.add(total, c, total)
+    return total
+
+
+# log(erfc(z) / t) + z^2 by powers of y = 2t - 1; the first twelve terms are what float32 can tell.
+_SERIES = (CHEBYSHEV[0] / 2, *CHEBYSHEV[1:])
+_LOG_ERFC = np.polynomial.chebyshev.cheb2poly(_SERIES).tolist()
+_LOG_ERFC_SHORT = np.polynomial.chebyshev.cheb2poly(_SERIES[:12]).tolist()
 
 
 # -- in place ----------------------------------------------------------------------------------------------------------

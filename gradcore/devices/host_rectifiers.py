@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.host_kernels import Array
+from gradcore.devices.host_kernels import Array, kernel
 from gradcore.devices.host_pointwise import pointwise
 
 
 def _sigmoid(x: Array) -> Any:
-    # By tanh: exp(-x) would overflow for large negative x.
-    return np.tanh(x * 0.5) * 0.5 + 0.5
+    # Where exp(-x) is infinite, 0 is right.
+    return 1 / (1 + np.exp(-x))
 
 
 def _log1p_exp(x: Array) -> Any:
@@ -83,8 +83,8 @@ def hardswish_grad(dy: Array, x: Array) -> Any:
 
 
 @pointwise
-def leaky_relu(x: Array, slope: Array) -> Any:
-    return np.where(x > 0, x, x * slope)
+def leaky_relu(x: Array, slope: Any) -> Any:
+    return np.maximum(x, 0) + np.minimum(x, 0) * slope
 
 
 @pointwise
@@ -132,9 +132,10 @@ def softplus_grad(dy: Array, x: Array, *, beta: float, threshold: float) -> Any:
     return np.where(x * beta > threshold, dy, dy * _sigmoid(x * beta))
 
 
-@pointwise
-def hardtanh(x: Array, *, low: float, high: float) -> Any:
-    return np.minimum(np.maximum(x, low), high)
+@kernel
+def hardtanh(x: Array, out: Array, *, low: float, high: float) -> None:
+    np.maximum(x, low, out=out)
+    np.minimum(out, high, out=out)
 
 
 @pointwise

@@ -210,6 +210,16 @@ class Ledger:
             else:
                 self.release = self._pending.append
 
+    def so_far(self, log: list[Raw]) -> list[Raw]:
+        """What a log has until now, with the logs that are being written inside it."""
+        with self.settled():
+            written = [*self._outer, (self.log or [], 0)]
+            inside = next((i for i, (outer, _) in enumerate(written) if outer is log), len(written))
+            found = list(log)
+            for (_, opening), (inner, _) in zip(written[inside:], written[inside + 1:], strict=False):
+                found += inner[opening:]
+            return found
+
     def flush(self) -> int:
         """Give wholly free segments back; returns their bytes."""
         with self.settled():

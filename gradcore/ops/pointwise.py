@@ -102,8 +102,9 @@ logaddexp = op("logaddexp", _floats_only("logaddexp"),
 # -- of three ----------------------------------------------------------------------------------------------------------
 
 
-def _three(name: str, x: Operand, y: Operand, z: Operand) -> TensorSpec:
-    need_tensor(name, x, y, z)
+def _three(name: str, x: TensorSpec, y: TensorSpec, z: Operand) -> TensorSpec:
+    for operand in (x, y):
+        need_tensor(name, operand)
     return TensorSpec.of(broadcast_shapes(shape_of(x), shape_of(y), shape_of(z)), promote((x, y, z)))
 
 
@@ -113,10 +114,12 @@ def _lerp_spec(x: TensorSpec, y: TensorSpec, weight: Operand) -> TensorSpec:
 
 
 def _addcmul_spec(x: TensorSpec, y: TensorSpec, z: TensorSpec, *, value: float = 1) -> TensorSpec:
+    need_tensor("addcmul", z)
     return _three("addcmul", x, y, z)
 
 
 def _addcdiv_spec(x: TensorSpec, y: TensorSpec, z: TensorSpec, *, value: float = 1) -> TensorSpec:
+    need_tensor("addcdiv", z)
     if not is_floating(promote((y, z))):
         raise SpecError("Integer division with addcdiv is no longer supported: one of tensor1 and tensor2 must be of a "
                         f"floating type, but got {y.dtype.name} and {z.dtype.name}")

@@ -1,8 +1,9 @@
 """What people read. It looks at records and nothing else."""
 
+from gradcore.report.diff import Diff, compare
 from gradcore.report.recording import Recording, pack, unpack
 from gradcore.report.run import Run, RunWriter, StepFigures, load_run
 from gradcore.report.step import SCHEMA_VERSION, StepReport, build_report, load_report
 
-__all__ = ["SCHEMA_VERSION", "Recording", "Run", "RunWriter", "StepFigures", "StepReport", "build_report", "load_report",
-           "load_run", "pack", "unpack"]
+__all__ = ["SCHEMA_VERSION", "Diff", "Recording", "Run", "RunWriter", "StepFigures", "StepReport", "build_report", "compare",
+           "load_report", "load_run", "pack", "unpack"]

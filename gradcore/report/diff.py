@@ -1,175 +1,156 @@
-"""What changed between two steps: which role, layer, op and line the peak gained and lost."""
+"""What one peak has that another has not: by role, layer, op and line of source."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from fractions import Fraction
+from typing import Any
 
 from gradcore import folds
 from gradcore.report.growth import line_of
 from gradcore.report.recording import Recording
-from gradcore.report.step import StepReport
 from gradcore.report.text import short_path
 from gradcore.units import format_bytes, parse_bytes
 
-#: Rows of a table of the text form.
+#: What bytes are grouped by, and how a holder is named in each.
+GROUPS: dict[str, Callable[[folds.Holder], str]] = {
+    "role": lambda h: h.role, "layer": lambda h: h.tag.layer, "op": lambda h: h.tag.op,
+    "line": lambda h: short_path(line_of(h.tag))}
+#: Rows of a table of text.
 _ROWS = 12
 
 
-class Place(NamedTuple):
-    """What two versions of a program have in common where lines have moved: the file's name, the function, and what ran."""
+@dataclass(frozen=True)
+class Owners:
+    """Allocated bytes at a peak, and whose they are: each table of ``by`` adds up to ``peak``.
 
-    file: str
-    function: str
-    op: str
-    layer: str
+    ``by`` has no table of what is not known: no line without records, and nothing at the level ``counts``.
+    """
 
+    peak: int
+    by: dict[str, dict[str, int]]
 
-class Held(NamedTuple):
-    """Allocated bytes of a place, and the line of its largest buffer."""
-
-    nbytes: int
-    line: str
+    def __post_init__(self) -> None:
+        for group, sums in self.by.items():
+            whole = sum(sums.values())
+            if whole != self.peak:
+                raise ValueError(f"the bytes by {group} add up to {whole:,}, not to the peak of {self.peak:,}")
 
 
 @dataclass(frozen=True)
 class Change:
-    """Allocated bytes that an owner held at the peak, before and after. ``line`` is "" but for places in the source."""
+    """One owner's bytes at two peaks."""
 
     name: str
     before: int
     after: int
-    line: str = ""
 
     @property
-    def gained(self) -> int:
+    def change(self) -> int:
         return self.after - self.before
 
 
 @dataclass(frozen=True)
-class Side:
-    """One of the two steps: bytes of its peak, and where that stands."""
-
-    device: str
-    batch_size: int | None
-    requested: int
-    allocated: int
-    reserved: int
-    reached_by: str
-
-
-@dataclass(frozen=True)
 class Diff:
-    """Two steps' peaks, and every owner that holds more or less at the second one's, the largest change first.
+    """Two peaks in allocated bytes, and what changed between them, the largest change first.
 
-    Each of the tables' changes adds up to the change of the peak; ``by_line``'s only if not ``partial``: of a report without
-    its records, the lines of the largest tensors alone are known.
+    The changes of each table of ``by`` add up to ``change``. Owners that hold as much as before are left out.
     """
 
-    before: Side
-    after: Side
-    by_role: tuple[Change, ...]
-    by_layer: tuple[Change, ...]
-    by_op: tuple[Change, ...]
-    by_line: tuple[Change, ...]
-    partial: bool
+    before: int
+    after: int
+    by: dict[str, tuple[Change, ...]]
 
     @property
-    def gained(self) -> int:
-        """Allocated bytes that the peak grew by; negative where it fell."""
-        return self.after.allocated - self.before.allocated
-
-    def exceeds(self, allowed: str) -> bool:
-        """Has the peak grown by more than ``allowed``, ``"1%"`` of what it was or a size such as ``"64 KiB"``?
-
-        Raises ValueError for anything else.
-        """
-        share = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", allowed)
-        return self.gained > (self.before.allocated * float(share[1]) / 100 if share else parse_bytes(allowed))
+    def change(self) -> int:
+        return self.after - self.before
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, with the change of the peak and of each owner as ``gained``. Bytes."""
-        data = {"version": 1, "gained": self.gained, **dataclasses.asdict(self)}
-        for name in ("by_role", "by_layer", "by_op", "by_line"):
-            data[name] = [{**dataclasses.asdict(c), "gained": c.gained} for c in getattr(self, name)]
-        return data
-
-    def to_json(self, indent: int | None = None) -> str:
-        return json.dumps(self.to_dict(), indent=indent)
+        """Plain data. Bytes."""
+        return {"before": self.before, "after": self.after, "change": self.change,
+                "by": {group: [{"name": c.name, "before": c.before, "after": c.after, "change": c.change} for c in changes]
+                       for group, changes in self.by.items()}}
 
     def __str__(self) -> str:
-        a, b = self.before, self.after
-        share = f", {self.gained / a.allocated:+.2%}" if a.allocated else ""
-        lines = [f"Peak {format_bytes(a.allocated)} -> {format_bytes(b.allocated)}: {self.gained:+,} bytes{share}",
-                 f"  before: {a.allocated:,} bytes, {a.device}, batch {a.batch_size}, reached by {a.reached_by}",
-                 f"  after:  {b.allocated:,} bytes, {b.device}, batch {b.batch_size}, reached by {b.reached_by}"]
-        for title, changes in (("role", self.by_role), ("layer", self.by_layer), ("op", self.by_op)):
-            lines += table(f"By {title}:", changes)
-        of = " (of the largest tensors: there are no records)" if self.partial else ""
-        return "\n".join([*lines, *table(f"By line{of}:", self.by_line)])
+        lines = [summary(self)]
+        for group, changes in self.by.items():
+            lines += ["", *table(group, changes)]
+        return "\n".join(lines)
 
 
-def table(title: str, changes: tuple[Change, ...]) -> list[str]:
-    """Lines of text: what was gained, from what to what, by whom. No lines where nothing changed."""
-    if not changes:
-        return []
-    rows = [f"  {c.gained:>+15,}  {c.before:>15,} -> {c.after:>15,}  {c.name}" + (f", {short_path(c.line)}" if c.line else "")
-            for c in changes[:_ROWS]]
-    more = [f"  {sum(c.gained for c in changes[_ROWS:]):>+15,}  {len(changes) - _ROWS} more"] if len(changes) > _ROWS else []
-    return ["", title, *rows, *more]
+def owners_of(recording: Recording) -> Owners:
+    """Whose the bytes at a step's peak are. Raises ValueError for a report whose sums are not its peak."""
+    report, records = recording.report, recording.records
+    if records:
+        start = folds.position_of(records, "begin", "step") or 0
+        highest = folds.peak(records, start)
+        holders = folds.live_at(records, highest.position)
+        return Owners(highest.allocated, {group: folds.total(holders, key) for group, key in GROUPS.items()})
+    known = {"role": report.by_role, "layer": report.by_layer, "op": report.by_op}
+    # A step at the level ``counts`` knows how much, and not whose.
+    return Owners(report.peak.allocated, {group: sums for group, sums in known.items() if sums or not report.peak.allocated})
 
 
-def diff(before: Recording, after: Recording) -> Diff:
-    """What the peak of ``after`` has gained and lost beside that of ``before``."""
-    a, b = before.report, after.report
-    partial = not (before.records and after.records)
-    return Diff(_side(a), _side(b), changes(a.by_role, b.by_role), changes(a.by_layer, b.by_layer), changes(a.by_op, b.by_op),
-                moved(_of_top(a), _of_top(b)) if partial else moved(_at_peak(before), _at_peak(after)), partial)
+def compare(before: Recording | Owners, after: Recording | Owners) -> Diff:
+    """What the peak of ``after`` has gained and lost since ``before``, by all that is known of both."""
+    a, b = (x if isinstance(x, Owners) else owners_of(x) for x in (before, after))
+    return Diff(a.peak, b.peak, {group: _changes(group, a.by[group], b.by[group])
+                                 for group in GROUPS if group in a.by and group in b.by})
 
 
-def changes(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[Change, ...]:
-    """The names whose bytes differ, the largest change first."""
-    found = [Change(name or "(root)", before.get(name, 0), after.get(name, 0)) for name in {**before, **after}]
-    return tuple(sorted((c for c in found if c.gained), key=lambda c: (-abs(c.gained), c.name)))
+def _changes(group: str, before: dict[str, int], after: dict[str, int]) -> tuple[Change, ...]:
+    if group == "line":
+        before = _followed(before, after)
+    rows = [Change(name, before.get(name, 0), after.get(name, 0)) for name in {**before, **after}]
+    return tuple(sorted((r for r in rows if r.change), key=lambda r: (-abs(r.change), r.name)))
 
 
-def moved(before: Mapping[Place, Held], after: Mapping[Place, Held]) -> tuple[Change, ...]:
-    """As :func:`changes`, for places: a line that only moved within its function is no change."""
-    nothing = Held(0, "")
-    found = []
-    for place in {**before, **after}:
-        a, b = before.get(place, nothing), after.get(place, nothing)
-        found.append(Change(f"{place.op} in {place.layer or '(root)'}", a.nbytes, b.nbytes, b.line or a.line))
-    return tuple(sorted((c for c in found if c.gained), key=lambda c: (-abs(c.gained), c.name, c.line)))
+def _followed(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
+    """``before`` under the names of ``after``: a line that holds as many bytes in the same function has only moved."""
+    moved: dict[tuple[str, int], list[str]] = {}
+    for name, nbytes in after.items():
+        if name not in before:
+            moved.setdefault((_numberless(name), nbytes), []).append(name)
+    found = {}
+    for name, nbytes in before.items():
+        same = [] if name in after else moved.get((_numberless(name), nbytes), [])
+        found[same.pop(0) if same else name] = nbytes
+    return found
 
 
-def places(held: Iterable[tuple[int, str, str, str]]) -> dict[Place, Held]:
-    """Bytes by place, of (bytes, op, layer, line)s; a line is ``file:number in function``."""
-    sums: dict[Place, Held] = {}
-    # The largest first, so that a place is named by its largest buffer's line.
-    for nbytes, op, layer, line in sorted(held, key=lambda row: -row[0]):
-        where, _, function = line.partition(" in ")
-        place = Place(os.path.basename(where.rpartition(":")[0]), function, op, layer)
-        old = sums.get(place)
-        sums[place] = Held(nbytes, line) if old is None else old._replace(nbytes=old.nbytes + nbytes)
-    return sums
+def _numberless(line: str) -> str:
+    return re.sub(r":\d+ in ", " in ", line)
 
 
-def _side(report: StepReport) -> Side:
-    p = report.peak
-    return Side(report.device, report.batch_size, p.requested, p.allocated, p.reserved,
-                f"{p.op} in {p.layer or '(root)'}, phase {p.phase}, {short_path(p.line)}")
+def allowance(text: str) -> Callable[[int], Fraction]:
+    """What a peak of so many bytes may grow by, in bytes: ``"1%"`` of it, or a size. Raises ValueError."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", text)
+    if match:
+        share = Fraction(match[1]) / 100
+        return lambda before: share * before
+    try:
+        size = Fraction(parse_bytes(text))
+    except ValueError:
+        raise ValueError(f"a share such as '1%' or a size such as '64 KiB' was expected, but got {text!r}") from None
+    return lambda before: size
 
 
-def _of_top(report: StepReport) -> dict[Place, Held]:
-    return places((t.allocated, t.op, t.layer, t.line) for t in report.top)
+# -- as text -----------------------------------------------------------------------------------------------------------
 
 
-def _at_peak(recording: Recording) -> dict[Place, Held]:
-    return places((h.allocated, h.tag.op, h.tag.layer, line_of(h.tag))
-                  for h in folds.live_at(recording.records, recording.report.peak.position))
+def summary(diff: Diff) -> str:
+    """The two peaks on one line."""
+    share = f", {diff.change / diff.before:+.2%}" if diff.before else ""
+    return (f"Peak: {format_bytes(diff.before)} before, {format_bytes(diff.after)} after: {diff.change:+,} bytes{share}")
+
+
+def table(group: str, changes: Iterable[Change], rows: int = _ROWS) -> list[str]:
+    """The largest changes, a line each, and what the others come to."""
+    listed = list(changes)
+    lines = [f"By {group}:" if listed else f"By {group}: no change"]
+    lines += [f"  {c.change:>+15,}  {c.name or '(root)':22}  {c.before:,} -> {c.after:,}" for c in listed[:rows]]
+    if len(listed) > rows:
+        lines.append(f"  {sum(c.change for c in listed[rows:]):>+15,}  in {len(listed) - rows} more")
+    return lines

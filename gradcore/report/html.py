@@ -40,15 +40,19 @@ def page(runs: Sequence[Named], step: int | str = "peak") -> str:
     """The page of one run, opened at ``step`` of it, with others to lay beside it. Raises ValueError as ``Run.find`` does."""
     shown, _ = runs[0].run.find(step)
     data = {"version": 1, "colours": COLOURS, "shown": shown, "runs": [_run(r) for r in runs]}
-    script = "\n".join(_part(name) for name in SCRIPTS)
-    style = _part("page.css")
-    policy = (f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; base-uri 'none'; "
+    script = "\n".join(part(name) for name in SCRIPTS)
+    style = part("page.css")
+    policy = (f"default-src 'none'; script-src '{hash_of(script)}'; style-src '{hash_of(style)}'; base-uri 'none'; "
               "form-action 'none'; require-trusted-types-for 'script'")
     parts = {"policy": policy, "title": html.escape(f"Device memory: {runs[0].name}"), "style": style, "script": script,
              "data": escaped(data)}
-    text = _part("page.html")
+    return filled("page.html", parts)
+
+
+def filled(template: str, parts: dict[str, str]) -> str:
+    """A file of gradcore/report/page with its places filled in; what goes there is escaped already."""
     # Cut before anything is filled in, so that no data can look like a place to fill.
-    for i, piece in enumerate(pieces := text.split("{{")):
+    for i, piece in enumerate(pieces := part(template).split("{{")):
         name, closed, rest = piece.partition("}}")
         if closed:
             pieces[i] = parts[name] + rest
@@ -105,9 +109,11 @@ def _recording(step: int, recording: Recording) -> dict[str, Any]:
     return {"step": step, "report": report, "log": log}
 
 
-def _part(name: str) -> str:
+def part(name: str) -> str:
+    """The text of a file of gradcore/report/page."""
     return resources.files("gradcore.report").joinpath("page", name).read_text(encoding="utf-8")
 
 
-def _hash(text: str) -> str:
+def hash_of(text: str) -> str:
+    """As a content policy names a text."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

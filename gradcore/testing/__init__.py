@@ -1,1 +1,1 @@
-"""For tests of programs that use gradcore; pytest finds ``pytest_gradcore`` by itself."""
+"""Device memory in tests: what pytest's plugin, entry/pytest_gradcore.py, is made of. Nothing else here needs pytest."""

@@ -13,14 +13,14 @@ import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
 
-from gradcore.devices import gpu_kernels, gpu_launch, gpu_optimizers
+from gradcore.devices import gpu_elementwise, gpu_kernels, gpu_launch, gpu_optimizers
 from gradcore.ops import all_ops
 from tests.host.cuda_rows import OWN, Both, calls, emulate
 from tests.host.emulator import Copy
 
 pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed: the emulator cannot be compiled"),
               # The first test compiles every kernel.
-              pytest.mark.timeout(1200)]
+              pytest.mark.timeout(1200), pytest.mark.xdist_group("emulator")]
 
 CALLS = calls()
 
@@ -151,6 +151,10 @@ def test_a_write_that_reads_what_it_writes_is_refused():
     for write in (OWN["add_"], OWN["copy_"]):
         with pytest.raises(RuntimeError, match=r"single memory location. Please clone\(\)"):
             write(x[1:], x[:-1])
+    matrix = Copy(np.zeros((6, 4), np.float32)).cupy()
+    for written, read in ((matrix[:, :3], matrix[:, 2:3]), (matrix, matrix[2:3]), (matrix[:, ::-1], matrix[:, 1:2])):
+        with pytest.raises(RuntimeError, match="single memory location"):
+            OWN["add_"](written, read)
     with pytest.raises(NotImplementedError, match="no instance for complex64: expected one of float32"):
         gpu_launch.name_of(np.complex64)
     with pytest.raises(NotImplementedError, match="8 dimensions that cannot be merged, but got 9"):
@@ -165,3 +169,6 @@ def test_columns_of_one_matrix_may_be_written_from_each_other(emulated):
     np.testing.assert_array_equal(copy.array[:, 1:3], matrix[:, 1:3] + matrix[:, 3:4])
     OWN["copy_"](whole[:, 0], whole[:, 3])
     np.testing.assert_array_equal(copy.array[:, 0], matrix[:, 3])
+    line = whole.reshape(-1)
+    gpu_elementwise.check_apart(line[::2], line[3].reshape(()))
+    gpu_elementwise.check_apart(line[3].reshape(()), 1.0)

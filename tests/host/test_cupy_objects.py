@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import gc
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
 
+import gradcore  # noqa: E402
 from gradcore.devices import gpu  # noqa: E402
 from gradcore.engine.node import Value  # noqa: E402
 from gradcore.errors import OutOfMemory, SourceExhausted, UndeclaredAllocation  # noqa: E402
-from gradcore.events import TAGS, Site, Tag  # noqa: E402
+from gradcore.events import TAGS, Alloc, Site, Tag  # noqa: E402
 from gradcore.memory.resource import Stream  # noqa: E402
 from gradcore.memory.stack import build  # noqa: E402
 from gradcore.ops import all_ops  # noqa: E402
@@ -67,6 +69,9 @@ class Runtime:
 
     def deviceSynchronize(self):
         self.calls.append("synchronize")
+
+    def memGetInfo(self):
+        return 1 << 30, 2 << 30
 
 
 @pytest.fixture
@@ -193,6 +198,23 @@ def test_strict_mode_refuses_them():
     device = gpu.CudaDevice(0, cuda=Runtime(), strict=True)
     with pytest.raises(UndeclaredAllocation, match="400 bytes in the kernel of op 'sum'"):
         device.bind(lambda array: cupy.ndarray((100,), np.float32), "sum")(None)
+
+
+def test_a_program_written_for_cupy_is_accounted(device):
+    with gradcore.step(device=device) as s, gradcore.memory.use_for_cupy("mine", device):
+        kept = cupy.ndarray((100, 10), np.float32)  # mine
+        cupy.ndarray((1000,), np.float64)
+    assert device.ledger.requested == kept.nbytes == 4000
+    made = [r.tag for r in s.log if isinstance(r, Alloc)]
+    assert [(t.op, t.role, t.phase) for t in made] == [("mine", "output", "forward")] * 2
+    line = next(n for n, text in enumerate(Path(__file__).read_text().splitlines(), 1) if text.endswith("# mine"))
+    assert str(made[0].site) == f"{__file__}:{line}"
+    assert [(x.op, x.allocated, x.held_by) for x in s.report.left] == [("mine", 4096, "you")]
+    assert s.report.peak.requested == 12000
+    del kept
+    assert device.ledger.requested == 0
+    with pytest.raises(RuntimeError, match="driver"), gradcore.memory.use_for_cupy():
+        raise AssertionError
 
 
 def test_every_op_has_a_kernel_on_the_gpu(device):

@@ -1,121 +1,167 @@
-"""Two steps beside each other: every byte that the peak gained or lost has an owner."""
+"""Two peaks compared: every table adds up to their difference, and CI can tell growth from an error."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import gradcore
-from gradcore import nn
 from gradcore.cli.main import main
-from gradcore.report import Recording, load_run
-from gradcore.report.diff import Diff, diff
+from gradcore.report import Recording, compare
+from gradcore.report.diff import GROUPS, Owners, allowance, owners_of
+from gradcore.report.diff_page import diff_page
+from tests.conftest import raises
+from tests.host.test_page import Elements
+from tests.host.test_run import write
 
-TABLES = ("by_role", "by_layer", "by_op", "by_line")
-PROGRAM = """
-def train():
-    with gradcore.step(batch_size={batch}, device="meta") as step:
-        model = nn.Sequential(nn.Linear(64, {width}), nn.{act}(), nn.Linear({width}, 10)).to("meta")
-        x = gradcore.zeros({batch}, 64, device="meta")
-        model(x).sum().backward()
+
+def recorded(width: int, copies: int, level: str = "events") -> Recording:
+    """A step that keeps ``copies`` products beside the root, for its one layer."""
+    model = gradcore.nn.Sequential(gradcore.nn.Linear(width, 8)).to("meta")
+    with gradcore.step(batch_size=4, device="meta", level=level) as step:
+        y = model(gradcore.zeros(4, width, device="meta"))
+        held = [y.exp() for _ in range(copies)]
+        sum(held, y).sum().backward()
+    del held, y
     return step.recording
-"""
 
 
-def made(*, width: int = 128, batch: int = 32, act: str = "ReLU", above: int = 0, file: str = "/here/model.py") -> Recording:
-    names = {"gradcore": gradcore, "nn": nn}
-    exec(compile("\n" * above + PROGRAM.format(width=width, batch=batch, act=act), file, "exec"), names)
-    recording = names["train"]()
-    names.clear()
-    return recording
+@pytest.fixture(scope="module")
+def small() -> Recording:
+    return recorded(64, 1)
 
 
-def by_name(found: Diff, table: str) -> dict[str, int]:
-    return {c.name: c.gained for c in getattr(found, table)}
+@pytest.fixture(scope="module")
+def large() -> Recording:
+    return recorded(4096, 3)
 
 
-def test_each_table_adds_up_to_what_the_peak_gained() -> None:
-    a, b = made(), made(width=256)
-    found = diff(a, b)
-    assert found.gained == b.report.peak.allocated - a.report.peak.allocated > 0
-    for table in TABLES:
-        assert sum(by_name(found, table).values()) == found.gained, table
-    assert by_name(found, "by_role")["parameter"] == (128 * 64 + 128 + 128 * 10) * 4
-    assert not found.partial
-    assert {c.line for c in found.by_line} == {f"/here/model.py:{n} in train" for n in (4, 6)}
-    back = diff(b, a)
-    for table in TABLES:
-        assert by_name(back, table) == {name: -n for name, n in by_name(found, table).items()}
+@pytest.mark.parametrize("records", [True, False])
+def test_every_table_adds_up_to_the_difference_of_the_peaks(small: Recording, large: Recording, records: bool) -> None:
+    a, b = (r if records else Recording(r.report, ()) for r in (small, large))
+    for before, after in ((a, b), (b, a), (a, a)):
+        diff = compare(before, after)
+        assert diff.change == after.report.peak.allocated - before.report.peak.allocated
+        assert list(diff.by) == [g for g in GROUPS if records or g != "line"]
+        for changes in diff.by.values():
+            assert sum(c.change for c in changes) == diff.change and all(c.change for c in changes)
+            assert [abs(c.change) for c in changes] == sorted((abs(c.change) for c in changes), reverse=True)
+    assert str(compare(a, a)).count("no change") == len(compare(a, a).by)
 
 
-def test_lines_that_moved_within_their_function_are_no_change() -> None:
-    found = diff(made(), made(above=7, file="/elsewhere/model.py"))
-    assert found.gained == 0
-    assert [getattr(found, table) for table in TABLES] == [()] * 4
-    assert diff(made(), made(file="/here/other.py")).by_line, "another file is another place"
+def test_it_names_who_grew(small: Recording, large: Recording) -> None:
+    diff = compare(small, large)
+    assert diff.by["role"][0].name in ("parameter", "gradient")
+    assert {c.name for c in diff.by["layer"]} >= {"0"}
+    line = diff.by["line"][0].name
+    assert line.startswith("tests/host/test_diff.py:") and line.endswith(" in recorded")
+    text = str(diff)
+    assert f"{diff.change:+,} bytes" in text and "By line:" in text and line in text
 
 
-def test_another_op_takes_the_place_of_one() -> None:
-    found = diff(made(), made(act="GELU"))
-    ops = by_name(found, "by_op")
-    assert ops["relu_grad"] < 0 < ops["gelu_grad"]
-    text = str(found)
-    assert "By op:" in text and "model.py:6 in train" in text and f"{found.gained:+,} bytes" in text
+def test_a_line_that_only_moved_is_no_change() -> None:
+    sums = {"a.py:10 in f": 512, "a.py:11 in f": 512, "a.py:90 in g": 1024}
+    moved = {"a.py:12 in f": 512, "a.py:13 in f": 512, "a.py:92 in g": 2048}
+    diff = compare(Owners(2048, {"line": sums}), Owners(3072, {"line": moved}))
+    assert [(c.name, c.change) for c in diff.by["line"]] == [("a.py:92 in g", 2048), ("a.py:90 in g", -1024)]
+    # Another function, or other bytes: not the same line.
+    other = compare(Owners(512, {"line": {"a.py:1 in f": 512}}), Owners(512, {"line": {"a.py:1 in g": 512}}))
+    assert sorted(c.change for c in other.by["line"]) == [-512, 512]
 
 
-def test_a_report_alone_is_compared_by_its_largest_tensors() -> None:
-    a, b = made(), made(width=256)
-    found = diff(Recording(a.report, ()), b)
-    assert found.partial and "of the largest tensors" in str(found)
-    assert by_name(found, "by_layer") == by_name(diff(a, b), "by_layer")
-    assert {(c.name, c.gained) for c in found.by_line} & {(c.name, c.gained) for c in diff(a, b).by_line}
+def test_what_is_not_known_has_no_table(small: Recording) -> None:
+    counts, events = recorded(64, 1, "counts"), recorded(64, 1)
+    diff = compare(counts, events)
+    assert diff.by == {} and diff.before == diff.after == events.report.peak.allocated and owners_of(counts).by == {}
+    wrong = Recording(dataclasses.replace(small.report, by_op={"add": 1}), ())
+    with raises(ValueError, "the bytes by op add up to 1, not to the peak of"):
+        compare(wrong, small)
 
 
-@pytest.fixture
-def files(tmp_path):
-    paths = []
-    for name, batch in (("a", 32), ("b", 64)):
-        paths.append(tmp_path / f"{name}.json")
-        paths[-1].write_text(json.dumps(made(batch=batch).to_dict()))
-    return paths
+@pytest.mark.parametrize(("text", "before", "allowed"), [
+    ("1%", 250, Fraction(5, 2)), ("0.5 %", 1000, 5), ("64 KiB", 7, 65536), ("0", 7, 0), ("1_000 B", 0, 1000)])
+def test_allowances(text: str, before: int, allowed: int) -> None:
+    assert allowance(text)(before) == allowed
 
 
-def run(capsys, *argv):
+@pytest.mark.parametrize("text", ["-1%", "much", "", "1%%", "1 % B"])
+def test_no_allowance(text: str) -> None:
+    with raises(ValueError, "a share such as '1%' or a size such as '64 KiB' was expected, but got", repr(text)):
+        allowance(text)
+
+
+def command(capsys: Any, *argv: object) -> tuple[int, str, str]:
     status = main(["diff", *map(str, argv)])
-    return status, *capsys.readouterr()
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
 
 
-@pytest.mark.parametrize(("swapped", "allowed", "status"), [
-    (False, None, 0), (False, "0%", 3), (False, "1 B", 3), (False, "400%", 0), (False, "1GiB", 0), (True, "0%", 0)])
-def test_the_command_fails_above_what_is_allowed(capsys, files, swapped, allowed, status):
-    a, b = reversed(files) if swapped else files
-    found, out, err = run(capsys, a, b, *(("--fail-above", allowed) if allowed else ()))
-    assert (found, err) == (status, "")
-    assert ("more than" in out) == (status == 3)
-    found, out, _ = run(capsys, a, b, "--json", *(("--fail-above", allowed) if allowed else ()))
-    data = json.loads(out)
-    assert found == status
-    assert data["gained"] == data["after"]["allocated"] - data["before"]["allocated"] == sum(
-        c["gained"] for c in data["by_line"])
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory, small: Recording, large: Recording) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "a.json").write_text(json.dumps(small.to_dict()))
+    (folder / "b.json").write_text(large.report.to_json())
+    write(folder / "run" / "c.jsonl", large, [100, 200])
+    return folder
 
 
-def test_runs_are_compared_at_their_peaks(capsys, tmp_path):
-    for batch in (16, 32):
-        assert main(["train", "--steps", "2", "--quiet", "--batch-size", str(batch), "--out", str(tmp_path / str(batch))]) == 0
-    capsys.readouterr()
-    status, out, _ = run(capsys, tmp_path / "16", tmp_path / "32", "--json")
-    data = json.loads(out)
-    assert status == 0
-    for side, batch in (("before", 16), ("after", 32)):
-        path, = (tmp_path / str(batch)).glob("*.jsonl")
-        assert data[side]["allocated"] == load_run(path).find("peak")[1].report.peak.allocated
-        assert data[side]["batch_size"] == batch
+def test_the_command_reads_all_three(capsys: Any, files: Path, small: Recording, large: Recording) -> None:
+    grown = large.report.peak.allocated - small.report.peak.allocated
+    status, out, _ = command(capsys, files / "a.json", files / "run")
+    assert status == 0 and f"{grown:+,} bytes" in out and "By line:" in out and "c.jsonl: Step 1 on meta, batch 4" in out
+    status, out, _ = command(capsys, files / "a.json", files / "b.json")
+    assert status == 0 and "By line:" not in out and "Lines are compared where both files have the step's records" in out
+    status, out, _ = command(capsys, files / "run", files / "a.json", "--step", "first", "--json")
+    told = json.loads(out)
+    assert status == 0 and told["change"] == -grown and told["failed"] is False and told["a"]["step"] == 1
+    assert all(sum(c["change"] for c in changes) == -grown for changes in told["by"].values()) and len(told["by"]) == 4
 
 
-@pytest.mark.parametrize(("allowed", "words"), [("1 percent", "'1 percent'"), ("-1%", "'-1%'")])
-def test_a_limit_that_is_none_is_one_line(capsys, files, allowed, words):
-    status, _, err = run(capsys, *files, f"--fail-above={allowed}")
-    assert status == 1 and words in err and err.count("\n") == 1
-    status, _, err = run(capsys, files[0], "nowhere.json")
-    assert status == 1 and "nowhere.json" in err
+def test_the_status_is_for_ci(capsys: Any, files: Path, small: Recording, large: Recording) -> None:
+    before, after = (r.report.peak.allocated for r in (small, large))
+    a, b = files / "a.json", files / "b.json"
+    assert command(capsys, a, b, "--fail-above", after - before)[0] == 0
+    status, out, _ = command(capsys, a, b, "--fail-above", after - before - 1)
+    assert status == 1 and f"has grown by {after - before:,} bytes; {after - before - 1:,} are allowed" in out
+    status, out, _ = command(capsys, a, b, "--fail-above", "1%", "--json")
+    assert status == 1 and json.loads(out)["failed"] is True
+    assert command(capsys, b, a, "--fail-above", "0")[0] == command(capsys, a, a, "--fail-above", "0%")[0] == 0
+
+
+@pytest.mark.parametrize("bad", ["missing.json", "x.json", "empty"])
+def test_errors_are_status_two(capsys: Any, files: Path, tmp_path: Path, bad: str) -> None:
+    (tmp_path / "x.json").write_text("[]")
+    (tmp_path / "empty").mkdir()
+    status, out, err = command(capsys, files / "a.json", tmp_path / bad)
+    assert status == 2 and out == "" and bad in err and len(err.strip().splitlines()) == 1
+    with pytest.raises(SystemExit) as told:
+        main(["diff", str(files / "a.json"), str(files / "a.json"), "--fail-above", "some"])
+    assert told.value.code == 2 and "a share such as '1%'" in capsys.readouterr().err
+
+
+def test_help() -> None:
+    argv = [sys.executable, "-m", "gradcore.cli.main", "diff", "--help"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert "--fail-above 1%|BYTES" in done.stdout
+
+
+def test_the_page_runs_nothing(capsys: Any, files: Path, tmp_path: Path, small: Recording) -> None:
+    out = tmp_path / "diff.html"
+    status, told, _ = command(capsys, files / "a.json", files / "run", "--html", out)
+    text = out.read_text()
+    elements = Elements(text)
+    assert status == 0 and str(out) in told and not any(tag == "script" for tag, _ in elements.found)
+    policy, = (a["content"] or "" for _, a in elements.found if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none'; style-src 'sha256-") and text.count("<tr>") > 8
+    assert "tests/host/test_diff.py:" in text
+    nasty = compare(Owners(0, {"op": {}}), Owners(9, {"op": {"<script>alert(1)</script>{{style}}": 9}}))
+    page = diff_page(nasty, "<b>{{after}}", "&amp;")
+    assert "<script" not in page and "&lt;script&gt;alert(1)&lt;/script&gt;{{style}}" in page
+    assert "&lt;b&gt;{{after}}" in page and "&amp;amp;" in page

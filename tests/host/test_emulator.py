@@ -17,7 +17,7 @@ from tests.host.emulator import Copy, Emulator
 
 pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed: the emulator cannot be compiled"),
               # The first test compiles every kernel.
-              pytest.mark.timeout(1200)]
+              pytest.mark.timeout(1200), pytest.mark.xdist_group("emulator")]
 
 PLANTED = """
 extern "C" __global__ void shift(const int* x, int* out, int n, int off) {

@@ -102,6 +102,7 @@ TYPES: list[Case] = [
     ("masked_fill value", lambda: f(3).masked_fill(f(3) > 0, f(3)), SpecError, ("0-dimensional value tensor", "1 dim")),
     ("masked_fill int", lambda: i(3).masked_fill(i(3) > 0, 0.5), SpecError, ("int64", "0.5")),
     ("addcdiv of ints", lambda: gradcore.addcdiv(i(1), i(1), i(1)), SpecError, ("Integer division with addcdiv",)),
+    ("lerp to a number", lambda: gradcore.lerp(f(1), 2.0, 0.5), TypeError, ("lerp", "must be a tensor", "float")),
     ("rounding mode", lambda: gradcore.div(f(1), 2, rounding_mode="up"), RuntimeError, ("None, 'trunc', or 'floor'", "'up'")),
     ("clamp by nothing", lambda: f(1).clamp(), SpecError, ("At least one of 'min' or 'max' must not be None",)),
     ("silu of ints", lambda: F.silu(i(1)), SpecError, ("floating type", "int64")),

@@ -1,226 +1,345 @@
-"""The pytest plugin, in test runs of its own: limits, leaks, a baseline, with and without workers."""
+"""The pytest plugin, run by pytest in a process of its own: limits, leaks, the fixture, the baseline, pytest-xdist."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import os
+import re
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from gradcore.report.diff import Owners
+from gradcore.testing import baseline
+from tests.conftest import raises
 
 pytest_plugins = ["pytester"]
+
 ROOT = Path(__file__).resolve().parents[2]
-
-HEAD = """
-import gradcore
-import pytest
-from gradcore import nn
-
-def train(width, device="cpu"):
-    model = nn.Sequential(nn.Linear(256, width), nn.ReLU(), nn.Linear(width, 1)).to(device)
-    model(gradcore.ones(64, 256, device=device)).sum().backward()
-"""
+ENTRY = ROOT / "gradcore" / "testing" / "entry"
+HEAD = "import pytest\nimport gradcore\n\nCPU = gradcore.device('cpu')\n"
 
 
 @pytest.fixture
-def run(pytester, monkeypatch):
-    # What is installed may be another copy.
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (ROOT, ROOT / "gradcore/testing/entry"))))
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("PYTHONPATH", f"{ENTRY}{os.pathsep}{ROOT}")
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
 
-    def run(text, *options):
-        if text is not None:
-            pytester.makepyfile(test_it=HEAD + text)
-        result = pytester.runpytest_subprocess("-p", "pytest_gradcore", "--strict-markers", "-W", "error", *options)
-        return result, result.stdout.str()
-
+    def run(source: str | None, *argv: str) -> pytest.RunResult:
+        if source is not None:
+            pytester.makepyfile(test_it=source)
+        return pytester.runpytest_subprocess("-p", "pytest_gradcore", "-p", "no:cacheprovider", "--strict-markers",
+                                             "-W", "error", *argv)
     return run
 
 
-def test_nothing_of_gradcore_is_imported_where_no_test_uses_it(pytester, run):
-    pytester.makepyfile(test_plain="""
+def lines(result: pytest.RunResult, *wanted: str) -> None:
+    result.stdout.fnmatch_lines(list(wanted))
+
+
+def test_it_is_installed_under_its_modules_name() -> None:
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert told["project"]["entry-points"]["pytest11"] == {"pytest_gradcore": "pytest_gradcore"}
+    forced = told["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert forced[str((ENTRY / "pytest_gradcore.py").relative_to(ROOT))] == "pytest_gradcore.py"
+    assert not any(d.startswith("pytest") for d in told["project"]["dependencies"])
+
+
+def test_it_is_silent_until_it_is_used(run: Any) -> None:
+    result = run("""
         import sys
-        def test_it():
-            heavy = {"gradcore", "numpy", "rich", "cupy"} & set(sys.modules)
-            assert "pytest_gradcore" in sys.modules and not heavy, heavy
+
+        def test_nothing_is_imported():
+            heavy = {"numpy", "gradcore"} & set(sys.modules)
+            assert not heavy and "pytest_gradcore" in sys.modules
     """)
-    result, out = run(None)
     result.assert_outcomes(passed=1)
-    assert "gradcore:" not in out
-    _, out = run(None, "--markers")
-    assert "@pytest.mark.limit_device_memory(size" in out and "@pytest.mark.limit_device_leaks(size)" in out
+    result.stdout.no_fnmatch_line("*device memory*")
+    assert "limit_device_leaks(size)" in run(None, "--markers").stdout.str()
 
 
-def test_limits(run):
-    result, out = run("""
-KEPT = []
+def test_a_broken_limit_says_who_holds_the_memory(run: Any) -> None:
+    result = run(HEAD + """
+held = gradcore.ones(1_000_000)
 
-@pytest.mark.limit_device_memory("2 MiB")
-def test_fits(): train(256)
+@pytest.mark.limit_device_memory("8_192 B")
+def test_within():
+    x = gradcore.ones(1024)
+    y = x + x
 
-@pytest.mark.limit_device_memory("200 KB")
-def test_is_too_large(): train(256)
+@pytest.mark.limit_device_memory("8 kB")
+def test_over():
+    x = gradcore.ones(1024)
+    y = x + x
 
-@pytest.mark.limit_device_memory("600_000 B")
-def test_keeps_its_log_around_steps():
-    with gradcore.step() as step:
-        train(256)
-    assert step.report.peak.allocated > 600_000
+@pytest.mark.limit_device_memory("0 B")
+def test_nothing():
+    pass
 
-@pytest.fixture
-def model(): return nn.Linear(256, 256)
+@pytest.mark.limit_device_memory("4 KiB")
+class TestMany:
+    def test_a_step_of_its_own(self):
+        with gradcore.step() as step:
+            x = gradcore.ones(1024, requires_grad=True)
+            y = x.exp().sum()
+        assert step.report.by_op["exp"] == 4096 and [r.what for r in step.log if hasattr(r, "what")] == ["begin", "end"]
 
-@pytest.mark.limit_device_memory("1 KiB")
-def test_fixtures_are_not_its_own(model): gradcore.ones(256)
+    def test_steps_in_turn(self):
+        for _ in range(3):
+            with gradcore.step(device="cpu"):
+                gradcore.ones(1000)
 
-@pytest.mark.limit_device_memory("1 KiB", whole=True)
-def test_unless_the_whole_is_limited(model): gradcore.ones(256)
+    @pytest.mark.limit_device_memory("12 kB")
+    def test_the_closest_counts(self):
+        x = gradcore.ones(1024, requires_grad=True)
+        with gradcore.step():
+            y = x.exp()
+
+    def test_the_counters_may_be_reset(self):
+        x = gradcore.ones(2048)
+        del x
+        gradcore.reset_peak_memory_stats()
+""")
+    result.assert_outcomes(passed=4, failed=3)
+    lines(result,
+          "device memory on cpu: the peak is 8,192 bytes above what was live before the test, 192 more than '8 kB'",
+          "  reached by add in layer (root), test_it.py:16 in test_over",
+          "held there by what the test made:",
+          "            4,096 bytes  output of add in (root), test_it.py:16 in test_over",
+          "            4,096 bytes  output of full in (root), test_it.py:15 in test_over",
+          "device memory on cpu: the peak is 8,704 bytes above what was live before the test, 4,608 more than '4 KiB'",
+          "            4,096 bytes  residual of exp in (root), test_it.py:*TestMany.test_a_step_of_its_own, kept by the graph",
+          "device memory on cpu: the peak is 8,192 bytes above *, 4,096 more than '4 KiB'",
+          "*8,192 bytes  output of full in (root), test_it.py:*TestMany.test_the_counters_may_be_reset")
+    result.stdout.no_fnmatch_line("*4,000,256 bytes*")
+
+
+def test_leaks(run: Any) -> None:
+    result = run(HEAD + """
+import gc
+gc.disable()
+kept = []
 
 @pytest.mark.limit_device_leaks("0 B")
-def test_a_gradient_goes_with_its_model(model): model(gradcore.ones(1, 256)).sum().backward()
+def test_none():
+    x = gradcore.ones(1000, requires_grad=True)
+    (x * x).sum().backward()
 
 @pytest.mark.limit_device_leaks("0 B")
-def test_leaks(): KEPT.append(gradcore.ones(1000) * 2)
+def test_some():
+    kept.append(gradcore.ones(1000))
 
 @pytest.mark.limit_device_leaks("4 KiB")
-def test_may_leak(): KEPT.append(gradcore.ones(1000) * 2)
+def test_as_much_as_it_may():
+    kept.append(gradcore.ones(1000))
 
 @pytest.mark.limit_device_leaks("0 B")
-def test_random_numbers_leave_nothing(): gradcore.rand(10, device="meta")
+def test_a_cycle():
+    x = [gradcore.ones(1000)]
+    x.append(x)
 
-@pytest.mark.limit_device_memory("24 XB")
-def test_no_size(): pass
+@pytest.mark.limit_device_leaks("0 B")
+@pytest.mark.limit_device_memory("512 B")
+def test_one_for_another():
+    kept.clear()
+    kept.append(gradcore.ones(5000))
 
-@pytest.mark.limit_device_leaks()
-def test_no_size_at_all(): pass
-
-@pytest.mark.limit_device_memory("0 B")
-def test_fails_by_itself(): assert gradcore.ones(3).sum().item() == 4
+@pytest.mark.limit_device_leaks("0 B")
+def test_what_raises_is_left_as_it_is():
+    x = gradcore.ones(1000)
+    assert x is None
 
 @pytest.mark.xfail(strict=True)
-@pytest.mark.limit_device_memory("0 B")
-def test_is_known_to_take_some(): gradcore.ones(3)
-
-@pytest.mark.limit_device_memory("0 B")
-def test_skips(): pytest.skip("no reason")
-""", "-rA")
-    result.assert_outcomes(passed=6, failed=4, errors=3, xfailed=1, skipped=1)
-    assert "FAILED test_it.py::test_keeps_its_log_around_steps" in out and "PASSED test_it.py::test_fits" in out
-    large = out[out.index("_ test_is_too_large _"):]
-    for words in ("test_is_too_large: 660,992 bytes (645.5 KiB) of device memory at the peak are 460,992 more than the "
-                  "limit of 200,000\nthe peak on cpu was reached by linear_grad in 0, test_it.py:7 in train, where these were "
-                  "live:\n"
-                  "   257.0 KiB  parameter       empty in 0, test_it.py:6 in train, 2 buffers\n",
-                  "    64.0 KiB  residual        full in (root), test_it.py:7 in train\n"):
-        assert words in large, words
-    assert "Traceback" not in out and "in call" not in out
-    assert "4,096 bytes of device memory that the test made are still live on cpu, 4,096 more than the limit of 0:" in out
-    assert "ERROR test_it.py::test_leaks - Failed: test_it.py::test_leaks: 4,096 bytes" in out
-    assert out.count("limit_device_memory('24 XB'): a size such as '64MiB', '1.5 GB' or 4096 was expected, but got") == 1
-    assert out.count("test_no_size_at_all: limit_device_leaks(): one size was expected\n") == 1
+@pytest.mark.limit_device_leaks("0 B")
+def test_expected():
+    kept.append(gradcore.ones(1000))
+""")
+    result.assert_outcomes(passed=2, failed=4, xfailed=1)
+    lines(result,
+          "device memory on cpu: 4,096 bytes more are live after the test than before it, 4,096 more than '0 B'",
+          "made by the test and still live:",
+          "            4,096 bytes  output of full in (root), test_it.py:* in test_some",
+          "The collector has not been run: *",
+          "device memory on cpu: 4,096 bytes more *",
+          "*in test_a_cycle",
+          "device memory on cpu: the peak is 12,288 bytes above what was live before the test, 11,776 more than '512 B'",
+          "device memory on cpu: 12,288 bytes more are live *",
+          "           20,480 bytes  output of full in (root), test_it.py:* in test_one_for_another",
+          "           -8,192 bytes  of what was live before, and has been freed",
+          "E       assert * is None")
 
 
-def test_the_fixture_says_what_the_test_makes(run):
-    text = """
-def test_it(device_memory):
-    assert (device_memory.live, device_memory.peak) == (0, 0)
-    x = gradcore.ones(1000, device=device_memory.device)
-    y = x * 2
-    assert (device_memory.live, device_memory.peak) == (8192, 8192)
+def test_the_fixture(run: Any) -> None:
+    result = run(HEAD + """
+def test_figures(device_memory, gradcore_device):
+    assert device_memory.device is gradcore_device and gradcore_device == "meta"
+    x = gradcore.ones(1000, device=gradcore_device)
     del x
-    assert (device_memory.live, device_memory.peak) == (4096, 8192)
-    assert "mul in (root), test_it.py:12 in test_it" in str(device_memory)
-    assert device_memory.device.type == "%s"
+    y = gradcore.ones(10, device=gradcore_device)
+    assert (device_memory.peak_allocated, device_memory.peak_requested, device_memory.live_allocated) == (4096, 4000, 512)
+    device_memory.reset()
+    assert (device_memory.peak_allocated, device_memory.live_allocated) == (0, 0)
+    with gradcore.step(device=gradcore_device) as step:
+        z = y + y
+        assert device_memory.peak_allocated == 512
+    report = device_memory.report
+    assert report.by_op["add"] == 512 and step.report.by_op == report.by_op and report.peak.op == "add"
+    assert [p.phase for p in report.phases] == ["step"] and report.pool.allocations == 1
+    recording = device_memory.recording
+    assert recording.records and recording.report.peak.allocated == step.report.peak.allocated
+    del y
+    assert device_memory.live_allocated == 0
 
-def test_late(request):
-    request.getfixturevalue("device_memory")
+def test_it_begins_anew(device_memory):
+    assert device_memory.peak_allocated == 0
+
+@pytest.mark.limit_device_memory("1 KiB")
+def test_a_limit_is_of_the_whole_test(device_memory, gradcore_device):
+    gradcore.ones(1000, device=gradcore_device)
+    device_memory.reset()
+
+@pytest.fixture
+def stepping():
+    with gradcore.step(device="meta"):
+        yield
+
+def test_a_step_opened_after_it(device_memory, stepping, gradcore_device):
+    gradcore.ones(1000, device=gradcore_device)
+    assert device_memory.peak_allocated == 4096
+
+def test_a_step_opened_before_it(stepping, device_memory, gradcore_device):
+    gradcore.ones(1000, device=gradcore_device)
+    assert device_memory.peak_allocated == 4096
+
+@pytest.mark.limit_device_memory("1 KiB")
+def test_a_step_around_it(stepping, gradcore_device):
+    gradcore.ones(500, device=gradcore_device)
+
+def test_afterwards_a_step_is_a_step():
+    with gradcore.step(device="meta") as step:
+        with pytest.raises(RuntimeError, match="steps do not nest"):
+            with gradcore.step(device="meta"):
+                pass
+    assert gradcore.device("meta").ledger.log is None
+""", "--gradcore-device", "meta")
+    result.assert_outcomes(passed=5, failed=2)
+    lines(result, "device memory on meta: the peak is 4,096 *, 3,072 more than '1 KiB'",
+          "device memory on meta: the peak is 2,048 *, 1,024 more than '1 KiB'")
+
+
+def test_mistakes_are_one_clear_error(run: Any, pytester: pytest.Pytester) -> None:
+    result = run("""
+        import pytest
+
+        @pytest.mark.limit_device_memory("24 XB")
+        def test_unit():
+            pass
+
+        @pytest.mark.limit_device_leaks()
+        def test_nothing_given():
+            pass
+
+        @pytest.mark.limit_device_memory("1 B", device="cpu")
+        def test_more_given():
+            pass
+    """)
+    result.assert_outcomes(errors=3)
+    lines(result, "limit_device_memory('24 XB'): a size such as '64MiB', '1.5 GB' or 4096 was expected, but got '24 XB'",
+          "limit_device_leaks(): one size such as \"24 MB\" was expected",
+          "limit_device_memory('1 B', device='cpu'): one size such as \"24 MB\" was expected")
+    (pytester.path / "broken.json").write_text('{"version": 1, "tests": {"a": {"peak": 1, "by": {"op": {"add": 2}}}}}')
+    for argv, words in ((("--gradcore-memory-update",), "writes the file of --gradcore-memory-baseline: name one"),
+                        (("--gradcore-memory-baseline", "none.json"), "there is no baseline *none.json"),
+                        (("--gradcore-memory-baseline", "broken.json"), "broken.json is no baseline of device memory")):
+        told = run(None, *argv)
+        assert told.ret == pytest.ExitCode.USAGE_ERROR and not told.stdout.str().count("Traceback")
+        told.stderr.fnmatch_lines([f"ERROR: *{words}*"])
+
+
+TESTS = HEAD + """
+SIZES = {"test_a": WIDTH, "test_b": 1000}
+
+@pytest.mark.limit_device_memory("1 MB")
+def test_a():
+    x = gradcore.ones(SIZES["test_a"])
+    y = x + x
+
+@pytest.mark.limit_device_leaks("0 B")
+@pytest.mark.parametrize("n", [1, 2])
+def test_b(n):
+    gradcore.ones(n * SIZES["test_b"])
+
+@pytest.mark.limit_device_memory("0 B")
+def test_broken():
+    gradcore.ones(10)
+
+def test_unmarked():
+    gradcore.ones(10)
 """
-    result, out = run(text % "cpu")
-    result.assert_outcomes(passed=1, failed=1)
-    assert "test_late is not watched: ask for device_memory by an argument" in out
-    run(text % "meta", "--gradcore-device", "meta")[0].assert_outcomes(passed=1, failed=1)
 
 
-BASELINE = """
-WIDTH = {width}
-
-@pytest.mark.limit_device_memory("1 GiB")
-@pytest.mark.parametrize("scale", [1, 2, 3])
-def test_scales(device_memory, scale):{lines} train(WIDTH * scale, device_memory.device)
-
-@pytest.mark.usefixtures("device_memory")
-def test_same(): gradcore.ones(100)
-
-def test_unwatched(): gradcore.ones(10 ** 6)
-"""
-OPTIONS = ("--gradcore-memory-baseline", "peaks.json")
-
-
-def test_a_baseline(pytester, run):
-    file = pytester.path / "peaks.json"
-    small, large = (BASELINE.format(width=w, lines="") for w in (128, 256))
-
-    result, _ = run(small, *OPTIONS)
-    assert result.ret != 0
-    assert "there is no baseline peaks.json: --gradcore-memory-update makes it" in result.stderr.str() + result.stdout.str()
-
-    result, out = run(small, *OPTIONS, "--gradcore-memory-update")
-    result.assert_outcomes(passed=5)
-    assert "gradcore: 4 peaks of device memory were written to peaks.json" in out
-    written = file.read_text()
-    tests = json.loads(written)["tests"]
-    assert sorted(tests) == ["test_it.py::test_same", *(f"test_it.py::test_scales[{n}]" for n in (1, 2, 3))] == list(tests)
-    for found in tests.values():
-        assert found["allocated"] == sum(o["allocated"] for o in found["owners"]) >= found["requested"] > 0
-    assert tests["test_it.py::test_same"]["owners"] == [
-        {"allocated": 512, "layer": "", "line": "test_it.py:16 in test_same", "op": "full"}]
-
-    # Lines that move are no growth, and neither is another device.
-    result, out = run(BASELINE.format(width=128, lines="\n\n\n   "), *OPTIONS, "--gradcore-device", "meta")
-    result.assert_outcomes(passed=5)
-    assert "4 peaks of device memory were compared with peaks.json, 0 are lower, and 0 are not in it\n" in out
-
-    result, out = run(large + "\ndef test_new(device_memory): pass\n", *OPTIONS)
-    result.assert_outcomes(passed=3, failed=3)
-    before = tests["test_it.py::test_scales[1]"]["allocated"]
-    assert f"test_scales[1]: the peak of device memory grew from {before:,} to " in out
-    assert "+131,584          131,584 ->         263,168  empty in 0, test_it.py:6 in train" in out
-    assert "4 peaks of device memory were compared with peaks.json, 0 are lower, and 1 are not in it" in out
-    assert file.read_text() == written
-
-    result, _ = run(large, *OPTIONS, "--gradcore-memory-update", "-k", "scales")
-    result.assert_outcomes(passed=3)
-    result, out = run(small, *OPTIONS)
-    result.assert_outcomes(passed=5)
-    assert "3 are lower" in out
-
-
-def test_a_baseline_of_several_workers(pytester, run):
-    if importlib.util.find_spec("xdist") is None:
+@pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=pytest.mark.slow)])
+def test_the_baseline(run: Any, pytester: pytest.Pytester, workers: str) -> None:
+    if workers != "0" and importlib.util.find_spec("xdist") is None:
         pytest.skip("pytest-xdist is not installed: pip install -e '.[test]'")
-    small, large = (BASELINE.format(width=w, lines="") for w in (128, 256))
-    run(small, *OPTIONS, "--gradcore-memory-update")[0].assert_outcomes(passed=5)
-    file = pytester.path / "peaks.json"
-    written = file.read_text()
-    file.unlink()
-    result, out = run(None, *OPTIONS, "--gradcore-memory-update", "-n", "2")
-    result.assert_outcomes(passed=5)
-    assert file.read_text() == written and "4 peaks of device memory were written to peaks.json" in out
-    result, out = run(large, *OPTIONS, "-n", "2")
-    result.assert_outcomes(passed=2, failed=3)
-    assert "gradcore: 4 peaks of device memory were compared" in out and "empty in 0, test_it.py:6 in train" in out
+    spread = ("-n", workers, "--dist", "loadgroup") if workers != "0" else ()
+    tests = TESTS.replace("def test_a", "@pytest.mark.xdist_group('one')\ndef test_a" if spread else "def test_a")
+    argv = (*spread, "--gradcore-memory-baseline", "deep/peaks.json")
+    path = pytester.path / "deep" / "peaks.json"
+    result = run(tests.replace("WIDTH", "1000"), *argv, "--gradcore-memory-update")
+    result.assert_outcomes(passed=4, failed=1)
+    lines(result, "3 peaks written to deep/peaks.json: 3 new, 0 changed")
+    text = path.read_text()
+    data = json.loads(text)
+    assert text == json.dumps(data, indent=1, sort_keys=True) + "\n" and [p.name for p in path.parent.iterdir()] == [path.name]
+    assert {test: entry["peak"] for test, entry in data["tests"].items()} == {
+        "test_it.py::test_a": 8192, "test_it.py::test_b[1]": 4096, "test_it.py::test_b[2]": 8192}
+    assert data["tests"]["test_it.py::test_a"]["by"]["line"] == {
+        f"test_it.py:{line + bool(spread)} in test_a": 4096 for line in (10, 11)}
+    # The same figures pass, also of fewer tests; what has grown fails and says where; what has shrunk is said.
+    run(None, *argv, "-k", "not broken").assert_outcomes(passed=4)
+    del data["tests"]["test_it.py::test_b[1]"]
+    data["tests"]["test_it.py::test_b[2]"] = {"peak": 9000, "by": {"op": {"full": 9000}}}
+    path.write_text(json.dumps(data))
+    result = run(tests.replace("WIDTH", "2000"), *argv, "-k", "not broken")
+    result.assert_outcomes(passed=3, failed=1)
+    lines(result, "device memory on cpu: the peak is above the one in deep/peaks.json",
+          "Peak: 8.00 KiB before, 16.0 KiB after: +8,192 bytes, +100.00%",
+          "By line:",
+          "*+4,096  test_it.py:1* in test_a  4,096 -> 8,192",
+          "3 peaks compared with deep/peaks.json",
+          "not in it, --gradcore-memory-update writes them: test_it.py::test_b[[]1]",
+          "lower than recorded: test_it.py::test_b[[]2]")
+    # An update keeps what did not run.
+    run(None, *argv, "-k", "test_a", "--gradcore-memory-update").assert_outcomes(passed=1)
+    told = baseline.read(path)
+    assert told["test_it.py::test_a"].peak == 16384 and told["test_it.py::test_b[2]"] == Owners(9000, {"op": {"full": 9000}})
 
 
-@pytest.mark.parametrize(("options", "text", "words"), [
-    (("--gradcore-memory-update",), None, "--gradcore-memory-update needs --gradcore-memory-baseline FILE"),
-    (OPTIONS, "[1]", "peaks.json is no baseline of device memory: the baseline should be an object"),
-    (OPTIONS, "{", "peaks.json is no baseline of device memory"),
-    (OPTIONS, '{"version": 2, "tests": {}}', "peaks.json: a baseline of version 1 was expected, but got 2")])
-def test_options_that_cannot_be_kept(pytester, run, options, text, words):
-    if text is not None:
-        (pytester.path / "peaks.json").write_text(text)
-    result, out = run("def test_it(): pass", *options)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert words in result.stderr.str() + out
-    assert "Traceback" not in result.stderr.str() + out
+def test_the_examples_of_the_documentation(run: Any, pytester: pytest.Pytester) -> None:
+    """A python block is the file that it names; a console block is a command, and lines of what it prints, in order."""
+    page = (ROOT / "docs" / "testing.md").read_text()
+    blocks = re.findall(r"```(python|console)\n(.*?)```", page, re.DOTALL)
+    assert [kind for kind, _ in blocks].count("console") == 4
+    for kind, text in blocks:
+        first, _, rest = text.partition("\n")
+        if kind == "python":
+            (pytester.path / first.removeprefix("# ")).write_text(text)
+            continue
+        command, *argv = first.removeprefix("$ ").split()
+        assert command == "pytest" and rest.strip()
+        printed = iter(run(None, *argv).stdout.lines)
+        for line in rest.splitlines():
+            assert line == "..." or line in printed, line
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"version": 2, "tests": {}}', '{"version": 1}', '{"version": 1, "tests": []}',
+                                  '{"version": 1, "tests": {"a": {"peak": 1.5, "by": {}}}}',
+                                  '{"version": 1, "tests": {"a": {"peak": 1, "by": {"colour": {"red": 1}}}}}'])
+def test_what_is_no_baseline(text: str, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(text)
+    with raises(ValueError, "x.json is no baseline of device memory"):
+        baseline.read(tmp_path / "x.json")

@@ -24,7 +24,7 @@ ADAM = {"filename": "/x/site-packages/torch/optim/adam.py", "line": 9, "name": "
 NATIVE = {"filename": "??", "line": 0, "name": "at::native::empty"}
 MiB = 1 << 20
 #: What a file would make if the code in it ran.
-PLANTED = Path(tempfile.gettempdir()) / f"planted-by-a-pickle-{os.getpid()}"
+PLANTED = Path(tempfile.gettempdir()) / "planted-by-a-pickle"
 
 
 def event(action, addr, size, *frames, time=0):
@@ -144,6 +144,7 @@ class Evil:
      "a str was expected"),
     (pickle.dumps({"device_traces": [[]], "segments": [{"device": 0}]}), "no field 'address'")])
 def test_what_is_no_snapshot(load, tmp_path, data, words):
+    PLANTED.unlink(missing_ok=True)
     with pytest.raises(ValueError, match="no memory snapshot") as caught:
         load(data)
     assert words in str(caught.value) and "snapshot.pickle" in str(caught.value)

@@ -136,7 +136,10 @@ def test_a_log_around_another_has_its_records_too() -> None:
     inner = ledger.begin_log()
     assert [r.serial for r in map(typed, inner) if isinstance(r, Alloc)] == [held.serial, before]
     within = ledger.allocate(2, stream, tag("c")).serial
+    so_far, inside = ledger.so_far(outer), ledger.so_far(inner)
+    assert [r[1] for r in so_far[opening:]] == [before, within] and len(outer) == opening + 1 and inside == inner
     ledger.end_log()
+    assert outer == so_far == ledger.so_far(outer) and ledger.so_far(inner) == inner
     freed = held.serial
     ledger.deallocate(held, freed)
     ledger.end_log()

@@ -1,79 +1,245 @@
-"""Device memory in pytest: two markers, a fixture, a baseline. docs/questions.md shows them.
+"""pytest's plugin: limits on the device memory of a test, and the baseline of its peaks.
 
-It stands outside the package, for importing any part of gradcore imports all of it: a test run that uses none of this
-imports this file alone.
+It stands outside the package, whose import brings NumPy and the engine: nothing of gradcore is imported before a marker, a
+fixture or an option of this plugin is used. gradcore/testing does the work; docs/testing.md shows it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-_MARKERS = (
-    "limit_device_memory(size, whole=False): fails where the test has more bytes of its own live at once on a device, such as "
-    "'24 MB'; with whole=True what was live before the test counts too",
-    "limit_device_leaks(size): fails where more bytes that the test made are live after its fixtures have gone, such as '0 B'")
-_NAMES = tuple(marker.partition("(")[0] for marker in _MARKERS)
+if TYPE_CHECKING:
+    from gradcore.devices.device import Device
+    from gradcore.report.diff import Owners
+    from gradcore.testing.account import DeviceMemory, Stretch
+
+PEAK, LEAKS = "limit_device_memory", "limit_device_leaks"
+NAMED = 8
+
+_limits = pytest.StashKey[dict[str, tuple[int, Any]]]()
+_baseline = pytest.StashKey["Baseline"]()
+_name = pytest.StashKey[str]()
+
+
+class Baseline:
+    """The recorded peaks, and those that this process or its workers have found."""
+
+    def __init__(self, path: Path, root: Path, recorded: dict[str, Owners], update: bool) -> None:
+        self.path = path
+        self.name = path.relative_to(root) if path.is_relative_to(root) else path
+        self.recorded = recorded
+        self.update = update
+        self.found: dict[str, Owners] = {}
+        self.lost_workers = 0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("gradcore", "device memory (gradcore)")
-    group.addoption("--gradcore-device", choices=("cpu", "meta", "cuda"),
-                    help="what device_memory.device is; meta computes nothing and takes the same memory (default cpu)")
+    group = parser.getgroup("gradcore", "device memory of tests (gradcore)")
+    group.addoption("--gradcore-device", choices=("meta", "cpu", "cuda"), default="cpu",
+                    help="the device that gradcore's markers and fixtures account, and that the fixture gradcore_device gives")
     group.addoption("--gradcore-memory-baseline", metavar="FILE",
-                    help="fail a test that uses device_memory or one of the limits where its peak is higher than FILE says")
+                    help="fail a marked test whose peak of device memory is above the one recorded in FILE")
     group.addoption("--gradcore-memory-update", action="store_true",
-                    help="write the peaks of the tests that pass to the baseline instead")
+                    help="write the peaks of the marked tests that passed into the baseline instead")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    for marker in _MARKERS:
-        config.addinivalue_line("markers", marker)
-    options = ("gradcore_device", "gradcore_memory_baseline", "gradcore_memory_update")
-    if any(config.getoption(name) for name in options):
-        from gradcore.testing import pytest_plugin
+    config.addinivalue_line("markers", f'{PEAK}(size): fail the test if the peak of allocated device memory is more than size, '
+                                       'such as "24 MB", above what was live before it')
+    config.addinivalue_line("markers", f'{LEAKS}(size): fail the test if it leaves more than size, such as "0 B", of device '
+                                       'memory live')
+    if config.option.gradcore_device == "cuda":
+        from gradcore.devices.availability import cuda_status
 
-        pytest_plugin.configure(config)
+        if cuda_status().reason:
+            raise pytest.UsageError(f"--gradcore-device cuda: {cuda_status().reason}")
+    name, update = config.option.gradcore_memory_baseline, config.option.gradcore_memory_update
+    if name is None:
+        if update:
+            raise pytest.UsageError("--gradcore-memory-update writes the file of --gradcore-memory-baseline: name one")
+        return
+    from gradcore.testing import baseline
 
-
-def _is_watched(item: pytest.Item) -> bool:
-    return "device_memory" in getattr(item, "fixturenames", ()) or any(map(item.get_closest_marker, _NAMES))
-
-
-@pytest.hookimpl(wrapper=True, trylast=True)
-def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
-    if _is_watched(item):
-        from gradcore.testing import pytest_plugin
-
-        pytest_plugin.prepare(item)
-    return (yield)
-
-
-# The last to begin and the first to end, so that what it counts is the test's alone.
-@pytest.hookimpl(wrapper=True, trylast=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    if not _is_watched(item):
-        return (yield)
-    from gradcore.testing import pytest_plugin
-
-    return (yield from pytest_plugin.call(item))
+    # Workers of pytest-xdist are given the options, and may stand in another folder.
+    path = config.invocation_params.dir / name
+    config.option.gradcore_memory_baseline = str(path)
+    try:
+        recorded = {} if update and not path.exists() else baseline.read(path)
+    except FileNotFoundError:
+        raise pytest.UsageError(f"there is no baseline {path}: --gradcore-memory-update writes it") from None
+    except (OSError, ValueError) as error:
+        raise pytest.UsageError(str(error)) from None
+    config.stash[_baseline] = Baseline(path, config.rootpath, recorded, update)
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
-    result = yield
-    if _is_watched(item):
-        from gradcore.testing import pytest_plugin
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if _baseline in item.config.stash:
+        # pytest-xdist adds a test's group to its node id later on.
+        item.stash[_name] = item.nodeid
 
-        pytest_plugin.look_for_leaks(item)
-    return result
+
+# -- one test ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def gradcore_device(pytestconfig: pytest.Config) -> Device:
+    """The device that is accounted: what ``--gradcore-device`` names, by default the CPU."""
+    from gradcore.devices.device import get_device
+
+    return get_device(pytestconfig.option.gradcore_device)
 
 
 @pytest.fixture
-def device_memory(request: pytest.FixtureRequest) -> Any:
-    """What the test makes on the devices, as a :class:`gradcore.testing.memory.DeviceMemory`, and the device to make it on."""
-    from gradcore.testing import pytest_plugin
+def device_memory(pytestconfig: pytest.Config) -> Iterator[DeviceMemory]:
+    """Device memory since the fixture began or was last ``reset()``: peaks, what is live, the report."""
+    from gradcore.testing.account import Account, DeviceMemory
 
-    return pytest_plugin.device_memory(request.node)
+    account = Account(pytestconfig.option.gradcore_device)
+    yield DeviceMemory(account)
+    account.close()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    marks = [m for m in map(item.get_closest_marker, (PEAK, LEAKS)) if m is not None]
+    if marks:
+        from gradcore.units import parse_bytes
+
+        item.stash[_limits] = limits = {}
+        for mark in marks:
+            try:
+                (given,) = mark.args if not mark.kwargs else ()
+                limits[mark.name] = parse_bytes(given), given
+            except ValueError as error:
+                why = error if len(mark.args) == 1 and not mark.kwargs else 'one size such as "24 MB" was expected'
+                pytest.fail(f"{mark.name}{_arguments(mark)}: {why}", pytrace=False)
+
+
+def _arguments(mark: pytest.Mark) -> str:
+    return "(" + ", ".join([*map(repr, mark.args), *(f"{k}={v!r}" for k, v in mark.kwargs.items())]) + ")"
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    if _limits not in item.stash:
+        return (yield)
+    from gradcore.testing.account import Account
+
+    account = Account(item.config.option.gradcore_device)
+    start = account.now()
+    try:
+        # A test that raises is left as it is: its traceback holds its frames, and they what they hold.
+        result = yield
+        stretch = account.since(start)
+    finally:
+        account.close()
+    problems = list(_over(item, stretch))
+    baseline = item.config.stash.get(_baseline, None)
+    # What breaks its limit is no figure to hold later runs to.
+    if baseline is not None and not (baseline.update and problems):
+        problems += _above(baseline, item, stretch)
+    if problems:
+        pytest.fail("\n\n".join(problems), pytrace=False)
+    return result
+
+
+def _over(item: pytest.Item, stretch: Stretch) -> Iterator[str]:
+    from gradcore.report.growth import line_of
+    from gradcore.testing.account import below, held
+
+    root, device, limits = item.config.rootpath, item.config.option.gradcore_device, item.stash[_limits]
+    limit, given = limits.get(PEAK, (stretch.peak, None))
+    if stretch.peak > limit:
+        tag = stretch.reached_by
+        reached = [f"  reached by {tag.op} in layer {tag.layer or '(root)'}, {below(root, line_of(tag))}"] if tag else []
+        yield "\n".join([
+            f"device memory on {device}: the peak is {stretch.peak:,} bytes above what was live before the test, "
+            f"{stretch.peak - limit:,} more than {given!r}", *reached, "held there by what the test made:",
+            *held(stretch.made_at_peak(), stretch.peak, root)])
+    limit, given = limits.get(LEAKS, (stretch.left, None))
+    if stretch.left > limit:
+        yield "\n".join([
+            f"device memory on {device}: {stretch.left:,} bytes more are live after the test than before it, "
+            f"{stretch.left - limit:,} more than {given!r}", "made by the test and still live:",
+            *held(stretch.made_at_end(), stretch.left, root),
+            "The collector has not been run: what only it can free, a reference cycle, is live."])
+
+
+# -- the baseline ------------------------------------------------------------------------------------------------------
+
+
+def _above(baseline: Baseline, item: pytest.Item, stretch: Stretch) -> Iterator[str]:
+    from gradcore.testing.baseline import grown
+
+    owners = baseline.found[item.stash[_name]] = stretch.owners(item.config.rootpath)
+    before = baseline.recorded.get(item.stash[_name])
+    text = grown(before, owners) if before is not None and not baseline.update else None
+    if text is not None:
+        yield f"device memory on {item.config.option.gradcore_device}: the peak is above the one in {baseline.name}\n{text}"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A worker of pytest-xdist has ended: what it has found is the controller's now."""
+    baseline = node.config.stash.get(_baseline, None)
+    if baseline is not None:
+        from gradcore.testing.baseline import plain
+
+        found = getattr(node, "workeroutput", {}).get("gradcore_memory")
+        if found is None:
+            baseline.lost_workers += 1
+        else:
+            baseline.found.update({test: plain(data) for test, data in found.items()})
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    baseline = session.config.stash.get(_baseline, None)
+    if baseline is None:
+        return
+    from gradcore.testing.baseline import as_plain, write
+
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["gradcore_memory"] = {test: as_plain(o) for test, o in baseline.found.items()}
+    elif baseline.update:
+        try:
+            write(baseline.path, {**baseline.recorded, **baseline.found})
+        except OSError as error:
+            pytest.exit(f"the baseline could not be written: {error}", returncode=pytest.ExitCode.USAGE_ERROR)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    baseline = config.stash.get(_baseline, None)
+    if baseline is None:
+        return
+    terminalreporter.ensure_newline()
+    terminalreporter.section("device memory (gradcore)")
+    for line in _told(baseline):
+        terminalreporter.write_line(line)
+
+
+def _told(baseline: Baseline) -> Iterator[str]:
+    recorded, found, name = baseline.recorded, baseline.found, baseline.name
+    missing = sorted(found.keys() - recorded.keys())
+    changed = sorted(t for t in found.keys() & recorded.keys() if found[t].peak != recorded[t].peak)
+    smaller = [t for t in changed if found[t].peak < recorded[t].peak]
+    peaks = f"{len(found)} peak{'s' * (len(found) != 1)}"
+    if baseline.lost_workers:
+        yield f"workers that went down without their figures: {baseline.lost_workers}"
+    if baseline.update:
+        yield f"{peaks} written to {name}: {len(missing)} new, {len(changed)} changed"
+        return
+    yield f"{peaks} compared with {name}"
+    if missing:
+        yield f"not in it, --gradcore-memory-update writes them: {_names(missing)}"
+    if smaller:
+        yield f"lower than recorded: {_names(smaller)}"
+
+
+def _names(tests: list[str]) -> str:
+    more = f" and {len(tests) - NAMED} more" if len(tests) > NAMED else ""
+    return ", ".join(tests[:NAMED]) + more

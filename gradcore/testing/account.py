@@ -1,0 +1,196 @@
+"""Device memory over a stretch of a test, from the log around it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from time import perf_counter_ns
+
+from gradcore import folds
+from gradcore._random import default_generator
+from gradcore._step import node_seconds, pool_figures
+from gradcore.devices.device import Device, get_device
+from gradcore.events import MARK, Alloc, Mark, Raw, Record, Tag, typed
+from gradcore.report.diff import GROUPS, Owners
+from gradcore.report.growth import line_of
+from gradcore.report.recording import Recording
+from gradcore.report.step import StepReport, build_report
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Where a stretch begins: a position in the log, nanoseconds, and the allocations and misses of the pool until then."""
+
+    position: int
+    time: int
+    allocations: int
+    misses: int
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """The records of a stretch, which begins at ``start``; those before say what was there. Figures are allocated bytes."""
+
+    records: tuple[Record, ...]
+    start: int
+
+    @cached_property
+    def _live(self) -> list[folds.Live]:
+        return list(folds.timeline(self.records))
+
+    @cached_property
+    def highest(self) -> folds.Peak:
+        """The highest figures, with what was live before."""
+        return folds.peak(self.records, self.start)
+
+    @property
+    def before(self) -> folds.Live:
+        """What was live when the stretch began."""
+        return self._live[self.start]
+
+    @property
+    def peak(self) -> int:
+        """The most bytes live at once, above what was live before."""
+        return self.highest.allocated - self.before.allocated
+
+    @property
+    def left(self) -> int:
+        """Bytes live at the end, beyond what was live before: negative where more was freed than made."""
+        return self._live[-1].allocated - self.before.allocated
+
+    @property
+    def reached_by(self) -> Tag | None:
+        """Whose allocation reached the peak; None where the stretch made nothing."""
+        return next((r.tag for r in reversed(self.records[self.start:self.highest.position + 1]) if isinstance(r, Alloc)), None)
+
+    def made_at_peak(self) -> list[folds.Holder]:
+        """Who of those that the stretch made is live at its peak."""
+        return self._made(self.highest.position)
+
+    def made_at_end(self) -> list[folds.Holder]:
+        """Who of those that the stretch made is live at its end."""
+        return self._made(len(self.records) - 1)
+
+    def _made(self, position: int) -> list[folds.Holder]:
+        made = {r.serial for r in self.records[self.start:position + 1] if isinstance(r, Alloc)}
+        return [h for h in folds.live_at(self.records, position) if h.serial in made]
+
+    def owners(self, root: str | os.PathLike[str]) -> Owners:
+        """Whose the bytes of :attr:`peak` are, with paths relative to ``root``: what is live there less what was before.
+
+        Whoever held bytes before and has given them back stands below zero, so that each table adds up to the peak.
+        """
+        keys: dict[str, Callable[[folds.Holder], str]] = {**GROUPS, "line": lambda h: below(root, line_of(h.tag))}
+        there = folds.live_at(self.records, self.highest.position)
+        before = folds.live_at(self.records, self.start)
+        by = {}
+        for group, key in keys.items():
+            sums = folds.total(there, key)
+            for name, nbytes in folds.total(before, key).items():
+                sums[name] = sums.get(name, 0) - nbytes
+            by[group] = {name: n for name, n in sorted(sums.items(), key=lambda item: (-item[1], item[0])) if n}
+        return Owners(self.peak, by)
+
+
+class Account:
+    """Writes a device's log from now until :meth:`close`; steps may be recorded inside it and around it."""
+
+    def __init__(self, device: str | Device) -> None:
+        self.device = get_device(device)
+        # Made at its first use, it lives as long as the process: no test's.
+        default_generator(self.device)
+        self._log = self.device.ledger.begin_log()
+
+    def now(self) -> Moment:
+        ledger = self.device.ledger
+        return Moment(len(ledger.so_far(self._log)), perf_counter_ns(), ledger.allocations, ledger.pool.misses)
+
+    def since(self, moment: Moment) -> Stretch:
+        """What has happened since."""
+        raw = self.device.ledger.so_far(self._log)
+        before, after = (_without_steps(part) for part in (raw[:moment.position], raw[moment.position:]))
+        records = (*before, Mark("begin", "step", moment.time), *after, Mark("end", "step", perf_counter_ns()))
+        return Stretch(records, len(before))
+
+    def close(self) -> None:
+        self.device.ledger.end_log()
+
+
+def _without_steps(raw: Sequence[Raw]) -> list[Record]:
+    """The records, without the beginnings and ends of steps: the stretch is the step of its report."""
+    return [typed(r) for r in raw if r[0] != MARK or r[2] != "step"]
+
+
+class DeviceMemory:
+    """Device memory of a test, from the start of the fixture or :meth:`reset` to now. Bytes."""
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+        self._moment = account.now()
+
+    @property
+    def device(self) -> Device:
+        return self._account.device
+
+    def reset(self) -> None:
+        """Begin again: what is live now is what was live before."""
+        self._moment = self._account.now()
+
+    @property
+    def stretch(self) -> Stretch:
+        """The records since the beginning, and what can be asked of them."""
+        return self._account.since(self._moment)
+
+    @property
+    def peak_allocated(self) -> int:
+        """The most allocated bytes live at once, above what was live at the beginning."""
+        return self.stretch.peak
+
+    @property
+    def peak_requested(self) -> int:
+        """The most bytes live at once as they were asked for, above what was live at the beginning."""
+        stretch = self.stretch
+        return stretch.highest.requested - stretch.before.requested
+
+    @property
+    def live_allocated(self) -> int:
+        """Allocated bytes live now beyond what was live at the beginning."""
+        return self.stretch.left
+
+    @property
+    def report(self) -> StepReport:
+        """The report of what ran since the beginning, as of a step; its figures are with what was live before."""
+        ledger, moment = self.device.ledger, self._moment
+        return build_report(self.stretch.records, device=self.device.name, batch_size=None,
+                            pool=pool_figures(ledger, moment.allocations, moment.misses), node_seconds=node_seconds(),
+                            driver=self.device.driver_figures())
+
+    @property
+    def recording(self) -> Recording:
+        """The report with its records: ``recording.save_html(path)`` writes the page."""
+        return Recording(self.report, self.stretch.records)
+
+
+def below(root: str | os.PathLike[str], line: str) -> str:
+    """A line of source with its path relative to ``root`` where it lies below it."""
+    path, colon, rest = line.partition(":")
+    relative = os.path.relpath(path, root) if os.path.isabs(path) else path
+    return (path if relative.startswith("..") else relative.replace(os.sep, "/")) + colon + rest
+
+
+def held(holders: Iterable[folds.Holder], above: int, root: str | os.PathLike[str], rows: int = 8) -> list[str]:
+    """Who holds how much and on which line, a line each, the largest first; they add up to ``above``."""
+    def key(h: folds.Holder) -> str:
+        kept = ", kept by the graph" if h.kept_by else ""
+        return f"{h.role} of {h.tag.op} in {h.tag.layer or '(root)'}, {below(root, line_of(h.tag))}{kept}"
+
+    sums = list(folds.total(holders, key).items())
+    lines = [f"  {nbytes:>15,} bytes  {name}" for name, nbytes in sums[:rows]]
+    if len(sums) > rows:
+        lines.append(f"  {sum(n for _, n in sums[rows:]):>15,} bytes  in {len(sums) - rows} more")
+    freed = above - sum(n for _, n in sums)
+    if freed:
+        lines.append(f"  {freed:>15,} bytes  of what was live before, and has been freed")
+    return lines
