@@ -32,4 +32,4 @@ def run(options: argparse.Namespace) -> None:
     else:
         number, recording = load_run(path).find(options.step)
     recording.export(options.output, options.format)
-    print(f"Step {number}, {len(recording.records):,} records, is in {options.output}")
+    print(f"Step {number} is in {options.output}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import gradcore
@@ -26,7 +26,7 @@ _TRIED = 1 << 30
 
 @dataclass(frozen=True)
 class Found:
-    """The largest batch: bytes of its peak, and of the peak with one sample more. ``confirmed``: None where it was not tried."""
+    """The largest batch: bytes of its peak, and of the peak with one sample more. ``confirmed``: None where not tried."""
 
     batch_size: int
     requested: int
@@ -84,8 +84,9 @@ def run(options: argparse.Namespace) -> None:
 
     found = find(attempt, budget, options.mode)
     if device.type != "meta" and (device.type != "cpu" or found.reserved <= _TRIED):
+        before = device.ledger.allocated - get_device("meta").ledger.allocated
         report = attempt(found.batch_size, budget, device)
-        found = Found(**{**asdict(found), "confirmed": report.peak.allocated == found.allocated})
+        found = replace(found, confirmed=report.peak.allocated - before == found.allocated)
     if options.json:
         print(json.dumps({"version": 1, "model": options.model, "optimizer": chosen, "memory": options.memory,
                           "margin": options.margin, "budget": budget, "mode": options.mode, "device": device.name,
@@ -124,7 +125,7 @@ def find(attempt: Any, budget: int, mode: str = "binsearch") -> Found:
     low, best = 1, fits(1)
     if best is None:
         peak = attempt(1, None).peak
-        raise OutOfMemory(f"out of memory: one sample takes {peak.reserved:,} bytes of segments, {peak.allocated:,} of them live "
+        raise OutOfMemory(f"out of memory: one sample takes {peak.reserved:,} bytes of segments, {peak.allocated:,} live "
                           f"at the peak, and there are {budget:,}", asked=peak.reserved, limit=budget)
     high = 2
     while high <= MOST and (report := fits(high)) is not None:

@@ -1,19 +1,25 @@
-"""docs: every example prints what it says."""
+"""docs: every example and every command prints what it says."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from gradcore import _step
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
-EXAMPLES = [(page, title, code) for page in ("memory.md", "report.md") for title, code in re.findall(
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+EXAMPLES = [(page, title, code) for page in ("memory.md", "report.md", "questions.md") for title, code in re.findall(
     r"^## (.*?)\n.*?```python\n(.*?)```", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)]
+QUESTIONS = re.split(r"^## ", (DOCS / "questions.md").read_text(), flags=re.MULTILINE)[1:]
 
 
 @pytest.mark.parametrize(("page", "title", "code"), EXAMPLES, ids=[title for _, title, _ in EXAMPLES])
@@ -31,3 +37,23 @@ def test_an_example_prints_what_it_says(page: str, title: str, code: str, tmp_pa
     names.clear()
     found = [re.sub(r"#\d+ ", "# ", line) for line in out.getvalue().splitlines()]
     assert found == [re.sub(r"#\d+ ", "# ", line) for line in expected]
+
+
+@pytest.mark.parametrize("section", [s for s in QUESTIONS if "```console" in s], ids=lambda s: s.splitlines()[0])
+def test_a_command_prints_what_it_says(section: str, tmp_path: Path) -> None:
+    blocks = "".join(re.findall(r"^```console\n(.*?)```", section, re.MULTILINE | re.DOTALL))
+    commands = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", blocks, re.MULTILINE)
+    assert commands
+    for command, expected in commands:
+        pattern = "".join(r"(?:.*\n)*" if line == "...\n" else re.escape(line) for line in expected.splitlines(keepends=True))
+        printed = _printed(command, tmp_path)
+        assert re.fullmatch(pattern, printed), f"{command} printed\n{printed}"
+
+
+def _printed(command: str, folder: Path) -> str:
+    """What a command prints in a process of its own, with paths of ours as they stand in the repository."""
+    program, *argv = shlex.split(command)
+    assert program == "gradcore"
+    done = subprocess.run([sys.executable, "-m", "gradcore.cli.main", *argv], env={**os.environ, "PYTHONPATH": str(ROOT)},
+                          cwd=folder, capture_output=True, text=True)
+    return done.stdout.replace(f"{ROOT}/", "") + (f"[exit status {done.returncode}]\n" if done.returncode else "")
