@@ -65,7 +65,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.fixture(autouse=True, scope="session")
 def default_generators() -> None:
-    """They live as long as the process: made here, before a module's fixtures, they are no test's and lie where they always do."""
+    """They live as long as the process: made here, before a module's fixtures, they are no test's and have one place."""
     gradcore.device("cpu"), gradcore.device("meta")
     gradcore.manual_seed(0)
 
