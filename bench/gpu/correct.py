@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ElementTree
+from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -82,6 +83,8 @@ def first_difference(found: list[list[Any]], expected: list[list[Any]]) -> str |
 
 def kernels(setting: Setting) -> Outcome:
     """Every sample call of every kernel, in each type, twice: NumPy's numbers, the same bits, no byte written outside."""
+    if find_spec("cupy") is None:
+        return Outcome("CuPy, which launches the kernels, is not installed", status="not run")
     path = setting.folder / "calls.jsonl"
     path.unlink(missing_ok=True)
     until = perf_counter() + setting.seconds
