@@ -7,9 +7,7 @@ from pathlib import Path
 
 from gradcore.cli.report import newest, which_step
 from gradcore.report.exports import FORMATS
-from gradcore.report.recording import Recording
 from gradcore.report.run import load_run
-from gradcore.report.snapshot import load_snapshot, looks_like_snapshot
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,11 +23,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Write the file."""
-    path = newest(options.path)
-    if looks_like_snapshot(path):
-        records, report = load_snapshot(path)
-        number, recording = 1, Recording(report, tuple(records))
-    else:
-        number, recording = load_run(path).find(options.step)
+    number, recording = load_run(newest(options.path)).find(options.step)
     recording.export(options.output, options.format)
     print(f"Step {number} is in {options.output}")

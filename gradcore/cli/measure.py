@@ -18,7 +18,7 @@ from gradcore import data, models
 from gradcore.cli.common import add_common, make_optimizer, pick_device, positive, positives
 from gradcore.cli.train import train_step
 from gradcore.report.step import StepReport
-from gradcore.report.text import short_path
+from gradcore.report.text import bar, short_path
 
 ROLES = ("parameter", "gradient", "optimizer state", "residual", "output", "temporary", "workspace", "input", "buffer")
 
@@ -54,6 +54,10 @@ def run(options: argparse.Namespace) -> None:
         # Exact figures are wide; a line that the terminal wraps can still be read, a figure cut short cannot.
         console.width = max(console.width, Measurement.get(console, console.options.update(width=1000), table).maximum)
         console.print(table)
+        top = max(r.peak.allocated for r in reports)
+        for report in reports:
+            console.print(f"{report.batch_size:>9,} {bar(report.peak.allocated / top, 60)}")
+        console.print()
         for report in reports:
             peak = report.peak
             console.print(f"batch {report.batch_size}: the peak stands at {peak.op} in layer {peak.layer or '(root)'}, "

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, Protocol
 from gradcore.report.files import replacing
 from gradcore.report.plain import read
 from gradcore.report.recording import Recording
+from gradcore.report.snapshot import load_snapshot, looks_like_snapshot
 from gradcore.report.step import StepReport, load_report
 
 #: Version of the file's lines.
@@ -205,12 +206,16 @@ def _finite(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def load_run(path: str | os.PathLike[str]) -> Run:
-    """Read a run's file, or a file of one recording or of one step report as JSON, which is a run of one step.
+    """Read a run's file, or a file of one recording or of one step report as JSON, or a memory snapshot that PyTorch has
+    written (:func:`~gradcore.report.snapshot.load_snapshot`): each of these is a run of one step.
 
     Of a step report alone the recording has no records. Raises OSError where there is no such file, and ValueError, which
     names the file and the line, for what is neither.
     """
     path = Path(path)
+    if looks_like_snapshot(path):
+        records, report = load_snapshot(path)
+        return _of(Recording(report, tuple(records)))
     with path.open("rb") as file:
         first = file.readline()
         try:
@@ -252,6 +257,10 @@ def _of_one_step(path: Path, text: bytes) -> Run:
             recording = Recording(load_report(data), ())
     except ValueError as error:
         raise ValueError(f"{path} is neither a run, nor a recording, nor a step report: {error}") from error
+    return _of(recording)
+
+
+def _of(recording: Recording) -> Run:
     return Run({}, (StepFigures.of(1, None, recording.report),), {1: recording})
 
 

@@ -11,11 +11,14 @@ from pathlib import Path
 
 import pytest
 
+import gradcore
 from gradcore import folds
+from gradcore.cli.main import main
 from gradcore.events import Alloc
 from gradcore.report import Recording
 from gradcore.report.recording import unpack
 from gradcore.report.snapshot import load_snapshot, looks_like_snapshot
+from gradcore.units import format_bytes
 
 OWN = {"filename": "/home/me/train.py", "line": 12, "name": "main"}
 LINEAR = {"filename": "/x/site-packages/torch/nn/functional.py", "line": 1, "name": "linear"}
@@ -174,3 +177,19 @@ def test_every_damaged_byte_is_refused_or_read(load):
             except ValueError:
                 outcomes["refused"] += 1
     assert all(outcomes.values())
+
+
+def test_the_command_shows_a_snapshot(tmp_path, capsys):
+    """``gradcore report`` and ``export`` take a snapshot as they take a run."""
+    with gradcore.step() as step:
+        y = (gradcore.ones(1000, requires_grad=True) * 2).exp()
+    path, page, table = tmp_path / "snapshot.pickle", tmp_path / "page.html", tmp_path / "table.csv"
+    step.recording.export(path, "snapshot")
+    del y
+    assert main(["report", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "test_snapshot.py" in shown and f"peak {format_bytes(step.report.peak.allocated)}" in shown
+    assert main(["report", str(path), "--html", str(page)]) == 0
+    assert "test_snapshot.py" in page.read_text()
+    assert main(["export", str(path), "--format", "csv", "-o", str(table)]) == 0
+    assert table.read_text().count("test_snapshot.py") >= 3
