@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradcore.functional import empty
@@ -71,8 +71,10 @@ class Conv2d(Module):
         return text if self.padding_mode == "zeros" else f"{text}, padding_mode={self.padding_mode}"
 
 
-class MaxPool2d(Module):
-    """The largest element of each window."""
+class MaxPool(Module):
+    """The largest element of each window, in as many dimensions as ``pool`` takes."""
+
+    pool: Callable[..., Any]
 
     def __init__(self, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
                  return_indices: bool = False, ceil_mode: bool = False) -> None:
@@ -85,12 +87,18 @@ class MaxPool2d(Module):
         self.ceil_mode = ceil_mode
 
     def forward(self, input: Tensor) -> Any:
-        return F.max_pool2d(input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode,
-                            self.return_indices)
+        return self.pool(input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode,
+                         self.return_indices)
 
     def extra_repr(self) -> str:
         return (f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}, dilation={self.dilation}, "
                 f"ceil_mode={self.ceil_mode}")
+
+
+class MaxPool2d(MaxPool):
+    """The largest element of each window of [N, C, H, W]."""
+
+    pool = staticmethod(F.max_pool2d)
 
 
 class AvgPool2d(Module):

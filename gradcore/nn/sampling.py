@@ -11,6 +11,7 @@ from gradcore.functional import empty, unflatten
 from gradcore.functional.images import pair
 from gradcore.nn import functional as F
 from gradcore.nn import init
+from gradcore.nn.images import MaxPool
 from gradcore.nn.module import Module
 from gradcore.nn.padding import borders_of
 from gradcore.nn.parameter import Parameter
@@ -137,26 +138,10 @@ class ConvTranspose2d(_Transposed):
                                   self._extra(input, output_size), self.groups, self.dilation)
 
 
-class MaxPool1d(Module):
+class MaxPool1d(MaxPool):
     """The largest element of each window of [N, C, L]."""
 
-    def __init__(self, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
-                 return_indices: bool = False, ceil_mode: bool = False) -> None:
-        super().__init__()
-        self.kernel_size = kernel_size
-        self.stride = kernel_size if stride is None else stride
-        self.padding = padding
-        self.dilation = dilation
-        self.return_indices = return_indices
-        self.ceil_mode = ceil_mode
-
-    def forward(self, input: Tensor) -> Any:
-        return F.max_pool1d(input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode,
-                            self.return_indices)
-
-    def extra_repr(self) -> str:
-        return (f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}, dilation={self.dilation}, "
-                f"ceil_mode={self.ceil_mode}")
+    pool = staticmethod(F.max_pool1d)
 
 
 class AvgPool1d(Module):
