@@ -63,6 +63,24 @@ class Conversions(Value):
                               "Tensor.cpu()")
         return 1, 0
 
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The tensor for another library on the GPU (version 3), whose work is on CUDA's default stream.
+
+        Raises AttributeError for a tensor elsewhere, RuntimeError for one that needs a gradient.
+        """
+        if self.storage.device.type != "cuda":
+            raise AttributeError(f"Can't get __cuda_array_interface__ on a tensor on {self.storage.device}. Use tensor.cuda() "
+                                 "to copy it to the GPU first.")
+        if self.edge is not None:
+            raise RuntimeError("Can't get __cuda_array_interface__ on Variable that requires grad. If gradients aren't "
+                               "required, use var.detach() to get Variable that doesn't require grad.")
+        spec = self.spec
+        step = spec.dtype.itemsize
+        return {"shape": spec.shape, "typestr": spec.dtype.str, "version": 3, "stream": 1,
+                "strides": None if spec.contiguous else tuple(s * step for s in spec.strides),
+                "data": (self.storage.block.address + spec.offset * step if spec.numel else 0, False)}
+
     def to(self, *args: Any, device: Any = None, dtype: Any = None) -> Any:
         """On another device, as another dtype, or both; the tensor itself where nothing changes."""
         for a in args:

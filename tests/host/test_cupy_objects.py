@@ -200,6 +200,24 @@ def test_strict_mode_refuses_them():
         device.bind(lambda array: cupy.ndarray((100,), np.float32), "sum")(None)
 
 
+def test_the_interface_for_other_libraries_on_the_gpu(device):
+    x = gradcore.Tensor.__new__(gradcore.Tensor)
+    shown = value(device, TensorSpec.of((4, 6), np.float32))
+    x.storage, x.spec, x.array, x.edge, x.base = shown.storage, shown.spec, shown.array, None, None
+    found = x.__cuda_array_interface__
+    assert found == {"shape": (4, 6), "typestr": "<f4", "version": 3, "stream": 1, "strides": None,
+                     "data": (shown.array.data.ptr, False)}
+    part = x[1:, ::2]
+    assert part.__cuda_array_interface__["strides"] == (24, 8)
+    assert part.__cuda_array_interface__["data"] == (shown.array.data.ptr + 24, False)
+    x.requires_grad_()
+    with pytest.raises(RuntimeError, match="requires grad"):
+        _ = x.__cuda_array_interface__
+    with pytest.raises(AttributeError, match="on a tensor on cpu"):
+        _ = gradcore.ones(2).__cuda_array_interface__
+    assert not hasattr(gradcore.ones(2), "__cuda_array_interface__")
+
+
 def test_a_program_written_for_cupy_is_accounted(device):
     with gradcore.step(device=device) as s, gradcore.memory.use_for_cupy("mine", device):
         kept = cupy.ndarray((100, 10), np.float32)  # mine
