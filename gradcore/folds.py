@@ -176,11 +176,6 @@ def _replace(residual: Residual, *, dropped_at: int | None = None, freed_at: int
                     reason or r.reason)
 
 
-def kept_bytes(records: Sequence[Record], position: int) -> int:
-    """Allocated bytes of distinct buffers kept for backward after ``position``: no parameters, inputs or buffers."""
-    return sum(h.allocated for h in live_at(records, position) if h.role == "residual")
-
-
 def position_of(records: Sequence[Record], what: str, label: str) -> int | None:
     """Where the first such mark stands, None if nowhere."""
     for position, record in enumerate(records):

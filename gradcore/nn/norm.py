@@ -18,6 +18,14 @@ from gradcore.nn.parameter import Parameter
 Tensor = Any
 
 
+def _reset(weight: Tensor | None, bias: Tensor | None) -> None:
+    """Scales of one and shifts of zero, of those that are there."""
+    if weight is not None:
+        init.ones_(weight)
+    if bias is not None:
+        init.zeros_(bias)
+
+
 class LayerNorm(Module):
     """(x - mean) / sqrt(var + eps) over the last dimensions, times weight, plus bias.
 
@@ -42,10 +50,7 @@ class LayerNorm(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        if self.weight is not None:
-            init.ones_(self.weight)
-        if self.bias is not None:
-            init.zeros_(self.bias)
+        _reset(self.weight, self.bias)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
@@ -94,10 +99,7 @@ class _BatchNorm(Module):
 
     def reset_parameters(self) -> None:
         self.reset_running_stats()
-        if self.weight is not None:
-            init.ones_(self.weight)
-        if self.bias is not None:
-            init.zeros_(self.bias)
+        _reset(self.weight, self.bias)
 
     def forward(self, input: Tensor) -> Tensor:
         if input.spec.ndim not in self._dims:
@@ -147,8 +149,7 @@ class RMSNorm(Module):
                                 if elementwise_affine else None)
 
     def reset_parameters(self) -> None:
-        if self.weight is not None:
-            init.ones_(self.weight)
+        _reset(self.weight, None)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.rms_norm(input, self.normalized_shape, self.weight, self.eps)
@@ -180,10 +181,7 @@ class GroupNorm(Module):
                                 if affine and bias else None)
 
     def reset_parameters(self) -> None:
-        if self.weight is not None:
-            init.ones_(self.weight)
-        if self.bias is not None:
-            init.zeros_(self.bias)
+        _reset(self.weight, self.bias)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
