@@ -6,6 +6,7 @@ import functools
 import gc
 import importlib.util
 import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -60,7 +61,18 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     report = yield
     if call.when == "call":
         item.stash[_failed] = report.failed
+    if report.failed:
+        item.session.stash[_failed] = True
     return report
+
+
+def _forget_what_failed(session: pytest.Session) -> None:
+    """A failed test's frames pin its tensors: they go before the next test, which would fail too if it needs an empty pool."""
+    if session.stash.get(_failed, False):
+        session.stash[_failed] = False
+        sys.last_type = sys.last_value = sys.last_traceback = None
+        gc.unfreeze()
+        gc.collect()
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -77,6 +89,7 @@ def nothing_stays(request: pytest.FixtureRequest) -> Iterator[None]:
     What fails keeps its frames for the report, so only tests that pass are asked.
     """
     watched = [gradcore.device("cpu"), gradcore.device("meta")]
+    _forget_what_failed(request.session)
     gradcore.manual_seed(0)
     before = [set(device.ledger.live) for device in watched]
     gc.disable()
