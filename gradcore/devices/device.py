@@ -17,6 +17,10 @@ from gradcore.report.step import DriverFigures
 from gradcore.spec import TensorSpec
 
 
+class Changing(float):
+    """Stands for a number that is another one at every run, where a kernel is written out: found again by identity."""
+
+
 class Storage:
     """Bytes of one tensor and its views. The last reference to go gives the block back to the pool.
 
@@ -84,6 +88,10 @@ class Device:
     def bind(self, kernel: Callable[..., Any], op: str = "") -> Callable[..., Any]:
         """What dispatch calls to launch a kernel here: on inputs, then outputs, then workspace."""
         return kernel
+
+    def written_out(self, op: str, kernel: Callable[..., Any], args: list[Any]) -> list[Any] | None:
+        """What a kernel comes to on given arrays, as (function, arguments) pairs, where that saves time; else None."""
+        return None
 
     def kernel(self, name: str) -> Callable[..., Any]:
         try:

@@ -12,14 +12,14 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradcore.devices.device import Device, Storage, get_device
+from gradcore.devices.device import Changing, Device, Storage, get_device
 from gradcore.engine.dispatch import fresh
 from gradcore.engine.node import Leaf, make_value
 from gradcore.engine.state import local
 from gradcore.events import TAGS, Tag
 from gradcore.memory.resource import Block
 from gradcore.program.plan import Plan
-from gradcore.program.program import Number, Operand
+from gradcore.program.program import Instruction, Number, Operand
 from gradcore.program.recorder import Trace
 from gradcore.spec import TensorSpec
 
@@ -89,8 +89,23 @@ class Replay:
                 if isinstance(x, Number):
                     self._numbers[x.update].append((args, len(args), x.position))
                 args.append(self._argument(x, args) if isinstance(x, Operand) else x)
-            self._calls.append((kernel, args))
+            self._calls += self._written_out(instruction, kernel, args)
         self._gradients = [(leaf, None if x is None else self._shown(x)) for leaf, x in self.trace.left]
+
+    def _written_out(self, instruction: Instruction, kernel: Callable[..., Any], args: list[Any]) -> list[Call]:
+        """The kernel's call, or what it comes to on these arguments, if none of them changes from run to run but numbers."""
+        if any(places and places[-1][0] is args for places in self._patches.values()):
+            return [(kernel, args)]
+        numbers = {k: Changing(k) for k, x in enumerate(instruction.operands) if isinstance(x, Number)}
+        calls = self.device.written_out(instruction.op, kernel, [numbers.get(k, a) for k, a in enumerate(args)])
+        if calls is None:
+            return [(kernel, args)]
+        for k, number in numbers.items():
+            x = instruction.operands[k]
+            places = self._numbers[x.update]
+            places[:] = [p for p in places if p[0] is not args or p[2] != x.position]
+            places += [(a, at, x.position) for _, a in calls for at, v in enumerate(a) if v is number]
+        return calls
 
     def _block(self, buffer: int) -> Block:
         """The bytes of a made buffer, or of a captured one."""
