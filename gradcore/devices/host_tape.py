@@ -16,9 +16,9 @@ Call = tuple[Callable[..., Any], list[Any]]
 
 #: Ops whose kernels look at no value, tested to be so. The others are called as they are.
 STRAIGHT = frozenset((
-    "add", "sub", "mul", "div", "neg", "reciprocal", "exp", "sqrt", "square", "tanh", "maximum", "minimum", "add_", "sub_", "mul_",
-    "div_", "fill_", "copy_", "full", "clone", "cast", "linear", "linear_grad", "matmul", "relu", "relu_grad", "tanh_grad",
-    "sum", "amax", "mean", "sgd_", "layer_norm_apply", "batch_norm_apply"))
+    "add", "sub", "mul", "div", "neg", "reciprocal", "exp", "sqrt", "square", "tanh", "maximum", "minimum", "add_", "sub_",
+    "mul_", "div_", "fill_", "copy_", "full", "clone", "cast", "linear", "linear_grad", "matmul", "relu", "relu_grad",
+    "tanh_grad", "sum", "amax", "mean", "sgd_", "layer_norm_apply", "batch_norm_apply"))
 
 #: Calls of a kernel beyond which its own Python costs nothing beside them.
 MOST = 256

@@ -106,7 +106,7 @@ class Optimizer:
     @classmethod
     def _advanced(cls, numbers: Numbers) -> Numbers:
         """A parameter's numbers as this step's op takes them, from those of the step before."""
-        found = {name: numbers.get(name, first) for name, first in cls._numbers.items()}
+        found: Numbers = {name: numbers.get(name, first) for name, first in cls._numbers.items()}
         if "step" in found:
             found["step"] = int(found["step"]) + 1
         return found

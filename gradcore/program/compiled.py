@@ -1,4 +1,4 @@
-"""``gradcore.compile``: run a function once while it is traced, and replay the trace as long as the function would do the same."""
+"""``gradcore.compile``: run a function once while it is traced, and replay that as long as the function would do the same."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from gradcore.devices.device import devices, get_device
-from gradcore.engine.node import Leaf, Node, Value
+from gradcore.engine.node import Leaf
 from gradcore.engine.state import State, local
-from gradcore.errors import TraceError
-from gradcore.nn.module import Module
-from gradcore.program.plan import plan
+from gradcore.program.arguments import key_of, rebuilt, template_of
+from gradcore.program.plan import Plan, plan
 from gradcore.program.program import Program
-from gradcore.program.recorder import Recorder, Trace
 from gradcore.program.replay import Replay
-from gradcore.program.watch import OptimizerGuard, Watcher
+from gradcore.program.tracing import Tracing
 
 #: What of a thread's state decides what a function does; the rest says for whom it is done.
 _MODES = tuple(name for name in State.__slots__ if name not in ("scope", "site", "node", "launch"))
@@ -29,7 +26,7 @@ class Entry:
     def __init__(self, replay: Replay, guards: list[Any], results: Any, kept: list[Any]) -> None:
         self.replay = replay
         self.guards = guards
-        #: What the function returned, with :class:`_Output` in the place of tensors.
+        #: What the function returned, with :class:`~gradcore.program.arguments.Output` in the place of tensors.
         self.results = results
         #: Arguments that the key knows by identity.
         self.kept = kept
@@ -38,10 +35,7 @@ class Entry:
         for guard in self.guards:
             if not guard.holds():
                 return False
-        for leaf, wanted in self.replay.trace.presence.items():
-            if (leaf.grad is not None) is not wanted:
-                return False
-        return True
+        return all((leaf.grad is not None) is wanted for leaf, wanted in self.replay.trace.presence.items())
 
     def why_not(self) -> str:
         for guard in self.guards:
@@ -52,17 +46,6 @@ class Entry:
                 return (f"the gradient of {leaf.name or 'a leaf'}, {leaf.spec}, is "
                         + ("None and was a tensor" if wanted else "a tensor and was None"))
         return "nothing has changed"
-
-
-class _Output:
-    """Stands for a tensor in what a function returned: an output of the program, or an object that is returned as it is."""
-
-    __slots__ = ("index", "argument", "value")
-
-    def __init__(self, index: int = -1, argument: int = -1, value: Any = None) -> None:
-        self.index = index
-        self.argument = argument
-        self.value = value
 
 
 class Compiled:
@@ -88,6 +71,11 @@ class Compiled:
     def programs(self) -> list[Program]:
         return [entry.replay.program for entries in self._entries.values() for entry in entries]
 
+    @property
+    def plans(self) -> list[Plan]:
+        """Where the buffers of each of ``programs`` lie."""
+        return [entry.replay.plan for entries in self._entries.values() for entry in entries]
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
@@ -99,9 +87,9 @@ class Compiled:
         tensors: list[Any] = []
         kept: list[Any] = []
         state = local.state
-        key = (*[getattr(state, name) for name in _MODES], *[_key(a, tensors, kept) for a in args])
+        key = (*[getattr(state, name) for name in _MODES], *[key_of(a, tensors, kept) for a in args])
         if kwargs:
-            key = (*key, *[(name, _key(a, tensors, kept)) for name, a in sorted(kwargs.items())])
+            key = (*key, *[(name, key_of(a, tensors, kept)) for name, a in sorted(kwargs.items())])
         if len(tensors) > 1:
             # Arguments that share bytes are another case than arguments that do not.
             seen: dict[int, int] = {}
@@ -130,11 +118,10 @@ class Compiled:
         if self._in_vain > self._most:
             self._give_up()
             return self._function(*args, **kwargs)
-        get_device(tensors[0].storage.device if tensors else None)
         with Tracing(self._function, self._leaves) as tracing:
             result = self._function(*args, **kwargs)
             outputs: list[Any] = []
-            shape = _template(result, tensors, outputs)
+            shape = template_of(result, tensors, outputs)
             trace = tracing.finish(tensors, outputs)
         del result
         if trace is None:
@@ -181,100 +168,6 @@ class Compiled:
 
     def __repr__(self) -> str:
         return f"<compiled {self._function!r}: {len(self.programs)} programs>"
-
-
-class Tracing:
-    """A context in which a function runs while everything about it is recorded, on every device in use."""
-
-    def __init__(self, function: Any, known: set[Leaf]) -> None:
-        self._function = getattr(function, "forward", function)
-        self._watcher = Watcher()
-        self._recorders = [Recorder(device, known) for device in devices()]
-        self.names: dict[Any, str] = {}
-
-    def __enter__(self) -> Tracing:
-        for recorder in self._recorders:
-            recorder.__enter__()
-        self._watcher.__enter__()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._stop()
-        for recorder in self._recorders:
-            recorder.__exit__(*exc)
-
-    def _stop(self) -> None:
-        if self._watcher is not None:
-            self._watcher.__exit__()
-
-    def finish(self, inputs: list[Any], outputs: list[Any]) -> Trace | None:
-        """The trace, None where nothing was launched. Call it when the function has returned."""
-        self._stop()
-        ran = [r for r in self._recorders if r.log.launches]
-        if len(ran) > 1:
-            raise TraceError(f"a traced function runs on one device, but this one ran ops on {', '.join(r.device.name for r in ran)}")
-        if not ran:
-            return None
-        trace = ran[0].finish(inputs, outputs)
-        trace.obstacles += self._watcher.changes()
-        return trace
-
-    def guards(self, trace: Trace) -> list[Any]:
-        optimizers = {id(o): o for o, _, _ in trace.updates}
-        return self._watcher.guards(self._function) + [OptimizerGuard(o) for o in optimizers.values()]
-
-
-# -- arguments and results ---------------------------------------------------------------------------------------------
-
-
-def _key(x: Any, tensors: list[Any], kept: list[Any]) -> Any:
-    """What of an argument a program is made for. Tensors are collected; what has no value of its own counts by identity."""
-    if isinstance(x, Value):
-        if x.edge is not None and type(x.edge[0]) is Leaf:
-            kept.append(x)
-            return id(x)
-        tensors.append(x)
-        return x.spec, x.storage.device, x.edge is not None
-    if x is None or isinstance(x, (bool, int, float, str)):
-        return type(x), x
-    if isinstance(x, (list, tuple)):
-        return (type(x), *[_key(v, tensors, kept) for v in x])
-    if isinstance(x, dict):
-        return (dict, *[(k, _key(v, tensors, kept)) for k, v in x.items()])
-    kept.append(x)
-    return id(x)
-
-
-def _template(x: Any, arguments: list[Any], outputs: list[Any]) -> Any:
-    """A result with :class:`_Output` for each tensor, and the tensors that the program has to give."""
-    if isinstance(x, Value):
-        for k, a in enumerate(arguments):
-            if a is x:
-                return _Output(argument=k)
-        if x.edge is not None and type(x.edge[0]) is Leaf:
-            return _Output(value=x)
-        outputs.append(x)
-        return _Output(index=len(outputs) - 1)
-    if isinstance(x, (list, tuple)):
-        parts = [_template(v, arguments, outputs) for v in x]
-        return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
-    if isinstance(x, dict):
-        return {k: _template(v, arguments, outputs) for k, v in x.items()}
-    return x
-
-
-def rebuilt(shape: Any, outputs: list[Any], arguments: list[Any]) -> Any:
-    """The result that a template stands for."""
-    if type(shape) is _Output:
-        if shape.index >= 0:
-            return outputs[shape.index]
-        return arguments[shape.argument] if shape.argument >= 0 else shape.value
-    if isinstance(shape, (list, tuple)):
-        parts = [rebuilt(v, outputs, arguments) for v in shape]
-        return type(shape)(*parts) if hasattr(shape, "_fields") else type(shape)(parts)
-    if isinstance(shape, dict):
-        return {k: rebuilt(v, outputs, arguments) for k, v in shape.items()}
-    return shape
 
 
 def compile(function: Any = None, *, check_every: int = 0, max_programs: int = 8) -> Any:

@@ -44,10 +44,10 @@ class TraceLog(list[Raw]):
 
     def append(self, record: Raw) -> None:
         if record[0] == READ:
-            raise TraceError(f"{SITES[here()]} reads a value of a tensor on the host (item(), tolist(), printing, `if tensor:`, "
-                             "an op whose shape depends on values). A traced function runs once and is replayed without its "
-                             "Python code, so what depends on the value would be frozen: compute it with ops, or read it "
-                             "outside, from what the function returns")
+            raise TraceError(f"{SITES[here()]} reads a value of a tensor on the host (item(), tolist(), printing, "
+                             "`if tensor:`, an op whose shape depends on values). A traced function runs once and is "
+                             "replayed without its Python code, so what depends on the value would be frozen: compute it with "
+                             "ops, or read it outside, from what the function returns")
         if record[0] == UPLOAD:
             raise TraceError(f"{SITES[here()]} makes a tensor from host data. A replay would go on with the values of the "
                              "traced run: make it outside, and pass it as an argument or let the function refer to it")

@@ -1,32 +1,25 @@
-"""What a traced function looked at besides its arguments, and whether it would see the same today.
+"""What a traced function looked at besides its arguments.
 
 While it runs, every Python function that it enters is noted. Afterwards the globals, closure variables and attributes that
-their code names are looked up: plain data is compared by value at each later call, tensors, parameters and modules by
-identity. What code outside these functions looks up by other ways (``getattr`` with a computed name, files, the clock, C
-extensions) no guard can see.
+their code names are looked up, and each becomes a guard. What is looked up by other ways (``getattr`` with a computed name,
+files, the clock, C extensions) no guard can see.
 """
 
 from __future__ import annotations
 
-import copy
 import dis
 import gc
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
-from types import CodeType, FrameType, FunctionType, ModuleType
+from collections.abc import Iterator
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from gradcore.engine.node import Value
 from gradcore.engine.state import is_inside
 from gradcore.nn.module import Module
-from gradcore.optim import Optimizer
 from gradcore.optim.lr_scheduler import LRScheduler
-
-#: What is compared by value.
-_PLAIN = (int, float, complex, bool, str, bytes, type(None))
-#: Items of a container that are looked at.
-_MOST = 1000
+from gradcore.program.guards import Found, of_object, of_value
 
 _STANDARD = sysconfig.get_paths()["stdlib"]
 
@@ -36,62 +29,6 @@ def is_library(file: str) -> bool:
     if "site-packages" in file:
         return "/numpy/" in file or "/cupy" in file
     return file.startswith((_STANDARD, "<frozen"))
-
-
-class Guard:
-    """One thing that was seen: where to look, what was there, and the words for it."""
-
-    __slots__ = ("name", "look", "seen", "same")
-
-    def __init__(self, name: str, look: Callable[[], Any], seen: Any, same: Callable[[Any, Any], bool]) -> None:
-        self.name = name
-        self.look = look
-        self.seen = seen
-        self.same = same
-
-    def holds(self) -> bool:
-        try:
-            return self.same(self.look(), self.seen)
-        except Exception:
-            return False
-
-    def why_not(self) -> str:
-        """What has changed, in words."""
-        try:
-            now = self.look()
-        except Exception as error:
-            return f"{self.name} cannot be read any more: {error!r}"
-        if is_plain(now) and is_plain(self.seen):
-            return f"{self.name} is {now!r} and was {self.seen!r}"
-        return f"{self.name} is another object than before"
-
-
-def is_plain(x: Any, depth: int = 4) -> bool:
-    """Is this a number, a text, None, or a small container of such?"""
-    if isinstance(x, _PLAIN):
-        return True
-    if depth and isinstance(x, (list, tuple, set, frozenset)) and len(x) <= _MOST:
-        return all(is_plain(v, depth - 1) for v in x)
-    return bool(depth) and type(x) is dict and len(x) <= _MOST and all(
-        isinstance(k, _PLAIN) and is_plain(v, depth - 1) for k, v in x.items())
-
-
-def _equal(now: Any, seen: Any) -> bool:
-    # 1, 1.0 and True are equal, and no two of them do the same.
-    return type(now) is type(seen) and (now == seen or (now != now and seen != seen))
-
-
-def _identical(now: Any, seen: Any) -> bool:
-    return now is seen
-
-
-def _same_bytes(now: Any, seen: Any) -> bool:
-    tensor, storage = seen
-    return now is tensor and tensor.storage is storage
-
-
-def _same_items(now: Any, seen: Any) -> bool:
-    return len(now) == len(seen) and all(a is b for a, b in zip(now, seen, strict=True))
 
 
 class Watcher:
@@ -119,7 +56,8 @@ class Watcher:
         if is_library(code.co_filename):
             return
         first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
-        if isinstance(first, (Module, LRScheduler)) or (not inside and hasattr(first, "__dict__") and not isinstance(first, (type, Value))):
+        if isinstance(first, (Module, LRScheduler)) or (
+                not inside and hasattr(first, "__dict__") and not isinstance(first, (type, Value))):
             self.methods.setdefault(id(first), (first, set()))[1].add(code)
         if not inside and code not in self.codes:
             seen = frame.f_locals
@@ -139,7 +77,7 @@ class Watcher:
             for guard, key in _of_code(code, variables, _closure(code, free, functions), names):
                 add(key, guard)
         for owner, codes in self.methods.values():
-            for guard, key in _of_object(owner, {name for code in codes for name in code.co_names} | (
+            for guard, key in of_object(owner, {name for code in codes for name in code.co_names} | (
                     set() if isinstance(owner, Module) else names)):
                 add(key, guard)
         return list(found.values())
@@ -159,13 +97,9 @@ def _assigned(code: CodeType) -> Iterator[tuple[str, int]]:
     line = code.co_firstlineno
     for instruction in dis.get_instructions(code):
         line = (instruction.positions.lineno if instruction.positions else None) or line
-        if instruction.opname in ("STORE_ATTR", "STORE_GLOBAL"):
+        if instruction.opname in ("STORE_ATTR", "STORE_GLOBAL") or (
+                instruction.opname == "STORE_DEREF" and instruction.argval in code.co_freevars):
             yield str(instruction.argval), line
-        elif instruction.opname == "STORE_DEREF" and instruction.argval in code.co_freevars:
-            yield str(instruction.argval), line
-
-
-Found = Iterator[tuple[Any, tuple[Any, ...]]]
 
 
 def _of_code(code: CodeType, variables: dict[str, Any], closure: tuple[Any, ...], names: set[str]) -> Found:
@@ -173,10 +107,10 @@ def _of_code(code: CodeType, variables: dict[str, Any], closure: tuple[Any, ...]
     for name in code.co_names:
         if name in variables:
             value = variables[name]
-            yield from _of_value(f"the global {name}", lambda name=name: variables[name],  # type: ignore[misc]
+            yield from of_value(f"the global {name}", lambda name=name: variables[name],  # type: ignore[misc]
                                  value, ("global", id(variables), name), names)
     for name, cell in zip(code.co_freevars, closure, strict=False):
-        yield from _of_value(f"the variable {name} of {code.co_name}'s closure",
+        yield from of_value(f"the variable {name} of {code.co_name}'s closure",
                              lambda cell=cell: cell.cell_contents,  # type: ignore[misc]
                              cell.cell_contents, ("cell", id(cell)), names)
 
@@ -195,107 +129,3 @@ def _contents(cell: Any) -> int | None:
         return id(cell.cell_contents)
     except ValueError:
         return None
-
-
-def _of_value(name: str, look: Callable[[], Any], value: Any, key: tuple[Any, ...], names: set[str], depth: int = 2) -> Found:
-    if isinstance(value, Value):
-        yield Guard(name, look, (value, value.storage), _same_bytes), key
-    elif is_plain(value):
-        yield Guard(name, look, copy.deepcopy(value), _equal), key
-    elif isinstance(value, (Module, Optimizer, FunctionType)):
-        yield Guard(name, look, value, _identical), key
-    elif isinstance(value, (list, tuple)) and len(value) <= _MOST:
-        yield Guard(name, look, tuple(value), _same_items), key
-        for k, item in enumerate(value):
-            yield from _of_value(f"{name}[{k}]", lambda k=k: look()[k], item, (*key, k), names, 0)  # type: ignore[misc]
-    elif type(value) is dict and len(value) <= _MOST:
-        for k, item in value.items():
-            yield from _of_value(f"{name}[{k!r}]", lambda k=k: look()[k], item, (*key, "item", k), names, 0)  # type: ignore[misc]
-    elif depth and hasattr(value, "__dict__") and not isinstance(value, type):
-        if isinstance(value, ModuleType) and value.__name__.partition(".")[0] in ("gradcore", "numpy", "builtins"):
-            return
-        yield from _of_object(value, names, depth - 1)
-
-
-def _of_object(owner: Any, names: set[str], depth: int = 1) -> Found:
-    """Attributes of an object that some code names; of a module (of a network) what it consists of besides."""
-    if isinstance(owner, Module):
-        yield from _of_module(owner, names)
-        return
-    kind = owner.__name__ if isinstance(owner, ModuleType) else f"a {type(owner).__name__}"
-    for attribute in sorted(names & owner.__dict__.keys()):
-        yield from _of_value(f"{attribute} of {kind}", lambda a=attribute: owner.__dict__[a],  # type: ignore[misc]
-                             owner.__dict__[attribute], ("attribute", id(owner), attribute), names, depth)
-
-
-class OptimizerGuard:
-    """An optimizer has the same groups with the same options, but for the learning rate, and keeps the same tensors."""
-
-    __slots__ = ("optimizer", "state", "groups")
-
-    def __init__(self, optimizer: Optimizer) -> None:
-        self.optimizer = optimizer
-        self.state = optimizer.state
-        self.groups = self._groups()
-
-    def _groups(self) -> list[Any]:
-        return [[v for k, v in group.items() if k != "lr" and k != "params"] + [*map(id, group["params"])]
-                for group in self.optimizer.param_groups]
-
-    def holds(self) -> bool:
-        return self.optimizer.state is self.state and self._groups() == self.groups
-
-    def why_not(self) -> str:
-        what = "state" if self.optimizer.state is not self.state else "options or parameters"
-        return f"the {what} of the optimizer {type(self.optimizer).__name__} are not what they were"
-
-
-class ModuleGuard:
-    """A module is in the same mode, has the same hooks, and consists of the same parameters, buffers and modules."""
-
-    __slots__ = ("module", "training", "forward", "tensors", "others", "hooks")
-
-    def __init__(self, module: Module) -> None:
-        own = module.__dict__
-        self.module = module
-        self.training = own["training"]
-        #: Hooks of the module put a forward of its own into it.
-        self.forward = own.get("forward")
-        self.hooks = tuple(module.hooks_in_order())
-        members = [(name, value) for part in ("_parameters", "_buffers", "_modules") for name, value in own[part].items()]
-        self.tensors = [(name, value, value.storage) for name, value in members if isinstance(value, Value)]
-        self.others = [(name, value) for name, value in members if not isinstance(value, Value)]
-
-    def holds(self) -> bool:
-        own = self.module.__dict__
-        if own["training"] is not self.training or own.get("forward") is not self.forward:
-            return False
-        for name, tensor, storage in self.tensors:
-            if own.get(name) is not tensor or tensor.storage is not storage:
-                return False
-        for name, value in self.others:
-            if own.get(name) is not value:
-                return False
-        return self.forward is None or tuple(self.module.hooks_in_order()) == self.hooks
-
-    def why_not(self) -> str:
-        own, kind = self.module.__dict__, type(self.module).__name__
-        if own["training"] is not self.training:
-            return f"training of {kind} is {own['training']} and was {self.training}"
-        for name, value, *_ in (*self.tensors, *self.others):
-            if own.get(name) is not value:
-                return f"{name} of {kind} is another object than before"
-        for name, tensor, storage in self.tensors:
-            if tensor.storage is not storage:
-                return f"{name} of {kind} has been given other memory"
-        return f"the hooks of {kind} are not what they were"
-
-
-def _of_module(module: Module, names: set[str]) -> Found:
-    own = module.__dict__
-    yield ModuleGuard(module), ("module", id(module))
-    members = {name for part in ("_parameters", "_buffers", "_modules") for name in own[part]}
-    for name in sorted((names & own.keys()) - members - {"training", "forward"}):
-        if not name.startswith("_"):
-            yield from _of_value(f"{name} of {type(module).__name__}", lambda n=name: own[n],  # type: ignore[misc]
-                                 own[name], ("attribute", id(module), name), names, 0)
