@@ -88,8 +88,8 @@ def lanes_of(width: int) -> int:
     return 32 if width <= WARP_ROW else BLOCK
 
 
-def axes(shape: Sequence[int], *strides: Sequence[int]) -> Any:
-    """Dimensions of up to six tensors as an argument, strides in elements; neighbours that lie together are merged."""
+def merged(shape: Sequence[int], *strides: Sequence[int]) -> tuple[list[int], list[list[int]]]:
+    """Dimensions of some tensors, and of each dimension their strides; neighbours that lie together in all of them are one."""
     sizes: list[int] = []
     steps: list[list[int]] = []
     for n, *step in zip(shape, *strides, strict=True):
@@ -101,6 +101,12 @@ def axes(shape: Sequence[int], *strides: Sequence[int]) -> Any:
         else:
             sizes.append(n)
             steps.append(step)
+    return sizes, steps
+
+
+def axes(shape: Sequence[int], *strides: Sequence[int]) -> Any:
+    """Dimensions of up to six tensors as an argument, strides in elements; neighbours that lie together are merged."""
+    sizes, steps = merged(shape, *strides)
     if len(sizes) > _DIMS:
         raise NotImplementedError(f"a CUDA kernel takes {_DIMS} dimensions that cannot be merged, but got {len(sizes)}: "
                                   f"shape {tuple(shape)}; make the tensor contiguous first")
