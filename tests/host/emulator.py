@@ -38,6 +38,12 @@ class HostMemory(memory.BaseMemory):
         self.owner = owner
 
 
+def view_of(array: np.ndarray, owner: np.ndarray | None = None) -> cupy.ndarray:
+    """The same bytes, as an array object of CuPy's."""
+    held = HostMemory(array if owner is None else owner, array.ctypes.data)
+    return cupy.ndarray(array.shape, array.dtype, memory.MemoryPointer(held, 0), array.strides)
+
+
 class Copy:
     """An array's elements in bytes of their own, as many as they span, between two margins that are watched.
 
@@ -65,8 +71,7 @@ class Copy:
 
     def cupy(self) -> cupy.ndarray:
         """The same bytes, as an array object that the CUDA device's kernels take."""
-        owner = HostMemory(self.bytes, self.array.ctypes.data)
-        return cupy.ndarray(self.array.shape, self.array.dtype, memory.MemoryPointer(owner, 0), self.array.strides)
+        return view_of(self.array, self.bytes)
 
     def check(self, name: str) -> None:
         margins = np.concatenate([self.bytes[:self.start], self.bytes[self.start + self.nbytes:]])
