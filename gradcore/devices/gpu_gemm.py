@@ -19,7 +19,7 @@ import numpy as np
 from cupy.cuda import runtime
 
 from gradcore.devices.precision import get_float32_matmul_precision
-from gradcore.errors import CaptureError
+from gradcore.errors import CaptureError, DeviceError, KernelError
 from gradcore.units import parse_bytes
 
 #: cudaDataType of each kind of element.
@@ -209,8 +209,11 @@ class CublasLt:
     def _start(self, plan: Plan, x: int, y: int, out: int, workspace: int, stream: int) -> None:
         one = plan.factors.ctypes.data
         a, b, c = plan.layouts
-        self._lt.matmul(self._handle, plan.descriptor, one, x, a, y, b, one + plan.factors.itemsize, out, c, out, c,
-                        plan.result.ptr, workspace, plan.bytes, stream)
+        try:
+            self._lt.matmul(self._handle, plan.descriptor, one, x, a, y, b, one + plan.factors.itemsize, out, c, out, c,
+                            plan.result.ptr, workspace, plan.bytes, stream)
+        except self._lt.cuBLASLtError as error:
+            raise KernelError(f"cuBLASLt cannot put a matrix product on the device: {error}") from error
 
     def reserve_for(self, stream: int) -> int:
         """The address of a stream's workspace. Call it before a capture: the first call allocates, and then it raises
@@ -234,8 +237,12 @@ class Cublas:
 
     def __init__(self, why: str, calls: Any = None, handle: Callable[[], int] = cupy.cuda.device.get_cublas_handle) -> None:
         if calls is None:
-            from cupy_backends.cuda.libs import cublas
-
+            try:
+                from cupy_backends.cuda.libs import cublas
+            except ImportError as error:
+                raise DeviceError(f"no library that multiplies matrices can be loaded: {why}; CuPy has no cuBLAS ({error}). "
+                                  "They come with pip install 'gradcore[cuda13]', or 'gradcore[cuda12]' for a driver of CUDA "
+                                  "12") from error
             calls = cublas
         self.unseen = f"cuBLAS's own workspace: {why}"
         self._calls = calls
@@ -250,12 +257,15 @@ class Cublas:
         factors = _DOUBLE if kind == "float64" else _SINGLE
         one = factors.ctypes.data
         head = (self._handle(), a.transposed, b.transposed, m, n, k, one)
-        nothing = one + factors.itemsize
-        if batch == 1:
-            self._calls.gemmEx(*head, x, data, a.leading, y, data, b.leading, nothing, out, data, c.leading, compute, -1)
-        else:
-            self._calls.gemmStridedBatchedEx(*head, x, data, a.leading, a.step, y, data, b.leading, b.step, nothing, out, data,
-                                             c.leading, c.step, batch, compute, -1)
+        nothing, calls = one + factors.itemsize, self._calls
+        try:
+            if batch == 1:
+                calls.gemmEx(*head, x, data, a.leading, y, data, b.leading, nothing, out, data, c.leading, compute, -1)
+            else:
+                calls.gemmStridedBatchedEx(*head, x, data, a.leading, a.step, y, data, b.leading, b.step, nothing, out, data,
+                                           c.leading, c.step, batch, compute, -1)
+        except calls.CUBLASError as error:
+            raise KernelError(f"cuBLAS cannot put a matrix product on the device: {error}") from error
 
 
 def _set(setter: Callable[..., Any], of: int, attribute: int, value: int, dtype: Any) -> None:

@@ -217,6 +217,8 @@ class FakeLt:
 class FakeCublas:
     """``cupy_backends.cuda.libs.cublas``"""
 
+    CUBLASError = cuBLASLtError
+
     def __init__(self, runs: Callable[[], bool] = lambda: True) -> None:
         self.runs = runs
         self.calls: list[dict[str, Any]] = []
