@@ -17,7 +17,7 @@ from cupy.cuda import memory, runtime
 from gradcore.devices import gpu_faults, gpu_gemm
 from gradcore.devices.device import Device, Storage
 from gradcore.devices.gpu_kernels import build_cuda_kernels
-from gradcore.errors import SourceExhausted, UndeclaredAllocation
+from gradcore.errors import OutOfMemory, SourceExhausted, UndeclaredAllocation
 from gradcore.events import TAGS, Site, Tag
 from gradcore.memory.ledger import Ledger
 from gradcore.memory.resource import Block, Segment, Stream
@@ -171,8 +171,16 @@ class CudaDevice(Device):
         self._cuda = cuda
         scratch = build(CudaSource(index, cuda), NoDriver())
         self.bridge = Bridge(scratch.ledger, Stream(0, 0), index, strict)
-        gpu_gemm.RESERVES[index] = self.bridge.reserve
+        gpu_gemm.RESERVES[index] = self._reserve
         self._blocking = gpu_faults.blocking()
+
+    def _reserve(self, nbytes: int, library: str) -> ScratchMemory:
+        try:
+            return self.bridge.reserve(nbytes, library)
+        except OutOfMemory:
+            # What the pool of the tensors has cached is the card's too.
+            self.ledger.flush()
+            return self.bridge.reserve(nbytes, library)
 
     def bind(self, kernel: Callable[..., Any], op: str = "") -> Callable[..., Any]:
         launch = self.bridge.wrap(op, kernel)

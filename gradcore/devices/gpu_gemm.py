@@ -31,7 +31,9 @@ COMPUTE_32F, COMPUTE_64F, COMPUTE_32F_FAST_TF32 = 68, 70, 77  # cublasComputeTyp
 EPILOGUES = {"": "DEFAULT", "bias": "BIAS", "relu_bias": "RELU_BIAS", "gelu_bias": "GELU_BIAS", "bias_gradient": "BGRADB"}
 
 # The factors are read from host memory while a product is put on its stream, so they live as long as the process.
-_SINGLE, _DOUBLE = (np.array((1, 0), dtype) for dtype in (np.float32, np.float64))
+_NUMBERS = {kind: np.array((1, 0), np.float64 if kind == "float64" else np.float32) for kind in DATA}
+#: Where one and zero are, by the kind of the elements: halves are multiplied in single precision.
+_FACTORS = {kind: (pair.ctypes.data, pair.ctypes.data + pair.itemsize) for kind, pair in _NUMBERS.items()}
 _MOST_PLANS = 4096
 
 
@@ -89,24 +91,32 @@ def _compute(kind: str) -> int:
 class Plan:
     """What cuBLASLt needs to know of a product, and the algorithm that it chose; its descriptors go when it does."""
 
-    __slots__ = ("_lt", "descriptor", "layouts", "result", "factors", "bytes", "vector")
+    __slots__ = ("descriptor", "layouts", "one", "zero", "result", "algorithm", "bytes", "vector", "_at", "_destroy")
 
-    def __init__(self, lt: Any, descriptor: int, layouts: tuple[int, int, int], factors: Any, vector: int | None) -> None:
-        self._lt = lt
+    def __init__(self, lt: Any, descriptor: int, layouts: tuple[int, int, int], kind: str, vector: bool) -> None:
         self.descriptor = descriptor
         self.layouts = layouts
-        self.factors = factors
-        #: The attribute for a vector's address, None where there is no vector.
-        self.vector = vector
+        self.one, self.zero = _FACTORS[kind]
         #: The heuristic's result, whose first field is the algorithm.
         self.result = lt.MatmulHeuristicResult(1)
+        self.algorithm: int = self.result.ptr
         #: Of the workspace.
         self.bytes = 0
+        #: Where a vector's address is written before each run, and where that is; None where there is no vector.
+        self.vector = np.zeros(1, np.int64) if vector else None
+        self._at: int = 0 if self.vector is None else self.vector.ctypes.data
+        self._destroy = lt.matrix_layout_destroy, lt.matmul_desc_destroy
+
+    def point(self, lt: Any, address: int) -> None:
+        """Set the vector's address."""
+        assert self.vector is not None
+        self.vector[0] = address
+        lt.matmul_desc_set_attribute(self.descriptor, lt.MatmulDescAttribute.BIAS_POINTER, self._at, 8)
 
     def __del__(self) -> None:
         for layout in self.layouts:
-            self._lt.matrix_layout_destroy(layout)
-        self._lt.matmul_desc_destroy(self.descriptor)
+            self._destroy[0](layout)
+        self._destroy[1](self.descriptor)
 
 
 class CublasLt:
@@ -130,7 +140,8 @@ class CublasLt:
         self._lock = threading.Lock()
 
     def plan(self, problem: Problem) -> Plan | None:
-        key = problem, _compute(problem.kind)
+        compute = _compute(problem.kind)
+        key = problem, compute
         try:
             return self._plans[key]
         except KeyError:
@@ -138,13 +149,16 @@ class CublasLt:
         with self._lock:
             if len(self._plans) >= _MOST_PLANS:
                 self._plans.clear()
-            found = self._plans[key] = self._planned(*key)
+            found = self._planned(problem, compute)
+            if found is None and compute == COMPUTE_32F_FAST_TF32:
+                # It was allowed, not demanded.
+                found = self._planned(problem, COMPUTE_32F)
+            self._plans[key] = found
         return found
 
     def _planned(self, problem: Problem, compute: int) -> Plan | None:
         lt, data = self._lt, DATA[problem.kind]
-        double = problem.kind == "float64"
-        descriptor = lt.matmul_desc_create(compute, DATA["float64" if double else "float32"])
+        descriptor = lt.matmul_desc_create(compute, DATA["float64" if problem.kind == "float64" else "float32"])
         of = lt.MatmulDescAttribute
 
         def describe(attribute: int, value: int) -> None:
@@ -154,13 +168,14 @@ class CublasLt:
         describe(of.TRANSB, problem.y.transposed)
         if problem.then:
             describe(of.EPILOGUE, getattr(lt.Epilogue, EPILOGUES[problem.then]))
-            # Any address will do until the plan is run; with none, no algorithm is found.
-            describe(of.BIAS_POINTER, 256)
         m, n, k = problem.m, problem.n, problem.k
         x = self._layout(data, (k, m) if problem.x.transposed else (m, k), problem.x, problem.batch)
         y = self._layout(data, (n, k) if problem.y.transposed else (k, n), problem.y, problem.batch)
         out = self._layout(data, (m, n), problem.out, problem.batch)
-        plan = Plan(lt, descriptor, (x, y, out), _DOUBLE if double else _SINGLE, of.BIAS_POINTER if problem.then else None)
+        plan = Plan(lt, descriptor, (x, y, out), problem.kind, bool(problem.then))
+        if problem.then:
+            # Any address will do until the plan is run; with none, no algorithm is found.
+            plan.point(lt, 256)
         return plan if self._choose(plan, problem) else None
 
     def _layout(self, data: int, shape: tuple[int, int], matrix: Matrix, batch: int) -> int:
@@ -192,9 +207,10 @@ class CublasLt:
             return False
         finally:
             lt.matmul_preference_destroy(preference)
-        if found[0]:
-            plan.bytes = int(plan.result.workspace_size)
-        return bool(found[0])
+        if not found[0] or int(plan.result.state):
+            return False
+        plan.bytes = int(plan.result.workspace_size)
+        return True
 
     def run(self, plan: Plan, x: int, y: int, out: int, vector: int) -> None:
         stream = current_stream()
@@ -203,15 +219,14 @@ class CublasLt:
             self._start(plan, x, y, out, workspace, stream)
             return
         with self._lock:
-            _set(self._lt.matmul_desc_set_attribute, plan.descriptor, plan.vector, vector, np.int64)
+            plan.point(self._lt, vector)
             self._start(plan, x, y, out, workspace, stream)
 
     def _start(self, plan: Plan, x: int, y: int, out: int, workspace: int, stream: int) -> None:
-        one = plan.factors.ctypes.data
         a, b, c = plan.layouts
         try:
-            self._lt.matmul(self._handle, plan.descriptor, one, x, a, y, b, one + plan.factors.itemsize, out, c, out, c,
-                            plan.result.ptr, workspace, plan.bytes, stream)
+            self._lt.matmul(self._handle, plan.descriptor, plan.one, x, a, y, b, plan.zero, out, c, out, c, plan.algorithm,
+                            workspace, plan.bytes, stream)
         except self._lt.cuBLASLtError as error:
             raise KernelError(f"cuBLASLt cannot put a matrix product on the device: {error}") from error
 
@@ -254,10 +269,9 @@ class Cublas:
     def run(self, plan: Problem, x: int, y: int, out: int, vector: int) -> None:
         kind, m, n, k, batch, a, b, c, _ = plan
         data, compute = DATA[kind], _compute(kind)
-        factors = _DOUBLE if kind == "float64" else _SINGLE
-        one = factors.ctypes.data
+        one, nothing = _FACTORS[kind]
         head = (self._handle(), a.transposed, b.transposed, m, n, k, one)
-        nothing, calls = one + factors.itemsize, self._calls
+        calls = self._calls
         try:
             if batch == 1:
                 calls.gemmEx(*head, x, data, a.leading, y, data, b.leading, nothing, out, data, c.leading, compute, -1)

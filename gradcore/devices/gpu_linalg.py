@@ -5,6 +5,7 @@ What no leading dimension describes (expanded operands, integers) goes to a plai
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -16,7 +17,8 @@ from gradcore.devices import gpu_launch as gl
 from gradcore.devices.gpu_elementwise import apply, copy, wide
 from gradcore.devices.gpu_folds import fold
 from gradcore.devices.gpu_gemm import DATA, Matrix, Problem, alignment
-from gradcore.spec import broadcast_shapes
+
+Shape = tuple[int, ...]
 
 LINALG: dict[str, Any] = {}
 
@@ -41,64 +43,87 @@ def product(a: Any, b: Any, out: Any, then: str = "", vector: Any = None) -> boo
     ``then`` is a key of :data:`~gradcore.devices.gpu_gemm.EPILOGUES` for the operands in the order b, a. True if it was done
     with ``vector`` in the same launch; otherwise it is the caller's to do.
     """
-    rows, inner = a.shape[-2:]
-    columns = b.shape[-1]
     if not out.size:
         return False
-    if not inner:
+    if not a.shape[-1]:
         copy(0, out)
         return False
-    *_, a_row, a_inner = gl.elements(a)
-    *_, b_inner, b_column = gl.elements(b)
-    *_, out_row, out_column = gl.elements(out)
-    if columns > 1 and out_column != 1:
-        assert rows == 1 or out_row == 1, "neither the rows nor the columns of a product's result are contiguous"
-        product(b.swapaxes(-1, -2), a.swapaxes(-1, -2), out.swapaxes(-1, -2))
-        return False
-    shape = broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    strides = [_broadcast(t, shape) for t in (a, b, out)]
-    sizes, steps = gl.merged(shape, *strides)
-    first, second = leading(rows, inner, a_row, a_inner), leading(inner, columns, b_inner, b_column)
-    out_row = max(out_row, columns) if rows > 1 else columns
-    if a.dtype.name in DATA and first and second:
-        if len(sizes) > 1:
-            # A library steps through one dimension of matrices: the others are gone through here.
-            for k in range(shape[0]):
-                product(*(t[k % t.shape[0]] if t.ndim == len(shape) + 2 else t for t in (a, b, out)))
-            return False
-        count, (a_step, b_step, out_step) = (sizes[0], steps[0]) if sizes else (1, (0, 0, 0))
-        if count > 1 and not b_step and (rows == 1 or (a_step == rows * a_row and out_step == rows * out_row)):
-            # One matrix for all of them: their rows are those of one product.
-            together = leading(rows * count, inner, a_row if rows > 1 else a_step, a_inner)
-            if together:
-                first, out_row = together, out_row if rows > 1 else out_step
-                rows, count, a_step, out_step = rows * count, 1, 0, 0
-        size = a.itemsize
-        x, y, z = (Matrix(*how, step, alignment(t.data.ptr, step * size)) for how, step, t in (
-            (second, b_step, b), (first, a_step, a), ((0, out_row), out_step, out)))
-        problem = Problem(a.dtype.name, columns, rows, inner, count, x, y, z, then)
+    x, y, z = a.data.ptr, b.data.ptr, out.data.ptr
+    how = _described(a.dtype, a.shape, a.strides, b.shape, b.strides, out.shape, out.strides,
+                     (alignment(x, 0), alignment(y, 0), alignment(z, 0)), then)
+    if type(how) is Problem:
         library = gpu_gemm.library()
-        plan = library.plan(problem)
+        plan = library.plan(how)
         if plan is None and then:
             then = ""
-            plan = library.plan(problem._replace(then=""))
+            plan = library.plan(how._replace(then=""))
         if plan is not None:
-            library.run(plan, b.data.ptr, a.data.ptr, out.data.ptr, vector.data.ptr if then else 0)
+            library.run(plan, y, x, z, vector.data.ptr if then else 0)
             return bool(then)
-    how = np.zeros((), PRODUCT)
-    how["batch"] = gl.axes(shape, *strides)
-    for name, value in (("rows", a.shape[-2]), ("columns", columns), ("inner", inner), ("a_row", a_row), ("a_inner", a_inner),
-                        ("b_inner", b_inner), ("b_column", b_column), ("out_row", out_row)):
-        how[name] = value
-    gl.run("linalg", "matmul", (a.dtype,), out.size, a, b, out, how, np.int64(out.size))
+    elif how == _TURNED:
+        product(b.swapaxes(-1, -2), a.swapaxes(-1, -2), out.swapaxes(-1, -2))
+        return False
+    elif how == _EACH:
+        for k in range(out.shape[0]):
+            product(*(t[k % t.shape[0]] if t.ndim == out.ndim else t for t in (a, b, out)))
+        return False
+    _plain(a, b, out)
     return False
 
 
-def _broadcast(array: Any, shape: tuple[int, ...]) -> list[int]:
-    """Strides in elements of an array's leading dimensions, broadcast to ``shape``."""
-    lead = array.shape[:-2]
-    return [0] * (len(shape) - len(lead)) + [
-        s if n != 1 else 0 for s, n in zip(gl.elements(array), lead, strict=False)]
+# What to do where a library cannot multiply at once.
+_TURNED, _EACH, _KERNEL = "multiply the transposes", "go through the first dimension", "launch a kernel of ours"
+
+
+@functools.lru_cache(maxsize=4096)
+def _described(dtype: Any, a: Shape, a_strides: Shape, b: Shape, b_strides: Shape, out: Shape, out_strides: Shape,
+               aligned: tuple[int, int, int], then: str) -> Problem | str:
+    """How a library is told of a product: of shapes, strides in bytes, and the powers of two that addresses are multiples of."""
+    size = dtype.itemsize
+    rows, inner, columns = *a[-2:], b[-1]
+    a_row, a_inner, b_inner, b_column, out_row, out_column = (s // size for s in (
+        *a_strides[-2:], *b_strides[-2:], *out_strides[-2:]))
+    if columns > 1 and out_column != 1:
+        assert rows == 1 or out_row == 1, "neither the rows nor the columns of a product's result are contiguous"
+        return _TURNED
+    first, second = leading(rows, inner, a_row, a_inner), leading(inner, columns, b_inner, b_column)
+    if dtype.name not in DATA or not first or not second:
+        return _KERNEL
+    lead = out[:-2]
+    sizes, steps = gl.merged(lead, *(_broadcast(s, t, size, lead) for s, t in (
+        (a, a_strides), (b, b_strides), (out, out_strides))))
+    if len(sizes) > 1:
+        # A library steps through one dimension of matrices.
+        return _EACH
+    count, (a_step, b_step, out_step) = (sizes[0], steps[0]) if sizes else (1, (0, 0, 0))
+    out_row = max(out_row, columns) if rows > 1 else columns
+    if count > 1 and not b_step and (rows == 1 or (a_step == rows * a_row and out_step == rows * out_row)):
+        # One matrix for all of them: their rows are those of one product.
+        together = leading(rows * count, inner, a_row if rows > 1 else a_step, a_inner)
+        if together:
+            first, out_row = together, out_row if rows > 1 else out_step
+            rows, count, a_step, out_step = rows * count, 1, 0, 0
+    x, y, z = (Matrix(*how, step, alignment(address, step * size)) for how, step, address in (
+        (second, b_step, aligned[1]), (first, a_step, aligned[0]), ((0, out_row), out_step, aligned[2])))
+    return Problem(dtype.name, columns, rows, inner, count, x, y, z, then)
+
+
+def _broadcast(shape: Shape, strides: Shape, size: int, lead: Shape) -> list[int]:
+    """Strides in elements of an array's leading dimensions, broadcast to those of the result."""
+    own = [0 if n == 1 else s // size for s, n in zip(strides[:-2], shape[:-2], strict=True)]
+    return [0] * (len(lead) - len(own)) + own
+
+
+def _plain(a: Any, b: Any, out: Any) -> None:
+    """A kernel of ours, for operands of any type and layout; ``out``'s rows are contiguous."""
+    lead, size = out.shape[:-2], out.itemsize
+    how = np.zeros((), PRODUCT)
+    how["batch"] = gl.axes(lead, *(_broadcast(t.shape, t.strides, size, lead) for t in (a, b, out)))
+    for name, value in (("rows", a.shape[-2]), ("columns", b.shape[-1]), ("inner", a.shape[-1]),
+                        *zip(("a_row", "a_inner"), gl.elements(a)[-2:], strict=True),
+                        *zip(("b_inner", "b_column"), gl.elements(b)[-2:], strict=True), ("out_row", gl.elements(out)[-2])):
+        how[name] = value
+    gl.run("linalg", "matmul", (a.dtype,), out.size, a, b, out, how, np.int64(out.size))
 
 
 def matmul(a: Any, b: Any, out: Any, *, transpose_a: bool = False, transpose_b: bool = False) -> None:

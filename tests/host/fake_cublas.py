@@ -104,20 +104,24 @@ class cuBLASLtError(Exception):
 
 
 class Result:
-    """A heuristic's result: the algorithm's 64 bytes at its address, then the bytes of workspace."""
+    """A heuristic's result: the algorithm's 64 bytes at its address, then the bytes of workspace, then a status."""
 
     def __init__(self, size: int) -> None:
         assert size == 1
-        self.words = np.zeros(9, np.uint64)
+        self.words = np.ones(10, np.uint64)
         self.ptr = self.words.ctypes.data
 
     @property
     def workspace_size(self) -> int:
         return int(self.words[8])
 
+    @property
+    def state(self) -> int:
+        return int(self.words[9])
+
 
 class FakeLt:
-    """``nvmath.bindings.cublasLt``. ``without`` are epilogues that it has no algorithm for."""
+    """``nvmath.bindings.cublasLt``. ``without`` are epilogues and ways to compute that it has no algorithm for."""
 
     MatmulDescAttribute, MatrixLayoutAttribute = MatmulDescAttribute, MatrixLayoutAttribute
     MatmulPreferenceAttribute, Epilogue = MatmulPreferenceAttribute, Epilogue
@@ -181,8 +185,8 @@ class FakeLt:
         number = 10_000 + self.planned
         self.algorithms[number] = {**self.made[preference], "of": (desc, a, b, d),
                                    "bytes": min(1024, self.made[preference][_P.MAX_WORKSPACE_BYTES])}
-        words = at(result, np.uint64, 9)
-        words[0], words[8] = number, self.algorithms[number]["bytes"]
+        words = at(result, np.uint64, 10)
+        words[0], words[8], words[9] = number, self.algorithms[number]["bytes"], how["compute"] in self.without
         at(found, np.int32)[0] = 1
 
     def matmul(self, handle: int, desc: int, alpha: int, a: int, adesc: int, b: int, bdesc: int, beta: int, c: int, cdesc: int,

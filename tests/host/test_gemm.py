@@ -186,6 +186,15 @@ def test_tf32_only_when_asked(route, plain, precise, monkeypatch):
     assert gradcore.backends.cuda.matmul.allow_tf32 is False
 
 
+def test_where_tf32_has_no_algorithm_single_precision_has(plain, precise, monkeypatch):
+    monkeypatch.setattr(plain, "library", library_of("cublasLt"))
+    plain.library._lt.without = {77}
+    gradcore.set_float32_matmul_precision("high")
+    a, b = laid_out("plain", (5, 7), "float32"), laid_out("plain", (7, 3), "float32")
+    np.testing.assert_allclose(multiplied(a, b), a @ b, rtol=1e-5, atol=1e-6)
+    assert calls_of(plain.library)[-1]["compute"] == 68
+
+
 ROWS = (1, 6, 300)
 
 

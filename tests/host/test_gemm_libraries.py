@@ -21,6 +21,7 @@ from gradcore.devices.attention import build_attention
 from gradcore.devices.gpu_gemm import Cublas, CublasLt, Matrix, Problem
 from gradcore.devices.host import HOST_KERNELS, make_host
 from gradcore.devices.recurrent import build_recurrent
+from gradcore.errors import OutOfMemory
 from gradcore.events import TAGS
 from gradcore.report.step import DriverFigures, load_report
 from gradcore.report.text import render
@@ -95,6 +96,18 @@ def test_a_workspace_lies_in_the_library_pool_beside_the_log(fake):
     assert device.driver_figures().library == device.bridge.ledger.reserved >= 32 << 20
     library.release()
     assert device.bridge.ledger.allocated == 0
+
+
+def test_a_workspace_is_made_of_what_the_pool_caches_where_the_card_is_full(fake):
+    device = gpu.CudaDevice(0, cuda=Runtime(room=100 << 20))
+    storage = device.allocate(80 << 20, 0)
+    library = gpu_gemm.make_library(0)
+    with pytest.raises(OutOfMemory, match="out of memory"):
+        library.reserve_for(7)
+    del storage
+    assert device.ledger.reserved >= 80 << 20
+    assert library.reserve_for(7)
+    assert device.ledger.reserved == 0
 
 
 def test_the_report_names_what_it_cannot_see(fake, monkeypatch):
@@ -215,7 +228,9 @@ class Real:
 
     def matmul_algo_get_heuristic(self, *arguments):
         assert len(arguments) == len(parameters(self._lt.matmul_algo_get_heuristic))
-        np.frombuffer((fake_cublas.ctypes.c_char * 4).from_address(arguments[-1]), np.int32)[0] = 1
+        # The status in the result, behind the algorithm and the size of the workspace, and that one was found.
+        fake_cublas.at(arguments[-2] + self._lt.matmul_heuristic_result_dtype.fields["state"][1], np.int32)[0] = 0
+        fake_cublas.at(arguments[-1], np.int32)[0] = 1
         self.asked += 1
 
 
@@ -237,9 +252,10 @@ def test_cublaslt_takes_the_descriptors_that_are_made_for_it():
                 assert plan is not None
                 assert all(plan.layouts) and plan.descriptor
                 if plan.vector is not None:
-                    gpu_gemm._set(lt.matmul_desc_set_attribute, plan.descriptor, plan.vector, 4096, np.int64)
-                    for attribute, value in ((plan.vector, 4096), (lt.MatmulDescAttribute.TRANSA, transposed),
-                                             (lt.MatmulDescAttribute.EPILOGUE, lt.Epilogue[gpu_gemm.EPILOGUES[then]])):
+                    plan.point(lt, 4096)
+                    of = lt.MatmulDescAttribute
+                    for attribute, value in ((of.BIAS_POINTER, 4096), (of.TRANSA, transposed),
+                                             (of.EPILOGUE, lt.Epilogue[gpu_gemm.EPILOGUES[then]])):
                         read, written = np.zeros(1, lt.get_matmul_desc_attribute_dtype(attribute)), np.zeros(1, np.uint64)
                         lt.matmul_desc_get_attribute(plan.descriptor, attribute, read.ctypes.data, read.nbytes,
                                                      written.ctypes.data)
