@@ -29,7 +29,8 @@ COMPUTE_32F, COMPUTE_64F, COMPUTE_32F_FAST_TF32 = 68, 70, 77  # cublasComputeTyp
 #: product as cuBLAS sees it (``bias``), or receives the sums of ``y`` over the inner dimension (``bias_gradient``). GELU is the
 #: approximation by tanh.
 EPILOGUES = {"": "DEFAULT", "bias": "BIAS", "relu_bias": "RELU_BIAS", "gelu_bias": "GELU_BIAS", "bias_gradient": "BGRADB"}
-
+#: Bytes that the vector's address has to be a multiple of.
+VECTOR_ALIGNMENT = 16
 # The factors are read from host memory while a product is put on its stream, so they live as long as the process.
 _NUMBERS = {kind: np.array((1, 0), np.float64 if kind == "float64" else np.float32) for kind in DATA}
 #: Where one and zero are, by the kind of the elements: halves are multiplied in single precision.
@@ -174,8 +175,8 @@ class CublasLt:
         out = self._layout(data, (m, n), problem.out, problem.batch)
         plan = Plan(lt, descriptor, (x, y, out), problem.kind, bool(problem.then))
         if problem.then:
-            # Any address will do until the plan is run; with none, no algorithm is found.
-            plan.point(lt, 256)
+            # The heuristic reads from this address how far the vector is aligned.
+            plan.point(lt, VECTOR_ALIGNMENT)
         return plan if self._choose(plan, problem) else None
 
     def _layout(self, data: int, shape: tuple[int, int], matrix: Matrix, batch: int) -> int:
@@ -238,7 +239,9 @@ class CublasLt:
             if runtime.streamIsCapturing(stream):
                 raise CaptureError(f"the workspace of matrix products ({self.workspace:,} bytes) was not made before the "
                                    "capture of this stream: run the step once on it first")
-            held = self._held[stream] = self._reserve(self.workspace, "cuBLASLt")
+            with self._lock:
+                # Another thread may have been quicker, and its work may be under way already.
+                held = self._held.get(stream) or self._held.setdefault(stream, self._reserve(self.workspace, "cuBLASLt"))
         address: int = held.ptr
         return address
 
@@ -311,8 +314,9 @@ def make_library(index: int) -> Library:
         from nvmath.bindings import cublasLt
     except ImportError as error:
         return Cublas(f"nvmath-python cannot be imported ({error})")
+    nbytes = workspace_bytes(index)
     try:
-        return CublasLt(cublasLt, workspace_bytes(index), RESERVES.get(index, _from_cupy))
+        return CublasLt(cublasLt, nbytes, RESERVES.get(index, _from_cupy))
     except Exception as error:  # nvmath has a type of its own for a library that is missing, and one for each that fails
         return Cublas(f"nvmath-python cannot use cuBLASLt ({error})")
 

@@ -16,7 +16,7 @@ from gradcore.devices import gpu_gemm
 from gradcore.devices import gpu_launch as gl
 from gradcore.devices.gpu_elementwise import apply, copy, wide
 from gradcore.devices.gpu_folds import fold
-from gradcore.devices.gpu_gemm import DATA, Matrix, Problem, alignment
+from gradcore.devices.gpu_gemm import DATA, VECTOR_ALIGNMENT, Matrix, Problem, alignment
 
 Shape = tuple[int, ...]
 
@@ -78,7 +78,7 @@ _TURNED, _EACH, _KERNEL = "multiply the transposes", "go through the first dimen
 @functools.lru_cache(maxsize=4096)
 def _described(dtype: Any, a: Shape, a_strides: Shape, b: Shape, b_strides: Shape, out: Shape, out_strides: Shape,
                aligned: tuple[int, int, int], then: str) -> Problem | str:
-    """How a library is told of a product: of shapes, strides in bytes, and the powers of two that addresses are multiples of."""
+    """How a library is told of a product: by shapes, strides in bytes, and the powers of two that divide the addresses."""
     size = dtype.itemsize
     rows, inner, columns = *a[-2:], b[-1]
     a_row, a_inner, b_inner, b_column, out_row, out_column = (s // size for s in (
@@ -137,7 +137,7 @@ def _flat(x: Any) -> Any:
 
 def _whole(vector: Any) -> bool:
     """May a library read or write this vector while it multiplies? It wants the elements side by side, and in their place."""
-    return bool(vector.flags.c_contiguous and not vector.data.ptr % 16)
+    return bool(vector.flags.c_contiguous and not vector.data.ptr % VECTOR_ALIGNMENT)
 
 
 def linear(x: Any, weight: Any, bias: Any, out: Any) -> None:

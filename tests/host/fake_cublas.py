@@ -183,7 +183,8 @@ class FakeLt:
         assert how.get(MatmulDescAttribute.BIAS_POINTER) or how.get(MatmulDescAttribute.EPILOGUE, 1) == 1
         self.planned += 1
         number = 10_000 + self.planned
-        self.algorithms[number] = {**self.made[preference], "of": (desc, a, b, d),
+        pointer = how.get(MatmulDescAttribute.BIAS_POINTER, 0)
+        self.algorithms[number] = {**self.made[preference], "vector": pointer & -pointer, "of": (desc, a, b, d),
                                    "bytes": min(1024, self.made[preference][_P.MAX_WORKSPACE_BYTES])}
         words = at(result, np.uint64, 10)
         words[0], words[8], words[9] = number, self.algorithms[number]["bytes"], how["compute"] in self.without
@@ -202,6 +203,8 @@ class FakeLt:
         for address, least in zip((a, b, c, d), (_P.MIN_ALIGNMENT_A_BYTES, _P.MIN_ALIGNMENT_B_BYTES, _P.MIN_ALIGNMENT_C_BYTES,
                                                  _P.MIN_ALIGNMENT_D_BYTES), strict=True):
             assert not address % chosen[least], "an address is less aligned than was promised"
+        vector = how.get(MatmulDescAttribute.BIAS_POINTER, 0)
+        assert not vector or not vector % chosen["vector"], "a vector is less aligned than the heuristic was shown"
         ta, tb = (how[t] for t in (MatmulDescAttribute.TRANSA, MatmulDescAttribute.TRANSB))
         m, n = z["rows"], z["columns"]
         k = x["rows"] if ta else x["columns"]
@@ -215,7 +218,7 @@ class FakeLt:
         steps = [layout.get(MatrixLayoutAttribute.STRIDED_BATCH_OFFSET, 0) * size for layout in (x, y, z)]
         for i in range(count if self.runs() else 0):
             gemm(x["data"], how["compute"], ta, tb, (m, n, k), a + i * steps[0], x["leading"], b + i * steps[1], y["leading"],
-                 d + i * steps[2], z["leading"], then, how.get(MatmulDescAttribute.BIAS_POINTER, 0))
+                 d + i * steps[2], z["leading"], then, vector)
 
 
 class FakeCublas:
