@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -73,9 +74,10 @@ def _unseen() -> str:
 def libraries(setting: Setting) -> Outcome:
     """Bytes that go with the first products, by route: of the driver, and of those the library pool's."""
     outcome = Outcome(table=[["route", "after", "the driver's", "the library pool's", "segments", "nobody's", "undeclared"]])
+    until = perf_counter() + setting.seconds
     for route, variables in ROUTES.items():
         code, output = run_limited(python("bench.gpu.libraries", setting.device, "32" if setting.rehearsal else "1024"),
-                                   setting.seconds / len(ROUTES), variables)
+                                   max(until - perf_counter(), 1), variables)
         lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
         if code != 0 or not lines:
             outcome.problems.append(f"{route}: " + ("no time was left" if code is None else f"code {code}: {output[-1500:]}"))

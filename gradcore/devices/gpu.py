@@ -211,7 +211,8 @@ class CudaDevice(Device):
         used, source = _process_bytes(self.index)
         if used is None:
             used, source = whole - free, "cudaMemGetInfo, all processes"
-        return DriverFigures(used, source, None, segments, library, used - segments - library, gpu_gemm.unseen(self.index))
+        return DriverFigures(used, source, None, segments, library, used - segments - library,
+                             unseen=gpu_gemm.unseen(self.index))
 
 
 def _process_bytes(index: int) -> tuple[int | None, str]:
