@@ -1,4 +1,4 @@
-"""What goes wrong with a GPU says what it is, where it was, and what to do: by mocks of what driver and runtime answer."""
+"""What a kernel does wrong is named, with what to do and the op that did it: by mocks of what CUDA's runtime answers."""
 
 from __future__ import annotations
 
@@ -8,81 +8,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-import gradcore
-from gradcore.devices import availability
-from gradcore.devices.availability import CudaStatus, find_status
-from gradcore.errors import DeviceError, DeviceFault, GradcoreError, KernelError
-from tests.host.fake_cublas import FakeLt
-
-
-class Refused(Exception):
-    """As CuPy's runtime raises: a number, and words."""
-
-    def __init__(self, status):
-        super().__init__(f"cudaError {status}")
-        self.status = status
-
-
-def machine(devices=1, capability=(8, 0), error=None, version=13020):
-    """A runtime that answers."""
-
-    def count():
-        if error:
-            raise error
-        return devices
-
-    return SimpleNamespace(getDeviceCount=count, runtimeGetVersion=lambda: version, getDeviceProperties=lambda index: {
-        "major": capability[0], "minor": capability[1], "name": b"Tesla P100"})
-
-
-def no_nvrtc():
-    raise ImportError("libnvrtc.so.13 is missing")
-
-
-NVRTC = SimpleNamespace(getVersion=lambda: (13, 0))
-
-
-@pytest.mark.parametrize(("driver", "cupy", "cuda", "compiler", "words"), [
-    (None, True, None, None, "no NVIDIA driver was found (libcuda.so.1): install one from nvidia.com/drivers"),
-    ((12, 4), False, None, None, "a driver for CUDA 12.4 is present, but CuPy is not installed: pip install 'gradcore[cuda12]"),
-    ((12, 4), True, machine(error=Refused(35)), NVRTC,
-     "a driver for CUDA 12.4 is present, but CuPy was built for CUDA 13.2, which is newer: pip install 'gradcore[cuda12]', or "
-     "install a driver for CUDA 13 or newer"),
-    ((11, 8), True, machine(error=Refused(35)), NVRTC, "which is newer: install a driver for CUDA 12 or newer"),
-    ((13, 0), True, machine(error=Refused(100)), NVRTC, "the driver sees no device: is CUDA_VISIBLE_DEVICES set"),
-    ((13, 0), True, machine(devices=0), NVRTC, "the driver sees no device: is CUDA_VISIBLE_DEVICES set"),
-    ((13, 0), True, machine(error=Refused(999)), NVRTC, "CuPy cannot use it (cudaError 999): pip install 'gradcore[cuda13]'"),
-    ((13, 0), True, machine(error=ImportError("broken")), NVRTC, "CuPy cannot be loaded, or lacks NVRTC"),
-    ((13, 0), True, machine(), SimpleNamespace(getVersion=no_nvrtc),
-     "lacks NVRTC, which compiles the kernels (libnvrtc.so.13 is missing): pip install 'gradcore[cuda13]'"),
-    ((13, 0), True, machine(capability=(6, 0)), NVRTC,
-     "cuda:0 (Tesla P100) has compute capability 6.0, and the kernels need 7.5 or newer (Turing)"),
-])
-def test_what_stands_in_the_way_of_a_gpu(driver, cupy, cuda, compiler, words, monkeypatch):
-    status = find_status(driver, cupy, cuda, compiler)
-    assert not status.available
-    assert words in status.reason
-    monkeypatch.setattr(availability, "cuda_status", lambda: status)
-    with pytest.raises(DeviceError, match="cuda is not available: ") as found:
-        availability.choose_device("cuda")
-    assert words in str(found.value)
-    device, note = availability.choose_device("auto")
-    assert device.name == "cpu"
-    assert note == (f"Running on the CPU: {status.reason}" if driver else None)
-
-
-def test_nothing_stands_in_the_way():
-    assert find_status((13, 0), True, machine(2, (7, 5)), NVRTC) == CudaStatus((13, 0), True, 2, "")
-
-
-# -- kernels ------------------------------------------------------------------------------------------------------------------
-
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
 
 from cupy.cuda.compiler import CompileException  # noqa: E402
 from cupy.cuda.runtime import CUDARuntimeError  # noqa: E402
 
+import gradcore  # noqa: E402
 from gradcore.devices import gpu, gpu_gemm, gpu_launch  # noqa: E402
+from gradcore.errors import DeviceError, DeviceFault, GradcoreError, KernelError  # noqa: E402
+from tests.host.fake_cublas import FakeLt  # noqa: E402
+from tests.host.test_availability import Refused  # noqa: E402
 from tests.host.test_cupy_objects import Runtime  # noqa: E402
 
 COMPILER = """/tmp/x.cu(7): warning #177-D: variable "k" was declared but never referenced
