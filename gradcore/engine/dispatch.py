@@ -17,8 +17,8 @@ from gradcore.engine.operands import TENSORS, flatten, operands, same_device
 from gradcore.engine.plans import OVERWRITTEN, Call, KeepPlan, infer
 from gradcore.engine.state import CODES, State, find_site, local
 from gradcore.engine.views import check_recorded_write, note_view, rebase
-from gradcore.errors import SpecError
-from gradcore.events import LAUNCH, VIEW, Raw
+from gradcore.errors import LocatedError, SpecError
+from gradcore.events import LAUNCH, TAGS, VIEW, Raw
 from gradcore.ops.movement import clone
 from gradcore.ops.op import Op, install_runner
 from gradcore.spec import TensorSpec
@@ -150,12 +150,22 @@ def _run(state: State, device: Device, call: Call, tag: int, args: tuple[Any, ..
     log = device.ledger.log
     if log is not None:
         _log_launch(log, call, tag, number, args, (result,))
-    state.launch(call.kernel, *arrays)
+    try:
+        state.launch(call.kernel, *arrays)
+    except LocatedError as error:
+        _locate(error, tag)
+        raise
     if plan is not None:
         assert edges is not None
         # The node is built before the output points at it: a node never reaches its own output.
         result.edge = (build_node(call, plan, args, (result,), (), edges, number, site, scope), 0)
     return result
+
+
+def _locate(error: LocatedError, tag: int) -> None:
+    """Tell an error of the device which op it happened to."""
+    who = TAGS[tag]
+    error.locate(who.op, who.layer, who.phase, str(who.site))
 
 
 def _log_launch(log: list[Raw], call: Call, tag: int, number: int, args: tuple[Any, ...],
@@ -206,7 +216,11 @@ def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], at
             arrays.append(workspace.array)
         if log is not None:
             _log_launch(log, call, tags[0], number, args, (*outputs, *aux))
-        local.state.launch(call.kernel, *arrays)
+        try:
+            local.state.launch(call.kernel, *arrays)
+        except LocatedError as error:
+            _locate(error, tags[0])
+            raise
         for value in written:
             value.storage.version += 1
             value.storage.written_by = tags[0]
