@@ -6,6 +6,7 @@ everything else is back when a part has run, but for what it returns.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -61,6 +62,12 @@ class Graph:
         """The plan of the whole chain."""
         self._chain.stages()
         return self._chain.plan
+
+    def draw(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """What this part has in the arena of its chain, address against time, as :meth:`Compiled.draw` draws a program."""
+        from gradcore.program.drawing import drawn
+
+        return drawn(self.program, self.plan, path)
 
     def execute(self, *inputs: Any, keep: Sequence[Symbol] | None = None) -> Any:
         """Run this part on tensors of the traced specs, in the order in which the examples had tensors of their own.
