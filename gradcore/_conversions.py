@@ -65,7 +65,7 @@ class Conversions(Value):
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """The tensor for another library on the GPU (version 3), whose work is on CUDA's default stream.
+        """The tensor for another library on the GPU (version 3), that waits for the current stream.
 
         Raises AttributeError for a tensor elsewhere, RuntimeError for one that needs a gradient.
         """
@@ -77,7 +77,9 @@ class Conversions(Value):
                                "required, use var.detach() to get Variable that doesn't require grad.")
         spec = self.spec
         step = spec.dtype.itemsize
-        return {"shape": spec.shape, "typestr": spec.dtype.str, "version": 3, "stream": 1,
+        return {"shape": spec.shape, "typestr": spec.dtype.str, "version": 3,
+                # 1 is the default stream.
+                "stream": self.storage.device.current.handle or 1,
                 "strides": None if spec.contiguous else tuple(s * step for s in spec.strides),
                 "data": (self.storage.block.address + spec.offset * step if spec.numel else 0, False)}
 

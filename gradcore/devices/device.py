@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -49,6 +51,20 @@ class Storage:
         return self.block.requested
 
 
+#: Streams of a device and priority; the next one asked for is the first again.
+POOL = 32
+
+
+class _Current(threading.local):
+    """The streams that a thread has chosen, by device; the default stream is the one of a device that is not there."""
+
+    def __init__(self) -> None:
+        self.of: dict[Device, Stream] = {}
+
+
+_current = _Current()
+
+
 class Device:
     """One place where tensors live. Subclasses say how arrays are made over blocks and how bytes cross to the host."""
 
@@ -60,7 +76,18 @@ class Device:
         self.stack = stack
         self.memory: MemoryResource = stack.top
         self.ledger: Ledger = stack.ledger
+        #: The default stream.
         self.stream = stream
+        #: All streams of the device, by index.
+        self.streams = [stream]
+        #: Are there others besides the default one? Until there are, nobody asks which stream is current.
+        self.several = False
+        #: Streams that ops have run on besides the default one.
+        self.worked: set[Stream] = set()
+        self._copies: Stream | None = None
+        # By priority: the streams made, and how many were asked for.
+        self._pools: dict[int, tuple[list[Stream], Iterator[int]]] = {}
+        self.driver = stack.driver
         self.kernels = kernels
         #: What dispatch remembers about ops on this device.
         self.calls: dict[Any, Any] = {}
@@ -69,7 +96,64 @@ class Device:
 
     def allocate(self, nbytes: int, tag: int, node: int = 0) -> Storage:
         """A fresh storage of ``nbytes`` bytes. Raises :class:`~gradcore.errors.OutOfMemory`."""
-        return Storage(self, self.memory.allocate(nbytes, self.stream, tag, node))
+        return Storage(self, self.memory.allocate(nbytes, self.current, tag, node))
+
+    # -- streams -------------------------------------------------------------------------------------------------------
+
+    @property
+    def current(self) -> Stream:
+        """The stream that this thread's work goes to."""
+        return _current.of.get(self, self.stream) if self.several else self.stream
+
+    def make_stream(self, priority: int = 0) -> Stream:
+        """A further stream. It lives as long as the device, since blocks may be free on it alone."""
+        made = Stream(len(self.streams), self.driver.create_stream(priority))
+        self.streams.append(made)
+        self.several = True
+        return made
+
+    def next_stream(self, priority: int) -> Stream:
+        """One of :data:`POOL` streams of a priority, in turn."""
+        pool, numbers = self._pools.setdefault(priority, ([], itertools.count()))
+        number = next(numbers) % POOL
+        if number == len(pool):
+            pool.append(self.make_stream(priority))
+        return pool[number]
+
+    @property
+    def copies(self) -> Stream:
+        """The stream of uploads that nobody waits for, made when it is first asked for."""
+        if self._copies is None:
+            self._copies = self.make_stream()
+        return self._copies
+
+    def set_current(self, stream: Stream) -> None:
+        """This thread's work on the device goes to ``stream`` from here on."""
+        _current.of[self] = stream
+        if stream is not self.stream:
+            self.worked.add(stream)
+        self.activate(stream)
+
+    @contextmanager
+    def use(self, stream: Stream) -> Iterator[None]:
+        """This thread's work on the device goes to ``stream`` inside."""
+        before = self.current
+        self.set_current(stream)
+        try:
+            yield
+        finally:
+            self.set_current(before)
+
+    def order(self, first: Stream, then: Stream) -> None:
+        """What ``then`` is given from now on runs after what ``first`` has been given; the host does not wait."""
+        if first is not then:
+            self.driver.wait(then, self.driver.record(first))
+
+    def join(self) -> None:
+        """The current stream goes on after all ops of the other streams: backward reads what any of them made."""
+        current = self.current
+        for stream in (self.stream, *self.worked):
+            self.order(stream, current)
 
     def array(self, block: Block, spec: TensorSpec) -> Any:
         """The array object over ``block``'s bytes as ``spec`` shows them; made once a block and spec."""
@@ -120,6 +204,10 @@ class Device:
 
     def synchronize(self) -> None:
         """Wait until all work given to the device is done."""
+        self.driver.synchronize()
+
+    def activate(self, stream: Stream) -> None:
+        """Kernels that this thread launches go to ``stream``."""
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, str) and other in (self.name, self.type))

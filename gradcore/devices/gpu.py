@@ -1,7 +1,7 @@
 """The GPU: the same Device over CuPy, with segments from cudaMalloc and arrays over our own blocks.
 
-Every call to the CUDA runtime passes :class:`CudaSource` and :class:`CudaDriver`, which take the runtime as an argument,
-so that a mock can stand in where there is no driver. CuPy's own objects (arrays over blocks) work without one.
+The CUDA runtime is an argument, so that a mock can stand in where there is no driver: memory/driver.py says what is asked
+of it. CuPy's own objects (arrays over blocks) work without one.
 """
 
 from __future__ import annotations
@@ -16,18 +16,15 @@ from cupy.cuda import memory, runtime
 
 from gradcore.devices.device import Device, Storage
 from gradcore.devices.gpu_kernels import build_cuda_kernels
-from gradcore.errors import SourceExhausted, UndeclaredAllocation
+from gradcore.errors import UndeclaredAllocation
 from gradcore.events import TAGS, Site, Tag
+from gradcore.memory.driver import CudaDriver, CudaSource
 from gradcore.memory.ledger import Ledger
-from gradcore.memory.resource import Block, Segment, Stream
+from gradcore.memory.resource import Block, Stream
 from gradcore.memory.stack import build
-from gradcore.memory.streams import NoDriver
 from gradcore.report.step import DriverFigures
 from gradcore.spec import TensorSpec
 from gradcore.units import parse_bytes
-
-_OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation
-_DISABLE_TIMING = 2  # cudaEventDisableTiming
 
 
 class SegmentMemory(memory.BaseMemory):  # type: ignore[misc]
@@ -68,48 +65,6 @@ class ScratchMemory(memory.BaseMemory):  # type: ignore[misc]
         self._ledger.release(self._block)
 
 
-class CudaSource:
-    """Segments from cudaMalloc."""
-
-    def __init__(self, device_id: int, cuda: Any = runtime) -> None:
-        self._device_id = device_id
-        self._cuda = cuda
-
-    def allocate(self, nbytes: int) -> Segment:
-        self._cuda.setDevice(self._device_id)
-        try:
-            address = self._cuda.malloc(nbytes)
-        except self._cuda.CUDARuntimeError as error:
-            if error.status != _OUT_OF_MEMORY:
-                raise
-            raise SourceExhausted(f"cudaMalloc refused {nbytes} bytes on cuda:{self._device_id}") from error
-        return Segment(nbytes, address, SegmentMemory(address, nbytes, self._device_id))
-
-    def deallocate(self, segment: Segment) -> None:
-        segment.memory = None
-        self._cuda.free(segment.address)
-
-
-class CudaDriver:
-    """Order between streams by events."""
-
-    def __init__(self, cuda: Any = runtime) -> None:
-        self._cuda = cuda
-
-    def record(self, stream: Stream) -> Any:
-        event = self._cuda.eventCreateWithFlags(_DISABLE_TIMING)
-        self._cuda.eventRecord(event, stream.handle)
-        return event
-
-    def wait(self, stream: Stream, event: Any) -> None:
-        self._cuda.streamWaitEvent(stream.handle, event, 0)
-        # The driver keeps an event until the work behind it is done.
-        self._cuda.eventDestroy(event)
-
-    def synchronize(self) -> None:
-        self._cuda.deviceSynchronize()
-
-
 class Bridge:
     """Serves what CuPy allocates for itself while one of our kernels runs, from a pool of its own.
 
@@ -117,12 +72,14 @@ class Bridge:
     strict mode it is an error. An allocator may be asked in the middle of a kernel of CuPy's, so it raises at once.
     """
 
-    def __init__(self, ledger: Ledger, stream: Stream, device_id: int, strict: bool) -> None:
+    def __init__(self, ledger: Ledger, current: Callable[[], Stream], device_id: int, strict: bool) -> None:
         self.ledger = ledger
         self.strict = strict
         #: Allocations and bytes by op.
         self.seen: dict[str, tuple[int, int]] = {}
-        self._stream = stream
+        self._current = current
+        # A stream object keeps the free lists of one pool: each of the device's streams has another one here.
+        self._streams: dict[Stream, Stream] = {}
         self._device_id = device_id
         self._op = ""
 
@@ -134,7 +91,9 @@ class Bridge:
         count, total = self.seen.get(self._op, (0, 0))
         self.seen[self._op] = count + 1, total + nbytes
         tag = TAGS.index(Tag(self._op, "", "library", "workspace", Site("<cupy>", 0, self._op), None, None))
-        block = self.ledger.allocate(nbytes, self._stream, tag)
+        current = self._current()
+        stream = self._streams.setdefault(current, Stream(current.index, current.handle))
+        block = self.ledger.allocate(nbytes, stream, tag)
         return memory.MemoryPointer(ScratchMemory(self.ledger, block, self._device_id), 0)
 
     def wrap(self, op: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
@@ -151,19 +110,41 @@ class Bridge:
         return launch
 
 
+class _Handle:
+    """A stream of ours as CuPy takes it: the CUDA stream protocol."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._handle
+
+
 class CudaDevice(Device):
     """One GPU. Work goes to CUDA's default stream, so that a user's own CuPy code is ordered with ours."""
 
     type = "cuda"
 
     def __init__(self, index: int, *, cuda: Any = runtime, limit: int | None = None, strict: bool = False) -> None:
+        def owner(address: int, nbytes: int) -> SegmentMemory:
+            return SegmentMemory(address, nbytes, index)
+
         stream = Stream(0, 0)
-        stack = build(CudaSource(index, cuda), CudaDriver(cuda), limit=limit)
+        stack = build(CudaSource(index, cuda, owner), CudaDriver(cuda, index), limit=limit)
         super().__init__(f"cuda:{index}", stack, stream, build_cuda_kernels())
         self.index = index
         self._cuda = cuda
-        scratch = build(CudaSource(index, cuda), NoDriver())
-        self.bridge = Bridge(scratch.ledger, Stream(0, 0), index, strict)
+        scratch = build(CudaSource(index, cuda, owner), CudaDriver(cuda, index))
+        self.bridge = Bridge(scratch.ledger, lambda: self.current, index, strict)
+        # CuPy holds its current stream weakly.
+        self._known_to_cupy: dict[Stream, Any] = {}
+
+    def activate(self, stream: Stream) -> None:
+        found = self._known_to_cupy.get(stream)
+        if found is None:
+            found = cupy.cuda.Stream.from_external(_Handle(stream.handle)) if stream.handle else cupy.cuda.Stream.null
+            self._known_to_cupy[stream] = found
+        found.use()
 
     def bind(self, kernel: Callable[..., Any], op: str = "") -> Callable[..., Any]:
         return self.bridge.wrap(op, kernel)
@@ -175,14 +156,11 @@ class CudaDevice(Device):
         values = np.ascontiguousarray(values, array.dtype)
         if values.nbytes:
             # From pageable memory the call returns when the values have been staged, so they may change after it.
-            self._cuda.memcpyAsync(array.data.ptr, values.ctypes.data, values.nbytes, 1, self.stream.handle)
+            self._cuda.memcpyAsync(array.data.ptr, values.ctypes.data, values.nbytes, 1, self.current.handle)
 
     def copy_out(self, array: cupy.ndarray) -> np.ndarray[Any, Any]:
         with cupy.cuda.using_allocator(self.bridge.allocate):
             return np.asarray(cupy.asnumpy(array))
-
-    def synchronize(self) -> None:
-        self._cuda.deviceSynchronize()
 
     def driver_figures(self) -> DriverFigures | None:
         """The driver's account: this process's bytes by NVML where it can tell, else the device's used bytes."""

@@ -19,6 +19,7 @@ from gradcore.engine.state import CODES, State, find_site, local
 from gradcore.engine.views import check_recorded_write, note_view, rebase
 from gradcore.errors import SpecError
 from gradcore.events import LAUNCH, VIEW, Raw
+from gradcore.memory.resource import Stream
 from gradcore.ops.movement import clone
 from gradcore.ops.op import Op, install_runner
 from gradcore.spec import TensorSpec
@@ -132,7 +133,10 @@ def binary(op: Op, a: Any, b: Any) -> Any:
 def _run(state: State, device: Device, call: Call, tag: int, args: tuple[Any, ...], arrays: list[Any],
          edges: list[Any] | None, plan: KeepPlan | None, number: int, site: int, scope: int) -> Any:
     """One fresh output and nothing else: the usual case, in a straight line."""
-    block = device.memory.allocate(call.nbytes, device.stream, tag, number)
+    stream = device.stream
+    if device.several:
+        stream = _on_stream(device, args)
+    block = device.memory.allocate(call.nbytes, stream, tag, number)
     result = _new(_tensor)
     storage = result.storage = _new(Storage)
     # Storage.__init__, in line.
@@ -156,6 +160,15 @@ def _run(state: State, device: Device, call: Call, tag: int, args: tuple[Any, ..
         # The node is built before the output points at it: a node never reaches its own output.
         result.edge = (build_node(call, plan, args, (result,), (), edges, number, site, scope), 0)
     return result
+
+
+def _on_stream(device: Device, args: tuple[Any, ...]) -> Stream:
+    """The stream that an op runs on; bytes of other streams that it touches are noted as used there."""
+    stream = device.current
+    for a in args:
+        if type(a) in TENSORS:
+            a.storage.block.use_on(stream)
+    return stream
 
 
 def _log_launch(log: list[Raw], call: Call, tag: int, number: int, args: tuple[Any, ...],
@@ -183,6 +196,8 @@ def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], at
             result.base = source if source.base is None else source.base
             note_view(result)
     else:
+        if device.several:
+            _on_stream(device, args)
         written = [args[i] for i in call.writes]
         if op.writes:
             overwritten = _before_write(op, call, written, edges, plan, number)
@@ -229,7 +244,7 @@ def _apply_contiguous(op: Op, call: Call, args: tuple[Any, ...], attrs: dict[str
 
 def fresh(device: Device, spec: TensorSpec, tag: int, number: int) -> Any:
     """A tensor of bytes that nobody has written."""
-    block = device.memory.allocate(spec.nbytes, device.stream, tag, number)
+    block = device.memory.allocate(spec.nbytes, device.current, tag, number)
     value = _new(_tensor)
     value.storage = Storage(device, block)
     value.spec = spec

@@ -16,6 +16,7 @@ from gradcore.devices import gpu  # noqa: E402
 from gradcore.engine.node import Value  # noqa: E402
 from gradcore.errors import OutOfMemory, SourceExhausted, UndeclaredAllocation  # noqa: E402
 from gradcore.events import TAGS, Alloc, Site, Tag  # noqa: E402
+from gradcore.memory.driver import CudaDriver, CudaSource  # noqa: E402
 from gradcore.memory.resource import Stream  # noqa: E402
 from gradcore.memory.stack import build  # noqa: E402
 from gradcore.ops import all_ops  # noqa: E402
@@ -164,15 +165,15 @@ def test_other_errors_of_the_runtime_pass_through():
     runtime = Runtime()
     runtime.fail = 700
     with pytest.raises(Runtime.CUDARuntimeError, match="700"):
-        gpu.CudaSource(0, runtime).allocate(512)
+        CudaSource(0, runtime).allocate(512)
     runtime.fail = 2
     with pytest.raises(SourceExhausted, match="512 bytes on cuda:0"):
-        gpu.CudaSource(0, runtime).allocate(512)
+        CudaSource(0, runtime).allocate(512)
 
 
 def test_another_stream_waits_before_it_takes_memory():
     runtime = Runtime()
-    stack = build(gpu.CudaSource(0, runtime), gpu.CudaDriver(runtime))
+    stack = build(CudaSource(0, runtime), CudaDriver(runtime))
     first, second = Stream(0, 11), Stream(1, 22)
     block = stack.ledger.allocate(2 << 20, first, TAG)
     stack.ledger.deallocate(block, block.serial)
