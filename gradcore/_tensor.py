@@ -60,7 +60,7 @@ class Tensor(Operators, Conversions, Gradients):
 
     @property
     def device(self) -> Device:
-        return self.storage.device
+        return self.storage.device.compute
 
     @property
     def ndim(self) -> int:

@@ -88,6 +88,8 @@ class Device:
         # By priority: the streams made, and how many were asked for.
         self._pools: dict[int, tuple[list[Stream], Iterator[int]]] = {}
         self.driver = stack.driver
+        #: Where ops on its tensors run, and where tensors say that they are.
+        self.compute: Device = self
         self.kernels = kernels
         #: What dispatch remembers about ops on this device.
         self.calls: dict[Any, Any] = {}
@@ -181,6 +183,25 @@ class Device:
             self.ledger.log.append((UPLOAD, storage.serial, spec.nbytes))
         self.copy_in(self.array(storage.block, spec), values)
 
+    def send(self, storage: Storage, spec: TensorSpec, source: Any) -> None:
+        """Copy a pinned tensor into a storage of the stream :attr:`copies`; the current stream goes on behind the copy.
+
+        The host waits for nothing, so the tensor must not be written to until then.
+        """
+        if self.ledger.log is not None:
+            self.ledger.log.append((UPLOAD, storage.serial, spec.nbytes))
+        self.copy_across(self.array(storage.block, spec), source)
+        self.order(self.copies, self.current)
+        storage.block.use_on(self.current)
+
+    def fetch(self, storage: Storage, spec: TensorSpec, into: Any) -> None:
+        """Copy a storage into a pinned tensor on the stream :attr:`copies`, behind what the current one has been given."""
+        if self.ledger.log is not None:
+            self.ledger.log.append((READ, storage.serial, spec.nbytes))
+        self.order(self.current, self.copies)
+        storage.block.use_on(self.copies)
+        self.copy_across(self.array(storage.block, spec), into, back=True)
+
     def read(self, storage: Storage, spec: TensorSpec) -> np.ndarray[Any, Any]:
         """A fresh host copy of a storage's values. Raises :class:`DataDependentShape` on meta."""
         if self.ledger.log is not None:
@@ -196,6 +217,10 @@ class Device:
         raise NotImplementedError
 
     def copy_out(self, array: Any) -> np.ndarray[Any, Any]:
+        raise NotImplementedError
+
+    def copy_across(self, array: Any, pinned: Any, back: bool = False) -> None:
+        """Copy between an array here and a pinned tensor, to the tensor if ``back``, on the stream :attr:`copies`."""
         raise NotImplementedError
 
     def driver_figures(self) -> DriverFigures | None:

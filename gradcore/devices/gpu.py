@@ -26,6 +26,8 @@ from gradcore.report.step import DriverFigures
 from gradcore.spec import TensorSpec
 from gradcore.units import parse_bytes
 
+_PAGE_LOCKED = 1  # cudaMemoryTypeHost
+
 
 class SegmentMemory(memory.BaseMemory):  # type: ignore[misc]
     """The owner of internal arrays: an address range that the pool keeps. It pins nothing and frees nothing."""
@@ -157,6 +159,21 @@ class CudaDevice(Device):
         if values.nbytes:
             # From pageable memory the call returns when the values have been staged, so they may change after it.
             self._cuda.memcpyAsync(array.data.ptr, values.ctypes.data, values.nbytes, 1, self.current.handle)
+            if self._cuda.pointerGetAttributes(values.ctypes.data).type == _PAGE_LOCKED:
+                self._cuda.streamSynchronize(self.current.handle)
+
+    def copy_across(self, array: cupy.ndarray, pinned: Any, back: bool = False) -> None:
+        host = pinned.array
+        if back and not array.flags.c_contiguous:
+            np.copyto(host, self.copy_out(array))
+            return
+        if not back:
+            # A copy of scattered elements is pageable, and has been staged when the call returns.
+            host = np.ascontiguousarray(host)
+        if array.nbytes:
+            pinned.storage.block.use_on(self.copies)
+            ends = (host.ctypes.data, array.data.ptr) if back else (array.data.ptr, host.ctypes.data)
+            self._cuda.memcpyAsync(*ends, array.nbytes, 2 if back else 1, self.copies.handle)
 
     def copy_out(self, array: cupy.ndarray) -> np.ndarray[Any, Any]:
         with cupy.cuda.using_allocator(self.bridge.allocate):

@@ -83,7 +83,8 @@ def apply(op: Op, *args: Any, **attrs: Any) -> Any:
     key = tuple(specs)
     found = device.calls.get(key)
     if found is None:
-        found = _look_up(op, key, len(args), counts, attrs, device)
+        device = device.compute
+        found = device.calls.get(key) or _look_up(op, key, len(args), counts, attrs, device)
     call, tags = found
     number = state.node
     edges = plan = None
@@ -116,7 +117,9 @@ def binary(op: Op, a: Any, b: Any) -> Any:
         same_device(op, device, b.storage.device)
     found = device.calls.get((op, site, scope, a.spec, b.spec))
     if found is None:
-        found = _look_up(op, (op, site, scope, a.spec, b.spec), 2, None, {}, device)
+        device = device.compute
+        key = (op, site, scope, a.spec, b.spec)
+        found = device.calls.get(key) or _look_up(op, key, 2, None, {}, device)
     call, tags = found
     if not call.single:
         return apply(op, a, b)
@@ -242,9 +245,9 @@ def _apply_contiguous(op: Op, call: Call, args: tuple[Any, ...], attrs: dict[str
     return apply(op, *grouped, **attrs)
 
 
-def fresh(device: Device, spec: TensorSpec, tag: int, number: int) -> Any:
-    """A tensor of bytes that nobody has written."""
-    block = device.memory.allocate(spec.nbytes, device.current, tag, number)
+def fresh(device: Device, spec: TensorSpec, tag: int, number: int, stream: Stream | None = None) -> Any:
+    """A tensor of bytes that nobody has written, of the current stream or a given one."""
+    block = device.memory.allocate(spec.nbytes, device.current if stream is None else stream, tag, number)
     value = _new(_tensor)
     value.storage = Storage(device, block)
     value.spec = spec

@@ -65,6 +65,10 @@ def _tail(report: StepReport) -> Iterable[str]:
     if report.records:
         yield (f"Graph: {report.nodes} nodes, {report.graph_share:.1%} of the step's {report.seconds * 1e3:.2f} ms; "
                f"{report.records} records")
+    if report.pinned is not None:
+        p = report.pinned
+        yield (f"Pinned host memory: {p.allocated:,} bytes live, at most {p.max_allocated:,} in this step; {p.reserved:,} held "
+               "by its pool")
     if report.driver is not None:
         d = report.driver
         used = f"{d.used:,}" if d.used is not None else "N/A"

@@ -6,7 +6,8 @@ import pytest
 
 import gradcore
 from gradcore import cuda, nn
-from gradcore.devices.meta import MetaDevice
+from gradcore.devices.host import make_host
+from gradcore.devices.meta import MetaDevice, make_meta
 from gradcore.events import Alloc, normalized
 from gradcore.memory.driver import CudaDriver
 from gradcore.memory.resource import Stream
@@ -86,19 +87,19 @@ def test_one_stream_asks_the_card_for_nothing(device, card):
     assert not card.calls
 
 
-def test_the_log_is_the_same_with_streams_on_every_device():
-    def log(name):
-        side = cuda.Stream(name)
-        with gradcore.step(device=name) as s:
-            x = gradcore.zeros(100, 100, device=name, requires_grad=True)
+def test_the_log_is_the_same_with_streams_on_every_device(device):
+    def log(place):
+        side = cuda.Stream(place)
+        with gradcore.step(device=place) as s:
+            x = gradcore.zeros(100, 100, device=place, requires_grad=True)
             with cuda.stream(side):
                 y = (x * 2).relu()
-            cuda.current_stream(name).wait_stream(side)
+            cuda.current_stream(place).wait_stream(side)
             y.sum().backward()
             del x, y
         return normalized(s.raw_log)
 
-    assert log("cpu") == log("meta")
+    assert log(make_host()) == log(make_meta()) == log(device)
 
 
 def test_events_stand_behind_work(device, card):

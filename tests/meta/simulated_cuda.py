@@ -6,10 +6,11 @@ expects is still there; what it finds wrong goes to ``wrong``. Calls fail when t
 
 from __future__ import annotations
 
+import ctypes
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -163,6 +164,51 @@ class Card:
                 work.done = True
             elif callable(kernel := work[1]):
                 kernel()
+
+
+class Pointer(NamedTuple):
+    """What the runtime knows of an address; 1 is page-locked memory of the host."""
+
+    type: int
+
+
+class HostCard(Card):
+    """A card whose memory, and what is pinned, is the host's: copies carry bytes when they are done."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: dict[int, Any] = {}
+        self.locked: set[int] = set()
+
+    def malloc(self, nbytes: int) -> int:
+        self._called("malloc")
+        memory = (ctypes.c_char * (nbytes + 4096))()
+        address = -(-ctypes.addressof(memory) // 4096) * 4096
+        self.held[address] = memory
+        return address
+
+    def hostAlloc(self, nbytes: int, flags: int) -> int:
+        address = self.malloc(nbytes)
+        self.locked.add(address)
+        return address
+
+    def free(self, address: int) -> None:
+        if any(self.queues.values()):
+            self.wrong.append(f"segment {address:#x} was freed with work to be done")
+        del self.held[address]
+
+    freeHost = free
+
+    def _is_locked(self, address: int) -> bool:
+        return any(start <= address < start + len(self.held[start]) for start in self.locked if start in self.held)
+
+    def pointerGetAttributes(self, address: int) -> Pointer:
+        return Pointer(int(self._is_locked(address)))
+
+    def memcpyAsync(self, to: int, source: int, nbytes: int, kind: int, stream: int) -> None:
+        # Pageable memory of the host is staged by the call.
+        staged = None if kind != 1 or self._is_locked(source) else ctypes.string_at(source, nbytes)
+        self.queues[stream].append((None, lambda: ctypes.memmove(to, staged or source, nbytes)))
 
 
 def without(owner: Any, name: str) -> tuple[Any, str, Callable[..., None]]:
