@@ -13,6 +13,7 @@ from gradcore import nn
 from gradcore.autograd.graph import _from_pinned, _to_pinned, save_on_cpu
 from gradcore.devices import device as device_module
 from gradcore.devices.availability import cuda_status
+from gradcore.devices.meta import make_meta
 from gradcore.devices.pinned import PinnedDevice
 from gradcore.engine import owners
 from gradcore.engine.node import make_value
@@ -105,14 +106,15 @@ def test_every_pinned_byte_has_an_owner(pool):
 
 def test_uploads_belong_to_the_stream_for_copies(pool):
     x = gradcore.ones(1000).pin_memory()
-    device = gradcore.device("meta")
-    with gradcore.step(device="meta") as s:
-        y = x.to("meta", non_blocking=True)
-        z = x.to("meta")
-        same = x.to(device, np.float32, True), x.cuda("meta", non_blocking=True)
+    device = make_meta()
+    with gradcore.step(device=device) as s:
+        y = x.to(device, non_blocking=True)
+        z = x.to(device)
+        same = x.to(device, np.float32, True), x.to(gradcore.zeros(1, device=device), non_blocking=True)
     assert [t.storage.block.stream for t in (y, z, *same)] == [device.copies, device.stream, device.copies, device.copies]
     assert y.storage.block.users == [device.stream]
     assert [r.nbytes for r in s.log if isinstance(r, Upload)] == [4000] * 4
+    del y, z, same
 
 
 def test_batches_of_a_loader(pool):
@@ -147,9 +149,11 @@ def test_what_cannot_be_pinned(pool):
 
 
 def test_residuals_go_and_come_back_the_same_way_from_pinned_memory():
+    device = make_meta()
+
     def log(pin):
-        with gradcore.step(device="meta") as s, save_on_cpu(pin_memory=pin):
-            w = gradcore.zeros(8, 8, device="meta", requires_grad=True)
+        with gradcore.step(device=device) as s, save_on_cpu(pin_memory=pin):
+            w = gradcore.zeros(8, 8, device=device, requires_grad=True)
             (w @ w).T.relu().sum().backward()
             del w
         made = [r for r in s.log if isinstance(r, (Alloc, Upload, Read, Launch))]
@@ -158,7 +162,7 @@ def test_residuals_go_and_come_back_the_same_way_from_pinned_memory():
 
     (pinned, streams), (plain, default) = log(True), log(False)
     assert pinned == plain
-    assert default == {0} and streams == {gradcore.device("meta").copies.index}
+    assert default == {0} and streams == {device.copies.index}
     assert sum(kind is Read for kind, _ in plain) == sum(kind is Upload for kind, _ in plain) == 3
 
 
