@@ -7,6 +7,7 @@ of it. CuPy's own objects (arrays over blocks) work without one.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +23,8 @@ from gradcore.memory.driver import CudaDriver, CudaSource
 from gradcore.memory.ledger import Ledger
 from gradcore.memory.resource import Block, Stream
 from gradcore.memory.stack import build
-from gradcore.report.step import DriverFigures
+from gradcore.report.driver import DriverAccount
+from gradcore.report.step import DriverFigures, LibraryBytes
 from gradcore.spec import TensorSpec
 from gradcore.units import parse_bytes
 
@@ -98,6 +100,17 @@ class Bridge:
         block = self.ledger.allocate(nbytes, stream, tag)
         return memory.MemoryPointer(ScratchMemory(self.ledger, block, self._device_id), 0)
 
+    def libraries(self) -> list[LibraryBytes]:
+        """The bytes of the scratch pool by library and op, and what of it nobody uses at the moment."""
+        held: Counter[str] = Counter()
+        for block in self.ledger.live.values():
+            tag = TAGS[block.tag]
+            held[f"{tag.site.file.strip('<>')} in {tag.op}"] += block.size
+        cached = self.ledger.reserved - sum(held.values())
+        rows = [LibraryBytes(name, nbytes) for name, nbytes in held.most_common()]
+        names = ", ".join(sorted(op for op in self.seen if op))
+        return [*rows, LibraryBytes(f"scratch that is free again (of {names or 'no op'})", cached)] if cached else rows
+
     def wrap(self, op: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
         """The kernel, run with this allocator in CuPy's place."""
 
@@ -136,6 +149,8 @@ class CudaDevice(Device):
         super().__init__(f"cuda:{index}", stack, stream, build_cuda_kernels())
         self.index = index
         self._cuda = cuda
+        # Before anything else on the device: it measures what the context takes.
+        self._account = DriverAccount(index, cuda)
         scratch = build(CudaSource(index, cuda, owner), CudaDriver(cuda, index))
         self.bridge = Bridge(scratch.ledger, lambda: self.current, index, strict)
         # CuPy holds its current stream weakly.
@@ -180,28 +195,8 @@ class CudaDevice(Device):
             return np.asarray(cupy.asnumpy(array))
 
     def driver_figures(self) -> DriverFigures | None:
-        """The driver's account: this process's bytes by NVML where it can tell, else the device's used bytes."""
-        free, whole = self._cuda.memGetInfo()
-        segments, library = self.ledger.reserved, self.bridge.ledger.reserved
-        used, source = _process_bytes(self.index)
-        if used is None:
-            used, source = whole - free, "cudaMemGetInfo, all processes"
-        return DriverFigures(used, source, None, segments, library, used - segments - library)
-
-
-def _process_bytes(index: int) -> tuple[int | None, str]:
-    """Bytes that NVML says this process uses, None where it cannot tell (containers, MIG)."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
-            if process.pid == os.getpid() and process.usedGpuMemory is not None:
-                return int(process.usedGpuMemory), "NVML"
-    except Exception as error:  # NVML is a report's footnote: whatever it cannot do, the step goes on
-        return None, f"NVML: {error}"
-    return None, "NVML does not know this process"
+        """The driver's account of this process beside what the pools hold."""
+        return self._account.figures(self.ledger.reserved, self.bridge.libraries())
 
 
 def array_over(owner: Any, offset: int, spec: TensorSpec) -> cupy.ndarray:

@@ -100,8 +100,19 @@ class PoolFigures:
 
 
 @dataclass(frozen=True)
+class LibraryBytes:
+    """Bytes that a library works in, from the pool of its own: for which op or by which library, or cached there."""
+
+    name: str
+    nbytes: int
+
+
+@dataclass(frozen=True)
 class DriverFigures:
-    """What the driver says of the device, in bytes; ``remainder`` is what nothing here explains."""
+    """What the driver says of the device, in bytes; ``remainder`` is what nothing here explains.
+
+    ``source`` says how it is known. None where the driver cannot tell. ``libraries`` adds up to ``library``.
+    """
 
     used: int | None
     source: str
@@ -109,6 +120,7 @@ class DriverFigures:
     segments: int
     library: int
     remainder: int | None
+    libraries: tuple[LibraryBytes, ...] = ()
 
 
 @dataclass(frozen=True)
