@@ -136,16 +136,21 @@ class _Handle:
 
 
 class CudaDevice(Device):
-    """One GPU. Work goes to CUDA's default stream, so that a user's own CuPy code is ordered with ours."""
+    """One GPU. Work goes to CUDA's default stream, so that a user's own CuPy code is ordered with ours.
+
+    ``strict`` makes an error of what CuPy allocates undeclared; ``poison`` fills blocks with ones when they come and go.
+    """
 
     type = "cuda"
 
-    def __init__(self, index: int, *, cuda: Any = runtime, limit: int | None = None, strict: bool = False) -> None:
+    def __init__(self, index: int, *, cuda: Any = runtime, limit: int | None = None, strict: bool = False,
+                 poison: bool = False) -> None:
         def owner(address: int, nbytes: int) -> SegmentMemory:
             return SegmentMemory(address, nbytes, index)
 
         stream = Stream(0, 0)
-        stack = build(CudaSource(index, cuda, owner), CudaDriver(cuda, index), limit=limit)
+        stack = build(CudaSource(index, cuda, owner), CudaDriver(cuda, index), limit=limit,
+                      poison=self._fill_with_ones if poison else None)
         super().__init__(f"cuda:{index}", stack, stream, build_cuda_kernels())
         self.index = index
         self._cuda = cuda
@@ -155,6 +160,12 @@ class CudaDevice(Device):
         self.bridge = Bridge(scratch.ledger, lambda: self.current, index, strict)
         # CuPy holds its current stream weakly.
         self._known_to_cupy: dict[Stream, Any] = {}
+
+    def _fill_with_ones(self, block: Block) -> None:
+        """Poison, on the block's own stream, behind all that used it."""
+        for user in block.users or ():
+            self.order(user, block.stream)
+        self._cuda.memsetAsync(block.address, 0xFF, block.size, block.stream.handle)
 
     def activate(self, stream: Stream) -> None:
         found = self._known_to_cupy.get(stream)
@@ -213,6 +224,7 @@ def export(value: Any) -> cupy.ndarray:
 
 
 def make_cuda(index: int) -> CudaDevice:
-    """The GPU, with ``GRADCORE_MEMORY_LIMIT`` and ``GRADCORE_STRICT=1`` from the environment."""
+    """The GPU, with ``GRADCORE_MEMORY_LIMIT``, ``GRADCORE_STRICT=1`` and ``GRADCORE_POISON=1`` from the environment."""
     limit = os.environ.get("GRADCORE_MEMORY_LIMIT")
-    return CudaDevice(index, limit=parse_bytes(limit) if limit else None, strict=os.environ.get("GRADCORE_STRICT") == "1")
+    return CudaDevice(index, limit=parse_bytes(limit) if limit else None, strict=os.environ.get("GRADCORE_STRICT") == "1",
+                      poison=os.environ.get("GRADCORE_POISON") == "1")

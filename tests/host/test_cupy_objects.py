@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import threading
 from pathlib import Path
@@ -21,6 +22,7 @@ from gradcore.memory.resource import Stream  # noqa: E402
 from gradcore.memory.stack import build  # noqa: E402
 from gradcore.ops import all_ops  # noqa: E402
 from gradcore.spec import TensorSpec  # noqa: E402
+from tests.meta.simulated_cuda import HostCard  # noqa: E402
 
 TAG = TAGS.index(Tag("test", "layers.0", "forward", "output", Site(__file__, 1, "f"), None, None))
 
@@ -70,6 +72,9 @@ class Runtime:
 
     def deviceSynchronize(self):
         self.calls.append("synchronize")
+
+    def streamCreateWithPriority(self, flags, priority):
+        return 77
 
     def memGetInfo(self):
         return 1 << 30, 2 << 30
@@ -181,6 +186,39 @@ def test_another_stream_waits_before_it_takes_memory():
     assert not runtime.calls, "nothing fits, so nothing is taken over"
     stack.ledger.allocate(1 << 20 | 512, second, TAG)
     assert runtime.calls == ["create", ("record", 11), ("wait", 22), "destroy"]
+
+
+def test_poison_lands_behind_all_that_used_the_bytes():
+    card = HostCard()
+    device = gpu.CudaDevice(0, cuda=card, poison=True)
+    side = device.make_stream()
+    x = value(device, TensorSpec.of((100,), np.float32))
+    card.deviceSynchronize()
+    assert ctypes.string_at(x.storage.block.address, 512) == b"\xff" * 512
+    ctypes.memset(x.storage.block.address, 1, 400)
+    seen = []
+    card.queues[side.handle].append((None, lambda: seen.append(ctypes.string_at(x_address, 400))))
+    x.storage.block.use_on(side)
+    x_address = x.storage.block.address
+    del x
+    card.deviceSynchronize()
+    assert seen == [b"\x01" * 400]
+    assert ctypes.string_at(x_address, 512) == b"\xff" * 512
+
+
+def test_scratch_of_one_stream_is_not_handed_to_another(device):
+    side = device.make_stream()
+    device.activate = lambda stream: None
+
+    def hidden(array):
+        cupy.ndarray((100,), np.float32)
+
+    launch = device.bind(hidden, "sum")
+    launch(None)
+    with device.use(side):
+        launch(None)
+    assert {stream.index for stream in device.bridge.ledger.pool.streams} == {0, side.index}
+    assert [call for call in device._cuda.calls if call[0] == "wait"] == [("wait", side.handle)]
 
 
 def test_cupys_own_allocations_come_from_the_scratch_pool(device):

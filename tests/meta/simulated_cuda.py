@@ -205,6 +205,9 @@ class HostCard(Card):
     def pointerGetAttributes(self, address: int) -> Pointer:
         return Pointer(int(self._is_locked(address)))
 
+    def memsetAsync(self, address: int, value: int, nbytes: int, stream: int) -> None:
+        self.queues[stream].append((None, lambda: ctypes.memset(address, value, nbytes)))
+
     def memcpyAsync(self, to: int, source: int, nbytes: int, kind: int, stream: int) -> None:
         # Pageable memory of the host is staged by the call.
         staged = None if kind != 1 or self._is_locked(source) else ctypes.string_at(source, nbytes)
