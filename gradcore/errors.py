@@ -71,5 +71,9 @@ class UndeclaredAllocation(GradcoreError, RuntimeError):
     """Strict mode: an array library allocated device memory that no op declared."""
 
 
+class TraceError(GradcoreError, RuntimeError):
+    """A traced function did something that no replay could do again; the text names the line."""
+
+
 class CaptureError(GradcoreError, RuntimeError):
     """Something happened during a capture that a captured graph cannot hold."""

@@ -18,7 +18,7 @@ CONSUMED, DIED = 0, 1
 DROP_REASONS = ("consumed", "graph died")
 
 ROLES = ("parameter", "buffer", "gradient", "input", "output", "residual", "temporary", "workspace",
-         "optimizer state", "communication")
+         "optimizer state", "communication", "arena")
 
 
 class Site(NamedTuple):

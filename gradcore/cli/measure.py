@@ -20,7 +20,8 @@ from gradcore.cli.train import train_step
 from gradcore.report.step import StepReport
 from gradcore.report.text import bar, short_path
 
-ROLES = ("parameter", "gradient", "optimizer state", "residual", "output", "temporary", "workspace", "input", "buffer")
+ROLES = ("parameter", "gradient", "optimizer state", "residual", "output", "temporary", "workspace", "input", "buffer",
+         "arena")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

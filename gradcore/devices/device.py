@@ -19,6 +19,10 @@ from gradcore.report.step import DriverFigures
 from gradcore.spec import TensorSpec
 
 
+class Changing(float):
+    """Stands for a number that is another one at every run, where a kernel is written out: found again by identity."""
+
+
 class Storage:
     """Bytes of one tensor and its views. The last reference to go gives the block back to the pool.
 
@@ -171,6 +175,10 @@ class Device:
         """What dispatch calls to launch a kernel here: on inputs, then outputs, then workspace."""
         return kernel
 
+    def written_out(self, op: str, kernel: Callable[..., Any], args: list[Any]) -> list[Any] | None:
+        """What a kernel comes to on given arrays, as (function, arguments) pairs, where that saves time; else None."""
+        return None
+
     def kernel(self, name: str) -> Callable[..., Any]:
         try:
             return self.kernels[name]
@@ -204,9 +212,13 @@ class Device:
 
     def read(self, storage: Storage, spec: TensorSpec) -> np.ndarray[Any, Any]:
         """A fresh host copy of a storage's values. Raises :class:`DataDependentShape` on meta."""
+        self.note_read(storage, spec)
+        return self.copy_out(self.array(storage.block, spec))
+
+    def note_read(self, storage: Storage, spec: TensorSpec) -> None:
+        """Whoever asked sees the values from now on: by a copy, or by the bytes themselves."""
         if self.ledger.log is not None:
             self.ledger.log.append((READ, storage.serial, spec.nbytes))
-        return self.copy_out(self.array(storage.block, spec))
 
     # -- what a kind of device supplies --------------------------------------------------------------------------------
 

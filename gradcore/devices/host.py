@@ -27,6 +27,7 @@ from gradcore.devices.convolution import build_convolution
 from gradcore.devices.device import Device, register
 from gradcore.devices.host_kernels import HOST_KERNELS
 from gradcore.devices.host_pointwise import in_place_kernels
+from gradcore.devices.host_tape import Call, written_out
 from gradcore.devices.kernels import build_kernels
 from gradcore.devices.pooling import build_pooling
 from gradcore.devices.recurrent import build_recurrent
@@ -47,6 +48,9 @@ class HostDevice(Device):
             return np.empty(spec.shape, spec.dtype)
         return np.ndarray(spec.shape, spec.dtype, block.segment.memory, block.offset + spec.offset * size,
                           tuple([s * size for s in spec.strides]))
+
+    def written_out(self, op: str, kernel: Callable[..., Any], args: list[Any]) -> list[Call] | None:
+        return written_out(op, kernel, args)
 
     def copy_in(self, array: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> None:
         np.copyto(array, values, casting="unsafe")

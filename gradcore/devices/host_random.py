@@ -96,7 +96,7 @@ def parts_of(workspace: Array, temporaries: int, *arrays: Array) -> Iterator[tup
 @kernel
 def sgd_(params: Sequence[Array], grads: Sequence[Array], moments: Sequence[Array], lr: Any, workspace: Array, *,
          momentum: float, dampening: float, weight_decay: float, nesterov: bool, maximize: bool, first: bool) -> None:
-    rate = float(lr)
+    rate = lr
     temporaries = 2 if maximize or weight_decay or nesterov else 1
     if momentum and temporaries == 1 and not first and not dampening:
         _plain_momentum(params, grads, moments, rate, momentum, workspace)

@@ -177,6 +177,9 @@ def _on_stream(device: Device, args: tuple[Any, ...]) -> Stream:
 def _log_launch(log: list[Raw], call: Call, tag: int, number: int, args: tuple[Any, ...],
                 outputs: tuple[int, ...]) -> None:
     inputs = tuple([a.storage.serial if type(a) in TENSORS else 0 for a in args])
+    if type(log) is not list:
+        # A trace wants the values of the numbers too.
+        log.launched(call, args)  # type: ignore[attr-defined]
     log.append((LAUNCH, call.invocation, tag, number, inputs, outputs, perf_counter_ns()))
 
 

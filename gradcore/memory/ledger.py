@@ -182,14 +182,15 @@ class Ledger:
             self._drain()
             yield
 
-    def begin_log(self) -> list[Raw]:
-        """Start a log. It opens with what is there: segments, live blocks, and what of them is kept.
+    def begin_log(self, log: list[Raw] | None = None) -> list[Raw]:
+        """Start a log, in the list given if there is one. It opens with what is there: segments, live blocks, what is kept.
 
         A log that is being written already waits, and has what is written meanwhile when the new one ends.
         """
         with self.settled():
             self._note_segments()
-            log: list[Raw] = [(RESERVE, s.index, s.nbytes) for s in self.pool.segments.values()]
+            log = [] if log is None else log
+            log.extend((RESERVE, s.index, s.nbytes) for s in self.pool.segments.values())
             for b in self.pool.live.values():
                 log.append((ALLOC, b.serial, b.segment.index, b.offset, b.requested, b.size, b.stream.index, b.tag,
                             b.node))

@@ -68,6 +68,11 @@ class Hooked:
         """
         return _hang(self, "gradients", hook, False, prepend)
 
+    def hooks_in_order(self) -> tuple[Hook, ...]:
+        """Every function that hangs on this module itself."""
+        hooks = self.__dict__.get("_hooks")
+        return () if hooks is None else tuple(hook for kind in hooks.__slots__ for hook, _ in getattr(hooks, kind).values())
+
     def __getstate__(self) -> dict[str, Any]:
         """What a copy of a module takes over: not its places in trees, nor the forward that calls the hooks of this one."""
         state = {**self.__dict__, "_places": {}, "_tree": None}

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gradcore.ops.optimizer import adam_
-from gradcore.optim.optimizer import Group, Optimizer, check, state_like, unsupported
+from gradcore.optim.optimizer import Group, Numbers, Optimizer, check, state_like, unsupported
 
 
 class Adam(Optimizer):
@@ -16,6 +16,11 @@ class Adam(Optimizer):
     """
 
     _decoupled = False
+    _numbers: Numbers = {"step": 0}
+
+    @staticmethod
+    def _operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
+        return group["lr"], numbers["step"]
 
     def __init__(self, params: Iterable[Any], lr: Any = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
                  eps: float = 1e-8, weight_decay: float = 0, amsgrad: bool = False, *, foreach: bool | None = None,
@@ -52,11 +57,9 @@ class Adam(Optimizer):
             lists[3].append(state["exp_avg_sq"])
         beta1, beta2 = group["betas"]
         for (_, _, step), (params, grads, means, squares) in calls.items():
-            adam_(params, grads, means, squares, group["lr"], step, beta1=float(beta1), beta2=float(beta2),
-                  eps=float(group["eps"]), weight_decay=float(group["weight_decay"]), decoupled=self._decoupled,
-                  maximize=group["maximize"])
-            for p in params:
-                self.state[p]["step"] = step
+            self._launch(adam_, group, {"step": step}, params, grads, means, squares, beta1=float(beta1), beta2=float(beta2),
+                         eps=float(group["eps"]), weight_decay=float(group["weight_decay"]), decoupled=self._decoupled,
+                         maximize=group["maximize"])
 
 
 class AdamW(Adam):

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gradcore.ops.optimizer import lion_, nadam_, radam_
-from gradcore.optim.optimizer import Group
-from gradcore.optim.stepped import Numbers, Stepped, Tensors, check_options
+from gradcore.optim.optimizer import Group, Numbers
+from gradcore.optim.stepped import Stepped, Tensors, check_options
 
 
 class NAdam(Stepped):
@@ -17,6 +17,13 @@ class NAdam(Stepped):
     """
 
     _numbers: Numbers = {"step": 0, "mu_product": 1.0}
+
+    @staticmethod
+    def _operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
+        step, beta1 = numbers["step"], float(group["betas"][0])
+        mu, mu_next = (beta1 * (1 - 0.5 * 0.96 ** (k * group["momentum_decay"])) for k in (step, step + 1))
+        product = numbers["mu_product"] = numbers["mu_product"] * mu
+        return group["lr"], step, mu_next / (1 - product * mu_next), (1 - mu) / (1 - product)
 
     def __init__(self, params: Iterable[Any], lr: Any = 2e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
                  weight_decay: float = 0, momentum_decay: float = 4e-3, decoupled_weight_decay: bool = False, *,
@@ -32,14 +39,10 @@ class NAdam(Stepped):
         return ("exp_avg", "exp_avg_sq")
 
     def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors]) -> None:
-        step = numbers["step"]
         beta1, beta2 = map(float, group["betas"])
-        mu, mu_next = (beta1 * (1 - 0.5 * 0.96 ** (k * group["momentum_decay"])) for k in (step, step + 1))
-        product = numbers["mu_product"] * mu
-        nadam_(params, grads, *states, group["lr"], step, mu_next / (1 - product * mu_next), (1 - mu) / (1 - product),
-               beta1=beta1, beta2=beta2, eps=float(group["eps"]), weight_decay=float(group["weight_decay"]),
-               decoupled=group["decoupled_weight_decay"], maximize=group["maximize"])
-        numbers["mu_product"] = product
+        self._launch(nadam_, group, numbers, params, grads, *states, beta1=beta1, beta2=beta2, eps=float(group["eps"]),
+                     weight_decay=float(group["weight_decay"]), decoupled=group["decoupled_weight_decay"],
+                     maximize=group["maximize"])
 
 
 class RAdam(Stepped):
@@ -47,6 +50,10 @@ class RAdam(Stepped):
 
     ``foreach`` and ``capturable`` are taken and change nothing.
     """
+
+    @staticmethod
+    def _operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
+        return group["lr"], numbers["step"], _rectification(numbers["step"], float(group["betas"][1]))
 
     def __init__(self, params: Iterable[Any], lr: Any = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
                  weight_decay: float = 0, decoupled_weight_decay: bool = False, *, foreach: bool | None = None,
@@ -61,9 +68,9 @@ class RAdam(Stepped):
 
     def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors]) -> None:
         beta1, beta2 = map(float, group["betas"])
-        radam_(params, grads, *states, group["lr"], numbers["step"], _rectification(numbers["step"], beta2), beta1=beta1,
-               beta2=beta2, eps=float(group["eps"]), weight_decay=float(group["weight_decay"]),
-               decoupled=group["decoupled_weight_decay"], maximize=group["maximize"])
+        self._launch(radam_, group, numbers, params, grads, *states, beta1=beta1, beta2=beta2, eps=float(group["eps"]),
+                     weight_decay=float(group["weight_decay"]), decoupled=group["decoupled_weight_decay"],
+                     maximize=group["maximize"])
 
 
 def _rectification(step: int, beta2: float) -> float:
@@ -93,5 +100,5 @@ class Lion(Stepped):
 
     def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors]) -> None:
         beta1, beta2 = map(float, group["betas"])
-        lion_(params, grads, states[0], group["lr"], beta1=beta1, beta2=beta2, weight_decay=float(group["weight_decay"]),
-              maximize=group["maximize"])
+        self._launch(lion_, group, numbers, params, grads, states[0], beta1=beta1, beta2=beta2,
+                     weight_decay=float(group["weight_decay"]), maximize=group["maximize"])

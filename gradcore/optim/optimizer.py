@@ -15,13 +15,20 @@ from gradcore.engine.state import mark, scoped
 from gradcore.events import TAGS
 
 Group = dict[str, Any]
+#: What a parameter's state holds besides tensors.
+Numbers = dict[str, Any]
+
+#: Called before each update's op with the optimizer, the group, the parameters and their new numbers: whoever runs the same
+#: op again without the optimizer's code must know where its numbers come from.
+watchers: list[Callable[[Any, Group, list[Any], Numbers], None]] = []
 
 
 class Optimizer:
     """Base class. ``param_groups`` are dicts with ``params`` and options, ``state`` maps a parameter to a dict.
 
-    Subclasses define ``_update(group)``; it runs without a graph, in the phase ``optimizer``. Raises ValueError for an
-    empty list of parameters, one that is listed twice, or one that is not a leaf, TypeError for what is no tensor.
+    Subclasses define ``_update(group)``; it runs without a graph, in the phase ``optimizer``, and ends in ``_launch``.
+    Raises ValueError for an empty list of parameters, one that is listed twice, or one that is not a leaf, TypeError for
+    what is no tensor.
     """
 
     def __init__(self, params: Iterable[Any], defaults: Group) -> None:
@@ -87,6 +94,30 @@ class Optimizer:
 
     def _update(self, group: Group) -> None:
         raise NotImplementedError
+
+    #: The numbers that a parameter keeps, and what they are at first. Parameters that differ in them go into separate calls.
+    _numbers: Numbers = {}
+
+    @staticmethod
+    def _operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
+        """The numbers that the op takes after its tensors. ``numbers`` count this step already, and take what it changes."""
+        return (group["lr"],)
+
+    @classmethod
+    def _advanced(cls, numbers: Numbers) -> Numbers:
+        """A parameter's numbers as this step's op takes them, from those of the step before."""
+        found: Numbers = {name: numbers.get(name, first) for name, first in cls._numbers.items()}
+        if "step" in found:
+            found["step"] = int(found["step"]) + 1
+        return found
+
+    def _launch(self, op: Any, group: Group, numbers: Numbers, params: list[Any], *lists: Any, **options: Any) -> None:
+        """Run the update's op; what the parameters keep in numbers changes when it has succeeded."""
+        for watcher in watchers:
+            watcher(self, group, params, numbers)
+        op(params, *lists, *self._operands(group, numbers), **options)
+        for p in params if numbers else ():
+            self.state[p].update(numbers)
 
     # -- saving --------------------------------------------------------------------------------------------------------
 

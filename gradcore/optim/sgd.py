@@ -51,9 +51,9 @@ class SGD(Optimizer):
             if buffer is not None:
                 lists[2].append(buffer)
         for (_, _, first), (params, grads, buffers) in calls.items():
-            sgd_(params, grads, buffers, group["lr"], momentum=float(momentum), dampening=float(group["dampening"]),
-                 weight_decay=float(group["weight_decay"]), nesterov=group["nesterov"], maximize=group["maximize"],
-                 first=first)
+            self._launch(sgd_, group, {}, params, grads, buffers, momentum=float(momentum), dampening=float(group["dampening"]),
+                         weight_decay=float(group["weight_decay"]), nesterov=group["nesterov"], maximize=group["maximize"],
+                         first=first)
             if first:
                 # Only now: an update that failed has not had its first step.
                 for p, buffer in zip(params, buffers, strict=True):

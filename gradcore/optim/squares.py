@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gradcore.ops.optimizer import adadelta_, adagrad_, rmsprop_
-from gradcore.optim.optimizer import Group
-from gradcore.optim.stepped import Numbers, Stepped, Tensors, check_options
+from gradcore.optim.optimizer import Group, Numbers
+from gradcore.optim.stepped import Stepped, Tensors, check_options
 
 
 class RMSprop(Stepped):
@@ -31,9 +31,9 @@ class RMSprop(Stepped):
     def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors]) -> None:
         rest = list(states[1:])
         means = rest.pop(0) if group["centered"] else []
-        rmsprop_(params, grads, states[0], means, rest[0] if rest else [], group["lr"], alpha=float(group["alpha"]),
-                 eps=float(group["eps"]), weight_decay=float(group["weight_decay"]), momentum=float(group["momentum"]),
-                 maximize=group["maximize"])
+        self._launch(rmsprop_, group, numbers, params, grads, states[0], means, rest[0] if rest else [],
+                     alpha=float(group["alpha"]), eps=float(group["eps"]), weight_decay=float(group["weight_decay"]),
+                     momentum=float(group["momentum"]), maximize=group["maximize"])
 
 
 class Adagrad(Stepped):
@@ -58,12 +58,14 @@ class Adagrad(Stepped):
         for s in state if group["initial_accumulator_value"] else ():
             s.fill_(group["initial_accumulator_value"])
 
-    def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors]) -> None:
+    @staticmethod
+    def _operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
         rate = group["lr"]
-        if group["lr_decay"]:
-            rate = rate / (1 + (numbers["step"] - 1) * group["lr_decay"])
-        adagrad_(params, grads, states[0], rate, eps=float(group["eps"]), weight_decay=float(group["weight_decay"]),
-                 maximize=group["maximize"])
+        return (rate / (1 + (numbers["step"] - 1) * group["lr_decay"]) if group["lr_decay"] else rate,)
+
+    def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors]) -> None:
+        self._launch(adagrad_, group, numbers, params, grads, states[0], eps=float(group["eps"]),
+                     weight_decay=float(group["weight_decay"]), maximize=group["maximize"])
 
 
 class Adadelta(Stepped):
@@ -85,5 +87,5 @@ class Adadelta(Stepped):
         return ("square_avg", "acc_delta")
 
     def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors]) -> None:
-        adadelta_(params, grads, *states, group["lr"], rho=float(group["rho"]), eps=float(group["eps"]),
-                  weight_decay=float(group["weight_decay"]), maximize=group["maximize"])
+        self._launch(adadelta_, group, numbers, params, grads, *states, rho=float(group["rho"]), eps=float(group["eps"]),
+                     weight_decay=float(group["weight_decay"]), maximize=group["maximize"])

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gradcore.optim.optimizer import Group, Optimizer, check, state_like, unsupported
+from gradcore.optim.optimizer import Group, Numbers, Optimizer, check, state_like, unsupported
 
 Tensors = list[Any]
-Numbers = dict[str, Any]
 
 
 class Stepped(Optimizer):
     """Base class: finds the parameters that one op may update together, and what they keep.
 
-    Subclasses say in ``_names`` which tensors a parameter keeps, and define ``_run``.
+    Subclasses say in ``_names`` which tensors a parameter keeps, and define ``_run``, which ends in ``_launch``.
     """
 
-    #: What a parameter keeps in numbers, and what they are at first. Parameters that differ in them go into separate calls.
     _numbers: Numbers = {"step": 0}
 
     def _names(self, group: Group) -> Sequence[str]:
@@ -26,7 +24,7 @@ class Stepped(Optimizer):
     def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors]) -> None:
         """Update parameters of one device, dtype and numbers, of which ``step`` counts this step already.
 
-        ``states`` holds a list for each of the names; what is put into ``numbers`` is kept.
+        ``states`` holds a list for each of the names.
         """
         raise NotImplementedError
 
@@ -51,11 +49,8 @@ class Stepped(Optimizer):
             params.append(p)
             grads.append(grad)
         for key, (params, grads) in calls.items():
-            numbers = dict(zip(self._numbers, key[2:], strict=True))
-            numbers["step"] = int(numbers["step"]) + 1
+            numbers = self._advanced(dict(zip(self._numbers, key[2:], strict=True)))
             self._run(group, numbers, params, grads, [[self.state[p][name] for p in params] for name in names])
-            for p in params:
-                self.state[p].update(numbers)
 
 
 def check_options(optimizer: str, lr: Any, weight_decay: float, eps: float = 0.0, betas: Sequence[float] = (),

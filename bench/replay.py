@@ -1,0 +1,57 @@
+"""Replayed training steps beside PyTorch's eager ones: ``python -m bench.replay [--models small large cnn gpt]``.
+
+The same network from the same weights on the same data, interleaved on one thread; the replay's losses are compared with
+eager's bit by bit, and with PyTorch's, before anything is timed. Ratios of medians: below 1 is faster than PyTorch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from bench.timing import interleave, one_thread
+
+one_thread()
+
+import numpy as np  # noqa: E402
+
+import gradcore  # noqa: E402
+from bench.step import pair  # noqa: E402
+from bench.workloads import WORKLOADS  # noqa: E402
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="*", choices=tuple(WORKLOADS), default=list(WORKLOADS))
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    import torch
+
+    torch.set_num_threads(1)
+    results: dict[str, dict[str, Any]] = {}
+    for name in options.models:
+        workload = WORKLOADS[name]
+        eager, theirs = pair(torch, workload)
+        ours, _ = pair(torch, workload)
+        replayed = gradcore.compile(ours)
+        losses = [(replayed().item(), eager().item(), theirs().item()) for _ in range(6)]
+        assert all(a == b for a, b, _ in losses), f"a replay's losses are not eager's: {losses}"
+        np.testing.assert_allclose([a for a, _, _ in losses], [c for _, _, c in losses], rtol=2e-5)
+        found = interleave(replayed, theirs, times=workload.times, rounds=options.rounds)
+        eagerly = interleave(replayed, eager, times=workload.times, rounds=options.rounds)
+        low, high = found.spread
+        plan = replayed.plans[0]
+        results[name] = {"ratio": found.ratio, "quartiles": (low, high), "of eager": eagerly.ratio, "arena": plan.nbytes,
+                         "bound": plan.bound}
+        if not options.json:
+            print(f"{name:6} {workload.about}, batch {workload.batch}: {found.ratio:.2f} of torch {torch.__version__} "
+                  f"(quartiles {low:.2f} to {high:.2f}), {eagerly.ratio:.2f} of gradcore's eager step; arena {plan.nbytes:,} "
+                  f"bytes, lower bound {plan.bound:,}", flush=True)
+    if options.json:
+        print(json.dumps(results, indent=2))
+
+
+if __name__ == "__main__":
+    main()

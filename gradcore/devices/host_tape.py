@@ -1,0 +1,95 @@
+"""A kernel of the CPU written out as the NumPy calls that it makes on given arrays: what a replay runs without its Python.
+
+A kernel that only branches on shapes and attributes makes the same calls each time. It is run once on probes, arrays that note
+what is done to them and do nothing; the calls, bound to the arrays' memory, are what is left of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+Call = tuple[Callable[..., Any], list[Any]]
+
+#: Ops whose kernels look at no value, tested to be so. The others are called as they are.
+STRAIGHT = frozenset((
+    "add", "sub", "mul", "div", "neg", "reciprocal", "exp", "sqrt", "square", "tanh", "maximum", "minimum", "add_", "sub_",
+    "mul_", "div_", "fill_", "copy_", "full", "clone", "cast", "linear", "linear_grad", "matmul", "relu", "relu_grad",
+    "tanh_grad", "sum", "amax", "mean", "sgd_", "layer_norm_apply", "batch_norm_apply"))
+
+#: Calls of a kernel beyond which its own Python costs nothing beside them.
+MOST = 256
+
+
+class TooLong(Exception):
+    """The kernel makes more calls than are worth writing out."""
+
+
+class Probe(np.ndarray):
+    """An array whose operations are noted on the tape instead of being done."""
+
+    tape: list[Call]
+
+    def __array_finalize__(self, source: Any) -> None:
+        self.tape = getattr(source, "tape", [])
+
+    def _note(self, function: Callable[..., Any], *args: Any) -> None:
+        if len(self.tape) >= MOST:
+            raise TooLong
+        self.tape.append((function, [plain(a) for a in args]))
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        out, = options.pop("out", (None,))
+        if out is None or method not in ("__call__", "reduce"):
+            raise TypeError(f"{ufunc.__name__}.{method} makes an array of its own")
+        if method == "reduce":
+            self._note(ufunc.reduce, *inputs, options.pop("axis", 0), options.pop("dtype", None), out,
+                       options.pop("keepdims", False))
+        elif options or len(inputs) + 1 != ufunc.nargs or ufunc in (np.maximum, np.minimum):
+            self._note(partial(ufunc, out=plain(out), **options), *inputs)
+            options = {}
+        else:
+            self._note(ufunc, *inputs, out)
+        if options:
+            raise TypeError(f"{ufunc.__name__}.{method} with {options}")
+        return out
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if function is not np.copyto:
+            raise TypeError(f"{function.__name__} is not written out")
+        self._note(partial(np.copyto, **kwargs), *args)
+        return None
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._note(partial(np.copyto, casting="unsafe"), self[key if key is not Ellipsis else ()], value)
+
+    def fill(self, value: Any) -> None:
+        self._note(plain(self).fill, value)
+
+
+def plain(x: Any) -> Any:
+    """The array that a probe stands before."""
+    return x.view(np.ndarray) if isinstance(x, Probe) else x
+
+
+def written_out(op: str, kernel: Callable[..., Any], args: Sequence[Any]) -> list[Call] | None:
+    """The calls that ``kernel`` makes on ``args``, None where it has to be called itself. No byte of them is touched."""
+    if op not in STRAIGHT:
+        return None
+    tape: list[Call] = []
+    probes: list[Any] = []
+    for a in args:
+        if isinstance(a, np.ndarray):
+            probe = a.view(Probe)
+            probe.tape = tape
+            probes.append(probe)
+        else:
+            probes.append(a)
+    try:
+        kernel(*probes)
+    except (TooLong, TypeError):
+        return None
+    return tape

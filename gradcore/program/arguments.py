@@ -1,0 +1,80 @@
+"""What a program is made for, and what its function returned: arguments as keys, results as templates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradcore.engine.node import Leaf, Value
+
+
+class Output:
+    """Stands for a tensor in what a function returned: an output of the program, or an object that is returned as it is."""
+
+    __slots__ = ("index", "argument", "value")
+
+    def __init__(self, index: int = -1, argument: int = -1, value: Any = None) -> None:
+        self.index = index
+        self.argument = argument
+        self.value = value
+
+
+def key_of(x: Any, tensors: list[Any], kept: list[Any]) -> Any:
+    """What of an argument a program is made for. Tensors are collected; what has no value of its own counts by identity."""
+    if isinstance(x, Value):
+        if x.edge is not None and type(x.edge[0]) is Leaf:
+            kept.append(x)
+            return id(x)
+        tensors.append(x)
+        return x.spec, x.storage.device, x.edge is not None
+    if x is None or isinstance(x, (bool, int, float, str)):
+        return type(x), x
+    if isinstance(x, (list, tuple)):
+        return (type(x), *[key_of(v, tensors, kept) for v in x])
+    if isinstance(x, dict):
+        return (dict, *[(k, key_of(v, tensors, kept)) for k, v in x.items()])
+    kept.append(x)
+    return id(x)
+
+
+def template_of(x: Any, arguments: list[Any], outputs: list[Any]) -> Any:
+    """A result with :class:`Output` for each tensor, and the tensors that the program has to give."""
+    if isinstance(x, Value):
+        for k, a in enumerate(arguments):
+            if a is x:
+                return Output(argument=k)
+        if x.edge is not None and type(x.edge[0]) is Leaf:
+            return Output(value=x)
+        outputs.append(x)
+        return Output(index=len(outputs) - 1)
+    if isinstance(x, (list, tuple)):
+        parts = [template_of(v, arguments, outputs) for v in x]
+        return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
+    if isinstance(x, dict):
+        return {k: template_of(v, arguments, outputs) for k, v in x.items()}
+    return x
+
+
+def rebuilt(shape: Any, outputs: list[Any], arguments: list[Any]) -> Any:
+    """The result that a template stands for."""
+    if type(shape) is Output:
+        if shape.index >= 0:
+            return outputs[shape.index]
+        return arguments[shape.argument] if shape.argument >= 0 else shape.value
+    if isinstance(shape, (list, tuple)):
+        parts = [rebuilt(v, outputs, arguments) for v in shape]
+        return type(shape)(*parts) if hasattr(shape, "_fields") else type(shape)(parts)
+    if isinstance(shape, dict):
+        return {k: rebuilt(v, outputs, arguments) for k, v in shape.items()}
+    return shape
+
+
+def replaced(x: Any, others: dict[int, Any]) -> Any:
+    """Arguments with other objects in the place of some, which are known by id."""
+    if id(x) in others:
+        return others[id(x)]
+    if isinstance(x, (list, tuple)):
+        parts = [replaced(v, others) for v in x]
+        return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
+    if isinstance(x, dict):
+        return {k: replaced(v, others) for k, v in x.items()}
+    return x

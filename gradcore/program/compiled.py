@@ -1,0 +1,192 @@
+"""``gradcore.compile``: run a function once while it is traced, and replay that as long as the function would do the same."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from gradcore.engine.node import Leaf
+from gradcore.engine.state import State, local
+from gradcore.program.arguments import key_of, rebuilt, replaced, template_of
+from gradcore.program.check import checked
+from gradcore.program.differentiable import Differentiable, entered
+from gradcore.program.plan import Plan, plan
+from gradcore.program.program import Program
+from gradcore.program.replay import Replay
+from gradcore.program.tracing import Tracing
+
+#: What of a thread's state decides what a function does; the rest says for whom it is done.
+_MODES = tuple(name for name in State.__slots__ if name not in ("scope", "site", "node", "launch"))
+
+
+class Entry:
+    """A program that can be replayed, what has to hold for it, and what its function returned."""
+
+    def __init__(self, replay: Replay | Differentiable, guards: list[Any], results: Any, kept: list[Any]) -> None:
+        self.replay = replay
+        self.guards = guards
+        #: What the function returned, with :class:`~gradcore.program.arguments.Output` in the place of tensors.
+        self.results = results
+        #: Arguments that the key knows by identity.
+        self.kept = kept
+
+    def holds(self) -> bool:
+        for guard in self.guards:
+            if not guard.holds():
+                return False
+        return all((leaf.grad is not None) is wanted for leaf, wanted in self.replay.trace.presence.items())
+
+    def why_not(self) -> str:
+        for guard in self.guards:
+            if not guard.holds():
+                return str(guard.why_not())
+        for leaf, wanted in self.replay.trace.presence.items():
+            if (leaf.grad is not None) is not wanted:
+                return (f"the gradient of {leaf.name or 'a leaf'}, {leaf.spec}, is "
+                        + ("None and was a tensor" if wanted else "a tensor and was None"))
+        return "nothing has changed"
+
+
+class Compiled:
+    """A function that is replayed. ``programs`` are those in the cache, ``traces`` says why each was traced.
+
+    Made by :func:`compile`, which says what may be in the function.
+    """
+
+    def __init__(self, function: Callable[..., Any], *, check_every: int, max_programs: int) -> None:
+        self._function = function
+        self._check_every = check_every
+        self._most = max_programs
+        self._entries: OrderedDict[Any, list[Entry]] = OrderedDict()
+        self._leaves: set[Leaf] = set()
+        self._calls = 0
+        #: Traces since the last replay.
+        self._in_vain = 0
+        self._eager = False
+        self.traces: list[str] = []
+        functools.update_wrapper(self, function, updated=())
+
+    @property
+    def programs(self) -> list[Program]:
+        return [entry.replay.program for entries in self._entries.values() for entry in entries]
+
+    @property
+    def plans(self) -> list[Plan]:
+        """Where the buffers of each of ``programs`` lie."""
+        return [entry.replay.plan for entries in self._entries.values() for entry in entries]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._function, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._eager or local.state.node:
+            return self._function(*args, **kwargs)
+        tensors: list[Any] = []
+        kept: list[Any] = []
+        state = local.state
+        key = (*[getattr(state, name) for name in _MODES], *[key_of(a, tensors, kept) for a in args])
+        if kwargs:
+            key = (*key, *[(name, key_of(a, tensors, kept)) for name, a in sorted(kwargs.items())])
+        if len(tensors) > 1:
+            # Arguments that share bytes are another case than arguments that do not.
+            seen: dict[int, int] = {}
+            key = (*key, *[seen.setdefault(id(t.storage), k) for k, t in enumerate(tensors)])
+        for entry in self._entries.get(key, ()):
+            if entry.holds():
+                return self._replay(entry, tensors, args, kwargs)
+        return self._trace(key, tensors, kept, args, kwargs)
+
+    # -- replay --------------------------------------------------------------------------------------------------------
+
+    def _replay(self, entry: Entry, tensors: list[Any], args: Any, kwargs: Any) -> Any:
+        self._in_vain = 0
+        self._calls += 1
+        if self._check_every and self._calls % self._check_every == 0:
+            return checked(entry.replay, tensors, lambda: self._function(*args, **kwargs))
+        return rebuilt(entry.results, entry.replay.run(tensors), tensors)
+
+    # -- trace ---------------------------------------------------------------------------------------------------------
+
+    def _trace(self, key: Any, tensors: list[Any], kept: list[Any], args: Any, kwargs: Any) -> Any:
+        self.traces.append(self._reason(key))
+        self._in_vain += 1
+        if self._in_vain > self._most:
+            self._give_up()
+            return self._function(*args, **kwargs)
+        if local.state.grad and any(t.edge is not None for t in tensors):
+            own = entered(tensors)
+            args, kwargs = replaced((args, kwargs), dict(zip(map(id, tensors), own, strict=True)))
+            tensors = own
+        with Tracing(self._function, self._leaves) as tracing:
+            result = self._function(*args, **kwargs)
+            outputs: list[Any] = []
+            shape = template_of(result, tensors, outputs)
+            tracing.differentiate(tensors, outputs)
+            trace = tracing.finish(tensors, outputs)
+        del result
+        if trace is None:
+            return rebuilt(shape, outputs, tensors)
+        self._leaves |= trace.presence.keys() | {leaf for leaf, _ in trace.left}
+        if trace.obstacles:
+            self.traces[-1] += "; it cannot be replayed: " + "; ".join(trace.obstacles)
+        else:
+            replay = (Replay if trace.second is None else Differentiable)(trace, plan(trace.program))
+            self._remember(key, Entry(replay, tracing.guards(trace), shape, kept))
+        return rebuilt(shape, outputs, tensors)
+
+    def _remember(self, key: Any, entry: Entry) -> None:
+        self._entries.setdefault(key, []).insert(0, entry)
+        self._entries.move_to_end(key)
+        while sum(map(len, self._entries.values())) > self._most:
+            oldest = next(iter(self._entries))
+            self._entries[oldest].pop()
+            if not self._entries[oldest]:
+                del self._entries[oldest]
+
+    def _reason(self, key: Any) -> str:
+        entries = self._entries.get(key)
+        if entries:
+            return entries[0].why_not()
+        return "the arguments or the mode are new" if self.traces else "the first call"
+
+    def _give_up(self) -> None:
+        self._eager = True
+        self._entries.clear()
+        recent = "\n".join(f"  {reason}" for reason in self.traces[-4:])
+        warnings.warn(f"{getattr(self._function, '__name__', self._function)} was traced {self._most} times without one replay "
+                      f"in between, and runs eagerly from now on. The last traces were made because:\n{recent}",
+                      RuntimeWarning, stacklevel=4)
+
+    def explain(self) -> str:
+        """Why there are the programs that there are: each trace with its reason, and the programs' sizes."""
+        lines = [f"trace {k + 1}: {reason}" for k, reason in enumerate(self.traces)]
+        for entries in self._entries.values():
+            for entry in entries:
+                found = entry.replay.plan
+                lines.append(f"program of {len(entry.replay.program.instructions)} instructions: arena {found.nbytes:,} bytes, "
+                             f"lower bound {found.bound:,}, {len(entry.guards)} guards")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<compiled {self._function!r}: {len(self.programs)} programs>"
+
+
+def compile(function: Any = None, *, check_every: int = 0, max_programs: int = 8) -> Any:
+    """A function, module or whole training step that is traced at its first call and replayed afterwards.
+
+    It is traced again when shapes, dtypes, devices, modes or anything else change that it was seen to look at (see
+    :mod:`gradcore.program.watch`), and ``max_programs`` are kept. A replay runs no Python of the function's: what it prints or
+    appends happens when it is traced. Raises :class:`TraceError`, naming the line, where values of tensors are read on the host
+    or tensors are made from host data. With ``check_every=n`` each n-th call runs eagerly too, and TraceError is raised where
+    the two differ.
+    """
+    if function is None:
+        return functools.partial(compile, check_every=check_every, max_programs=max_programs)
+    if not callable(function):
+        raise TypeError(f"compile expected a function or a module, but got {type(function).__name__}")
+    return Compiled(function, check_every=check_every, max_programs=max_programs)

@@ -1,0 +1,165 @@
+"""A program: the launches of a traced run as plain data, in order, with every buffer that they touch and how long it lives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gradcore.events import Tag
+from gradcore.spec import TensorSpec
+
+#: Where a buffer's bytes come from: an argument of the traced function; something that was there before (a parameter, a
+#: buffer, an optimizer's state); the slot of a leaf's gradient as it is when the run begins; an instruction.
+KINDS = ("input", "captured", "gradient slot", "made")
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Bytes that instructions read or write.
+
+    ``nbytes`` is what was asked for. A ``made`` buffer lives from instruction ``first`` to instruction ``last``, both
+    included; one that must outlive the run has the number of instructions as its ``last``.
+    """
+
+    index: int
+    kind: str
+    nbytes: int
+    tag: Tag
+    first: int = 0
+    last: int = 0
+
+    @property
+    def name(self) -> str:
+        return {"input": "in", "captured": "p", "gradient slot": "g", "made": "t"}[self.kind] + str(self.index)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A buffer seen as a spec, whose strides and offset are in elements."""
+
+    buffer: int
+    spec: TensorSpec
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number that every run computes anew: the ``position``-th operand of an optimizer's ``update``."""
+
+    update: int
+    position: int
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One launch. ``operands`` are flat, in the op's order; ``counts`` says how many of them each declared input takes."""
+
+    op: str
+    operands: tuple[Any, ...]
+    counts: tuple[int, ...]
+    attrs: tuple[tuple[str, Any], ...]
+    #: Outputs, then auxiliary outputs; none for an op that works in place.
+    outputs: tuple[Operand, ...]
+    #: Positions among ``operands`` of what it writes to.
+    writes: tuple[int, ...]
+    workspace: Operand | None
+    tag: Tag
+    #: Number of the node that it ran for, as its buffers' allocations say.
+    node: int = 0
+
+    def reads_and_writes(self) -> Iterator[int]:
+        """Every buffer that it touches."""
+        for x in (*self.operands, *self.outputs, self.workspace):
+            if isinstance(x, Operand):
+                yield x.buffer
+
+
+@dataclass(frozen=True)
+class Update:
+    """The part of an optimizer's step that runs on the host: where the numbers of its op come from.
+
+    ``optimizer`` names a class of :mod:`gradcore.optim`; ``group`` holds the options, ``numbers`` what its parameters had
+    counted before the traced step.
+    """
+
+    optimizer: str
+    group: tuple[tuple[str, Any], ...]
+    numbers: tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a traced run did, as data. Printing it gives a line an instruction.
+
+    ``inputs`` and ``outputs`` are in the order of the traced function's tensors. The program of a function whose results are
+    to be differentiated by whoever called it has two parts: ``outputs`` are there after ``split`` instructions; the others take
+    ``cotangents``, one an output that has a gradient, and make ``gradients``. Otherwise ``split`` is None.
+    """
+
+    device: str
+    buffers: tuple[Buffer, ...]
+    instructions: tuple[Instruction, ...]
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+    updates: tuple[Update, ...] = ()
+    split: int | None = None
+    cotangents: tuple[Operand, ...] = ()
+    #: None where an output does not depend on what a gradient was asked for.
+    gradients: tuple[Operand | None, ...] = ()
+
+    def made(self) -> list[Buffer]:
+        """The buffers that the program makes, in order."""
+        return [b for b in self.buffers if b.kind == "made"]
+
+    def written(self) -> dict[int, int]:
+        """For every buffer that was there before: how many instructions write to it, with the last of them."""
+        found: dict[int, int] = {}
+        for k, instruction in enumerate(self.instructions):
+            for i in instruction.writes:
+                buffer = instruction.operands[i].buffer
+                if self.buffers[buffer].kind != "made":
+                    found[buffer] = k
+        return found
+
+    def _text(self, x: Any) -> str:
+        if isinstance(x, Operand):
+            return f"{self.buffers[x.buffer].name}:{x.spec}"
+        return f"update{x.update}[{x.position}]" if isinstance(x, Number) else repr(x)
+
+    def line(self, k: int) -> str:
+        """Instruction ``k``: results, op, operands, attributes, layer, source line, and the lives of what it makes."""
+        i = self.instructions[k]
+        made = ", ".join(map(self._text, i.outputs)) or ", ".join(self._text(i.operands[w]) for w in i.writes)
+        lives = " ".join(f"{b.name} {b.first}..{'end' if b.last == len(self.instructions) else b.last}"
+                         for b in (self.buffers[o.buffer] for o in i.outputs))
+        attrs = "".join(f", {name}={value!r}" for name, value in i.attrs)
+        room = f" + {self.buffers[i.workspace.buffer].nbytes} bytes" if i.workspace is not None else ""
+        where = f"{i.tag.layer or '(root)'} {i.tag.phase} {i.tag.site.file.rsplit('/', 1)[-1]}:{i.tag.site.line}"
+        return f"{k:4} {made} = {i.op}({', '.join(map(self._text, i.operands))}{attrs}){room}  # {where}; {lives}".rstrip("; ")
+
+    def __str__(self) -> str:
+        head = (f"program on {self.device}: {len(self.instructions)} instructions, {len(self.made())} buffers made, "
+                f"{sum(b.kind == 'captured' for b in self.buffers)} captured")
+        return "\n".join([head, "inputs  " + ", ".join(map(self._text, self.inputs)),
+                          *(self.line(k) for k in range(len(self.instructions))),
+                          "outputs " + ", ".join(map(self._text, self.outputs))])
+
+
+def with_lifetimes(program: Program, survivors: set[int]) -> Program:
+    """The program with ``first`` and ``last`` of each made buffer; those of ``survivors`` last to its end.
+
+    What comes out of the first part of a program lasts until the second begins.
+    """
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for k, instruction in enumerate(program.instructions):
+        for buffer in instruction.reads_and_writes():
+            first.setdefault(buffer, k)
+            last[buffer] = k
+    end = len(program.instructions)
+    if program.split is not None:
+        for x in program.outputs:
+            last[x.buffer] = max(last.get(x.buffer, 0), program.split)
+    return replace(program, buffers=tuple(
+        replace(b, first=first.get(b.index, 0), last=end if b.index in survivors else last.get(b.index, 0))
+        if b.kind == "made" else b for b in program.buffers))

@@ -1,0 +1,250 @@
+"""Recording a run: the log that a step writes too, with the values of numbers, and what must not happen while it is written.
+
+A trace holds the bytes that were there before by weak references alone, since what the engine does with a gradient depends on
+who else refers to it; what it found is held from the end of the run on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import ref
+
+from gradcore.devices.device import Device, Storage
+from gradcore.engine.node import Leaf
+from gradcore.engine.operands import TENSORS
+from gradcore.engine.plans import Call
+from gradcore.engine.state import SITES, here
+from gradcore.errors import TraceError
+from gradcore.events import ALLOC, LAUNCH, READ, TAGS, UPLOAD, Raw
+from gradcore.optim import optimizer as optimizers
+from gradcore.program.program import Buffer, Instruction, Number, Operand, Program, Update, with_lifetimes
+
+
+class TraceLog(list[Raw]):
+    """A log that keeps with each launch its call and operands, and refuses what no replay could do again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: A launch each: the call, and for an operand its number, or the weakly held storage with the spec.
+        self.launches: list[tuple[Call, list[Any]]] = []
+        #: Leaves that an op read, with the serial of the gradient that they had then, 0 for none.
+        self.leaves: dict[Leaf, int] = {}
+
+    def launched(self, call: Call, args: tuple[Any, ...]) -> None:
+        operands: list[Any] = []
+        for a in args:
+            if type(a) in TENSORS:
+                operands.append((ref(a.storage), a.spec))
+                if a.edge is not None and type(a.edge[0]) is Leaf and a.edge[0] not in self.leaves:
+                    self.leaves[a.edge[0]] = slot_of(a.edge[0])
+            else:
+                operands.append(a)
+        self.launches.append((call, operands))
+
+    def append(self, record: Raw) -> None:
+        if record[0] == READ:
+            raise TraceError(f"{SITES[here()]} reads a value of a tensor on the host (item(), tolist(), printing, "
+                             "`if tensor:`, an op whose shape depends on values). A traced function runs once and is "
+                             "replayed without its Python code, so what depends on the value would be frozen: compute it with "
+                             "ops, or read it outside, from what the function returns")
+        if record[0] == UPLOAD:
+            raise TraceError(f"{SITES[here()]} makes a tensor from host data. A replay would go on with the values of the "
+                             "traced run: make it outside, and pass it as an argument or let the function refer to it")
+        super().append(record)
+
+
+def slot_of(leaf: Leaf) -> int:
+    """The serial of a leaf's gradient, 0 for none."""
+    return 0 if leaf.grad is None else leaf.grad.storage.serial
+
+
+@dataclass
+class Second:
+    """The gradient of a run's results, recorded behind it."""
+
+    #: The launch that it begins with.
+    split: int
+    #: Positions among the run's results of those that have a gradient, and what stands for the cotangents they will be given.
+    roots: list[int]
+    cotangents: list[Any]
+    #: What the gradients are for: a leaf, or the position of an argument.
+    targets: list[Leaf | int]
+    gradients: list[Any]
+
+
+@dataclass
+class Trace:
+    """What a recorded run was made of: the program, and this process's objects that stand behind its plain data."""
+
+    program: Program
+    #: By instruction: the kernel that ran, as it was bound.
+    kernels: list[Any]
+    #: By buffer, for what is captured.
+    storages: dict[int, Storage]
+    #: By buffer, for gradient slots, and for what the run left in a slot (None: it emptied it).
+    slots: dict[int, Leaf]
+    left: list[tuple[Leaf, Operand | None]]
+    #: Leaves that must have a gradient (True) or none (False) when a replay begins; those the run emptied may have either.
+    presence: dict[Leaf, bool]
+    #: By update: the optimizer, its group, and the parameters.
+    updates: list[tuple[Any, dict[str, Any], list[Any]]]
+    #: Why no replay can do the same again, a line each; none where one can.
+    obstacles: list[str] = field(default_factory=list)
+    second: Second | None = None
+
+
+class Recorder:
+    """A context in which a run on one device is recorded; :meth:`finish` makes the trace."""
+
+    def __init__(self, device: Device, known: set[Leaf]) -> None:
+        self.device = device
+        self.log = TraceLog()
+        self._before = {leaf: slot_of(leaf) for leaf in known}
+        self._updates: list[tuple[int, Any, dict[str, Any], list[Any], dict[str, Any]]] = []
+
+    def __enter__(self) -> Recorder:
+        self._opening = len(self.device.ledger.begin_log(self.log))
+        optimizers.watchers.append(self._watch)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        optimizers.watchers.remove(self._watch)
+        self.device.ledger.end_log()
+
+    def _watch(self, optimizer: Any, group: dict[str, Any], params: list[Any], numbers: dict[str, Any]) -> None:
+        kept = {name: optimizer.state[params[0]][name] for name in numbers}
+        self._updates.append((len(self.log.launches), optimizer, group, list(params), kept))
+
+    def finish(self, inputs: list[Any], outputs: list[Any], second: Second | None = None) -> Trace:
+        """The trace of what ran, for tensors that went into it and came out of it. Call it inside the context, at the end."""
+        return _Builder(self, inputs, outputs, second).trace()
+
+    def updates(self) -> list[tuple[int, Any, dict[str, Any], list[Any], dict[str, Any]]]:
+        return self._updates
+
+    def records(self) -> list[Raw]:
+        return self.log[self._opening:]
+
+    def slots_before(self) -> dict[Leaf, tuple[int, bool]]:
+        """For each leaf the serial of the gradient that it began with, and whether that is known for certain."""
+        return {leaf: (self._before.get(leaf, serial), leaf in self._before) for leaf, serial in self.log.leaves.items()}
+
+
+class _Builder:
+    """Numbers the buffers in order of appearance."""
+
+    def __init__(self, recorder: Recorder, inputs: list[Any], outputs: list[Any], second: Second | None) -> None:
+        self._recorder = recorder
+        self._second = second
+        self._buffers: list[Buffer] = []
+        self._index: dict[int, int] = {}
+        self._storages: dict[int, Storage] = {}
+        self._slots: dict[int, Leaf] = {}
+        self._records = recorder.records()
+        self._made = {r[1]: r for r in self._records if r[0] == ALLOC}
+        self._known = {r[1]: r for r in recorder.log if r[0] == ALLOC}
+        self._obstacles: list[str] = []
+        self._leaves = recorder.slots_before()
+        self._slot_serials = {serial: leaf for leaf, (serial, _) in self._leaves.items() if serial}
+        self._inputs = [Operand(self._add(t.storage.serial, "input", t.storage), t.spec) for t in inputs]
+        self._results = outputs
+        self._cotangents = () if second is None else tuple(
+            Operand(self._add(t.storage.serial, "input", t.storage), t.spec) for t in second.cotangents)
+
+    def trace(self) -> Trace:
+        recorder = self._recorder
+        launches = [r for r in self._records if r[0] == LAUNCH]
+        updates = {at: k for k, (at, *_) in enumerate(recorder.updates())}
+        instructions, kernels = [], []
+        for k, (record, (call, operands)) in enumerate(zip(launches, recorder.log.launches, strict=True)):
+            instructions.append(self._instruction(record, call, operands, updates.get(k)))
+            kernels.append(call.kernel)
+        outputs = tuple(Operand(self._buffer(t.storage.serial, t.storage), t.spec) for t in self._results)
+        left, presence = self._gradients()
+        second = self._second
+        gradients = () if second is None else tuple(
+            None if g is None else Operand(self._buffer(g.storage.serial, g.storage), g.spec) for g in second.gradients)
+        survivors = {o.buffer for _, o in left if o is not None} | {o.buffer for o in gradients if o is not None}
+        if second is None:
+            survivors |= {o.buffer for o in outputs}
+        program = Program(
+            recorder.device.name, tuple(self._buffers), tuple(instructions), tuple(self._inputs), outputs, tuple(
+                Update(type(optimizer).__name__, tuple((n, v) for n, v in group.items() if n != "params"), tuple(kept.items()))
+                for _, optimizer, group, _, kept in recorder.updates()),
+            None if second is None else second.split, self._cotangents, gradients)
+        returned = survivors | {o.buffer for o in (*outputs, *self._cotangents)}
+        return Trace(with_lifetimes(program, survivors), kernels, self._storages, self._slots, left, presence,
+                     [(o, g, p) for _, o, g, p, _ in recorder.updates()], self._obstacles + self._escaped(returned), second)
+
+    def _gradients(self) -> tuple[list[tuple[Leaf, Operand | None]], dict[Leaf, bool]]:
+        """What the run left in the slots of leaves, and what it needs to find there."""
+        left: list[tuple[Leaf, Operand | None]] = []
+        presence: dict[Leaf, bool] = {}
+        for leaf, (before, certain) in self._leaves.items():
+            now = slot_of(leaf)
+            if now and now != before:
+                left.append((leaf, Operand(self._buffer(now, leaf.grad.storage), leaf.grad.spec)))
+            elif before and not now:
+                left.append((leaf, None))
+            if before in self._index:
+                presence[leaf] = True
+            elif not before and (now or not certain):
+                # With one there, the run would have added to it, or might have.
+                presence[leaf] = False
+        return left, presence
+
+    def _escaped(self, survivors: set[int]) -> list[str]:
+        kept = {s for s, index in self._index.items() if index in survivors}
+        live = self._recorder.device.ledger.live
+        # Where the gradient of the results was recorded too, the graph of the traced run still keeps its residuals.
+        tags = [TAGS[record[7]] for serial, record in self._made.items()
+                if serial in live and serial not in kept and not (self._second and live[serial].keeps)]
+        return [f"{tag.site}: what {tag.op} made there, {tag.role} of {tag.layer or '(root)'}, is still held after the run"
+                for tag in dict.fromkeys(tags)]
+
+    def _add(self, serial: int, kind: str, storage: Storage | None) -> int:
+        if serial in self._index:
+            return self._index[serial]
+        index = self._index[serial] = len(self._buffers)
+        record = self._known[serial]
+        self._buffers.append(Buffer(index, kind, record[4], TAGS[record[7]]))
+        if kind == "gradient slot":
+            self._slots[index] = self._slot_serials[serial]
+        elif kind == "captured":
+            if storage is None:
+                self._obstacles.append(f"{TAGS[record[7]].site}: what {TAGS[record[7]].op} made there before the run was read "
+                                       "and then let go")
+            else:
+                self._storages[index] = storage
+                # It may have another owner by now than when the log began.
+                self._buffers[index] = Buffer(index, kind, record[4], TAGS[storage.block.tag])
+        return index
+
+    def _buffer(self, serial: int, storage: Storage | None) -> int:
+        """The buffer of a serial that an instruction, an output or a slot names."""
+        kind = "made" if serial in self._made else "gradient slot" if serial in self._slot_serials else "captured"
+        return self._add(serial, kind, storage)
+
+    def _instruction(self, record: Raw, call: Call, operands: list[Any], update: int | None) -> Instruction:
+        _, _, tag, number, serials, outputs, _ = record
+        found: list[Any] = []
+        position = 0
+        for operand, serial in zip(operands, serials, strict=True):
+            if type(operand) is tuple:
+                found.append(Operand(self._buffer(serial, operand[0]()), operand[1]))
+            elif update is not None and operand is not None:
+                found.append(Number(update, position))
+                position += 1
+            else:
+                found.append(operand)
+        made = tuple(Operand(self._buffer(serial, None), spec)
+                     for serial, spec in zip(outputs, (*call.specs, *(s for _, s in call.aux)), strict=False))
+        workspace = None
+        if call.workspace is not None:
+            index = len(self._buffers)
+            self._buffers.append(Buffer(index, "made", call.workspace.nbytes,
+                                        TAGS[tag]._replace(role="workspace", spec=None)))
+            workspace = Operand(index, call.workspace)
+        return Instruction(call.op.name, tuple(found), tuple(map(len, call.positions)), tuple(call.attrs.items()), made,
+                           tuple(call.writes), workspace, TAGS[tag], number)

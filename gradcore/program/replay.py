@@ -1,0 +1,251 @@
+"""Replaying a trace: its kernels, called on planned addresses of one arena. No graph, no allocation but for what is returned.
+
+What a run returns is copied out of the arena, so that no later replay writes to it. Gradients stay in the arena, since they are
+large and a step that begins by dropping them makes room for the next; should somebody hold one when the next replay begins,
+that arena is left to its holder and the replay takes another.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gradcore.devices.device import Changing, Device, Storage, get_device
+from gradcore.engine.dispatch import fresh
+from gradcore.engine.node import Leaf, make_value
+from gradcore.engine.state import local
+from gradcore.events import TAGS, Tag
+from gradcore.memory.resource import Block
+from gradcore.program.plan import Plan
+from gradcore.program.program import Instruction, Number, Operand
+from gradcore.program.recorder import Trace
+from gradcore.spec import TensorSpec
+
+#: A kernel and its arguments, which are changed where a run brings its own.
+Call = tuple[Callable[..., Any], list[Any]]
+
+
+class Part(Storage):
+    """A range of an arena that is shown as a storage of its own. The arena lives as long as any of its parts."""
+
+    __slots__ = ("arena",)
+
+    def __init__(self, arena: Storage, offset: int, nbytes: int, tag: int) -> None:
+        super().__init__(arena.device, part_of(arena.block, offset, nbytes))
+        self.arena = arena
+        self.block.tag = tag
+
+    def __del__(self) -> None:
+        """Its bytes are the arena's."""
+
+
+def part_of(block: Block, offset: int, nbytes: int) -> Block:
+    """A range of a block's bytes, under the block's serial."""
+    part = Block(block.segment, block.offset + offset, nbytes, block.stream)
+    part.begin(block.serial, nbytes, block.tag, block.node)
+    return part
+
+
+class Replay:
+    """A trace bound to an arena, and to the memory of what it captured. Call :meth:`run` with tensors for its inputs."""
+
+    def __init__(self, trace: Trace, plan: Plan) -> None:
+        self.trace = trace
+        self.program = trace.program
+        self.plan = plan
+        self.device: Device = get_device(self.program.device)
+        self._lock = threading.Lock()
+        written = self.program.written()
+        #: What a run writes to beside its arena: storage and tag of the last write, by buffer for what it is given.
+        self._written = [(trace.storages[b], self._tag(k)) for b, k in written.items() if b in trace.storages]
+        self._written_later = [(b, self._tag(k)) for b, k in written.items() if b not in trace.storages]
+        self._arena: Storage | None = None
+        self._calls: list[Call] = []
+        #: Where the second part of a program in two begins among the calls.
+        self._split: int | None = None
+        self._gradients: list[tuple[Leaf, Any]] = []
+
+    def _tag(self, k: int) -> int:
+        return TAGS.index(self.program.instructions[k].tag)
+
+    # -- binding -------------------------------------------------------------------------------------------------------
+
+    def _bind(self) -> None:
+        """Take an arena, and make every call's arguments over it."""
+        spec = TensorSpec.of((self.plan.nbytes,), "uint8")
+        first = self.program.instructions[0].tag
+        tag = TAGS.index(Tag("program", "", first.phase, "arena", first.site, None, spec))
+        self._arena = self.device.allocate(self.plan.nbytes, tag)
+        self._parts: dict[int, Block] = {}
+        self._calls = []
+        #: By buffer that a run brings: every place that takes an array of it.
+        self._patches: dict[int, list[tuple[list[Any], int, TensorSpec]]] = {}
+        #: By update: the places of its numbers.
+        self._numbers: list[list[tuple[list[Any], int, int]]] = [[] for _ in self.trace.updates]
+        for k, (kernel, instruction) in enumerate(zip(self.trace.kernels, self.program.instructions, strict=True)):
+            if k == self.program.split:
+                self._split = len(self._calls)
+            args: list[Any] = []
+            workspace = () if instruction.workspace is None else (instruction.workspace,)
+            for x in (*instruction.operands, *instruction.outputs, *workspace):
+                if isinstance(x, Number):
+                    self._numbers[x.update].append((args, len(args), x.position))
+                args.append(self._argument(x, args) if isinstance(x, Operand) else x)
+            self._calls += self._written_out(instruction, kernel, args)
+        self._gradients = [(leaf, None if x is None else self._shown(x)) for leaf, x in self.trace.left]
+
+    def _written_out(self, instruction: Instruction, kernel: Callable[..., Any], args: list[Any]) -> list[Call]:
+        """The kernel's call, or what it comes to on these arguments, if none of them changes from run to run but numbers."""
+        if any(places and places[-1][0] is args for places in self._patches.values()):
+            return [(kernel, args)]
+        numbers = {k: Changing(k) for k, x in enumerate(instruction.operands) if isinstance(x, Number)}
+        calls = self.device.written_out(instruction.op, kernel, [numbers.get(k, a) for k, a in enumerate(args)])
+        if calls is None:
+            return [(kernel, args)]
+        for k, number in numbers.items():
+            x = instruction.operands[k]
+            places = self._numbers[x.update]
+            places[:] = [p for p in places if p[0] is not args or p[2] != x.position]
+            places += [(a, at, x.position) for _, a in calls for at, v in enumerate(a) if v is number]
+        return calls
+
+    def _block(self, buffer: int) -> Block:
+        """The bytes of a made buffer, or of a captured one."""
+        if buffer in self.trace.storages:
+            return self.trace.storages[buffer].block
+        if buffer not in self._parts:
+            assert self._arena is not None
+            self._parts[buffer] = part_of(self._arena.block, self.plan.offsets[buffer], self.program.buffers[buffer].nbytes)
+        return self._parts[buffer]
+
+    def _argument(self, x: Operand, args: list[Any]) -> Any:
+        if self.program.buffers[x.buffer].kind in ("input", "gradient slot"):
+            self._patches.setdefault(x.buffer, []).append((args, len(args), x.spec))
+            return None
+        return self.device.array(self._block(x.buffer), x.spec)
+
+    def _shown(self, x: Operand) -> Any:
+        """A tensor over a range of the arena, or over what was captured."""
+        buffer = self.program.buffers[x.buffer]
+        if x.buffer in self.trace.storages:
+            storage = self.trace.storages[x.buffer]
+        else:
+            assert self._arena is not None
+            storage = Part(self._arena, self.plan.offsets[x.buffer], buffer.nbytes, TAGS.index(buffer.tag))
+        return make_value(storage, x.spec, self.device.array(storage.block, x.spec), None)
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    def run(self, inputs: Sequence[Any]) -> list[Any]:
+        """Run on tensors of the traced specs; what the traced run returned, in its order, as tensors without a graph."""
+        with self._lock:
+            if self._arena is None or self._held():
+                self._bind()
+            self._bring(inputs)
+            updates = [(o, o._advanced(o.state[params[0]]), group, params) for o, group, params in self.trace.updates]
+            for places, (optimizer, numbers, group, _) in zip(self._numbers, updates, strict=True):
+                operands = optimizer._operands(group, numbers)
+                for args, at, position in places:
+                    args[at] = operands[position]
+            try:
+                local.state.launch(run_calls, self._calls)
+            finally:
+                self._note_writes(inputs)
+                self.release()
+            for optimizer, numbers, _, params in updates:
+                if numbers:
+                    for p in params:
+                        optimizer.state[p].update(numbers)
+            results = self._results(inputs)
+            for leaf, g in self._gradients:
+                leaf.grad = g
+            return results
+
+    def _held(self) -> bool:
+        """Does anybody hold a gradient of the last run, beside the leaf whose slot it lies in?"""
+        for leaf, g in self._gradients:
+            if g is not None and (sys.getrefcount(g) > 3 + (leaf.grad is g) or sys.getrefcount(g.storage) > 2):
+                return True
+        return False
+
+    def _bring(self, inputs: Sequence[Any]) -> None:
+        """Point the calls at what this run was given, and at the gradients that it finds."""
+        array = self.device.array
+        for x, tensor in zip(self.program.inputs, inputs, strict=True):
+            for args, at, spec in self._patches.get(x.buffer, ()):
+                args[at] = tensor.array if spec is tensor.spec else array(tensor.storage.block, spec)
+        for buffer, leaf in self.trace.slots.items():
+            for args, at, spec in self._patches.get(buffer, ()):
+                args[at] = array(leaf.grad.storage.block, spec)
+
+    def forward(self, inputs: Sequence[Any]) -> list[Any]:
+        """The first part of a program in two. What the second needs stays in the arena, and of the inputs, until then."""
+        if self._arena is None:
+            self._bind()
+        self._bring(inputs)
+        try:
+            local.state.launch(run_calls, self._calls[:self._split])
+        finally:
+            self._note_writes(inputs)
+        return self._results(inputs)
+
+    def backward(self, cotangents: Sequence[Any]) -> list[Any]:
+        """The second part: a gradient for each of the program's ``gradients``, None where there is none."""
+        for x, g in zip(self.program.cotangents, cotangents, strict=True):
+            for args, at, spec in self._patches.get(x.buffer, ()):
+                args[at] = self.device.array(g.storage.block, _moved(spec, g.spec))
+        local.state.launch(run_calls, self._calls[self._split:])
+        copies: dict[int, Any] = {}
+        return [None if x is None else self._result(x, (), copies) for x in self.program.gradients]
+
+    def release(self) -> None:
+        """Let go of what the run was given."""
+        for places in self._patches.values():
+            for args, at, _ in places:
+                args[at] = None
+
+    def _note_writes(self, inputs: Sequence[Any]) -> None:
+        for storage, tag in self._written:
+            storage.version += 1
+            storage.written_by = tag
+        for buffer, tag in self._written_later:
+            storage = self._given(buffer, inputs)
+            storage.version += 1
+            storage.written_by = tag
+
+    def _given(self, buffer: int, inputs: Sequence[Any]) -> Storage:
+        if buffer in self.trace.slots:
+            found: Storage = self.trace.slots[buffer].grad.storage
+            return found
+        return next(t.storage for x, t in zip(self.program.inputs, inputs, strict=True) if x.buffer == buffer)
+
+    def _results(self, inputs: Sequence[Any]) -> list[Any]:
+        copies: dict[int, Any] = {}
+        return [self._result(x, inputs, copies) for x in self.program.outputs]
+
+    def _result(self, x: Operand, inputs: Sequence[Any], copies: dict[int, Any]) -> Any:
+        """An output: a copy of what the arena holds, or a view of what was there before."""
+        buffer = self.program.buffers[x.buffer]
+        if buffer.kind == "captured":
+            return self._shown(x)
+        if buffer.kind != "made":
+            storage = self._given(x.buffer, inputs)
+            return make_value(storage, x.spec, self.device.array(storage.block, x.spec), None)
+        copy = copies.get(x.buffer)
+        if copy is None:
+            spec = TensorSpec.of((buffer.nbytes,), "uint8")
+            copy = copies[x.buffer] = fresh(self.device, spec, TAGS.index(buffer.tag), 0)
+            local.state.launch(self.device.kernel("clone"), self.device.array(self._block(x.buffer), spec), copy.array)
+        return make_value(copy.storage, x.spec, self.device.array(copy.storage.block, x.spec), None)
+
+
+def _moved(spec: TensorSpec, given: TensorSpec) -> TensorSpec:
+    """A spec over traced bytes, for bytes that begin at another offset."""
+    return TensorSpec.strided(spec.shape, spec.dtype, spec.strides, spec.offset + given.offset) if given.offset else spec
+
+
+def run_calls(calls: list[Call]) -> None:
+    for kernel, args in calls:
+        kernel(*args)

@@ -1,0 +1,64 @@
+"""Tracing a call: its launches are recorded on every device in use, and what its code looks at is noted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradcore.devices.device import devices
+from gradcore.engine.node import Leaf
+from gradcore.errors import TraceError
+from gradcore.events import MARK
+from gradcore.program.differentiable import second_of
+from gradcore.program.guards import OptimizerGuard
+from gradcore.program.recorder import Recorder, Second, Trace
+from gradcore.program.watch import Watcher
+
+
+class Tracing:
+    """A context in which a function runs while everything about it is recorded, on every device in use."""
+
+    def __init__(self, function: Any, known: set[Leaf]) -> None:
+        self._function = getattr(function, "forward", function)
+        self._watcher = Watcher()
+        self._second: Second | None = None
+        self._recorders = [Recorder(device, known) for device in devices()]
+
+    def __enter__(self) -> Tracing:
+        for recorder in self._recorders:
+            recorder.__enter__()
+        self._watcher.__enter__()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop()
+        for recorder in self._recorders:
+            recorder.__exit__(*exc)
+
+    def _stop(self) -> None:
+        self._watcher.__exit__()
+
+    def differentiate(self, arguments: list[Any], outputs: list[Any]) -> None:
+        """Record the gradient of the results too, if they have one and the function did not take any itself."""
+        self._stop()
+        roots = [k for k, t in enumerate(outputs) if t.edge is not None and type(t.edge[0]) is not Leaf]
+        ran = [r for r in self._recorders if r.log.launches]
+        if not roots or len(ran) != 1 or any(r[0] == MARK and r[2] == "backward" for r in ran[0].log):
+            return
+        self._second = second_of(ran[0], arguments, outputs, roots)
+
+    def finish(self, inputs: list[Any], outputs: list[Any]) -> Trace | None:
+        """The trace, None where nothing was launched. Call it when the function has returned."""
+        self._stop()
+        ran = [r for r in self._recorders if r.log.launches]
+        if len(ran) > 1:
+            raise TraceError("a traced function runs on one device, but this one ran ops on "
+                             + ", ".join(r.device.name for r in ran))
+        if not ran:
+            return None
+        trace = ran[0].finish(inputs, outputs, self._second)
+        trace.obstacles += self._watcher.changes()
+        return trace
+
+    def guards(self, trace: Trace) -> list[Any]:
+        optimizers = {id(o): o for o, _, _ in trace.updates}
+        return self._watcher.guards(self._function) + [OptimizerGuard(o) for o in optimizers.values()]

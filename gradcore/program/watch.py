@@ -1,0 +1,131 @@
+"""What a traced function looked at besides its arguments.
+
+While it runs, every Python function that it enters is noted. Afterwards the globals, closure variables and attributes that
+their code names are looked up, and each becomes a guard. What is looked up by other ways (``getattr`` with a computed name,
+files, the clock, C extensions) no guard can see.
+"""
+
+from __future__ import annotations
+
+import dis
+import gc
+import sys
+import sysconfig
+from collections.abc import Iterator
+from types import CodeType, FrameType, FunctionType
+from typing import Any
+
+from gradcore.engine.node import Value
+from gradcore.engine.state import is_inside
+from gradcore.nn.module import Module
+from gradcore.optim.lr_scheduler import LRScheduler
+from gradcore.program.guards import Found, of_object, of_value
+
+_STANDARD = sysconfig.get_paths()["stdlib"]
+
+
+def is_library(file: str) -> bool:
+    """Is the file one of Python's own, of NumPy or of CuPy, whose state decides nothing for a traced function?"""
+    if "site-packages" in file:
+        return "/numpy/" in file or "/cupy" in file
+    return file.startswith((_STANDARD, "<frozen"))
+
+
+class Watcher:
+    """A context that notes the functions which run in it, with the objects that are their ``self``."""
+
+    def __init__(self) -> None:
+        #: For each code its globals, and the ids of what its free variables were: a frame would hold tensors.
+        self.codes: dict[CodeType, tuple[dict[str, Any], dict[str, int]]] = {}
+        #: Codes that ran with an object as their first argument, by the object's id.
+        self.methods: dict[int, tuple[Any, set[CodeType]]] = {}
+
+    def __enter__(self) -> Watcher:
+        self._before = sys.getprofile()
+        sys.setprofile(self._saw)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        sys.setprofile(self._before)
+
+    def _saw(self, frame: FrameType, event: str, arg: Any) -> None:
+        if event != "call":
+            return
+        code = frame.f_code
+        inside = is_inside(code)
+        if is_library(code.co_filename):
+            return
+        first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+        if isinstance(first, (Module, LRScheduler)) or (
+                not inside and hasattr(first, "__dict__") and not isinstance(first, (type, Value))):
+            self.methods.setdefault(id(first), (first, set()))[1].add(code)
+        if not inside and code not in self.codes:
+            seen = frame.f_locals
+            self.codes[code] = frame.f_globals, {n: id(seen[n]) for n in code.co_freevars if n in seen}
+
+    def guards(self, function: Any) -> list[Any]:
+        """Guards for all that was seen, for a call of ``function``."""
+        found: dict[tuple[Any, ...], Any] = {}
+
+        def add(key: tuple[Any, ...], guard: Any) -> None:
+            found.setdefault(key, guard)
+
+        names = {name for code in self.codes for name in code.co_names}
+        functions = [f for f in (getattr(function, "__func__", function), *gc.get_referrers(*self.codes))
+                     if isinstance(f, FunctionType)]
+        for code, (variables, free) in self.codes.items():
+            for guard, key in _of_code(code, variables, _closure(code, free, functions), names):
+                add(key, guard)
+        for owner, codes in self.methods.values():
+            for guard, key in of_object(owner, {name for code in codes for name in code.co_names} | (
+                    set() if isinstance(owner, Module) else names)):
+                add(key, guard)
+        return list(found.values())
+
+    def changes(self) -> list[str]:
+        """What the functions did to Python's own objects, which a replay would not do: a line each."""
+        # A constructor fills an object that is new.
+        found = [f"{code.co_filename}:{line} assigns to {name}" for code in self.codes
+                 if code.co_name not in ("__init__", "__post_init__") for name, line in _assigned(code)]
+        return found + [f"{type(owner).__name__}.step() moves the learning rate: call it after the function"
+                        for owner, codes in self.methods.values()
+                        if isinstance(owner, LRScheduler) and any(c.co_name == "step" for c in codes)]
+
+
+def _assigned(code: CodeType) -> Iterator[tuple[str, int]]:
+    """Attributes, globals and variables of enclosing functions that code assigns to, with the line."""
+    line = code.co_firstlineno
+    for instruction in dis.get_instructions(code):
+        line = (instruction.positions.lineno if instruction.positions else None) or line
+        if instruction.opname in ("STORE_ATTR", "STORE_GLOBAL") or (
+                instruction.opname == "STORE_DEREF" and instruction.argval in code.co_freevars):
+            yield str(instruction.argval), line
+
+
+def _of_code(code: CodeType, variables: dict[str, Any], closure: tuple[Any, ...], names: set[str]) -> Found:
+    """Globals that a code names, and the cells of its closure."""
+    for name in code.co_names:
+        if name in variables:
+            value = variables[name]
+            yield from of_value(f"the global {name}", lambda name=name: variables[name],  # type: ignore[misc]
+                                 value, ("global", id(variables), name), names)
+    for name, cell in zip(code.co_freevars, closure, strict=False):
+        yield from of_value(f"the variable {name} of {code.co_name}'s closure",
+                             lambda cell=cell: cell.cell_contents,  # type: ignore[misc]
+                             cell.cell_contents, ("cell", id(cell)), names)
+
+
+def _closure(code: CodeType, free: dict[str, int], functions: list[Any]) -> tuple[Any, ...]:
+    """The cells of a code's free variables; none of a function that the run itself made, whose variables are the run's."""
+    for f in functions:
+        if f.__code__ is code and f.__closure__ and all(
+                _contents(cell) == free.get(name) for name, cell in zip(code.co_freevars, f.__closure__, strict=True)):
+            return tuple(f.__closure__)
+    return ()
+
+
+def _contents(cell: Any) -> int | None:
+    try:
+        return id(cell.cell_contents)
+    except ValueError:
+        return None
