@@ -13,7 +13,6 @@ from gradcore.devices.device import Device, get_device
 from gradcore.engine.node import Node
 from gradcore.engine.owners import blank_pinned, send, upload
 from gradcore.engine.state import local
-from gradcore.events import READ
 from gradcore.functional import transfer
 from gradcore.spec import TensorSpec
 
@@ -58,8 +57,7 @@ def _to_host(tensor: Tensor) -> tuple[Device, Any]:
     device: Device = tensor.storage.device
     if device.type == "meta":
         # No values to move: what it predicts is that the bytes go, and come back.
-        if device.ledger.log is not None:
-            device.ledger.log.append((READ, tensor.storage.serial, tensor.spec.nbytes))
+        device.note_read(tensor.storage, tensor.spec)
         return device, tensor.spec
     return device, tensor if device.type == "cpu" else transfer(tensor, get_device("cpu"))
 

@@ -204,8 +204,7 @@ class Device:
 
     def fetch(self, storage: Storage, spec: TensorSpec, into: Any) -> None:
         """Copy a storage into a pinned tensor on the stream :attr:`copies`, behind what the current one has been given."""
-        if self.ledger.log is not None:
-            self.ledger.log.append((READ, storage.serial, spec.nbytes))
+        self.note_read(storage, spec)
         self.order(self.current, self.copies)
         storage.block.use_on(self.copies)
         self.copy_across(self.array(storage.block, spec), into, back=True)
