@@ -92,13 +92,16 @@ class Device:
         # By priority: the streams made, and how many were asked for.
         self._pools: dict[int, tuple[list[Stream], Iterator[int]]] = {}
         self.driver = stack.driver
-        #: Where ops on its tensors run, and where tensors say that they are.
-        self.compute: Device = self
         self.kernels = kernels
         #: What dispatch remembers about ops on this device.
         self.calls: dict[Any, Any] = {}
         #: The source of its random numbers where none is given, made when it is first asked for.
         self.generator: Any = None
+
+    @property
+    def compute(self) -> Device:
+        """Where ops on its tensors run, and where tensors say that they are."""
+        return self
 
     def allocate(self, nbytes: int, tag: int, node: int = 0) -> Storage:
         """A fresh storage of ``nbytes`` bytes. Raises :class:`~gradcore.errors.OutOfMemory`."""
@@ -120,17 +123,20 @@ class Device:
 
     def next_stream(self, priority: int) -> Stream:
         """One of :data:`POOL` streams of a priority, in turn."""
-        pool, numbers = self._pools.setdefault(priority, ([], itertools.count()))
-        number = next(numbers) % POOL
-        if number == len(pool):
-            pool.append(self.make_stream(priority))
-        return pool[number]
+        with _making:
+            pool, numbers = self._pools.setdefault(priority, ([], itertools.count()))
+            number = next(numbers) % POOL
+            if number == len(pool):
+                pool.append(self.make_stream(priority))
+            return pool[number]
 
     @property
     def copies(self) -> Stream:
         """The stream of uploads that nobody waits for, made when it is first asked for."""
         if self._copies is None:
-            self._copies = self.make_stream()
+            with _making:
+                if self._copies is None:
+                    self._copies = self.make_stream()
         return self._copies
 
     def set_current(self, stream: Stream) -> None:

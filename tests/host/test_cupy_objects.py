@@ -206,6 +206,23 @@ def test_poison_lands_behind_all_that_used_the_bytes():
     assert ctypes.string_at(x_address, 512) == b"\xff" * 512
 
 
+@pytest.mark.parametrize("spec", [
+    TensorSpec.of((6, 8), np.float32), TensorSpec.strided((8, 6), np.dtype(np.float32), (1, 8), 0),
+    TensorSpec.strided((3, 2), np.dtype(np.float32), (16, 3), 9), TensorSpec.strided((5, 6), np.dtype(np.float32), (0, 8), 2),
+    TensorSpec.strided((), np.dtype(np.float32), (), 40), TensorSpec.strided((0, 4), np.dtype(np.float32), (8, 1), 0)], ids=str)
+def test_reading_allocates_nothing_on_the_device(spec):
+    card = HostCard()
+    device = gpu.CudaDevice(0, cuda=card, strict=True)
+    x = value(device, TensorSpec.of((6, 8), np.float32))
+    numbers = np.arange(48, dtype=np.float32)
+    device.upload(x.storage, x.spec, numbers.reshape(6, 8))
+    expected = np.lib.stride_tricks.as_strided(numbers[spec.offset:], spec.shape, [4 * s for s in spec.strides])
+    found = device.read(x.storage, spec)
+    np.testing.assert_array_equal(found, expected)
+    assert found.flags.c_contiguous and found.dtype == np.float32
+    assert device.bridge.ledger.allocations == 0
+
+
 def test_scratch_of_one_stream_is_not_handed_to_another(device):
     side = device.make_stream()
     device.activate = lambda stream: None
