@@ -3,6 +3,7 @@ nothing."""
 
 from __future__ import annotations
 
+import sys
 from types import TracebackType
 from typing import Any
 
@@ -124,7 +125,8 @@ class Event:
         return self._device.driver.elapsed(self.handle, end_event.handle)
 
     def __del__(self) -> None:
-        if self._device is not None:
+        # The driver may be gone when the interpreter ends, and takes its events with it.
+        if self._device is not None and not sys.is_finalizing():
             self._device.driver.destroy_event(self.handle)
 
     def __repr__(self) -> str:
