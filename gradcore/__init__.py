@@ -9,6 +9,7 @@ import numpy as _np
 from gradcore.devices import availability as _availability
 from gradcore.devices import host as _host
 from gradcore.devices import meta as _meta
+from gradcore.devices import pinned as _pinned
 from gradcore.devices.device import Device
 from gradcore.devices.device import get_device as device
 from gradcore._tensor import Size, Tensor

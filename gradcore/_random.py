@@ -102,6 +102,7 @@ _seed = [DEFAULT_SEED]
 def default_generator(device: str | Device | None = None) -> Generator:
     """The device's own generator, made when it is first asked for."""
     device = get_device(device)
+    device = device.compute
     found: Generator | None = device.generator
     if found is None:
         found = device.generator = Generator(device).manual_seed(_seed[0])

@@ -41,6 +41,9 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
     before = (state.grad, state.scope, state.site, state.node)
     mark("begin", "backward")
     sweep = Sweep(captures, retain_graph, roots)
+    for device in {root.storage.device for root in roots}:
+        if device.several:
+            device.join()
     try:
         state.grad = create_graph
         state.scope = backward_scope(state.scope, caller)

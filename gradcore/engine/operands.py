@@ -31,7 +31,7 @@ def flatten(op: Op, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, 
 
 
 def same_device(op: Op, device: Device | None, other: Device) -> Device:
-    if device is not None:
+    if device is not None and device.compute is not other.compute:
         raise DeviceError(f"{op.name}: Expected all tensors to be on the same device, but found at least two devices, "
                           f"{device.name} and {other.name}!")
     return other

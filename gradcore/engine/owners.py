@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.device import Device
+from gradcore.devices.device import Device, get_device
 from gradcore.engine.dispatch import fresh
 from gradcore.engine.node import Value
 from gradcore.engine.state import SCOPES, SITES, here, local
@@ -16,13 +16,38 @@ from gradcore.spec import TensorSpec
 
 def upload(values: np.ndarray[Any, Any], device: Device, *, op: str = "upload", role: str = "input") -> Any:
     """A fresh tensor with the host's values. Uploads allocate on every device alike, the CPU too."""
-    state = local.state
-    scope = SCOPES[state.scope]
+    device = device.compute
     spec = TensorSpec.of(values.shape, values.dtype)
-    tag = TAGS.index(Tag(op, scope.layer, scope.phase, scope.role or role, SITES[here()], scope.caller, spec))
-    value = fresh(device, spec, tag, state.node)
+    value = fresh(device, spec, _tag(op, role, spec), local.state.node)
     device.upload(value.storage, spec, values)
     return value
+
+
+def pin(x: Any) -> Any:
+    """A copy of a tensor on the CPU in pinned memory."""
+    spec = TensorSpec.of(x.spec.shape, x.spec.dtype)
+    value = blank_pinned(spec, "pin_memory", "input")
+    value.storage.device.upload(value.storage, spec, x.array)
+    return value
+
+
+def blank_pinned(spec: TensorSpec, op: str, role: str) -> Any:
+    """A tensor of pinned bytes that nobody has written."""
+    return fresh(get_device("pinned"), spec, _tag(op, role, spec), local.state.node)
+
+
+def send(spec: TensorSpec, device: Device, pinned: Any) -> Any:
+    """A copy of a pinned tensor on a device, made on its stream for copies: the host does not wait, nor does the copy for what
+    the current stream has been given so far."""
+    spec = TensorSpec.of(spec.shape, spec.dtype)
+    value = fresh(device, spec, _tag("upload", "input", spec), local.state.node, device.copies)
+    device.send(value.storage, spec, pinned)
+    return value
+
+
+def _tag(op: str, role: str, spec: TensorSpec) -> int:
+    scope = SCOPES[local.state.scope]
+    return TAGS.index(Tag(op, scope.layer, scope.phase, scope.role or role, SITES[here()], scope.caller, spec))
 
 
 def retag(value: Value, *, role: str | None = None, layer: str | None = None) -> None:

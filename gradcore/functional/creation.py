@@ -10,7 +10,7 @@ import numpy as np
 
 from gradcore.devices.device import Device, get_device
 from gradcore.engine.node import Value
-from gradcore.engine.owners import upload
+from gradcore.engine.owners import send, upload
 from gradcore.errors import SpecError
 from gradcore.functional.shape import size_of
 from gradcore.ops import creation
@@ -72,13 +72,14 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
     return tensor(array)
 
 
-def transfer(x: Tensor, device: Device) -> Tensor:
-    """A copy of ``x`` on another device; the gradient goes the way back."""
-    if device.type == "meta":
-        values = np.broadcast_to(np.zeros((), x.spec.dtype), x.spec.shape)
+def transfer(x: Tensor, device: Device, non_blocking: bool = False) -> Tensor:
+    """A copy of ``x`` on another device. From pinned memory ``non_blocking`` waits for nothing."""
+    if non_blocking and x.storage.device.name == "pinned":
+        result = send(x.spec, device, x)
+    elif device.type == "meta":
+        result = upload(np.broadcast_to(np.zeros((), x.spec.dtype), x.spec.shape), device)
     else:
-        values = x.storage.device.read(x.storage, x.spec)
-    result = upload(values, device, role="input")
+        result = upload(x.storage.device.read(x.storage, x.spec), device)
     result.requires_grad = x.requires_grad and x.is_leaf
     if x.requires_grad and not x.is_leaf:
         raise NotImplementedError("moving a tensor with a graph to another device: detach() it first")
