@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,20 @@ from gradcore.memory.resource import Block, MemoryResource, Stream
 from gradcore.memory.stack import Stack
 from gradcore.report.step import DriverFigures
 from gradcore.spec import TensorSpec
+
+
+@dataclass(frozen=True)
+class Narrow:
+    """A call with floats of 16 bits among its operands, as a device sees it that computes in float32."""
+
+    op: str
+    inputs: tuple[Any, ...]
+    #: Results, then auxiliary ones.
+    outputs: tuple[TensorSpec, ...]
+    #: Positions of the inputs that the kernel writes to.
+    writes: tuple[int, ...]
+    #: Bytes of workspace that the kernel would be given if the floats were of 32 bits; None for none.
+    workspace: int | None
 
 
 class Storage:
@@ -84,6 +99,10 @@ class Device:
     def bind(self, kernel: Callable[..., Any], op: str = "") -> Callable[..., Any]:
         """What dispatch calls to launch a kernel here: on inputs, then outputs, then workspace."""
         return kernel
+
+    def suited(self, kernel: Callable[..., Any], narrow: Narrow) -> tuple[Callable[..., Any], int]:
+        """The kernel as it takes floats of 16 bits, and bytes that it makes for that beside what is declared."""
+        return kernel, 0
 
     def kernel(self, name: str) -> Callable[..., Any]:
         try:

@@ -8,29 +8,31 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.device import Device, get_device
+from gradcore.devices.device import Device, devices, get_device
 from gradcore.engine.node import Value
 from gradcore.engine.owners import upload
 from gradcore.errors import SpecError
 from gradcore.functional.shape import size_of
 from gradcore.ops import creation
-from gradcore.spec import is_floating
+from gradcore.spec import category, default_float, is_floating, set_default_float
 
 Tensor = Any
 
-#: The dtype of floats that nobody gave one.
-_default = {"dtype": np.dtype(np.float32)}
-
 
 def get_default_dtype() -> np.dtype[Any]:
-    return _default["dtype"]
+    """The dtype of Python's floats, float32 unless :func:`set_default_dtype` has set another."""
+    return default_float()
 
 
 def set_default_dtype(dtype: Any) -> None:
-    """The dtype that Python floats and new tensors get. Raises TypeError for one that is not floating."""
-    if not is_floating(np.dtype(dtype)):
-        raise TypeError(f"only floating-point types are supported as the default type, but got {np.dtype(dtype).name}")
-    _default["dtype"] = np.dtype(dtype)
+    """The dtype of Python floats, new tensors and quotients of integers. Raises TypeError for one that is not floating."""
+    dtype = np.dtype(dtype)
+    if not is_floating(dtype):
+        raise TypeError(f"only floating-point types are supported as the default type, but got {dtype.name}")
+    if dtype != default_float():
+        set_default_float(dtype)
+        for device in devices():
+            device.calls.clear()
 
 
 def tensor(data: Any, *, dtype: Any = None, device: str | Device | None = None, requires_grad: bool = False) -> Tensor:
@@ -46,8 +48,10 @@ def tensor(data: Any, *, dtype: Any = None, device: str | Device | None = None, 
         values = np.asarray(data)
     except ValueError as error:
         raise ValueError(f"tensor(): expected numbers in a regular shape: {error}") from None
-    if values.dtype.kind not in "biuf":
-        raise TypeError(f"tensor(): new tensors hold numbers, but got data of dtype {values.dtype}")
+    try:
+        category(values.dtype)
+    except TypeError:
+        raise TypeError(f"tensor(): new tensors hold numbers, but got data of dtype {values.dtype}") from None
     if dtype is not None:
         values = values.astype(np.dtype(dtype))
     elif plain and values.dtype.kind == "f":

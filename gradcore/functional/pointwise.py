@@ -12,8 +12,7 @@ from gradcore.functional import mathematics as m
 from gradcore.functional.shape import nonzero, unbind
 from gradcore.ops import elementwise, in_place, movement, pointwise
 from gradcore.ops.op import Op
-from gradcore.ops.shapes import DEFAULT_FLOAT
-from gradcore.spec import is_floating
+from gradcore.spec import default_float, is_floating
 
 Tensor = Any
 
@@ -113,7 +112,7 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8
 
 
 def _floating(x: Tensor) -> Tensor:
-    return x if is_floating(x.spec.dtype) else movement.cast(x, dtype=DEFAULT_FLOAT)
+    return x if is_floating(x.spec.dtype) else movement.cast(x, dtype=default_float())
 
 
 def deg2rad(input: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from gradcore.errors import SpecError
 from gradcore.ops.movement import cast, sum_to
 from gradcore.ops.op import op
 from gradcore.ops.shapes import Operand, bool_like, broadcast, compare, divide, float_like, like, shape_of
-from gradcore.spec import TensorSpec, broadcast_shapes, is_floating, promote
+from gradcore.spec import TensorSpec, broadcast_shapes, category, default_float, promote
 
 # -- arithmetic --------------------------------------------------------------------------------------------------------
 
@@ -150,14 +150,14 @@ def _above(x: Any, low: Any, high: Any) -> Any:
 def _into(x: TensorSpec, y: Operand) -> TensorSpec:
     """The result of writing ``x op y`` into ``x``; raises where it has another shape or a stronger type."""
     result = broadcast(x, y)
-    if "iuf".find(result.dtype.kind) > "iuf".find(x.dtype.kind) and x.dtype.kind != result.dtype.kind:
+    if category(result.dtype) > category(x.dtype):
         raise SpecError(f"result type {result.dtype.name} can't be cast to the desired output type {x.dtype.name}")
     return TensorSpec.of(result.shape, x.dtype)
 
 
 def _into_float(x: TensorSpec, y: Operand) -> TensorSpec:
-    if not is_floating(x.dtype):
-        raise SpecError(f"result type float32 can't be cast to the desired output type {x.dtype.name}")
+    if not x.floating:
+        raise SpecError(f"result type {default_float().name} can't be cast to the desired output type {x.dtype.name}")
     return _into(x, y)
 
 
