@@ -19,8 +19,8 @@ from gradcore.spec import TensorSpec
 
 
 @dataclass(frozen=True)
-class Narrow:
-    """A call with floats of 16 bits among its operands, as a device sees it that computes in float32."""
+class Operands:
+    """What an op is called on, as a device sees it whose kernels do not take every dtype."""
 
     op: str
     inputs: tuple[Any, ...]
@@ -28,8 +28,8 @@ class Narrow:
     outputs: tuple[TensorSpec, ...]
     #: Positions of the inputs that the kernel writes to.
     writes: tuple[int, ...]
-    #: Bytes of workspace that the kernel would be given if the floats were of 32 bits; None for none.
-    workspace: int | None
+    #: Gives the bytes of workspace that floats of 16 bits would need if they were of 32; None for none.
+    wide_workspace: Callable[[], int | None]
 
 
 class Storage:
@@ -100,8 +100,8 @@ class Device:
         """What dispatch calls to launch a kernel here: on inputs, then outputs, then workspace."""
         return kernel
 
-    def suited(self, kernel: Callable[..., Any], narrow: Narrow) -> tuple[Callable[..., Any], int]:
-        """The kernel as it takes floats of 16 bits, and bytes that it makes for that beside what is declared."""
+    def suited(self, kernel: Callable[..., Any], operands: Operands) -> tuple[Callable[..., Any], int]:
+        """The kernel as it takes these dtypes, and bytes that it makes for that beside what is declared."""
         return kernel, 0
 
     def kernel(self, name: str) -> Callable[..., Any]:

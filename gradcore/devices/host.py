@@ -24,13 +24,13 @@ from gradcore.devices import (  # noqa: F401 - their kernels register themselves
 from gradcore.devices.attention import build_attention
 from gradcore.devices.batch_norm import build_batch_norm
 from gradcore.devices.convolution import build_convolution
-from gradcore.devices.device import Device, Narrow, register
+from gradcore.devices.device import Device, Operands, register
+from gradcore.devices.dtypes import suited
 from gradcore.devices.host_kernels import HOST_KERNELS
 from gradcore.devices.host_pointwise import in_place_kernels
 from gradcore.devices.kernels import build_kernels
 from gradcore.devices.pooling import build_pooling
 from gradcore.devices.recurrent import build_recurrent
-from gradcore.devices.widening import widened
 from gradcore.memory.resource import Block, Stream
 from gradcore.memory.sources import HostSource
 from gradcore.memory.stack import build
@@ -49,8 +49,8 @@ class HostDevice(Device):
         return np.ndarray(spec.shape, spec.dtype, block.segment.memory, block.offset + spec.offset * size,
                           tuple([s * size for s in spec.strides]))
 
-    def suited(self, kernel: Callable[..., Any], narrow: Narrow) -> tuple[Callable[..., Any], int]:
-        return widened(kernel, narrow)
+    def suited(self, kernel: Callable[..., Any], operands: Operands) -> tuple[Callable[..., Any], int]:
+        return suited(kernel, operands)
 
     def copy_in(self, array: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> None:
         np.copyto(array, values, casting="unsafe")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.device import Device, Narrow
+from gradcore.devices.device import Device, Operands
 from gradcore.engine.state import SCOPES, SITES
 from gradcore.events import INVOCATIONS, TAGS, Invocation, Tag
 from gradcore.ops.op import Inferred, Op
@@ -150,20 +150,19 @@ class Call:
             kernel = functools.partial(kernel, **self.attrs)
         if self.op.lists:
             kernel = _regroup(kernel, self.positions, self.op.lists)
-        made = (*self.specs, *[s for _, s in self.aux])
-        if any(isinstance(s, TensorSpec) and s.narrow for s in (*self.inputs, *made)):
-            kernel, nbytes = device.suited(kernel, self._narrow(grouped, made))
-            self.library += nbytes
+        made = (*(() if self.op.in_place else self.specs), *[s for _, s in self.aux])
+        written = tuple(i for name in self.op.writes for i in self.positions[self.op.inputs.index(name)])
+        kernel, nbytes = device.suited(kernel, Operands(self.op.name, self.inputs, made, written,
+                                                        lambda: self._wide_workspace(grouped)))
+        self.library += nbytes
         return device.bind(kernel, self.op.name)
 
-    def _narrow(self, grouped: list[Any], made: tuple[TensorSpec, ...]) -> Narrow:
-        op = self.op
-        room = None
-        if self.workspace is not None:
-            wide = op.infer(*map(_widened, grouped), **{k: _widened(v) for k, v in self.attrs.items()})
-            room = wide.workspace
-        written = tuple(i for name in op.writes for i in self.positions[op.inputs.index(name)])
-        return Narrow(op.name, self.inputs, made[len(self.specs):] if op.in_place else made, written, room)
+    def _wide_workspace(self, grouped: list[Any]) -> int | None:
+        if self.workspace is None:
+            return None
+        wide = self.op.infer(*map(_widened, grouped), **{k: _widened(v) for k, v in self.attrs.items()})
+        room: int | None = wide.workspace
+        return room
 
     def plan(self, edges: list[Any]) -> KeepPlan | None:
         """What to keep for the inputs that have an edge; None where no rule wants any of them."""

@@ -16,7 +16,20 @@ from gradcore.spec import TensorSpec, broadcast_shapes, category, default_float,
 add = op("add", broadcast,
          x=lambda g, x_spec: sum_to(g, to=x_spec),
          y=lambda g, y_spec: sum_to(g, to=y_spec))
-sub = op("sub", broadcast,
+
+
+def _sub_spec(x: Operand, y: Operand) -> TensorSpec:
+    if _is_bool(x) or _is_bool(y):
+        raise SpecError("Subtraction, the `-` operator, with a bool tensor is not supported. Use the `^` or `logical_xor()` "
+                        "operator instead.")
+    return broadcast(x, y)
+
+
+def _is_bool(x: Operand) -> bool:
+    return x.dtype.kind == "b" if isinstance(x, TensorSpec) else x is bool
+
+
+sub = op("sub", _sub_spec,
          x=lambda g, x_spec: sum_to(g, to=x_spec),
          y=lambda g, y_spec: sum_to(-g, to=y_spec))
 mul = op("mul", broadcast,
@@ -34,6 +47,8 @@ remainder = op("remainder", broadcast,
 
 
 def _pow_spec(x: Operand, y: Operand) -> TensorSpec:
+    if _is_bool(x) and _is_bool(y):
+        raise SpecError("pow of bools is not supported: make integers of them with .long()")
     return broadcast(x, y)
 
 
@@ -155,6 +170,11 @@ def _into(x: TensorSpec, y: Operand) -> TensorSpec:
     return TensorSpec.of(result.shape, x.dtype)
 
 
+def _into_less(x: TensorSpec, y: Operand) -> TensorSpec:
+    _sub_spec(x, y)
+    return _into(x, y)
+
+
 def _into_float(x: TensorSpec, y: Operand) -> TensorSpec:
     if not x.floating:
         raise SpecError(f"result type {default_float().name} can't be cast to the desired output type {x.dtype.name}")
@@ -162,7 +182,7 @@ def _into_float(x: TensorSpec, y: Operand) -> TensorSpec:
 
 
 add_ = op("add_", _into, writes=("x",), x=lambda g: g, y=lambda g, y_spec: sum_to(g, to=y_spec))
-sub_ = op("sub_", _into, writes=("x",), x=lambda g: g, y=lambda g, y_spec: sum_to(-g, to=y_spec))
+sub_ = op("sub_", _into_less, writes=("x",), x=lambda g: g, y=lambda g, y_spec: sum_to(-g, to=y_spec))
 mul_ = op("mul_", _into, writes=("x",), x=lambda g, y: g * y, y=lambda g, x, y_spec: sum_to(g * x, to=y_spec),
           doc="The rule for y reads what x was before: a copy is kept when y needs a gradient.")
 div_ = op("div_", _into_float, writes=("x",), x=lambda g, y: g / y,

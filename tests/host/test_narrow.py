@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import gradcore
+from gradcore.devices.dtypes import MOVES
 from gradcore.devices.host import make_host
 from gradcore.devices.meta import make_meta
-from gradcore.devices.widening import MOVES
 from gradcore.ops import all_ops
 from tests.conftest import raises
 from tests.host.test_ops import FUSED, record

