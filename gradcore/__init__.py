@@ -49,7 +49,8 @@ from gradcore.spec import bfloat16 as _bfloat16
 from gradcore.functional import linalg
 from gradcore.functional.linalg import cholesky, det, inv, slogdet
 from gradcore.functional.linalg import inv as inverse, matrix_power
-from gradcore import autograd, cuda, data, memory, nn, optim, utils
+from gradcore import amp, autograd, cuda, data, memory, nn, optim, utils
+from gradcore.amp import autocast, get_autocast_dtype, is_autocast_enabled
 from gradcore.autograd.inspection import graph
 from gradcore.utils.files import load, save
 
