@@ -10,7 +10,7 @@ import numpy as np
 
 from gradcore.devices.device import Device, devices, get_device
 from gradcore.engine.node import Value
-from gradcore.engine.owners import upload
+from gradcore.engine.owners import borrow, upload
 from gradcore.errors import SpecError
 from gradcore.functional.shape import size_of
 from gradcore.ops import creation
@@ -70,10 +70,24 @@ def as_tensor(data: Any, dtype: Any = None, device: str | Device | None = None) 
 
 
 def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
-    """A tensor on the CPU with a copy of the array: bytes that the pool did not hand out would have no owner."""
+    """A tensor on the CPU that shares the array's memory and keeps it alive; of a read-only or an empty array, a copy.
+
+    The bytes are none of the pool's: reports show them as held outside. Raises TypeError for what is no array of numbers,
+    ValueError for strides that are negative or no whole elements.
+    """
     if not isinstance(array, np.ndarray):
         raise TypeError(f"expected np.ndarray (got {type(array).__name__})")
-    return tensor(array)
+    if not array.size or not array.flags.writeable:
+        return tensor(array)
+    try:
+        category(array.dtype)
+    except TypeError:
+        raise TypeError(f"can't convert np.ndarray of type {array.dtype}. The only supported types are those of tensors: bool, "
+                        "integers and floats") from None
+    if any(s < 0 or s % array.itemsize for s in array.strides):
+        raise ValueError("At least one stride in the given numpy array is negative, or not a multiple of the element's size, "
+                         "and tensors with such strides are not supported: make a copy of the array with array.copy()")
+    return borrow(array, get_device("cpu"))
 
 
 def transfer(x: Tensor, device: Device) -> Tensor:

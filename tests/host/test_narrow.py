@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from gradcore.devices.dtypes import MOVES
 from gradcore.devices.host import make_host
 from gradcore.devices.meta import make_meta
 from gradcore.ops import all_ops
+from gradcore.report.recording import Recording
 from tests.conftest import raises
 from tests.host.test_ops import FUSED, record
 from tests.host.test_temporaries import SLACK, Watch
@@ -198,3 +200,12 @@ def test_without_the_package_one_error_says_what_to_install(monkeypatch: pytest.
 
 def test_what_moves_is_an_op() -> None:
     assert set(all_ops()) >= MOVES
+
+
+def test_a_recording_of_it_is_read_again() -> None:
+    w = gradcore.ones(4, 4, dtype=bfloat16, requires_grad=True)
+    with gradcore.step() as s:
+        (w @ w).sum().backward()
+    again = Recording.from_dict(json.loads(json.dumps(s.recording.to_dict())))
+    assert again.report == s.report and again.records == s.recording.records
+    assert {t.dtype for t in again.report.top if t.dtype} == {"bfloat16"}
