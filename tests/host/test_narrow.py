@@ -208,4 +208,4 @@ def test_a_recording_of_it_is_read_again() -> None:
         (w @ w).sum().backward()
     again = Recording.from_dict(json.loads(json.dumps(s.recording.to_dict())))
     assert again.report == s.report and again.records == s.recording.records
-    assert {t.dtype for t in again.report.top if t.dtype} == {"bfloat16"}
+    assert "bfloat16" in {t.dtype for t in again.report.top}
