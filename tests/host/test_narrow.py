@@ -209,3 +209,11 @@ def test_a_recording_of_it_is_read_again() -> None:
     again = Recording.from_dict(json.loads(json.dumps(s.recording.to_dict())))
     assert again.report == s.report and again.records == s.recording.records
     assert "bfloat16" in {t.dtype for t in again.report.top}
+
+
+@pytest.mark.parametrize("dtype", [bfloat16, gradcore.float16], ids=["bfloat16", "float16"])
+def test_uniforms_stay_below_what_they_are_to_stay_below(dtype: Any) -> None:
+    assert gradcore.rand(20_000, dtype=dtype).max().item() < 1
+    x = gradcore.empty(20_000, dtype=dtype)
+    gradcore.nn.init.uniform_(x, -3.0, -1.0)
+    assert x.max().item() < -1 and x.min().item() >= -3 and x.float().mean().item() == pytest.approx(-2, abs=0.05)
