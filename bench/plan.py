@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import Any
 
 import gradcore
-from bench.workloads import WORKLOADS, loss_of
+from bench.workloads import WORKLOADS, step_on
 from gradcore.program.plan import Plan, Slot, lay_out, lower_bound
 from gradcore.spec import round_up
 
@@ -48,21 +48,10 @@ def seconds(count: int, rounds: int) -> dict[str, float]:
 
 def planned(name: str, batch: int) -> Plan:
     """The plan of a model's training step."""
-    workload = WORKLOADS[name].with_batch(batch)
-    model = workload.build(gradcore).to("meta")
-    optimizer = getattr(gradcore.optim, workload.optimizer)(model.parameters(), **workload.settings)
-
-    def step(x: Any, y: Any) -> Any:
-        optimizer.zero_grad()
-        loss = loss_of(gradcore, model, x, y)
-        loss.backward()
-        optimizer.step()
-        return loss
-
+    step, batch_of = step_on(gradcore, WORKLOADS[name].with_batch(batch), "meta")
     compiled = gradcore.compile(step)
-    x, y = (gradcore.tensor(a, device="meta") for a in workload.arrays())
     for _ in range(2):
-        compiled(x, y)
+        compiled(*batch_of)
     found: Plan = compiled.plans[0]
     return found
 

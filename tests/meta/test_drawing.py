@@ -64,8 +64,8 @@ def test_a_rectangle_says_whose_it_is() -> None:
     compiled = stepped()
     titles = [r.findtext(f"{SVG}title") for r in rectangles(draw(compiled.programs[0], compiled.plans[0]))]
     tanh = next(t for t in titles if "of tanh in 1" in t)
-    assert re.fullmatch(r"t\d+: residual of tanh in 1, forward\n.*test_drawing.py:\d+\nfloat32\[32, 256\], 32,768 bytes at [\d,]+"
-                        r"\ninstructions \d+ to \d+", tanh)
+    assert re.fullmatch(r"t\d+: residual of tanh in 1, forward\n.*test_drawing.py:\d+\nfloat32\[32, 256\], 32,768 bytes at "
+                        r"[\d,]+\ninstructions \d+ to \d+", tanh)
     assert any("gradient of linear_grad in 2, backward" in t for t in titles)
 
 

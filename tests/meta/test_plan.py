@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import gradcore
-from bench.workloads import WORKLOADS, loss_of
+from bench.workloads import WORKLOADS, step_on
 from gradcore.events import Site, Tag
 from gradcore.program import Buffer, Instruction, Operand, Program, plan
 from gradcore.program.narration import most_live
@@ -152,27 +152,11 @@ def test_a_shared_place_is_large_enough_for_the_largest_and_taken_for_as_long_as
     assert found.offsets[4] in (0, 2048) and found.offsets[1] == (1024 if found.offsets[4] == 0 else 0)
 
 
-def made_step(name: str, batch: int) -> tuple[Any, Any]:
-    """A training step of a model of the table on the meta device, and the tensors that it takes."""
-    workload = WORKLOADS[name].with_batch(batch)
-    model = workload.build(gradcore).to("meta")
-    optimizer = getattr(gradcore.optim, workload.optimizer)(model.parameters(), **workload.settings)
-
-    def step(x: Any, y: Any) -> Any:
-        optimizer.zero_grad()
-        loss = loss_of(gradcore, model, x, y)
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return step, [gradcore.tensor(a, device="meta") for a in workload.arrays()]
-
-
 @pytest.mark.parametrize("name, batch", [
     *itertools.product(("small",), (1, 64, 70, 77, 100, 256)), *itertools.product(("large",), (16, 512)),
     *itertools.product(("cnn",), (2, 3, 10, 64)), *itertools.product(("gpt",), (1, 2, 8))])
 def test_the_reference_models_need_the_bound_and_no_more_than_eager(name: str, batch: int) -> None:
-    step, inputs = made_step(name, batch)
+    step, inputs = step_on(gradcore, WORKLOADS[name].with_batch(batch), "meta")
     compiled = gradcore.compile(step)
     for _ in range(2):
         compiled(*inputs)
