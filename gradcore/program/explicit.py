@@ -24,6 +24,7 @@ from gradcore.program.plan import Plan, plan
 from gradcore.program.program import Program
 from gradcore.program.recorder import Builder, Recorder, Trace
 from gradcore.program.replay import Replay
+from gradcore.program.tracing import as_forward
 from gradcore.spec import TensorSpec
 
 
@@ -183,7 +184,7 @@ class _Chain:
     def record(self, name: str, inputs: list[Any], run: Callable[[], Any], *, backward: bool = False) -> Graph:
         """Trace one more part, which may run ``backward`` or not."""
         recorder = Recorder(self.device, set())
-        with recorder:
+        with recorder, as_forward():
             result = run()
         if not recorder.log.launches:
             raise TraceError(f"{name} ran no op on {self.device}: there is nothing to execute")

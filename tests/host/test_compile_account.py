@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gradcore
 from gradcore import folds, nn
+from gradcore.events import Launch
 from tests.conftest import raises
 from tests.host.test_compile import data, net, pair, same, same_state, step_of
 
@@ -27,6 +28,19 @@ def test_a_report_names_what_lies_in_the_arena() -> None:
     assert after.by_role["residual"] > 0
     assert [p.phase for p in after.phases] == [p.phase for p in before.phases]
     assert "test_compile.py:" in str(after) and not any(t.role == "arena" for t in after.top)
+
+
+def test_a_replay_of_what_was_traced_outside_a_step_has_its_phases() -> None:
+    found = []
+    for wrap in (lambda f: f, gradcore.compile):
+        model = net()
+        run = wrap(step_of(model, gradcore.optim.SGD(model.parameters(), lr=0.05)))
+        for k in range(2):
+            run(*data(k))
+        with gradcore.step() as s:
+            run(*data(2))
+        found.append([(r.tag.op, r.tag.layer, r.tag.phase) for r in s.log if isinstance(r, Launch)])
+    assert found[0] == found[1] and {phase for _, _, phase in found[1]} == {"forward", "backward", "optimizer"}
 
 
 def test_the_log_of_a_replay_agrees_with_the_books() -> None:
