@@ -61,7 +61,8 @@ def narrate(device: Device, trace: Trace, plan: Plan, arena: Block, serials: dic
                 for buffer in born.get(k, ()):
                     begin(buffer)
                 instruction = program.instructions[k]
-                log.append((LAUNCH, trace.invocations[k], TAGS.index(instruction.tag), instruction.node,
+                # It ran for no node: none was built.
+                log.append((LAUNCH, trace.invocations[k], TAGS.index(instruction.tag), 0,
                             tuple(serials[x.buffer] if isinstance(x, Operand) else 0 for x in instruction.operands),
                             tuple(serials[x.buffer] for x in instruction.outputs), perf_counter_ns()))
         elif kind == MARK:

@@ -20,6 +20,7 @@ def test_a_report_names_what_lies_in_the_arena() -> None:
             with gradcore.step(batch_size=5) as s:
                 run(*data(k))
         reports.append(s.report)
+        assert (s.report.nodes, s.report.graph_share > 0) == ((5, True) if len(reports) == 1 else (0, False))
         del run, model
         assert sum(s.report.by_role.values()) == sum(s.report.by_layer.values()) == s.report.peak.allocated
     before, after = reports
