@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices import (  # noqa: F401 - their kernels register themselves
+    host_convolution,
     host_decompositions,
     host_erf,
     host_folding,
