@@ -60,6 +60,20 @@ def slot_of(leaf: Leaf) -> int:
 
 
 @dataclass
+class Second:
+    """The gradient of a run's results, recorded behind it."""
+
+    #: The launch that it begins with.
+    split: int
+    #: Positions among the run's results of those that have a gradient, and what stands for the cotangents they will be given.
+    roots: list[int]
+    cotangents: list[Any]
+    #: What the gradients are for: a leaf, or the position of an argument.
+    targets: list[Leaf | int]
+    gradients: list[Any]
+
+
+@dataclass
 class Trace:
     """What a recorded run was made of: the program, and this process's objects that stand behind its plain data."""
 
@@ -77,6 +91,7 @@ class Trace:
     updates: list[tuple[Any, dict[str, Any], list[Any]]]
     #: Why no replay can do the same again, a line each; none where one can.
     obstacles: list[str] = field(default_factory=list)
+    second: Second | None = None
 
 
 class Recorder:
@@ -101,9 +116,9 @@ class Recorder:
         kept = {name: optimizer.state[params[0]][name] for name in numbers}
         self._updates.append((len(self.log.launches), optimizer, group, list(params), kept))
 
-    def finish(self, inputs: list[Any], outputs: list[Any]) -> Trace:
+    def finish(self, inputs: list[Any], outputs: list[Any], second: Second | None = None) -> Trace:
         """The trace of what ran, for tensors that went into it and came out of it. Call it inside the context, at the end."""
-        return _Builder(self, inputs, outputs).trace()
+        return _Builder(self, inputs, outputs, second).trace()
 
     def updates(self) -> list[tuple[int, Any, dict[str, Any], list[Any], dict[str, Any]]]:
         return self._updates
@@ -119,8 +134,9 @@ class Recorder:
 class _Builder:
     """Numbers the buffers in order of appearance."""
 
-    def __init__(self, recorder: Recorder, inputs: list[Any], outputs: list[Any]) -> None:
+    def __init__(self, recorder: Recorder, inputs: list[Any], outputs: list[Any], second: Second | None) -> None:
         self._recorder = recorder
+        self._second = second
         self._buffers: list[Buffer] = []
         self._index: dict[int, int] = {}
         self._storages: dict[int, Storage] = {}
@@ -133,6 +149,8 @@ class _Builder:
         self._slot_serials = {serial: leaf for leaf, (serial, _) in self._leaves.items() if serial}
         self._inputs = [Operand(self._add(t.storage.serial, "input", t.storage), t.spec) for t in inputs]
         self._results = outputs
+        self._cotangents = () if second is None else tuple(
+            Operand(self._add(t.storage.serial, "input", t.storage), t.spec) for t in second.cotangents)
 
     def trace(self) -> Trace:
         recorder = self._recorder
@@ -144,15 +162,20 @@ class _Builder:
             kernels.append(call.kernel)
         outputs = tuple(Operand(self._buffer(t.storage.serial, t.storage), t.spec) for t in self._results)
         left, presence = self._gradients()
-        survivors = {o.buffer for o in outputs} | {o.buffer for _, o in left if o is not None}
+        second = self._second
+        gradients = () if second is None else tuple(
+            None if g is None else Operand(self._buffer(g.storage.serial, g.storage), g.spec) for g in second.gradients)
+        survivors = {o.buffer for _, o in left if o is not None} | {o.buffer for o in gradients if o is not None}
+        if second is None:
+            survivors |= {o.buffer for o in outputs}
         program = Program(
-            recorder.device.name, tuple(self._buffers), tuple(instructions), tuple(self._inputs), outputs,
-            gradients=(), updates=tuple(
+            recorder.device.name, tuple(self._buffers), tuple(instructions), tuple(self._inputs), outputs, tuple(
                 Update(type(optimizer).__name__, tuple((n, v) for n, v in group.items() if n != "params"), tuple(kept.items()))
-                for _, optimizer, group, _, kept in recorder.updates()))
-        program = with_lifetimes(program, survivors)
-        return Trace(program, kernels, self._storages, self._slots, left, presence,
-                     [(o, g, p) for _, o, g, p, _ in recorder.updates()], self._obstacles + self._escaped(survivors))
+                for _, optimizer, group, _, kept in recorder.updates()),
+            None if second is None else second.split, self._cotangents, gradients)
+        returned = survivors | {o.buffer for o in (*outputs, *self._cotangents)}
+        return Trace(with_lifetimes(program, survivors), kernels, self._storages, self._slots, left, presence,
+                     [(o, g, p) for _, o, g, p, _ in recorder.updates()], self._obstacles + self._escaped(returned), second)
 
     def _gradients(self) -> tuple[list[tuple[Leaf, Operand | None]], dict[Leaf, bool]]:
         """What the run left in the slots of leaves, and what it needs to find there."""
@@ -174,7 +197,9 @@ class _Builder:
     def _escaped(self, survivors: set[int]) -> list[str]:
         kept = {s for s, index in self._index.items() if index in survivors}
         live = self._recorder.device.ledger.live
-        tags = [TAGS[record[7]] for serial, record in self._made.items() if serial in live and serial not in kept]
+        # Where the gradient of the results was recorded too, the graph of the traced run still keeps its residuals.
+        tags = [TAGS[record[7]] for serial, record in self._made.items()
+                if serial in live and serial not in kept and not (self._second and live[serial].keeps)]
         return [f"{tag.site}: what {tag.op} made there, {tag.role} of {tag.layer or '(root)'}, is still held after the run"
                 for tag in dict.fromkeys(tags)]
 

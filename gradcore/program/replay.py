@@ -63,6 +63,8 @@ class Replay:
         self._written_later = [(b, self._tag(k)) for b, k in written.items() if b not in trace.storages]
         self._arena: Storage | None = None
         self._calls: list[Call] = []
+        #: Where the second part of a program in two begins among the calls.
+        self._split: int | None = None
         self._gradients: list[tuple[Leaf, Any]] = []
 
     def _tag(self, k: int) -> int:
@@ -82,7 +84,9 @@ class Replay:
         self._patches: dict[int, list[tuple[list[Any], int, TensorSpec]]] = {}
         #: By update: the places of its numbers.
         self._numbers: list[list[tuple[list[Any], int, int]]] = [[] for _ in self.trace.updates]
-        for kernel, instruction in zip(self.trace.kernels, self.program.instructions, strict=True):
+        for k, (kernel, instruction) in enumerate(zip(self.trace.kernels, self.program.instructions, strict=True)):
+            if k == self.program.split:
+                self._split = len(self._calls)
             args: list[Any] = []
             workspace = () if instruction.workspace is None else (instruction.workspace,)
             for x in (*instruction.operands, *instruction.outputs, *workspace):
@@ -149,7 +153,7 @@ class Replay:
                 local.state.launch(run_calls, self._calls)
             finally:
                 self._note_writes(inputs)
-                self._release()
+                self.release()
             for optimizer, numbers, _, params in updates:
                 if numbers:
                     for p in params:
@@ -176,7 +180,27 @@ class Replay:
             for args, at, spec in self._patches.get(buffer, ()):
                 args[at] = array(leaf.grad.storage.block, spec)
 
-    def _release(self) -> None:
+    def forward(self, inputs: Sequence[Any]) -> list[Any]:
+        """The first part of a program in two. What the second needs stays in the arena, and of the inputs, until then."""
+        if self._arena is None:
+            self._bind()
+        self._bring(inputs)
+        try:
+            local.state.launch(run_calls, self._calls[:self._split])
+        finally:
+            self._note_writes(inputs)
+        return self._results(inputs)
+
+    def backward(self, cotangents: Sequence[Any]) -> list[Any]:
+        """The second part: a gradient for each of the program's ``gradients``, None where there is none."""
+        for x, g in zip(self.program.cotangents, cotangents, strict=True):
+            for args, at, spec in self._patches.get(x.buffer, ()):
+                args[at] = self.device.array(g.storage.block, _moved(spec, g.spec))
+        local.state.launch(run_calls, self._calls[self._split:])
+        copies: dict[int, Any] = {}
+        return [None if x is None else self._result(x, (), copies) for x in self.program.gradients]
+
+    def release(self) -> None:
         """Let go of what the run was given."""
         for places in self._patches.values():
             for args, at, _ in places:
@@ -215,6 +239,11 @@ class Replay:
             copy = copies[x.buffer] = fresh(self.device, spec, TAGS.index(buffer.tag), 0)
             local.state.launch(self.device.kernel("clone"), self.device.array(self._block(x.buffer), spec), copy.array)
         return make_value(copy.storage, x.spec, self.device.array(copy.storage.block, x.spec), None)
+
+
+def _moved(spec: TensorSpec, given: TensorSpec) -> TensorSpec:
+    """A spec over traced bytes, for bytes that begin at another offset."""
+    return TensorSpec.strided(spec.shape, spec.dtype, spec.strides, spec.offset + given.offset) if given.offset else spec
 
 
 def run_calls(calls: list[Call]) -> None:
