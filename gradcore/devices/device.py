@@ -18,7 +18,15 @@ from gradcore.spec import TensorSpec
 
 
 class Changing(float):
-    """Stands for a number that is another one at every run, where a kernel is written out: found again by identity."""
+    """Stands for a number that is another one at every run, where a kernel is written out: found again by identity.
+
+    ``cells`` are arrays without dimensions that take its place, for a run to write to.
+    """
+
+    cells: list[Any]
+
+    def __init__(self, value: float) -> None:
+        self.cells = []
 
 
 class Storage:
@@ -66,6 +74,8 @@ class Device:
         self.ledger: Ledger = stack.ledger
         self.stream = stream
         self.kernels = kernels
+        #: Kernels that do the work of several instructions of a program.
+        self.fused: dict[str, Callable[..., Any]] = {}
         #: What dispatch remembers about ops on this device.
         self.calls: dict[Any, Any] = {}
         #: The source of its random numbers where none is given, made when it is first asked for.

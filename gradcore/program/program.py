@@ -10,8 +10,9 @@ from gradcore.events import Tag
 from gradcore.spec import TensorSpec
 
 #: Where a buffer's bytes come from: an argument of the traced function; something that was there before (a parameter, a
-#: buffer, an optimizer's state); the slot of a leaf's gradient as it is when the run begins; an instruction.
-KINDS = ("input", "captured", "gradient slot", "made")
+#: buffer, an optimizer's state); the slot of a leaf's gradient as it is when the run begins; an instruction. Fusion
+#: leaves buffers that no instruction touches any more.
+KINDS = ("input", "captured", "gradient slot", "made", "dropped")
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Buffer:
 
     @property
     def name(self) -> str:
-        return {"input": "in", "captured": "p", "gradient slot": "g", "made": "t"}[self.kind] + str(self.index)
+        return {"input": "in", "captured": "p", "gradient slot": "g", "made": "t", "dropped": "d"}[self.kind] + str(self.index)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,9 @@ from gradcore.program.program import Instruction, Number, Operand
 from gradcore.program.recorder import Trace
 from gradcore.spec import TensorSpec
 
+#: Bytes of an input up to which it is copied into a place of its own.
+STAGED = 64 << 10
+
 #: A kernel and its arguments, which are changed where a run brings its own.
 Call = tuple[Callable[..., Any], list[Any]]
 
@@ -79,11 +82,14 @@ class Replay:
         tag = TAGS.index(Tag("program", "", first.phase, "arena", first.site, None, spec))
         self._arena = self.device.allocate(self.plan.nbytes, tag)
         self._parts: dict[int, Block] = {}
+        self._sources: dict[int, tuple[TensorSpec, int, Any]] = {}
+        self._clone = self.device.kernel("clone")
         self._calls = []
         #: By buffer that a run brings: every place that takes an array of it.
         self._patches: dict[int, list[tuple[list[Any], int, TensorSpec]]] = {}
+        self._stage()
         #: By update: the places of its numbers.
-        self._numbers: list[list[tuple[list[Any], int, int]]] = [[] for _ in self.trace.updates]
+        self._numbers: list[list[tuple[Any, Any, int]]] = [[] for _ in self.trace.updates]
         for k, (kernel, instruction) in enumerate(zip(self.trace.kernels, self.program.instructions, strict=True)):
             if k == self.program.split:
                 self._split = len(self._calls)
@@ -109,6 +115,7 @@ class Replay:
             places = self._numbers[x.update]
             places[:] = [p for p in places if p[0] is not args or p[2] != x.position]
             places += [(a, at, x.position) for _, a in calls for at, v in enumerate(a) if v is number]
+            places += [(cell, (), x.position) for cell in number.cells]
         return calls
 
     def _block(self, buffer: int) -> Block:
@@ -120,7 +127,21 @@ class Replay:
             self._parts[buffer] = part_of(self._arena.block, self.plan.offsets[buffer], self.program.buffers[buffer].nbytes)
         return self._parts[buffer]
 
+    def _stage(self) -> None:
+        """Give small inputs that nobody writes to a place of their own, so that no call changes from run to run."""
+        self._staged: dict[int, tuple[TensorSpec, Storage, Any]] = {}
+        if self.program.split is not None or self._written_later:
+            return
+        for x in self.program.inputs:
+            buffer = self.program.buffers[x.buffer]
+            if buffer.kind == "input" and 0 < buffer.nbytes <= STAGED:
+                storage = self.device.allocate(buffer.nbytes, TAGS.index(buffer.tag))
+                spec = TensorSpec.of((buffer.nbytes,), "uint8")
+                self._staged[x.buffer] = spec, storage, self.device.array(storage.block, spec)
+
     def _argument(self, x: Operand, args: list[Any]) -> Any:
+        if x.buffer in self._staged:
+            return self.device.array(self._staged[x.buffer][1].block, x.spec)
         if self.program.buffers[x.buffer].kind in ("input", "gradient slot"):
             self._patches.setdefault(x.buffer, []).append((args, len(args), x.spec))
             return None
@@ -174,6 +195,9 @@ class Replay:
         """Point the calls at what this run was given, and at the gradients that it finds."""
         array = self.device.array
         for x, tensor in zip(self.program.inputs, inputs, strict=True):
+            if x.buffer in self._staged:
+                spec, _, own = self._staged[x.buffer]
+                local.state.launch(self._clone, array(tensor.storage.block, spec), own)
             for args, at, spec in self._patches.get(x.buffer, ()):
                 args[at] = tensor.array if spec is tensor.spec else array(tensor.storage.block, spec)
         for buffer, leaf in self.trace.slots.items():
@@ -235,10 +259,23 @@ class Replay:
             return make_value(storage, x.spec, self.device.array(storage.block, x.spec), None)
         copy = copies.get(x.buffer)
         if copy is None:
-            spec = TensorSpec.of((buffer.nbytes,), "uint8")
-            copy = copies[x.buffer] = fresh(self.device, spec, TAGS.index(buffer.tag), 0)
-            local.state.launch(self.device.kernel("clone"), self.device.array(self._block(x.buffer), spec), copy.array)
+            spec, tag, source = self._copied(x)
+            copy = copies[x.buffer] = fresh(self.device, spec, tag, 0)
+            local.state.launch(self._clone, source, copy.array)
+        if copy.spec is x.spec:
+            return make_value(copy.storage, x.spec, copy.array, None)
         return make_value(copy.storage, x.spec, self.device.array(copy.storage.block, x.spec), None)
+
+    def _copied(self, x: Operand) -> tuple[TensorSpec, int, Any]:
+        """As what an output's bytes are copied, for whom, and from where; found out once an arena."""
+        found = self._sources.get(x.buffer)
+        if found is None:
+            buffer = self.program.buffers[x.buffer]
+            whole = x.spec.contiguous and not x.spec.offset and x.spec.nbytes == buffer.nbytes
+            spec = x.spec if whole else TensorSpec.of((buffer.nbytes,), "uint8")
+            found = spec, TAGS.index(buffer.tag), self.device.array(self._block(x.buffer), spec)
+            self._sources[x.buffer] = found
+        return found
 
 
 def _moved(spec: TensorSpec, given: TensorSpec) -> TensorSpec:

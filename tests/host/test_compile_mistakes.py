@@ -357,6 +357,7 @@ def test_the_cache_is_bounded_and_gives_memory_back() -> None:
         for _ in range(2):
             assert f(gradcore.ones(n)).item() == 3 * n
     assert len(f.programs) == 3
-    assert gradcore.memory_allocated() - live == sum(p.nbytes for p in f.plans)
+    # An arena each, and room for an input so small that it is copied.
+    assert gradcore.memory_allocated() - live == sum(p.nbytes + 512 for p in f.plans)
     del f
     assert gradcore.memory_allocated() == live
