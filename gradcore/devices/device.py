@@ -74,8 +74,6 @@ class Device:
         self.ledger: Ledger = stack.ledger
         self.stream = stream
         self.kernels = kernels
-        #: Kernels that do the work of several instructions of a program.
-        self.fused: dict[str, Callable[..., Any]] = {}
         #: What dispatch remembers about ops on this device.
         self.calls: dict[Any, Any] = {}
         #: The source of its random numbers where none is given, made when it is first asked for.
@@ -101,6 +99,10 @@ class Device:
 
     def written_out(self, op: str, kernel: Callable[..., Any], args: list[Any]) -> list[Any] | None:
         """What a kernel comes to on given arrays, as (function, arguments) pairs, where that saves time; else None."""
+        return None
+
+    def together(self, loss: tuple[Any, list[Any]], slopes: tuple[Any, list[Any]]) -> tuple[Any, list[Any]] | None:
+        """One call for those of a cross-entropy and of its gradient for a cotangent of 1, where that saves time; else None."""
         return None
 
     def kernel(self, name: str) -> Callable[..., Any]:

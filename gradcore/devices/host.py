@@ -26,7 +26,7 @@ from gradcore.devices.attention import build_attention
 from gradcore.devices.batch_norm import build_batch_norm
 from gradcore.devices.convolution import build_convolution
 from gradcore.devices.device import Device, register
-from gradcore.devices.host_fused import BINDERS, FUSED
+from gradcore.devices.host_fused import loss_with_slopes
 from gradcore.devices.host_kernels import HOST_KERNELS
 from gradcore.devices.host_pointwise import in_place_kernels
 from gradcore.devices.host_tape import Call, written_out
@@ -52,9 +52,11 @@ class HostDevice(Device):
                           tuple([s * size for s in spec.strides]))
 
     def written_out(self, op: str, kernel: Callable[..., Any], args: list[Any]) -> list[Call] | None:
-        if op in BINDERS:
-            return [(BINDERS[op](*args, **kernel.keywords), [])]  # type: ignore[attr-defined]
         return written_out(op, kernel, args)
+
+    def together(self, loss: Call, slopes: Call) -> Call | None:
+        run = loss_with_slopes(loss, slopes)
+        return None if run is None else (run, [])
 
     def copy_in(self, array: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> None:
         np.copyto(array, values, casting="unsafe")
@@ -80,9 +82,7 @@ def make_host(index: int = 0) -> HostDevice:
     limit = os.environ.get("GRADCORE_MEMORY_LIMIT")
     poison = fill_with_ones if os.environ.get("GRADCORE_POISON") == "1" else None
     stack = build(HostSource(), NoDriver(), limit=parse_bytes(limit) if limit else None, poison=poison)
-    device = HostDevice("cpu", stack, Stream(0), host_table())
-    device.fused = FUSED
-    return device
+    return HostDevice("cpu", stack, Stream(0), host_table())
 
 
 register("cpu", make_host)

@@ -8,29 +8,25 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices import host_networks as networks
-from gradcore.devices.host_kernels import Array, rows
+from gradcore.devices.host_kernels import rows
+from gradcore.devices.host_tape import Call
 from gradcore.devices.kernels import split_workspace
 
 
-def cross_entropy_with_grad(logits: Array, target: Array, weight: Array | None, loss: Array, slopes: Array, workspace: Array, *,
-                            reduction: str, ignore_index: int) -> None:
-    """The loss, and the slopes of the logits where its own is 1."""
-    how = {"reduction": reduction, "ignore_index": ignore_index}
-    networks.cross_entropy(logits, target, weight, loss, workspace, **how)
-    networks.cross_entropy_grad(np.ones((), loss.dtype), logits, target, weight, slopes, workspace, **how)
+def loss_with_slopes(first: Call, second: Call) -> Callable[[], None] | None:
+    """What makes cross-entropy and its gradient for a cotangent of 1 from the same exponentials and their sums.
 
-
-def bind_cross_entropy(logits: Array, target: Array, weight: Array | None, loss: Array, slopes: Array, workspace: Array, *,
-                       reduction: str, ignore_index: int) -> Callable[[], None]:
-    """The same on given arrays. Of a batch that is one piece the exponentials and their sums are made once."""
+    None where a batch is not one piece of plain rows. Labels that turn out not to be plain are left to the kernels themselves.
+    """
+    how = first[0].keywords  # type: ignore[attr-defined]
+    reduction, ignore_index = how["reduction"], how["ignore_index"]
+    logits, target, weight, loss, other = first[1]
+    *_, slopes, workspace = second[1]
     count, classes = logits.shape
-
-    def whole() -> None:
-        cross_entropy_with_grad(logits, target, weight, loss, slopes, workspace, reduction=reduction, ignore_index=ignore_index)
-
     if (weight is not None or reduction == "none" or 0 <= ignore_index < classes or not 0 < count <= networks.PIECE_ROWS
-            or count > rows(classes) or slopes.nbytes < -(-count // 2) * 16 + count * loss.itemsize):
-        return whole
+            or count > rows(classes) or other.nbytes != workspace.nbytes
+            or slopes.nbytes < -(-count // 2) * 16 + count * loss.itemsize):
+        return None
     narrow = classes <= networks.NARROW
     room, folds = split_workspace(workspace, (logits.size, logits.dtype), (count, logits.dtype))
     # Room that is written last: until then it holds where each row's label stands, and the losses.
@@ -40,17 +36,17 @@ def bind_cross_entropy(logits: Array, target: Array, weight: Array | None, loss:
     result = values.T if narrow else values
     labels, axis, step = target.view(f"u{target.itemsize}"), 0 if narrow else 1, count if narrow else 1
     bases = np.arange(count) * (1 if narrow else classes)
+    one = np.ones((), loss.dtype)
     largest: Any = np.maximum.reduce
     add_up: Any = np.add.reduce
-    copy = np.copyto
-    scale = np.ones((), loss.dtype) / count if reduction == "mean" else np.ones((), loss.dtype)
-    share = np.asarray(1 / count, loss.dtype) if reduction == "mean" else None
 
     def run() -> None:
         if largest(labels) >= classes:
-            whole()
+            # In the second's workspace: the first's may be somebody else's by then.
+            first[0](logits, target, weight, loss, workspace)
+            second[0](*second[1])
             return
-        copy(values, given)
+        np.copyto(values, given)
         largest(values, axis, None, fold, True)
         np.subtract(values, fold, values)
         np.multiply(target, step, places)
@@ -61,15 +57,10 @@ def bind_cross_entropy(logits: Array, target: Array, weight: Array | None, loss:
         np.log(folds, losses)
         np.subtract(losses, chosen, losses)
         add_up(losses, 0, None, loss)
-        if share is not None:
-            np.multiply(loss, share, loss)
+        if reduction == "mean":
+            np.multiply(loss, 1 / count, loss)
         np.true_divide(values, fold, values)
         room[places] -= 1
-        np.multiply(result, scale, slopes)
+        np.multiply(result, one / count if reduction == "mean" else one, slopes)
 
     return run
-
-
-#: By op: the kernel, and what makes of it a call on given arrays.
-FUSED: dict[str, Callable[..., Any]] = {"cross_entropy_with_grad": cross_entropy_with_grad}
-BINDERS: dict[str, Callable[..., Callable[[], None]]] = {"cross_entropy_with_grad": bind_cross_entropy}

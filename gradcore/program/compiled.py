@@ -15,7 +15,6 @@ from gradcore.program.arguments import key_of, rebuilt, replaced, template_of
 from gradcore.program.check import checked
 from gradcore.program.checks import all_hold
 from gradcore.program.differentiable import Differentiable, entered
-from gradcore.program.fusion import fused
 from gradcore.program.plan import Plan, plan
 from gradcore.program.program import Program
 from gradcore.program.replay import Replay
@@ -135,7 +134,6 @@ class Compiled:
         if trace.obstacles:
             self.traces[-1] += "; it cannot be replayed: " + "; ".join(trace.obstacles)
         else:
-            trace = fused(trace)
             replay = (Replay if trace.second is None else Differentiable)(trace, plan(trace.program))
             self._remember(key, Entry(replay, tracing.guards(trace), shape, kept))
         return rebuilt(shape, outputs, tensors)

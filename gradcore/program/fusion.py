@@ -1,76 +1,23 @@
-"""Fusion: a traced program with fewer instructions that do the same, to the bit, before its memory is planned.
+"""Fusion: which neighbours in a program one kernel does together, with the same bits, over the memory that is planned for them.
 
-What nobody reads is not computed, and neighbours for which the device has one kernel become one instruction. No buffer lives
-longer than before, so the plan needs no more memory.
+The program, its plan and its log stay as they are; only the calls that a replay makes are fewer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
 
-from gradcore.devices.device import get_device
-from gradcore.program.program import Instruction, Operand, Program, with_lifetimes
-from gradcore.program.recorder import Trace
-
-Step = tuple[Instruction, Any]
+from gradcore.program.program import Instruction
 
 
-def fused(trace: Trace) -> Trace:
-    """The trace with instructions and kernels fused; one in two parts is left as it is."""
-    program = trace.program
-    if program.split is not None:
-        return trace
-    survivors = {b.index for b in program.made() if b.last == len(program.instructions)}
-    steps = with_losses(list(zip(program.instructions, trace.kernels, strict=True)), get_device(program.device).fused)
-    steps = read_later(steps, survivors)
-    return replace(trace, program=_with_steps(program, [i for i, _ in steps], survivors), kernels=[k for _, k in steps])
+def losses_with_slopes(instructions: Sequence[Instruction]) -> set[int]:
+    """Positions of a cross-entropy that a cotangent of 1 follows, and then its gradient.
+
+    Whatever lives at the third of them lives in bytes of its own, so they may all be filled there.
+    """
+    return {k for k in range(len(instructions) - 2) if _is_loss_with_slopes(*instructions[k:k + 3])}
 
 
-def _with_steps(program: Program, instructions: list[Instruction], survivors: set[int]) -> Program:
-    touched = {b for i in instructions for b in i.reads_and_writes()} | survivors
-    buffers = tuple(replace(b, kind="dropped") if b.kind == "made" and b.index not in touched else b for b in program.buffers)
-    return with_lifetimes(replace(program, buffers=buffers, instructions=tuple(instructions)), survivors)
-
-
-def read_later(steps: list[Step], survivors: set[int]) -> list[Step]:
-    """The instructions that write to what was there before, or make something that is read or returned."""
-    read = set(survivors)
-    kept = []
-    for step in reversed(steps):
-        instruction = step[0]
-        if instruction.writes or any(o.buffer in read for o in instruction.outputs):
-            read.update(x.buffer for x in instruction.operands if isinstance(x, Operand))
-            kept.append(step)
-    return kept[::-1]
-
-
-def with_losses(steps: list[Step], kernels: dict[str, Callable[..., Any]]) -> list[Step]:
-    """Cross-entropy, a cotangent of 1 and the gradient, one after the other, are one instruction."""
-    if "cross_entropy_with_grad" not in kernels:
-        return steps
-    found: list[Step] = []
-    k = 0
-    while k < len(steps):
-        three = [i for i, _ in steps[k:k + 3]]
-        if _is_loss_with_grad(three):
-            loss, _, slopes = three
-            made = replace(loss, op="cross_entropy_with_grad", outputs=(*loss.outputs, *slopes.outputs))
-            found.append((made, partial(kernels[made.op], **dict(loss.attrs))))
-            # The cotangent may be read again.
-            found.append(steps[k + 1])
-            k += 3
-        else:
-            found.append(steps[k])
-            k += 1
-    return found
-
-
-def _is_loss_with_grad(three: list[Instruction]) -> bool:
-    if [i.op for i in three] != ["cross_entropy", "full", "cross_entropy_grad"]:
-        return False
-    loss, one, slopes = three
-    return (one.operands == (1.0,)
+def _is_loss_with_slopes(loss: Instruction, one: Instruction, slopes: Instruction) -> bool:
+    return ((loss.op, one.op, slopes.op) == ("cross_entropy", "full", "cross_entropy_grad") and one.operands == (1.0,)
             and slopes.operands == (one.outputs[0], *loss.operands) and slopes.attrs == loss.attrs)

@@ -10,9 +10,8 @@ from gradcore.events import Tag
 from gradcore.spec import TensorSpec
 
 #: Where a buffer's bytes come from: an argument of the traced function; something that was there before (a parameter, a
-#: buffer, an optimizer's state); the slot of a leaf's gradient as it is when the run begins; an instruction. Fusion
-#: leaves buffers that no instruction touches any more.
-KINDS = ("input", "captured", "gradient slot", "made", "dropped")
+#: buffer, an optimizer's state); the slot of a leaf's gradient as it is when the run begins; an instruction.
+KINDS = ("input", "captured", "gradient slot", "made")
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Buffer:
 
     @property
     def name(self) -> str:
-        return {"input": "in", "captured": "p", "gradient slot": "g", "made": "t", "dropped": "d"}[self.kind] + str(self.index)
+        return {"input": "in", "captured": "p", "gradient slot": "g", "made": "t"}[self.kind] + str(self.index)
 
 
 @dataclass(frozen=True)
@@ -149,7 +148,7 @@ class Program:
 def with_lifetimes(program: Program, survivors: set[int]) -> Program:
     """The program with ``first`` and ``last`` of each made buffer; those of ``survivors`` last to its end.
 
-    What comes out of the first part of a program lasts until the second begins.
+    What comes out of the first part of a program lasts to the end of that.
     """
     first: dict[int, int] = {}
     last: dict[int, int] = {}
@@ -160,7 +159,7 @@ def with_lifetimes(program: Program, survivors: set[int]) -> Program:
     end = len(program.instructions)
     if program.split is not None:
         for x in program.outputs:
-            last[x.buffer] = max(last.get(x.buffer, 0), program.split)
+            last[x.buffer] = max(last.get(x.buffer, 0), program.split - 1)
     return replace(program, buffers=tuple(
         replace(b, first=first.get(b.index, 0), last=end if b.index in survivors else last.get(b.index, 0))
         if b.kind == "made" else b for b in program.buffers))

@@ -6,7 +6,7 @@ who else refers to it; what it found is held from the end of the run on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import ref
 
@@ -16,7 +16,7 @@ from gradcore.engine.operands import TENSORS
 from gradcore.engine.plans import Call
 from gradcore.engine.state import SITES, here
 from gradcore.errors import TraceError
-from gradcore.events import ALLOC, LAUNCH, READ, TAGS, UPLOAD, Raw
+from gradcore.events import ALLOC, DROP, KEEP, LAUNCH, MARK, READ, TAGS, UPLOAD, Raw
 from gradcore.optim import optimizer as optimizers
 from gradcore.program.program import Buffer, Instruction, Number, Operand, Program, Update, with_lifetimes
 
@@ -92,6 +92,9 @@ class Trace:
     #: Why no replay can do the same again, a line each; none where one can.
     obstacles: list[str] = field(default_factory=list)
     second: Second | None = None
+    #: By instruction: the index of its invocation. And the run's other records, with buffers for serials.
+    invocations: list[int] = field(default_factory=list)
+    script: list[tuple[Any, ...]] = field(default_factory=list)
 
 
 class Recorder:
@@ -173,9 +176,25 @@ class _Builder:
                 Update(type(optimizer).__name__, tuple((n, v) for n, v in group.items() if n != "params"), tuple(kept.items()))
                 for _, optimizer, group, _, kept in recorder.updates()),
             None if second is None else second.split, self._cotangents, gradients)
+        if second is not None:
+            # The program has places for them; the tensors of this run go.
+            second.cotangents, second.gradients = [], []
         returned = survivors | {o.buffer for o in (*outputs, *self._cotangents)}
         return Trace(with_lifetimes(program, survivors), kernels, self._storages, self._slots, left, presence,
-                     [(o, g, p) for _, o, g, p, _ in recorder.updates()], self._obstacles + self._escaped(returned), second)
+                     [(o, g, p) for _, o, g, p, _ in recorder.updates()], self._obstacles + self._escaped(returned), second,
+                     [call.invocation for call, _ in recorder.log.launches], self._script())
+
+    def _script(self) -> list[tuple[Any, ...]]:
+        """The records that say more than launches and lifetimes: marks, and what is kept for backward."""
+        found: list[tuple[Any, ...]] = []
+        for r in self._records:
+            if r[0] == LAUNCH:
+                found.append((LAUNCH,))
+            elif r[0] == MARK and r[2] != "step":
+                found.append((MARK, r[1], r[2]))
+            elif r[0] in (KEEP, DROP) and r[1] in self._index:
+                found.append((r[0], self._index[r[1]], *r[2:]))
+        return found
 
     def _gradients(self) -> tuple[list[tuple[Leaf, Operand | None]], dict[Leaf, bool]]:
         """What the run left in the slots of leaves, and what it needs to find there."""
@@ -184,7 +203,10 @@ class _Builder:
         for leaf, (before, certain) in self._leaves.items():
             now = slot_of(leaf)
             if now and now != before:
-                left.append((leaf, Operand(self._buffer(now, leaf.grad.storage), leaf.grad.spec)))
+                index = self._buffer(now, leaf.grad.storage)
+                # It became a gradient after it was made.
+                self._buffers[index] = replace(self._buffers[index], tag=TAGS[leaf.grad.storage.block.tag])
+                left.append((leaf, Operand(index, leaf.grad.spec)))
             elif before and not now:
                 left.append((leaf, None))
             if before in self._index:

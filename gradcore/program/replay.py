@@ -16,39 +16,19 @@ from gradcore.devices.device import Changing, Device, Storage, get_device
 from gradcore.engine.dispatch import fresh
 from gradcore.engine.node import Leaf, make_value
 from gradcore.engine.state import local
-from gradcore.events import TAGS, Tag
+from gradcore.events import TAGS
+from gradcore.memory.arena import Range, close_ranges, open_ranges
 from gradcore.memory.resource import Block
+from gradcore.program.arena import Arena, Part
+from gradcore.program.fusion import losses_with_slopes
+from gradcore.program.narration import most_live, narrate
 from gradcore.program.plan import Plan
 from gradcore.program.program import Instruction, Number, Operand
 from gradcore.program.recorder import Trace
 from gradcore.spec import TensorSpec
 
-#: Bytes of an input up to which it is copied into a place of its own.
-STAGED = 64 << 10
-
 #: A kernel and its arguments, which are changed where a run brings its own.
 Call = tuple[Callable[..., Any], list[Any]]
-
-
-class Part(Storage):
-    """A range of an arena that is shown as a storage of its own. The arena lives as long as any of its parts."""
-
-    __slots__ = ("arena",)
-
-    def __init__(self, arena: Storage, offset: int, nbytes: int, tag: int) -> None:
-        super().__init__(arena.device, part_of(arena.block, offset, nbytes))
-        self.arena = arena
-        self.block.tag = tag
-
-    def __del__(self) -> None:
-        """Its bytes are the arena's."""
-
-
-def part_of(block: Block, offset: int, nbytes: int) -> Block:
-    """A range of a block's bytes, under the block's serial."""
-    part = Block(block.segment, block.offset + offset, nbytes, block.stream)
-    part.begin(block.serial, nbytes, block.tag, block.node)
-    return part
 
 
 class Replay:
@@ -64,11 +44,15 @@ class Replay:
         #: What a run writes to beside its arena: storage and tag of the last write, by buffer for what it is given.
         self._written = [(trace.storages[b], self._tag(k)) for b, k in written.items() if b in trace.storages]
         self._written_later = [(b, self._tag(k)) for b, k in written.items() if b not in trace.storages]
-        self._arena: Storage | None = None
+        count, split = len(self.program.instructions), self.program.split
+        self._most = [most_live(self.program, *part) for part in ((0, count if split is None else split), (split or 0, count))]
+        self._arena: Arena | None = None
         self._calls: list[Call] = []
         #: Where the second part of a program in two begins among the calls.
         self._split: int | None = None
         self._gradients: list[tuple[Leaf, Any]] = []
+        self._lasting: list[Range] = []
+        self._inputs: list[Any] = []
 
     def _tag(self, k: int) -> int:
         return TAGS.index(self.program.instructions[k].tag)
@@ -77,19 +61,17 @@ class Replay:
 
     def _bind(self) -> None:
         """Take an arena, and make every call's arguments over it."""
-        spec = TensorSpec.of((self.plan.nbytes,), "uint8")
-        first = self.program.instructions[0].tag
-        tag = TAGS.index(Tag("program", "", first.phase, "arena", first.site, None, spec))
-        self._arena = self.device.allocate(self.plan.nbytes, tag)
-        self._parts: dict[int, Block] = {}
+        self._arena = Arena.of(self.device, self.plan.nbytes, self.program)
+        #: By buffer, as far as anybody asked for them.
+        self._parts: dict[int, Part] = {}
         self._sources: dict[int, tuple[TensorSpec, int, Any]] = {}
         self._clone = self.device.kernel("clone")
         self._calls = []
         #: By buffer that a run brings: every place that takes an array of it.
         self._patches: dict[int, list[tuple[list[Any], int, TensorSpec]]] = {}
-        self._stage()
         #: By update: the places of its numbers.
         self._numbers: list[list[tuple[Any, Any, int]]] = [[] for _ in self.trace.updates]
+        fused = losses_with_slopes(self.program.instructions) if self.program.split is None else set()
         for k, (kernel, instruction) in enumerate(zip(self.trace.kernels, self.program.instructions, strict=True)):
             if k == self.program.split:
                 self._split = len(self._calls)
@@ -99,12 +81,30 @@ class Replay:
                 if isinstance(x, Number):
                     self._numbers[x.update].append((args, len(args), x.position))
                 args.append(self._argument(x, args) if isinstance(x, Operand) else x)
-            self._calls += self._written_out(instruction, kernel, args)
+            calls = self._written_out(instruction, kernel, args)
+            if k in fused:
+                at, loss = len(self._calls), calls[0]
+            elif k - 2 in fused and not self._varies(args) and not self._varies(loss[1]):
+                both = self.device.together(loss, calls[0])
+                if both is not None:
+                    del self._calls[at]
+                    calls = [both]
+            self._calls += calls
         self._gradients = [(leaf, None if x is None else self._shown(x)) for leaf, x in self.trace.left]
+        split = self.program.split
+        left = {x.buffer for _, x in self.trace.left if x is not None}
+        #: What lives on when a run has ended: gradients, or what the second part will read.
+        self._lasting = [self._part(b.index).range for b in self.program.made()
+                         if (b.index in left if split is None else b.first < split <= b.last)]
+        self._lasting_bytes = (sum(b.requested for b in self._lasting), sum(b.size for b in self._lasting))
+
+    def _varies(self, args: list[Any]) -> bool:
+        """Does a run bring some of these arguments?"""
+        return any(place[0] is args for places in self._patches.values() for place in places)
 
     def _written_out(self, instruction: Instruction, kernel: Callable[..., Any], args: list[Any]) -> list[Call]:
         """The kernel's call, or what it comes to on these arguments, if none of them changes from run to run but numbers."""
-        if any(places and places[-1][0] is args for places in self._patches.values()):
+        if self._varies(args):
             return [(kernel, args)]
         numbers = {k: Changing(k) for k, x in enumerate(instruction.operands) if isinstance(x, Number)}
         calls = self.device.written_out(instruction.op, kernel, [numbers.get(k, a) for k, a in enumerate(args)])
@@ -120,28 +120,17 @@ class Replay:
 
     def _block(self, buffer: int) -> Block:
         """The bytes of a made buffer, or of a captured one."""
-        if buffer in self.trace.storages:
-            return self.trace.storages[buffer].block
+        return self.trace.storages[buffer].block if buffer in self.trace.storages else self._part(buffer).block
+
+    def _part(self, buffer: int) -> Part:
         if buffer not in self._parts:
             assert self._arena is not None
-            self._parts[buffer] = part_of(self._arena.block, self.plan.offsets[buffer], self.program.buffers[buffer].nbytes)
+            b = self.program.buffers[buffer]
+            node = self.program.instructions[b.first].node if b.first < len(self.program.instructions) else 0
+            self._parts[buffer] = Part(self._arena, self.plan.offsets[buffer], b.nbytes, TAGS.index(b.tag), node)
         return self._parts[buffer]
 
-    def _stage(self) -> None:
-        """Give small inputs that nobody writes to a place of their own, so that no call changes from run to run."""
-        self._staged: dict[int, tuple[TensorSpec, Storage, Any]] = {}
-        if self.program.split is not None or self._written_later:
-            return
-        for x in self.program.inputs:
-            buffer = self.program.buffers[x.buffer]
-            if buffer.kind == "input" and 0 < buffer.nbytes <= STAGED:
-                storage = self.device.allocate(buffer.nbytes, TAGS.index(buffer.tag))
-                spec = TensorSpec.of((buffer.nbytes,), "uint8")
-                self._staged[x.buffer] = spec, storage, self.device.array(storage.block, spec)
-
     def _argument(self, x: Operand, args: list[Any]) -> Any:
-        if x.buffer in self._staged:
-            return self.device.array(self._staged[x.buffer][1].block, x.spec)
         if self.program.buffers[x.buffer].kind in ("input", "gradient slot"):
             self._patches.setdefault(x.buffer, []).append((args, len(args), x.spec))
             return None
@@ -149,12 +138,7 @@ class Replay:
 
     def _shown(self, x: Operand) -> Any:
         """A tensor over a range of the arena, or over what was captured."""
-        buffer = self.program.buffers[x.buffer]
-        if x.buffer in self.trace.storages:
-            storage = self.trace.storages[x.buffer]
-        else:
-            assert self._arena is not None
-            storage = Part(self._arena, self.plan.offsets[x.buffer], buffer.nbytes, TAGS.index(buffer.tag))
+        storage = self.trace.storages[x.buffer] if x.buffer in self.trace.storages else self._part(x.buffer)
         return make_value(storage, x.spec, self.device.array(storage.block, x.spec), None)
 
     # -- running -------------------------------------------------------------------------------------------------------
@@ -171,7 +155,7 @@ class Replay:
                 for args, at, position in places:
                     args[at] = operands[position]
             try:
-                local.state.launch(run_calls, self._calls)
+                self._play(slice(None), self._calls, inputs, 0)
             finally:
                 self._note_writes(inputs)
                 self.release()
@@ -184,10 +168,36 @@ class Replay:
                 leaf.grad = g
             return results
 
+    def _play(self, part: slice, calls: list[Call], inputs: Sequence[Any], first: int) -> None:
+        """Run calls, and account for what was live meanwhile. What lasted from the run before is gone when it begins."""
+        ledger = self.device.ledger
+        if ledger.log is None and (not self._lasting or (self._lasting[0].serial and self.program.split is None)):
+            # The same ranges close and open again, and nobody looks.
+            local.state.launch(run_calls, calls)
+            asked, taken = self._lasting_bytes
+            ledger.passed(self._most[first][0] - asked, self._most[first][1] - taken)
+            return
+        close_ranges(ledger, self._lasting)
+        local.state.launch(run_calls, calls)
+        if ledger.log is not None:
+            assert self._arena is not None
+            narrate(self.device, self.trace, self.plan, self._arena.block, self._serials(inputs), part)
+        ledger.passed(*self._most[first])
+        if first == 0:
+            open_ranges(ledger, self._lasting)
+
+    def _serials(self, inputs: Sequence[Any]) -> dict[int, int]:
+        """What the log calls the buffers that the program does not make."""
+        found = {buffer: storage.serial for buffer, storage in self.trace.storages.items()}
+        found |= {x.buffer: t.storage.serial
+                  for x, t in zip((*self.program.inputs, *self.program.cotangents), inputs, strict=False)}
+        found |= {buffer: leaf.grad.storage.serial for buffer, leaf in self.trace.slots.items()}
+        return found
+
     def _held(self) -> bool:
         """Does anybody hold a gradient of the last run, beside the leaf whose slot it lies in?"""
         for leaf, g in self._gradients:
-            if g is not None and (sys.getrefcount(g) > 3 + (leaf.grad is g) or sys.getrefcount(g.storage) > 2):
+            if g is not None and (sys.getrefcount(g) > 3 + (leaf.grad is g) or sys.getrefcount(g.storage) > 3):
                 return True
         return False
 
@@ -195,9 +205,6 @@ class Replay:
         """Point the calls at what this run was given, and at the gradients that it finds."""
         array = self.device.array
         for x, tensor in zip(self.program.inputs, inputs, strict=True):
-            if x.buffer in self._staged:
-                spec, _, own = self._staged[x.buffer]
-                local.state.launch(self._clone, array(tensor.storage.block, spec), own)
             for args, at, spec in self._patches.get(x.buffer, ()):
                 args[at] = tensor.array if spec is tensor.spec else array(tensor.storage.block, spec)
         for buffer, leaf in self.trace.slots.items():
@@ -209,8 +216,9 @@ class Replay:
         if self._arena is None:
             self._bind()
         self._bring(inputs)
+        self._inputs = list(inputs)
         try:
-            local.state.launch(run_calls, self._calls[:self._split])
+            self._play(slice(0, self.program.split), self._calls[:self._split], inputs, 0)
         finally:
             self._note_writes(inputs)
         return self._results(inputs)
@@ -220,12 +228,17 @@ class Replay:
         for x, g in zip(self.program.cotangents, cotangents, strict=True):
             for args, at, spec in self._patches.get(x.buffer, ()):
                 args[at] = self.device.array(g.storage.block, _moved(spec, g.spec))
-        local.state.launch(run_calls, self._calls[self._split:])
+        serials = [*self._inputs, *cotangents]
+        self._play(slice(self.program.split, None), self._calls[self._split:], serials, 1)
         copies: dict[int, Any] = {}
         return [None if x is None else self._result(x, (), copies) for x in self.program.gradients]
 
     def release(self) -> None:
-        """Let go of what the run was given."""
+        """Let go of what the run was given, and of what waits for a second part. A finaliser may call this."""
+        self._inputs = []
+        if self.program.split is not None:
+            for block in self._lasting:
+                block.let_go(self.device.memory.release)
         for places in self._patches.values():
             for args, at, _ in places:
                 args[at] = None

@@ -57,6 +57,9 @@ class Tracing:
             return None
         trace = ran[0].finish(inputs, outputs, self._second)
         trace.obstacles += self._watcher.changes()
+        if self._second is not None and not self._watcher.names() & {"zero_grad", "grad"}:
+            # It neither adds to gradients nor drops them: whether there are any is nothing to it.
+            trace.presence.clear()
         return trace
 
     def guards(self, trace: Trace) -> list[Any]:
