@@ -149,7 +149,7 @@ def _run(state: State, device: Device, call: Call, tag: int, args: tuple[Any, ..
     arrays.append(array)
     log = device.ledger.log
     if log is not None:
-        _log_launch(log, call, tag, number, args, (block.serial,))
+        _log_launch(log, call, tag, number, args, (result,))
     state.launch(call.kernel, *arrays)
     if plan is not None:
         assert edges is not None
@@ -159,12 +159,13 @@ def _run(state: State, device: Device, call: Call, tag: int, args: tuple[Any, ..
 
 
 def _log_launch(log: list[Raw], call: Call, tag: int, number: int, args: tuple[Any, ...],
-                outputs: tuple[int, ...]) -> None:
+                outputs: tuple[Any, ...]) -> None:
     inputs = tuple([a.storage.serial if type(a) in TENSORS else 0 for a in args])
     if type(log) is not list:
-        # A trace wants the values of the numbers too.
-        log.launched(call, args)  # type: ignore[attr-defined]
-    log.append((LAUNCH, call.invocation, tag, number, inputs, outputs, perf_counter_ns()))
+        # A trace wants the values of the numbers, and the tensors.
+        log.launched(call, args, outputs)  # type: ignore[attr-defined]
+    made = tuple([v.storage.block.serial for v in outputs])
+    log.append((LAUNCH, call.invocation, tag, number, inputs, made, perf_counter_ns()))
 
 
 def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], attrs: dict[str, Any],
@@ -180,6 +181,8 @@ def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], at
     if op.view:
         source = args[0]
         if log is not None:
+            if type(log) is not list:
+                log.viewed(source)  # type: ignore[attr-defined]
             log.append((VIEW, call.invocation, tags[0], number, source.storage.serial))
         outputs = [make_value(source.storage, spec, device.array(source.storage.block, spec), None) for spec in call.specs]
         for result in outputs:
@@ -202,7 +205,7 @@ def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], at
             workspace = fresh(device, call.workspace, tags[-1], number)
             arrays.append(workspace.array)
         if log is not None:
-            _log_launch(log, call, tags[0], number, args, tuple([v.storage.serial for v in (*outputs, *aux)]))
+            _log_launch(log, call, tags[0], number, args, (*outputs, *aux))
         local.state.launch(call.kernel, *arrays)
         for value in written:
             value.storage.version += 1
