@@ -28,6 +28,7 @@ from gradcore.devices.convolution import build_convolution
 from gradcore.devices.device import Device, register
 from gradcore.devices.host_fused import loss_with_slopes
 from gradcore.devices.host_kernels import HOST_KERNELS
+from gradcore.devices.host_pieces import in_pieces
 from gradcore.devices.host_pointwise import in_place_kernels
 from gradcore.devices.host_tape import Call, written_out
 from gradcore.devices.kernels import build_kernels
@@ -57,6 +58,9 @@ class HostDevice(Device):
     def together(self, loss: Call, slopes: Call) -> Call | None:
         run = loss_with_slopes(loss, slopes)
         return None if run is None else (run, [])
+
+    def arranged(self, calls: list[Call]) -> list[Call]:
+        return in_pieces(calls)
 
     def copy_in(self, array: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> None:
         np.copyto(array, values, casting="unsafe")

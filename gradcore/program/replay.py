@@ -90,6 +90,11 @@ class Replay:
                     del self._calls[at]
                     calls = [both]
             self._calls += calls
+        before, after = self._calls[:self._split], [] if self._split is None else self._calls[self._split:]
+        self._calls = self.device.arranged(before)
+        if self._split is not None:
+            self._split = len(self._calls)
+            self._calls += self.device.arranged(after)
         self._gradients = [(leaf, None if x is None else self._shown(x)) for leaf, x in self.trace.left]
         split = self.program.split
         left = {x.buffer for _, x in self.trace.left if x is not None}
