@@ -25,7 +25,8 @@ from gradcore.devices import (  # noqa: F401 - their kernels register themselves
 from gradcore.devices.attention import build_attention
 from gradcore.devices.batch_norm import build_batch_norm
 from gradcore.devices.convolution import build_convolution
-from gradcore.devices.device import Device, register
+from gradcore.devices.device import Device, Operands, register
+from gradcore.devices.dtypes import suited
 from gradcore.devices.host_fused import fused
 from gradcore.devices.host_kernels import HOST_KERNELS
 from gradcore.devices.host_pieces import in_pieces
@@ -60,6 +61,9 @@ class HostDevice(Device):
 
     def arranged(self, calls: list[Call]) -> list[Call]:
         return in_pieces(calls)
+
+    def suited(self, kernel: Callable[..., Any], operands: Operands) -> tuple[Callable[..., Any], int]:
+        return suited(kernel, operands)
 
     def copy_in(self, array: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> None:
         np.copyto(array, values, casting="unsafe")

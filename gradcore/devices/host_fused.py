@@ -24,6 +24,10 @@ Steps = list[list[Call]]
 
 def fused(kind: str, steps: Steps) -> Steps | None:
     """The calls of some instructions that ``program.fusion`` names, with the same results in less time; None for no better."""
+    kernel, given = steps[0][0]
+    if not isinstance(kernel, partial) or not isinstance(given[0], np.ndarray) or given[0].itemsize < 4:
+        # Floats of 16 bits go through kernels of 32.
+        return None
     if any(a is None for step in steps[::len(steps) - 1] for call in step for a in call[1][:2]):
         # Not known before a run brings it.
         return None

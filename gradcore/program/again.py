@@ -27,7 +27,7 @@ Name = tuple[int, Any]
 
 @dataclass
 class _Step:
-    """One op. Operands are numbers, or names with whether they had a graph; ``counts`` are the lengths of lists, which lie flat."""
+    """One op. Operands are numbers, or names with whether they had a graph; ``counts`` says how long lists are."""
 
     op: str
     operands: list[Any]

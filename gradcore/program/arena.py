@@ -22,7 +22,7 @@ class Arena(Storage):
         if device.ledger.pool.largest_free < nbytes:
             # What the traced run left in pieces makes room, instead of lying beside.
             device.ledger.flush()
-        block = device.memory.allocate(nbytes, device.stream, tag, 0)
+        block = device.memory.allocate(nbytes, device.current, tag, 0)
         set_aside(device.ledger, block)
         return cls(device, block)
 
