@@ -18,6 +18,7 @@ from gradcore.program.checks import all_hold
 from gradcore.program.differentiable import Differentiable, entered
 from gradcore.program.plan import Plan, plan
 from gradcore.program.program import Program
+from gradcore.program.recorder import busy
 from gradcore.program.replay import Replay
 from gradcore.program.tracing import Tracing
 
@@ -85,7 +86,8 @@ class Compiled:
         return getattr(self._function, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._eager or local.state.node:
+        if self._eager or busy.depth or local.state.node:
+            # Inside a backward, or inside a trace that wants the ops themselves, it runs as it is written.
             return self._function(*args, **kwargs)
         tensors: list[Any] = []
         kept: list[Any] = []
