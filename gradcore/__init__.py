@@ -40,14 +40,14 @@ from gradcore._step import step
 from gradcore.engine.modes import enable_grad, inference_mode, is_grad_enabled, no_grad, recompute, set_grad_enabled
 from gradcore.errors import (
     AlreadyReleased, DataDependentShape, DeviceError, GradcoreError, LinAlgError, ModifiedInPlace, NoSecondDerivative,
-    OutOfMemory, SpecError, TraceError)
+    OutOfMemory, ProgramError, SpecError, TraceError)
 from gradcore.report.step import StepReport
 from gradcore.functional import linalg
 from gradcore.functional.linalg import cholesky, det, inv, slogdet
 from gradcore.functional.linalg import inv as inverse, matrix_power
 from gradcore import autograd, cuda, data, memory, nn, optim, program, utils
 from gradcore.autograd.inspection import graph
-from gradcore.program import compile
+from gradcore.program import compile, load_program
 from gradcore.utils.files import load, save
 
 float16, float32, float64 = _np.dtype(_np.float16), _np.dtype(_np.float32), _np.dtype(_np.float64)

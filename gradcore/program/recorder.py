@@ -30,6 +30,8 @@ class TraceLog(list[Raw]):
         self.launches: list[tuple[Call, list[Any]]] = []
         #: Leaves that an op read, with the serial of the gradient that they had then, 0 for none.
         self.leaves: dict[Leaf, int] = {}
+        #: The serials of the bytes that leaves stand for.
+        self.bytes_of: dict[Leaf, int] = {}
 
     def launched(self, call: Call, args: tuple[Any, ...]) -> None:
         operands: list[Any] = []
@@ -38,6 +40,7 @@ class TraceLog(list[Raw]):
                 operands.append((ref(a.storage), a.spec))
                 if a.edge is not None and type(a.edge[0]) is Leaf and a.edge[0] not in self.leaves:
                     self.leaves[a.edge[0]] = slot_of(a.edge[0])
+                    self.bytes_of[a.edge[0]] = a.storage.serial
             else:
                 operands.append(a)
         self.launches.append((call, operands))
@@ -77,6 +80,8 @@ class Trace:
     updates: list[tuple[Any, dict[str, Any], list[Any]]]
     #: Why no replay can do the same again, a line each; none where one can.
     obstacles: list[str] = field(default_factory=list)
+    #: The buffers that the leaves stand for which the run read.
+    leaves: dict[Leaf, int] = field(default_factory=dict)
 
 
 class Recorder:
@@ -152,7 +157,8 @@ class _Builder:
                 for _, optimizer, group, _, kept in recorder.updates()))
         program = with_lifetimes(program, survivors)
         return Trace(program, kernels, self._storages, self._slots, left, presence,
-                     [(o, g, p) for _, o, g, p, _ in recorder.updates()], self._obstacles + self._escaped(survivors))
+                     [(o, g, p) for _, o, g, p, _ in recorder.updates()], self._obstacles + self._escaped(survivors),
+                     {leaf: self._index[serial] for leaf, serial in recorder.log.bytes_of.items() if serial in self._index})
 
     def _gradients(self) -> tuple[list[tuple[Leaf, Operand | None]], dict[Leaf, bool]]:
         """What the run left in the slots of leaves, and what it needs to find there."""
