@@ -43,6 +43,7 @@ class Conversions(Value):
         if self.storage.device.type != "cpu":
             raise TypeError(f"can't convert {self.storage.device} device type tensor to numpy. Use Tensor.cpu() to copy "
                             "the tensor to host memory first.")
+        self.storage.device.note_read(self.storage, self.spec)
         return np.asarray(_Exported(self))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:

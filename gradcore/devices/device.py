@@ -107,9 +107,13 @@ class Device:
 
     def read(self, storage: Storage, spec: TensorSpec) -> np.ndarray[Any, Any]:
         """A fresh host copy of a storage's values. Raises :class:`DataDependentShape` on meta."""
+        self.note_read(storage, spec)
+        return self.copy_out(self.array(storage.block, spec))
+
+    def note_read(self, storage: Storage, spec: TensorSpec) -> None:
+        """Whoever asked sees the values from now on: by a copy, or by the bytes themselves."""
         if self.ledger.log is not None:
             self.ledger.log.append((READ, storage.serial, spec.nbytes))
-        return self.copy_out(self.array(storage.block, spec))
 
     # -- what a kind of device supplies --------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from gradcore.errors import OutOfMemory, StaleBlock
@@ -19,6 +19,11 @@ from gradcore.events import ALLOC, FREE, KEEP, RESERVE, RETAG, UNRESERVE, Raw
 from gradcore.memory.pool import Pool
 from gradcore.memory.resource import Block, Stream
 from gradcore.spec import ROUND
+
+
+def opening(b: Block) -> Raw:
+    """The record that a live block was allocated."""
+    return ALLOC, b.serial, b.segment.index, b.offset, b.requested, b.size, b.stream.index, b.tag, b.node
 
 
 class Ledger:
@@ -37,6 +42,9 @@ class Ledger:
         self._peak_requested = 0
         self._peak_allocated = 0
         self.peak_reserved = 0
+        #: Blocks that are reserved for a plan, and the ranges of them that count as allocated: see :mod:`memory.arena`.
+        self.arenas: set[Block] = set()
+        self.ranges: set[Block] = set()
         #: The log that is being written, or None. Appending is all that the hot path does with it.
         self.log: list[Raw] | None = None
         #: The logs around it, which go on when it ends, each with the number of records that the one inside opened with.
@@ -124,6 +132,25 @@ class Ledger:
         if self.log is not None:
             self.log.extend((RESERVE if came else UNRESERVE, index, nbytes) for came, index, nbytes in changes)
 
+    def count(self, blocks: Iterable[Block], sign: int) -> None:
+        """Blocks count as allocated from now on (1), or no more (-1), without leaving the pool or going back to it."""
+        for b in blocks:
+            self._requested += sign * b.requested
+            self._allocated += sign * b.size
+            if self.log is not None:
+                self.log.append((FREE, b.serial) if sign < 0 else opening(b))
+
+    def restore(self, block: Block) -> None:
+        """The books have just let go of a block that they did not count."""
+        self._requested += block.requested
+        self._allocated += block.size
+
+    def passed(self, requested: int, allocated: int) -> None:
+        """So many bytes were allocated for a while beside what is live, in ranges of an arena."""
+        with self.settled():
+            self._peak_requested = max(self._peak_requested, self._requested + requested)
+            self._peak_allocated = max(self._peak_allocated, self._allocated + allocated)
+
     # -- who owns what -------------------------------------------------------------------------------------------------
 
     def retag(self, block: Block, tag: int) -> None:
@@ -135,9 +162,14 @@ class Ledger:
 
     @property
     def live(self) -> dict[int, Block]:
-        """Live blocks by serial, in order of allocation."""
+        """Live blocks by serial, in order of allocation; of an arena, the ranges that are open in it."""
         with self.settled():
-            return self.pool.live
+            live = self.pool.live
+            if self.arenas:
+                for block in self.arenas:
+                    del live[block.serial]
+                live |= {b.serial: b for b in self.ranges}
+            return live
 
     @property
     def requested(self) -> int:
@@ -191,9 +223,8 @@ class Ledger:
             self._note_segments()
             log = [] if log is None else log
             log.extend((RESERVE, s.index, s.nbytes) for s in self.pool.segments.values())
-            for b in self.pool.live.values():
-                log.append((ALLOC, b.serial, b.segment.index, b.offset, b.requested, b.size, b.stream.index, b.tag,
-                            b.node))
+            for b in (*(b for b in self.pool.live.values() if b not in self.arenas), *self.ranges):
+                log.append(opening(b))
                 log.extend([(KEEP, b.serial, 0, "kept before the log began")] * b.keeps)
             if self.log is not None:
                 self._outer.append((self.log, len(log)))

@@ -66,3 +66,15 @@ def rebuilt(shape: Any, outputs: list[Any], arguments: list[Any]) -> Any:
     if isinstance(shape, dict):
         return {k: rebuilt(v, outputs, arguments) for k, v in shape.items()}
     return shape
+
+
+def replaced(x: Any, others: dict[int, Any]) -> Any:
+    """Arguments with other objects in the place of some, which are known by id."""
+    if id(x) in others:
+        return others[id(x)]
+    if isinstance(x, (list, tuple)):
+        parts = [replaced(v, others) for v in x]
+        return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
+    if isinstance(x, dict):
+        return {k: replaced(v, others) for k, v in x.items()}
+    return x

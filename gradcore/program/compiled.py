@@ -12,7 +12,9 @@ from typing import Any
 from gradcore.engine.node import Leaf
 from gradcore.engine.state import State, local
 from gradcore.errors import TraceError
-from gradcore.program.arguments import key_of, rebuilt, template_of
+from gradcore.program.arguments import key_of, rebuilt, replaced, template_of
+from gradcore.program.check import checked
+from gradcore.program.differentiable import Differentiable, entered
 from gradcore.program.plan import Plan, plan
 from gradcore.program.program import Program
 from gradcore.program.replay import Replay
@@ -26,7 +28,7 @@ _MODES = tuple(name for name in State.__slots__ if name not in ("scope", "site",
 class Entry:
     """A program that can be replayed, what has to hold for it, and what its function returned."""
 
-    def __init__(self, replay: Replay, guards: list[Any], results: Any, kept: list[Any]) -> None:
+    def __init__(self, replay: Replay | Differentiable, guards: list[Any], results: Any, kept: list[Any]) -> None:
         self.replay = replay
         self.guards = guards
         #: What the function returned, with :class:`~gradcore.program.arguments.Output` in the place of tensors.
@@ -119,9 +121,7 @@ class Compiled:
         self._in_vain = 0
         self._calls += 1
         if self._check_every and self._calls % self._check_every == 0:
-            from gradcore.program.check import checked
-
-            return checked(entry.replay, tensors, lambda: self._function(*args, **kwargs), entry.results)
+            return checked(entry.replay, tensors, lambda: self._function(*args, **kwargs))
         return rebuilt(entry.results, entry.replay.run(tensors), tensors)
 
     # -- trace ---------------------------------------------------------------------------------------------------------
@@ -132,10 +132,15 @@ class Compiled:
         if self._in_vain > self._most:
             self._give_up()
             return self._function(*args, **kwargs)
+        if local.state.grad and any(t.edge is not None for t in tensors):
+            own = entered(tensors)
+            args, kwargs = replaced((args, kwargs), dict(zip(map(id, tensors), own, strict=True)))
+            tensors = own
         with Tracing(self._function, self._leaves) as tracing:
             result = self._function(*args, **kwargs)
             outputs: list[Any] = []
             shape = template_of(result, tensors, outputs)
+            tracing.differentiate(tensors, outputs)
             trace = tracing.finish(tensors, outputs)
         del result
         if trace is None:
@@ -144,7 +149,8 @@ class Compiled:
         if trace.obstacles:
             self.traces[-1] += "; it cannot be replayed: " + "; ".join(trace.obstacles)
         else:
-            self._remember(key, Entry(Replay(trace, plan(trace.program)), tracing.guards(trace), shape, kept))
+            replay = (Replay if trace.second is None else Differentiable)(trace, plan(trace.program))
+            self._remember(key, Entry(replay, tracing.guards(trace), shape, kept))
         return rebuilt(shape, outputs, tensors)
 
     def _remember(self, key: Any, entry: Entry) -> None:

@@ -67,8 +67,8 @@ def _identical(now: Any, seen: Any) -> bool:
 
 
 def _same_bytes(now: Any, seen: Any) -> bool:
-    tensor, storage = seen
-    return now is tensor and tensor.storage is storage
+    tensor, storage, edge = seen
+    return now is tensor and tensor.storage is storage and tensor.edge is edge
 
 
 def _same_items(now: Any, seen: Any) -> bool:
@@ -80,7 +80,7 @@ Found = Iterator[tuple[Any, tuple[Any, ...]]]
 
 def of_value(name: str, look: Callable[[], Any], value: Any, key: tuple[Any, ...], names: set[str], depth: int = 2) -> Found:
     if isinstance(value, Value):
-        yield Guard(name, look, (value, value.storage), _same_bytes), key
+        yield Guard(name, look, (value, value.storage, value.edge), _same_bytes), key
     elif is_plain(value):
         yield Guard(name, look, copy.deepcopy(value), _equal), key
     elif isinstance(value, (Module, Optimizer, FunctionType)):
@@ -144,15 +144,15 @@ class ModuleGuard:
         self.forward = own.get("forward")
         self.hooks = tuple(module.hooks_in_order())
         members = [(name, value) for part in ("_parameters", "_buffers", "_modules") for name, value in own[part].items()]
-        self.tensors = [(name, value, value.storage) for name, value in members if isinstance(value, Value)]
+        self.tensors = [(name, value, value.storage, value.edge) for name, value in members if isinstance(value, Value)]
         self.others = [(name, value) for name, value in members if not isinstance(value, Value)]
 
     def holds(self) -> bool:
         own = self.module.__dict__
         if own["training"] is not self.training or own.get("forward") is not self.forward:
             return False
-        for name, tensor, storage in self.tensors:
-            if own.get(name) is not tensor or tensor.storage is not storage:
+        for name, tensor, storage, edge in self.tensors:
+            if own.get(name) is not tensor or tensor.storage is not storage or tensor.edge is not edge:
                 return False
         for name, value in self.others:
             if own.get(name) is not value:
@@ -166,9 +166,11 @@ class ModuleGuard:
         for name, value, *_ in (*self.tensors, *self.others):
             if own.get(name) is not value:
                 return f"{name} of {kind} is another object than before"
-        for name, tensor, storage in self.tensors:
+        for name, tensor, storage, edge in self.tensors:
             if tensor.storage is not storage:
                 return f"{name} of {kind} has been given other memory"
+            if tensor.edge is not edge:
+                return f"{name} of {kind} requires a gradient or not, unlike before"
         return f"the hooks of {kind} are not what they were"
 
 

@@ -91,8 +91,9 @@ class Update:
 class Program:
     """What a traced run did, as data. Printing it gives a line an instruction.
 
-    ``inputs`` and ``outputs`` are in the order of the traced function's tensors; ``gradients`` pairs the parameter that a
-    leaf stands for with the operand that its gradient is afterwards.
+    ``inputs`` and ``outputs`` are in the order of the traced function's tensors. The program of a function whose results are
+    to be differentiated by whoever called it has two parts: ``outputs`` are there after ``split`` instructions; the others take
+    ``cotangents``, one an output that has a gradient, and make ``gradients``. Otherwise ``split`` is None.
     """
 
     device: str
@@ -100,8 +101,11 @@ class Program:
     instructions: tuple[Instruction, ...]
     inputs: tuple[Operand, ...]
     outputs: tuple[Operand, ...]
-    gradients: tuple[tuple[int, Operand], ...] = ()
     updates: tuple[Update, ...] = ()
+    split: int | None = None
+    cotangents: tuple[Operand, ...] = ()
+    #: None where an output does not depend on what a gradient was asked for.
+    gradients: tuple[Operand | None, ...] = ()
 
     def made(self) -> list[Buffer]:
         """The buffers that the program makes, in order."""
@@ -142,7 +146,10 @@ class Program:
 
 
 def with_lifetimes(program: Program, survivors: set[int]) -> Program:
-    """The program with ``first`` and ``last`` of each made buffer; those of ``survivors`` last to its end."""
+    """The program with ``first`` and ``last`` of each made buffer; those of ``survivors`` last to its end.
+
+    What comes out of the first part of a program lasts to the end of that.
+    """
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for k, instruction in enumerate(program.instructions):
@@ -150,6 +157,9 @@ def with_lifetimes(program: Program, survivors: set[int]) -> Program:
             first.setdefault(buffer, k)
             last[buffer] = k
     end = len(program.instructions)
+    if program.split is not None:
+        for x in program.outputs:
+            last[x.buffer] = max(last.get(x.buffer, 0), program.split - 1)
     return replace(program, buffers=tuple(
         replace(b, first=first.get(b.index, 0), last=end if b.index in survivors else last.get(b.index, 0))
         if b.kind == "made" else b for b in program.buffers))

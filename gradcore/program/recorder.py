@@ -6,7 +6,7 @@ who else refers to it; what it found is held from the end of the run on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import ref
 
@@ -16,7 +16,7 @@ from gradcore.engine.operands import TENSORS
 from gradcore.engine.plans import Call
 from gradcore.engine.state import SITES, here
 from gradcore.errors import TraceError
-from gradcore.events import ALLOC, LAUNCH, READ, TAGS, UPLOAD, Raw
+from gradcore.events import ALLOC, DROP, KEEP, LAUNCH, MARK, READ, TAGS, UPLOAD, Raw
 from gradcore.optim import optimizer as optimizers
 from gradcore.program.program import Buffer, Instruction, Number, Operand, Program, Update, with_lifetimes
 
@@ -63,6 +63,20 @@ def slot_of(leaf: Leaf) -> int:
 
 
 @dataclass
+class Second:
+    """The gradient of a run's results, recorded behind it."""
+
+    #: The launch that it begins with.
+    split: int
+    #: Positions among the run's results of those that have a gradient, and what stands for the cotangents they will be given.
+    roots: list[int]
+    cotangents: list[Any]
+    #: What the gradients are for: a leaf, or the position of an argument.
+    targets: list[Leaf | int]
+    gradients: list[Any]
+
+
+@dataclass
 class Trace:
     """What a recorded run was made of: the program, and this process's objects that stand behind its plain data."""
 
@@ -80,6 +94,10 @@ class Trace:
     updates: list[tuple[Any, dict[str, Any], list[Any]]]
     #: Why no replay can do the same again, a line each; none where one can.
     obstacles: list[str] = field(default_factory=list)
+    second: Second | None = None
+    #: By instruction: the index of its invocation. And the run's other records, with buffers for serials.
+    invocations: list[int] = field(default_factory=list)
+    script: list[tuple[Any, ...]] = field(default_factory=list)
     #: The buffers that the leaves stand for which the run read.
     leaves: dict[Leaf, int] = field(default_factory=dict)
 
@@ -106,9 +124,9 @@ class Recorder:
         kept = {name: optimizer.state[params[0]][name] for name in numbers}
         self._updates.append((len(self.log.launches), optimizer, group, list(params), kept))
 
-    def finish(self, inputs: list[Any], outputs: list[Any]) -> Trace:
+    def finish(self, inputs: list[Any], outputs: list[Any], second: Second | None = None) -> Trace:
         """The trace of what ran, for tensors that went into it and came out of it. Call it inside the context, at the end."""
-        return _Builder(self, inputs, outputs).trace()
+        return _Builder(self, inputs, outputs, second).trace()
 
     def updates(self) -> list[tuple[int, Any, dict[str, Any], list[Any], dict[str, Any]]]:
         return self._updates
@@ -124,8 +142,9 @@ class Recorder:
 class _Builder:
     """Numbers the buffers in order of appearance."""
 
-    def __init__(self, recorder: Recorder, inputs: list[Any], outputs: list[Any]) -> None:
+    def __init__(self, recorder: Recorder, inputs: list[Any], outputs: list[Any], second: Second | None) -> None:
         self._recorder = recorder
+        self._second = second
         self._buffers: list[Buffer] = []
         self._index: dict[int, int] = {}
         self._storages: dict[int, Storage] = {}
@@ -138,6 +157,8 @@ class _Builder:
         self._slot_serials = {serial: leaf for leaf, (serial, _) in self._leaves.items() if serial}
         self._inputs = [Operand(self._add(t.storage.serial, "input", t.storage), t.spec) for t in inputs]
         self._results = outputs
+        self._cotangents = () if second is None else tuple(
+            Operand(self._add(t.storage.serial, "input", t.storage), t.spec) for t in second.cotangents)
 
     def trace(self) -> Trace:
         recorder = self._recorder
@@ -149,16 +170,37 @@ class _Builder:
             kernels.append(call.kernel)
         outputs = tuple(Operand(self._buffer(t.storage.serial, t.storage), t.spec) for t in self._results)
         left, presence = self._gradients()
-        survivors = {o.buffer for o in outputs} | {o.buffer for _, o in left if o is not None}
+        second = self._second
+        gradients = () if second is None else tuple(
+            None if g is None else Operand(self._buffer(g.storage.serial, g.storage), g.spec) for g in second.gradients)
+        survivors = {o.buffer for _, o in left if o is not None} | {o.buffer for o in gradients if o is not None}
+        if second is None:
+            survivors |= {o.buffer for o in outputs}
         program = Program(
-            recorder.device.name, tuple(self._buffers), tuple(instructions), tuple(self._inputs), outputs,
-            gradients=(), updates=tuple(
+            recorder.device.name, tuple(self._buffers), tuple(instructions), tuple(self._inputs), outputs, tuple(
                 Update(type(optimizer).__name__, tuple((n, v) for n, v in group.items() if n != "params"), tuple(kept.items()))
-                for _, optimizer, group, _, kept in recorder.updates()))
-        program = with_lifetimes(program, survivors)
-        return Trace(program, kernels, self._storages, self._slots, left, presence,
-                     [(o, g, p) for _, o, g, p, _ in recorder.updates()], self._obstacles + self._escaped(survivors),
+                for _, optimizer, group, _, kept in recorder.updates()),
+            None if second is None else second.split, self._cotangents, gradients)
+        if second is not None:
+            # The program has places for them; the tensors of this run go.
+            second.cotangents, second.gradients = [], []
+        returned = survivors | {o.buffer for o in (*outputs, *self._cotangents)}
+        return Trace(with_lifetimes(program, survivors), kernels, self._storages, self._slots, left, presence,
+                     [(o, g, p) for _, o, g, p, _ in recorder.updates()], self._obstacles + self._escaped(returned), second,
+                     [call.invocation for call, _ in recorder.log.launches], self._script(),
                      {leaf: self._index[serial] for leaf, serial in recorder.log.bytes_of.items() if serial in self._index})
+
+    def _script(self) -> list[tuple[Any, ...]]:
+        """The records that say more than launches and lifetimes: marks, and what is kept for backward."""
+        found: list[tuple[Any, ...]] = []
+        for r in self._records:
+            if r[0] == LAUNCH:
+                found.append((LAUNCH,))
+            elif r[0] == MARK and r[2] != "step":
+                found.append((MARK, r[1], r[2]))
+            elif r[0] in (KEEP, DROP) and r[1] in self._index:
+                found.append((r[0], self._index[r[1]], *r[2:]))
+        return found
 
     def _gradients(self) -> tuple[list[tuple[Leaf, Operand | None]], dict[Leaf, bool]]:
         """What the run left in the slots of leaves, and what it needs to find there."""
@@ -167,7 +209,10 @@ class _Builder:
         for leaf, (before, certain) in self._leaves.items():
             now = slot_of(leaf)
             if now and now != before:
-                left.append((leaf, Operand(self._buffer(now, leaf.grad.storage), leaf.grad.spec)))
+                index = self._buffer(now, leaf.grad.storage)
+                # It became a gradient after it was made.
+                self._buffers[index] = replace(self._buffers[index], tag=TAGS[leaf.grad.storage.block.tag])
+                left.append((leaf, Operand(index, leaf.grad.spec)))
             elif before and not now:
                 left.append((leaf, None))
             if before in self._index:
@@ -180,7 +225,9 @@ class _Builder:
     def _escaped(self, survivors: set[int]) -> list[str]:
         kept = {s for s, index in self._index.items() if index in survivors}
         live = self._recorder.device.ledger.live
-        tags = [TAGS[record[7]] for serial, record in self._made.items() if serial in live and serial not in kept]
+        # Where the gradient of the results was recorded too, the graph of the traced run still keeps its residuals.
+        tags = [TAGS[record[7]] for serial, record in self._made.items()
+                if serial in live and serial not in kept and not (self._second and live[serial].keeps)]
         return [f"{tag.site}: what {tag.op} made there, {tag.role} of {tag.layer or '(root)'}, is still held after the run"
                 for tag in dict.fromkeys(tags)]
 

@@ -16,8 +16,11 @@ from gradcore.devices.device import Changing, Device, Storage, get_device
 from gradcore.engine.dispatch import fresh
 from gradcore.engine.node import Leaf, make_value
 from gradcore.engine.state import local
-from gradcore.events import TAGS, Tag
+from gradcore.events import TAGS
+from gradcore.memory.arena import Range, close_ranges, open_ranges
 from gradcore.memory.resource import Block
+from gradcore.program.arena import Arena, Part
+from gradcore.program.narration import most_live, narrate
 from gradcore.program.plan import Plan
 from gradcore.program.program import Instruction, Number, Operand
 from gradcore.program.recorder import Trace
@@ -25,27 +28,6 @@ from gradcore.spec import TensorSpec
 
 #: A kernel and its arguments, which are changed where a run brings its own.
 Call = tuple[Callable[..., Any], list[Any]]
-
-
-class Part(Storage):
-    """A range of an arena that is shown as a storage of its own. The arena lives as long as any of its parts."""
-
-    __slots__ = ("arena",)
-
-    def __init__(self, arena: Storage, offset: int, nbytes: int, tag: int) -> None:
-        super().__init__(arena.device, part_of(arena.block, offset, nbytes))
-        self.arena = arena
-        self.block.tag = tag
-
-    def __del__(self) -> None:
-        """Its bytes are the arena's."""
-
-
-def part_of(block: Block, offset: int, nbytes: int) -> Block:
-    """A range of a block's bytes, under the block's serial."""
-    part = Block(block.segment, block.offset + offset, nbytes, block.stream)
-    part.begin(block.serial, nbytes, block.tag, block.node)
-    return part
 
 
 class Replay:
@@ -61,9 +43,15 @@ class Replay:
         #: What a run writes to beside its arena: storage and tag of the last write, by buffer for what it is given.
         self._written = [(trace.storages[b], self._tag(k)) for b, k in written.items() if b in trace.storages]
         self._written_later = [(b, self._tag(k)) for b, k in written.items() if b not in trace.storages]
-        self._arena: Storage | None = None
+        count, split = len(self.program.instructions), self.program.split
+        self._most = [most_live(self.program, *part) for part in ((0, count if split is None else split), (split or 0, count))]
+        self._arena: Arena | None = None
         self._calls: list[Call] = []
+        #: Where the second part of a program in two begins among the calls.
+        self._split: int | None = None
         self._gradients: list[tuple[Leaf, Any]] = []
+        self._lasting: list[Range] = []
+        self._inputs: list[Any] = []
 
     def _tag(self, k: int) -> int:
         return TAGS.index(self.program.instructions[k].tag)
@@ -72,17 +60,17 @@ class Replay:
 
     def _bind(self) -> None:
         """Take an arena, and make every call's arguments over it."""
-        spec = TensorSpec.of((self.plan.nbytes,), "uint8")
-        first = self.program.instructions[0].tag
-        tag = TAGS.index(Tag("program", "", first.phase, "arena", first.site, None, spec))
-        self._arena = self.device.allocate(self.plan.nbytes, tag)
-        self._parts: dict[int, Block] = {}
+        self._arena = Arena.of(self.device, self.plan.nbytes, self.program)
+        #: By buffer, as far as anybody asked for them.
+        self._parts: dict[int, Part] = {}
         self._calls = []
         #: By buffer that a run brings: every place that takes an array of it.
         self._patches: dict[int, list[tuple[list[Any], int, TensorSpec]]] = {}
         #: By update: the places of its numbers.
         self._numbers: list[list[tuple[list[Any], int, int]]] = [[] for _ in self.trace.updates]
-        for kernel, instruction in zip(self.trace.kernels, self.program.instructions, strict=True):
+        for k, (kernel, instruction) in enumerate(zip(self.trace.kernels, self.program.instructions, strict=True)):
+            if k == self.program.split:
+                self._split = len(self._calls)
             args: list[Any] = []
             workspace = () if instruction.workspace is None else (instruction.workspace,)
             for x in (*instruction.operands, *instruction.outputs, *workspace):
@@ -91,6 +79,12 @@ class Replay:
                 args.append(self._argument(x, args) if isinstance(x, Operand) else x)
             self._calls += self._written_out(instruction, kernel, args)
         self._gradients = [(leaf, None if x is None else self._shown(x)) for leaf, x in self.trace.left]
+        split = self.program.split
+        left = {x.buffer for _, x in self.trace.left if x is not None}
+        #: What lives on when a run has ended: gradients, or what the second part will read.
+        self._lasting = [self._part(b.index).range for b in self.program.made()
+                         if (b.index in left if split is None else b.first < split <= b.last)]
+        self._lasting_bytes = (sum(b.requested for b in self._lasting), sum(b.size for b in self._lasting))
 
     def _written_out(self, instruction: Instruction, kernel: Callable[..., Any], args: list[Any]) -> list[Call]:
         """The kernel's call, or what it comes to on these arguments, if none of them changes from run to run but numbers."""
@@ -109,11 +103,14 @@ class Replay:
 
     def _block(self, buffer: int) -> Block:
         """The bytes of a made buffer, or of a captured one."""
-        if buffer in self.trace.storages:
-            return self.trace.storages[buffer].block
+        return self.trace.storages[buffer].block if buffer in self.trace.storages else self._part(buffer).block
+
+    def _part(self, buffer: int) -> Part:
         if buffer not in self._parts:
             assert self._arena is not None
-            self._parts[buffer] = part_of(self._arena.block, self.plan.offsets[buffer], self.program.buffers[buffer].nbytes)
+            b = self.program.buffers[buffer]
+            node = self.program.instructions[b.first].node if b.first < len(self.program.instructions) else 0
+            self._parts[buffer] = Part(self._arena, self.plan.offsets[buffer], b.nbytes, TAGS.index(b.tag), node)
         return self._parts[buffer]
 
     def _argument(self, x: Operand, args: list[Any]) -> Any:
@@ -124,12 +121,7 @@ class Replay:
 
     def _shown(self, x: Operand) -> Any:
         """A tensor over a range of the arena, or over what was captured."""
-        buffer = self.program.buffers[x.buffer]
-        if x.buffer in self.trace.storages:
-            storage = self.trace.storages[x.buffer]
-        else:
-            assert self._arena is not None
-            storage = Part(self._arena, self.plan.offsets[x.buffer], buffer.nbytes, TAGS.index(buffer.tag))
+        storage = self.trace.storages[x.buffer] if x.buffer in self.trace.storages else self._part(x.buffer)
         return make_value(storage, x.spec, self.device.array(storage.block, x.spec), None)
 
     # -- running -------------------------------------------------------------------------------------------------------
@@ -146,10 +138,10 @@ class Replay:
                 for args, at, position in places:
                     args[at] = operands[position]
             try:
-                local.state.launch(run_calls, self._calls)
+                self._play(slice(None), self._calls, inputs, 0)
             finally:
                 self._note_writes(inputs)
-                self._release()
+                self.release()
             for optimizer, numbers, _, params in updates:
                 if numbers:
                     for p in params:
@@ -159,10 +151,36 @@ class Replay:
                 leaf.grad = g
             return results
 
+    def _play(self, part: slice, calls: list[Call], inputs: Sequence[Any], first: int) -> None:
+        """Run calls, and account for what was live meanwhile. What lasted from the run before is gone when it begins."""
+        ledger = self.device.ledger
+        if ledger.log is None and (not self._lasting or (self._lasting[0].serial and self.program.split is None)):
+            # The same ranges close and open again, and nobody looks.
+            local.state.launch(run_calls, calls)
+            asked, taken = self._lasting_bytes
+            ledger.passed(self._most[first][0] - asked, self._most[first][1] - taken)
+            return
+        close_ranges(ledger, self._lasting)
+        local.state.launch(run_calls, calls)
+        if ledger.log is not None:
+            assert self._arena is not None
+            narrate(self.device, self.trace, self.plan, self._arena.block, self._serials(inputs), part)
+        ledger.passed(*self._most[first])
+        if first == 0:
+            open_ranges(ledger, self._lasting)
+
+    def _serials(self, inputs: Sequence[Any]) -> dict[int, int]:
+        """What the log calls the buffers that the program does not make."""
+        found = {buffer: storage.serial for buffer, storage in self.trace.storages.items()}
+        found |= {x.buffer: t.storage.serial
+                  for x, t in zip((*self.program.inputs, *self.program.cotangents), inputs, strict=False)}
+        found |= {buffer: leaf.grad.storage.serial for buffer, leaf in self.trace.slots.items()}
+        return found
+
     def _held(self) -> bool:
         """Does anybody hold a gradient of the last run, beside the leaf whose slot it lies in?"""
         for leaf, g in self._gradients:
-            if g is not None and (sys.getrefcount(g) > 3 + (leaf.grad is g) or sys.getrefcount(g.storage) > 2):
+            if g is not None and (sys.getrefcount(g) > 3 + (leaf.grad is g) or sys.getrefcount(g.storage) > 3):
                 return True
         return False
 
@@ -176,8 +194,34 @@ class Replay:
             for args, at, spec in self._patches.get(buffer, ()):
                 args[at] = array(leaf.grad.storage.block, spec)
 
-    def _release(self) -> None:
-        """Let go of what the run was given."""
+    def forward(self, inputs: Sequence[Any]) -> list[Any]:
+        """The first part of a program in two. What the second needs stays in the arena, and of the inputs, until then."""
+        if self._arena is None:
+            self._bind()
+        self._bring(inputs)
+        self._inputs = list(inputs)
+        try:
+            self._play(slice(0, self.program.split), self._calls[:self._split], inputs, 0)
+        finally:
+            self._note_writes(inputs)
+        return self._results(inputs)
+
+    def backward(self, cotangents: Sequence[Any]) -> list[Any]:
+        """The second part: a gradient for each of the program's ``gradients``, None where there is none."""
+        for x, g in zip(self.program.cotangents, cotangents, strict=True):
+            for args, at, spec in self._patches.get(x.buffer, ()):
+                args[at] = self.device.array(g.storage.block, _moved(spec, g.spec))
+        serials = [*self._inputs, *cotangents]
+        self._play(slice(self.program.split, None), self._calls[self._split:], serials, 1)
+        copies: dict[int, Any] = {}
+        return [None if x is None else self._result(x, (), copies) for x in self.program.gradients]
+
+    def release(self) -> None:
+        """Let go of what the run was given, and of what waits for a second part. A finaliser may call this."""
+        self._inputs = []
+        if self.program.split is not None:
+            for block in self._lasting:
+                block.let_go(self.device.memory.release)
         for places in self._patches.values():
             for args, at, _ in places:
                 args[at] = None
@@ -215,6 +259,11 @@ class Replay:
             copy = copies[x.buffer] = fresh(self.device, spec, TAGS.index(buffer.tag), 0)
             local.state.launch(self.device.kernel("clone"), self.device.array(self._block(x.buffer), spec), copy.array)
         return make_value(copy.storage, x.spec, self.device.array(copy.storage.block, x.spec), None)
+
+
+def _moved(spec: TensorSpec, given: TensorSpec) -> TensorSpec:
+    """A spec over traced bytes, for bytes that begin at another offset."""
+    return TensorSpec.strided(spec.shape, spec.dtype, spec.strides, spec.offset + given.offset) if given.offset else spec
 
 
 def run_calls(calls: list[Call]) -> None:

@@ -148,7 +148,7 @@ def _free(name: str, taken: set[str]) -> str:
 
 def forward_part(trace: Trace) -> Trace:
     """Of a program whose second part is a gradient the first, with the buffers that it touches; another trace as it is."""
-    split = getattr(trace.program, "split", None)
+    split = trace.program.split
     changes: dict[str, Any] = {} if trace.left or trace.slots else {"presence": {}}
     if split is None:
         return replace(trace, **changes)

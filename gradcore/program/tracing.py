@@ -7,8 +7,10 @@ from typing import Any
 from gradcore.devices.device import devices
 from gradcore.engine.node import Leaf
 from gradcore.errors import TraceError
+from gradcore.events import MARK
+from gradcore.program.differentiable import second_of
 from gradcore.program.guards import OptimizerGuard
-from gradcore.program.recorder import Recorder, Trace
+from gradcore.program.recorder import Recorder, Second, Trace
 from gradcore.program.watch import Watcher
 
 
@@ -18,6 +20,7 @@ class Tracing:
     def __init__(self, function: Any, known: set[Leaf]) -> None:
         self._function = getattr(function, "forward", function)
         self._watcher = Watcher()
+        self._second: Second | None = None
         self._recorders = [Recorder(device, known) for device in devices()]
 
     def __enter__(self) -> Tracing:
@@ -34,6 +37,15 @@ class Tracing:
     def _stop(self) -> None:
         self._watcher.__exit__()
 
+    def differentiate(self, arguments: list[Any], outputs: list[Any]) -> None:
+        """Record the gradient of the results too, if they have one and the function did not take any itself."""
+        self._stop()
+        roots = [k for k, t in enumerate(outputs) if t.edge is not None and type(t.edge[0]) is not Leaf]
+        ran = [r for r in self._recorders if r.log.launches]
+        if not roots or len(ran) != 1 or any(r[0] == MARK and r[2] == "backward" for r in ran[0].log):
+            return
+        self._second = second_of(ran[0], arguments, outputs, roots)
+
     def finish(self, inputs: list[Any], outputs: list[Any]) -> Trace | None:
         """The trace, None where nothing was launched. Call it when the function has returned."""
         self._stop()
@@ -43,8 +55,11 @@ class Tracing:
                              + ", ".join(r.device.name for r in ran))
         if not ran:
             return None
-        trace = ran[0].finish(inputs, outputs)
+        trace = ran[0].finish(inputs, outputs, self._second)
         trace.obstacles += self._watcher.changes()
+        if self._second is not None and not self._watcher.names() & {"zero_grad", "grad"}:
+            # It neither adds to gradients nor drops them: whether there are any is nothing to it.
+            trace.presence.clear()
         return trace
 
     def guards(self, trace: Trace) -> list[Any]:

@@ -70,7 +70,7 @@ class Watcher:
         def add(key: tuple[Any, ...], guard: Any) -> None:
             found.setdefault(key, guard)
 
-        names = {name for code in self.codes for name in code.co_names}
+        names = self.names()
         functions = [f for f in (getattr(function, "__func__", function), *gc.get_referrers(*self.codes))
                      if isinstance(f, FunctionType)]
         for code, (variables, free) in self.codes.items():
@@ -81,6 +81,10 @@ class Watcher:
                     set() if isinstance(owner, Module) else names)):
                 add(key, guard)
         return list(found.values())
+
+    def names(self) -> set[str]:
+        """Every global and attribute that the functions name."""
+        return {name for code in self.codes for name in code.co_names}
 
     def changes(self) -> list[str]:
         """What the functions did to Python's own objects, which a replay would not do: a line each."""

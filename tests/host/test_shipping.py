@@ -245,3 +245,33 @@ def test_a_name_of_gradcore_and_another_class(tmp_path: Path) -> None:
     with raises(TypeError, "Own", "gradcore.optim"):
         training.step.save(tmp_path / "step")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_of_a_function_that_its_caller_differentiates_the_forward_part(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 5), nn.GELU(), nn.LayerNorm(5), nn.Linear(5, 2))
+    compiled = gradcore.compile(model)
+    x = gradcore.tensor(X)
+    expected = compiled(x).detach().numpy()
+    assert compiled.programs[0].split is not None
+    compiled.save(tmp_path / "f")
+    loaded = gradcore.load_program(tmp_path / "f")
+    assert len(loaded.program.instructions) == compiled.programs[0].split
+    assert all(i.tag.phase == "forward" for i in loaded.program.instructions)
+    np.testing.assert_array_equal(loaded(x).numpy(), expected)
+
+
+def test_a_step_of_a_loaded_program_is_accounted(tmp_path: Path) -> None:
+    training, (x, y) = Training(optim.Adam), batch()
+    for _ in range(3):
+        training.step(x, y)
+    training.step.save(tmp_path / "step")
+    loaded = gradcore.load_program(tmp_path / "step")
+    loaded(x, y)
+    reports = []
+    for step in (loaded, training.step):
+        with gradcore.step() as s:
+            step(x, y)
+        reports.append(s.report)
+    ours, theirs = reports
+    assert ours.by_layer.keys() == theirs.by_layer.keys() and {"0", "1", "4"} <= ours.by_layer.keys()
+    assert ours.peak.requested == theirs.peak.requested

@@ -1,0 +1,100 @@
+"""A replay beside the eager run of the same call: what no guard can see shows as a difference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices.device import Storage
+from gradcore.errors import TraceError
+from gradcore.events import TAGS, Tag
+from gradcore.program.arguments import template_of
+from gradcore.program.differentiable import Differentiable
+from gradcore.program.replay import Replay
+from gradcore.spec import TensorSpec
+
+#: Largest difference that is no difference, relative to the largest number of a tensor, by bytes of an element.
+_TOLERANCE = {2: 1e-2, 4: 1e-5, 8: 1e-12}
+
+
+def checked(replay: Replay | Differentiable, tensors: list[Any], eager: Callable[[], Any]) -> Any:
+    """Replay a call, take back what that changed, run it eagerly, compare, and return what the eager run gave.
+
+    Raises TraceError where a result, or anything that was written to, differs by more than rounding.
+    """
+    trace = replay.trace
+    written = [trace.storages[b] for b in trace.program.written() if b in trace.storages] + [t.storage for t in tensors]
+    before = [_read(s) for s in written]
+    numbers = [(o.state[p], dict(o.state[p])) for o, _, params in trace.updates for p in params]
+    gradients = [(leaf, leaf.grad, None if leaf.grad is None else _read(leaf.grad.storage)) for leaf in _leaves(trace)]
+    results = [_values(t) for t in replay.run(tensors)]
+    after = [_read(s) for s in written]
+    slots = [None if leaf.grad is None else _values(leaf.grad) for leaf, _, _ in gradients]
+    for storage, values in zip(written, before, strict=True):
+        _write(storage, values)
+    for state, old in numbers:
+        state.clear()
+        state.update(old)
+    for leaf, grad, old_values in gradients:
+        leaf.grad = grad
+        if old_values is not None:
+            _write(grad.storage, old_values)
+    result = eager()
+    outputs: list[Any] = []
+    template_of(result, tensors, outputs)
+    for k, (ours, tensor) in enumerate(zip(results, outputs, strict=True)):
+        _compare(f"result {k}", ours, _values(tensor))
+    for storage, values in zip(written, after, strict=True):
+        _compare(_name(TAGS[storage.block.tag]), values, _read(storage))
+    for (leaf, _, _), slot in zip(gradients, slots, strict=True):
+        if leaf.grad is not None and slot is not None:
+            _compare(f"the gradient of {leaf.name or leaf.spec}", slot, _values(leaf.grad))
+    return result
+
+
+def _leaves(trace: Any) -> list[Any]:
+    return list(dict.fromkeys([*trace.presence, *trace.slots.values(), *[leaf for leaf, _ in trace.left]]))
+
+
+def _values(tensor: Any) -> np.ndarray[Any, Any]:
+    found: np.ndarray[Any, Any] = tensor.storage.device.read(tensor.storage, tensor.spec)
+    return found
+
+
+def _spec(storage: Storage) -> TensorSpec:
+    spec = TAGS[storage.block.tag].spec
+    if spec is not None and spec.nbytes == storage.nbytes:
+        return spec.like()
+    return TensorSpec.of((storage.nbytes,), np.uint8)
+
+
+def _read(storage: Storage) -> np.ndarray[Any, Any]:
+    return storage.device.read(storage, _spec(storage))
+
+
+def _write(storage: Storage, values: np.ndarray[Any, Any]) -> None:
+    storage.device.upload(storage, _spec(storage), values)
+
+
+def _name(tag: Tag) -> str:
+    return f"the {tag.role} of {tag.layer or '(root)'} made at {tag.site}, {tag.spec}"
+
+
+def _compare(what: str, ours: np.ndarray[Any, Any], eager: np.ndarray[Any, Any]) -> None:
+    if ours.shape == eager.shape and ours.dtype == eager.dtype:
+        if np.array_equal(ours.view(np.uint8), eager.view(np.uint8)) if ours.ndim else ours.tobytes() == eager.tobytes():
+            return
+        if ours.dtype.kind == "f":
+            wide = np.nan_to_num(np.abs(ours.astype(np.float64) - eager), nan=np.inf)
+            largest = float(np.abs(eager).max())
+            if float(wide.max()) <= _TOLERANCE[ours.dtype.itemsize] * largest:
+                return
+    raise TraceError(f"a replay differs from the eager run in {what}: {_brief(ours)} and {_brief(eager)}. The function looks "
+                     "at something that no guard sees (a file, the clock, getattr with a computed name, an object of a "
+                     "library): pass it as an argument")
+
+
+def _brief(values: np.ndarray[Any, Any]) -> str:
+    return np.array2string(values.reshape(-1)[:4], precision=6, threshold=4) + ("..." if values.size > 4 else "")

@@ -1,0 +1,121 @@
+"""Programs in two parts: results that their caller differentiates, and the gradient that runs when it is asked for.
+
+The first part leaves what the second needs in its arena; a call whose gradient is still to come holds its arena, and the next
+call takes another.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradcore.engine.backward import run_backward
+from gradcore.engine.custom import custom_node
+from gradcore.engine.dispatch import fresh
+from gradcore.engine.node import Leaf, make_value
+from gradcore.engine.state import local
+from gradcore.errors import AlreadyReleased, NoSecondDerivative
+from gradcore.functional import zeros
+from gradcore.program.plan import Plan
+from gradcore.program.recorder import Recorder, Second, Trace
+from gradcore.program.replay import Replay
+
+
+def entered(tensors: list[Any]) -> list[Any]:
+    """Arguments that need a gradient as tensors of their own, behind a node that passes gradients on: where a trace ends."""
+    found = []
+    for t in tensors:
+        if t.edge is None:
+            found.append(t)
+        else:
+            passed = make_value(t.storage, t.spec, t.array, None)
+            passed.edge = (custom_node("Argument", [t.edge], [passed], (), lambda gs, values: gs), 0)
+            found.append(passed)
+    return found
+
+
+def second_of(recorder: Recorder, arguments: list[Any], outputs: list[Any], roots: list[int]) -> Second:
+    """Run backward from some of the results, as it will be run for other cotangents, and leave graph and leaves as they are."""
+    split = len(recorder.log.launches)
+    inside = [(k, t.edge) for k, t in enumerate(arguments) if t.edge is not None]
+    targets: list[Leaf | int] = [*recorder.log.leaves, *[k for k, _ in inside]]
+    edges = [*[(leaf, 0) for leaf in recorder.log.leaves], *[edge for _, edge in inside]]
+    captures: dict[tuple[int, int], list[Any]] = {(id(target), at): [None] for target, at in edges}
+    tensors = [outputs[k] for k in roots]
+    cotangents = [fresh(recorder.device, t.spec.like(), t.storage.block.tag, 0) for t in tensors]
+    beyond = [(edge[0], edge[0].edges) for _, edge in inside]
+    for node, _ in beyond:
+        node.edges = [None]
+    try:
+        run_backward(tensors, cotangents, retain_graph=True, create_graph=False, captures=captures)
+    finally:
+        for node, before in beyond:
+            node.edges = before
+    return Second(split, roots, cotangents, targets, [captures[id(target), at][0] for target, at in edges])
+
+
+class Differentiable:
+    """The replays of such a program: as many as calls wait for their gradient at once."""
+
+    def __init__(self, trace: Trace, plan: Plan) -> None:
+        assert trace.second is not None
+        self.trace = trace
+        self.program = trace.program
+        self.plan = plan
+        self._second = trace.second
+        self._free: list[Replay] = []
+
+    def run(self, inputs: list[Any]) -> list[Any]:
+        """The results, with a graph where they have one and gradients are recorded."""
+        replay = self._free.pop() if self._free else Replay(self.trace, self.plan)
+        results = replay.forward(inputs)
+        second = self._second
+        edges = [(x, 0) if isinstance(x, Leaf) else inputs[x].edge for x in second.targets]
+        call = _Call(self, replay)
+        differentiable = [results[k] for k in second.roots]
+        node = custom_node("Compiled", edges, differentiable, [*inputs, *self._read_later()], call.rule)
+        for k, result in enumerate(differentiable):
+            result.edge = (node, k)
+        return results
+
+    def _read_later(self) -> list[Any]:
+        """What was there before and the second part reads: nobody may write to it in between."""
+        split = self.program.split
+        assert split is not None
+        later = {b for i in self.program.instructions[split:] for b in i.reads_and_writes()}
+        return [make_value(storage, spec, storage.device.array(storage.block, spec), None)
+                for b, storage in self.trace.storages.items() if b in later
+                for spec in [next(x.spec for i in self.program.instructions[split:] for x in i.operands
+                                  if getattr(x, "buffer", None) == b)]]
+
+    def give_back(self, replay: Replay) -> None:
+        replay.release()
+        self._free.append(replay)
+
+
+class _Call:
+    """One call whose gradient may be asked for once. When its graph dies, its arena is free again."""
+
+    __slots__ = ("owner", "replay")
+
+    def __init__(self, owner: Differentiable, replay: Replay) -> None:
+        self.owner = owner
+        self.replay: Replay | None = replay
+
+    def rule(self, gs: list[Any], values: list[Any]) -> list[Any]:
+        if local.state.grad:
+            raise NoSecondDerivative("a compiled function has no second derivative (create_graph=True): call it uncompiled")
+        if self.replay is None:
+            raise AlreadyReleased("Trying to backward through the graph a second time: a compiled function keeps what its "
+                                  "gradient needs for one backward, also with retain_graph=True. Call it again, or uncompiled")
+        replay, self.replay = self.replay, None
+        try:
+            specs = [x.spec for x in replay.program.cotangents]
+            cotangents = [zeros(spec.shape, dtype=spec.dtype, device=replay.device) if g is None
+                          else g if g.spec.contiguous else g.contiguous() for g, spec in zip(gs, specs, strict=False)]
+            return replay.backward(cotangents)
+        finally:
+            self.owner.give_back(replay)
+
+    def __del__(self) -> None:
+        if self.replay is not None:
+            self.owner.give_back(self.replay)

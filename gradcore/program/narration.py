@@ -1,0 +1,112 @@
+"""What a replay writes into a log that is being recorded: the records that a run of its instructions would have left.
+
+They name the planned ranges of the arena, from the instruction that makes a buffer to the last that reads it.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter_ns
+from typing import Any
+
+from gradcore.devices.device import Device
+from gradcore.events import ALLOC, DROP, FREE, KEEP, LAUNCH, MARK, TAGS
+from gradcore.memory.resource import Block
+from gradcore.program.plan import Plan
+from gradcore.program.program import Operand, Program
+from gradcore.program.recorder import Trace
+from gradcore.spec import round_up
+
+
+def narrate(device: Device, trace: Trace, plan: Plan, arena: Block, serials: dict[int, int], part: slice) -> None:
+    """Write the records of the instructions in ``part``. ``serials`` names the bytes of buffers that the program did not make.
+
+    What is live when the part begins is allocated at its start, and all of it is free at its end.
+    """
+    log = device.ledger.log
+    assert log is not None
+    program = trace.program
+    count = len(program.instructions)
+    start, stop, _ = part.indices(count)
+    pool = device.ledger.pool
+    serials = dict(serials)
+    live: dict[int, int] = {}
+    kept: dict[int, list[tuple[int, str]]] = {}
+    born, dying = _by_moment(program)
+
+    def begin(buffer: int) -> None:
+        b = program.buffers[buffer]
+        pool.serial += 1
+        live[buffer] = serials[buffer] = pool.serial
+        node = 0 if b.first >= count else program.instructions[b.first].node
+        log.append((ALLOC, pool.serial, arena.segment.index, arena.offset + plan.offsets[buffer], b.nbytes, round_up(b.nbytes),
+                    arena.stream.index, TAGS.index(b.tag), node))
+
+    def end(buffer: int) -> None:
+        serial = live.pop(buffer)
+        for node, _ in kept.pop(buffer, ()):
+            log.append((DROP, serial, node, 0))
+        log.append((FREE, serial))
+
+    for b in program.made():
+        if b.first < start <= b.last:
+            begin(b.index)
+    k = -1
+    for kind, *rest in trace.script:
+        if kind == LAUNCH:
+            if start <= k < stop:
+                for buffer in dying.get(k, ()):
+                    end(buffer)
+            k += 1
+            if start <= k < stop:
+                for buffer in born.get(k, ()):
+                    begin(buffer)
+                instruction = program.instructions[k]
+                log.append((LAUNCH, trace.invocations[k], TAGS.index(instruction.tag), instruction.node,
+                            tuple(serials[x.buffer] if isinstance(x, Operand) else 0 for x in instruction.operands),
+                            tuple(serials[x.buffer] for x in instruction.outputs), perf_counter_ns()))
+        elif kind == MARK:
+            if start <= k + (rest[0] == "begin") < stop + (rest[0] == "end"):
+                log.append((MARK, *rest, perf_counter_ns()))
+        elif rest[0] in live:
+            _keep(log, kind, live[rest[0]], rest, kept)
+    for buffer in list(live):
+        end(buffer)
+
+
+def _keep(log: list[Any], kind: int, serial: int, rest: list[Any], kept: dict[int, list[tuple[int, str]]]) -> None:
+    buffer, node, what = rest
+    holders = kept.setdefault(buffer, [])
+    if kind == KEEP:
+        holders.append((node, what))
+        log.append((KEEP, serial, node, what))
+    else:
+        found = next((h for h in holders if h[0] == node), None)
+        if found is not None:
+            holders.remove(found)
+            log.append((DROP, serial, node, what))
+
+
+def _by_moment(program: Program) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+    """The buffers that each instruction makes, and those that nobody reads after it."""
+    born: dict[int, list[int]] = {}
+    dying: dict[int, list[int]] = {}
+    for b in program.made():
+        born.setdefault(b.first, []).append(b.index)
+        dying.setdefault(b.last, []).append(b.index)
+    return born, dying
+
+
+def most_live(program: Program, start: int, stop: int) -> tuple[int, int]:
+    """The most requested and allocated bytes of made buffers that are live at an instruction from ``start`` to ``stop``."""
+    requested = allocated = most_requested = most_allocated = 0
+    born, dying = _by_moment(program)
+    for k in range(stop):
+        for buffer in born.get(k, ()):
+            requested += program.buffers[buffer].nbytes
+            allocated += round_up(program.buffers[buffer].nbytes)
+        if k >= start:
+            most_requested, most_allocated = max(most_requested, requested), max(most_allocated, allocated)
+        for buffer in dying.get(k, ()):
+            requested -= program.buffers[buffer].nbytes
+            allocated -= round_up(program.buffers[buffer].nbytes)
+    return most_requested, most_allocated

@@ -1,0 +1,146 @@
+"""Compiled functions and the account: what a report says of a replay, and when memory comes and goes."""
+
+from __future__ import annotations
+
+import gradcore
+from gradcore import folds, nn
+from tests.conftest import raises
+from tests.host.test_compile import data, net, pair, same, same_state, step_of
+
+F = nn.functional
+
+
+def test_a_report_names_what_lies_in_the_arena() -> None:
+    reports = []
+    for wrap in (lambda f: f, gradcore.compile):
+        model = net()
+        run = wrap(step_of(model, gradcore.optim.Adam(model.parameters(), lr=0.05)))
+        for k in range(4):
+            with gradcore.step(batch_size=5) as s:
+                run(*data(k))
+        reports.append(s.report)
+        del run, model
+        assert sum(s.report.by_role.values()) == sum(s.report.by_layer.values()) == s.report.peak.allocated
+    before, after = reports
+    assert after.peak.requested <= before.peak.requested and after.peak.allocated <= before.peak.allocated
+    assert before.by_layer.keys() == after.by_layer.keys() and "arena" not in after.by_role
+    assert after.by_role["residual"] > 0
+    assert [p.phase for p in after.phases] == [p.phase for p in before.phases]
+    assert "test_compile.py:" in str(after) and not any(t.role == "arena" for t in after.top)
+
+
+def test_the_log_of_a_replay_agrees_with_the_books() -> None:
+    _, _, _, compiled, _, _ = pair()
+    ledger = gradcore.device("cpu").ledger
+    layer = gradcore.compile(nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)))
+    for k in range(5):
+        ledger.reset_peaks()
+        with gradcore.step() as s:
+            x, y = data(k)
+            compiled(x, y)
+            F.cross_entropy(layer(x), y).backward()
+        *_, last = folds.timeline(s.log)
+        assert (last.requested, last.allocated, last.reserved) == (ledger.requested, ledger.allocated, ledger.reserved)
+        peak = folds.peak(s.log)
+        assert (peak.requested, peak.allocated) == (ledger.peak_requested, ledger.peak_allocated)
+        assert sum(b.size for b in ledger.live.values()) == ledger.allocated
+
+
+def test_without_a_log_the_peaks_are_the_same() -> None:
+    _, _, _, compiled, _, _ = pair()
+    for k in range(3):
+        compiled(*data(k))
+    found = []
+    for level in ("counts", "events"):
+        with gradcore.step(level=level) as s:
+            compiled(*data(0))
+        found.append((s.report.peak.requested, s.report.peak.allocated))
+    assert found[0] == found[1]
+
+
+def test_what_waits_for_a_gradient_is_live() -> None:
+    layer = gradcore.compile(nn.Sequential(nn.Linear(6, 500), nn.Tanh(), nn.Linear(500, 3)))
+    x, _ = data(0)
+    layer(x).sum().backward()
+    live = gradcore.memory_requested()
+    y = layer(x)
+    assert gradcore.memory_requested() - live == 5 * 500 * 4 + 5 * 3 * 4
+    y.sum().backward()
+    del y
+    assert gradcore.memory_requested() == live
+    y = layer(x)
+    del y
+    assert gradcore.memory_requested() == live
+
+
+def test_a_replay_allocates_nothing_but_its_results() -> None:
+    _, _, _, compiled, _, _ = pair()
+    batch = data(0)
+    for _ in range(3):
+        compiled(*batch)
+    with gradcore.step() as s:
+        loss = compiled(*batch)
+    made = s.report.pool
+    assert loss.shape == () and made.segments == len(gradcore.device("cpu").ledger.pool.segments)
+    reserved = gradcore.memory_reserved()
+    for _ in range(5):
+        compiled(*batch)
+    assert gradcore.memory_reserved() == reserved
+
+
+def test_out_of_memory_for_an_arena_leaves_things_usable() -> None:
+    layer = nn.Linear(6, 300_000)
+    f = gradcore.compile(lambda x: (layer(x) * 2).sum())
+    with gradcore.no_grad():
+        x = gradcore.ones(40, 6)
+        expected = f(x).item()
+        gradcore.empty_cache()
+        gradcore.set_memory_limit(gradcore.memory_reserved() + (1 << 19))
+        try:
+            with raises(gradcore.OutOfMemory, "out of memory"):
+                f(x)
+        finally:
+            gradcore.set_memory_limit(None)
+        assert f(x).item() == expected
+
+
+def test_loaded_states_and_changed_options_are_seen() -> None:
+    eager, model, optimizer, compiled, other, second = pair()
+
+    def both(k: int) -> None:
+        losses = []
+        for run in (eager, compiled):
+            gradcore.manual_seed(k)
+            losses.append(run(*data(k)))
+        assert same(*losses) and same_state(model, other)
+
+    for k in range(3):
+        both(k)
+    saved = [(m.state_dict(), o.state_dict()) for m, o in ((model, optimizer), (other, second))]
+    saved = [({n: v.clone() for n, v in m.items()}, o) for m, o in saved]
+    both(3)
+    for (m, o), (weights, state) in zip(((model, optimizer), (other, second)), saved, strict=True):
+        m.load_state_dict(weights)
+        o.load_state_dict(state)
+    for k in range(4, 7):
+        both(k)
+    for o in (optimizer, second):
+        o.param_groups[0]["betas"] = (0.5, 0.9)
+    both(7)
+    assert "options or parameters" in compiled.traces[-1]
+    for m in (model, other):
+        m[0].weight.requires_grad = False
+    for k in range(8, 10):
+        both(k)
+
+
+def test_the_cache_is_bounded_and_gives_memory_back() -> None:
+    f = gradcore.compile(lambda x: (x * 2 + 1).sum(), max_programs=3)
+    live = gradcore.memory_allocated()
+    for n in range(1, 8):
+        for _ in range(2):
+            assert f(gradcore.ones(n)).item() == 3 * n
+    assert len(f.programs) == 3
+    assert gradcore.memory_allocated() == live and len(gradcore.device("cpu").ledger.arenas) == 3
+    del f
+    assert gradcore.memory_allocated() == live and not gradcore.device("cpu").ledger.arenas
