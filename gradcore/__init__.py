@@ -45,7 +45,7 @@ from gradcore.report.step import StepReport
 from gradcore.functional import linalg
 from gradcore.functional.linalg import cholesky, det, inv, slogdet
 from gradcore.functional.linalg import inv as inverse, matrix_power
-from gradcore import autograd, cuda, data, memory, nn, optim, program, utils
+from gradcore import autograd, cuda, data, memory, nn, onnx, optim, program, utils
 from gradcore.autograd.inspection import graph
 from gradcore.program import compile, load_program
 from gradcore.utils.files import load, save

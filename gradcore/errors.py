@@ -81,3 +81,7 @@ class CaptureError(GradcoreError, RuntimeError):
 
 class ProgramError(GradcoreError, ValueError):
     """A file holds no program that can be run safely; the text names the file, the place in it, and what was expected."""
+
+
+class ExportError(GradcoreError, NotImplementedError):
+    """Something in a program has no counterpart in the format that it is exported to; the text names op, layer and line."""

@@ -87,9 +87,18 @@ def _shipment(trace: Trace, names: dict[int, str], leaf_names: dict[Leaf, str]) 
 def save_entry(path: str | os.PathLike[str], trace: Trace, seen: Iterable[Any]) -> None:
     """Write what a compiled function holds of one trace; ``seen`` are objects that it looked at, which know names.
 
-    Raises :class:`TraceError` for a trace with inputs, such as leaves without bytes of their own, that no file can stand for.
+    Raises :class:`TraceError` for a trace that takes gradients of its arguments, which no file can stand for.
     """
     trace = forward_part(trace)
+    for leaf, b in trace.leaves.items():
+        if b not in trace.storages:
+            raise TraceError(f"{leaf.name or 'a leaf'}, {leaf.spec}, is an argument of the traced function: a program that is "
+                             "saved takes gradients of what it holds itself")
+    save_trace(path, trace, *names_of(trace, seen))
+
+
+def names_of(trace: Trace, seen: Iterable[Any]) -> tuple[dict[int, str], dict[Leaf, str]]:
+    """A name for each captured buffer and each leaf of a trace: from modules, from optimizers, from variables, by role."""
     modules, tensors = _seen(seen)
     known: dict[int, str] = {}
     for module in modules:
@@ -103,12 +112,10 @@ def save_entry(path: str | os.PathLike[str], trace: Trace, seen: Iterable[Any]) 
     leaf_names: dict[Leaf, str] = {}
     names: dict[int, str] = {}
     for leaf, b in trace.leaves.items():
-        if b not in trace.storages:
-            raise TraceError(f"{leaf.name or 'a leaf'}, {leaf.spec}, is an argument of the traced function: a program that is "
-                             "saved takes gradients of what it holds itself")
-        leaf_names[leaf] = _free(leaf.name or known.get(id(trace.storages[b]), "parameter"), taken)
-        if shown_spec(trace.storages[b]) is leaf.spec:
-            names.setdefault(b, leaf_names[leaf])
+        if b in trace.storages:
+            leaf_names[leaf] = _free(leaf.name or known.get(id(trace.storages[b]), "parameter"), taken)
+            if shown_spec(trace.storages[b]) is leaf.spec:
+                names.setdefault(b, leaf_names[leaf])
     for optimizer, _, params in trace.updates:
         for p in params:
             for key, value in optimizer.state[p].items():
@@ -119,7 +126,7 @@ def save_entry(path: str | os.PathLike[str], trace: Trace, seen: Iterable[Any]) 
             tag = TAGS[storage.block.tag]
             fallback = tag.op if tag.op == "generator" else tag.role.replace(" ", "_")
             names[b] = _free(known.get(id(storage), fallback), taken)
-    save_trace(path, trace, names, leaf_names)
+    return names, leaf_names
 
 
 def _seen(objects: Iterable[Any]) -> tuple[list[Module], list[tuple[str, Any]]]:
