@@ -38,8 +38,8 @@ def export(model: Any, example: Any, path: str | os.PathLike[str] | None, *, inp
 
     ``model`` is a module, which is run in evaluation mode, or a function of tensors; ``example`` is its argument, or a tuple of
     them, whose shapes and dtypes the file is made for. A :class:`LoadedProgram`, or a compiled function that has been called,
-    is taken as it was traced, and ``example`` may be None. Parameters and what else was captured become initializers under their
-    names, layers the names of nodes. With None for ``path`` nothing is written.
+    is taken as it was traced, and ``example`` may be None. Parameters and what else was captured become initializers under
+    their names, layers the names of nodes. With None for ``path`` nothing is written.
 
     Raises :class:`ExportError` for an op without a counterpart, naming op, layer and source line; ImportError without onnx.
     """
