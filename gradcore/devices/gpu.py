@@ -14,9 +14,10 @@ import cupy
 import numpy as np
 from cupy.cuda import memory, runtime
 
+from gradcore.devices import gpu_faults, gpu_gemm
 from gradcore.devices.device import Device, Storage
 from gradcore.devices.gpu_kernels import build_cuda_kernels
-from gradcore.errors import SourceExhausted, UndeclaredAllocation
+from gradcore.errors import OutOfMemory, SourceExhausted, UndeclaredAllocation
 from gradcore.events import TAGS, Site, Tag
 from gradcore.memory.ledger import Ledger
 from gradcore.memory.resource import Block, Segment, Stream
@@ -81,6 +82,7 @@ class CudaSource:
             address = self._cuda.malloc(nbytes)
         except self._cuda.CUDARuntimeError as error:
             if error.status != _OUT_OF_MEMORY:
+                gpu_faults.raise_fault(error, "memory was allocated")
                 raise
             raise SourceExhausted(f"cudaMalloc refused {nbytes} bytes on cuda:{self._device_id}") from error
         return Segment(nbytes, address, SegmentMemory(address, nbytes, self._device_id))
@@ -137,6 +139,11 @@ class Bridge:
         block = self.ledger.allocate(nbytes, self._stream, tag)
         return memory.MemoryPointer(ScratchMemory(self.ledger, block, self._device_id), 0)
 
+    def reserve(self, nbytes: int, library: str) -> ScratchMemory:
+        """Memory that a library works in, for as long as it is held: declared, so that strict mode has nothing against it."""
+        tag = TAGS.index(Tag("matmul", "", "library", "workspace", Site(f"<{library}>", 0, ""), None, None))
+        return ScratchMemory(self.ledger, self.ledger.allocate(nbytes, self._stream, tag), self._device_id)
+
     def wrap(self, op: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
         """The kernel, run with this allocator in CuPy's place."""
 
@@ -164,9 +171,20 @@ class CudaDevice(Device):
         self._cuda = cuda
         scratch = build(CudaSource(index, cuda), NoDriver())
         self.bridge = Bridge(scratch.ledger, Stream(0, 0), index, strict)
+        gpu_gemm.RESERVES[index] = self._reserve
+        self._blocking = gpu_faults.blocking()
+
+    def _reserve(self, nbytes: int, library: str) -> ScratchMemory:
+        try:
+            return self.bridge.reserve(nbytes, library)
+        except OutOfMemory:
+            # What the pool of the tensors has cached is the card's too.
+            self.ledger.flush()
+            return self.bridge.reserve(nbytes, library)
 
     def bind(self, kernel: Callable[..., Any], op: str = "") -> Callable[..., Any]:
-        return self.bridge.wrap(op, kernel)
+        launch = self.bridge.wrap(op, kernel)
+        return gpu_faults.wait_after(launch, self._cuda) if self._blocking else launch
 
     def make_array(self, block: Block, spec: TensorSpec) -> cupy.ndarray:
         return array_over(block.segment.memory, block.offset, spec)
@@ -175,14 +193,16 @@ class CudaDevice(Device):
         values = np.ascontiguousarray(values, array.dtype)
         if values.nbytes:
             # From pageable memory the call returns when the values have been staged, so they may change after it.
-            self._cuda.memcpyAsync(array.data.ptr, values.ctypes.data, values.nbytes, 1, self.stream.handle)
+            with gpu_faults.Watch("a tensor was filled"):
+                self._cuda.memcpyAsync(array.data.ptr, values.ctypes.data, values.nbytes, 1, self.stream.handle)
 
     def copy_out(self, array: cupy.ndarray) -> np.ndarray[Any, Any]:
-        with cupy.cuda.using_allocator(self.bridge.allocate):
+        with gpu_faults.Watch("a tensor was read"), cupy.cuda.using_allocator(self.bridge.allocate):
             return np.asarray(cupy.asnumpy(array))
 
     def synchronize(self) -> None:
-        self._cuda.deviceSynchronize()
+        with gpu_faults.Watch("the device was waited for"):
+            self._cuda.deviceSynchronize()
 
     def driver_figures(self) -> DriverFigures | None:
         """The driver's account: this process's bytes by NVML where it can tell, else the device's used bytes."""
@@ -191,7 +211,8 @@ class CudaDevice(Device):
         used, source = _process_bytes(self.index)
         if used is None:
             used, source = whole - free, "cudaMemGetInfo, all processes"
-        return DriverFigures(used, source, None, segments, library, used - segments - library)
+        return DriverFigures(used, source, None, segments, library, used - segments - library,
+                             unseen=gpu_gemm.unseen(self.index))
 
 
 def _process_bytes(index: int) -> tuple[int | None, str]:

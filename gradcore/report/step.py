@@ -101,7 +101,10 @@ class PoolFigures:
 
 @dataclass(frozen=True)
 class DriverFigures:
-    """What the driver says of the device, in bytes; ``remainder`` is what nothing here explains."""
+    """What the driver says of the device, in bytes; ``remainder`` is what nothing here explains.
+
+    ``unseen`` names what a library takes without any pool of ours, so that it stands in the remainder; "" for nothing.
+    """
 
     used: int | None
     source: str
@@ -109,6 +112,7 @@ class DriverFigures:
     segments: int
     library: int
     remainder: int | None
+    unseen: str = ""
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,8 @@ def _tail(report: StepReport) -> Iterable[str]:
         remainder = f"{d.remainder:,}" if d.remainder is not None else "N/A"
         yield (f"Driver ({d.source}): {used} bytes used = context {d.context} + segments {d.segments:,} + "
                f"libraries {d.library:,} + remainder {remainder}")
+        if d.unseen:
+            yield f"  the remainder holds {d.unseen}"
 
 
 def _left(report: StepReport) -> Iterable[str]:
