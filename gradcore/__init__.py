@@ -39,8 +39,8 @@ from gradcore._memory import (
 from gradcore._step import step
 from gradcore.engine.modes import enable_grad, inference_mode, is_grad_enabled, no_grad, recompute, set_grad_enabled
 from gradcore.errors import (
-    AlreadyReleased, DataDependentShape, DeviceError, GradcoreError, LinAlgError, ModifiedInPlace, NoSecondDerivative,
-    OutOfMemory, ProgramError, SpecError, TraceError)
+    AlreadyReleased, DataDependentShape, DeviceError, ExportError, GradcoreError, LinAlgError, ModifiedInPlace,
+    NoSecondDerivative, OutOfMemory, ProgramError, SpecError, TraceError)
 from gradcore.report.step import StepReport
 from gradcore.functional import linalg
 from gradcore.functional.linalg import cholesky, det, inv, slogdet

@@ -20,6 +20,7 @@ import numpy as np
 
 from gradcore import optim
 from gradcore.errors import ProgramError
+from gradcore.events import DROP, DROP_REASONS, KEEP, LAUNCH, MARK
 from gradcore.program.encoding import (
     Tags,
     array,
@@ -41,7 +42,9 @@ from gradcore.utils.safetensors import Entry, SafetensorsError, arrays_of, read_
 VERSION = 1
 _PROGRAM, _DIGEST = "gradcore.program", "gradcore.digest"
 _PARTS = ("version", "device", "sites", "tags", "buffers", "instructions", "inputs", "outputs", "captured", "leaves", "slots",
-          "left", "presence", "optimizers", "updates")
+          "left", "presence", "optimizers", "updates", "script")
+#: The records that a replay writes besides allocations, by their names in a file.
+_RECORDS = {"launch": LAUNCH, "keep": KEEP, "drop": DROP, "mark": MARK}
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,8 @@ class Shipment:
     optimizers: tuple[tuple[str, tuple[dict[str, Any], ...]], ...]
     #: Optimizer, group and leaves of each of the program's updates.
     updates: tuple[tuple[int, int, tuple[int, ...]], ...]
+    #: What a report says of phases and of what is kept for backward: records in order, as a trace has them.
+    script: tuple[tuple[Any, ...], ...]
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -92,6 +97,7 @@ def _described(s: Shipment, sums: dict[str, int]) -> dict[str, Any]:
     instructions = [[i.op, [*map(operand, i.operands)], list(i.counts), [[k, encode(v)] for k, v in i.attrs],
                      [*map(operand, i.outputs)], list(i.writes), operand(i.workspace), tags.tag(i.tag), i.node]
                     for i in p.instructions]
+    kinds = {number: name for name, number in _RECORDS.items()}
     optimizers = [[kind, [[[k, encode(v)] for k, v in group.items()] for group in groups]] for kind, groups in s.optimizers]
     buffers = [[b.kind, b.nbytes, tags.tag(b.tag), b.first, b.last] for b in p.buffers]
     return {
@@ -100,7 +106,7 @@ def _described(s: Shipment, sums: dict[str, int]) -> dict[str, Any]:
         "captured": [[b, name, sums[name]] for b, name in s.names.items()],
         "leaves": [[name, operand(x)] for name, x in s.leaves], "slots": list(s.slots),
         "left": [[leaf, operand(x)] for leaf, x in s.left], "presence": list(s.presence),
-        "optimizers": optimizers,
+        "optimizers": optimizers, "script": [[kinds[kind], *rest] for kind, *rest in s.script],
         "updates": [[*where, [[k, encode(v)] for k, v in u.numbers]] for where, u in zip(s.updates, p.updates, strict=True)]}
 
 
@@ -232,7 +238,22 @@ class _Reader:
             outputs=tuple([self.operand(x, "outputs") for x in array(parts["outputs"], "outputs")]), updates=tuple(updates))
         slots = tuple([(whole(b, "slots", len(self.buffers)), leaf(k)) for b, k in couples("slots")])
         left = tuple([(leaf(k), None if x is None else self.operand(x, "left")) for k, x in couples("left")])
-        return Shipment(program, names, leaves, slots, left, presence, optimizers, tuple(places)), sums
+        script = tuple([self.record(x) for x in array(parts["script"], "script")])
+        if sum(x == (LAUNCH,) for x in script) != len(self.instructions):
+            raise ProgramError("script: there must be a launch for each instruction")
+        return Shipment(program, names, leaves, slots, left, presence, optimizers, tuple(places), script), sums
+
+    def record(self, x: Any) -> tuple[Any, ...]:
+        where = "script"
+        kind, *rest = array(x, where) or [None]
+        if kind == "launch" and not rest:
+            return (LAUNCH,)
+        if kind == "mark" and len(rest) == 2 and rest[0] in ("begin", "end"):
+            return MARK, rest[0], string(rest[1], where)
+        if kind in ("keep", "drop") and len(rest) == 3:
+            what = string(rest[2], where) if kind == "keep" else whole(rest[2], where, len(DROP_REASONS))
+            return _RECORDS[kind], whole(rest[0], where, len(self.buffers)), whole(rest[1], where), what
+        raise fail(where, f"one of {', '.join(_RECORDS)}", x)
 
     def optimizer(self, x: Any) -> tuple[str, tuple[dict[str, Any], ...]]:
         kind, groups = array(x, "optimizers", 2)

@@ -16,7 +16,6 @@ from gradcore.engine.modes import no_grad
 from gradcore.engine.node import Value, make_value
 from gradcore.engine.state import scoped
 from gradcore.errors import ProgramError, SpecError, TraceError
-from gradcore.events import LAUNCH
 from gradcore.program.checks import checked_calls, fits
 from gradcore.program.files import Shipment, read_program
 from gradcore.program.plan import Plan, plan
@@ -86,7 +85,7 @@ class LoadedProgram:
         self._trace = Trace(
             program, [call.kernel for call in calls], storages, {b: slots[k] for b, k in shipment.slots},
             [(slots[k], x) for k, x in shipment.left], {slots[k]: wanted for k, wanted in shipment.presence}, updates,
-            invocations=[call.invocation for call in calls], script=[(LAUNCH,)] * len(calls),
+            invocations=[call.invocation for call in calls], script=list(shipment.script),
             leaves={slots[k]: x.buffer for k, (_, x) in enumerate(shipment.leaves)})
         self.plan: Plan = plan(program)
         self._optimizers = optimizers

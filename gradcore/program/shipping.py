@@ -11,7 +11,7 @@ from gradcore import optim
 from gradcore.devices.device import Storage
 from gradcore.engine.node import Leaf, Value, make_value
 from gradcore.errors import TraceError
-from gradcore.events import TAGS
+from gradcore.events import DROP, KEEP, LAUNCH, TAGS
 from gradcore.nn.module import Module
 from gradcore.program.files import Shipment, write_program
 from gradcore.program.program import Operand, Program, Update, with_lifetimes
@@ -78,7 +78,7 @@ def _shipment(trace: Trace, names: dict[int, str], leaf_names: dict[Leaf, str]) 
         tuple((b, leaves[leaf]) for b, leaf in trace.slots.items()), tuple((leaves[leaf], x) for leaf, x in trace.left),
         tuple((leaves[leaf], wanted) for leaf, wanted in trace.presence.items()),
         tuple((type(o).__name__, tuple({n: v for n, v in g.items() if n != "params"} for g in own))
-              for o, own in zip(optimizers, groups, strict=True)), tuple(updates))
+              for o, own in zip(optimizers, groups, strict=True)), tuple(updates), tuple(trace.script))
 
 
 # -- from a compiled function ------------------------------------------------------------------------------------------
@@ -174,6 +174,19 @@ def forward_part(trace: Trace) -> Trace:
                                                        for b, k in new.items()),
                   instructions=instructions, inputs=tuple(map(moved, program.inputs)), outputs=outputs)
     changes.update(program=with_lifetimes(cut, {x.buffer for x in outputs}), kernels=trace.kernels[:split], updates=[],
-                   second=None, storages={new[b]: s for b, s in trace.storages.items() if b in new},
+                   second=None, script=_first(trace.script, split),
+                   storages={new[b]: s for b, s in trace.storages.items() if b in new},
                    leaves={leaf: new[b] for leaf, b in trace.leaves.items() if b in new})
     return replace(trace, **changes)
+
+
+def _first(script: list[tuple[Any, ...]], launches: int) -> list[tuple[Any, ...]]:
+    """The records up to so many launches, but for what is kept for a backward that is not there."""
+    found: list[tuple[Any, ...]] = []
+    for kind, *rest in script:
+        if kind == LAUNCH and not launches:
+            break
+        launches -= kind == LAUNCH
+        if kind not in (KEEP, DROP):
+            found.append((kind, *rest))
+    return found

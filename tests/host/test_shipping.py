@@ -275,3 +275,5 @@ def test_a_step_of_a_loaded_program_is_accounted(tmp_path: Path) -> None:
     ours, theirs = reports
     assert ours.by_layer.keys() == theirs.by_layer.keys() and {"0", "1", "4"} <= ours.by_layer.keys()
     assert ours.peak.requested == theirs.peak.requested
+    assert ours.by_role == theirs.by_role and ours.by_role["residual"] > 0
+    assert [p.phase for p in ours.phases] == [p.phase for p in theirs.phases]

@@ -95,7 +95,7 @@ CASES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "another version": (lambda p: p.update(version=2), "version: expected 1"),
     "a part too many": (lambda p: p.update(more=1), "expected an object with"),
     "a part too few": (lambda p: p.pop("slots"), "expected an object with"),
-    "no instructions": (lambda p: p.update(instructions=[], updates=[]), "expected an integer"),
+    "no instructions": (lambda p: p.update(instructions=[]), "expected an integer"),
     "unknown op": (lambda p: p["instructions"][0].__setitem__(0, "system"), "there is no such op"),
     "a view": (lambda p: instruction(p, "relu").__setitem__(0, "permute"), "there is no such op"),
     "unknown attribute": (lambda p: p["instructions"][0][3].append(["device", "cpu"]), "unexpected keyword argument 'device'"),
@@ -133,7 +133,7 @@ CASES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "wrong writes": (lambda p: instruction(p, "adam_").__setitem__(5, [0]), "it writes to operands"),
     "wrong counts": (lambda p: instruction(p, "adam_").__setitem__(2, [10**12] * 6), "do not make up"),
     "read before it is made": (lambda p: p["instructions"].reverse(), "before anything was written to it"),
-    "made twice": (lambda p: p["instructions"].insert(1, copy.deepcopy(p["instructions"][0])), "is there already"),
+    "made twice": (lambda p: p["instructions"].__setitem__(1, copy.deepcopy(p["instructions"][0])), "is there already"),
     "never made": (
         lambda p: p["buffers"].append(["made", 4, 0, 0, 0]), "is never made"),
     "lifetime too short": (lambda p: of_kind(p, "made").__setitem__(4, 0), "lives from"),
@@ -162,6 +162,9 @@ CASES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a learning rate that is a text": (lambda p: p["optimizers"][0][1][0][0].__setitem__(1, "fast"), "a number is bool"),
     "a line that calls itself": (lambda p: p["sites"][0].__setitem__(3, [0]), "site 0"),
     "unknown role": (lambda p: p["tags"][0].__setitem__(3, "root"), "one of the roles"),
+    "a launch too few": (lambda p: p["script"].remove(["launch"]), "a launch for each instruction"),
+    "a record of another kind": (lambda p: p["script"].append(["free", 1]), "expected one of launch, keep, drop, mark"),
+    "a record of no buffer": (lambda p: p["script"].append(["keep", 999, 1, "x"]), "script: expected an integer"),
     "another device": (lambda p: p.update(device=1), "device: expected a string"),
 }
 
