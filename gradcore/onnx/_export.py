@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from gradcore.engine.modes import no_grad
 from gradcore.engine.node import Value as Tensor
 from gradcore.errors import ExportError, TraceError
 from gradcore.nn.module import Module
+from gradcore.onnx.batch import open_batch, open_shape
 from gradcore.onnx.graph import IR, OPSET, Graph, Value, onnx_type
 from gradcore.onnx.table import CONVERTERS, Refused
 from gradcore.onnx.views import positions, steps_of
@@ -33,7 +35,7 @@ INSTALL = "the package onnx is not installed: pip install 'gradcore[onnx]'"
 
 
 def export(model: Any, example: Any, path: str | os.PathLike[str] | None, *, input_names: Sequence[str] | None = None,
-           output_names: Sequence[str] | None = None) -> Any:
+           output_names: Sequence[str] | None = None, dynamic_batch: bool = False) -> Any:
     """Write what ``model`` does with ``example`` as an ONNX file of opset 18, and return the ``onnx.ModelProto``.
 
     ``model`` is a module, which is run in evaluation mode, or a function of tensors; ``example`` is its argument, or a tuple of
@@ -41,29 +43,68 @@ def export(model: Any, example: Any, path: str | os.PathLike[str] | None, *, inp
     is taken as it was traced, and ``example`` may be None. Parameters and what else was captured become initializers under
     their names, layers the names of nodes. With None for ``path`` nothing is written.
 
+    With ``dynamic_batch`` the first dimension of the first argument, and of each that is as long there, may have any size: a
+    module or function is traced with two sizes, and what differs is left open.
+
     Raises :class:`ExportError` for an op without a counterpart, naming op, layer and source line; ImportError without onnx.
     """
     try:
         import onnx
     except ImportError:
         raise ImportError(INSTALL) from None
-    trace, names, given = _traced(model, example)
-    builder = _Builder(trace, names)
-    inputs = builder.inputs(_unique(input_names or given, len(trace.program.inputs), "input"))
-    for i in builder.needed:
-        builder.instruction(i)
-    outputs = builder.outputs(_unique(output_names, len(trace.program.outputs), "output"))
-    g, h = builder.graph, onnx.helper
+    if dynamic_batch:
+        if isinstance(model, (Compiled, LoadedProgram)):
+            raise ValueError("dynamic_batch: a program has one size of the batch: export the module or function that it is made of")
+        # One is a size like no other, which views leave out.
+        size = max(_batch(example), 2)
+        g, inputs, outputs = _built(model, _of_size(example, size), input_names, output_names)
+        other, *ends = _built(model, _of_size(example, size + 1), input_names, output_names)
+        open_batch(g, other)
+        shapes = [open_shape(a, b, size) for a, b in zip(inputs + outputs, ends[0] + ends[1], strict=True)]
+    else:
+        g, inputs, outputs = _built(model, example, input_names, output_names)
+        shapes = [list(v.shape) for v in inputs + outputs]
+    h = onnx.helper
     nodes = [h.make_node(n.kind, n.inputs, n.outputs, name=n.name, doc_string=n.doc, **n.attrs) for n in g.nodes]
     made = h.make_graph(
         nodes, getattr(type(model), "__name__", "program"),
-        [h.make_tensor_value_info(v.name, onnx_type(v.dtype), v.shape) for v in inputs],
-        [h.make_tensor_value_info(v.name, onnx_type(v.dtype), v.shape) for v in outputs],
+        [h.make_tensor_value_info(v.name, onnx_type(v.dtype), s) for v, s in zip(inputs, shapes, strict=False)],
+        [h.make_tensor_value_info(v.name, onnx_type(v.dtype), s) for v, s in zip(outputs, shapes[len(inputs):], strict=True)],
         [onnx.numpy_helper.from_array(array, name) for name, array in g.initializers.items()])
     proto = h.make_model(made, producer_name="gradcore", ir_version=IR, opset_imports=[h.make_opsetid("", OPSET)])
     if path is not None:
         Path(path).write_bytes(proto.SerializeToString())
     return proto
+
+
+def _built(model: Any, example: Any, input_names: Sequence[str] | None,
+           output_names: Sequence[str] | None) -> tuple[Graph, list[Value], list[Value]]:
+    """The graph of a model, its inputs and its outputs."""
+    trace, names, given = _traced(model, example)
+    builder = _Builder(trace, names)
+    inputs = builder.inputs(_unique(input_names or given, len(trace.program.inputs), "input"))
+    for i in builder.needed:
+        builder.instruction(i)
+    return builder.graph, inputs, builder.outputs(_unique(output_names, len(trace.program.outputs), "output"))
+
+
+def _batch(example: Any) -> int:
+    found = [a.shape[0] for a in (example if isinstance(example, tuple) else (example,)) if getattr(a, "shape", ())]
+    if not found or not found[0]:
+        raise ValueError("dynamic_batch: expected an example whose first tensor has a first dimension")
+    return int(found[0])
+
+
+def _of_size(example: Any, size: int) -> tuple[Any, ...]:
+    """An example whose batch is repeated to ``size``, and cut."""
+    batch = _batch(example)
+    found = []
+    for a in example if isinstance(example, tuple) else (example,):
+        if getattr(a, "shape", ()) and a.shape[0] == batch:
+            array = a.storage.device.read(a.storage, a.spec) if isinstance(a, Tensor) else np.asarray(a)
+            a = functional.tensor(array[np.arange(size) % batch], device=a.storage.device if isinstance(a, Tensor) else None)
+        found.append(a)
+    return tuple(found)
 
 
 def _unique(names: Sequence[str] | None, count: int, kind: str) -> list[str]:
@@ -183,6 +224,7 @@ class _Builder:
             if not x.spec.contiguous or x.spec.offset or x.buffer in self._held:
                 raise ExportError(f"input {name!r} is a view, {x.spec}: trace with arguments that have memory of their own")
             value = Value(self.graph.free(name), x.spec.shape, x.spec.dtype)
+            self.graph.shapes[value.name] = value.shape
             self._hold(x, value)
             found.append(value)
         return found
@@ -195,7 +237,7 @@ class _Builder:
             (made,) = self.graph.several("Identity", [value], [(value.shape, value.dtype)])
             node = self.graph.nodes.pop()
             name = self.graph.free(name)
-            self.graph.nodes.append(type(node)(node.kind, node.name, node.inputs, (name,), node.attrs, node.doc))
+            self.graph.nodes.append(replace(node, outputs=(name,)))
             found.append(Value(name, made.shape, made.dtype))
         return found
 

@@ -46,6 +46,10 @@ class Graph:
 
     nodes: list[Node] = field(default_factory=list)
     initializers: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    #: The initializers that are parts of an op, and no tensors of the model's.
+    constants: set[str] = field(default_factory=set)
+    #: By name.
+    shapes: dict[str, Shape] = field(default_factory=dict)
     layer: str = ""
     doc: str = ""
     _taken: set[str] = field(default_factory=set)
@@ -63,6 +67,7 @@ class Graph:
     def initializer(self, name: str, array: np.ndarray[Any, Any]) -> Value:
         name = self.free(name)
         self.initializers[name] = array
+        self.shapes[name] = array.shape
         return Value(name, array.shape, array.dtype)
 
     def constant(self, array: Any, dtype: Any = None) -> Value:
@@ -71,6 +76,7 @@ class Graph:
         key = array.dtype.str, array.shape, array.tobytes()
         if key not in self._constants:
             self._constants[key] = self.initializer("constant", array)
+            self.constants.add(self._constants[key].name)
         return self._constants[key]
 
     def several(self, kind: str, inputs: Sequence[Value | None], results: Sequence[tuple[Shape, Any]],
@@ -78,6 +84,7 @@ class Graph:
         """A node with several results, of the shapes and dtypes given."""
         name = self.free(f"{self.layer.replace('.', '/')}/{kind}" if self.layer else kind)
         values = [Value(self.free(f"{name}:{k}"), tuple(shape), np.dtype(dtype)) for k, (shape, dtype) in enumerate(results)]
+        self.shapes.update((v.name, v.shape) for v in values)
         names = ["" if x is None else x.name for x in inputs]
         while names and not names[-1]:
             names.pop()

@@ -263,6 +263,41 @@ def ran_as(program: Any, x: Any) -> Any:
     return proto, session.run(None, {proto.graph.input[0].name: x.numpy()})
 
 
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_any_size_of_the_batch(name: str) -> None:
+    import onnx
+    import onnxruntime
+
+    workload = WORKLOADS[name]
+    model = workload.build(gradcore).eval()
+    x, _ = workload.with_batch(5).arrays()
+    proto = gradcore.onnx.export(model, gradcore.tensor(x[:1]), None, dynamic_batch=True)
+    onnx.checker.check_model(proto, full_check=True)
+    assert proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
+    assert proto.graph.output[0].type.tensor_type.shape.dim[0].dim_param == "batch"
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    for size in (1, 2, 5):
+        with gradcore.no_grad():
+            expected = model(gradcore.tensor(x[:size])).numpy()
+        (found,) = session.run(None, {proto.graph.input[0].name: x[:size]})
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=5e-6)
+
+
+def test_where_the_batch_cannot_be_left_open() -> None:
+    x = gradcore.randn(4, 3)
+    agrees(lambda x: x[:, :2].expand(4, 2).reshape(8), x)
+    proto = gradcore.onnx.export(lambda x, y: (x[1:] * 2.0).T + y, (x, gradcore.randn(3, 1)), None, dynamic_batch=True)
+    assert proto.graph.output[0].type.tensor_type.shape.dim[1].dim_param == "batch_1"
+    for function in (lambda x: x * gradcore.arange(x.shape[0]).view(-1, 1), lambda x: x * float(x.shape[0]),
+                     lambda x: x[-2:].sum(), lambda x: gradcore.ones(x.shape[0], 2) + x[:, :2]):
+        with raises(ExportError, "dynamic_batch", "the batch"):
+            gradcore.onnx.export(function, x, None, dynamic_batch=True)
+    with raises(ValueError, "a program has one size of the batch"):
+        gradcore.onnx.export(gradcore.compile(lambda x: x * 2.0), x, None, dynamic_batch=True)
+    with raises(ValueError, "first dimension"):
+        gradcore.onnx.export(lambda x: x * 2.0, gradcore.tensor(1.0), None, dynamic_batch=True)
+
+
 def test_training_mode_is_given_back_and_randomness_refused() -> None:
     model = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
     model[1].eval()
