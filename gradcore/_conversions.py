@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from gradcore import functional
+from gradcore import functional, spec
 from gradcore.devices.device import Device, get_device
 from gradcore.engine.node import Value
+from gradcore.engine.owners import pin
 from gradcore.errors import SpecError
 from gradcore.ops import movement
-from gradcore.spec import is_floating
 
 
 class Conversions(Value):
@@ -44,7 +44,9 @@ class Conversions(Value):
             raise TypeError(f"can't convert {self.storage.device} device type tensor to numpy. Use Tensor.cpu() to copy "
                             "the tensor to host memory first.")
         self.storage.device.note_read(self.storage, self.spec)
-        return np.asarray(_Exported(self))
+        found = np.asarray(_Exported(self))
+        # NumPy's array interface has no name for bfloat16.
+        return found if found.dtype == self.spec.dtype else found.view(self.spec.dtype)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return np.array(self.numpy(), dtype=dtype, copy=copy)
@@ -66,7 +68,7 @@ class Conversions(Value):
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """The tensor for another library on the GPU (version 3), whose work is on CUDA's default stream.
+        """The tensor for another library on the GPU (version 3), that waits for the current stream.
 
         Raises AttributeError for a tensor elsewhere, RuntimeError for one that needs a gradient.
         """
@@ -76,26 +78,54 @@ class Conversions(Value):
         if self.edge is not None:
             raise RuntimeError("Can't get __cuda_array_interface__ on Variable that requires grad. If gradients aren't "
                                "required, use var.detach() to get Variable that doesn't require grad.")
-        spec = self.spec
-        step = spec.dtype.itemsize
-        return {"shape": spec.shape, "typestr": spec.dtype.str, "version": 3, "stream": 1,
-                "strides": None if spec.contiguous else tuple(s * step for s in spec.strides),
-                "data": (self.storage.block.address + spec.offset * step if spec.numel else 0, False)}
+        own = self.spec
+        step = own.dtype.itemsize
+        return {"shape": own.shape, "typestr": own.dtype.str, "version": 3,
+                # 1 is the default stream.
+                "stream": self.storage.device.current.handle or 1,
+                "strides": None if own.contiguous else tuple(s * step for s in own.strides),
+                "data": (self.storage.block.address + own.offset * step if own.numel else 0, False)}
 
-    def to(self, *args: Any, device: Any = None, dtype: Any = None) -> Any:
-        """On another device, as another dtype, or both; the tensor itself where nothing changes."""
+    def to(self, *args: Any, device: Any = None, dtype: Any = None, non_blocking: Any = False) -> Any:
+        """On another device, as another dtype, or both; the tensor itself where nothing changes.
+
+        ``non_blocking`` (bool) copies a tensor in pinned memory to a GPU while the host and the GPU's other work go on: its
+        values must not change until then.
+        """
         for a in args:
-            if isinstance(a, Value):
-                device, dtype = a.storage.device, a.spec.dtype
+            if a is True or a is False:
+                non_blocking = a
+            elif isinstance(a, Value):
+                device, dtype = a.storage.device.compute, a.spec.dtype
             elif isinstance(a, (Device, str)) and not _is_dtype(a):
                 device = a
             else:
                 dtype = a
         result = self if dtype is None or np.dtype(dtype) == self.spec.dtype else movement.cast(
             self, dtype=np.dtype(dtype))
-        if device is not None and get_device(device) is not result.storage.device:
-            result = functional.transfer(result, get_device(device))
+        if device is not None and get_device(device).compute is not result.storage.device.compute:
+            result = functional.transfer(result, get_device(device), non_blocking)
         return result
+
+    def pin_memory(self) -> Any:
+        """A copy in pinned host memory, from which uploads need not be waited for; the tensor itself if it lies there.
+
+        Without a GPU it lies in plain host memory, in a pool that keeps the same records. Raises RuntimeError for a tensor
+        that is not on the CPU, or has a graph.
+        """
+        if self.storage.device.name == "pinned":
+            return self
+        if self.storage.device.type != "cpu":
+            raise RuntimeError(f"cannot pin a tensor on {self.storage.device}: only dense CPU tensors can be pinned")
+        if self.edge is not None and not self.is_leaf:  # type: ignore[attr-defined]
+            raise RuntimeError("pinning a tensor with a graph: detach() it first")
+        result = pin(self)
+        result.requires_grad = self.edge is not None
+        return result
+
+    def is_pinned(self) -> Any:
+        """Does the tensor lie in page-locked memory? Without a GPU none does."""
+        return getattr(self.storage.device, "locked", False)
 
     def type(self, dtype: Any) -> Any:
         """As another dtype; the tensor itself where it has that one."""
@@ -104,8 +134,9 @@ class Conversions(Value):
     def cpu(self) -> Any:
         return self.to("cpu")
 
-    def cuda(self, device: int | str | None = None) -> Any:
-        return self.to("cuda" if device is None else device if isinstance(device, str) else f"cuda:{device}")
+    def cuda(self, device: int | str | None = None, non_blocking: Any = False) -> Any:
+        return self.to("cuda" if device is None else device if isinstance(device, str) else f"cuda:{device}",
+                       non_blocking=non_blocking)
 
     def float(self) -> Any:
         return self.to(np.float32)
@@ -115,6 +146,10 @@ class Conversions(Value):
 
     def half(self) -> Any:
         return self.to(np.float16)
+
+    def bfloat16(self) -> Any:
+        """As bfloat16. Raises ImportError without the package ml_dtypes."""
+        return self.to(spec.bfloat16())
 
     def long(self) -> Any:
         return self.to(np.int64)
@@ -132,7 +167,7 @@ class Conversions(Value):
         return int(self.item())
 
     def __index__(self) -> Any:
-        if is_floating(self.spec.dtype):
+        if self.spec.floating:
             raise TypeError("only integer tensors of a single element can be converted to an index")
         return int(self.item())
 

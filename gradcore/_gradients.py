@@ -72,7 +72,7 @@ class Gradients(Value):
                 raise TypeError(f"assigned grad must be a Tensor or None, but got {type(value).__name__}")
             if value.spec.shape != self.spec.shape or value.spec.dtype != self.spec.dtype:
                 raise SpecError(f"assigned grad has data of a different size or type: {value.spec} for {self.spec}")
-            if value.storage.device is not self.storage.device:
+            if value.storage.device.compute is not self.storage.device.compute:
                 raise DeviceError(f"assigned grad is on {value.storage.device} and the tensor on {self.storage.device}")
             retag(value, role="gradient")
         self.edge[0].grad = value

@@ -21,7 +21,7 @@ from gradcore.events import LAUNCH, Raw, Record, typed
 from gradcore.memory.ledger import Ledger
 from gradcore.report.growth import Growth, growth_of
 from gradcore.report.recording import Recording
-from gradcore.report.step import DriverFigures, PoolFigures, StepReport, build_report, counted_report
+from gradcore.report.step import DriverFigures, PinnedFigures, PoolFigures, StepReport, build_report, counted_report
 
 #: Live bytes, as requested, at the ends of a device's last steps.
 _ends: dict[str, deque[int]] = {}
@@ -61,18 +61,23 @@ class step:
         self._driver: DriverFigures | None = None
         self._device: Device | None = None
         self._growth: Growth | None = None
+        # Pinned memory, where it is not among the devices whose log is written.
+        self._beside: _Start | None = None
+        self._pinned: PinnedFigures | None = None
 
     def __enter__(self) -> step:
         if self.level == "off":
             return self
         recorded = [self._wanted] if self._wanted is not None else devices() or [get_device("cpu")]
         logged = self.level != "counts"
+        pool = next((d for d in devices() if d.name == "pinned" and d not in recorded), None)
         if logged and any(d.name in _recorded for d in recorded):
             raise RuntimeError("a step is being recorded already: steps do not nest")
         if self.level == "stacks":
             self._opened.enter_context(whole_stacks())
         self._began = perf_counter()
         self._starts = [_Start(d, logged) for d in recorded]
+        self._beside = None if pool is None else _Start(pool, False)
         if logged:
             self._opened.enter_context(scoped(phase="forward"))
             mark("begin", "step")
@@ -86,8 +91,9 @@ class step:
             mark("end", "step")
         self._seconds = perf_counter() - self._began
         self._opened.close()
-        for start in self._starts:
+        for start in self._starts if self._beside is None else (self._beside, *self._starts):
             start.end()
+        self._pinned = _pinned_figures(self._starts if self._beside is None else [self._beside])
         most = max(self._starts, key=_Start.work)
         self._starts = []
         self._device, self._raw, self._peaks = most.device, most.log or [], most.peaks
@@ -117,9 +123,10 @@ class step:
                                "the report of a step is there when the step has ended")
         if self.level == "counts":
             return counted_report(device=self._device.name, batch_size=self._batch_size, seconds=self._seconds,
-                                  peaks=self._peaks, live=self._live, pool=self._pool, driver=self._driver, growth=self._growth)
+                                  peaks=self._peaks, live=self._live, pool=self._pool, driver=self._driver, growth=self._growth,
+                                  pinned=self._pinned)
         return build_report(self.log, device=self._device.name, batch_size=self._batch_size, pool=self._pool,
-                            node_seconds=node_seconds(), driver=self._driver, growth=self._growth)
+                            node_seconds=node_seconds(), driver=self._driver, growth=self._growth, pinned=self._pinned)
 
     @property
     def recording(self) -> Recording:
@@ -152,6 +159,15 @@ class _Start:
         if self.log is None:
             return self.device.ledger.allocations - self.allocations
         return sum(r[0] == LAUNCH for r in self.log)
+
+
+def _pinned_figures(starts: list[_Start]) -> PinnedFigures | None:
+    """Of the pinned pool, from what a step saw of it; it may have been made within the step."""
+    pool = next((d for d in devices() if d.name == "pinned"), None)
+    if pool is None:
+        return None
+    peak = next((start.peaks[1] for start in starts if start.device is pool), pool.ledger.peak_allocated)
+    return PinnedFigures(pool.ledger.allocated, peak, pool.ledger.reserved) if peak else None
 
 
 def pool_figures(ledger: Ledger, allocations: int, misses: int) -> PoolFigures:

@@ -60,7 +60,7 @@ class Tensor(Operators, Conversions, Gradients):
 
     @property
     def device(self) -> Device:
-        return self.storage.device
+        return self.storage.device.compute
 
     @property
     def ndim(self) -> int:
@@ -104,6 +104,13 @@ class Tensor(Operators, Conversions, Gradients):
     def data_ptr(self) -> int:
         """Address of the first element."""
         return self.storage.block.address + self.spec.offset * self.spec.dtype.itemsize
+
+    def record_stream(self, stream: Any) -> None:
+        """Work that gradcore did not launch uses these bytes on ``stream``: once they are free, it is waited for.
+
+        Ops of gradcore note this by themselves.
+        """
+        self.storage.block.use_on(stream.queue)
 
     @property
     def is_cuda(self) -> bool:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from gradcore import _memory
+from gradcore._streams import Event, Stream, current_stream, default_stream, set_stream, stream
 from gradcore.devices.availability import cuda_status
 from gradcore.devices.device import Device, get_device
 from gradcore.engine.state import SCOPES, SITES, find_site, local
@@ -16,9 +17,10 @@ from gradcore.events import TAGS, Tag
 
 AnyDevice = str | Device | None
 
-__all__ = ["OutOfMemoryError", "current_device", "device_count", "empty_cache", "get_device_name", "is_available",
-           "max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved", "memory_summary",
-           "reset_peak_memory_stats", "synchronize", "use_for_cupy"]
+__all__ = ["Event", "OutOfMemoryError", "Stream", "current_device", "current_stream", "default_stream", "device_count",
+           "empty_cache", "get_device_name", "is_available", "max_memory_allocated", "max_memory_reserved", "memory_allocated",
+           "memory_reserved", "memory_summary", "reset_peak_memory_stats", "set_stream", "stream", "synchronize",
+           "use_for_cupy"]
 
 
 def is_available() -> bool:
@@ -92,7 +94,7 @@ def use_for_cupy(tag: str = "cupy", device: AnyDevice = None) -> Iterator[None]:
             frame = frame.f_back
         scope = SCOPES[local.state.scope]
         site = SITES[find_site(frame)]
-        block = target.ledger.allocate(nbytes, target.stream, TAGS.index(
+        block = target.ledger.allocate(nbytes, target.current, TAGS.index(
             Tag(tag, scope.layer, scope.phase, "output", site, None, None)))
         return memory.MemoryPointer(ScratchMemory(target.ledger, block, target.index), 0)
 

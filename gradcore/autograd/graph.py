@@ -11,9 +11,10 @@ import numpy as np
 
 from gradcore.devices.device import Device, get_device
 from gradcore.engine.node import Node
-from gradcore.engine.owners import upload
+from gradcore.engine.owners import blank_pinned, send, upload
 from gradcore.engine.state import local
 from gradcore.functional import transfer
+from gradcore.spec import TensorSpec
 
 __all__ = ["Node", "disable_saved_tensors_hooks", "save_on_cpu", "saved_tensors_hooks"]
 
@@ -44,17 +45,19 @@ class saved_tensors_hooks:
 class save_on_cpu(saved_tensors_hooks):
     """Inside, residuals are moved to host memory, and back when backward needs them.
 
-    ``pin_memory`` is accepted and makes no difference. Tensors that are on the CPU stay where they are.
+    With ``pin_memory`` it is pinned memory, and the copies run beside the device's other work, on its stream for copies.
+    Tensors that are on the CPU stay where they are. On meta no host memory is taken.
     """
 
     def __init__(self, pin_memory: bool = False, device_type: str = "cuda") -> None:
-        super().__init__(_to_host, _from_host)
+        super().__init__(*((_to_pinned, _from_pinned) if pin_memory else (_to_host, _from_host)))
 
 
 def _to_host(tensor: Tensor) -> tuple[Device, Any]:
     device: Device = tensor.storage.device
     if device.type == "meta":
         # No values to move: what it predicts is that the bytes go, and come back.
+        device.note_read(tensor.storage, tensor.spec)
         return device, tensor.spec
     return device, tensor if device.type == "cpu" else transfer(tensor, get_device("cpu"))
 
@@ -64,6 +67,23 @@ def _from_host(packed: tuple[Device, Any]) -> Tensor:
     if device.type == "meta":
         return upload(np.broadcast_to(np.zeros((), held.dtype), held.shape), device)
     return held if held.storage.device is device else transfer(held, device)
+
+
+def _to_pinned(tensor: Tensor) -> tuple[Device, Any]:
+    device: Device = tensor.storage.device
+    if device.type == "cpu":
+        return device, tensor
+    spec = TensorSpec.of(tensor.spec.shape, tensor.spec.dtype)
+    held = spec if device.type == "meta" else blank_pinned(spec, "save_on_cpu", "residual")
+    device.fetch(tensor.storage, tensor.spec, held)
+    return device, held
+
+
+def _from_pinned(packed: tuple[Device, Any]) -> Tensor:
+    device, held = packed
+    if device.type == "cpu":
+        return held
+    return send(held if device.type == "meta" else held.spec, device, held)
 
 
 class _Refused(threading.local):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,20 @@ from gradcore.spec import TensorSpec
 
 class Changing(float):
     """Stands for a number that is another one at every run, where a kernel is written out: found again by identity."""
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What an op is called on, as a device sees it whose kernels do not take every dtype."""
+
+    op: str
+    inputs: tuple[Any, ...]
+    #: Results, then auxiliary ones.
+    outputs: tuple[TensorSpec, ...]
+    #: Positions of the inputs that the kernel writes to.
+    writes: tuple[int, ...]
+    #: Gives the bytes of workspace that floats of 16 bits would need if they were of 32; None for none.
+    wide_workspace: Callable[[], int | None]
 
 
 class Storage:
@@ -53,6 +70,20 @@ class Storage:
         return self.block.requested
 
 
+#: Streams of a device and priority; the next one asked for is the first again.
+POOL = 32
+
+
+class _Current(threading.local):
+    """The streams that a thread has chosen, by device; the default stream is the one of a device that is not there."""
+
+    def __init__(self) -> None:
+        self.of: dict[Device, Stream] = {}
+
+
+_current = _Current()
+
+
 class Device:
     """One place where tensors live. Subclasses say how arrays are made over blocks and how bytes cross to the host."""
 
@@ -64,16 +95,92 @@ class Device:
         self.stack = stack
         self.memory: MemoryResource = stack.top
         self.ledger: Ledger = stack.ledger
+        #: The default stream.
         self.stream = stream
+        #: All streams of the device, by index.
+        self.streams = [stream]
+        #: Are there others besides the default one? Until there are, nobody asks which stream is current.
+        self.several = False
+        #: Streams that ops have run on besides the default one.
+        self.worked: set[Stream] = set()
+        self._copies: Stream | None = None
+        # By priority: the streams made, and how many were asked for.
+        self._pools: dict[int, tuple[list[Stream], Iterator[int]]] = {}
+        self.driver = stack.driver
         self.kernels = kernels
         #: What dispatch remembers about ops on this device.
         self.calls: dict[Any, Any] = {}
         #: The source of its random numbers where none is given, made when it is first asked for.
         self.generator: Any = None
 
+    @property
+    def compute(self) -> Device:
+        """Where ops on its tensors run, and where tensors say that they are."""
+        return self
+
     def allocate(self, nbytes: int, tag: int, node: int = 0) -> Storage:
         """A fresh storage of ``nbytes`` bytes. Raises :class:`~gradcore.errors.OutOfMemory`."""
-        return Storage(self, self.memory.allocate(nbytes, self.stream, tag, node))
+        return Storage(self, self.memory.allocate(nbytes, self.current, tag, node))
+
+    # -- streams -------------------------------------------------------------------------------------------------------
+
+    @property
+    def current(self) -> Stream:
+        """The stream that this thread's work goes to."""
+        return _current.of.get(self, self.stream) if self.several else self.stream
+
+    def make_stream(self, priority: int = 0) -> Stream:
+        """A further stream. It lives as long as the device, since blocks may be free on it alone."""
+        made = Stream(len(self.streams), self.driver.create_stream(priority))
+        self.streams.append(made)
+        self.several = True
+        return made
+
+    def next_stream(self, priority: int) -> Stream:
+        """One of :data:`POOL` streams of a priority, in turn."""
+        with _making:
+            pool, numbers = self._pools.setdefault(priority, ([], itertools.count()))
+            number = next(numbers) % POOL
+            if number == len(pool):
+                pool.append(self.make_stream(priority))
+            return pool[number]
+
+    @property
+    def copies(self) -> Stream:
+        """The stream of uploads that nobody waits for, made when it is first asked for."""
+        if self._copies is None:
+            with _making:
+                if self._copies is None:
+                    self._copies = self.make_stream()
+        return self._copies
+
+    def set_current(self, stream: Stream) -> None:
+        """This thread's work on the device goes to ``stream`` from here on."""
+        _current.of[self] = stream
+        if stream is not self.stream:
+            self.worked.add(stream)
+        self.activate(stream)
+
+    @contextmanager
+    def use(self, stream: Stream) -> Iterator[None]:
+        """This thread's work on the device goes to ``stream`` inside."""
+        before = self.current
+        self.set_current(stream)
+        try:
+            yield
+        finally:
+            self.set_current(before)
+
+    def order(self, first: Stream, then: Stream) -> None:
+        """What ``then`` is given from now on runs after what ``first`` has been given; the host does not wait."""
+        if first is not then:
+            self.driver.wait(then, self.driver.record(first))
+
+    def join(self) -> None:
+        """The current stream goes on after all ops of the other streams: backward reads what any of them made."""
+        current = self.current
+        for stream in (self.stream, *self.worked):
+            self.order(stream, current)
 
     def array(self, block: Block, spec: TensorSpec) -> Any:
         """The array object over ``block``'s bytes as ``spec`` shows them; made once a block and spec."""
@@ -93,6 +200,10 @@ class Device:
         """What a kernel comes to on given arrays, as (function, arguments) pairs, where that saves time; else None."""
         return None
 
+    def suited(self, kernel: Callable[..., Any], operands: Operands) -> tuple[Callable[..., Any], int]:
+        """The kernel as it takes these dtypes, and bytes that it makes for that beside what is declared."""
+        return kernel, 0
+
     def kernel(self, name: str) -> Callable[..., Any]:
         try:
             return self.kernels[name]
@@ -104,6 +215,24 @@ class Device:
         if self.ledger.log is not None:
             self.ledger.log.append((UPLOAD, storage.serial, spec.nbytes))
         self.copy_in(self.array(storage.block, spec), values)
+
+    def send(self, storage: Storage, spec: TensorSpec, source: Any) -> None:
+        """Copy a pinned tensor into a storage of the stream :attr:`copies`; the current stream goes on behind the copy.
+
+        The host waits for nothing, so the tensor must not be written to until then.
+        """
+        if self.ledger.log is not None:
+            self.ledger.log.append((UPLOAD, storage.serial, spec.nbytes))
+        self.copy_across(self.array(storage.block, spec), source)
+        self.order(self.copies, self.current)
+        storage.block.use_on(self.current)
+
+    def fetch(self, storage: Storage, spec: TensorSpec, into: Any) -> None:
+        """Copy a storage into a pinned tensor on the stream :attr:`copies`, behind what the current one has been given."""
+        self.note_read(storage, spec)
+        self.order(self.current, self.copies)
+        storage.block.use_on(self.copies)
+        self.copy_across(self.array(storage.block, spec), into, back=True)
 
     def read(self, storage: Storage, spec: TensorSpec) -> np.ndarray[Any, Any]:
         """A fresh host copy of a storage's values. Raises :class:`DataDependentShape` on meta."""
@@ -126,12 +255,20 @@ class Device:
     def copy_out(self, array: Any) -> np.ndarray[Any, Any]:
         raise NotImplementedError
 
+    def copy_across(self, array: Any, pinned: Any, back: bool = False) -> None:
+        """Copy between an array here and a pinned tensor, to the tensor if ``back``, on the stream :attr:`copies`."""
+        raise NotImplementedError
+
     def driver_figures(self) -> DriverFigures | None:
         """What the driver says of this device's memory; None where there is no driver."""
         return None
 
     def synchronize(self) -> None:
         """Wait until all work given to the device is done."""
+        self.driver.synchronize()
+
+    def activate(self, stream: Stream) -> None:
+        """Kernels that this thread launches go to ``stream``."""
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, str) and other in (self.name, self.type))

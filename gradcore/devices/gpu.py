@@ -1,12 +1,13 @@
 """The GPU: the same Device over CuPy, with segments from cudaMalloc and arrays over our own blocks.
 
-Every call to the CUDA runtime passes :class:`CudaSource` and :class:`CudaDriver`, which take the runtime as an argument,
-so that a mock can stand in where there is no driver. CuPy's own objects (arrays over blocks) work without one.
+The CUDA runtime is an argument, so that a mock can stand in where there is no driver: memory/driver.py says what is asked
+of it. CuPy's own objects (arrays over blocks) work without one.
 """
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -16,19 +17,19 @@ from cupy.cuda import memory, runtime
 
 from gradcore.devices import gpu_faults, gpu_gemm
 from gradcore.devices.device import Device, Storage
+from gradcore.devices.gpu_faults import WatchedDriver, WatchedSource
 from gradcore.devices.gpu_kernels import build_cuda_kernels
-from gradcore.errors import OutOfMemory, SourceExhausted, UndeclaredAllocation
+from gradcore.errors import OutOfMemory, UndeclaredAllocation
 from gradcore.events import TAGS, Site, Tag
 from gradcore.memory.ledger import Ledger
-from gradcore.memory.resource import Block, Segment, Stream
+from gradcore.memory.resource import Block, Stream
 from gradcore.memory.stack import build
-from gradcore.memory.streams import NoDriver
-from gradcore.report.step import DriverFigures
+from gradcore.report.driver import DriverAccount
+from gradcore.report.step import DriverFigures, LibraryBytes
 from gradcore.spec import TensorSpec
 from gradcore.units import parse_bytes
 
-_OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation
-_DISABLE_TIMING = 2  # cudaEventDisableTiming
+_PAGE_LOCKED = 1  # cudaMemoryTypeHost
 
 
 class SegmentMemory(memory.BaseMemory):  # type: ignore[misc]
@@ -69,49 +70,6 @@ class ScratchMemory(memory.BaseMemory):  # type: ignore[misc]
         self._ledger.release(self._block)
 
 
-class CudaSource:
-    """Segments from cudaMalloc."""
-
-    def __init__(self, device_id: int, cuda: Any = runtime) -> None:
-        self._device_id = device_id
-        self._cuda = cuda
-
-    def allocate(self, nbytes: int) -> Segment:
-        self._cuda.setDevice(self._device_id)
-        try:
-            address = self._cuda.malloc(nbytes)
-        except self._cuda.CUDARuntimeError as error:
-            if error.status != _OUT_OF_MEMORY:
-                gpu_faults.raise_fault(error, "memory was allocated")
-                raise
-            raise SourceExhausted(f"cudaMalloc refused {nbytes} bytes on cuda:{self._device_id}") from error
-        return Segment(nbytes, address, SegmentMemory(address, nbytes, self._device_id))
-
-    def deallocate(self, segment: Segment) -> None:
-        segment.memory = None
-        self._cuda.free(segment.address)
-
-
-class CudaDriver:
-    """Order between streams by events."""
-
-    def __init__(self, cuda: Any = runtime) -> None:
-        self._cuda = cuda
-
-    def record(self, stream: Stream) -> Any:
-        event = self._cuda.eventCreateWithFlags(_DISABLE_TIMING)
-        self._cuda.eventRecord(event, stream.handle)
-        return event
-
-    def wait(self, stream: Stream, event: Any) -> None:
-        self._cuda.streamWaitEvent(stream.handle, event, 0)
-        # The driver keeps an event until the work behind it is done.
-        self._cuda.eventDestroy(event)
-
-    def synchronize(self) -> None:
-        self._cuda.deviceSynchronize()
-
-
 class Bridge:
     """Serves what CuPy allocates for itself while one of our kernels runs, from a pool of its own.
 
@@ -119,12 +77,14 @@ class Bridge:
     strict mode it is an error. An allocator may be asked in the middle of a kernel of CuPy's, so it raises at once.
     """
 
-    def __init__(self, ledger: Ledger, stream: Stream, device_id: int, strict: bool) -> None:
+    def __init__(self, ledger: Ledger, current: Callable[[], Stream], device_id: int, strict: bool) -> None:
         self.ledger = ledger
         self.strict = strict
         #: Allocations and bytes by op.
         self.seen: dict[str, tuple[int, int]] = {}
-        self._stream = stream
+        self._current = current
+        # A stream object keeps the free lists of one pool: each of the device's streams has another one here.
+        self._streams: dict[Stream, Stream] = {}
         self._device_id = device_id
         self._op = ""
 
@@ -136,13 +96,30 @@ class Bridge:
         count, total = self.seen.get(self._op, (0, 0))
         self.seen[self._op] = count + 1, total + nbytes
         tag = TAGS.index(Tag(self._op, "", "library", "workspace", Site("<cupy>", 0, self._op), None, None))
-        block = self.ledger.allocate(nbytes, self._stream, tag)
-        return memory.MemoryPointer(ScratchMemory(self.ledger, block, self._device_id), 0)
+        return memory.MemoryPointer(self._take(nbytes, tag), 0)
 
     def reserve(self, nbytes: int, library: str) -> ScratchMemory:
-        """Memory that a library works in, for as long as it is held: declared, so that strict mode has nothing against it."""
+        """Memory that a library works in, for as long as it is held: declared, so that strict mode has nothing against it.
+
+        It is of the current stream, like the work that it is for."""
         tag = TAGS.index(Tag("matmul", "", "library", "workspace", Site(f"<{library}>", 0, ""), None, None))
-        return ScratchMemory(self.ledger, self.ledger.allocate(nbytes, self._stream, tag), self._device_id)
+        return self._take(nbytes, tag)
+
+    def _take(self, nbytes: int, tag: int) -> ScratchMemory:
+        current = self._current()
+        stream = self._streams.setdefault(current, Stream(current.index, current.handle))
+        return ScratchMemory(self.ledger, self.ledger.allocate(nbytes, stream, tag), self._device_id)
+
+    def libraries(self) -> list[LibraryBytes]:
+        """The bytes of the scratch pool by library and op, and what of it nobody uses at the moment."""
+        held: Counter[str] = Counter()
+        for block in self.ledger.live.values():
+            tag = TAGS[block.tag]
+            held[f"{tag.site.file.strip('<>')} in {tag.op}"] += block.size
+        cached = self.ledger.reserved - sum(held.values())
+        rows = [LibraryBytes(name, nbytes) for name, nbytes in held.most_common()]
+        names = ", ".join(sorted(op for op in self.seen if op))
+        return [*rows, LibraryBytes(f"scratch that is free again (of {names or 'no op'})", cached)] if cached else rows
 
     def wrap(self, op: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
         """The kernel, run with this allocator in CuPy's place."""
@@ -158,21 +135,43 @@ class Bridge:
         return launch
 
 
+class _Handle:
+    """A stream of ours as CuPy takes it: the CUDA stream protocol."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._handle
+
+
 class CudaDevice(Device):
-    """One GPU. Work goes to CUDA's default stream, so that a user's own CuPy code is ordered with ours."""
+    """One GPU. Work goes to CUDA's default stream, so that a user's own CuPy code is ordered with ours.
+
+    ``strict`` makes an error of what CuPy allocates undeclared; ``poison`` fills blocks with ones when they come and go.
+    """
 
     type = "cuda"
 
-    def __init__(self, index: int, *, cuda: Any = runtime, limit: int | None = None, strict: bool = False) -> None:
+    def __init__(self, index: int, *, cuda: Any = runtime, limit: int | None = None, strict: bool = False,
+                 poison: bool = False) -> None:
+        def owner(address: int, nbytes: int) -> SegmentMemory:
+            return SegmentMemory(address, nbytes, index)
+
         stream = Stream(0, 0)
-        stack = build(CudaSource(index, cuda), CudaDriver(cuda), limit=limit)
+        stack = build(WatchedSource(index, cuda, owner), WatchedDriver(cuda, index), limit=limit,
+                      poison=self._fill_with_ones if poison else None)
         super().__init__(f"cuda:{index}", stack, stream, build_cuda_kernels())
         self.index = index
         self._cuda = cuda
-        scratch = build(CudaSource(index, cuda), NoDriver())
-        self.bridge = Bridge(scratch.ledger, Stream(0, 0), index, strict)
+        # Before anything else on the device: it measures what the context takes.
+        self._account = DriverAccount(index, cuda)
+        scratch = build(WatchedSource(index, cuda, owner), WatchedDriver(cuda, index))
+        self.bridge = Bridge(scratch.ledger, lambda: self.current, index, strict)
         gpu_gemm.RESERVES[index] = self._reserve
         self._blocking = gpu_faults.blocking()
+        # CuPy holds its current stream weakly.
+        self._known_to_cupy: dict[Stream, Any] = {}
 
     def _reserve(self, nbytes: int, library: str) -> ScratchMemory:
         try:
@@ -181,6 +180,19 @@ class CudaDevice(Device):
             # What the pool of the tensors has cached is the card's too.
             self.ledger.flush()
             return self.bridge.reserve(nbytes, library)
+
+    def _fill_with_ones(self, block: Block) -> None:
+        """Poison, on the block's own stream, behind all that used it."""
+        for user in block.users or ():
+            self.order(user, block.stream)
+        self._cuda.memsetAsync(block.address, 0xFF, block.size, block.stream.handle)
+
+    def activate(self, stream: Stream) -> None:
+        found = self._known_to_cupy.get(stream)
+        if found is None:
+            found = cupy.cuda.Stream.from_external(_Handle(stream.handle)) if stream.handle else cupy.cuda.Stream.null
+            self._known_to_cupy[stream] = found
+        found.use()
 
     def bind(self, kernel: Callable[..., Any], op: str = "") -> Callable[..., Any]:
         launch = self.bridge.wrap(op, kernel)
@@ -194,40 +206,39 @@ class CudaDevice(Device):
         if values.nbytes:
             # From pageable memory the call returns when the values have been staged, so they may change after it.
             with gpu_faults.Watch("a tensor was filled"):
-                self._cuda.memcpyAsync(array.data.ptr, values.ctypes.data, values.nbytes, 1, self.stream.handle)
+                self._cuda.memcpyAsync(array.data.ptr, values.ctypes.data, values.nbytes, 1, self.current.handle)
+                if self._cuda.pointerGetAttributes(values.ctypes.data).type == _PAGE_LOCKED:
+                    self._cuda.streamSynchronize(self.current.handle)
+
+    def copy_across(self, array: cupy.ndarray, pinned: Any, back: bool = False) -> None:
+        host = pinned.array
+        if back and not array.flags.c_contiguous:
+            np.copyto(host, self.copy_out(array))
+            return
+        if not back:
+            # A copy of scattered elements is pageable, and has been staged when the call returns.
+            host = np.ascontiguousarray(host)
+        if array.nbytes:
+            pinned.storage.block.use_on(self.copies)
+            ends = (host.ctypes.data, array.data.ptr) if back else (array.data.ptr, host.ctypes.data)
+            with gpu_faults.Watch("a tensor was read" if back else "a tensor was filled"):
+                self._cuda.memcpyAsync(*ends, array.nbytes, 2 if back else 1, self.copies.handle)
 
     def copy_out(self, array: cupy.ndarray) -> np.ndarray[Any, Any]:
-        with gpu_faults.Watch("a tensor was read"), cupy.cuda.using_allocator(self.bridge.allocate):
-            return np.asarray(cupy.asnumpy(array))
-
-    def synchronize(self) -> None:
-        with gpu_faults.Watch("the device was waited for"):
-            self._cuda.deviceSynchronize()
+        # CuPy would gather scattered elements on the device first, in memory of its own: their whole span comes instead.
+        reach = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)] if array.size else []
+        low, high = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0)
+        span = np.empty(high - low + array.itemsize if array.size else 0, np.uint8)
+        if array.size:
+            with gpu_faults.Watch("a tensor was read"):
+                self._cuda.memcpyAsync(span.ctypes.data, array.data.ptr + low, span.nbytes, 2, self.current.handle)
+                self._cuda.streamSynchronize(self.current.handle)
+        found = np.ndarray(array.shape, array.dtype, span, -low, array.strides)
+        return found if found.flags.c_contiguous else found.copy()
 
     def driver_figures(self) -> DriverFigures | None:
-        """The driver's account: this process's bytes by NVML where it can tell, else the device's used bytes."""
-        free, whole = self._cuda.memGetInfo()
-        segments, library = self.ledger.reserved, self.bridge.ledger.reserved
-        used, source = _process_bytes(self.index)
-        if used is None:
-            used, source = whole - free, "cudaMemGetInfo, all processes"
-        return DriverFigures(used, source, None, segments, library, used - segments - library,
-                             unseen=gpu_gemm.unseen(self.index))
-
-
-def _process_bytes(index: int) -> tuple[int | None, str]:
-    """Bytes that NVML says this process uses, None where it cannot tell (containers, MIG)."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
-            if process.pid == os.getpid() and process.usedGpuMemory is not None:
-                return int(process.usedGpuMemory), "NVML"
-    except Exception as error:  # NVML is a report's footnote: whatever it cannot do, the step goes on
-        return None, f"NVML: {error}"
-    return None, "NVML does not know this process"
+        """The driver's account of this process beside what the pools hold."""
+        return self._account.figures(self.ledger.reserved, self.bridge.libraries(), gpu_gemm.unseen(self.index))
 
 
 def array_over(owner: Any, offset: int, spec: TensorSpec) -> cupy.ndarray:
@@ -244,6 +255,7 @@ def export(value: Any) -> cupy.ndarray:
 
 
 def make_cuda(index: int) -> CudaDevice:
-    """The GPU, with ``GRADCORE_MEMORY_LIMIT`` and ``GRADCORE_STRICT=1`` from the environment."""
+    """The GPU, with ``GRADCORE_MEMORY_LIMIT``, ``GRADCORE_STRICT=1`` and ``GRADCORE_POISON=1`` from the environment."""
     limit = os.environ.get("GRADCORE_MEMORY_LIMIT")
-    return CudaDevice(index, limit=parse_bytes(limit) if limit else None, strict=os.environ.get("GRADCORE_STRICT") == "1")
+    return CudaDevice(index, limit=parse_bytes(limit) if limit else None, strict=os.environ.get("GRADCORE_STRICT") == "1",
+                      poison=os.environ.get("GRADCORE_POISON") == "1")

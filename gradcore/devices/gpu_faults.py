@@ -12,6 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gradcore.errors import DeviceError, DeviceFault, KernelError
+from gradcore.memory.driver import CudaDriver, CudaSource
+from gradcore.memory.resource import Segment, Stream
 
 #: cudaError_t, which the driver's CUresult shares, of what a running kernel can do; the context is of no use afterwards.
 FAULTS = {
@@ -55,6 +57,42 @@ class Watch(contextlib.AbstractContextManager[None]):
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if error is not None:
             raise_fault(error, self._doing)
+
+
+class WatchedSource(CudaSource):
+    """Segments from cudaMalloc, which may be the call that a fault is noticed by."""
+
+    def allocate(self, nbytes: int) -> Segment:
+        with Watch("memory was allocated"):
+            return super().allocate(nbytes)
+
+
+class WatchedDriver(CudaDriver):
+    """Order between streams, waits and questions, any of which may be what a fault is noticed by."""
+
+    def record(self, stream: Stream) -> Any:
+        with Watch("streams were ordered"):
+            return super().record(stream)
+
+    def wait(self, stream: Stream, event: Any) -> None:
+        with Watch("streams were ordered"):
+            super().wait(stream, event)
+
+    def synchronize(self) -> None:
+        with Watch("the device was waited for"):
+            super().synchronize()
+
+    def synchronize_stream(self, stream: Stream) -> None:
+        with Watch("a stream was waited for"):
+            super().synchronize_stream(stream)
+
+    def synchronize_event(self, event: Any) -> None:
+        with Watch("an event was waited for"):
+            super().synchronize_event(event)
+
+    def _done(self, query: Callable[[], Any]) -> bool:
+        with Watch("work was asked whether it is done"):
+            return super()._done(query)
 
 
 def wait_after(launch: Callable[..., Any], cuda: Any) -> Callable[..., Any]:

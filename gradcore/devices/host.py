@@ -24,7 +24,8 @@ from gradcore.devices import (  # noqa: F401 - their kernels register themselves
 from gradcore.devices.attention import build_attention
 from gradcore.devices.batch_norm import build_batch_norm
 from gradcore.devices.convolution import build_convolution
-from gradcore.devices.device import Device, register
+from gradcore.devices.device import Device, Operands, register
+from gradcore.devices.dtypes import suited
 from gradcore.devices.host_kernels import HOST_KERNELS
 from gradcore.devices.host_pointwise import in_place_kernels
 from gradcore.devices.host_tape import Call, written_out
@@ -51,6 +52,9 @@ class HostDevice(Device):
 
     def written_out(self, op: str, kernel: Callable[..., Any], args: list[Any]) -> list[Call] | None:
         return written_out(op, kernel, args)
+
+    def suited(self, kernel: Callable[..., Any], operands: Operands) -> tuple[Callable[..., Any], int]:
+        return suited(kernel, operands)
 
     def copy_in(self, array: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> None:
         np.copyto(array, values, casting="unsafe")

@@ -30,6 +30,9 @@ class MetaDevice(Device):
     def copy_in(self, array: None, values: np.ndarray[Any, Any]) -> None:
         pass
 
+    def copy_across(self, array: None, pinned: Any, back: bool = False) -> None:
+        pass
+
     def copy_out(self, array: None) -> np.ndarray[Any, Any]:
         raise DataDependentShape("a tensor on the meta device has no values to read: only shapes are known there")
 

@@ -19,6 +19,7 @@ from gradcore.engine.state import CODES, State, find_site, local
 from gradcore.engine.views import check_recorded_write, note_view, rebase
 from gradcore.errors import LocatedError, SpecError
 from gradcore.events import LAUNCH, TAGS, VIEW, Raw
+from gradcore.memory.resource import Stream
 from gradcore.ops.movement import clone
 from gradcore.ops.op import Op, install_runner
 from gradcore.spec import TensorSpec
@@ -82,7 +83,8 @@ def apply(op: Op, *args: Any, **attrs: Any) -> Any:
     key = tuple(specs)
     found = device.calls.get(key)
     if found is None:
-        found = _look_up(op, key, len(args), counts, attrs, device)
+        device = device.compute
+        found = device.calls.get(key) or _look_up(op, key, len(args), counts, attrs, device)
     call, tags = found
     number = state.node
     edges = plan = None
@@ -115,7 +117,9 @@ def binary(op: Op, a: Any, b: Any) -> Any:
         same_device(op, device, b.storage.device)
     found = device.calls.get((op, site, scope, a.spec, b.spec))
     if found is None:
-        found = _look_up(op, (op, site, scope, a.spec, b.spec), 2, None, {}, device)
+        device = device.compute
+        key = (op, site, scope, a.spec, b.spec)
+        found = device.calls.get(key) or _look_up(op, key, 2, None, {}, device)
     call, tags = found
     if not call.single:
         return apply(op, a, b)
@@ -132,7 +136,10 @@ def binary(op: Op, a: Any, b: Any) -> Any:
 def _run(state: State, device: Device, call: Call, tag: int, args: tuple[Any, ...], arrays: list[Any],
          edges: list[Any] | None, plan: KeepPlan | None, number: int, site: int, scope: int) -> Any:
     """One fresh output and nothing else: the usual case, in a straight line."""
-    block = device.memory.allocate(call.nbytes, device.stream, tag, number)
+    stream = device.stream
+    if device.several:
+        stream = _on_stream(device, args)
+    block = device.memory.allocate(call.nbytes, stream, tag, number)
     result = _new(_tensor)
     storage = result.storage = _new(Storage)
     # Storage.__init__, in line.
@@ -168,6 +175,15 @@ def _locate(error: LocatedError, tag: int) -> None:
     error.locate(who.op, who.layer, who.phase, str(who.site))
 
 
+def _on_stream(device: Device, args: tuple[Any, ...]) -> Stream:
+    """The stream that an op runs on; bytes of other streams that it touches are noted as used there."""
+    stream = device.current
+    for a in args:
+        if type(a) in TENSORS:
+            a.storage.block.use_on(stream)
+    return stream
+
+
 def _log_launch(log: list[Raw], call: Call, tag: int, number: int, args: tuple[Any, ...],
                 outputs: tuple[Any, ...]) -> None:
     inputs = tuple([a.storage.serial if type(a) in TENSORS else 0 for a in args])
@@ -199,6 +215,8 @@ def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], at
             result.base = source if source.base is None else source.base
             note_view(result)
     else:
+        if device.several:
+            _on_stream(device, args)
         written = [args[i] for i in call.writes]
         if op.writes:
             overwritten = _before_write(op, call, written, edges, plan, number)
@@ -230,7 +248,7 @@ def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], at
         assert edges is not None
         node = build_node(call, plan, args, outputs, aux, edges, number, site, scope, overwritten)
         for k, result in enumerate(outputs):
-            if result.spec.dtype.kind == "f":
+            if result.spec.floating:
                 result.edge = (node, k)
         if op.in_place and outputs[0].storage.views is not None:
             rebase(outputs[0])
@@ -247,9 +265,9 @@ def _apply_contiguous(op: Op, call: Call, args: tuple[Any, ...], attrs: dict[str
     return apply(op, *grouped, **attrs)
 
 
-def fresh(device: Device, spec: TensorSpec, tag: int, number: int) -> Any:
-    """A tensor of bytes that nobody has written."""
-    block = device.memory.allocate(spec.nbytes, device.stream, tag, number)
+def fresh(device: Device, spec: TensorSpec, tag: int, number: int, stream: Stream | None = None) -> Any:
+    """A tensor of bytes that nobody has written, of the current stream or a given one."""
+    block = device.memory.allocate(spec.nbytes, device.current if stream is None else stream, tag, number)
     value = _new(_tensor)
     value.storage = Storage(device, block)
     value.spec = spec

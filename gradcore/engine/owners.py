@@ -6,23 +6,69 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.device import Device
+from gradcore.devices.device import Device, Storage, get_device
 from gradcore.engine.dispatch import fresh
-from gradcore.engine.node import Value
+from gradcore.engine.node import Value, make_value
 from gradcore.engine.state import SCOPES, SITES, here, local
-from gradcore.events import TAGS, Tag
+from gradcore.events import BORROW, TAGS, Tag
+from gradcore.memory.resource import Segment
 from gradcore.spec import TensorSpec
 
 
 def upload(values: np.ndarray[Any, Any], device: Device, *, op: str = "upload", role: str = "input") -> Any:
     """A fresh tensor with the host's values. Uploads allocate on every device alike, the CPU too."""
-    state = local.state
-    scope = SCOPES[state.scope]
+    device = device.compute
     spec = TensorSpec.of(values.shape, values.dtype)
-    tag = TAGS.index(Tag(op, scope.layer, scope.phase, scope.role or role, SITES[here()], scope.caller, spec))
-    value = fresh(device, spec, tag, state.node)
+    value = fresh(device, spec, _tag(op, role, spec), local.state.node)
     device.upload(value.storage, spec, values)
     return value
+
+
+def pin(x: Any) -> Any:
+    """A copy of a tensor on the CPU in pinned memory."""
+    spec = TensorSpec.of(x.spec.shape, x.spec.dtype)
+    value = blank_pinned(spec, "pin_memory", "input")
+    value.storage.device.upload(value.storage, spec, x.array)
+    return value
+
+
+def blank_pinned(spec: TensorSpec, op: str, role: str) -> Any:
+    """A tensor of pinned bytes that nobody has written."""
+    return fresh(get_device("pinned"), spec, _tag(op, role, spec), local.state.node)
+
+
+def send(spec: TensorSpec, device: Device, pinned: Any) -> Any:
+    """A copy of a pinned tensor on a device, made on its stream for copies: the host does not wait, nor does the copy for what
+    the current stream has been given so far."""
+    spec = TensorSpec.of(spec.shape, spec.dtype)
+    value = fresh(device, spec, _tag("upload", "input", spec), local.state.node, device.copies)
+    device.send(value.storage, spec, pinned)
+    return value
+
+
+def _tag(op: str, role: str, spec: TensorSpec) -> int:
+    scope = SCOPES[local.state.scope]
+    return TAGS.index(Tag(op, scope.layer, scope.phase, scope.role or role, SITES[here()], scope.caller, spec))
+
+
+def borrow(values: np.ndarray[Any, Any], device: Device) -> Any:
+    """A tensor on the host over the array's own bytes, which it keeps alive. Strides are whole elements, none negative."""
+    state = local.state
+    scope = SCOPES[state.scope]
+    step = values.dtype.itemsize
+    spec = TensorSpec.strided(values.shape, values.dtype, tuple(s // step for s in values.strides), 0)
+    tag = TAGS.index(Tag(BORROW, scope.layer, scope.phase, scope.role or "input", SITES[here()], scope.caller, spec))
+    segment = Segment(spec.extent, values.ctypes.data, np.asarray(_Bytes(values, spec.extent)))
+    block = device.ledger.adopt(segment, device.stream, tag)
+    return make_value(Storage(device, block), spec, device.array(block, spec), None)
+
+
+class _Bytes:
+    """The bytes of an array from its first element to its last, as NumPy takes them; whatever shows them refers back here."""
+
+    def __init__(self, owner: np.ndarray[Any, Any], length: int) -> None:
+        self.owner = owner
+        self.__array_interface__ = {"version": 3, "shape": (length,), "typestr": "|u1", "data": (owner.ctypes.data, False)}
 
 
 def retag(value: Value, *, role: str | None = None, layer: str | None = None) -> None:

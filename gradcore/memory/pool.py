@@ -32,6 +32,19 @@ def segment_size(size: int) -> int:
     return round_up(size, SMALL_SEGMENT)
 
 
+class _Returned(list[Block]):
+    """Where blocks over somebody else's bytes go when they are given back: their owner is let go of."""
+
+    def __init__(self, blocks: set[Block]) -> None:
+        super().__init__()
+        self._blocks = blocks
+
+    def append(self, block: Block) -> None:
+        self._blocks.discard(block)
+        block.arrays.clear()
+        block.segment.memory = None
+
+
 class Pool:
     """Blocks out of segments. Not thread-safe on its own: the ledger around it holds the stack's one lock."""
 
@@ -59,6 +72,8 @@ class Pool:
         size = round_up(nbytes)
         if stream not in self.streams:
             self.streams.append(stream)
+            # The default stream is the first, whichever allocated first.
+            self.streams.sort(key=lambda s: s.index)
         small = size <= SMALL
         # Merging undoes the exact sizes that the next step will ask for: small blocks, which are many, try without.
         start = stream.small.take(size) if small else None
@@ -73,6 +88,15 @@ class Pool:
         self.blocks.add(block)
         self.serial += 1
         block.begin(self.serial, nbytes, tag, node)
+        return block
+
+    def adopt(self, segment: Segment, stream: Stream, tag: int) -> Block:
+        """A block over a segment of somebody else's bytes: of 0 bytes here, and nobody's again when it is given back."""
+        block = Block(segment, 0, 0, stream)
+        block.home = _Returned(self.blocks)
+        self.blocks.add(block)
+        self.serial += 1
+        block.begin(self.serial, 0, tag, 0)
         return block
 
     def deallocate(self, block: Block, serial: int) -> None:
@@ -152,7 +176,7 @@ class Pool:
     # -- giving segments back ------------------------------------------------------------------------------------------
 
     def flush(self) -> int:
-        """Give every wholly free segment back to the source; returns their bytes."""
+        """Give every wholly free segment back to the source; returns their bytes. What else is free is the first stream's."""
         before = self.reserved
         free: dict[int, list[tuple[FreeList, int, int]]] = {}
         for stream in self.streams:
@@ -162,7 +186,8 @@ class Pool:
                     free.setdefault(start // _SPACING, []).append((ranges, start, size))
         # The parts of a segment may be free on several streams: the device is waited for anyway.
         whole = [i for i, parts in free.items() if sum(size for _, _, size in parts) == self.segments[i].nbytes]
-        if whole:
+        scattered = any(ranges.total for stream in self.streams[1:] for ranges in (stream.small, stream.large))
+        if whole or scattered:
             self._order.drain()
         for index in whole:
             # Books first: should the source fail, this segment is lost to us, but never handed out again.
@@ -172,7 +197,18 @@ class Pool:
             self.reserved -= segment.nbytes
             self.changes.append((False, segment.index, segment.nbytes))
             self._source.deallocate(segment)
+        if scattered:
+            self._gather()
         return before - self.reserved
+
+    def _gather(self) -> None:
+        """All work is done: what is free on other streams goes to the first one, where neighbours meet again."""
+        first = self.streams[0]
+        for stream in self.streams[1:]:
+            for ranges, into in ((stream.small, first.small), (stream.large, first.large)):
+                for start, size in ranges.ranges():
+                    ranges.remove(start, size)
+                    into.add(start, size)
 
     # -- what there is -------------------------------------------------------------------------------------------------
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from gradcore.memory.freelist import FreeList
+
+#: Held while a block's list of users is made longer: threads on several streams may read one tensor.
+_noting = threading.Lock()
 
 
 class Segment:
@@ -57,6 +61,13 @@ class Block:
         self.requested = requested
         self.tag = tag
         self.node = node
+
+    def use_on(self, stream: Stream) -> None:
+        """Work on another stream touches these bytes: once they are free, their own stream waits for it."""
+        if stream is self.stream or (self.users is not None and stream in self.users):
+            return
+        with _noting:
+            self.users = [*(self.users or ()), stream]
 
     @property
     def address(self) -> int:
@@ -111,13 +122,38 @@ class MemoryResource(Protocol):
 
 
 class Driver(Protocol):
-    """The few calls that order streams. Everything that touches a driver passes here, so a mock can stand in."""
+    """The calls about streams and events. Everything that touches a driver passes here, so a mock can stand in."""
 
     def record(self, stream: Stream) -> Any:
-        """An event that stands behind all work submitted to ``stream`` so far."""
+        """A new event that stands behind all work submitted to ``stream`` so far."""
 
     def wait(self, stream: Stream, event: Any) -> None:
-        """Later work on ``stream`` waits for ``event``; the host does not."""
+        """Later work on ``stream`` waits for ``event``, which is not needed again; the host does not wait."""
 
     def synchronize(self) -> None:
         """The host waits for all work on the device."""
+
+    # -- what a user's own streams and events need besides -------------------------------------------------------------
+
+    def create_stream(self, priority: int) -> Any:
+        """The handle of a new stream. A lower number is served first."""
+
+    def stream_done(self, stream: Stream) -> bool: ...
+
+    def synchronize_stream(self, stream: Stream) -> None: ...
+
+    def create_event(self, timing: bool) -> Any: ...
+
+    def destroy_event(self, event: Any) -> None: ...
+
+    def record_event(self, event: Any, stream: Stream) -> None: ...
+
+    def wait_event(self, stream: Stream, event: Any) -> None:
+        """As :meth:`wait`, for an event that is used again."""
+
+    def event_done(self, event: Any) -> bool: ...
+
+    def synchronize_event(self, event: Any) -> None: ...
+
+    def elapsed(self, first: Any, last: Any) -> float:
+        """Milliseconds from one event with timing to another."""

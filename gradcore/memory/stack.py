@@ -27,6 +27,7 @@ class Stack:
     pool: Pool
     limit: Limit
     fault: Fault | None
+    driver: Driver
 
 
 def build(source: Source, driver: Driver, *, limit: int | None = None, fail_at: Collection[int] | None = None,
@@ -40,7 +41,7 @@ def build(source: Source, driver: Driver, *, limit: int | None = None, fail_at: 
     fault = None
     if fail_at is not None:
         top = fault = Fault(top, fail_at)
-    return Stack(top, ledger, pool, limited, fault)
+    return Stack(top, ledger, pool, limited, fault, driver)
 
 
 def explain_live(ledger: Ledger, top: int = 10) -> list[str]:

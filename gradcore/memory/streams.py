@@ -8,11 +8,13 @@ finished: that would make the allocation sequence depend on timing, and the log 
 
 from __future__ import annotations
 
+from time import perf_counter
+
 from gradcore.memory.resource import Block, Driver, Stream
 
 
 class NoDriver:
-    """The host and the meta device run everything in order already."""
+    """The host and the meta device run everything in order already: all work is done when it was given."""
 
     def record(self, stream: Stream) -> None:
         return None
@@ -22,6 +24,36 @@ class NoDriver:
 
     def synchronize(self) -> None:
         pass
+
+    def create_stream(self, priority: int) -> None:
+        return None
+
+    def stream_done(self, stream: Stream) -> bool:
+        return True
+
+    def synchronize_stream(self, stream: Stream) -> None:
+        pass
+
+    def create_event(self, timing: bool) -> list[float]:
+        return [0.0]
+
+    def destroy_event(self, event: object) -> None:
+        pass
+
+    def record_event(self, event: list[float], stream: Stream) -> None:
+        event[0] = perf_counter()
+
+    def wait_event(self, stream: Stream, event: object) -> None:
+        pass
+
+    def event_done(self, event: object) -> bool:
+        return True
+
+    def synchronize_event(self, event: object) -> None:
+        pass
+
+    def elapsed(self, first: list[float], last: list[float]) -> float:
+        return (last[0] - first[0]) * 1e3
 
 
 class StreamOrder:

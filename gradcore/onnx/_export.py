@@ -54,7 +54,7 @@ def export(model: Any, example: Any, path: str | os.PathLike[str] | None, *, inp
         raise ImportError(INSTALL) from None
     if dynamic_batch:
         if isinstance(model, (Compiled, LoadedProgram)):
-            raise ValueError("dynamic_batch: a program has one size of the batch: export the module or function that it is made of")
+            raise ValueError("dynamic_batch: a program has one size of the batch: export the module or function that it is of")
         # One is a size like no other, which views leave out.
         size = max(_batch(example), 2)
         g, inputs, outputs = _built(model, _of_size(example, size), input_names, output_names)

@@ -9,7 +9,7 @@ import numpy as np
 
 from gradcore.onnx.graph import Graph, Value
 from gradcore.onnx.table import CONVERTERS, Refused, converts
-from gradcore.spec import TensorSpec, promote
+from gradcore.spec import TensorSpec, is_floating, promote
 
 #: One operand, one operator.
 UNARY = {"neg": "Neg", "reciprocal": "Reciprocal", "abs": "Abs", "sign": "Sign", "floor": "Floor", "ceil": "Ceil",
@@ -94,7 +94,7 @@ def _clamp(g: Graph, out: TensorSpec, x: Any, low: Any, high: Any) -> Value:
 
 @converts("floor_divide")
 def _floor_divide(g: Graph, out: TensorSpec, x: Any, y: Any) -> Value:
-    if out.dtype.kind == "f":
+    if is_floating(out.dtype):
         return g.node("Floor", g.pointwise("Div", x, y, dtype=out.dtype))
     # Div of integers rounds towards 0, and Mod has the sign of the divisor.
     rest = g.pointwise("Mod", x, y, dtype=out.dtype)
@@ -103,7 +103,7 @@ def _floor_divide(g: Graph, out: TensorSpec, x: Any, y: Any) -> Value:
 
 @converts("remainder")
 def _remainder(g: Graph, out: TensorSpec, x: Any, y: Any) -> Value:
-    if out.dtype.kind != "f":
+    if not is_floating(out.dtype):
         return g.pointwise("Mod", x, y, dtype=out.dtype)
     whole = g.pointwise("Mul", _floor_divide(g, out, x, y), y, dtype=out.dtype)
     return g.pointwise("Sub", x, whole, dtype=out.dtype)
@@ -125,7 +125,7 @@ def _isinf(g: Graph, out: TensorSpec, x: Value) -> Value:
 
 
 def floating(g: Graph, x: Value) -> Value:
-    return x if x.dtype.kind == "f" else g.cast(x, np.float32)
+    return x if is_floating(x.dtype) else g.cast(x, np.float32)
 
 
 @converts("isfinite")
@@ -182,7 +182,7 @@ def _exp2(g: Graph, out: TensorSpec, x: Value) -> Value:
 
 @converts("trunc")
 def _trunc(g: Graph, out: TensorSpec, x: Value) -> Value:
-    if x.dtype.kind != "f":
+    if not is_floating(x.dtype):
         return x
     return g.pointwise("Mul", g.node("Sign", x), g.node("Floor", g.node("Abs", x)), dtype=x.dtype)
 

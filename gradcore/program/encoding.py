@@ -14,9 +14,9 @@ import numpy as np
 
 from gradcore.errors import ProgramError
 from gradcore.events import ROLES, Site, Tag
-from gradcore.spec import TensorSpec
+from gradcore.spec import TensorSpec, bfloat16
 
-#: The dtypes that tensors have.
+#: The dtypes that tensors have, besides bfloat16, which takes a package.
 DTYPES = {name: np.dtype(name) for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64",
                                             "float16", "float32", "float64")}
 #: Sizes, strides and offsets, in elements or bytes, stay below this.
@@ -96,7 +96,7 @@ def encode(x: Any) -> Any:
     if type(x) is list:
         return {"list": [encode(v) for v in x]}
     if isinstance(x, np.dtype):
-        if x.name in DTYPES:
+        if x.name in DTYPES or x.name == "bfloat16":
             return {"dtype": x.name}
     elif isinstance(x, TensorSpec):
         return {"spec": encode_spec(x)}
@@ -152,8 +152,13 @@ def decode_spec(x: Any, where: str) -> TensorSpec:
 
 
 def decode_dtype(x: Any, where: str) -> np.dtype[Any]:
+    if x == "bfloat16":
+        try:
+            return bfloat16()
+        except ImportError as error:
+            raise ProgramError(f"{where}: {error}") from None
     if type(x) is not str or x not in DTYPES:
-        raise fail(where, f"one of the dtypes {', '.join(DTYPES)}", x)
+        raise fail(where, f"one of the dtypes bfloat16, {', '.join(DTYPES)}", x)
     return DTYPES[x]
 
 

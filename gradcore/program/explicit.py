@@ -240,7 +240,7 @@ class _Chain:
                 raise TypeError(f"{name} takes tensors, but input {k} is {type(x).__name__}")
             if x.spec is not spec:
                 raise TraceError(f"{name} was traced with {spec} as input {k}, but got {x.spec}: trace it again")
-            if x.storage.device is not self.device:
+            if x.storage.device.compute is not self.device:
                 raise TraceError(f"{name} was traced on {self.device}, but input {k} is on {x.storage.device}")
         if part and self._last != part - 1:
             raise TraceError(f"{name} reads what {self.name(part - 1)} makes: execute that first, once each time")
@@ -288,7 +288,7 @@ def trace(function: Any, example_inputs: Any = None) -> Any:
     if chains:
         chain, = chains.values()
     elif tensors:
-        chain = _Chain(tensors[0].storage.device)
+        chain = _Chain(tensors[0].storage.device.compute)
     else:
         raise TypeError("trace expected example inputs with at least one tensor")
     return chain.record(getattr(function, "__name__", type(function).__name__), tensors, lambda: function(*args))

@@ -25,6 +25,7 @@ from gradcore.program.encoding import (
     Tags,
     array,
     decode,
+    decode_dtype,
     decode_spec,
     decode_tags,
     encode,
@@ -202,7 +203,9 @@ class _Reader:
             buffer = self.buffers[whole(at, "captured", len(self.buffers))]
             if buffer.kind != "captured" or buffer.index in names or name in sums or name not in entries:
                 raise fail("captured", "a tensor of its own for each captured buffer", x)
-            if entries[name].dtype == "BF16" or entries[name].stop - entries[name].start != buffer.nbytes:
+            if entries[name].dtype == "BF16":
+                decode_dtype("bfloat16", f"tensor {name[:80]!r}")
+            if entries[name].stop - entries[name].start != buffer.nbytes:
                 raise fail(f"tensor {name[:80]!r}", f"{buffer.nbytes} bytes", entries[name])
             names[buffer.index], sums[name] = name, whole(checksum, "captured")
         if {b.index for b in self.buffers if b.kind == "captured"} != set(names) or set(entries) != set(sums):

@@ -149,7 +149,7 @@ class LoadedProgram:
         if t.spec.shape != x.spec.shape or t.spec.dtype != x.spec.dtype:
             raise SpecError(f"input {k} must be {x.spec.dtype.name}{list(x.spec.shape)}, but is {t.spec.dtype.name}"
                             f"{list(t.spec.shape)}")
-        if t.storage.device is not self.device:
+        if t.storage.device.compute is not self.device:
             raise SpecError(f"input {k} is on {t.storage.device.name}, and the program on {self.device.name}")
         nbytes = self._trace.program.buffers[x.buffer].nbytes
         if t.spec is x.spec and t.storage.nbytes >= nbytes:
@@ -211,7 +211,7 @@ def _check_ends(s: Shipment) -> None:
         if found != {b.index for b in buffers if b.kind == kind}:
             raise ProgramError(f"the buffers of kind {kind} are not those that a run brings")
     for name, x in s.leaves:
-        if buffers[x.buffer].kind != "captured" or not fits(x.spec, buffers[x.buffer].nbytes) or x.spec.dtype.kind != "f":
+        if buffers[x.buffer].kind != "captured" or not fits(x.spec, buffers[x.buffer].nbytes) or not x.spec.floating:
             raise ProgramError(f"leaf {name[:80]!r}, {x.spec}, does not lie in a captured buffer")
         if name in s.names.values() and s.names[x.buffer] != name:
             raise ProgramError(f"leaf {name[:80]!r} has the name of another tensor")

@@ -18,6 +18,7 @@ from gradcore.engine.plans import Call
 from gradcore.engine.state import SITES, here
 from gradcore.errors import TraceError
 from gradcore.events import ALLOC, DROP, KEEP, LAUNCH, MARK, READ, TAGS, UPLOAD, Raw
+from gradcore.memory.ledger import opening
 from gradcore.optim import optimizer as optimizers
 from gradcore.program.program import Buffer, Instruction, Number, Operand, Program, Update, with_lifetimes
 
@@ -243,7 +244,13 @@ class Builder:
         if serial in self._index:
             return self._index[serial]
         index = self._index[serial] = len(self._buffers)
-        record = self._known[serial]
+        record = self._known.get(serial)
+        if record is None:
+            # Pinned memory, which has a ledger of its own.
+            if storage is None:
+                raise TraceError("a traced function makes pinned memory: make it outside, and pass it as an argument or let "
+                                 "the function refer to it")
+            record = opening(storage.block)
         self._buffers.append(Buffer(index, kind, record[4], TAGS[record[7]]))
         if kind == "gradient slot":
             self._slots[index] = self._slot_serials[serial]

@@ -189,6 +189,8 @@ class Replay:
 
     def _bring(self, inputs: Sequence[Any]) -> None:
         """Point the calls at what this run was given, and at the gradients that it finds."""
+        if self.device.several:
+            self._note_stream(inputs)
         array = self.device.array
         for x, tensor in zip(self.program.inputs, inputs, strict=True):
             for args, at, spec in self._patches.get(x.buffer, ()):
@@ -196,6 +198,17 @@ class Replay:
         for buffer, leaf in self.trace.slots.items():
             for args, at, spec in self._patches.get(buffer, ()):
                 args[at] = array(leaf.grad.storage.block, spec)
+
+    def _note_stream(self, inputs: Sequence[Any]) -> None:
+        """All bytes of the run are used on the current stream, behind the run before, which used the same arena."""
+        assert self._arena is not None
+        stream, block = self.device.current, self._arena.block
+        for user in (block.stream, *(block.users or ())):
+            self.device.order(user, stream)
+        block.use_on(stream)
+        for storage in (*[t.storage for t in inputs], *self.trace.storages.values(),
+                        *[leaf.grad.storage for leaf in self.trace.slots.values()]):
+            storage.block.use_on(stream)
 
     def forward(self, inputs: Sequence[Any]) -> list[Any]:
         """The first part of a program in two. What the second needs stays in the arena, and of the inputs, until then."""

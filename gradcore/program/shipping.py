@@ -21,13 +21,12 @@ from gradcore.spec import TensorSpec
 
 def save_trace(path: str | os.PathLike[str], trace: Trace, names: dict[int, str], leaf_names: dict[Leaf, str]) -> None:
     """Write a trace to a file. Raises OSError, and TypeError for what has no form there."""
-    device = next(iter(trace.storages.values())).device if trace.storages else None
-    tensors = {names[b]: _values(device, storage) for b, storage in trace.storages.items()}
+    tensors = {names[b]: _values(storage) for b, storage in trace.storages.items()}
     write_program(path, _shipment(trace, names, leaf_names), tensors)
 
 
-def _values(device: Any, storage: Storage) -> Any:
-    spec = shown_spec(storage)
+def _values(storage: Storage) -> Any:
+    spec, device = shown_spec(storage), storage.device
     array = device.array(storage.block, spec)
     return array if device.type == "cpu" else device.read(storage, spec)
 

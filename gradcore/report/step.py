@@ -100,10 +100,19 @@ class PoolFigures:
 
 
 @dataclass(frozen=True)
+class LibraryBytes:
+    """Bytes that a library works in, from the pool of its own: for which op or by which library, or cached there."""
+
+    name: str
+    nbytes: int
+
+
+@dataclass(frozen=True)
 class DriverFigures:
     """What the driver says of the device, in bytes; ``remainder`` is what nothing here explains.
 
-    ``unseen`` names what a library takes without any pool of ours, so that it stands in the remainder; "" for nothing.
+    ``source`` says how it is known. None where the driver cannot tell. ``libraries`` adds up to ``library``. ``unseen`` names
+    what a library takes without any pool of ours, so that it stands in the remainder; "" for nothing.
     """
 
     used: int | None
@@ -112,7 +121,17 @@ class DriverFigures:
     segments: int
     library: int
     remainder: int | None
+    libraries: tuple[LibraryBytes, ...] = ()
     unseen: str = ""
+
+
+@dataclass(frozen=True)
+class PinnedFigures:
+    """Pinned host memory, in bytes: live when the step ended, the most live at once within it, and held by the pool."""
+
+    allocated: int
+    max_allocated: int
+    reserved: int
 
 
 @dataclass(frozen=True)
@@ -156,6 +175,10 @@ class StepReport:
     #: Results that are alive at the end: kept by a node of a graph, or by whoever holds the tensor. The largest first.
     left: tuple[Left, ...] = ()
     growth: Growth | None = None
+    #: None where nothing was pinned in the step.
+    pinned: PinnedFigures | None = None
+    #: Memory of other libraries that tensors showed at the peak: in none of the sums.
+    outside_bytes: int = 0
     version: int = SCHEMA_VERSION
 
     @property
@@ -197,7 +220,7 @@ class StepReport:
 
 def build_report(records: Sequence[Record], *, device: str, batch_size: int | None, pool: PoolFigures,
                  node_seconds: float = 0.0, driver: DriverFigures | None = None, top: int = 10,
-                 growth: Growth | None = None) -> StepReport:
+                 growth: Growth | None = None, pinned: PinnedFigures | None = None) -> StepReport:
     """Fold a step's log, which runs from its mark ``begin step`` to its ``end step``, into a report."""
     start = folds.position_of(records, "begin", "step") or 0
     highest = folds.peak(records, start)
@@ -222,16 +245,19 @@ def build_report(records: Sequence[Record], *, device: str, batch_size: int | No
         residual_bytes=sum(kept_before.values()),
         residual_bytes_returned=sum(n for s, n in kept_before.items() if s not in kept_after),
         pool=pool, nodes=(nodes := _nodes(records)), graph_seconds=nodes * node_seconds, records=len(records) - start,
-        driver=driver, left=_left(records, start), growth=explained(growth, records, start) if growth is not None else None)
+        driver=driver, pinned=pinned, left=_left(records, start),
+        growth=explained(growth, records, start) if growth is not None else None, outside_bytes=folds.outside(holders))
 
 
 def counted_report(*, device: str, batch_size: int | None, seconds: float, peaks: tuple[int, int, int], live: tuple[int, int],
-                   pool: PoolFigures, driver: DriverFigures | None, growth: Growth | None) -> StepReport:
+                   pool: PoolFigures, driver: DriverFigures | None, growth: Growth | None,
+                   pinned: PinnedFigures | None = None) -> StepReport:
     """The report of a step at the level ``counts``: how much, and not whose. ``peaks`` and ``live``: bytes, requested first."""
     return StepReport(
         device=device, batch_size=batch_size, seconds=seconds, peak=PeakPoint(0, *peaks, "", "", "", ""),
         by_role={}, by_layer={}, by_op={}, top=(), phases=(PhaseEnd("step", *live, seconds),), kept=(), residual_bytes=0,
-        residual_bytes_returned=0, pool=pool, nodes=0, graph_seconds=0.0, records=0, driver=driver, growth=growth)
+        residual_bytes_returned=0, pool=pool, nodes=0, graph_seconds=0.0, records=0, driver=driver, growth=growth,
+        pinned=pinned)
 
 
 def _left(records: Sequence[Record], start: int) -> tuple[Left, ...]:

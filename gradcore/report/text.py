@@ -43,6 +43,8 @@ def render(report: StepReport) -> str:
         lines.append(f"  {report.bytes_per_sample:,.0f} bytes a sample beside parameters, gradients and optimizer state")
     for title, sums in (("role", report.by_role), ("layer", report.by_layer), ("op", report.by_op)):
         lines += ["", f"At the peak, by {title}:", *_bars(sums, peak.allocated)]
+    if report.outside_bytes:
+        lines += ["", f"Held outside the pool, by other libraries: {report.outside_bytes:,} bytes, in none of these sums."]
     lines += ["", "Largest tensors at the peak:"]
     for t in report.top:
         shape = "x".join(map(str, t.shape)) if t.shape is not None else "bytes"
@@ -65,12 +67,19 @@ def _tail(report: StepReport) -> Iterable[str]:
     if report.records:
         yield (f"Graph: {report.nodes} nodes, {report.graph_share:.1%} of the step's {report.seconds * 1e3:.2f} ms; "
                f"{report.records} records")
+    if report.pinned is not None:
+        p = report.pinned
+        yield (f"Pinned host memory: {p.allocated:,} bytes live, at most {p.max_allocated:,} in this step; {p.reserved:,} held "
+               "by its pool")
     if report.driver is not None:
         d = report.driver
-        used = f"{d.used:,}" if d.used is not None else "N/A"
-        remainder = f"{d.remainder:,}" if d.remainder is not None else "N/A"
-        yield (f"Driver ({d.source}): {used} bytes used = context {d.context} + segments {d.segments:,} + "
-               f"libraries {d.library:,} + remainder {remainder}")
+        used, context, remainder = ("N/A" if n is None else f"{n:,}" for n in (d.used, d.context, d.remainder))
+        share = f" ({d.remainder / d.used:.1%}: code of kernels, and what libraries took by themselves)" if (
+            d.used and d.remainder is not None) else ""
+        yield f"Driver ({d.source}):"
+        yield (f"  {used} bytes used = context {context} + segments {d.segments:,} + libraries {d.library:,} + "
+               f"remainder {remainder}{share}")
+        yield from (f"  {x.nbytes:>15,} bytes for {x.name}" for x in d.libraries)
         if d.unseen:
             yield f"  the remainder holds {d.unseen}"
 

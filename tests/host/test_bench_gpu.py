@@ -154,6 +154,22 @@ def test_logs_that_part_say_where():
     assert first_difference([["a", "b"]], [["a"]]) == "step 0 has 2 records, but meta's 1"
 
 
+def test_the_stress_of_streams_counts_what_is_wrong():
+    from bench.gpu.streams import Stress, poisoned
+
+    stress = Stress(poisoned("cpu"), 0)
+    stress.run(200)
+    while not stress.live:
+        stress.make()
+    tensor, stamp, last = stress.live[0]
+    tensor[:7] = -1
+    stress.live = [(tensor, stamp, last)]
+    stress.use()
+    del tensor
+    assert stress.found() == 7
+    assert stress.device.ledger.allocated == 8 * 512, "its counts"
+
+
 # -- what is asked of CuPy --------------------------------------------------------------------------------------------------
 
 without_cupy = pytest.mark.skipif(not CUPY,
@@ -171,7 +187,10 @@ def test_cupy_has_what_the_parts_call():
                          (cupy.cuda.Stream, "begin_capture end_capture synchronize"), (cupy.cuda.Graph, "launch"),
                          (cupy.cuda.Event, "record synchronize"), (nvrtc, "getVersion"),
                          (cupy.cuda.MemoryPointer, "copy_from_device_async copy_from_host copy_to_host"),
-                         (runtime, "CUDARuntimeError deviceSynchronize getDeviceProperties memGetInfo runtimeGetVersion")):
+                         (runtime, "CUDARuntimeError deviceSynchronize getDeviceProperties memGetInfo runtimeGetVersion"),
+                         (runtime, "deviceGetPCIBusId eventElapsedTime eventQuery freeHost hostAlloc malloc memcpyAsync"),
+                         (runtime, "memsetAsync pointerGetAttributes setDevice streamCreateWithPriority streamWaitEvent"),
+                         (cupy.cuda.Stream, "from_external null use")):
         for name in names.split():
             assert hasattr(owner, name), f"{owner} has no {name}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import threading
 from pathlib import Path
@@ -16,10 +17,12 @@ from gradcore.devices import gpu  # noqa: E402
 from gradcore.engine.node import Value  # noqa: E402
 from gradcore.errors import OutOfMemory, SourceExhausted, UndeclaredAllocation  # noqa: E402
 from gradcore.events import TAGS, Alloc, Site, Tag  # noqa: E402
+from gradcore.memory.driver import CudaDriver, CudaSource  # noqa: E402
 from gradcore.memory.resource import Stream  # noqa: E402
 from gradcore.memory.stack import build  # noqa: E402
 from gradcore.ops import all_ops  # noqa: E402
 from gradcore.spec import TensorSpec  # noqa: E402
+from tests.meta.simulated_cuda import HostCard  # noqa: E402
 
 TAG = TAGS.index(Tag("test", "layers.0", "forward", "output", Site(__file__, 1, "f"), None, None))
 
@@ -69,6 +72,9 @@ class Runtime:
 
     def deviceSynchronize(self):
         self.calls.append("synchronize")
+
+    def streamCreateWithPriority(self, flags, priority):
+        return 77
 
     def memGetInfo(self):
         return 1 << 30, 2 << 30
@@ -164,15 +170,15 @@ def test_other_errors_of_the_runtime_pass_through():
     runtime = Runtime()
     runtime.fail = 999
     with pytest.raises(Runtime.CUDARuntimeError, match="999"):
-        gpu.CudaSource(0, runtime).allocate(512)
+        CudaSource(0, runtime).allocate(512)
     runtime.fail = 2
     with pytest.raises(SourceExhausted, match="512 bytes on cuda:0"):
-        gpu.CudaSource(0, runtime).allocate(512)
+        CudaSource(0, runtime).allocate(512)
 
 
 def test_another_stream_waits_before_it_takes_memory():
     runtime = Runtime()
-    stack = build(gpu.CudaSource(0, runtime), gpu.CudaDriver(runtime))
+    stack = build(CudaSource(0, runtime), CudaDriver(runtime))
     first, second = Stream(0, 11), Stream(1, 22)
     block = stack.ledger.allocate(2 << 20, first, TAG)
     stack.ledger.deallocate(block, block.serial)
@@ -180,6 +186,56 @@ def test_another_stream_waits_before_it_takes_memory():
     assert not runtime.calls, "nothing fits, so nothing is taken over"
     stack.ledger.allocate(1 << 20 | 512, second, TAG)
     assert runtime.calls == ["create", ("record", 11), ("wait", 22), "destroy"]
+
+
+def test_poison_lands_behind_all_that_used_the_bytes():
+    card = HostCard()
+    device = gpu.CudaDevice(0, cuda=card, poison=True)
+    side = device.make_stream()
+    x = value(device, TensorSpec.of((100,), np.float32))
+    card.deviceSynchronize()
+    assert ctypes.string_at(x.storage.block.address, 512) == b"\xff" * 512
+    ctypes.memset(x.storage.block.address, 1, 400)
+    seen = []
+    card.queues[side.handle].append((None, lambda: seen.append(ctypes.string_at(x_address, 400))))
+    x.storage.block.use_on(side)
+    x_address = x.storage.block.address
+    del x
+    card.deviceSynchronize()
+    assert seen == [b"\x01" * 400]
+    assert ctypes.string_at(x_address, 512) == b"\xff" * 512
+
+
+@pytest.mark.parametrize("spec", [
+    TensorSpec.of((6, 8), np.float32), TensorSpec.strided((8, 6), np.dtype(np.float32), (1, 8), 0),
+    TensorSpec.strided((3, 2), np.dtype(np.float32), (16, 3), 9), TensorSpec.strided((5, 6), np.dtype(np.float32), (0, 8), 2),
+    TensorSpec.strided((), np.dtype(np.float32), (), 40), TensorSpec.strided((0, 4), np.dtype(np.float32), (8, 1), 0)], ids=str)
+def test_reading_allocates_nothing_on_the_device(spec):
+    card = HostCard()
+    device = gpu.CudaDevice(0, cuda=card, strict=True)
+    x = value(device, TensorSpec.of((6, 8), np.float32))
+    numbers = np.arange(48, dtype=np.float32)
+    device.upload(x.storage, x.spec, numbers.reshape(6, 8))
+    expected = np.lib.stride_tricks.as_strided(numbers[spec.offset:], spec.shape, [4 * s for s in spec.strides])
+    found = device.read(x.storage, spec)
+    np.testing.assert_array_equal(found, expected)
+    assert found.flags.c_contiguous and found.dtype == np.float32
+    assert device.bridge.ledger.allocations == 0
+
+
+def test_scratch_of_one_stream_is_not_handed_to_another(device):
+    side = device.make_stream()
+    device.activate = lambda stream: None
+
+    def hidden(array):
+        cupy.ndarray((100,), np.float32)
+
+    launch = device.bind(hidden, "sum")
+    launch(None)
+    with device.use(side):
+        launch(None)
+    assert {stream.index for stream in device.bridge.ledger.pool.streams} == {0, side.index}
+    assert [call for call in device._cuda.calls if call[0] == "wait"] == [("wait", side.handle)]
 
 
 def test_cupys_own_allocations_come_from_the_scratch_pool(device):

@@ -18,7 +18,7 @@ from gradcore import _step
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = ("memory.md", "report.md", "questions.md", "shipping.md")
+PAGES = ("memory.md", "report.md", "questions.md", "cuda.md", "shipping.md")
 EXAMPLES = [(page, title, code) for page in PAGES for title, code in re.findall(
     r"^## (.*?)\n.*?```python\n(.*?)```", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)]
 QUESTIONS = re.split(r"^## ", (DOCS / "questions.md").read_text(), flags=re.MULTILINE)[1:]

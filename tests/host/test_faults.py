@@ -65,6 +65,24 @@ class Failing(Runtime):
     def memcpyAsync(self, *arguments):
         self.deviceSynchronize()
 
+    def streamSynchronize(self, stream):
+        self.deviceSynchronize()
+
+    def streamQuery(self, stream):
+        self.deviceSynchronize()
+
+    def eventRecord(self, event, stream):
+        self.deviceSynchronize()
+
+    def eventSynchronize(self, event):
+        self.deviceSynchronize()
+
+    def streamWaitEvent(self, stream, event, flags):
+        self.deviceSynchronize()
+
+    def pointerGetAttributes(self, address):
+        return SimpleNamespace(type=0)
+
     def malloc(self, nbytes):
         self.deviceSynchronize()
         return super().malloc(nbytes)
@@ -116,6 +134,22 @@ def test_without_blocking_the_next_call_that_waits_says_how_to_find_the_op(monke
                         (lambda: gradcore.tensor(np.ones(4, np.float32), device=device), "a tensor was filled"),
                         (lambda: gradcore.empty(64 << 20, device=device), "memory was allocated")):
         with pytest.raises(DeviceFault, match=f"CUDA error 700, noticed while {doing}: .*_LAUNCH_BLOCKING=1 finds the op"):
+            call()
+
+
+def test_streams_and_events_notice_a_fault_too(monkeypatch):
+    monkeypatch.delenv("GRADCORE_LAUNCH_BLOCKING", raising=False)
+    device = spoilt_by("relu")
+    values = gradcore.tensor(np.ones(4, np.float32), device=device)
+    event = device.driver.record(device.stream)
+    train(device)
+    for call, doing in ((lambda: device.driver.synchronize_stream(device.stream), "a stream was waited for"),
+                        (lambda: device.driver.stream_done(device.stream), "work was asked whether it is done"),
+                        (lambda: device.driver.synchronize_event(event), "an event was waited for"),
+                        (lambda: device.driver.record(device.stream), "streams were ordered"),
+                        (lambda: device.driver.wait(device.stream, event), "streams were ordered"),
+                        (values.tolist, "a tensor was read")):
+        with pytest.raises(DeviceFault, match=f"CUDA error 700, noticed while {doing}: "):
             call()
 
 

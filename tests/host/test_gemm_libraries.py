@@ -23,7 +23,7 @@ from gradcore.devices.host import HOST_KERNELS, make_host
 from gradcore.devices.recurrent import build_recurrent
 from gradcore.errors import OutOfMemory
 from gradcore.events import TAGS
-from gradcore.report.step import DriverFigures, load_report
+from gradcore.report.step import DriverFigures, LibraryBytes, load_report
 from gradcore.report.text import render
 from tests.host import fake_cublas
 from tests.host.emulator import Emulator, products, view_of
@@ -96,6 +96,20 @@ def test_a_workspace_lies_in_the_library_pool_beside_the_log(fake):
     assert device.driver_figures().library == device.bridge.ledger.reserved >= 32 << 20
     library.release()
     assert device.bridge.ledger.allocated == 0
+
+
+def test_each_stream_has_a_workspace_of_its_own_and_they_are_not_ordered(fake):
+    cuda = Runtime()
+    device = gpu.CudaDevice(0, cuda=cuda)
+    device.activate = lambda stream: None
+    library, side = gpu_gemm.make_library(0), device.make_stream()
+    places = [library.reserve_for(device.current.handle)]
+    with device.use(side):
+        places += [library.reserve_for(device.current.handle) for _ in range(2)]
+    assert {b.address: b.stream.handle for b in device.bridge.ledger.live.values()} == {places[0]: 0, places[1]: side.handle}
+    assert places[1] == places[2]
+    assert cuda.calls == []
+    assert device.driver_figures().libraries[0] == LibraryBytes("cuBLASLt in matmul", 64 << 20)
 
 
 def test_a_workspace_is_made_of_what_the_pool_caches_where_the_card_is_full(fake):

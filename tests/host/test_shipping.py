@@ -223,6 +223,23 @@ def test_two_models_with_the_same_names(tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded(x).numpy(), expected)
 
 
+def test_bfloat16_and_mixed_precision(tmp_path: Path) -> None:
+    model = nn.Linear(4, 3)
+    low = nn.Linear(4, 3).to(gradcore.bfloat16)
+
+    def f(x: Any) -> Any:
+        with gradcore.autocast("cpu", dtype=gradcore.bfloat16):
+            return model(x).float() + low(x.to(gradcore.bfloat16)).float()
+
+    compiled = gradcore.compile(f)
+    with gradcore.no_grad():
+        expected = compiled(gradcore.tensor(X)).numpy()
+    compiled.save(tmp_path / "f")
+    loaded = gradcore.load_program(tmp_path / "f")
+    assert sorted(t.dtype.name for t in loaded.state.values()) == ["bfloat16"] * 2 + ["float32"] * 2
+    np.testing.assert_array_equal(loaded(X).numpy(), expected)
+
+
 def test_parameters_that_share_bytes(tmp_path: Path) -> None:
     flat = gradcore.randn(6)
     a, b = flat[:2].detach().requires_grad_(), flat[2:].detach().requires_grad_()

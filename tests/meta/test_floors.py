@@ -20,7 +20,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"ops"}),
     frozenset({"engine"}),
     frozenset({"_tensor", "functional", "_conversions", "_gradients", "_indexing", "_operators", "_format", "_step", "_random",
-               "_distributions", "_memory"}),
+               "_distributions", "_memory", "_streams"}),
     frozenset({"autograd", "backends", "nn", "optim", "data", "models", "program", "cli", "cuda", "utils", "amp", "onnx",
                "testing"}),
 )

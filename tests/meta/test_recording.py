@@ -178,7 +178,7 @@ def test_a_report_comes_back_and_damage_is_named() -> None:
     report = recorded().report
     data = through_json(report.to_dict())
     assert load_report(data) == report == load_report(report.to_dict())
-    for name, absent in (("driver", None), ("left", ()), ("growth", None)):
+    for name, absent in (("driver", None), ("left", ()), ("growth", None), ("pinned", None)):
         assert getattr(load_report({k: v for k, v in data.items() if k != name}), name) == absent
     for at, key in places(data):
         was = at[key]

@@ -135,6 +135,19 @@ def test_segments_leave_only_behind_all_work() -> None:
     assert memory.ledger.flush() == 0 and len(driver.calls) == 1
 
 
+def test_what_is_free_on_several_streams_is_one_again_after_a_flush() -> None:
+    memory, driver = made()
+    a, b = streams(2)
+    held = take(memory, 2 * MiB, b)
+    for block in [take(memory, 2 * MiB, stream) for stream in (a, b, a, b)]:
+        give(memory, block)
+    assert memory.pool.largest_free < 18 * MiB
+    driver.calls.clear()
+    assert memory.ledger.flush() == 0 and driver.calls == [("synchronize",)]
+    assert memory.pool.largest_free == 18 * MiB
+    assert take(memory, 10 * MiB - 512, a).segment is held.segment and len(driver.calls) == 1
+
+
 class Broken(Events):
     """A driver that fails once it is told to."""
 

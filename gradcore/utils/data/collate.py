@@ -43,6 +43,18 @@ def _collate(batch: Sequence[Any]) -> Any:
                     f"{type(first)}")
 
 
+def pinned(batch: Any) -> Any:
+    """A batch with its tensors in pinned memory: part by part, as :func:`default_collate` puts batches together; an object of
+    another type by its own ``pin_memory`` if it has one."""
+    if isinstance(batch, Mapping):
+        return type(batch)({key: pinned(part) for key, part in batch.items()})  # type: ignore[call-arg]
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*map(pinned, batch))
+    if isinstance(batch, (tuple, list)):
+        return type(batch)(map(pinned, batch))
+    return batch.pin_memory() if hasattr(batch, "pin_memory") else batch
+
+
 def _columns(batch: Sequence[Any]) -> list[tuple[Any, ...]]:
     lengths = {len(sample) for sample in batch}
     if len(lengths) > 1:

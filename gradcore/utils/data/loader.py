@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,10 +13,11 @@ import numpy as np
 
 from gradcore import functional
 from gradcore._random import Generator
+from gradcore.devices.availability import cuda_status
 from gradcore.engine.owners import upload
 from gradcore.engine.state import scoped
 from gradcore.ops import movement
-from gradcore.utils.data.collate import default_collate
+from gradcore.utils.data.collate import default_collate, pinned
 from gradcore.utils.data.dataset import IterableDataset, Subset, TensorDataset
 from gradcore.utils.data.sampler import BatchSampler, RandomSampler, SequentialSampler
 
@@ -26,7 +28,8 @@ class DataLoader:
     With ``num_workers`` that many threads read samples ahead, ``prefetch_factor`` batches each. The batches are the same as
     without, in the same order; ``collate_fn`` runs in the thread that iterates, so that what it allocates is counted where the
     batch is used. Workers have no part in the random order, which depends on the generator's seed, or the CPU's own, alone.
-    ``pin_memory``, ``persistent_workers`` and ``multiprocessing_context`` are taken and change nothing.
+    ``pin_memory`` gives tensors in pinned memory, from which ``to("cuda", non_blocking=True)`` waits for nothing; without a GPU
+    it warns, and they lie in plain memory. ``persistent_workers`` and ``multiprocessing_context`` are taken and change nothing.
 
     Raises ValueError for options that exclude each other.
     """
@@ -57,6 +60,7 @@ class DataLoader:
         self.drop_last = drop_last
         self.generator = generator
         self.worker_init_fn = worker_init_fn
+        self.pin_memory = pin_memory
         self.prefetch_factor = prefetch_factor or 2
         self.sampler: Any = sampler
         if sampler is None and not self._iterable:
@@ -76,6 +80,14 @@ class DataLoader:
         return len(self.sampler if self.batch_sampler is None else self.batch_sampler)
 
     def __iter__(self) -> Iterator[Any]:
+        if not self.pin_memory:
+            return self._batches()
+        if not cuda_status().available:
+            warnings.warn("'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't "
+                          "be used.", stacklevel=2)
+        return map(pinned, self._batches())
+
+    def _batches(self) -> Iterator[Any]:
         if self._iterable:
             return self._in_turn()
         keys = self.sampler if self.batch_sampler is None else self.batch_sampler

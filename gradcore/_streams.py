@@ -1,0 +1,168 @@
+"""Streams and events, as PyTorch's ``torch.cuda`` has them. On ``cpu`` and ``meta`` they write the log of a GPU, and wait for
+nothing."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Any
+
+from gradcore.devices.device import Device, get_device
+from gradcore.memory.resource import Stream as _Queue
+
+AnyDevice = str | Device | None
+
+
+class Stream:
+    """A queue of work on a device; what is given to it runs in order, and unordered with other streams.
+
+    A device has 32 of a priority (-1 goes before 0), which are never destroyed: the thirty-third is the first again. Bytes
+    belong to the stream that was current when they were allocated, and are handed to another one only behind the work that
+    they were used for. Raises :class:`~gradcore.errors.DeviceError` without the device, which is ``cuda`` by default.
+    """
+
+    def __init__(self, device: AnyDevice = None, priority: int = 0) -> None:
+        self.device = get_device(device or "cuda")
+        self.priority = priority
+        self.queue = self.device.next_stream(priority)
+        self._entered: list[stream] = []
+
+    @property
+    def cuda_stream(self) -> int:
+        """The driver's handle, 0 for the default stream."""
+        return self.queue.handle or 0
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.cuda_stream
+
+    def record_event(self, event: Event | None = None) -> Event:
+        """``event``, or a new one, behind the work given to this stream so far."""
+        event = Event() if event is None else event
+        event.record(self)
+        return event
+
+    def wait_event(self, event: Event) -> None:
+        """Work given to this stream from now on runs after the event; the host does not wait."""
+        if event.handle is not None:
+            self.device.driver.wait_event(self.queue, event.handle)
+
+    def wait_stream(self, stream: Stream) -> None:
+        """Work given to this stream from now on runs after what ``stream`` has been given."""
+        self.device.order(stream.queue, self.queue)
+
+    def query(self) -> bool:
+        """Is all work done?"""
+        return self.device.driver.stream_done(self.queue)
+
+    def synchronize(self) -> None:
+        """The host waits for all work of this stream."""
+        self.device.driver.synchronize_stream(self.queue)
+
+    def __enter__(self) -> Stream:
+        self._entered.append(stream(self))
+        self._entered[-1].__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._entered.pop().__exit__(kind, error, trace)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and other.queue is self.queue
+
+    def __hash__(self) -> int:
+        return hash(self.queue)
+
+    def __repr__(self) -> str:
+        return f"<gradcore.cuda.Stream device={self.device} index={self.queue.index} cuda_stream={self.cuda_stream:#x}>"
+
+
+def _of(device: Device, queue: _Queue) -> Stream:
+    found = object.__new__(Stream)
+    found.device, found.queue, found.priority, found._entered = device, queue, 0, []
+    return found
+
+
+class Event:
+    """A moment in a stream's work. ``enable_timing`` lets :meth:`elapsed_time` measure; ``blocking`` changes nothing."""
+
+    def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
+        if interprocess:
+            raise NotImplementedError("events of other processes are not supported: interprocess=True")
+        self._timing = enable_timing
+        self._device: Device | None = None
+        #: The driver's event, None until the event is recorded for the first time.
+        self.handle: Any = None
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Stand behind what ``stream``, the current one by default, has been given so far."""
+        stream = current_stream() if stream is None else stream
+        if self._device is None:
+            self.handle = stream.device.driver.create_event(self._timing)
+            self._device = stream.device
+        elif self._device is not stream.device:
+            raise RuntimeError(f"Event device {self._device} does not match recording stream's device {stream.device}.")
+        self._device.driver.record_event(self.handle, stream.queue)
+
+    def wait(self, stream: Stream | None = None) -> None:
+        """Work given to ``stream``, the current one by default, from now on runs after this event."""
+        (current_stream() if stream is None else stream).wait_event(self)
+
+    def query(self) -> bool:
+        """Is the work before it done? An event that was never recorded is."""
+        return self._device is None or self._device.driver.event_done(self.handle)
+
+    def synchronize(self) -> None:
+        """The host waits for the event."""
+        if self._device is not None:
+            self._device.driver.synchronize_event(self.handle)
+
+    def elapsed_time(self, end_event: Event) -> float:
+        """Milliseconds from this event to ``end_event``. Raises ValueError unless both measure and were recorded."""
+        if not (self._timing and end_event._timing):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if self._device is None or end_event._device is None:
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+        return self._device.driver.elapsed(self.handle, end_event.handle)
+
+    def __del__(self) -> None:
+        # The driver may be gone when the interpreter ends, and takes its events with it.
+        if self._device is not None and not sys.is_finalizing():
+            self._device.driver.destroy_event(self.handle)
+
+    def __repr__(self) -> str:
+        return f"<gradcore.cuda.Event {'unrecorded' if self._device is None else self._device}>"
+
+
+class stream:
+    """Inside, this thread's work on the stream's device goes to ``stream``; None changes nothing."""
+
+    def __init__(self, stream: Stream | None) -> None:
+        self.stream = stream
+        self._before: _Queue | None = None
+
+    def __enter__(self) -> None:
+        if self.stream is not None:
+            self._before = self.stream.device.current
+            self.stream.device.set_current(self.stream.queue)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.stream is not None and self._before is not None:
+            self.stream.device.set_current(self._before)
+
+
+def set_stream(stream: Stream | None) -> None:
+    """This thread's work on the stream's device goes to ``stream`` from here on."""
+    if stream is not None:
+        stream.device.set_current(stream.queue)
+
+
+def current_stream(device: AnyDevice = None) -> Stream:
+    """The stream that this thread's work on ``device`` goes to."""
+    found = get_device(device or "cuda")
+    return _of(found, found.current)
+
+
+def default_stream(device: AnyDevice = None) -> Stream:
+    """The stream of all work that no other was chosen for."""
+    found = get_device(device or "cuda")
+    return _of(found, found.stream)

@@ -1,0 +1,62 @@
+"""Host memory that devices copy from and to by themselves: a block is handed out when the copies of its last life are done.
+
+The host has no queue that could wait for an event, so it waits itself, and as late as can be: when bytes that a copy was
+given are about to belong to somebody else. Nothing here asks whether an event has finished, so the log is the same in any run.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+from gradcore.memory.resource import Block, Driver, MemoryResource, Stream
+
+#: Bytes of a segment, by its index, from and to offsets, and the event that stands behind the copy.
+_Busy = tuple[int, int, int, object]
+
+
+class AfterCopies:
+    """A resource whose blocks note in ``users`` the streams that copy them."""
+
+    def __init__(self, upstream: MemoryResource, driver: Driver) -> None:
+        self._upstream = upstream
+        self._driver = driver
+        self._lock = threading.Lock()
+        self._came: deque[_Busy] = deque()
+        self._busy: list[_Busy] = []
+
+    def allocate(self, nbytes: int, stream: Stream, tag: int = 0, node: int = 0) -> Block:
+        block = self._upstream.allocate(nbytes, stream, tag, node)
+        try:
+            self._wait_for(block)
+        except BaseException:
+            self._upstream.release(block)
+            raise
+        return block
+
+    def deallocate(self, block: Block, serial: int) -> None:
+        if block.serial == serial:
+            self._note(block)
+        self._upstream.deallocate(block, serial)
+
+    def release(self, block: Block) -> None:
+        self._note(block)
+        self._upstream.release(block)
+
+    def _note(self, block: Block) -> None:
+        # A finaliser comes this way: it only appends, and holds no lock.
+        users, block.users = block.users, None
+        for stream in users or ():
+            self._came.append((block.segment.index, block.offset, block.offset + block.size, self._driver.record(stream)))
+
+    def _wait_for(self, block: Block) -> None:
+        with self._lock:
+            while self._came:
+                self._busy.append(self._came.popleft())
+            begin, end = block.offset, block.offset + block.size
+            mine = [b for b in self._busy if b[0] == block.segment.index and b[1] < end and begin < b[2]]
+            for busy in mine:
+                # It is forgotten only when the wait has not failed.
+                self._driver.synchronize_event(busy[3])
+                self._busy.remove(busy)
+                self._driver.destroy_event(busy[3])

@@ -1,0 +1,125 @@
+"""What the driver says that this process takes of a device, beside what the pools hold.
+
+Used bytes = context + segments + libraries + remainder. The context is measured where it comes up, by the same figure that is
+read later. Three ways, the first that can tell:
+
+1. NVML's bytes of this process. They cannot be read in most containers, whose numbers of processes are their own, on some
+   MIG slices, and on Windows.
+2. The change of the card's (or the MIG slice's) used bytes by NVML since before the context. Other processes' changes are in
+   it.
+3. The change of the runtime's free bytes since the context was there, where there is no NVML: the context is not in it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from gradcore.report.step import DriverFigures, LibraryBytes
+
+
+class Nvml:
+    """One device as NVML knows it. Each figure is None where NVML cannot tell, and ``why`` says what it said last."""
+
+    def __init__(self, index: int, cuda: Any, nvml: Any = None) -> None:
+        self.why = ""
+        self._nvml = nvml
+        self._handle: Any = None
+        try:
+            if nvml is None:
+                import pynvml
+
+                self._nvml = pynvml
+            self._nvml.nvmlInit()
+            self._handle = self._find(index, cuda)
+        except Exception as error:  # NVML is a report's footnote: whatever it cannot do, the work goes on
+            self.why = f"NVML: {error}"
+
+    def _find(self, index: int, cuda: Any) -> Any:
+        """By the bus, since CUDA counts only the devices that it was shown; in MIG mode by the slice's own name."""
+        handle = self._nvml.nvmlDeviceGetHandleByPciBusId(cuda.deviceGetPCIBusId(index))
+        try:
+            sliced = self._nvml.nvmlDeviceGetMigMode(handle)[0] == 1
+        except Exception:  # a card that knows no MIG
+            sliced = False
+        if not sliced:
+            return handle
+        name = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
+        if not name.startswith("MIG-"):
+            raise RuntimeError("the card is cut by MIG, and CUDA_VISIBLE_DEVICES does not name the slice (MIG-...)")
+        return self._nvml.nvmlDeviceGetHandleByUUID(name)
+
+    def of_process(self) -> int | None:
+        """Bytes of this process, 0 before it has a context."""
+        if self._handle is None:
+            return None
+        try:
+            mine = [p.usedGpuMemory for p in self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
+                    if p.pid == os.getpid()]
+        except Exception as error:
+            self.why = f"NVML: {error}"
+            return None
+        if None in mine:
+            self.why = "NVML does not say how much this process uses"
+            return None
+        return sum(map(int, mine))
+
+    def of_card(self) -> int | None:
+        """Used bytes of the card or slice, of all processes."""
+        if self._handle is None:
+            return None
+        try:
+            return int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used)
+        except Exception as error:
+            self.why = f"NVML: {error}"
+            return None
+
+
+class DriverAccount:
+    """A device's figures since it was first used. Making one brings up the context, between two looks at the driver."""
+
+    def __init__(self, index: int, cuda: Any, nvml: Any = None) -> None:
+        self._cuda = cuda
+        self._nvml = Nvml(index, cuda, nvml)
+        self._card_before = self._nvml.of_card()
+        cuda.setDevice(index)
+        self._free = self._free_bytes()
+        #: What the context took: of the process, None where NVML does not know the process; of the card.
+        self._context = self._nvml.of_process() or None
+        card = self._nvml.of_card()
+        self._card_context = None if card is None or self._card_before is None else card - self._card_before
+
+    def _free_bytes(self) -> int | None:
+        try:
+            return int(self._cuda.memGetInfo()[0])
+        except Exception as error:
+            self._nvml.why = self._nvml.why or f"cudaMemGetInfo: {error}"
+            return None
+
+    def figures(self, segments: int, libraries: Iterable[LibraryBytes], unseen: str = "") -> DriverFigures:
+        """The account now, for pools that hold ``segments`` bytes, and what they hold for libraries, by name; ``unseen`` says
+        what a library takes where no pool sees it."""
+        named = tuple(libraries)
+        library = sum(x.nbytes for x in named)
+        used, context, source = self._used(segments + library)
+        remainder = None if used is None else used - (context or 0) - segments - library
+        return DriverFigures(used, source, context, segments, library, remainder, named, unseen)
+
+    def _used(self, held: int) -> tuple[int | None, int | None, str]:
+        process = self._nvml.of_process() if self._context is not None else None
+        if process is not None and process >= held:
+            return process, self._context, "NVML, this process"
+        why = self._nvml.why or ("NVML does not know this process" if process is None else
+                                 f"NVML has {process:,} bytes for this process's number, less than it holds")
+        card = self._nvml.of_card()
+        if card is not None and self._card_before is not None:
+            return (card - self._card_before, self._card_context,
+                    f"change of the card's used bytes since before the context, when they were {self._card_before:,}, for an "
+                    f"otherwise idle card; {why}")
+        free = self._free_bytes()
+        if free is not None and self._free is not None:
+            return (self._free - free, None,
+                    f"change of the card's free bytes since the context, which is not in it, for an otherwise idle card; "
+                    f"{self._nvml.why or why}")
+        return None, None, self._nvml.why or why

@@ -1,0 +1,120 @@
+"""On a real GPU: memory between streams, pinned memory, and the driver's account."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gradcore
+from bench.gpu.streams import Stress, poisoned, sleep
+from gradcore import cuda, nn
+from gradcore.autograd.graph import save_on_cpu
+
+NAP = 20_000_000
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_stamps_survive_on_eight_streams_with_poison(seed):
+    stress = Stress(poisoned("cuda"), seed)
+    stress.run(2000)
+    assert stress.found() == 0
+    assert stress.device.ledger.allocated > 0, "the counts themselves"
+
+
+def test_bytes_are_not_handed_on_while_a_kernel_sleeps():
+    device = poisoned("cuda")
+    side, other = cuda.Stream(device), cuda.Stream(device)
+    with cuda.stream(side):
+        x = gradcore.full((1 << 20,), 3.0, device=device)
+        sleep(device, NAP)
+        y = x * 2
+    address = x.data_ptr()
+    del x
+    with cuda.stream(other):
+        taken = gradcore.full((1 << 20,), -1.0, device=device)
+        assert taken.data_ptr() == address, "the bytes are taken, and the work on them waits"
+    side.synchronize()
+    assert float(y.min().item()) == float(y.max().item()) == 6.0
+    assert float(taken.max().item()) == -1.0
+
+
+def test_a_stream_that_others_recorded_is_waited_for():
+    import cupy
+
+    from gradcore.devices.gpu import export
+
+    device = poisoned("cuda")
+    side = cuda.Stream(device)
+    x = gradcore.full((1 << 20,), 3.0, device=device)
+    array, out = export(x), cupy.zeros(1 << 20, np.float32)
+    side.wait_stream(cuda.default_stream(device))
+    with cuda.stream(side):
+        sleep(device, NAP)
+        cupy.multiply(array, 2, out=out)
+    x.record_stream(side)
+    del x, array
+    gradcore.full((1 << 20,), -1.0, device=device)
+    side.synchronize()
+    device.synchronize()
+    assert float(cupy.asnumpy(out).min()) == 6.0
+
+
+def test_events_measure_and_order():
+    first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+    side = cuda.Stream()
+    with side:
+        first.record()
+        sleep(gradcore.device("cuda"), NAP)
+        last.record()
+    assert not last.query()
+    last.synchronize()
+    assert last.query() and side.query() and first.elapsed_time(last) > 1
+
+
+def test_backward_of_another_streams_forward():
+    w = gradcore.rand(64, 64, device="cuda", requires_grad=True)
+    (w @ w).relu().sum().backward()
+    expected = w.grad.cpu().numpy()
+    w.grad = None
+    side = cuda.Stream()
+    side.wait_stream(cuda.current_stream())
+    with side:
+        sleep(gradcore.device("cuda"), NAP)
+        loss = (w @ w).relu().sum()
+    loss.backward()
+    np.testing.assert_array_equal(w.grad.cpu().numpy(), expected)
+
+
+def test_uploads_from_pinned_memory():
+    batches = [gradcore.full((1 << 20,), float(k)).pin_memory() for k in range(4)]
+    assert all(b.is_pinned() for b in batches)
+    sent = [b.to("cuda", non_blocking=True) for b in batches]
+    batches.clear()
+    gradcore.full((1 << 20,), -1.0).pin_memory()
+    assert [float(x.mean().item()) for x in sent] == [0, 1, 2, 3]
+
+
+def test_residuals_in_pinned_memory():
+    def gradients(pinned):
+        gradcore.manual_seed(0)
+        model = nn.Sequential(nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 10)).to("cuda")
+        x = gradcore.rand(512, 256, device="cuda")
+        if pinned:
+            with save_on_cpu(pin_memory=True):
+                loss = model(x).square().mean()
+        else:
+            loss = model(x).square().mean()
+        loss.backward()
+        return [p.grad.cpu().numpy() for p in model.parameters()]
+
+    for ours, theirs in zip(gradients(True), gradients(False), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_the_drivers_figure_reconciles():
+    with gradcore.step(device="cuda") as s:
+        held = gradcore.zeros(64 << 20, device="cuda")
+    found = s.report.driver
+    assert found is not None and found.used is not None, found
+    assert found.used == (found.context or 0) + found.segments + found.library + found.remainder
+    assert found.segments >= held.nbytes and abs(found.remainder) < found.used / 4, found

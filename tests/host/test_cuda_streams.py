@@ -1,0 +1,172 @@
+"""gradcore.cuda's streams and events: on devices without a driver, over a simulated card, and beside PyTorch's texts."""
+
+from __future__ import annotations
+
+import pytest
+
+import gradcore
+from gradcore import cuda, nn
+from gradcore.devices.host import make_host
+from gradcore.devices.meta import MetaDevice, make_meta
+from gradcore.events import Alloc, normalized
+from gradcore.memory.driver import CudaDriver
+from gradcore.memory.resource import Stream
+from gradcore.memory.sources import CountingSource
+from gradcore.memory.stack import build
+from tests.conftest import raises
+from tests.meta.simulated_cuda import Card
+
+
+@pytest.fixture
+def card():
+    return Card()
+
+
+@pytest.fixture
+def device(card):
+    """Shapes alone, on streams of a simulated card."""
+    return MetaDevice("meta", build(CountingSource(), CudaDriver(card)), Stream(0, 0), {})
+
+
+def test_allocations_belong_to_the_current_stream(device):
+    side = cuda.Stream(device)
+    with gradcore.step(device=device) as s:
+        a = gradcore.zeros(1000, device=device)
+        with cuda.stream(side):
+            assert cuda.current_stream(device) == side
+            b = gradcore.zeros(1000, device=device)
+            with cuda.stream(cuda.default_stream(device)), cuda.stream(None):
+                c = gradcore.zeros(1000, device=device)
+        with side:
+            d = gradcore.zeros(1000, device=device)
+    assert cuda.current_stream(device) == cuda.default_stream(device) != side
+    assert [t.storage.block.stream.index for t in (a, b, c, d)] == [0, side.queue.index, 0, side.queue.index]
+    assert [r.stream for r in s.log if isinstance(r, Alloc)] == [0, side.queue.index, 0, side.queue.index]
+
+
+def test_an_op_on_another_stream_is_waited_for_before_the_bytes_are_free(device, card):
+    side = cuda.Stream(device)
+    x = gradcore.zeros(1000, device=device)
+    with cuda.stream(side):
+        y = x + 1
+        y.add_(x)
+        both = gradcore.cat([x, y])
+    assert x.storage.block.users == [side.queue]
+    assert y.storage.block.users is both.storage.block.users is None
+    before = card.calls["streamWaitEvent"]
+    del x
+    assert device.ledger.allocated == y.storage.block.size + both.storage.block.size
+    assert card.calls["streamWaitEvent"] == before + 1
+    del y, both
+
+
+def test_record_stream_says_so_for_others(device):
+    side = cuda.Stream(device)
+    x = gradcore.zeros(10, device=device)
+    x.record_stream(side)
+    x.record_stream(side)
+    x.record_stream(cuda.default_stream(device))
+    assert x.storage.block.users == [side.queue]
+
+
+def test_backward_goes_on_behind_every_stream_of_forward(device, card):
+    side, other = cuda.Stream(device), cuda.Stream(device)
+    w = gradcore.zeros(8, 8, device=device, requires_grad=True)
+    with cuda.stream(side):
+        loss = (w @ w).sum()
+    before = card.calls["streamWaitEvent"]
+    loss.backward()
+    assert card.calls["streamWaitEvent"] == before + 1, "behind side; other never had any work"
+    assert w.grad is not None and not card.queues[other.cuda_stream]
+    del loss, w
+
+
+def test_one_stream_asks_the_card_for_nothing(device, card):
+    model = nn.Linear(16, 4, device=device)
+    model(gradcore.zeros(3, 16, device=device)).sum().backward()
+    assert not card.calls
+
+
+def test_the_log_is_the_same_with_streams_on_every_device(device):
+    def log(place):
+        side = cuda.Stream(place)
+        with gradcore.step(device=place) as s:
+            x = gradcore.zeros(100, 100, device=place, requires_grad=True)
+            with cuda.stream(side):
+                y = (x * 2).relu()
+            cuda.current_stream(place).wait_stream(side)
+            y.sum().backward()
+            del x, y
+        return normalized(s.raw_log)
+
+    assert log(make_host()) == log(make_meta()) == log(device)
+
+
+def test_a_replay_notes_the_stream_that_it_runs_on():
+    side = cuda.Stream("cpu")
+    w = gradcore.ones(4)
+    f = gradcore.compile(lambda x: ((x * w).exp() * 2).sum())
+    x = gradcore.zeros(4)
+    expected = [f(x).item(), f(x).item()]
+    with cuda.stream(side):
+        assert f(x).item() == expected[0] == expected[1] == 8
+    assert x.storage.block.users == w.storage.block.users == [side.queue]
+    assert f(x).item() == 8
+
+
+def test_events_stand_behind_work(device, card):
+    side = cuda.Stream(device)
+    event = cuda.Event()
+    assert event.query()
+    event.synchronize()
+    card.queues[side.cuda_stream].append((None, lambda: None))
+    assert side.record_event(event) is event
+    assert not event.query() and not side.query()
+    cuda.default_stream(device).wait_event(event)
+    event.wait(cuda.default_stream(device))
+    assert not cuda.default_stream(device).query()
+    event.synchronize()
+    assert event.query()
+    side.synchronize()
+    cuda.synchronize(device)
+    assert side.query() and cuda.default_stream(device).query()
+    with raises(RuntimeError, "Event device meta does not match recording stream's device cpu"):
+        event.record(cuda.default_stream("cpu"))
+    del event
+    assert card.events == {}
+
+
+def test_times_between_events():
+    first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+    with raises(ValueError, "Both events must be recorded before calculating elapsed time."):
+        first.elapsed_time(last)
+    stream = cuda.default_stream("cpu")
+    stream.record_event(first)
+    stream.record_event(last)
+    assert first.elapsed_time(last) >= 0
+    with raises(ValueError, "Both events must be created with argument 'enable_timing=True'."):
+        first.elapsed_time(cuda.Event())
+
+
+def test_streams_come_from_a_pool(device):
+    made = [cuda.Stream(device) for _ in range(33)]
+    assert made[32] == made[0] != made[1] and len(set(made)) == 32
+    assert cuda.Stream(device, priority=-1) not in made
+    assert made[0].__cuda_stream__() == (0, made[0].cuda_stream)
+
+
+@pytest.mark.skipif(cuda.is_available(), reason="this machine has a GPU")
+def test_without_a_gpu_a_stream_is_an_error():
+    with raises(gradcore.DeviceError, "cuda is not available"):
+        cuda.Stream()
+    with raises(gradcore.DeviceError, "cuda is not available"):
+        cuda.current_stream()
+
+
+@pytest.mark.oracle
+def test_the_names_are_pytorchs(torch):
+    for ours, theirs in ((cuda.Stream, torch.cuda.Stream), (cuda.Event, torch.cuda.Event)):
+        for name in ("query", "synchronize", "wait_event", "wait_stream", "record_event", "record", "wait", "elapsed_time"):
+            assert hasattr(ours, name) == hasattr(theirs, name)
+    for name in ("stream", "set_stream", "current_stream", "default_stream", "synchronize"):
+        assert hasattr(torch.cuda, name) and hasattr(cuda, name)

@@ -1,0 +1,322 @@
+"""Pinned memory: a pool of its own with its own records, uploads that nobody waits for, when its bytes go on."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore import nn
+from gradcore.autograd.graph import _from_pinned, _to_pinned, save_on_cpu
+from gradcore.devices import device as device_module
+from gradcore.devices.availability import cuda_status
+from gradcore.devices.meta import make_meta
+from gradcore.devices.pinned import PinnedDevice
+from gradcore.engine import owners
+from gradcore.engine.node import make_value
+from gradcore.errors import TraceError
+from gradcore.events import Alloc, Launch, Read, Upload
+from gradcore.memory.driver import CudaDriver
+from gradcore.memory.resource import Stream
+from gradcore.spec import TensorSpec
+from gradcore.utils.data import DataLoader, TensorDataset
+from tests.conftest import raises
+from tests.meta.simulated_cuda import Card, HostCard
+
+NO_GPU = not cuda_status().available
+
+
+@pytest.fixture
+def pool():
+    found = gradcore.device("pinned")
+    before = found.ledger.allocated
+    yield found
+    assert found.ledger.allocated == before
+
+
+def test_a_pinned_copy_lies_in_the_pinned_pool(pool):
+    x = gradcore.arange(12, dtype=np.float32).reshape(3, 4)
+    before = gradcore.memory_allocated("cpu")
+    y = x.T.pin_memory()
+    assert pool.ledger.requested >= 48
+    assert gradcore.memory_allocated("cpu") == before
+    assert y.storage.device is pool
+    assert y.device == gradcore.device("cpu") and str(y.device) == "cpu"
+    assert y.tolist() == x.T.tolist()
+    assert y.pin_memory() is y and y[1:].pin_memory().storage is y.storage
+    assert y.is_pinned() == (not NO_GPU) and not x.is_pinned()
+    assert y.to("cpu") is y and y.cpu() is y
+
+
+def test_ops_on_pinned_tensors_run_on_the_cpu_and_make_ordinary_tensors(pool):
+    x = gradcore.ones(3, 4).pin_memory()
+    y = gradcore.ones(3, 4)
+    results = [x + x, x + y, y + x, x * 2, x.sum(), gradcore.cat([y, x]), gradcore.zeros_like(x), gradcore.rand_like(x),
+               x[gradcore.tensor([0, 2])], x.clone(), x @ y.T]
+    assert all(t.storage.device is gradcore.device("cpu") for t in results)
+    assert results[0].tolist() == results[1].tolist() == results[2].tolist() == [[2.0] * 4] * 3
+    x.copy_(y * 5)
+    x[0, 0] = 7
+    assert x.storage.device is pool and x[0].tolist() == [7, 5, 5, 5]
+    assert pool.calls == {}
+
+
+def test_programs_read_pinned_tensors_as_arguments_and_as_what_they_refer_to(pool, monkeypatch):
+    x, weight, plain = gradcore.ones(3, 4).pin_memory(), gradcore.full((3, 4), 2.0).pin_memory(), gradcore.full((3, 4), 3.0)
+    compiled = gradcore.compile(lambda a: (a * weight).sum())
+    graph = gradcore.trace(lambda a: (a * weight).sum(), [x])
+    assert [compiled(t).item() for t in (x, x, x * 5, x)] == [24.0, 24.0, 120.0, 24.0]
+    assert [graph.execute(t).item() for t in (x, plain, x)] == [24.0, 72.0, 24.0]
+    x.copy_(plain)
+    weight.copy_(plain)
+    assert compiled(x).item() == graph.execute(x).item() == 108.0
+    assert len(compiled.programs) == 2, "pinned, and not"
+    with pytest.raises(TraceError, match="makes a tensor from host data"):
+        gradcore.compile(lambda a: a.pin_memory().sum())(plain)
+    # As if the pool were made in the traced run.
+    monkeypatch.setattr("gradcore.program.tracing.devices", lambda: [gradcore.device("cpu")])
+    with pytest.raises(TraceError, match="makes pinned memory: make it outside"):
+        gradcore.compile(lambda a: a.pin_memory().sum())(plain)
+
+
+def test_gradients_through_pinned_inputs(pool):
+    layer = nn.Linear(4, 2)
+    x = gradcore.ones(3, 4).pin_memory()
+    with gradcore.step() as s:
+        layer(x).sum().backward()
+    assert layer.weight.grad.tolist() == [[3.0] * 4] * 2
+    w = gradcore.ones(4).pin_memory().requires_grad_()
+    (w * w).sum().backward()
+    assert w.grad.tolist() == [2.0] * 4
+    assert s.report.device == "cpu" and s.report.pinned.allocated == 512
+    assert gradcore.report.Recording.from_dict(s.recording.to_dict()) == s.recording
+
+
+def test_the_report_has_a_line_for_it(pool):
+    gradcore.empty_cache("pinned")
+    with gradcore.step(device="cpu") as s:
+        held = gradcore.ones(1000).pin_memory()
+        gradcore.ones(1000).pin_memory()
+    figures = s.report.pinned
+    assert (figures.allocated, figures.max_allocated, figures.reserved) == (4096, 8192, 2 << 20)
+    assert "Pinned host memory: 4,096 bytes live, at most 8,192 in this step; 2,097,152 held by its pool" in str(s.report)
+    with gradcore.step(device="cpu", level="counts") as s:
+        pass
+    assert s.report.pinned.max_allocated == 4096
+    del held
+    with gradcore.step(device="cpu") as after:
+        pass
+    assert after.report.pinned is None
+    assert gradcore.report.load_report(s.report.to_dict()) == s.report
+
+
+def test_every_pinned_byte_has_an_owner(pool):
+    with gradcore.step(device="pinned") as s:
+        gradcore.ones(10).pin_memory()
+    (made,) = [r for r in s.log if isinstance(r, Alloc) and r.tag.phase == "forward"]
+    assert (made.tag.op, made.tag.role) == ("pin_memory", "input")
+    assert made.tag.site.file == __file__
+    assert [r.nbytes for r in s.log if isinstance(r, Upload)] == [40]
+    assert made.serial > 1 << 40, "no block of another pool in a log has this number"
+
+
+def test_uploads_belong_to_the_stream_for_copies(pool):
+    x = gradcore.ones(1000).pin_memory()
+    device = make_meta()
+    with gradcore.step(device=device) as s:
+        y = x.to(device, non_blocking=True)
+        z = x.to(device)
+        same = x.to(device, np.float32, True), x.to(gradcore.zeros(1, device=device), non_blocking=True)
+    assert [t.storage.block.stream for t in (y, z, *same)] == [device.copies, device.stream, device.copies, device.copies]
+    assert y.storage.block.users == [device.stream]
+    assert [r.nbytes for r in s.log if isinstance(r, Upload)] == [4000] * 4
+    del y, z, same
+
+
+def test_batches_of_a_loader(pool):
+    data = TensorDataset(gradcore.arange(12, dtype=np.float32).reshape(6, 2), gradcore.arange(6))
+    loader = DataLoader(data, batch_size=4, pin_memory=True)
+    if NO_GPU:
+        with pytest.warns(UserWarning, match="'pin_memory' argument is set as true but no accelerator is found"):
+            batches = list(loader)
+    else:
+        batches = list(loader)
+    assert [t.storage.device is pool for batch in batches for t in batch] == [True] * 4
+    assert batches[1][1].tolist() == [4, 5]
+
+
+def test_parts_of_a_batch_keep_their_types(pool):
+    from collections import namedtuple
+
+    from gradcore.utils.data.collate import pinned
+
+    Pair = namedtuple("Pair", "a b")
+    x = gradcore.ones(2)
+    found = pinned({"pair": Pair(x, "text"), "list": [x, 3], "tuple": (x,)})
+    assert type(found["pair"]) is Pair and found["pair"].b == "text" and found["list"][1] == 3
+    assert found["pair"].a.storage.device is found["list"][0].storage.device is found["tuple"][0].storage.device is pool
+
+
+def test_what_cannot_be_pinned(pool):
+    with raises(RuntimeError, "cannot pin a tensor on meta"):
+        gradcore.ones(2, device="meta").pin_memory()
+    with raises(RuntimeError, "detach() it first"):
+        (gradcore.ones(2, requires_grad=True) * 2).pin_memory()
+
+
+def test_residuals_go_and_come_back_the_same_way_from_pinned_memory():
+    device = make_meta()
+
+    def log(pin):
+        with gradcore.step(device=device) as s, save_on_cpu(pin_memory=pin):
+            w = gradcore.zeros(8, 8, device=device, requires_grad=True)
+            (w @ w).T.relu().sum().backward()
+            del w
+        made = [r for r in s.log if isinstance(r, (Alloc, Upload, Read, Launch))]
+        return [(type(r), getattr(r, "requested", getattr(r, "nbytes", 0))) for r in made], {
+            r.stream for r in made if isinstance(r, Alloc) and r.tag.op == "upload"}
+
+    (pinned, streams), (plain, default) = log(True), log(False)
+    assert pinned == plain
+    assert default == {0} and streams == {device.copies.index}
+    assert sum(kind is Read for kind, _ in plain) == sum(kind is Upload for kind, _ in plain) == 3
+
+
+# -- over a simulated card ------------------------------------------------------------------------------------------------
+
+
+def busy(card, driver):
+    """A stream with a copy that is not done."""
+    stream = Stream(0, driver.create_stream(0))
+    card.queues[stream.handle].append((None, lambda: None))
+    return stream
+
+
+def test_bytes_are_handed_out_when_their_copies_are_done():
+    card = HostCard()
+    driver = CudaDriver(card)
+    pinned = PinnedDevice(card)
+    assert pinned.locked
+    stream = busy(card, driver)
+    first, second = pinned.allocate(5000, 0), pinned.allocate(5000, 0)
+    first.block.use_on(stream)
+    offset = first.block.offset
+    del first
+    assert card.queues[stream.handle], "to give them back waits for nothing"
+    third = pinned.allocate(70_000, 0)
+    assert card.queues[stream.handle], "nor does to take others"
+    again = pinned.allocate(5000, 0)
+    assert again.block.offset == offset and not card.queues[stream.handle] and card.events == {}
+    del again, second, third
+    assert pinned.ledger.flush() == 2 << 20 and card.held == {} and card.wrong == []
+
+
+def test_a_wait_that_fails_gives_the_bytes_back():
+    card = HostCard()
+    driver = CudaDriver(card)
+    pinned = PinnedDevice(card)
+    stream = busy(card, driver)
+    first = pinned.allocate(5000, 0)
+    first.block.use_on(stream)
+    del first
+
+    def fails(event):
+        raise Card.CUDARuntimeError(700)
+
+    card.eventSynchronize = fails
+    with pytest.raises(Card.CUDARuntimeError, match="700"):
+        pinned.allocate(5000, 0)
+    assert pinned.ledger.allocated == 0
+    del card.eventSynchronize
+    held = pinned.allocate(5000, 0)
+    assert not card.queues[stream.handle] and card.events == {}
+    del held
+
+
+def test_the_pool_is_emptied_behind_all_copies():
+    card = HostCard()
+    pinned = PinnedDevice(card)
+    stream = busy(card, CudaDriver(card))
+    held = pinned.allocate(5000, 0)
+    held.block.use_on(stream)
+    del held
+    gc.collect()
+    assert pinned.ledger.flush() == 2 << 20
+    assert card.wrong == [] and card.held == {}
+
+
+# -- with CuPy's arrays ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def card(monkeypatch):
+    """A card whose memory is the host's, and pinned memory that it knows of."""
+    made = HostCard()
+    monkeypatch.setitem(device_module._devices, "pinned", PinnedDevice(made))
+    return made
+
+
+@pytest.fixture
+def gpu(card):
+    module = pytest.importorskip("gradcore.devices.gpu", reason="CuPy is not installed: pip install -e '.[nodriver]'",
+                                 exc_type=ImportError)
+    return module.CudaDevice(0, cuda=card)
+
+
+def bytes_of(x):
+    """What lies in a tensor's memory on the card."""
+    return np.frombuffer(ctypes.string_at(x.storage.block.address, x.spec.nbytes), x.spec.dtype).reshape(x.spec.shape)
+
+
+def test_an_upload_runs_beside_the_current_stream(card, gpu):
+    x = gradcore.arange(1000, dtype=np.float32).pin_memory()
+    card.queues[0].append((None, lambda: None))
+    y = owners.send(x.spec, gpu, x)
+    copies = card.queues[gpu.copies.handle]
+    assert len(copies) == 2, "the copy, and the event behind it: it waits for nothing"
+    assert len(card.queues[0]) == 2, "what was there, and a wait"
+    assert x.storage.block.users == [gpu.copies] and y.storage.block.users == [gpu.stream]
+    address, pool = x.storage.block.address, x.storage.device
+    del x
+    assert not bytes_of(y).any()
+    again = gradcore.zeros(1000).pin_memory()
+    assert again.storage.block.address == address and again.storage.device is pool
+    assert bytes_of(y).tolist() == list(range(1000)), "the host waited for the copy before it wrote there"
+    card.deviceSynchronize()
+    del y, again
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_residuals_go_and_come_back(card, gpu, seed):
+    card.rng.seed(seed)
+    whole = owners.upload(np.arange(24, dtype=np.float32).reshape(4, 6), gpu)
+    rows = make_value(whole.storage, part := TensorSpec.strided((2, 6), np.dtype(np.float32), (6, 1), 12),
+                      gpu.array(whole.storage.block, part), None)
+    kept = [_to_pinned(rows), _to_pinned(whole)]
+    address = whole.storage.block.address
+    del rows, whole
+    # Whoever takes these bytes writes behind the copies that still read them.
+    taken = owners.upload(np.full((4, 6), -1, np.float32), gpu)
+    assert taken.storage.block.address == address
+    back = [_from_pinned(k) for k in kept]
+    kept.clear()
+    others = [gradcore.full((4, 6), 9.0).pin_memory() for _ in range(2)]
+    card.deviceSynchronize()
+    assert bytes_of(back[0]).tolist() == np.arange(12.0, 24).reshape(2, 6).tolist()
+    assert bytes_of(back[1]).tolist() == np.arange(24.0).reshape(4, 6).tolist()
+    assert (bytes_of(taken) == -1).all()
+    del taken, back, others
+    assert gpu.ledger.allocated == 0
+
+
+def test_an_upload_that_is_waited_for_may_be_overwritten_at_once(card, gpu):
+    x = gradcore.arange(100, dtype=np.float32).pin_memory()
+    y = owners.upload(x.numpy(), gpu)
+    x.zero_()
+    assert bytes_of(y).tolist() == list(range(100))
+    z = owners.upload(np.ones(3, np.float32), gpu)
+    card.deviceSynchronize()
+    assert bytes_of(z).tolist() == [1, 1, 1]
