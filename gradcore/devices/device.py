@@ -21,7 +21,15 @@ from gradcore.spec import TensorSpec
 
 
 class Changing(float):
-    """Stands for a number that is another one at every run, where a kernel is written out: found again by identity."""
+    """Stands for a number that is another one at every run, where a kernel is written out: found again by identity.
+
+    ``cells`` are arrays without dimensions that take its place, for a run to write to.
+    """
+
+    cells: list[Any]
+
+    def __init__(self, value: float) -> None:
+        self.cells = []
 
 
 @dataclass(frozen=True)
@@ -203,6 +211,14 @@ class Device:
     def suited(self, kernel: Callable[..., Any], operands: Operands) -> tuple[Callable[..., Any], int]:
         """The kernel as it takes these dtypes, and bytes that it makes for that beside what is declared."""
         return kernel, 0
+
+    def together(self, loss: tuple[Any, list[Any]], slopes: tuple[Any, list[Any]]) -> tuple[Any, list[Any]] | None:
+        """One call for those of a cross-entropy and of its gradient for a cotangent of 1, where that saves time; else None."""
+        return None
+
+    def arranged(self, calls: list[Any]) -> list[Any]:
+        """A replay's calls in an order and in pieces that suit the device, with the same results."""
+        return calls
 
     def kernel(self, name: str) -> Callable[..., Any]:
         try:

@@ -117,7 +117,7 @@ def _described(s: Shipment, sums: dict[str, int]) -> dict[str, Any]:
 def read_program(path: str | os.PathLike[str]) -> tuple[Shipment, dict[str, np.ndarray[Any, Any]]]:
     """What a file describes, with the values of its tensors. Raises :class:`ProgramError` and OSError.
 
-    The program's own instructions are still to be checked: by :mod:`gradcore.program.checks`.
+    The program's own instructions are still to be checked: by :mod:`gradcore.program.verify`.
     """
     path = Path(path)
     try:

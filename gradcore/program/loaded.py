@@ -16,13 +16,13 @@ from gradcore.engine.modes import no_grad
 from gradcore.engine.node import Value, make_value
 from gradcore.engine.state import scoped
 from gradcore.errors import ProgramError, SpecError, TraceError
-from gradcore.program.checks import checked_calls, fits
 from gradcore.program.files import Shipment, read_program
 from gradcore.program.plan import Plan, plan
 from gradcore.program.program import Operand, Program
 from gradcore.program.recorder import Trace
 from gradcore.program.replay import Replay
 from gradcore.program.shipping import current, save_trace
+from gradcore.program.verify import checked_calls, fits
 
 
 def load_program(path: str | os.PathLike[str], device: str | Device = "cpu") -> LoadedProgram:
