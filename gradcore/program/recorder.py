@@ -43,6 +43,8 @@ class TraceLog(list[Raw]):
         self.launches: list[tuple[Call, list[Any]]] = []
         #: Leaves that an op read, with the serial of the gradient that they had then, 0 for none.
         self.leaves: dict[Leaf, int] = {}
+        #: The serials of the bytes that leaves stand for.
+        self.bytes_of: dict[Leaf, int] = {}
 
     def viewed(self, source: Any) -> None:
         """A view of ``source`` is taken. The operands of launches say all that a program needs to know of it."""
@@ -55,6 +57,7 @@ class TraceLog(list[Raw]):
                 operands.append((ref(a.storage), a.spec))
                 if a.edge is not None and type(a.edge[0]) is Leaf and a.edge[0] not in self.leaves:
                     self.leaves[a.edge[0]] = slot_of(a.edge[0])
+                    self.bytes_of[a.edge[0]] = a.storage.serial
             else:
                 operands.append(a)
         self.launches.append((call, operands))
@@ -112,6 +115,8 @@ class Trace:
     #: By instruction: the index of its invocation. And the run's other records, with buffers for serials.
     invocations: list[int] = field(default_factory=list)
     script: list[tuple[Any, ...]] = field(default_factory=list)
+    #: The buffers that the leaves stand for which the run read.
+    leaves: dict[Leaf, int] = field(default_factory=dict)
 
 
 class Recorder:
@@ -205,7 +210,8 @@ class Builder:
             survivors = set()
         return Trace(with_lifetimes(program, survivors, parts, results), kernels, self._storages, self._slots, left, presence,
                      [(o, g, p) for _, o, g, p, _ in recorder.updates()], self._obstacles + self._escaped(returned), second,
-                     [call.invocation for call, _ in recorder.log.launches], self._script())
+                     [call.invocation for call, _ in recorder.log.launches], self._script(),
+                     {leaf: self._index[serial] for leaf, serial in recorder.log.bytes_of.items() if serial in self._index})
 
     def _script(self) -> list[tuple[Any, ...]]:
         """The records that say more than launches and lifetimes: marks, and what is kept for backward."""
