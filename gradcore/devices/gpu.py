@@ -16,6 +16,7 @@ import numpy as np
 from cupy.cuda import memory, runtime
 
 from gradcore.devices.device import Device, Storage
+from gradcore.devices.gpu_graphs import Graphs, Refusing, refuse
 from gradcore.devices.gpu_kernels import build_cuda_kernels
 from gradcore.errors import UndeclaredAllocation
 from gradcore.events import TAGS, Site, Tag
@@ -79,6 +80,8 @@ class Bridge:
     def __init__(self, ledger: Ledger, current: Callable[[], Stream], device_id: int, strict: bool) -> None:
         self.ledger = ledger
         self.strict = strict
+        #: The thread that captures and is given nothing, by its number.
+        self.capturing: int | None = None
         #: Allocations and bytes by op.
         self.seen: dict[str, tuple[int, int]] = {}
         self._current = current
@@ -89,6 +92,7 @@ class Bridge:
 
     def allocate(self, nbytes: int) -> memory.MemoryPointer:
         """What CuPy calls for every array that it makes."""
+        refuse(self.capturing, nbytes)
         if self.strict:
             raise UndeclaredAllocation(f"CuPy allocated {nbytes} bytes in the kernel of op {self._op!r}, which declares no "
                                        "such workspace")
@@ -158,6 +162,7 @@ class CudaDevice(Device):
         self._account = DriverAccount(index, cuda)
         scratch = build(CudaSource(index, cuda, owner), CudaDriver(cuda, index))
         self.bridge = Bridge(scratch.ledger, lambda: self.current, index, strict)
+        self.graphs = Graphs(self, cuda)
         # CuPy holds its current stream weakly.
         self._known_to_cupy: dict[Stream, Any] = {}
 
@@ -173,6 +178,11 @@ class CudaDevice(Device):
             found = cupy.cuda.Stream.from_external(_Handle(stream.handle)) if stream.handle else cupy.cuda.Stream.null
             self._known_to_cupy[stream] = found
         found.use()
+
+    def refuse_memory(self, thread: int | None) -> None:
+        """Let a thread that captures have no memory of the device; None: everybody may."""
+        self.bridge.capturing = thread
+        self.memory = self.stack.top if thread is None else Refusing(self.stack.top, thread)
 
     def bind(self, kernel: Callable[..., Any], op: str = "") -> Callable[..., Any]:
         return self.bridge.wrap(op, kernel)
