@@ -49,9 +49,13 @@ class Bed:
         self.device = gpu.CudaDevice(0, cuda=self.card, strict=True)
         self.device.activate = lambda stream: setattr(self.card, "current", stream.handle)  # type: ignore[method-assign]
         self.products = Products(self.card, emulator)
+        #: The arguments of kernels of ours that were captured.
+        self.captured: list[tuple[Any, ...]] = []
 
     def start(self, family: str, instance: str, blocks: int, threads: int, arguments: tuple[Any, ...]) -> None:
         held = tuple(emulation._as_bytes(a) for a in arguments)
+        if self.card.capturing:
+            self.captured.append(held)
         self.card.give(instance.split("<")[0], lambda: self.emulator.start(family, instance, blocks, threads, held))
 
     def zero(self, array: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import shutil
 
 import numpy as np
@@ -12,19 +11,19 @@ pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nod
 
 import gradcore
 from gradcore import nn
-from gradcore.devices import gpu_numbers
 from tests.host.graph_bed import Bed, bits, emulator_of
 
 pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed: the emulator cannot be compiled"),
               pytest.mark.timeout(600), pytest.mark.xdist_group("emulator")]
 
 F = nn.functional
+on = {"device": "cuda"}
 
 
 class Training:
     """A network with its optimizer and schedule on the bed's device."""
 
-    def __init__(self, kind="Adam", wrap=lambda f: f, hold=None, **settings):
+    def __init__(self, kind="Adam", wrap=lambda f: f, **settings):
         gradcore.manual_seed(3)
         self.model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 3)).to("cuda")
         self.optimizer = getattr(gradcore.optim, kind)(self.model.parameters(), lr=0.05, **settings)
@@ -54,8 +53,8 @@ class Training:
 
 def data(seed, batch=5):
     generator = np.random.default_rng(seed)
-    return (gradcore.tensor(generator.standard_normal((batch, 6)).astype(np.float32), device="cuda"),
-            gradcore.tensor(generator.integers(0, 3, batch), device="cuda"))
+    return (gradcore.tensor(generator.standard_normal((batch, 6)).astype(np.float32), **on),
+            gradcore.tensor(generator.integers(0, 3, batch), **on))
 
 
 KINDS = [("SGD", {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}), ("Adam", {}), ("RMSprop", {"centered": True}),
@@ -67,19 +66,6 @@ def everything(bed):
         training = Training(kind, gradcore.compile, **settings)
         for k in range(3):
             training.step(k)
-    others()
-
-
-def others():
-    """What tests below launch besides training steps."""
-    w = gradcore.ones(4, device="cuda", requires_grad=True)
-    for _ in range(2):
-        ((w * gradcore.ones(4, device="cuda")).tanh() * 2).sum().backward()
-    x = gradcore.ones(2, 4, device="cuda")
-    x.mul_(3).add_(1)
-    (x + 1).sum()
-    (x.transpose(0, 1)[1:] * 2).tanh()
-    gradcore.full((4,), 2.0, device="cuda").add_(gradcore.arange(4, device="cuda"))
 
 
 @pytest.fixture(scope="module")
