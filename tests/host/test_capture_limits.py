@@ -302,6 +302,14 @@ def test_inputs_of_any_layout_and_inputs_that_share_bytes(bed):
     assert f.explain().count("are one graph") == 4
 
 
+def test_an_input_that_has_other_values_by_now(bed):
+    f = gradcore.compile(lambda x: x.tanh() * 2)
+    x = full(0)
+    for _ in range(5):
+        x.add_(1)
+        assert bits(f(x)) == bits(x.tanh() * 2)
+
+
 def test_an_input_that_is_written_to_is_written_to(bed):
     f = gradcore.compile(lambda x: x.mul_(3).add_(1))
     for k in range(5):
@@ -323,6 +331,20 @@ def test_a_caller_differentiates(bed):
     assert "of the second part" in f.explain() and len(bed.card.nodes) == 4, "two arenas, two parts each"
     del f, run
     assert not bed.card.nodes
+
+
+@pytest.mark.parametrize(("op", "begun"), [("tanh", 1), ("tanh_grad", 2)])
+def test_a_caller_differentiates_what_cannot_be_captured(bed, op, begun):
+    plant(bed, op, lambda: bed.device.allocate(64, 0))
+    w, v = (gradcore.ones(4, requires_grad=True, **on) for _ in range(2))
+    f = gradcore.compile(lambda x: (x * w).tanh())
+    for k in range(4):
+        x, y = (full(k / 8).requires_grad_() for _ in range(2))
+        f(x * 2).sum().backward()
+        (y * 2 * v).tanh().sum().backward()
+        assert bits(w.grad) == bits(v.grad) and bits(x.grad) == bits(y.grad), k
+    assert f"one by one: {op} in layer (root)" in f.explain() and not bed.card.nodes
+    assert bed.card.calls["streamBeginCapture"] == begun
 
 
 def test_every_nth_call_is_checked_against_eager(bed):
