@@ -46,9 +46,10 @@ from gradcore.report.step import StepReport
 from gradcore.functional import linalg
 from gradcore.functional.linalg import cholesky, det, inv, slogdet
 from gradcore.functional.linalg import inv as inverse, matrix_power
-from gradcore import autograd, cuda, data, memory, nn, optim, program, utils
+from gradcore.devices.precision import get_float32_matmul_precision, set_float32_matmul_precision
+from gradcore import autograd, backends, cuda, data, memory, nn, optim, program, utils
 from gradcore.autograd.inspection import graph
-from gradcore.program import compile
+from gradcore.program import compile, gradients, record, trace
 from gradcore.utils.files import load, save
 
 float16, float32, float64 = _np.dtype(_np.float16), _np.dtype(_np.float32), _np.dtype(_np.float64)

@@ -22,6 +22,23 @@ class DeviceError(GradcoreError, RuntimeError):
     """A device is missing, unknown, or operands stand on different ones."""
 
 
+class LocatedError(GradcoreError, RuntimeError):
+    """An error of the device that the op it happened to is added to, by dispatch, which knows the line."""
+
+    def locate(self, op: str, layer: str, phase: str, line: str) -> None:
+        """Say once in which op it happened."""
+        if "\n  in op " not in str(self):
+            self.args = (f"{self}\n  in op {op}, layer {layer or '(root)'}, phase {phase}, {line}",)
+
+
+class KernelError(LocatedError):
+    """A CUDA kernel does not compile, load or launch; the text has the compiler's or the driver's words."""
+
+
+class DeviceFault(LocatedError):
+    """A CUDA kernel failed while it ran; the text says when that was noticed, and how to find the op."""
+
+
 class DataDependentShape(GradcoreError, RuntimeError):
     """A value was needed where only shapes exist (the meta device)."""
 

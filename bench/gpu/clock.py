@@ -11,7 +11,7 @@ from typing import Any
 class HostClock:
     """For a rehearsal: NumPy's kernels, by the host's own clock."""
 
-    def seconds(self, run: Callable[[], Any], times: int, capture: bool = True) -> tuple[float, str]:
+    def seconds(self, run: Callable[[], Any], times: int) -> tuple[float, str]:
         start = perf_counter()
         for _ in range(times):
             run()
@@ -21,14 +21,16 @@ class HostClock:
 class DeviceClock:
     """Median of five measurements, seconds of one run, and how it was taken: ``graph`` or ``loop``."""
 
-    def seconds(self, run: Callable[[], Any], times: int, capture: bool = True) -> tuple[float, str]:
+    def seconds(self, run: Callable[[], Any], times: int) -> tuple[float, str]:
         import cupy
 
-        run()  # compiles, and loads what is loaded late
+        stream = cupy.cuda.Stream(non_blocking=True)
+        # The operands were made on another stream.
         cupy.cuda.runtime.deviceSynchronize()
-        graph, stream = None, cupy.cuda.Stream(non_blocking=True)
-        if capture:
-            graph = self._captured(run, times, stream)
+        with stream:
+            run()  # compiles, loads what is loaded late, and makes the stream's workspace for products
+        cupy.cuda.runtime.deviceSynchronize()
+        graph = self._captured(run, times, stream)
 
         def once() -> None:
             if graph is not None:

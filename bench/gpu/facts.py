@@ -14,9 +14,11 @@ from time import perf_counter
 from typing import Any
 
 from bench.gpu.part import ROOT, Outcome, Setting, python
+from gradcore.cli.collect_env import collect
 from gradcore.devices.availability import cuda_status
 
-_PACKAGES = ("numpy", "cupy-cuda13x", "cupy-cuda12x", "nvidia-cuda-nvrtc", "nvidia-ml-py", "torch")
+_PACKAGES = ("numpy", "cupy-cuda13x", "cupy-cuda12x", "nvidia-cuda-nvrtc", "nvidia-ml-py", "nvmath-python", "cuda-bindings",
+             "torch")
 
 
 def sanitizer_path() -> str | None:
@@ -39,7 +41,7 @@ def environment(setting: Setting) -> Outcome:
     figures: dict[str, Any] = {
         "python": platform.python_version(), "system": platform.platform(), "cores": os.cpu_count(), "packages": versions,
         "commit": commit.stdout.strip() or None, "driver": status.driver, "devices": status.devices,
-        "compute-sanitizer": sanitizer_path()}
+        "compute-sanitizer": sanitizer_path(), "collect-env": collect()}
     if setting.device == "cuda":
         figures["device"] = device_figures()
     problems = [status.reason] if status.reason and not setting.rehearsal else []

@@ -1,10 +1,9 @@
-"""How near the kernels are to what the device can do: copy bandwidth, products, and what a launch costs the host."""
+"""How near the kernels are to what the device can do: copy bandwidth, and products."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -176,65 +175,39 @@ def arithmetic(setting: Setting) -> Outcome:
     q = (batch, heads, length, 64)
     scores = 2.0 * batch * heads * length * length * 64
     how = {"causal": False, "scale": 0.125}
-    rows: list[tuple[str, str, Callable[[], tuple[Any, ...]], float, dict[str, Any], bool]] = [
-        (f"product {n}, float32", "matmul", lambda: (rand(n, n), rand(n, n)), 2.0 * n**3, plain, False),
+    rows: list[tuple[str, str, Callable[[], tuple[Any, ...]], float, dict[str, Any]]] = [
+        (f"product {n}, float32", "matmul", lambda: (rand(n, n), rand(n, n)), 2.0 * n**3, plain),
+        (f"product {n}, float32 as TF32", "matmul", lambda: (rand(n, n), rand(n, n)), 2.0 * n**3, plain),
         (f"product {n}, float16", "matmul", lambda: (rand(n, n, dtype=np.float16), rand(n, n, dtype=np.float16)), 2.0 * n**3,
-         plain, False),
+         plain),
         (f"product {n}, float64", "matmul", lambda: (rand(n, n, dtype=np.float64), rand(n, n, dtype=np.float64)), 2.0 * n**3,
-         plain, False),
-        ("convolution", "conv2d", lambda: (rand(*x), rand(*w), rand(64)), seen, window, True),
-        ("its input's gradient", "conv2d_input_grad", lambda: (rand(*dy), rand(*w)), seen, {**window, "shape": x}, True),
-        ("its weight's gradient", "conv2d_weight_grad", lambda: (rand(*dy), rand(*x)), seen, {**window, "shape": w}, True),
-        ("attention", "attention", lambda: (rand(*q), rand(*q), rand(*q), None), 2 * scores, how, True),
+         plain),
+        (f"product {n} and a bias", "linear", lambda: (rand(n, n), rand(n, n), rand(n)), 2.0 * n**3, {}),
+        ("convolution", "conv2d", lambda: (rand(*x), rand(*w), rand(64)), seen, window),
+        ("its input's gradient", "conv2d_input_grad", lambda: (rand(*dy), rand(*w)), seen, {**window, "shape": x}),
+        ("its weight's gradient", "conv2d_weight_grad", lambda: (rand(*dy), rand(*x)), seen, {**window, "shape": w}),
+        ("attention", "attention", lambda: (rand(*q), rand(*q), rand(*q), None), 2 * scores, how),
         ("attention's gradient", "attention_grad",
-         lambda: (rand(*q), rand(*q), rand(*q), rand(*q), None, rand(*q), rand(*q[:3])), 5 * scores, how, True)]
+         lambda: (rand(*q), rand(*q), rand(*q), rand(*q), None, rand(*q), rand(*q[:3])), 5 * scores, how)]
     outcome = Outcome(table=[["kernel", "ms", "TFLOP/s", "of the float32 product"]])
     ceiling = None
     with gradcore.no_grad():
-        for name, op, make, operations, attrs, capture in rows:
+        for name, op, make, operations, attrs in rows:
+            gradcore.set_float32_matmul_precision("high" if "TF32" in name else "highest")
             try:
                 args = make()
                 made, run = recorder.again(op, *args, **attrs)
-                taken, _ = clock.seconds(run, 2 if setting.rehearsal else 10, capture)
+                taken, _ = clock.seconds(run, 2 if setting.rehearsal else 10)
                 del made, args, run
             except Exception as error:
                 outcome.problems.append(f"{name}: {type(error).__name__}: {str(error)[:500]}")
                 continue
             finally:
                 recorder.last = None
+                gradcore.set_float32_matmul_precision("highest")
             rate = operations / taken
             ceiling = ceiling or rate
             outcome.figures[name] = {"seconds": taken, "operations a second": rate}
             outcome.table.append([name, f"{taken * 1e3:.3f}", f"{rate / 1e12:.2f}", f"{rate / ceiling:.0%}"])
     outcome.summary = f"{outcome.table[1][0]}: {outcome.table[1][2]} TFLOP/s" if len(outcome.table) > 1 else "nothing ran"
-    return outcome
-
-
-def host_cost(setting: Setting) -> Outcome:
-    """Microseconds of the host for one small call, while the device keeps up."""
-    device, on = gradcore.device(setting.device), {"device": setting.device}
-    recorder = Recorder(device)
-    a, b = gradcore.ones(64, **on), gradcore.ones(64, **on)
-    made, bare = recorder.again("add", a, b)
-    wanting = gradcore.ones(64, requires_grad=True, **on)
-    runs: dict[str, Callable[[], Any]] = {"a kernel of ours": bare, "a + b": lambda: a + b,
-                                          "a + b with a gradient": lambda: wanting + b}
-    if setting.device == "cuda":
-        import cupy
-
-        x, y, out = (cupy.ones(64, cupy.float32) for _ in range(3))
-        runs = {"cupy.add": lambda: cupy.add(x, y, out), **runs}
-    outcome = Outcome(table=[["call", "microseconds"]])
-    for name, run in runs.items():
-        times, best = 50 if setting.rehearsal else 1000, float("inf")
-        for _ in range(5):
-            device.synchronize()
-            start = perf_counter()
-            for _ in range(times):
-                run()
-            best = min(best, (perf_counter() - start) / times)
-        outcome.figures[name] = best
-        outcome.table.append([name, f"{best * 1e6:.1f}"])
-    del made
-    outcome.summary = ", ".join(f"{name}: {text} us" for name, text in outcome.table[1:])
     return outcome

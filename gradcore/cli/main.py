@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from gradcore import __version__
-from gradcore.cli import diff, export, find_batch, measure, report, train
+from gradcore.cli import collect_env, diff, export, find_batch, measure, report, train
 from gradcore.errors import GradcoreError
 from gradcore.models import registry as models
 
@@ -53,6 +53,11 @@ def parser() -> argparse.ArgumentParser:
                                           "pool of that size, then tried on the device. MODEL is as for gradcore measure.")
     find_batch.add_arguments(six)
     six.set_defaults(run=find_batch.run)
+
+    seven = commands.add_parser("collect-env", help="what a bug report needs",
+                                description="The machine, the GPUs, and the versions of the packages: what a bug report needs.")
+    collect_env.add_arguments(seven)
+    seven.set_defaults(run=collect_env.run)
     return top
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib
 import importlib.util
 from dataclasses import dataclass
+from typing import Any
 
 from gradcore.devices.device import Device, get_device, register
 from gradcore.errors import DeviceError
@@ -38,24 +40,64 @@ def driver_version() -> tuple[int, int] | None:
     return None
 
 
+#: The oldest compute capability that the kernels are compiled for.
+OLDEST = (7, 5)
+
+
 @functools.cache
 def cuda_status() -> CudaStatus:
     """Look once. CuPy can be imported without a driver, so both are asked for."""
-    driver = driver_version()
-    cupy = importlib.util.find_spec("cupy") is not None
-    if driver is None:
-        return CudaStatus(None, cupy, 0, "no NVIDIA driver was found (libcuda.so.1)")
-    if not cupy:
-        return CudaStatus(driver, False, 0, f"a driver for CUDA {driver[0]}.{driver[1]} is present, but CuPy is not "
-                                            f"installed: {install_line(driver)}")
-    from cupy.cuda import runtime
+    return find_status(driver_version(), importlib.util.find_spec("cupy") is not None)
 
+
+def find_status(driver: tuple[int, int] | None, cupy: bool, cuda: Any = None, compiler: Any = None) -> CudaStatus:
+    """What stands in the way with this driver, None or (major, minor); ``cuda`` and ``compiler`` are CuPy's runtime and NVRTC,
+    imported where they are not given."""
+    if driver is None:
+        return CudaStatus(None, cupy, 0, "no NVIDIA driver was found (libcuda.so.1): install one from nvidia.com/drivers; in a "
+                                         "container, start it with access to the GPU (docker run --gpus all)")
+    present = f"a driver for CUDA {driver[0]}.{driver[1]} is present, but"
+    if not cupy:
+        return CudaStatus(driver, False, 0, f"{present} CuPy is not installed: {install_line(driver)}")
     try:
-        count = runtime.getDeviceCount()
-    except runtime.CUDARuntimeError as error:
-        return CudaStatus(driver, True, 0, f"a driver for CUDA {driver[0]}.{driver[1]} is present, but CuPy cannot use "
-                                           f"it ({error}): {install_line(driver)}")
-    return CudaStatus(driver, True, count, "" if count else "the driver sees no device")
+        if cuda is None:
+            cuda = importlib.import_module("cupy.cuda.runtime")
+        count = cuda.getDeviceCount()
+        reason = architecture_reason(0, cuda) if count else _NO_DEVICE
+        if count:
+            (compiler or importlib.import_module("cupy_backends.cuda.libs.nvrtc")).getVersion()
+    except ImportError as error:
+        return CudaStatus(driver, True, 0, f"{present} CuPy cannot be loaded, or lacks NVRTC, which compiles the kernels "
+                                           f"({error}): {install_line(driver)}")
+    except Exception as error:  # CUDARuntimeError, of a module that may be the one given
+        return CudaStatus(driver, True, 0, f"{present} {_of_runtime(error, driver, cuda)}")
+    return CudaStatus(driver, True, count, reason)
+
+
+_NO_DEVICE = "the driver sees no device: is CUDA_VISIBLE_DEVICES set, or the container started without a GPU?"
+
+
+def _of_runtime(error: Exception, driver: tuple[int, int], cuda: Any) -> str:
+    """What is wrong where the runtime cannot even count devices, by its error's number."""
+    status = getattr(error, "status", None)
+    if status == 35:
+        version = cuda.runtimeGetVersion()
+        packages = f"{install_line(driver)}, or " if driver[0] >= 12 else ""
+        return (f"CuPy was built for CUDA {version // 1000}.{version % 1000 // 10}, which is newer: {packages}install a driver "
+                f"for CUDA {max(driver[0] + 1, 12)} or newer from nvidia.com/drivers")
+    if status == 100:
+        return _NO_DEVICE
+    return f"CuPy cannot use it ({error}): {install_line(driver)}"
+
+
+def architecture_reason(index: int, cuda: Any) -> str:
+    """Why a device is too old for the kernels, "" where it is not."""
+    found = cuda.getDeviceProperties(index)
+    if (found["major"], found["minor"]) >= OLDEST:
+        return ""
+    name = found["name"].decode() if isinstance(found["name"], bytes) else found["name"]
+    return (f"cuda:{index} ({name}) has compute capability {found['major']}.{found['minor']}, and the kernels need "
+            f"{OLDEST[0]}.{OLDEST[1]} or newer (Turing); choose another device with CUDA_VISIBLE_DEVICES if there is one")
 
 
 def install_line(driver: tuple[int, int]) -> str:
@@ -88,8 +130,13 @@ def _make_cuda(index: int) -> Device:
     if index >= status.devices:
         raise DeviceError(f"device cuda:{index} does not exist: there are {status.devices}")
     # CuPy is imported when a GPU is first asked for, and not before.
+    from cupy.cuda import runtime
+
     from gradcore.devices.gpu import make_cuda
 
+    reason = architecture_reason(index, runtime)
+    if reason:
+        raise DeviceError(f"cuda is not available: {reason}")
     device: Device = make_cuda(index)
     return device
 

@@ -15,12 +15,13 @@ import cupy
 import numpy as np
 from cupy.cuda import memory, runtime
 
+from gradcore.devices import gpu_faults, gpu_gemm
 from gradcore.devices.device import Device, Storage
+from gradcore.devices.gpu_faults import WatchedDriver, WatchedSource
 from gradcore.devices.gpu_graphs import Graphs, Refusing, refuse
 from gradcore.devices.gpu_kernels import build_cuda_kernels
-from gradcore.errors import UndeclaredAllocation
+from gradcore.errors import OutOfMemory, UndeclaredAllocation
 from gradcore.events import TAGS, Site, Tag
-from gradcore.memory.driver import CudaDriver, CudaSource
 from gradcore.memory.ledger import Ledger
 from gradcore.memory.resource import Block, Stream
 from gradcore.memory.stack import build
@@ -99,10 +100,19 @@ class Bridge:
         count, total = self.seen.get(self._op, (0, 0))
         self.seen[self._op] = count + 1, total + nbytes
         tag = TAGS.index(Tag(self._op, "", "library", "workspace", Site("<cupy>", 0, self._op), None, None))
+        return memory.MemoryPointer(self._take(nbytes, tag), 0)
+
+    def reserve(self, nbytes: int, library: str) -> ScratchMemory:
+        """Memory that a library works in, for as long as it is held: declared, so that strict mode has nothing against it.
+
+        It is of the current stream, like the work that it is for."""
+        tag = TAGS.index(Tag("matmul", "", "library", "workspace", Site(f"<{library}>", 0, ""), None, None))
+        return self._take(nbytes, tag)
+
+    def _take(self, nbytes: int, tag: int) -> ScratchMemory:
         current = self._current()
         stream = self._streams.setdefault(current, Stream(current.index, current.handle))
-        block = self.ledger.allocate(nbytes, stream, tag)
-        return memory.MemoryPointer(ScratchMemory(self.ledger, block, self._device_id), 0)
+        return ScratchMemory(self.ledger, self.ledger.allocate(nbytes, stream, tag), self._device_id)
 
     def libraries(self) -> list[LibraryBytes]:
         """The bytes of the scratch pool by library and op, and what of it nobody uses at the moment."""
@@ -153,18 +163,29 @@ class CudaDevice(Device):
             return SegmentMemory(address, nbytes, index)
 
         stream = Stream(0, 0)
-        stack = build(CudaSource(index, cuda, owner), CudaDriver(cuda, index), limit=limit,
+        stack = build(WatchedSource(index, cuda, owner), WatchedDriver(cuda, index), limit=limit,
                       poison=self._fill_with_ones if poison else None)
         super().__init__(f"cuda:{index}", stack, stream, build_cuda_kernels())
         self.index = index
         self._cuda = cuda
         # Before anything else on the device: it measures what the context takes.
         self._account = DriverAccount(index, cuda)
-        scratch = build(CudaSource(index, cuda, owner), CudaDriver(cuda, index))
+        scratch = build(WatchedSource(index, cuda, owner), WatchedDriver(cuda, index))
         self.bridge = Bridge(scratch.ledger, lambda: self.current, index, strict)
-        self.graphs = Graphs(self, cuda)
+        gpu_gemm.RESERVES[index] = self._reserve
+        self._blocking = gpu_faults.blocking()
+        # Who wants to wait after each kernel cannot have them all as one.
+        self.graphs = None if self._blocking else Graphs(self, cuda)
         # CuPy holds its current stream weakly.
         self._known_to_cupy: dict[Stream, Any] = {}
+
+    def _reserve(self, nbytes: int, library: str) -> ScratchMemory:
+        try:
+            return self.bridge.reserve(nbytes, library)
+        except OutOfMemory:
+            # What the pool of the tensors has cached is the card's too.
+            self.ledger.flush()
+            return self.bridge.reserve(nbytes, library)
 
     def _fill_with_ones(self, block: Block) -> None:
         """Poison, on the block's own stream, behind all that used it."""
@@ -179,13 +200,20 @@ class CudaDevice(Device):
             self._known_to_cupy[stream] = found
         found.use()
 
+    def prepare_capture(self, stream: Stream) -> None:
+        """Make what products work in on a stream that is going to capture, where any have run."""
+        library = gpu_gemm.LIBRARIES.get(self.index)
+        if isinstance(library, gpu_gemm.CublasLt):
+            library.reserve_for(stream.handle)
+
     def refuse_memory(self, thread: int | None) -> None:
         """Let a thread that captures have no memory of the device; None: everybody may."""
         self.bridge.capturing = thread
         self.memory = self.stack.top if thread is None else Refusing(self.stack.top, thread)
 
     def bind(self, kernel: Callable[..., Any], op: str = "") -> Callable[..., Any]:
-        return self.bridge.wrap(op, kernel)
+        launch = self.bridge.wrap(op, kernel)
+        return gpu_faults.wait_after(launch, self._cuda) if self._blocking else launch
 
     def make_array(self, block: Block, spec: TensorSpec) -> cupy.ndarray:
         return array_over(block.segment.memory, block.offset, spec)
@@ -194,9 +222,10 @@ class CudaDevice(Device):
         values = np.ascontiguousarray(values, array.dtype)
         if values.nbytes:
             # From pageable memory the call returns when the values have been staged, so they may change after it.
-            self._cuda.memcpyAsync(array.data.ptr, values.ctypes.data, values.nbytes, 1, self.current.handle)
-            if self._cuda.pointerGetAttributes(values.ctypes.data).type == _PAGE_LOCKED:
-                self._cuda.streamSynchronize(self.current.handle)
+            with gpu_faults.Watch("a tensor was filled"):
+                self._cuda.memcpyAsync(array.data.ptr, values.ctypes.data, values.nbytes, 1, self.current.handle)
+                if self._cuda.pointerGetAttributes(values.ctypes.data).type == _PAGE_LOCKED:
+                    self._cuda.streamSynchronize(self.current.handle)
 
     def copy_across(self, array: cupy.ndarray, pinned: Any, back: bool = False) -> None:
         host = pinned.array
@@ -209,7 +238,8 @@ class CudaDevice(Device):
         if array.nbytes:
             pinned.storage.block.use_on(self.copies)
             ends = (host.ctypes.data, array.data.ptr) if back else (array.data.ptr, host.ctypes.data)
-            self._cuda.memcpyAsync(*ends, array.nbytes, 2 if back else 1, self.copies.handle)
+            with gpu_faults.Watch("a tensor was read" if back else "a tensor was filled"):
+                self._cuda.memcpyAsync(*ends, array.nbytes, 2 if back else 1, self.copies.handle)
 
     def copy_out(self, array: cupy.ndarray) -> np.ndarray[Any, Any]:
         # CuPy would gather scattered elements on the device first, in memory of its own: their whole span comes instead.
@@ -217,14 +247,15 @@ class CudaDevice(Device):
         low, high = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0)
         span = np.empty(high - low + array.itemsize if array.size else 0, np.uint8)
         if array.size:
-            self._cuda.memcpyAsync(span.ctypes.data, array.data.ptr + low, span.nbytes, 2, self.current.handle)
-            self._cuda.streamSynchronize(self.current.handle)
+            with gpu_faults.Watch("a tensor was read"):
+                self._cuda.memcpyAsync(span.ctypes.data, array.data.ptr + low, span.nbytes, 2, self.current.handle)
+                self._cuda.streamSynchronize(self.current.handle)
         found = np.ndarray(array.shape, array.dtype, span, -low, array.strides)
         return found if found.flags.c_contiguous else found.copy()
 
     def driver_figures(self) -> DriverFigures | None:
         """The driver's account of this process beside what the pools hold."""
-        return self._account.figures(self.ledger.reserved, self.bridge.libraries())
+        return self._account.figures(self.ledger.reserved, self.bridge.libraries(), gpu_gemm.unseen(self.index))
 
 
 def array_over(owner: Any, offset: int, spec: TensorSpec) -> cupy.ndarray:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import Any
 
+from gradcore.devices.gpu_faults import Watch, raise_fault
 from gradcore.devices.gpu_numbers import Numbers
 from gradcore.errors import CaptureError
 from gradcore.memory.resource import Block, MemoryResource, Stream
@@ -34,7 +35,11 @@ class Graph:
 
     def launch(self, stream: Stream) -> None:
         """Behind what ``stream`` has been given, and behind the launches before."""
-        self._cuda.graphLaunch(self._handle, stream.handle)
+        try:
+            self._cuda.graphLaunch(self._handle, stream.handle)
+        except self._cuda.CUDARuntimeError as error:
+            raise_fault(error, "a program was launched")
+            raise
 
     def __del__(self) -> None:
         # What is still to run of it, the driver keeps. At the end of the process the driver may be gone before.
@@ -85,13 +90,14 @@ class Graphs:
         :class:`CaptureError` for an allocation; then nothing has changed.
         """
         device, cuda = self._device, self._cuda
-        with self._lock, ExitStack() as always, ExitStack() as failed:
+        with self._lock, Watch("a program was captured"), ExitStack() as always, ExitStack() as failed:
             if gc.isenabled():
                 # What a collection destroys may call the driver.
                 always.callback(gc.enable)
                 gc.disable()
             stream = self._idle.pop() if self._idle else Stream(-1, device.driver.create_stream(0))
             failed.callback(self._take_back, stream)
+            device.prepare_capture(stream)
             always.callback(device.activate, device.current)
             device.activate(stream)
             always.callback(device.refuse_memory, None)

@@ -23,7 +23,7 @@ from gradcore.devices.gpu_elementwise import ELEMENTWISE, wide
 from gradcore.devices.gpu_folds import FOLDS
 from gradcore.devices.gpu_images import IMAGES
 from gradcore.devices.gpu_indexing import INDEXING
-from gradcore.devices.gpu_linalg import LINALG
+from gradcore.devices.gpu_linalg import LINALG, CupyWithProducts
 from gradcore.devices.gpu_optimizers import OPTIMIZERS
 from gradcore.devices.gpu_ordering import ORDERING
 from gradcore.devices.gpu_pointwise import POINTWISE
@@ -45,11 +45,11 @@ def kernel(fn: Callable[..., Any]) -> Callable[..., Any]:
 def build_cuda_kernels() -> dict[str, Callable[..., Any]]:
     """Every kernel of the GPU by op name."""
     return {**build_kernels(cupy), **build_convolution(cupy), **build_pooling(cupy), **build_batch_norm(cupy),
-            **build_recurrent(cupy), **KERNELS}
+            **build_recurrent(CupyWithProducts()), **KERNELS}
 
 
 # Wider heads than a multiprocessor has room for run over CuPy.
-KERNELS.update(own_attention(build_attention(cupy, RANDOM["uniform"])))
+KERNELS.update(own_attention(build_attention(CupyWithProducts(), RANDOM["uniform"])))
 
 
 # -- losses ------------------------------------------------------------------------------------------------------------

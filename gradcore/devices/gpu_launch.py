@@ -12,8 +12,9 @@ from typing import Any
 
 import cupy
 import numpy as np
-from cupy.cuda import runtime
+from cupy.cuda import compiler, driver, runtime
 
+from gradcore.devices.gpu_faults import of_launch
 from gradcore.devices.gpu_sources import source_of
 
 #: Threads of a block; the kernels count on it.
@@ -42,8 +43,14 @@ def _function(family: str, instance: str, device: int) -> Any:
 
 
 def start(family: str, instance: str, blocks: int, threads: int, arguments: tuple[Any, ...]) -> None:
-    """Put one kernel on the current stream. Every launch of a kernel of ours passes here, so a test can stand in."""
-    _function(family, instance, runtime.getDevice())((blocks,), (threads,), arguments)
+    """Put one kernel on the current stream. Every launch of a kernel of ours passes here, so a test can stand in.
+
+    Raises :class:`KernelError` for one that does not compile or launch, :class:`DeviceFault` for one that failed before it.
+    """
+    try:
+        _function(family, instance, runtime.getDevice())((blocks,), (threads,), arguments)
+    except (compiler.CompileException, runtime.CUDARuntimeError, driver.CUDADriverError, ImportError) as error:
+        raise of_launch(error, family, instance, blocks, threads) from error
 
 
 def zero(array: Any) -> None:
@@ -88,8 +95,8 @@ def lanes_of(width: int) -> int:
     return 32 if width <= WARP_ROW else BLOCK
 
 
-def axes(shape: Sequence[int], *strides: Sequence[int]) -> Any:
-    """Dimensions of up to six tensors as an argument, strides in elements; neighbours that lie together are merged."""
+def merged(shape: Sequence[int], *strides: Sequence[int]) -> tuple[list[int], list[list[int]]]:
+    """Dimensions of some tensors, and of each dimension their strides; neighbours that lie together in all of them are one."""
     sizes: list[int] = []
     steps: list[list[int]] = []
     for n, *step in zip(shape, *strides, strict=True):
@@ -101,6 +108,12 @@ def axes(shape: Sequence[int], *strides: Sequence[int]) -> Any:
         else:
             sizes.append(n)
             steps.append(step)
+    return sizes, steps
+
+
+def axes(shape: Sequence[int], *strides: Sequence[int]) -> Any:
+    """Dimensions of up to six tensors as an argument, strides in elements; neighbours that lie together are merged."""
+    sizes, steps = merged(shape, *strides)
     if len(sizes) > _DIMS:
         raise NotImplementedError(f"a CUDA kernel takes {_DIMS} dimensions that cannot be merged, but got {len(sizes)}: "
                                   f"shape {tuple(shape)}; make the tensor contiguous first")

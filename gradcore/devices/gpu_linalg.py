@@ -1,38 +1,29 @@
-"""Matrix products on the GPU, through cuBLAS's own calls: CuPy's would copy what they think they must.
+"""Matrix products on the GPU: how operands lie is read from their strides, so that none is copied for its layout.
 
 What no leading dimension describes (expanded operands, integers) goes to a plain kernel instead of being copied.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
 import cupy
 import numpy as np
 
+from gradcore.devices import gpu_gemm
 from gradcore.devices import gpu_launch as gl
 from gradcore.devices.gpu_elementwise import apply, copy, wide
 from gradcore.devices.gpu_folds import fold
-from gradcore.spec import broadcast_shapes
+from gradcore.devices.gpu_gemm import DATA, VECTOR_ALIGNMENT, Matrix, Problem, alignment
+
+Shape = tuple[int, ...]
 
 LINALG: dict[str, Any] = {}
 
 PRODUCT = np.dtype([("batch", gl.AXES), *[(name, "i8") for name in (
     "rows", "columns", "inner", "a_row", "a_inner", "b_inner", "b_column", "out_row")]])
-
-# cuBLAS reads its factors from host memory, so they live as long as the process. Halves are multiplied in float.
-_FACTORS = {np.dtype(stored): (np.array(1, computed), np.array(0, computed)) for stored, computed in (
-    (np.float16, np.float32), (np.float32, np.float32), (np.float64, np.float64))}
-_HALF, _COMPUTE_FLOAT, _DEFAULT = 2, 68, -1  # CUDA_R_16F, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT
-
-
-def blas() -> tuple[Any, int]:
-    """cuBLAS's calls, and the handle of this thread and device, which CuPy keeps."""
-    from cupy_backends.cuda.libs import cublas
-
-    return cublas, cupy.cuda.device.get_cublas_handle()
-
 
 def leading(rows: int, columns: int, row: int, column: int) -> tuple[int, int] | None:
     """How cuBLAS reads a matrix with these strides: (transposed?, leading dimension), None if it cannot.
@@ -46,67 +37,93 @@ def leading(rows: int, columns: int, row: int, column: int) -> tuple[int, int] |
     return None
 
 
-def product(a: Any, b: Any, out: Any, add: bool = False) -> None:
-    """``out``, whose rows are contiguous, is a @ b with leading dimensions broadcast, or has it added; nothing is copied."""
-    rows, inner = a.shape[-2:]
-    columns = b.shape[-1]
-    if not out.size or (not inner and add):
-        return
-    if not inner:
+def product(a: Any, b: Any, out: Any, then: str = "", vector: Any = None) -> bool:
+    """``out``, whose rows or columns are contiguous, is a @ b with leading dimensions broadcast; nothing is copied.
+
+    ``then`` is a key of :data:`~gradcore.devices.gpu_gemm.EPILOGUES` for the operands in the order b, a. True if it was done
+    with ``vector`` in the same launch; otherwise it is the caller's to do.
+    """
+    if not out.size:
+        return False
+    if not a.shape[-1]:
         copy(0, out)
-        return
-    shape = broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    batch = gl.axes(shape, _broadcast(a, shape), _broadcast(b, shape), _broadcast(out, shape))
-    *_, a_row, a_inner = gl.elements(a)
-    *_, b_inner, b_column = gl.elements(b)
-    out_row = gl.elements(out)[-2] if rows > 1 else columns
+        return False
+    x, y, z = a.data.ptr, b.data.ptr, out.data.ptr
+    how = _described(a.dtype, a.shape, a.strides, b.shape, b.strides, out.shape, out.strides,
+                     (alignment(x, 0), alignment(y, 0), alignment(z, 0)), then)
+    if type(how) is Problem:
+        library = gpu_gemm.library()
+        plan = library.plan(how)
+        if plan is None and then:
+            then = ""
+            plan = library.plan(how._replace(then=""))
+        if plan is not None:
+            library.run(plan, y, x, z, vector.data.ptr if then else 0)
+            return bool(then)
+    elif how == _TURNED:
+        product(b.swapaxes(-1, -2), a.swapaxes(-1, -2), out.swapaxes(-1, -2))
+        return False
+    elif how == _EACH:
+        for k in range(out.shape[0]):
+            product(*(t[k % t.shape[0]] if t.ndim == out.ndim else t for t in (a, b, out)))
+        return False
+    _plain(a, b, out)
+    return False
+
+
+# What to do where a library cannot multiply at once.
+_TURNED, _EACH, _KERNEL = "multiply the transposes", "go through the first dimension", "launch a kernel of ours"
+
+
+@functools.lru_cache(maxsize=4096)
+def _described(dtype: Any, a: Shape, a_strides: Shape, b: Shape, b_strides: Shape, out: Shape, out_strides: Shape,
+               aligned: tuple[int, int, int], then: str) -> Problem | str:
+    """How a library is told of a product: by shapes, strides in bytes, and the powers of two that divide the addresses."""
+    size = dtype.itemsize
+    rows, inner, columns = *a[-2:], b[-1]
+    a_row, a_inner, b_inner, b_column, out_row, out_column = (s // size for s in (
+        *a_strides[-2:], *b_strides[-2:], *out_strides[-2:]))
+    if columns > 1 and out_column != 1:
+        assert rows == 1 or out_row == 1, "neither the rows nor the columns of a product's result are contiguous"
+        return _TURNED
     first, second = leading(rows, inner, a_row, a_inner), leading(inner, columns, b_inner, b_column)
-    if a.dtype in _FACTORS and first and second:
-        if batch["count"] == 1:
-            _by_cublas(a, b, out, first, second, (columns, rows, inner), max(out_row, columns), batch, add)
-        else:
-            # cuBLAS steps through one dimension of matrices: the others are gone through here.
-            for k in range(shape[0]):
-                x, y, z = (t[k % t.shape[0]] if t.ndim == len(shape) + 2 else t for t in (a, b, out))
-                product(x, y, z, add)
-        return
-    assert not add, "the plain kernel writes"
+    if dtype.name not in DATA or not first or not second:
+        return _KERNEL
+    lead = out[:-2]
+    sizes, steps = gl.merged(lead, *(_broadcast(s, t, size, lead) for s, t in (
+        (a, a_strides), (b, b_strides), (out, out_strides))))
+    if len(sizes) > 1:
+        # A library steps through one dimension of matrices.
+        return _EACH
+    count, (a_step, b_step, out_step) = (sizes[0], steps[0]) if sizes else (1, (0, 0, 0))
+    out_row = max(out_row, columns) if rows > 1 else columns
+    if count > 1 and not b_step and (rows == 1 or (a_step == rows * a_row and out_step == rows * out_row)):
+        # One matrix for all of them: their rows are those of one product.
+        together = leading(rows * count, inner, a_row if rows > 1 else a_step, a_inner)
+        if together:
+            first, out_row = together, out_row if rows > 1 else out_step
+            rows, count, a_step, out_step = rows * count, 1, 0, 0
+    x, y, z = (Matrix(*how, step, alignment(address, step * size)) for how, step, address in (
+        (second, b_step, aligned[1]), (first, a_step, aligned[0]), ((0, out_row), out_step, aligned[2])))
+    return Problem(dtype.name, columns, rows, inner, count, x, y, z, then)
+
+
+def _broadcast(shape: Shape, strides: Shape, size: int, lead: Shape) -> list[int]:
+    """Strides in elements of an array's leading dimensions, broadcast to those of the result."""
+    own = [0 if n == 1 else s // size for s, n in zip(strides[:-2], shape[:-2], strict=True)]
+    return [0] * (len(lead) - len(own)) + own
+
+
+def _plain(a: Any, b: Any, out: Any) -> None:
+    """A kernel of ours, for operands of any type and layout; ``out``'s rows are contiguous."""
+    lead, size = out.shape[:-2], out.itemsize
     how = np.zeros((), PRODUCT)
-    how["batch"] = batch
-    for name, value in (("rows", rows), ("columns", columns), ("inner", inner), ("a_row", a_row), ("a_inner", a_inner),
-                        ("b_inner", b_inner), ("b_column", b_column), ("out_row", out_row)):
+    how["batch"] = gl.axes(lead, *(_broadcast(t.shape, t.strides, size, lead) for t in (a, b, out)))
+    for name, value in (("rows", a.shape[-2]), ("columns", b.shape[-1]), ("inner", a.shape[-1]),
+                        *zip(("a_row", "a_inner"), gl.elements(a)[-2:], strict=True),
+                        *zip(("b_inner", "b_column"), gl.elements(b)[-2:], strict=True), ("out_row", gl.elements(out)[-2])):
         how[name] = value
     gl.run("linalg", "matmul", (a.dtype,), out.size, a, b, out, how, np.int64(out.size))
-
-
-def _by_cublas(a: Any, b: Any, out: Any, first: tuple[int, int], second: tuple[int, int], sizes: tuple[int, int, int],
-               out_row: int, batch: Any, add: bool) -> None:
-    """The transpose of the product, out^T = b^T a^T, which cuBLAS writes column by column."""
-    calls, handle = blas()
-    one, nothing = (factor.ctypes.data for factor in _FACTORS[a.dtype])
-    count, steps = int(batch["shape"][0]), batch["strides"][:, 0].tolist()
-    head = (handle, second[0], first[0], *sizes, one)
-    then = one if add else nothing
-    x, y, z = (b.data.ptr, second[1]), (a.data.ptr, first[1]), (out.data.ptr, out_row)
-    if a.dtype.itemsize == 2:
-        if count == 1:
-            calls.gemmEx(*head, x[0], _HALF, x[1], y[0], _HALF, y[1], then, z[0], _HALF, z[1], _COMPUTE_FLOAT, _DEFAULT)
-        else:
-            calls.gemmStridedBatchedEx(*head, x[0], _HALF, x[1], steps[1], y[0], _HALF, y[1], steps[0], then, z[0], _HALF,
-                                       z[1], steps[2], count, _COMPUTE_FLOAT, _DEFAULT)
-        return
-    kind = "s" if a.dtype == np.float32 else "d"
-    if count == 1:
-        getattr(calls, f"{kind}gemm")(*head, *x, *y, then, *z)
-    else:
-        getattr(calls, f"{kind}gemmStridedBatched")(*head, *x, steps[1], *y, steps[0], then, *z, steps[2], count)
-
-
-def _broadcast(array: Any, shape: tuple[int, ...]) -> list[int]:
-    """Strides in elements of an array's leading dimensions, broadcast to ``shape``."""
-    lead = array.shape[:-2]
-    return [0] * (len(shape) - len(lead)) + [
-        s if n != 1 else 0 for s, n in zip(gl.elements(array), lead, strict=False)]
 
 
 def matmul(a: Any, b: Any, out: Any, *, transpose_a: bool = False, transpose_b: bool = False) -> None:
@@ -118,10 +135,15 @@ def _flat(x: Any) -> Any:
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1]) if x.flags.c_contiguous or x.ndim < 2 else x
 
 
+def _whole(vector: Any) -> bool:
+    """May a library read or write this vector while it multiplies? It wants the elements side by side, and in their place."""
+    return bool(vector.flags.c_contiguous and not vector.data.ptr % VECTOR_ALIGNMENT)
+
+
 def linear(x: Any, weight: Any, bias: Any, out: Any) -> None:
     flat = _flat(x)
-    product(flat, weight.T, out.reshape((*flat.shape[:-1], weight.shape[0])))
-    if bias is not None:
+    then = "bias" if bias is not None and _whole(bias) else ""
+    if not product(flat, weight.T, out.reshape((*flat.shape[:-1], weight.shape[0])), then, bias) and bias is not None:
         apply("Add", wide(out.dtype), out, out, bias)
 
 
@@ -131,10 +153,25 @@ def linear_grad(dy: Any, x: Any, weight: Any, *outputs: Any, needs: tuple[bool, 
     dy = dy.reshape(rows, dy.shape[-1])
     if needs[0]:
         product(dy, weight, next(found).reshape(rows, weight.shape[1]))
-    if needs[1]:
-        product(dy.T, x.reshape(rows, x.shape[-1]), next(found))
-    if needs[2]:
-        fold("Sum", dy, next(found), (0,))
+    dweight, dbias = next(found) if needs[1] else None, next(found) if needs[2] else None
+    then = "bias_gradient" if needs[1] and needs[2] and _whole(dbias) else ""
+    summed = needs[1] and product(dy.T, x.reshape(rows, x.shape[-1]), dweight, then, dbias)
+    if needs[2] and not summed:
+        fold("Sum", dy, dbias, (0,))
+
+
+class CupyWithProducts:
+    """CuPy's functions, for kernels that are written over an array library, with the matrix products of this file."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(cupy, name)
+
+    @staticmethod
+    def matmul(a: Any, b: Any, out: Any) -> None:
+        """As NumPy's: a first operand of one dimension is a row."""
+        if a.ndim == 1:
+            a, out = a[None], out[..., None, :]
+        product(a, b, out)
 
 
 LINALG |= {"matmul": matmul, "linear": linear, "linear_grad": linear_grad}

@@ -17,8 +17,8 @@ from gradcore.engine.operands import TENSORS, flatten, operands, same_device
 from gradcore.engine.plans import OVERWRITTEN, Call, KeepPlan, infer
 from gradcore.engine.state import CODES, State, find_site, local
 from gradcore.engine.views import check_recorded_write, note_view, rebase
-from gradcore.errors import SpecError
-from gradcore.events import LAUNCH, VIEW, Raw
+from gradcore.errors import LocatedError, SpecError
+from gradcore.events import LAUNCH, TAGS, VIEW, Raw
 from gradcore.memory.resource import Stream
 from gradcore.ops.movement import clone
 from gradcore.ops.op import Op, install_runner
@@ -156,13 +156,23 @@ def _run(state: State, device: Device, call: Call, tag: int, args: tuple[Any, ..
     arrays.append(array)
     log = device.ledger.log
     if log is not None:
-        _log_launch(log, call, tag, number, args, (block.serial,))
-    state.launch(call.kernel, *arrays)
+        _log_launch(log, call, tag, number, args, (result,))
+    try:
+        state.launch(call.kernel, *arrays)
+    except LocatedError as error:
+        _locate(error, tag)
+        raise
     if plan is not None:
         assert edges is not None
         # The node is built before the output points at it: a node never reaches its own output.
         result.edge = (build_node(call, plan, args, (result,), (), edges, number, site, scope), 0)
     return result
+
+
+def _locate(error: LocatedError, tag: int) -> None:
+    """Tell an error of the device which op it happened to."""
+    who = TAGS[tag]
+    error.locate(who.op, who.layer, who.phase, str(who.site))
 
 
 def _on_stream(device: Device, args: tuple[Any, ...]) -> Stream:
@@ -175,12 +185,13 @@ def _on_stream(device: Device, args: tuple[Any, ...]) -> Stream:
 
 
 def _log_launch(log: list[Raw], call: Call, tag: int, number: int, args: tuple[Any, ...],
-                outputs: tuple[int, ...]) -> None:
+                outputs: tuple[Any, ...]) -> None:
     inputs = tuple([a.storage.serial if type(a) in TENSORS else 0 for a in args])
     if type(log) is not list:
-        # A trace wants the values of the numbers too.
-        log.launched(call, args)  # type: ignore[attr-defined]
-    log.append((LAUNCH, call.invocation, tag, number, inputs, outputs, perf_counter_ns()))
+        # A trace wants the values of the numbers, and the tensors.
+        log.launched(call, args, outputs)  # type: ignore[attr-defined]
+    made = tuple([v.storage.block.serial for v in outputs])
+    log.append((LAUNCH, call.invocation, tag, number, inputs, made, perf_counter_ns()))
 
 
 def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], attrs: dict[str, Any],
@@ -196,6 +207,8 @@ def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], at
     if op.view:
         source = args[0]
         if log is not None:
+            if type(log) is not list:
+                log.viewed(source)  # type: ignore[attr-defined]
             log.append((VIEW, call.invocation, tags[0], number, source.storage.serial))
         outputs = [make_value(source.storage, spec, device.array(source.storage.block, spec), None) for spec in call.specs]
         for result in outputs:
@@ -220,8 +233,12 @@ def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], at
             workspace = fresh(device, call.workspace, tags[-1], number)
             arrays.append(workspace.array)
         if log is not None:
-            _log_launch(log, call, tags[0], number, args, tuple([v.storage.serial for v in (*outputs, *aux)]))
-        local.state.launch(call.kernel, *arrays)
+            _log_launch(log, call, tags[0], number, args, (*outputs, *aux))
+        try:
+            local.state.launch(call.kernel, *arrays)
+        except LocatedError as error:
+            _locate(error, tags[0])
+            raise
         for value in written:
             value.storage.version += 1
             value.storage.written_by = tags[0]

@@ -1,7 +1,10 @@
 """Graph mode: trace a run once, plan its memory, replay it."""
 
+from gradcore.program.again import record
 from gradcore.program.compiled import Compiled, compile
+from gradcore.program.explicit import Graph, Symbol, gradients, trace
 from gradcore.program.plan import Plan, plan
 from gradcore.program.program import Buffer, Instruction, Number, Operand, Program, Update
 
-__all__ = ["Buffer", "Compiled", "Instruction", "Number", "Operand", "Plan", "Program", "Update", "compile", "plan"]
+__all__ = ["Buffer", "Compiled", "Graph", "Instruction", "Number", "Operand", "Plan", "Program", "Symbol", "Update", "compile",
+           "gradients", "plan", "record", "trace"]

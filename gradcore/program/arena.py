@@ -19,7 +19,7 @@ class Arena(Storage):
         """Raises :class:`~gradcore.errors.OutOfMemory`."""
         first = program.instructions[0].tag
         tag = TAGS.index(Tag("program", "", first.phase, "arena", first.site, None, TensorSpec.of((nbytes,), "uint8")))
-        block = device.memory.allocate(nbytes, device.stream, tag, 0)
+        block = device.memory.allocate(nbytes, device.current, tag, 0)
         set_aside(device.ledger, block)
         return cls(device, block)
 

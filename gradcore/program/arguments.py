@@ -18,20 +18,23 @@ class Output:
         self.value = value
 
 
-def key_of(x: Any, tensors: list[Any], kept: list[Any]) -> Any:
-    """What of an argument a program is made for. Tensors are collected; what has no value of its own counts by identity."""
+def key_of(x: Any, tensors: list[Any], kept: list[Any], leaves: bool = False) -> Any:
+    """What of an argument a program is made for. Tensors are collected; what has no value of its own counts by identity.
+
+    So do leaves, which are parameters as a rule, unless ``leaves`` says that they are arguments like others.
+    """
     if isinstance(x, Value):
-        if x.edge is not None and type(x.edge[0]) is Leaf:
-            kept.append(x)
-            return id(x)
+        if not leaves and x.edge is not None and type(x.edge[0]) is Leaf:
+            kept += x, x.storage
+            return id(x), id(x.storage)
         tensors.append(x)
         return x.spec, x.storage.device, x.edge is not None
     if x is None or isinstance(x, (bool, int, float, str)):
         return type(x), x
     if isinstance(x, (list, tuple)):
-        return (type(x), *[key_of(v, tensors, kept) for v in x])
+        return (type(x), *[key_of(v, tensors, kept, leaves) for v in x])
     if isinstance(x, dict):
-        return (dict, *[(k, key_of(v, tensors, kept)) for k, v in x.items()])
+        return (dict, *[(k, key_of(v, tensors, kept, leaves)) for k, v in x.items()])
     kept.append(x)
     return id(x)
 

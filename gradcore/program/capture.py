@@ -17,7 +17,7 @@ from typing import Any
 
 from gradcore.devices.device import Storage, get_device
 from gradcore.devices.gpu_numbers import ROOM, Numbers
-from gradcore.errors import CaptureError
+from gradcore.errors import CaptureError, DeviceFault
 from gradcore.events import TAGS, Tag
 from gradcore.memory.resource import Stream
 from gradcore.program.plan import Plan
@@ -213,6 +213,8 @@ class CapturedReplay(Replay):
         try:
             graph = self.device.graphs.capture(lambda: _run_named(calls, self._instructions[part]))
             self._captured[part] = Captured(graph, slots, len(calls))
+        except DeviceFault:
+            raise
         except Exception as error:
             # What a library says when it refuses is of a type of its own.
             self._give_up(str(error))
@@ -238,6 +240,8 @@ def _run_named(calls: list[Call], instructions: Sequence[Instruction]) -> None:
     for (kernel, args), instruction in zip(calls, instructions, strict=True):
         try:
             kernel(*args)
+        except DeviceFault:
+            raise
         except Exception as error:
             tag = instruction.tag
             where = f"{instruction.op} in layer {tag.layer or '(root)'}, {tag.phase}, {tag.site}"

@@ -57,9 +57,12 @@ class Compiled:
     Made by :func:`compile`, which says what may be in the function.
     """
 
-    def __init__(self, function: Callable[..., Any], *, check_every: int, max_programs: int, capture: bool) -> None:
+    def __init__(self, function: Callable[..., Any], *, check_every: int = 0, max_programs: int = 8,
+                 leaves: bool = False, capture: bool = True) -> None:
         self._function = function
         self._capture = capture
+        #: Are leaves among the arguments like other tensors, and no parameters?
+        self._take_leaves = leaves
         self._check_every = check_every
         self._most = max_programs
         self._entries: OrderedDict[Any, list[Entry]] = OrderedDict()
@@ -90,10 +93,10 @@ class Compiled:
             return self._function(*args, **kwargs)
         tensors: list[Any] = []
         kept: list[Any] = []
-        state = local.state
-        key = (*[getattr(state, name) for name in _MODES], *[key_of(a, tensors, kept) for a in args])
+        state, leaves = local.state, self._take_leaves
+        key = (*[getattr(state, name) for name in _MODES], *[key_of(a, tensors, kept, leaves) for a in args])
         if kwargs:
-            key = (*key, *[(name, key_of(a, tensors, kept)) for name, a in sorted(kwargs.items())])
+            key = (*key, *[(name, key_of(a, tensors, kept, leaves)) for name, a in sorted(kwargs.items())])
         if len(tensors) > 1:
             # Arguments that share bytes are another case than arguments that do not.
             seen: dict[int, int] = {}

@@ -37,7 +37,7 @@ def narrate(device: Device, trace: Trace, plan: Plan, arena: Block, serials: dic
         b = program.buffers[buffer]
         pool.serial += 1
         live[buffer] = serials[buffer] = pool.serial
-        node = 0 if b.first >= count else program.instructions[b.first].node
+        node = program.instructions[b.first].node if 0 <= b.first < count else 0
         log.append((ALLOC, pool.serial, arena.segment.index, arena.offset + plan.offsets[buffer], b.nbytes, round_up(b.nbytes),
                     arena.stream.index, TAGS.index(b.tag), node))
 
@@ -98,8 +98,11 @@ def _by_moment(program: Program) -> tuple[dict[int, list[int]], dict[int, list[i
 
 def most_live(program: Program, start: int, stop: int) -> tuple[int, int]:
     """The most requested and allocated bytes of made buffers that are live at an instruction from ``start`` to ``stop``."""
-    requested = allocated = most_requested = most_allocated = 0
+    most_requested = most_allocated = 0
     born, dying = _by_moment(program)
+    # Of a part of a longer program, some lived before it.
+    older = [b for b in program.made() if b.first < 0 <= b.last]
+    requested, allocated = sum(b.nbytes for b in older), sum(round_up(b.nbytes) for b in older)
     for k in range(stop):
         for buffer in born.get(k, ()):
             requested += program.buffers[buffer].nbytes

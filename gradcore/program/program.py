@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -145,10 +145,11 @@ class Program:
                           "outputs " + ", ".join(map(self._text, self.outputs))])
 
 
-def with_lifetimes(program: Program, survivors: set[int]) -> Program:
+def with_lifetimes(program: Program, survivors: set[int], parts: Sequence[int] = (), results: Sequence[int] = ()) -> Program:
     """The program with ``first`` and ``last`` of each made buffer; those of ``survivors`` last to its end.
 
-    What comes out of the first part of a program lasts to the end of that.
+    What comes out of the first part of a program in two lasts to the end of that. Of a program in ``parts``, numbers of
+    instructions, each gives so many of the outputs as ``results`` says, and those last to the end of their part.
     """
     first: dict[int, int] = {}
     last: dict[int, int] = {}
@@ -160,6 +161,12 @@ def with_lifetimes(program: Program, survivors: set[int]) -> Program:
     if program.split is not None:
         for x in program.outputs:
             last[x.buffer] = max(last.get(x.buffer, 0), program.split - 1)
+    at = given = 0
+    for count, width in zip(parts, results, strict=True):
+        at += count
+        for x in program.outputs[given:given + width]:
+            last[x.buffer] = max(last.get(x.buffer, 0), at - 1)
+        given += width
     return replace(program, buffers=tuple(
         replace(b, first=first.get(b.index, 0), last=end if b.index in survivors else last.get(b.index, 0))
         if b.kind == "made" else b for b in program.buffers))

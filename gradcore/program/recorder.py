@@ -6,6 +6,7 @@ who else refers to it; what it found is held from the end of the run on.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import ref
@@ -17,6 +18,7 @@ from gradcore.engine.plans import Call
 from gradcore.engine.state import SITES, here
 from gradcore.errors import TraceError
 from gradcore.events import ALLOC, DROP, KEEP, LAUNCH, MARK, READ, TAGS, UPLOAD, Raw
+from gradcore.memory.ledger import opening
 from gradcore.optim import optimizer as optimizers
 from gradcore.program.program import Buffer, Instruction, Number, Operand, Program, Update, with_lifetimes
 
@@ -31,7 +33,11 @@ class TraceLog(list[Raw]):
         #: Leaves that an op read, with the serial of the gradient that they had then, 0 for none.
         self.leaves: dict[Leaf, int] = {}
 
-    def launched(self, call: Call, args: tuple[Any, ...]) -> None:
+    def viewed(self, source: Any) -> None:
+        """A view of ``source`` is taken. The operands of launches say all that a program needs to know of it."""
+
+    def launched(self, call: Call, args: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
+        """An op runs. What it makes is not held."""
         operands: list[Any] = []
         for a in args:
             if type(a) in TENSORS:
@@ -121,7 +127,7 @@ class Recorder:
 
     def finish(self, inputs: list[Any], outputs: list[Any], second: Second | None = None) -> Trace:
         """The trace of what ran, for tensors that went into it and came out of it. Call it inside the context, at the end."""
-        return _Builder(self, inputs, outputs, second).trace()
+        return Builder(self, inputs, outputs, second).trace()
 
     def updates(self) -> list[tuple[int, Any, dict[str, Any], list[Any], dict[str, Any]]]:
         return self._updates
@@ -134,7 +140,7 @@ class Recorder:
         return {leaf: (self._before.get(leaf, serial), leaf in self._before) for leaf, serial in self.log.leaves.items()}
 
 
-class _Builder:
+class Builder:
     """Numbers the buffers in order of appearance."""
 
     def __init__(self, recorder: Recorder, inputs: list[Any], outputs: list[Any], second: Second | None) -> None:
@@ -155,7 +161,8 @@ class _Builder:
         self._cotangents = () if second is None else tuple(
             Operand(self._add(t.storage.serial, "input", t.storage), t.spec) for t in second.cotangents)
 
-    def trace(self) -> Trace:
+    def trace(self, parts: tuple[int, ...] = (), results: Sequence[int] = ()) -> Trace:
+        """The trace. ``parts`` are numbers of launches, and of ``results``, that are to be run one after the other by hand."""
         recorder = self._recorder
         launches = [r for r in self._records if r[0] == LAUNCH]
         updates = {at: k for k, (at, *_) in enumerate(recorder.updates())}
@@ -180,7 +187,9 @@ class _Builder:
             # The program has places for them; the tensors of this run go.
             second.cotangents, second.gradients = [], []
         returned = survivors | {o.buffer for o in (*outputs, *self._cotangents)}
-        return Trace(with_lifetimes(program, survivors), kernels, self._storages, self._slots, left, presence,
+        if parts:
+            survivors = set()
+        return Trace(with_lifetimes(program, survivors, parts, results), kernels, self._storages, self._slots, left, presence,
                      [(o, g, p) for _, o, g, p, _ in recorder.updates()], self._obstacles + self._escaped(returned), second,
                      [call.invocation for call, _ in recorder.log.launches], self._script())
 
@@ -229,7 +238,13 @@ class _Builder:
         if serial in self._index:
             return self._index[serial]
         index = self._index[serial] = len(self._buffers)
-        record = self._known[serial]
+        record = self._known.get(serial)
+        if record is None:
+            # Pinned memory, which has a ledger of its own.
+            if storage is None:
+                raise TraceError("a traced function makes pinned memory: make it outside, and pass it as an argument or let "
+                                 "the function refer to it")
+            record = opening(storage.block)
         self._buffers.append(Buffer(index, kind, record[4], TAGS[record[7]]))
         if kind == "gradient slot":
             self._slots[index] = self._slot_serials[serial]

@@ -60,7 +60,7 @@ class Replay:
 
     def _bind(self) -> None:
         """Take an arena, and make every call's arguments over it."""
-        self._arena = Arena.of(self.device, self.plan.nbytes, self.program)
+        self._arena = self._take_arena()
         #: By buffer, as far as anybody asked for them.
         self._parts: dict[int, Part] = {}
         self._calls = []
@@ -86,6 +86,9 @@ class Replay:
                          if (b.index in left if split is None else b.first < split <= b.last)]
         self._lasting_bytes = (sum(b.requested for b in self._lasting), sum(b.size for b in self._lasting))
 
+    def _take_arena(self) -> Arena:
+        return Arena.of(self.device, self.plan.nbytes, self.program)
+
     def _written_out(self, instruction: Instruction, kernel: Callable[..., Any], args: list[Any]) -> list[Call]:
         """The kernel's call, or what it comes to on these arguments, if none of them changes from run to run but numbers."""
         if any(places and places[-1][0] is args for places in self._patches.values()):
@@ -109,7 +112,7 @@ class Replay:
         if buffer not in self._parts:
             assert self._arena is not None
             b = self.program.buffers[buffer]
-            node = self.program.instructions[b.first].node if b.first < len(self.program.instructions) else 0
+            node = self.program.instructions[b.first].node if 0 <= b.first < len(self.program.instructions) else 0
             self._parts[buffer] = Part(self._arena, self.plan.offsets[buffer], b.nbytes, TAGS.index(b.tag), node)
         return self._parts[buffer]
 
@@ -194,6 +197,8 @@ class Replay:
 
     def _bring(self, inputs: Sequence[Any]) -> None:
         """Point the calls at what this run was given, and at the gradients that it finds."""
+        if self.device.several:
+            self._note_stream(inputs)
         array = self.device.array
         for x, tensor in zip(self.program.inputs, inputs, strict=True):
             for args, at, spec in self._patches.get(x.buffer, ()):
@@ -201,6 +206,17 @@ class Replay:
         for buffer, leaf in self.trace.slots.items():
             for args, at, spec in self._patches.get(buffer, ()):
                 args[at] = array(leaf.grad.storage.block, spec)
+
+    def _note_stream(self, inputs: Sequence[Any]) -> None:
+        """All bytes of the run are used on the current stream, behind the run before, which used the same arena."""
+        assert self._arena is not None
+        stream, block = self.device.current, self._arena.block
+        for user in (block.stream, *(block.users or ())):
+            self.device.order(user, stream)
+        block.use_on(stream)
+        for storage in (*[t.storage for t in inputs], *self.trace.storages.values(),
+                        *[leaf.grad.storage for leaf in self.trace.slots.values()]):
+            storage.block.use_on(stream)
 
     def forward(self, inputs: Sequence[Any]) -> list[Any]:
         """The first part of a program in two. What the second needs stays in the arena, and of the inputs, until then."""

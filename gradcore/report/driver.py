@@ -97,13 +97,14 @@ class DriverAccount:
             self._nvml.why = self._nvml.why or f"cudaMemGetInfo: {error}"
             return None
 
-    def figures(self, segments: int, libraries: Iterable[LibraryBytes]) -> DriverFigures:
-        """The account now, for pools that hold ``segments`` bytes, and what they hold for libraries, by name."""
+    def figures(self, segments: int, libraries: Iterable[LibraryBytes], unseen: str = "") -> DriverFigures:
+        """The account now, for pools that hold ``segments`` bytes, and what they hold for libraries, by name; ``unseen`` says
+        what a library takes where no pool sees it."""
         named = tuple(libraries)
         library = sum(x.nbytes for x in named)
         used, context, source = self._used(segments + library)
         remainder = None if used is None else used - (context or 0) - segments - library
-        return DriverFigures(used, source, context, segments, library, remainder, libraries=named)
+        return DriverFigures(used, source, context, segments, library, remainder, named, unseen)
 
     def _used(self, held: int) -> tuple[int | None, int | None, str]:
         process = self._nvml.of_process() if self._context is not None else None

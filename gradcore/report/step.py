@@ -111,7 +111,8 @@ class LibraryBytes:
 class DriverFigures:
     """What the driver says of the device, in bytes; ``remainder`` is what nothing here explains.
 
-    ``source`` says how it is known. None where the driver cannot tell. ``libraries`` adds up to ``library``.
+    ``source`` says how it is known. None where the driver cannot tell. ``libraries`` adds up to ``library``. ``unseen`` names
+    what a library takes without any pool of ours, so that it stands in the remainder; "" for nothing.
     """
 
     used: int | None
@@ -121,6 +122,7 @@ class DriverFigures:
     library: int
     remainder: int | None
     libraries: tuple[LibraryBytes, ...] = ()
+    unseen: str = ""
 
 
 @dataclass(frozen=True)

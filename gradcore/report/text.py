@@ -78,6 +78,8 @@ def _tail(report: StepReport) -> Iterable[str]:
         yield (f"  {used} bytes used = context {context} + segments {d.segments:,} + libraries {d.library:,} + "
                f"remainder {remainder}{share}")
         yield from (f"  {x.nbytes:>15,} bytes for {x.name}" for x in d.libraries)
+        if d.unseen:
+            yield f"  the remainder holds {d.unseen}"
 
 
 def _left(report: StepReport) -> Iterable[str]:

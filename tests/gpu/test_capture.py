@@ -1,4 +1,4 @@
-"""Programs as CUDA graphs on a real GPU: equal to eager, at addresses that stay, several at once, whole after what goes wrong."""
+"""Programs as CUDA graphs on a real GPU: equal to eager, at addresses that stay, several at once, whole after an error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class Training:
 
     def __init__(self, kind="Adam", wrap=lambda f: f, **settings):
         gradcore.manual_seed(3)
-        self.model = nn.Sequential(nn.Linear(64, 128), nn.LayerNorm(128), nn.GELU(), nn.Dropout(0.2), nn.Linear(128, 10)).to("cuda")
+        self.model = nn.Sequential(nn.Linear(64, 128), nn.LayerNorm(128), nn.GELU(), nn.Dropout(0.2),
+                                   nn.Linear(128, 10)).to("cuda")
         self.optimizer = getattr(gradcore.optim, kind)(self.model.parameters(), lr=0.01, **settings)
         self.schedule = gradcore.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.98)
         model, optimizer = self.model, self.optimizer

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cupy
@@ -16,8 +17,9 @@ import numpy as np
 import pytest
 from cupy.cuda import memory
 
-from gradcore.devices import gpu_launch, gpu_linalg
+from gradcore.devices import gpu_gemm, gpu_launch
 from gradcore.devices.gpu_sources import source_of
+from tests.host.fake_cublas import FakeLt
 
 HEADER = Path(__file__).parent / "emulator.h"
 COMPILER = ["g++", "-std=c++17", "-O1", "-ffp-contract=off", "-shared", "-fPIC", "-fpermissive", "-fvisibility=hidden", "-w"]
@@ -34,6 +36,12 @@ class HostMemory(memory.BaseMemory):
         self.size = owner.nbytes
         self.device_id = 0
         self.owner = owner
+
+
+def view_of(array: np.ndarray, owner: np.ndarray | None = None) -> cupy.ndarray:
+    """The same bytes, as an array object of CuPy's."""
+    held = HostMemory(array if owner is None else owner, array.ctypes.data)
+    return cupy.ndarray(array.shape, array.dtype, memory.MemoryPointer(held, 0), array.strides)
 
 
 class Copy:
@@ -63,8 +71,7 @@ class Copy:
 
     def cupy(self) -> cupy.ndarray:
         """The same bytes, as an array object that the CUDA device's kernels take."""
-        owner = HostMemory(self.bytes, self.array.ctypes.data)
-        return cupy.ndarray(self.array.shape, self.array.dtype, memory.MemoryPointer(owner, 0), self.array.strides)
+        return view_of(self.array, self.bytes)
 
     def check(self, name: str) -> None:
         margins = np.concatenate([self.bytes[:self.start], self.bytes[self.start + self.nbytes:]])
@@ -72,7 +79,7 @@ class Copy:
 
 
 class Emulator:
-    """Stands in for ``gpu_launch.start``, ``zero`` and cuBLAS.
+    """Stands in for ``gpu_launch.start`` and ``zero``; ``library`` multiplies matrices.
 
     Without a family's library it notes which instances are wanted, and runs nothing.
     """
@@ -84,6 +91,7 @@ class Emulator:
         self.libraries: dict[str, tuple[Any, dict[str, int]]] = {}
         #: Do threads and blocks run from the last to the first?
         self.falling = False
+        self.library: Any = products(FakeLt(lambda: bool(self.libraries)))
 
     def compile(self) -> None:
         """One library a family, with every instance that was asked for so far."""
@@ -128,61 +136,20 @@ class Emulator:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(gpu_launch, "start", self.start)
             patch.setattr(gpu_launch, "zero", self.zero)
-            patch.setattr(gpu_linalg, "blas", lambda: (self, 7))
+            patch.setattr(gpu_gemm, "library", lambda: self.library)
+            patch.setattr(gpu_gemm, "current_stream", lambda: 7)
+            patch.setattr(gpu_gemm, "runtime", SimpleNamespace(streamIsCapturing=lambda stream: False))
             yield
 
-    # -- cuBLAS, by its documented meaning: matrices lie column by column ------------------------------------------------
 
-    def sgemm(self, *arguments: Any) -> None:
-        self._gemm(np.float32, arguments)
+def products(lt: FakeLt, nbytes: int = 1 << 20) -> gpu_gemm.CublasLt:
+    """cuBLASLt's part of the interface, with workspaces in memory of the host."""
 
-    def dgemm(self, *arguments: Any) -> None:
-        self._gemm(np.float64, arguments)
+    def reserve(size: int, name: str) -> HostMemory:
+        held = np.zeros(size + 512, np.uint8)
+        return HostMemory(held, held.ctypes.data + -held.ctypes.data % 512)
 
-    def gemmEx(self, *arguments: Any) -> None:
-        *head, a, a_type, lda, b, b_type, ldb, beta, c, c_type, ldc, compute, algorithm = arguments
-        assert (a_type, b_type, c_type, compute, algorithm) == (2, 2, 2, 68, -1)
-        self._gemm(np.float16, (*head, a, lda, b, ldb, beta, c, ldc), np.float32)
-
-    def sgemmStridedBatched(self, *arguments: Any) -> None:
-        self._batched(np.float32, arguments)
-
-    def dgemmStridedBatched(self, *arguments: Any) -> None:
-        self._batched(np.float64, arguments)
-
-    def gemmStridedBatchedEx(self, *arguments: Any) -> None:
-        *head, a, a_type, lda, step_a, b, b_type, ldb, step_b, beta, c, c_type, ldc, step_c, count = arguments[:-2]
-        compute, algorithm = arguments[-2:]
-        assert (a_type, b_type, c_type, compute, algorithm) == (2, 2, 2, 68, -1)
-        self._batched(np.float16, (*head, a, lda, step_a, b, ldb, step_b, beta, c, ldc, step_c, count), np.float32)
-
-    def _gemm(self, dtype: Any, arguments: tuple[Any, ...], scalar: Any = None) -> None:
-        if not self.libraries:
-            return
-        handle, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc = arguments
-        x, y, out = _columns(dtype, a, lda, k if ta else m, m if ta else k), _columns(
-            dtype, b, ldb, n if tb else k, k if tb else n), _columns(dtype, c, ldc, m, n)
-        assert (handle, _value(scalar or dtype, alpha)) == (7, 1)
-        made = (x.T if ta else x).astype(scalar or dtype) @ (y.T if tb else y).astype(scalar or dtype)
-        out[...] = made + out if _value(scalar or dtype, beta) else made
-
-    def _batched(self, dtype: Any, arguments: tuple[Any, ...], scalar: Any = None) -> None:
-        *head, a, lda, step_a, b, ldb, step_b, beta, c, ldc, step_c, count = arguments
-        size = np.dtype(dtype).itemsize
-        for i in range(count):
-            self._gemm(dtype, (*head, a + i * step_a * size, lda, b + i * step_b * size, ldb, beta, c + i * step_c * size,
-                               ldc), scalar)
-
-
-def _columns(dtype: Any, address: int, leading: int, rows: int, columns: int) -> np.ndarray:
-    assert leading >= max(rows, 1), "cuBLAS: the leading dimension is less than the rows"
-    size = np.dtype(dtype).itemsize
-    flat = np.frombuffer((ctypes.c_char * (((columns - 1) * leading + rows) * size)).from_address(address), dtype)
-    return np.lib.stride_tricks.as_strided(flat, (rows, columns), (size, leading * size))
-
-
-def _value(dtype: Any, address: int) -> float:
-    return float(np.frombuffer((ctypes.c_char * np.dtype(dtype).itemsize).from_address(address), dtype)[0])
+    return gpu_gemm.CublasLt(lt, nbytes, reserve)
 
 
 def _as_bytes(argument: Any) -> np.ndarray:

@@ -115,6 +115,37 @@ def test_a_crash_among_the_calls_costs_one_call(tmp_path, monkeypatch):
     assert outcome.problems == ["op-2: the process ended with code 139: segmentation fault", "op-3: wrong"]
 
 
+def test_what_the_driver_gave_that_no_pool_has_is_nobodys():
+    from bench.gpu.libraries import differences
+
+    first = {"after": "the operands", "free": 1000, "segments": 100, "library": 0, "undeclared": 0, "unseen": ""}
+    later = {"after": "a product", "free": 500, "segments": 300, "library": 250, "undeclared": 7, "unseen": ""}
+    assert differences([first, later]) == [
+        {"after": "a product", "driver": 500, "library": 250, "segments": 200, "nobody": 50, "undeclared": 7}]
+    assert differences([{**first, "free": None}, {**later, "free": None}])[0]["nobody"] is None
+
+
+def test_a_route_that_fails_is_a_problem(tmp_path, monkeypatch):
+    from bench.gpu import libraries
+
+    monkeypatch.setattr(libraries, "run_limited", lambda *what: (1, "no such library"))
+    outcome = libraries.libraries(Setting("cpu", True, tmp_path, 9))
+    assert [problem.split(": ", 1)[1] for problem in outcome.problems] == ["code 1: no such library"] * 3
+
+
+@pytest.mark.parametrize(("answer", "problem"), [
+    ((0, '{"batch_size": 7, "allocated": 5, "reserved": 6, "confirmed": false}'), "but on the device its peak is another"),
+    ((0, '{"batch_size": 7, "allocated": 5, "reserved": 6, "confirmed": null}'), "but on the device it was not tried"),
+    ((1, "gradcore: out of memory"), "code 1: gradcore: out of memory"), ((None, ""), "it did not end in time")])
+def test_a_largest_batch_that_does_not_fit_is_a_problem(answer, problem, tmp_path, monkeypatch):
+    from bench.gpu import limits
+
+    monkeypatch.setattr(limits, "run_limited", lambda *what: answer)
+    outcome = limits.largest_batch(Setting("cpu", True, tmp_path, 9))
+    assert len(outcome.problems) == 1
+    assert problem in outcome.problems[0]
+
+
 def test_logs_that_part_say_where():
     from bench.gpu.correct import first_difference
 
@@ -209,6 +240,35 @@ def test_operands_on_the_device_keep_their_layout(exact, tmp_path, monkeypatch):
 def first_of(array):
     """The first element of an array whose memory is the host's."""
     return np.ctypeslib.as_array((ctypes.c_float * 1).from_address(array.data.ptr))
+
+
+@without_cupy
+def test_a_launch_and_a_product_are_made_again_without_the_python_before_them(monkeypatch):
+    from cupy.cuda import runtime
+
+    from bench.gpu.host import call_of, launch_of
+    from gradcore.devices import gpu_gemm, gpu_launch
+    from tests.host.emulator import products
+    from tests.host.fake_cublas import FakeLt
+    from tests.host.test_gemm import multiplied
+
+    calls = []
+    monkeypatch.setattr(gpu_launch, "_function", lambda *which: lambda *what: calls.append((which, what)))
+    monkeypatch.setattr(runtime, "getDevice", lambda: 0)
+    run = launch_of(lambda: gpu_launch.start("elementwise", "map<Add>", 3, 256, (1, 2)))
+    assert calls == []
+    run()
+    assert calls == [(("elementwise", "map<Add>", 0), ((3,), (256,), (1, 2)))]
+    library = products(FakeLt(lambda: False))
+    monkeypatch.setattr(gpu_gemm, "library", lambda: library)
+    monkeypatch.setattr(gpu_gemm, "current_stream", lambda: 7)
+    monkeypatch.setattr(gpu_gemm, "runtime", SimpleNamespace(streamIsCapturing=lambda stream: False))
+    a = np.ones((4, 4), np.float32)
+    run = call_of(lambda: multiplied(a, a))
+    assert library._lt.calls == []
+    run()
+    run()
+    assert [call["sizes"] for call in library._lt.calls] == [(4, 4, 4)] * 2
 
 
 @without_cupy

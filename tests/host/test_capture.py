@@ -1,8 +1,6 @@
-"""Programs as CUDA graphs, with no GPU: what is captured, what is baked into it, and that a launch is the eager run."""
+"""Programs as CUDA graphs, with no GPU: a launch is the eager run, and what would be baked into it is found."""
 
 from __future__ import annotations
-
-import shutil
 
 import numpy as np
 import pytest
@@ -10,75 +8,12 @@ import pytest
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
 
 import gradcore
-from gradcore import nn
-from tests.host.graph_bed import Bed, bits, emulator_of
+from gradcore.devices import gpu_numbers, gpu_optimizers
+from gradcore.errors import CaptureError
+from tests.host.captured_steps import KINDS, Training, full
+from tests.host.graph_bed import bits
 
-pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed: the emulator cannot be compiled"),
-              pytest.mark.timeout(600), pytest.mark.xdist_group("emulator")]
-
-F = nn.functional
-on = {"device": "cuda"}
-
-
-class Training:
-    """A network with its optimizer and schedule on the bed's device."""
-
-    def __init__(self, kind="Adam", wrap=lambda f: f, **settings):
-        gradcore.manual_seed(3)
-        self.model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 3)).to("cuda")
-        self.optimizer = getattr(gradcore.optim, kind)(self.model.parameters(), lr=0.05, **settings)
-        self.schedule = gradcore.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.8)
-        model, optimizer = self.model, self.optimizer
-
-        def step(x, y):
-            optimizer.zero_grad()
-            loss = F.cross_entropy(model(x), y)
-            loss.backward()
-            optimizer.step()
-            return loss
-
-        self.run = wrap(step)
-
-    def step(self, k):
-        gradcore.manual_seed(k)
-        loss = bits(self.run(*data(k)))
-        self.schedule.step()
-        return loss
-
-    def state(self):
-        found = [bits(t) for p in self.model.parameters() for t in (p, p.grad) if t is not None]
-        return found + [bits(v) if hasattr(v, "storage") else v for p in self.model.parameters()
-                        for v in self.optimizer.state[p].values()]
-
-
-def data(seed, batch=5):
-    generator = np.random.default_rng(seed)
-    return (gradcore.tensor(generator.standard_normal((batch, 6)).astype(np.float32), **on),
-            gradcore.tensor(generator.integers(0, 3, batch), **on))
-
-
-KINDS = [("SGD", {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}), ("Adam", {}), ("RMSprop", {"centered": True}),
-         ("Adagrad", {"lr_decay": 0.1}), ("Adadelta", {}), ("NAdam", {}), ("RAdam", {}), ("Lion", {})]
-
-
-def everything(bed):
-    for kind, settings in KINDS:
-        training = Training(kind, gradcore.compile, **settings)
-        for k in range(3):
-            training.step(k)
-
-
-@pytest.fixture(scope="module")
-def emulator(tmp_path_factory):
-    return emulator_of(tmp_path_factory.mktemp("capture"), everything)
-
-
-@pytest.fixture
-def bed(emulator):
-    with Bed(emulator).in_place() as found:
-        yield found
-        found.card.deviceSynchronize()
-    assert found.card.wrong == [] and found.card.graphs == {}
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("emulator")]
 
 
 @pytest.mark.parametrize(("kind", "settings"), KINDS)
@@ -95,3 +30,59 @@ def test_a_captured_step_is_the_eager_one_bit_for_bit(bed, kind, settings):
     captured.step(9)
     given = bed.take()
     assert given.count("graph") == 1 and given[:given.index("graph")][-3:] == ["copy", "copy", "upload"]
+
+
+# -- what would be baked ---------------------------------------------------------------------------------------------------
+
+
+def test_a_rate_that_a_kernel_asks_for_cannot_be_captured(bed):
+    sgd = bed.device.kernels["sgd_"]
+    bed.device.kernels["sgd_"] = lambda *args, **attrs: sgd(*args[:3], float(args[3]), *args[4:], **attrs)
+    eager, captured = Training("SGD"), Training("SGD", gradcore.compile)
+    for k in range(5):
+        assert eager.step(k) == captured.step(k) and eager.state() == captured.state()
+    assert "sgd_ in layer (root), optimizer" in captured.run.explain()
+    assert "asks for the value of a number that changes from run to run" in captured.run.explain()
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adam"])
+def test_a_planted_rate_in_a_kernels_arguments_is_found(bed, kind, monkeypatch):
+    """Without the guard above, the comparison with eager steps sees it as soon as the schedule moves."""
+    monkeypatch.setattr(gpu_optimizers, "Moving", type(None))
+    monkeypatch.setattr(gpu_numbers.Moving, "__float__", lambda self: float(self.block.values[self.at]))
+    eager, captured = Training(kind), Training(kind, gradcore.compile)
+    for k in range(3):
+        eager.step(k), captured.step(k)
+    assert eager.state() == captured.state(), "the run before the capture"
+    eager.step(3), captured.step(3)
+    assert "are one graph" in captured.run.explain() and eager.state() != captured.state()
+
+
+def test_a_planted_missing_copy_of_an_input_is_found(bed, monkeypatch):
+    f = gradcore.compile(lambda x: x.tanh() * 2)
+    for k in range(3):
+        f(full(k))
+    assert bits(f(full(5))) == bits(full(5).tanh() * 2)
+    monkeypatch.setattr(bed.device.graphs, "copy", lambda *arguments: None)
+    assert bits(f(full(7))) == bits(full(5).tanh() * 2)
+
+
+def test_a_number_that_comes_during_the_capture_comes_too_late():
+    sent = []
+    numbers = gpu_numbers.Numbers(1, 4096, lambda *copied: sent.append(copied))
+    rate, step = numbers.number(), numbers.number()
+    numbers.values[:] = [0.5, 3]
+    numbers.frozen = True
+    dtype = np.dtype([("rate", "f8"), ("power", "f8")])
+    with pytest.raises(CaptureError, match="first asked for during the capture"):
+        numbers.hold(dtype, lambda a, b: (a, a ** b), (rate, step))
+    with pytest.raises(CaptureError, match="asks for the value"):
+        float(rate)
+    numbers.frozen = False
+    assert float(rate) == 0.5 and numbers.hold(dtype, lambda a, b: (a, a ** b), (rate, step)) == 4096
+    assert sent[0][::2] == (4096, 16)
+    numbers.frozen = True
+    assert numbers.hold(dtype, lambda a, b: (a, a ** b), (rate, step)) == 4096 and len(sent) == 1
+    numbers.values[:] = [2.0, 5]
+    numbers.fill()
+    assert numbers._staged[:16].view(np.float64).tolist() == [2.0, 32.0] and sent[1][::2] == (4096, 128)

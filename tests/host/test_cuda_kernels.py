@@ -17,6 +17,7 @@ from gradcore.devices import gpu_elementwise, gpu_kernels, gpu_launch, gpu_optim
 from gradcore.ops import all_ops
 from tests.host.cuda_rows import OWN, Both, calls, emulate
 from tests.host.emulator import Copy
+from tests.host.fake_cublas import narrowed, widened
 
 pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed: the emulator cannot be compiled"),
               # The first test compiles every kernel.
@@ -57,16 +58,6 @@ def launch(emulator, family, name, blocks, *arguments):
         if isinstance(copy, Copy):
             copy.check(name)
     return [c.array for c in copies if isinstance(c, Copy)]
-
-
-def narrowed(x):
-    """Single precision as the bits of bfloat16, to nearest, ties to even."""
-    bits = np.asarray(x, np.float32).view(np.uint32).astype(np.uint64)
-    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
-
-
-def widened(bits):
-    return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 RNG = np.random.default_rng(5)

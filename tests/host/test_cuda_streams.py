@@ -102,6 +102,18 @@ def test_the_log_is_the_same_with_streams_on_every_device(device):
     assert log(make_host()) == log(make_meta()) == log(device)
 
 
+def test_a_replay_notes_the_stream_that_it_runs_on():
+    side = cuda.Stream("cpu")
+    w = gradcore.ones(4)
+    f = gradcore.compile(lambda x: ((x * w).exp() * 2).sum())
+    x = gradcore.zeros(4)
+    expected = [f(x).item(), f(x).item()]
+    with cuda.stream(side):
+        assert f(x).item() == expected[0] == expected[1] == 8
+    assert x.storage.block.users == w.storage.block.users == [side.queue]
+    assert f(x).item() == 8
+
+
 def test_events_stand_behind_work(device, card):
     side = cuda.Stream(device)
     event = cuda.Event()

@@ -168,8 +168,8 @@ def test_out_of_memory_on_the_device_names_the_holders():
 
 def test_other_errors_of_the_runtime_pass_through():
     runtime = Runtime()
-    runtime.fail = 700
-    with pytest.raises(Runtime.CUDARuntimeError, match="700"):
+    runtime.fail = 999
+    with pytest.raises(Runtime.CUDARuntimeError, match="999"):
         CudaSource(0, runtime).allocate(512)
     runtime.fail = 2
     with pytest.raises(SourceExhausted, match="512 bytes on cuda:0"):

@@ -17,6 +17,7 @@ from gradcore.devices.meta import make_meta
 from gradcore.devices.pinned import PinnedDevice
 from gradcore.engine import owners
 from gradcore.engine.node import make_value
+from gradcore.errors import TraceError
 from gradcore.events import Alloc, Launch, Read, Upload
 from gradcore.memory.driver import CudaDriver
 from gradcore.memory.resource import Stream
@@ -61,6 +62,24 @@ def test_ops_on_pinned_tensors_run_on_the_cpu_and_make_ordinary_tensors(pool):
     x[0, 0] = 7
     assert x.storage.device is pool and x[0].tolist() == [7, 5, 5, 5]
     assert pool.calls == {}
+
+
+def test_programs_read_pinned_tensors_as_arguments_and_as_what_they_refer_to(pool, monkeypatch):
+    x, weight, plain = gradcore.ones(3, 4).pin_memory(), gradcore.full((3, 4), 2.0).pin_memory(), gradcore.full((3, 4), 3.0)
+    compiled = gradcore.compile(lambda a: (a * weight).sum())
+    graph = gradcore.trace(lambda a: (a * weight).sum(), [x])
+    assert [compiled(t).item() for t in (x, x, x * 5, x)] == [24.0, 24.0, 120.0, 24.0]
+    assert [graph.execute(t).item() for t in (x, plain, x)] == [24.0, 72.0, 24.0]
+    x.copy_(plain)
+    weight.copy_(plain)
+    assert compiled(x).item() == graph.execute(x).item() == 108.0
+    assert len(compiled.programs) == 2, "pinned, and not"
+    with pytest.raises(TraceError, match="makes a tensor from host data"):
+        gradcore.compile(lambda a: a.pin_memory().sum())(plain)
+    # As if the pool were made in the traced run.
+    monkeypatch.setattr("gradcore.program.tracing.devices", lambda: [gradcore.device("cpu")])
+    with pytest.raises(TraceError, match="makes pinned memory: make it outside"):
+        gradcore.compile(lambda a: a.pin_memory().sum())(plain)
 
 
 def test_gradients_through_pinned_inputs(pool):

@@ -1,0 +1,78 @@
+"""What a call costs the host, layer by layer: a launch alone, a binding alone, a kernel's own Python, an op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+import gradcore
+from bench.gpu.part import Outcome, Setting
+from bench.gpu.speed import Recorder
+
+
+def host_cost(setting: Setting) -> Outcome:
+    """Microseconds of the host for one small call, while the device keeps up."""
+    device, on = gradcore.device(setting.device), {"device": setting.device}
+    recorder = Recorder(device)
+    a, b = gradcore.ones(64, **on), gradcore.ones(64, **on)
+    square = gradcore.ones(64, 64, **on)
+    added, bare = recorder.again("add", a, b)
+    multiplied, product = recorder.again("matmul", square, square, transpose_a=False, transpose_b=False)
+    wanting = gradcore.ones(64, requires_grad=True, **on)
+    runs: dict[str, Callable[[], Any]] = {
+        "add: its kernel": bare, "add: a + b": lambda: a + b, "add: a + b with a gradient": lambda: wanting + b,
+        "product: its kernel": product, "product: a @ b": lambda: square @ square}
+    if setting.device == "cuda":
+        import cupy
+
+        x, y, out = (cupy.ones(64, cupy.float32) for _ in range(3))
+        runs = {"add: cupy.add": lambda: cupy.add(x, y, out), "add: its RawKernel alone": launch_of(bare),
+                "product: the library's call alone": call_of(product), **runs}
+    outcome = Outcome(table=[["call", "microseconds"]])
+    for name, run in runs.items():
+        times, best = 50 if setting.rehearsal else 1000, float("inf")
+        for _ in range(5):
+            device.synchronize()
+            start = perf_counter()
+            for _ in range(times):
+                run()
+            best = min(best, (perf_counter() - start) / times)
+        outcome.figures[name] = best
+        outcome.table.append([name, f"{best * 1e6:.1f}"])
+    del added, multiplied
+    outcome.summary = ", ".join(f"{name}: {text} us" for name, text in outcome.table[1:])
+    return outcome
+
+
+def launch_of(run: Callable[[], Any]) -> Callable[[], Any]:
+    """The one launch of a kernel of ours that ``run`` makes, with the same arguments and without the Python before it."""
+    from cupy.cuda import runtime
+
+    from gradcore.devices import gpu_launch
+
+    made: list[tuple[Any, ...]] = []
+    usual = gpu_launch.start
+    gpu_launch.start = lambda *what: made.append(what)
+    try:
+        run()
+    finally:
+        gpu_launch.start = usual
+    (family, instance, blocks, threads, arguments), = made
+    function = gpu_launch._function(family, instance, runtime.getDevice())
+    return lambda: function((blocks,), (threads,), arguments)
+
+
+def call_of(run: Callable[[], Any]) -> Callable[[], Any]:
+    """The one product that ``run`` asks the library for, planned already."""
+    from gradcore.devices import gpu_gemm
+
+    library: Any = gpu_gemm.library()
+    made: list[tuple[Any, ...]] = []
+    library.run = lambda *what: made.append(what)
+    try:
+        run()
+    finally:
+        del library.run
+    what, = made
+    return lambda: library.run(*what)

@@ -1,0 +1,92 @@
+"""Where memory ends: the card itself runs out and goes on afterwards, and the largest batch by prediction is tried."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import gradcore
+from bench.gpu.libraries import free_bytes
+from bench.gpu.part import Outcome, Setting, python, run_limited
+from gradcore import nn
+
+#: Bytes that the driver's free memory may differ by: what it rounds allocations to.
+_SLACK = 4 << 20
+
+
+def whole_card(setting: Setting) -> Outcome:
+    """Tensors until the device has no more (in a rehearsal: a limit): who holds them is said, and all comes back.
+
+    A step trains before, so that what libraries and kernels take once is there already, and another afterwards.
+    """
+    device = gradcore.device(setting.device)
+    layer = nn.Sequential(nn.Linear(256, 256)).to(setting.device)
+
+    def train() -> None:
+        layer(gradcore.zeros(64, 256, device=setting.device)).square().mean().backward()
+        for p in layer.parameters():
+            p.grad = None
+        device.synchronize()
+
+    train()
+    gradcore.empty_cache(setting.device)
+    free, live = free_bytes(device), device.ledger.allocated
+    if setting.rehearsal:
+        gradcore.set_memory_limit(256 << 20, setting.device)
+    try:
+        text, most = _fill(setting.device, (free or 256 << 20) // 16)
+        left = device.ledger.allocated - live
+        train()
+    finally:
+        if setting.rehearsal:
+            gradcore.set_memory_limit(None, setting.device)
+    gradcore.empty_cache(setting.device)
+    device.synchronize()
+    problems = []
+    if "out of memory" not in text or "limits.py" not in text:
+        problems.append(f"the error names no line of this file: {text[:1000]!r}")
+    if left:
+        problems.append(f"{left:,} bytes stayed alive after the error")
+    after = free_bytes(device)
+    if free is not None and after is not None and free - after > _SLACK:
+        problems.append(f"the driver had {free:,} bytes free before, and has {after:,} afterwards")
+    if free is not None and most < 0.9 * free:
+        problems.append(f"it was out of memory with {most:,} bytes live of {free:,} that were free")
+    return Outcome(f"{most:,} bytes were live when it ran out; a step trained afterwards", problems,
+                   [["free before", "live at the error", "free afterwards"],
+                    [*("no driver" if n is None else f"{n:,}" for n in (free, most, after))]],
+                   {"free": free, "live": most, "free afterwards": after, "text": text.splitlines()[:12]})
+
+
+def _fill(device: str, nbytes: int) -> tuple[str, int]:
+    """Hold tensors of so many bytes until there is no room: the error's text, and the most bytes that were live."""
+    held: list[Any] = []
+    ledger = gradcore.device(device).ledger
+    for _ in range(200):
+        try:
+            held.append(gradcore.empty(nbytes // 4, device=device))
+        except gradcore.OutOfMemory as error:
+            return str(error), ledger.allocated
+    return "", ledger.allocated
+
+
+def largest_batch(setting: Setting) -> Outcome:
+    """The largest batch of the small GPT by prediction, in nine tenths of the free memory, and whether it trains."""
+    free = free_bytes(gradcore.device(setting.device))
+    memory = int((free or 64 << 20) * 0.9)
+    command = ["gradcore.cli.main", "find-batch", "chargpt", "--memory", str(memory), "--device", setting.device, "--json",
+               "--steps", "1"]
+    code, output = run_limited(python(*command), setting.seconds)
+    line = next((line for line in output.splitlines() if line.startswith("{")), None)
+    if code != 0 or line is None:
+        how = "it did not end in time" if code is None else f"code {code}"
+        return Outcome(how, [f"{how}: {output[-2000:]}"])
+    found = json.loads(line)
+    problems = [] if found["confirmed"] else [
+        f"a batch of {found['batch_size']:,} should fit into {memory:,} bytes, but on the device "
+        + ("its peak is another" if found["confirmed"] is False else "it was not tried")]
+    how = "as predicted" if found["confirmed"] else "not as predicted"
+    return Outcome(f"{found['batch_size']:,} samples in {memory:,} bytes: {how}", problems, [
+        ["memory", "batch", "peak allocated", "peak reserved", "as predicted"],
+        [f"{memory:,}", f"{found['batch_size']:,}", f"{found['allocated']:,}", f"{found['reserved']:,}",
+         str(found["confirmed"])]], found)

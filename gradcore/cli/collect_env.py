@@ -1,0 +1,148 @@
+"""``gradcore collect-env``: the machine and the packages, as a bug report needs them."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import gradcore
+from gradcore.devices.availability import cuda_status, driver_version
+from gradcore.units import format_bytes
+
+_PACKAGES = ("numpy", "rich", "cupy-cuda13x", "cupy-cuda12x", "cupy", "nvmath-python", "cuda-bindings", "nvidia-ml-py",
+             "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "nvidia-cublas", "nvidia-cublas-cu12", "torch")
+#: Variables that change what the libraries do; none of them is a secret.
+_PREFIXES = ("GRADCORE_", "CUDA_", "CUPY_", "OMP_", "OPENBLAS_", "MKL_")
+_VARIABLES = ("NVIDIA_TF32_OVERRIDE", "NVIDIA_VISIBLE_DEVICES", "LD_LIBRARY_PATH")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    parser.add_argument("--traceback", action="store_true", help="show where an error came from")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Look and print."""
+    found = collect()
+    if options.json:
+        print(json.dumps({"version": 1, **found}))
+        return
+    width = max(map(len, found))
+    for name, value in found.items():
+        lines = [f"{key} {part}" for key, part in value.items()] if isinstance(value, dict) else value
+        first, *others = lines if isinstance(lines, list) and lines else [lines or "none"]
+        print(f"{name:{width}}  {first}", *(f"\n{'':{width}}  {line}" for line in others), sep="")
+
+
+def collect() -> dict[str, Any]:
+    """What was found: strings, lists of strings and dicts of strings. What cannot be asked says why, and the rest is there."""
+    return {name: _attempt(ask) for name, ask in _QUESTIONS.items()}
+
+
+def _attempt(ask: Callable[[], Any]) -> Any:
+    try:
+        return ask()
+    except Exception as error:  # a broken installation is what this command is for
+        return f"cannot be asked: {type(error).__name__}: {error}"
+
+
+def _packages() -> dict[str, str]:
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _blas() -> str:
+    found = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    return f"{found['name']} {found.get('version', '')}".strip()
+
+
+def _need(package: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        raise ModuleNotFoundError(f"{package} is not installed")
+
+
+def _version(number: int) -> str:
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _runtime() -> str:
+    _need("cupy")
+    from cupy.cuda import runtime
+
+    return _version(runtime.runtimeGetVersion())
+
+
+def _driver() -> str:
+    found = driver_version()
+    return "no driver" if found is None else f"for CUDA {found[0]}.{found[1]}" + _kernel_module()
+
+
+def _kernel_module() -> str:
+    """The driver's own version, where the system tells it."""
+    path = Path("/proc/driver/nvidia/version")
+    words = path.read_text().split() if path.exists() else []
+    return next((f", version {w}" for w in words if w.replace(".", "").isdigit() and w.count(".") > 0), "")
+
+
+def _nvrtc() -> str:
+    _need("cupy")
+    from cupy_backends.cuda.libs import nvrtc
+
+    return ".".join(map(str, nvrtc.getVersion()))
+
+
+def _products() -> str:
+    _need("cupy")
+    _need("nvmath")
+    from nvmath.bindings import cublasLt
+
+    return f"cuBLASLt {cublasLt.get_version()} through nvmath-python"
+
+
+def _devices() -> list[str]:
+    if driver_version() is None:
+        return []
+    _need("cupy")
+    from cupy.cuda import runtime
+
+    lines = []
+    for index in range(runtime.getDeviceCount()):
+        found = runtime.getDeviceProperties(index)
+        name = found["name"].decode() if isinstance(found["name"], bytes) else found["name"]
+        lines.append(f"cuda:{index} {name}, {format_bytes(found['totalGlobalMem'])}, compute capability "
+                     f"{found['major']}.{found['minor']}, {found['multiProcessorCount']} multiprocessors")
+    return lines
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in sorted(os.environ.items()) if name.startswith(_PREFIXES) or name in _VARIABLES}
+
+
+_QUESTIONS: dict[str, Callable[[], Any]] = {
+    "gradcore": lambda: f"{gradcore.__version__} in {Path(gradcore.__file__).parent}",
+    "Python": lambda: f"{platform.python_version()} ({platform.python_implementation()})",
+    "system": lambda: f"{platform.platform()}, {os.cpu_count()} cores",
+    "packages": _packages,
+    "NumPy's BLAS": _blas,
+    "CUDA driver": _driver,
+    "CUDA runtime": _runtime,
+    "NVRTC": _nvrtc,
+    "products": _products,
+    "GPUs": _devices,
+    "GPU usable": lambda: "yes" if cuda_status().available else f"no: {cuda_status().reason}",
+    "environment": _environment,
+}

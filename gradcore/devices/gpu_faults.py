@@ -1,0 +1,136 @@
+"""Errors of CUDA as errors of ours: what happened, to which kernel, and what to do about it.
+
+A kernel runs after the call that launched it has returned, so what it does wrong is reported by whichever call comes next.
+``GRADCORE_LAUNCH_BLOCKING=1`` waits after each op; then the op that is named is the op that did it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+from gradcore.errors import DeviceError, DeviceFault, KernelError
+from gradcore.memory.driver import CudaDriver, CudaSource
+from gradcore.memory.resource import Segment, Stream
+
+#: cudaError_t, which the driver's CUresult shares, of what a running kernel can do; the context is of no use afterwards.
+FAULTS = {
+    214: "the device's memory met an error that could not be corrected", 220: "the connection between devices failed",
+    700: "a kernel used an address outside any allocation", 702: "a kernel ran longer than the system lets it",
+    710: "an assertion failed in a kernel", 714: "a kernel's stack was damaged", 715: "a kernel met an illegal instruction",
+    716: "a kernel used an address that is not a multiple of what it reads", 717: "a kernel used an address of another space",
+    718: "a kernel's program counter was damaged", 719: "a kernel failed"}
+#: Of what a launch can be refused for.
+_REFUSED = {1: "an argument is not valid", 9: "the grid or the blocks are larger than the device allows",
+            98: "the kernel's code was not loaded", 701: "a block needs more registers or shared memory than there are"}
+#: Machine code for another device, or for a newer driver.
+_FOREIGN = (209, 218, 222, 223)
+
+
+def _fault(error: BaseException, doing: str, blocking: bool = False) -> DeviceFault:
+    """An error of ours for a kernel's fault, noticed while ``doing`` something."""
+    status: int = error.status  # type: ignore[attr-defined]
+    after = "The process cannot use the device any more"
+    if blocking:
+        return DeviceFault(f"CUDA error {status} in the op that ran last: {FAULTS[status]} ({error}). {after}")
+    return DeviceFault(f"CUDA error {status}, noticed while {doing}: {FAULTS[status]} ({error}). It was launched earlier: "
+                       f"GRADCORE_LAUNCH_BLOCKING=1 finds the op. {after}")
+
+
+def raise_fault(error: BaseException, doing: str, blocking: bool = False) -> None:
+    """Raise :class:`DeviceFault` for CUDA's error, met while ``doing`` something, if a kernel caused it.
+
+    No frame of its traceback has it in a variable: that would be a cycle of references, and pin the tensors of all the frames.
+    """
+    if getattr(error, "status", None) in FAULTS:
+        raise _fault(error, doing, blocking) from error
+
+
+class Watch(contextlib.AbstractContextManager[None]):
+    """Raises :class:`DeviceFault` for a fault that is noticed inside; ``doing`` says what is going on there."""
+
+    def __init__(self, doing: str) -> None:
+        self._doing = doing
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is not None:
+            raise_fault(error, self._doing)
+
+
+class WatchedSource(CudaSource):
+    """Segments from cudaMalloc, which may be the call that a fault is noticed by."""
+
+    def allocate(self, nbytes: int) -> Segment:
+        with Watch("memory was allocated"):
+            return super().allocate(nbytes)
+
+
+class WatchedDriver(CudaDriver):
+    """Order between streams, waits and questions, any of which may be what a fault is noticed by."""
+
+    def record(self, stream: Stream) -> Any:
+        with Watch("streams were ordered"):
+            return super().record(stream)
+
+    def wait(self, stream: Stream, event: Any) -> None:
+        with Watch("streams were ordered"):
+            super().wait(stream, event)
+
+    def synchronize(self) -> None:
+        with Watch("the device was waited for"):
+            super().synchronize()
+
+    def synchronize_stream(self, stream: Stream) -> None:
+        with Watch("a stream was waited for"):
+            super().synchronize_stream(stream)
+
+    def synchronize_event(self, event: Any) -> None:
+        with Watch("an event was waited for"):
+            super().synchronize_event(event)
+
+    def _done(self, query: Callable[[], Any]) -> bool:
+        with Watch("work was asked whether it is done"):
+            return super()._done(query)
+
+
+def wait_after(launch: Callable[..., Any], cuda: Any) -> Callable[..., Any]:
+    """A kernel's launch that returns when the device is done, and raises :class:`DeviceFault` for what went wrong there."""
+
+    def launched(*arrays: Any) -> None:
+        launch(*arrays)
+        try:
+            cuda.deviceSynchronize()
+        except Exception as error:
+            raise_fault(error, "", blocking=True)
+            raise
+
+    return launched
+
+
+def blocking() -> bool:
+    """Is ``GRADCORE_LAUNCH_BLOCKING=1`` set?"""
+    return os.environ.get("GRADCORE_LAUNCH_BLOCKING") == "1"
+
+
+def of_launch(error: Exception, family: str, instance: str, blocks: int, threads: int) -> Exception:
+    """What to raise for an error that compiling, loading or launching a kernel ended with: a :class:`KernelError` where it was
+    the kernel's, a :class:`DeviceFault` where it was an earlier one's, :class:`DeviceError` for a library that is missing."""
+    name = f"kernel {instance} of {family}.cu"
+    if isinstance(error, ImportError):
+        return DeviceError(f"{name} cannot be compiled: {error}. NVRTC comes with pip install 'gradcore[cuda13]', or "
+                           "'gradcore[cuda12]' for a driver of CUDA 12")
+    if type(error).__name__ == "CompileException":
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        wrong = [line for line in lines if "error" in line.lower()] or lines
+        return KernelError(f"{name} does not compile: " + "\n  ".join(wrong[:5]))
+    status = getattr(error, "status", None)
+    if status in FAULTS:
+        return _fault(error, f"{name} was launched")
+    if status in _FOREIGN:
+        return KernelError(f"{name} was compiled for another device or a newer driver ({error}): clear CuPy's cache "
+                           "(~/.cupy/kernel_cache), and install the packages that fit the driver with "
+                           "pip install 'gradcore[cuda13]' or 'gradcore[cuda12]'")
+    why = _REFUSED.get(status or 0, "CUDA refused it")
+    return KernelError(f"{name} cannot be launched with {blocks:,} blocks of {threads} threads: {why} ({error})")

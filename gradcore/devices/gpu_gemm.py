@@ -1,0 +1,349 @@
+"""The one interface to the libraries that multiply matrices: cuBLASLt through nvmath-python, or cuBLAS through CuPy without it.
+
+A library plans a product (:class:`Problem`) once and runs the plan on addresses. cuBLASLt is handed its stream and its
+workspace with each call, so it allocates nothing, waits for nothing and can be captured in a graph. The workspace is one block
+for each stream, made at the stream's first product and kept: in the library pool, beside the log and never in it, because its
+size depends on the device and not on shapes, and because a workspace declared by each product would be allocated on the CPU
+too, where nobody needs it. cuBLAS through CuPy takes a workspace of its own, which no pool of ours sees.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import cupy
+import numpy as np
+from cupy.cuda import runtime
+
+from gradcore.devices.precision import get_float32_matmul_precision
+from gradcore.errors import CaptureError, DeviceError, KernelError
+from gradcore.units import parse_bytes
+
+#: cudaDataType of each kind of element.
+DATA = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
+COMPUTE_32F, COMPUTE_64F, COMPUTE_32F_FAST_TF32 = 68, 70, 77  # cublasComputeType_t
+#: What may follow a product in the same launch, and cuBLASLt's name for it. The vector has an element for each row of the
+#: product as cuBLAS sees it (``bias``), or receives the sums of ``y`` over the inner dimension (``bias_gradient``). GELU is the
+#: approximation by tanh.
+EPILOGUES = {"": "DEFAULT", "bias": "BIAS", "relu_bias": "RELU_BIAS", "gelu_bias": "GELU_BIAS", "bias_gradient": "BGRADB"}
+#: Bytes that the vector's address has to be a multiple of.
+VECTOR_ALIGNMENT = 16
+# The factors are read from host memory while a product is put on its stream, so they live as long as the process.
+_NUMBERS = {kind: np.array((1, 0), np.float64 if kind == "float64" else np.float32) for kind in DATA}
+#: Where one and zero are, by the kind of the elements: halves are multiplied in single precision.
+_FACTORS = {kind: (pair.ctypes.data, pair.ctypes.data + pair.itemsize) for kind, pair in _NUMBERS.items()}
+_MOST_PLANS = 4096
+
+
+class Matrix(NamedTuple):
+    """How a matrix, or each of a batch, lies: does cuBLAS, which reads column by column, take it transposed; elements from
+    one column to the next and from one matrix to the next; bytes, up to 256, that all of their addresses are multiples of."""
+
+    transposed: int
+    leading: int
+    step: int
+    aligned: int
+
+
+class Problem(NamedTuple):
+    """out = x y for a batch of matrices of m rows and n columns, with k products summed; ``then`` is a key of EPILOGUES."""
+
+    kind: str
+    m: int
+    n: int
+    k: int
+    batch: int
+    x: Matrix
+    y: Matrix
+    out: Matrix
+    then: str = ""
+
+
+class Library(Protocol):
+    """What gradcore asks of a library."""
+
+    #: Memory that it takes where no pool of ours sees it, and why; "" for none.
+    unseen: str
+
+    def plan(self, problem: Problem) -> Any:
+        """What :meth:`run` takes, None if the library has no way to do it."""
+        ...
+
+    def run(self, plan: Any, x: int, y: int, out: int, vector: int) -> None:
+        """Put the product of what lies at these addresses on the current stream."""
+        ...
+
+
+def alignment(address: int, step: int) -> int:
+    """Bytes, up to 256, that ``address`` and every multiple of ``step`` bytes behind it are multiples of."""
+    both = address | step | 256
+    return both & -both
+
+
+def _compute(kind: str) -> int:
+    if kind == "float64":
+        return COMPUTE_64F
+    return COMPUTE_32F_FAST_TF32 if kind == "float32" and get_float32_matmul_precision() != "highest" else COMPUTE_32F
+
+
+class Plan:
+    """What cuBLASLt needs to know of a product, and the algorithm that it chose; its descriptors go when it does."""
+
+    __slots__ = ("descriptor", "layouts", "one", "zero", "result", "algorithm", "bytes", "vector", "_at", "_destroy")
+
+    def __init__(self, lt: Any, descriptor: int, layouts: tuple[int, int, int], kind: str, vector: bool) -> None:
+        self.descriptor = descriptor
+        self.layouts = layouts
+        self.one, self.zero = _FACTORS[kind]
+        #: The heuristic's result, whose first field is the algorithm.
+        self.result = lt.MatmulHeuristicResult(1)
+        self.algorithm: int = self.result.ptr
+        #: Of the workspace.
+        self.bytes = 0
+        #: Where a vector's address is written before each run, and where that is; None where there is no vector.
+        self.vector = np.zeros(1, np.int64) if vector else None
+        self._at: int = 0 if self.vector is None else self.vector.ctypes.data
+        self._destroy = lt.matrix_layout_destroy, lt.matmul_desc_destroy
+
+    def point(self, lt: Any, address: int) -> None:
+        """Set the vector's address."""
+        assert self.vector is not None
+        self.vector[0] = address
+        lt.matmul_desc_set_attribute(self.descriptor, lt.MatmulDescAttribute.BIAS_POINTER, self._at, 8)
+
+    def __del__(self) -> None:
+        for layout in self.layouts:
+            self._destroy[0](layout)
+        self._destroy[1](self.descriptor)
+
+
+class CublasLt:
+    """cuBLASLt by nvmath-python's bindings, on one device. Handles, plans and descriptors live as long as it does.
+
+    ``reserve(nbytes, name)`` gives memory, with an address ``ptr``, that stays as long as what it returned is held.
+    """
+
+    unseen = ""
+
+    def __init__(self, lt: Any, workspace: int, reserve: Callable[[int, str], Any]) -> None:
+        self._lt = lt
+        self._handle = lt.create()
+        #: Bytes for each stream.
+        self.workspace = workspace
+        self._reserve = reserve
+        #: By stream.
+        self._held: dict[int, Any] = {}
+        self._plans: dict[tuple[Problem, int], Plan | None] = {}
+        # A vector's address is an attribute of its plan, which other threads may use as well.
+        self._lock = threading.Lock()
+
+    def plan(self, problem: Problem) -> Plan | None:
+        compute = _compute(problem.kind)
+        key = problem, compute
+        try:
+            return self._plans[key]
+        except KeyError:
+            pass
+        with self._lock:
+            if len(self._plans) >= _MOST_PLANS:
+                self._plans.clear()
+            found = self._planned(problem, compute)
+            if found is None and compute == COMPUTE_32F_FAST_TF32:
+                # It was allowed, not demanded.
+                found = self._planned(problem, COMPUTE_32F)
+            self._plans[key] = found
+        return found
+
+    def _planned(self, problem: Problem, compute: int) -> Plan | None:
+        lt, data = self._lt, DATA[problem.kind]
+        descriptor = lt.matmul_desc_create(compute, DATA["float64" if problem.kind == "float64" else "float32"])
+        of = lt.MatmulDescAttribute
+
+        def describe(attribute: int, value: int) -> None:
+            _set(lt.matmul_desc_set_attribute, descriptor, attribute, value, lt.get_matmul_desc_attribute_dtype(attribute))
+
+        describe(of.TRANSA, problem.x.transposed)
+        describe(of.TRANSB, problem.y.transposed)
+        if problem.then:
+            describe(of.EPILOGUE, getattr(lt.Epilogue, EPILOGUES[problem.then]))
+        m, n, k = problem.m, problem.n, problem.k
+        x = self._layout(data, (k, m) if problem.x.transposed else (m, k), problem.x, problem.batch)
+        y = self._layout(data, (n, k) if problem.y.transposed else (k, n), problem.y, problem.batch)
+        out = self._layout(data, (m, n), problem.out, problem.batch)
+        plan = Plan(lt, descriptor, (x, y, out), problem.kind, bool(problem.then))
+        if problem.then:
+            # The heuristic reads from this address how far the vector is aligned.
+            plan.point(lt, VECTOR_ALIGNMENT)
+        return plan if self._choose(plan, problem) else None
+
+    def _layout(self, data: int, shape: tuple[int, int], matrix: Matrix, batch: int) -> int:
+        lt = self._lt
+        layout: int = lt.matrix_layout_create(data, *shape, matrix.leading)
+        if batch > 1:
+            for attribute, value in ((lt.MatrixLayoutAttribute.BATCH_COUNT, batch),
+                                     (lt.MatrixLayoutAttribute.STRIDED_BATCH_OFFSET, matrix.step)):
+                _set(lt.matrix_layout_set_attribute, layout, attribute, value, lt.get_matrix_layout_attribute_dtype(attribute))
+        return layout
+
+    def _choose(self, plan: Plan, problem: Problem) -> bool:
+        """Take the heuristic's first choice among the algorithms that our workspace is enough for; is there one?"""
+        lt = self._lt
+        preference = lt.matmul_preference_create()
+        of = lt.MatmulPreferenceAttribute
+        aligned = problem.x.aligned, problem.y.aligned, problem.out.aligned
+        for attribute, value in ((of.MAX_WORKSPACE_BYTES, self.workspace), (of.MIN_ALIGNMENT_A_BYTES, aligned[0]),
+                                 (of.MIN_ALIGNMENT_B_BYTES, aligned[1]), (of.MIN_ALIGNMENT_C_BYTES, aligned[2]),
+                                 (of.MIN_ALIGNMENT_D_BYTES, aligned[2])):
+            _set(lt.matmul_preference_set_attribute, preference, attribute, value,
+                 lt.get_matmul_preference_attribute_dtype(attribute))
+        found = np.zeros(1, np.int32)
+        try:
+            lt.matmul_algo_get_heuristic(self._handle, plan.descriptor, *plan.layouts, plan.layouts[2], preference, 1,
+                                         plan.result.ptr, found.ctypes.data)
+        except lt.cuBLASLtError:
+            # It says "not supported" in this way.
+            return False
+        finally:
+            lt.matmul_preference_destroy(preference)
+        if not found[0] or int(plan.result.state):
+            return False
+        plan.bytes = int(plan.result.workspace_size)
+        return True
+
+    def run(self, plan: Plan, x: int, y: int, out: int, vector: int) -> None:
+        stream = current_stream()
+        workspace = self.reserve_for(stream) if plan.bytes else 0
+        if plan.vector is None:
+            self._start(plan, x, y, out, workspace, stream)
+            return
+        with self._lock:
+            plan.point(self._lt, vector)
+            self._start(plan, x, y, out, workspace, stream)
+
+    def _start(self, plan: Plan, x: int, y: int, out: int, workspace: int, stream: int) -> None:
+        a, b, c = plan.layouts
+        try:
+            self._lt.matmul(self._handle, plan.descriptor, plan.one, x, a, y, b, plan.zero, out, c, out, c, plan.algorithm,
+                            workspace, plan.bytes, stream)
+        except self._lt.cuBLASLtError as error:
+            raise KernelError(f"cuBLASLt cannot put a matrix product on the device: {error}") from error
+
+    def reserve_for(self, stream: int) -> int:
+        """The address of a stream's workspace. Call it before a capture: the first call allocates, and then it raises
+        :class:`CaptureError`."""
+        held = self._held.get(stream)
+        if held is None:
+            if runtime.streamIsCapturing(stream):
+                raise CaptureError(f"the workspace of matrix products ({self.workspace:,} bytes) was not made before the "
+                                   "capture of this stream: run the step once on it first")
+            with self._lock:
+                # Another thread may have been quicker, and its work may be under way already.
+                held = self._held.get(stream) or self._held.setdefault(stream, self._reserve(self.workspace, "cuBLASLt"))
+        address: int = held.ptr
+        return address
+
+    def release(self) -> None:
+        """Give the workspaces back, once the device is done with what uses them."""
+        self._held.clear()
+
+
+class Cublas:
+    """cuBLAS by CuPy's bindings, which keep a handle for each thread and set the current stream."""
+
+    def __init__(self, why: str, calls: Any = None, handle: Callable[[], int] = cupy.cuda.device.get_cublas_handle) -> None:
+        if calls is None:
+            try:
+                from cupy_backends.cuda.libs import cublas
+            except ImportError as error:
+                raise DeviceError(f"no library that multiplies matrices can be loaded: {why}; CuPy has no cuBLAS ({error}). "
+                                  "They come with pip install 'gradcore[cuda13]', or 'gradcore[cuda12]' for a driver of CUDA "
+                                  "12") from error
+            calls = cublas
+        self.unseen = f"cuBLAS's own workspace: {why}"
+        self._calls = calls
+        self._handle = handle
+
+    def plan(self, problem: Problem) -> Problem | None:
+        return None if problem.then else problem
+
+    def run(self, plan: Problem, x: int, y: int, out: int, vector: int) -> None:
+        kind, m, n, k, batch, a, b, c, _ = plan
+        data, compute = DATA[kind], _compute(kind)
+        one, nothing = _FACTORS[kind]
+        head = (self._handle(), a.transposed, b.transposed, m, n, k, one)
+        calls = self._calls
+        try:
+            if batch == 1:
+                calls.gemmEx(*head, x, data, a.leading, y, data, b.leading, nothing, out, data, c.leading, compute, -1)
+            else:
+                calls.gemmStridedBatchedEx(*head, x, data, a.leading, a.step, y, data, b.leading, b.step, nothing, out, data,
+                                           c.leading, c.step, batch, compute, -1)
+        except calls.CUBLASError as error:
+            raise KernelError(f"cuBLAS cannot put a matrix product on the device: {error}") from error
+
+
+def _set(setter: Callable[..., Any], of: int, attribute: int, value: int, dtype: Any) -> None:
+    number = np.array(value, dtype)
+    setter(of, attribute, number.ctypes.data, number.nbytes)
+
+
+# -- the library of a device -------------------------------------------------------------------------------------------------
+
+#: Where a device's workspaces come from, by its number: the CUDA device enters itself.
+RESERVES: dict[int, Callable[[int, str], Any]] = {}
+#: Those that have been asked for.
+LIBRARIES: dict[int, Library] = {}
+
+
+def library() -> Library:
+    """The library of the current device, made when it is first asked for."""
+    index = runtime.getDevice()
+    found = LIBRARIES.get(index)
+    if found is None:
+        found = LIBRARIES[index] = make_library(index)
+    return found
+
+
+def make_library(index: int) -> Library:
+    """cuBLASLt where nvmath-python and the library are there and ``GRADCORE_GEMM`` is not ``cupy``; else cuBLAS by CuPy."""
+    if os.environ.get("GRADCORE_GEMM") == "cupy":
+        return Cublas("GRADCORE_GEMM=cupy")
+    try:
+        from nvmath.bindings import cublasLt
+    except ImportError as error:
+        return Cublas(f"nvmath-python cannot be imported ({error})")
+    nbytes = workspace_bytes(index)
+    try:
+        return CublasLt(cublasLt, nbytes, RESERVES.get(index, _from_cupy))
+    except Exception as error:  # nvmath has a type of its own for a library that is missing, and one for each that fails
+        return Cublas(f"nvmath-python cannot use cuBLASLt ({error})")
+
+
+def workspace_bytes(index: int) -> int:
+    """Bytes of a stream's workspace: ``GRADCORE_GEMM_WORKSPACE``, or what NVIDIA recommends for the architecture
+    (docs.nvidia.com/cuda/cublas, cublasSetWorkspace)."""
+    asked = os.environ.get("GRADCORE_GEMM_WORKSPACE")
+    if asked:
+        return parse_bytes(asked)
+    major = int(runtime.getDeviceProperties(index)["major"])
+    return {9: 32, 10: 32, 12: 12}.get(major, 4) << 20
+
+
+def _from_cupy(nbytes: int, name: str) -> Any:
+    """Where kernels run without a device of ours, as under compute-sanitizer."""
+    return cupy.cuda.alloc(nbytes)
+
+
+def current_stream() -> int:
+    """The stream that kernels are put on."""
+    handle: int = cupy.cuda.get_current_stream().ptr
+    return handle
+
+
+def unseen(index: int) -> str:
+    """What a device's library of products takes where no pool of ours sees it; "" where it takes nothing, or is not used."""
+    found = LIBRARIES.get(index)
+    return "" if found is None else found.unseen

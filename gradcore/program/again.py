@@ -1,0 +1,173 @@
+"""Running a built graph again: ops are recorded while they run, and ``y.forward()`` runs those that ``y`` comes from once more.
+
+Tensors that were there before are read as they are by then, so that new values go in by ``a.copy_(new)`` or ``a.data = new``.
+Each run builds the graph that ``y.backward()`` consumes; nothing has to be retained.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from gradcore._tensor import Tensor
+from gradcore.devices.device import Storage, devices
+from gradcore.engine.modes import set_grad_enabled
+from gradcore.engine.operands import TENSORS
+from gradcore.engine.plans import Call
+from gradcore.engine.state import local
+from gradcore.events import INVOCATIONS, VIEW, Raw
+from gradcore.ops.op import get_op
+from gradcore.program.compiled import Compiled
+from gradcore.program.recorder import TraceLog
+
+#: A tensor as the record knows it: the serial of its bytes, and how they were seen.
+Name = tuple[int, Any]
+
+
+@dataclass
+class _Step:
+    """One op. Operands are numbers, or names with whether they had a graph; ``counts`` says how long lists are."""
+
+    op: str
+    operands: list[Any]
+    counts: list[int] | None
+    attrs: dict[str, Any]
+    outputs: list[Name]
+    grad: bool
+
+
+class _OpLog(TraceLog):
+    """Notes the ops themselves, views too, and the tensors that were there before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.record = _Record()
+        self._made: set[int] = set()
+        self._viewed: set[Name] = set()
+
+    def viewed(self, source: Any) -> None:
+        self._name(source)
+
+    def launched(self, call: Call, args: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
+        operands = [(self._name(a), a.edge is not None) if type(a) in TENSORS else a for a in args]
+        counts = [len(p) for p in call.positions] if call.op.lists else None
+        names = [(v.storage.serial, v.spec) for v in outputs]
+        for v in outputs:
+            _records[v.storage] = self.record, None
+            self._made.add(v.storage.serial)
+        self.record.steps.append(_Step(call.op.name, operands, counts, dict(call.attrs), names, local.state.grad))
+
+    def append(self, record: Raw) -> None:
+        super().append(record)
+        if record[0] == VIEW:
+            invocation, serial = INVOCATIONS[record[1]], record[4]
+            if len(invocation.inputs) > 1:
+                # The engine notes in the graph that a part was written to; the write itself will do so again.
+                return
+            names = [(serial, spec) for spec in invocation.outputs]
+            self._viewed.update(names)
+            self.record.steps.append(_Step(invocation.op, [((serial, invocation.inputs[0]), True)], None,
+                                           dict(invocation.attrs), names, local.state.grad))
+
+    def _name(self, tensor: Any) -> Name:
+        """What a tensor is called; one that was there before is held, to be read again."""
+        name = tensor.storage.serial, tensor.spec
+        if name[0] not in self._made and name not in self._viewed:
+            self.record.roots.setdefault(name, tensor)
+        return name
+
+
+@dataclass
+class _Record:
+    """What ran, and the tensors that it ran on."""
+
+    steps: list[_Step] = field(default_factory=list)
+    roots: dict[Name, Any] = field(default_factory=dict)
+    compiled: dict[Name, Compiled] = field(default_factory=dict)
+
+    def needed(self, target: Name) -> list[_Step]:
+        """The steps that a result comes from, in order; what is written in place belongs to it."""
+        wanted, found = {target[0]}, []
+        for step in reversed(self.steps):
+            op = get_op(step.op)
+            names = [x[0][0] for x in step.operands if type(x) is tuple]
+            if any(serial in wanted for serial, _ in step.outputs) or (op.writes and any(n in wanted for n in names)):
+                found.append(step)
+                wanted.update(names)
+        return found[::-1]
+
+    def run(self, target: Name) -> Any:
+        """The result, made again from what the roots are now."""
+        compiled = self.compiled.get(target)
+        if compiled is None:
+            steps, names = self.needed(target), list(self.roots)
+            compiled = self.compiled[target] = Compiled(
+                lambda *tensors: _again(steps, dict(zip(names, tensors, strict=True)), target), leaves=True)
+        return compiled(*self.roots.values())
+
+
+def _again(steps: list[_Step], known: dict[Name, Any], target: Name) -> Any:
+    for step in steps:
+        with set_grad_enabled(step.grad):
+            flat = [_operand(x, known) for x in step.operands]
+            args, at = [], 0
+            for k, count in enumerate(step.counts or [1] * len(flat)):
+                part = flat[at:at + count]
+                at += count
+                args.append(part if k in get_op(step.op).lists else part[0])
+            op: Any = get_op(step.op)
+            made = op(*args, **step.attrs)
+        for name, value in zip(step.outputs, made if isinstance(made, tuple) else (made,), strict=False):
+            known[name] = value
+    return known[target]
+
+
+def _operand(x: Any, known: dict[Name, Any]) -> Any:
+    if type(x) is not tuple:
+        return x
+    name, graph = x
+    found = known[name]
+    return found if graph or found.edge is None else found.detach()
+
+
+#: The record that made some bytes, and what it calls the tensor that has them if it was made again since.
+_records: WeakKeyDictionary[Storage, tuple[_Record, Name | None]] = WeakKeyDictionary()
+
+
+class record:
+    """A context: the graphs that are built in it can be run again, by ``forward()`` of the tensors that come out of it.
+
+    Raises TraceError for values that are read on the host and tensors that are made from host data inside.
+    """
+
+    def __enter__(self) -> record:
+        self._devices = devices()[:]
+        for device in self._devices:
+            device.ledger.begin_log(_OpLog())
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for device in self._devices:
+            device.ledger.end_log()
+
+
+def forward(self: Any) -> Any:
+    """Compute this tensor again from what the tensors that it was made of are now, with a fresh graph for ``backward()``.
+
+    Returns the tensor, which has other bytes then. Raises RuntimeError for one that was not made under
+    :class:`gradcore.record`.
+    """
+    known = _records.get(self.storage)
+    if known is None:
+        raise RuntimeError("forward() runs a recorded graph again, but this tensor was not made under "
+                           "`with gradcore.record():`")
+    found, name = known
+    target = (self.storage.serial, self.spec) if name is None else name
+    result = found.run(target)
+    self.storage, self.spec, self.array, self.edge, self.base = result.storage, result.spec, result.array, result.edge, None
+    _records[self.storage] = found, target
+    return self
+
+
+Tensor.forward = forward  # type: ignore[attr-defined]

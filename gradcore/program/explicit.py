@@ -1,0 +1,325 @@
+"""The explicit form: graphs that are traced, chained and executed by hand.
+
+A chain of graphs is one program in parts, planned into one arena. What a later part reads stays there until that has run;
+everything else is back when a part has run, but for what it returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gradcore.autograd import grad
+from gradcore.devices.device import Device
+from gradcore.engine.node import Leaf, Value
+from gradcore.errors import ModifiedInPlace, TraceError
+from gradcore.events import LAUNCH, MARK, Raw
+from gradcore.functional import arranging
+from gradcore.memory.arena import close_ranges
+from gradcore.program.arena import Arena
+from gradcore.program.arguments import rebuilt, template_of
+from gradcore.program.plan import Plan, plan
+from gradcore.program.program import Program
+from gradcore.program.recorder import Builder, Recorder, Trace
+from gradcore.program.replay import Replay
+from gradcore.spec import TensorSpec
+
+
+class Symbol:
+    """An output of a traced graph, to be an input of the next."""
+
+    __slots__ = ("chain", "part", "index", "spec")
+
+    def __init__(self, chain: _Chain, part: int, index: int, spec: TensorSpec) -> None:
+        self.chain = chain
+        self.part = part
+        self.index = index
+        self.spec = spec
+
+    def __repr__(self) -> str:
+        return f"<output {self.index} of {self.chain.name(self.part)}: {self.spec}>"
+
+
+class Graph:
+    """One part of a chain: a function that was traced. ``outputs`` has the structure of what it returned, in symbols."""
+
+    def __init__(self, chain: _Chain, part: int) -> None:
+        self._chain = chain
+        self._part = part
+        found = chain.parts[part]
+        symbols = [Symbol(chain, part, k, t.spec) for k, t in enumerate(found.examples)]
+        self.outputs = rebuilt(found.results, symbols, found.inputs)
+
+    @property
+    def program(self) -> Program:
+        """The part of the chain's program that this graph is. From now on nothing can be chained to it."""
+        return self._chain.stages()[self._part].program
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the whole chain."""
+        self._chain.stages()
+        return self._chain.plan
+
+    def execute(self, *inputs: Any, keep: Sequence[Symbol] | None = None) -> Any:
+        """Run this part on tensors of the traced specs, in the order in which the examples had tensors of their own.
+
+        The graphs before it in the chain must have been executed, each once, since the last time. Returns what the function
+        returned, as tensors without a graph; with ``keep`` those of its outputs alone, and None for the others. Raises
+        TraceError for another order and for other specs, TypeError for what are no tensors.
+        """
+        return self._chain.execute(self._part, list(inputs), keep)
+
+    def __repr__(self) -> str:
+        return self._chain.name(self._part)
+
+
+@dataclass
+class _Part:
+    """What a chain knows of one of its graphs. ``examples`` are the tensors of the traced run, until the chain is executed."""
+
+    name: str
+    recorder: Recorder
+    inputs: list[Any]
+    specs: list[TensorSpec]
+    results: Any
+    examples: list[Any]
+
+
+class _Room:
+    """The arena of a chain, taken when the first part of it runs."""
+
+    def __init__(self, device: Device, plan: Plan, program: Program) -> None:
+        self._make = (device, plan.nbytes, program)
+        self._arena: Arena | None = None
+
+    def arena(self) -> Arena:
+        if self._arena is None:
+            self._arena = Arena.of(*self._make)
+        return self._arena
+
+
+class _Stage(Replay):
+    """A part of a chain, in the arena that all of them share. It runs on the inputs of the parts before it and its own."""
+
+    def __init__(self, trace: Trace, plan: Plan, room: _Room) -> None:
+        super().__init__(trace, plan)
+        self._room = room
+
+    def _take_arena(self) -> Arena:
+        return self._room.arena()
+
+    def _bind(self) -> None:
+        super()._bind()
+        count = len(self.program.instructions)
+        self._lasting = [self._part(b.index).range for b in self.program.made() if b.first < count <= b.last]
+        self._lasting_bytes = (sum(b.requested for b in self._lasting), sum(b.size for b in self._lasting))
+
+    def close(self) -> None:
+        """What it left for the next part is not waited for any more."""
+        close_ranges(self.device.ledger, self._lasting)
+
+
+class _Joined:
+    """Several recordings as one, for the builder."""
+
+    def __init__(self, device: Device, recorders: list[Recorder]) -> None:
+        self.device = device
+        self.recorders = recorders
+        self.log = _Log(recorders)
+
+    def records(self) -> list[Raw]:
+        return [r for recorder in self.recorders for r in recorder.records()]
+
+    def updates(self) -> list[Any]:
+        return []
+
+    def slots_before(self) -> dict[Leaf, tuple[int, bool]]:
+        # Gradients are results here: no leaf is given any.
+        return {}
+
+
+class _Log(list[Raw]):
+    def __init__(self, recorders: list[Recorder]) -> None:
+        super().__init__(r for recorder in recorders for r in recorder.log)
+        self.launches = [launch for recorder in recorders for launch in recorder.log.launches]
+
+
+class _ChainBuilder(Builder):
+    def _escaped(self, survivors: set[int]) -> list[str]:
+        # The tensors of the traced runs are there for the next graph of the chain.
+        return []
+
+
+class _Chain:
+    """Graphs that read from each other, in the order in which they were traced."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.parts: list[_Part] = []
+        self._stages: list[_Stage] = []
+        #: The part that was executed last, the tensors that it and those before it were given, and their versions.
+        self._last = -1
+        self._given: list[Any] = []
+        self._versions: list[int] = []
+
+    def name(self, part: int) -> str:
+        return f"<graph of {self.parts[part].name}, part {part + 1} of {len(self.parts)}>"
+
+    def examples(self, part: int) -> list[Any]:
+        """The tensors that the traced run of a part returned. Raises TraceError when they have gone."""
+        if self._stages:
+            raise TraceError(f"{self.name(part)} has been executed: chain and take gradients before the first execute()")
+        return self.parts[part].examples
+
+    def record(self, name: str, inputs: list[Any], run: Callable[[], Any], *, backward: bool = False) -> Graph:
+        """Trace one more part, which may run ``backward`` or not."""
+        recorder = Recorder(self.device, set())
+        with recorder:
+            result = run()
+        if not recorder.log.launches:
+            raise TraceError(f"{name} ran no op on {self.device}: there is nothing to execute")
+        if recorder.updates() or (not backward and any(r[0] == MARK and r[2] == "backward" for r in recorder.records())):
+            raise TraceError(f"{name} runs backward or updates parameters: take gradcore.gradients(graph, wrt=...) of a graph, "
+                             "or compile whole steps with gradcore.compile")
+        examples: list[Any] = []
+        results = template_of(result, inputs, examples)
+        self.parts.append(_Part(name, recorder, inputs, [t.spec for t in inputs], results, examples))
+        return Graph(self, len(self.parts) - 1)
+
+    def stages(self) -> list[_Stage]:
+        """The parts, ready to run; the tensors of the traced runs go."""
+        if not self._stages:
+            parts = self.parts
+            joined: Any = _Joined(self.device, [p.recorder for p in parts])
+            builder = _ChainBuilder(joined, [t for p in parts for t in p.inputs], [t for p in parts for t in p.examples], None)
+            counts = [len(p.recorder.log.launches) for p in parts]
+            whole = builder.trace(tuple(counts), [len(p.examples) for p in parts])
+            if whole.obstacles:
+                raise TraceError("the graphs cannot be executed: " + "; ".join(whole.obstacles))
+            self.plan = plan(whole.program)
+            room = _Room(self.device, self.plan, whole.program)
+            start = given = made = 0
+            for count, p in zip(counts, parts, strict=True):
+                given += len(p.inputs)
+                part = _part_of(whole, slice(start, start + count), given, slice(made, made + len(p.examples)))
+                self._stages.append(_Stage(part, self.plan, room))
+                start, made = start + count, made + len(p.examples)
+            for p in parts:
+                p.examples, p.inputs = [], []
+                p.recorder.log.clear()
+        return self._stages
+
+    def execute(self, part: int, inputs: list[Any], keep: Sequence[Symbol] | None) -> Any:
+        stages = self.stages()
+        self._check(part, inputs)
+        if self._last >= 0:
+            stages[self._last].close()
+        if part == 0:
+            self._given, self._versions = [], []
+        self._last = -1
+        results = stages[part].run(self._given + inputs)
+        self._last = part
+        self._given += inputs
+        self._versions = [t.storage.version for t in self._given]
+        if part == len(stages) - 1:
+            self._given, self._versions = [], []
+        if keep is not None:
+            wanted = {s.index for s in keep if s.part == part}
+            results = [t if k in wanted else None for k, t in enumerate(results)]
+        return rebuilt(self.parts[part].results, results, inputs)
+
+    def _check(self, part: int, inputs: list[Any]) -> None:
+        """Raise unless a part may run now, and on these."""
+        name, specs = self.name(part), self.parts[part].specs
+        if len(inputs) != len(specs):
+            raise TypeError(f"{name} takes {len(specs)} tensors, but got {len(inputs)}")
+        for k, (x, spec) in enumerate(zip(inputs, specs, strict=True)):
+            if not isinstance(x, Value):
+                raise TypeError(f"{name} takes tensors, but input {k} is {type(x).__name__}")
+            if x.spec is not spec:
+                raise TraceError(f"{name} was traced with {spec} as input {k}, but got {x.spec}: trace it again")
+            if x.storage.device.compute is not self.device:
+                raise TraceError(f"{name} was traced on {self.device}, but input {k} is on {x.storage.device}")
+        if part and self._last != part - 1:
+            raise TraceError(f"{name} reads what {self.name(part - 1)} makes: execute that first, once each time")
+        for tensor, version in zip(self._given if part else (), self._versions, strict=False):
+            if tensor.storage.version != version:
+                raise ModifiedInPlace("one of the inputs has been modified by an inplace operation since its graph was "
+                                      f"executed, and {name} may read it: {tensor.spec}")
+
+
+def _part_of(trace: Trace, span: slice, given: int, made: slice) -> Trace:
+    """Some instructions of a trace as a trace of their own; lifetimes count from the first of them.
+
+    Its inputs are the first ``given`` of the whole.
+    """
+    program = trace.program
+    buffers = tuple(replace(b, first=b.first - span.start, last=b.last - span.start) if b.kind == "made" else b
+                    for b in program.buffers)
+    part = replace(program, buffers=buffers, instructions=program.instructions[span], inputs=program.inputs[:given],
+                   outputs=program.outputs[made])
+    launches = [k for k, entry in enumerate(trace.script) if entry[0] == LAUNCH]
+    first = launches[span.start] if span.start else 0
+    last = launches[span.stop] if span.stop < len(launches) else len(trace.script)
+    return replace(trace, program=part, kernels=trace.kernels[span], invocations=trace.invocations[span],
+                   script=trace.script[first:last])
+
+
+def trace(function: Any, example_inputs: Any = None) -> Any:
+    """Trace a function on example inputs, tensors or outputs of graphs that were traced before, and return its graph.
+
+    The function runs once, eagerly, on the examples. Raises TraceError for what no graph can hold (a value read on the host, a
+    tensor made from host data), and for outputs of graphs that do not belong together. ``trace(matrix)`` is the sum of its
+    diagonal, as in PyTorch.
+    """
+    if isinstance(function, Value) and example_inputs is None:
+        return arranging.trace(function)
+    if not callable(function):
+        raise TypeError(f"trace expected a function and example inputs, or a matrix, but got {type(function).__name__}")
+    arguments = example_inputs if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
+    symbols: list[Symbol] = []
+    tensors: list[Any] = []
+    args = [_concrete(a, symbols, tensors) for a in arguments]
+    chains = {id(s.chain): s.chain for s in symbols}
+    if len(chains) > 1:
+        raise TraceError("the inputs are outputs of graphs of different chains: " + ", ".join(map(repr, symbols)))
+    if chains:
+        chain, = chains.values()
+    elif tensors:
+        chain = _Chain(tensors[0].storage.device.compute)
+    else:
+        raise TypeError("trace expected example inputs with at least one tensor")
+    return chain.record(getattr(function, "__name__", type(function).__name__), tensors, lambda: function(*args))
+
+
+def _concrete(x: Any, symbols: list[Symbol], tensors: list[Any]) -> Any:
+    """An example input with tensors in the place of symbols; tensors of its own are collected."""
+    if isinstance(x, Symbol):
+        symbols.append(x)
+        return x.chain.examples(x.part)[x.index]
+    if isinstance(x, Value):
+        tensors.append(x)
+        return x
+    if isinstance(x, (list, tuple)):
+        parts = [_concrete(v, symbols, tensors) for v in x]
+        return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
+    if isinstance(x, dict):
+        return {k: _concrete(v, symbols, tensors) for k, v in x.items()}
+    return x
+
+
+def gradients(graph: Graph, wrt: Any) -> Graph:
+    """The graph of the gradients of a graph's outputs, which are scalars, with respect to tensors or outputs of graphs before.
+
+    Executing it takes no inputs and returns a tuple of tensors, one for each of ``wrt``. What it reads of the graphs before it
+    stays in the arena until it has run. Raises RuntimeError as :func:`gradcore.autograd.grad`.
+    """
+    targets = list(wrt) if isinstance(wrt, (list, tuple)) else [wrt]
+    symbols: list[Symbol] = []
+    tensors = [_concrete(t, symbols, []) for t in targets]
+    chain, part = graph._chain, graph._part
+    roots = [t for t in chain.examples(part) if t.edge is not None]
+    return chain.record(f"the gradients of {chain.parts[part].name}", [], lambda: grad(roots, tensors),
+                                backward=True)

@@ -1,0 +1,71 @@
+"""What stands in the way of a GPU, and what to install: by mocks of what the driver and the runtime answer. Needs no CuPy."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from gradcore.devices import availability
+from gradcore.devices.availability import CudaStatus, find_status
+from gradcore.errors import DeviceError
+
+
+class Refused(Exception):
+    """As CuPy's runtime raises: a number, and words."""
+
+    def __init__(self, status):
+        super().__init__(f"cudaError {status}")
+        self.status = status
+
+
+def machine(devices=1, capability=(8, 0), error=None, version=13020):
+    """A runtime that answers."""
+
+    def count():
+        if error:
+            raise error
+        return devices
+
+    return SimpleNamespace(getDeviceCount=count, runtimeGetVersion=lambda: version, getDeviceProperties=lambda index: {
+        "major": capability[0], "minor": capability[1], "name": b"Tesla P100"})
+
+
+def no_nvrtc():
+    raise ImportError("libnvrtc.so.13 is missing")
+
+
+NVRTC = SimpleNamespace(getVersion=lambda: (13, 0))
+
+
+@pytest.mark.parametrize(("driver", "cupy", "cuda", "compiler", "words"), [
+    (None, True, None, None, "no NVIDIA driver was found (libcuda.so.1): install one from nvidia.com/drivers"),
+    ((12, 4), False, None, None, "a driver for CUDA 12.4 is present, but CuPy is not installed: pip install 'gradcore[cuda12]"),
+    ((12, 4), True, machine(error=Refused(35)), NVRTC,
+     "a driver for CUDA 12.4 is present, but CuPy was built for CUDA 13.2, which is newer: pip install 'gradcore[cuda12]', or "
+     "install a driver for CUDA 13 or newer"),
+    ((11, 8), True, machine(error=Refused(35)), NVRTC, "which is newer: install a driver for CUDA 12 or newer"),
+    ((13, 0), True, machine(error=Refused(100)), NVRTC, "the driver sees no device: is CUDA_VISIBLE_DEVICES set"),
+    ((13, 0), True, machine(devices=0), NVRTC, "the driver sees no device: is CUDA_VISIBLE_DEVICES set"),
+    ((13, 0), True, machine(error=Refused(999)), NVRTC, "CuPy cannot use it (cudaError 999): pip install 'gradcore[cuda13]'"),
+    ((13, 0), True, machine(error=ImportError("broken")), NVRTC, "CuPy cannot be loaded, or lacks NVRTC"),
+    ((13, 0), True, machine(), SimpleNamespace(getVersion=no_nvrtc),
+     "lacks NVRTC, which compiles the kernels (libnvrtc.so.13 is missing): pip install 'gradcore[cuda13]'"),
+    ((13, 0), True, machine(capability=(6, 0)), NVRTC,
+     "cuda:0 (Tesla P100) has compute capability 6.0, and the kernels need 7.5 or newer (Turing)"),
+])
+def test_what_stands_in_the_way_of_a_gpu(driver, cupy, cuda, compiler, words, monkeypatch):
+    status = find_status(driver, cupy, cuda, compiler)
+    assert not status.available
+    assert words in status.reason
+    monkeypatch.setattr(availability, "cuda_status", lambda: status)
+    with pytest.raises(DeviceError, match="cuda is not available: ") as found:
+        availability.choose_device("cuda")
+    assert words in str(found.value)
+    device, note = availability.choose_device("auto")
+    assert device.name == "cpu"
+    assert note == (f"Running on the CPU: {status.reason}" if driver else None)
+
+
+def test_nothing_stands_in_the_way():
+    assert find_status((13, 0), True, machine(2, (7, 5)), NVRTC) == CudaStatus((13, 0), True, 2, "")

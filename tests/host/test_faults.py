@@ -1,0 +1,179 @@
+"""What a kernel does wrong is named, with what to do and the op that did it: by mocks of what CUDA's runtime answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+cupy = pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
+
+from cupy.cuda.compiler import CompileException  # noqa: E402
+from cupy.cuda.runtime import CUDARuntimeError  # noqa: E402
+
+import gradcore  # noqa: E402
+from gradcore.devices import gpu, gpu_gemm, gpu_launch  # noqa: E402
+from gradcore.errors import DeviceError, DeviceFault, GradcoreError, KernelError  # noqa: E402
+from tests.host.fake_cublas import FakeLt  # noqa: E402
+from tests.host.test_availability import Refused  # noqa: E402
+from tests.host.test_cupy_objects import Runtime  # noqa: E402
+
+COMPILER = """/tmp/x.cu(7): warning #177-D: variable "k" was declared but never referenced
+
+/tmp/x.cu(9): error: identifier "nothing" is undefined
+
+1 error detected in the compilation of "/tmp/x.cu".
+"""
+
+
+@pytest.mark.parametrize(("error", "kind", "words"), [
+    (CompileException(COMPILER, "", "x.cu", ()), KernelError,
+     'kernel relu<float> of elementwise.cu does not compile: /tmp/x.cu(9): error: identifier "nothing" is undefined'),
+    (CUDARuntimeError(209), KernelError, "was compiled for another device or a newer driver (cudaErrorNoKernelImage"),
+    (CUDARuntimeError(701), KernelError, "cannot be launched with 3 blocks of 256 threads: a block needs more registers"),
+    (CUDARuntimeError(999), KernelError, "cannot be launched with 3 blocks of 256 threads: CUDA refused it"),
+    (CUDARuntimeError(700), DeviceFault, "noticed while kernel relu<float> of elementwise.cu was launched: a kernel used an "
+                                         "address outside any allocation"),
+    (ImportError("libnvrtc is missing"), DeviceError, "libnvrtc is missing. NVRTC comes with pip install 'gradcore[cuda13]'"),
+], ids=lambda x: type(x).__name__ if isinstance(x, Exception) else None)
+def test_a_kernel_that_cannot_start_says_why(error, kind, words, monkeypatch):
+    def function(*what):
+        raise error
+
+    monkeypatch.setattr(gpu_launch, "_function", function)
+    monkeypatch.setattr(gpu_launch, "runtime", SimpleNamespace(getDevice=lambda: 0, CUDARuntimeError=CUDARuntimeError))
+    with pytest.raises(kind) as found:
+        gpu_launch.start("elementwise", "relu<float>", 3, 256, ())
+    assert words in str(found.value)
+    assert found.value.__cause__ is error
+    assert isinstance(found.value, GradcoreError) and isinstance(found.value, RuntimeError)
+
+
+class Failing(Runtime):
+    """A runtime on which the kernel of one op spoils the device: every call that waits says so from then on."""
+
+    def __init__(self):
+        super().__init__()
+        self.spoilt = False
+
+    def deviceSynchronize(self):
+        if self.spoilt:
+            raise self.CUDARuntimeError(700)
+
+    def memcpyAsync(self, *arguments):
+        self.deviceSynchronize()
+
+    def streamSynchronize(self, stream):
+        self.deviceSynchronize()
+
+    def streamQuery(self, stream):
+        self.deviceSynchronize()
+
+    def eventRecord(self, event, stream):
+        self.deviceSynchronize()
+
+    def eventSynchronize(self, event):
+        self.deviceSynchronize()
+
+    def streamWaitEvent(self, stream, event, flags):
+        self.deviceSynchronize()
+
+    def pointerGetAttributes(self, address):
+        return SimpleNamespace(type=0)
+
+    def malloc(self, nbytes):
+        self.deviceSynchronize()
+        return super().malloc(nbytes)
+
+
+def spoilt_by(op):
+    """A device whose kernels do nothing, but that op's."""
+    cuda = Failing()
+    device = gpu.CudaDevice(0, cuda=cuda)
+    device.kernels = {name: (lambda *a, **k: setattr(cuda, "spoilt", True)) if name == op else (lambda *a, **k: None)
+                      for name in device.kernels}
+    return device
+
+
+def train(device):
+    model = gradcore.nn.Sequential(gradcore.nn.Identity(), gradcore.nn.ReLU())
+    with gradcore.step(device=device):
+        x = gradcore.empty(4, 4, device=device).requires_grad_()
+        loss = model(x).sum()  # the forward line
+        loss.backward()
+
+
+def line_of(comment):
+    lines = Path(__file__).read_text().splitlines()
+    return f"{__file__}:{next(n for n, line in enumerate(lines, 1) if line.endswith(comment))}"
+
+
+@pytest.mark.parametrize(("op", "layer", "phase"), [("relu", "1", "forward"), ("sum", "(root)", "forward"),
+                                                    ("relu_grad", "1", "backward")])
+def test_blocking_launches_name_the_op_the_layer_and_the_line(op, layer, phase, monkeypatch):
+    monkeypatch.setenv("GRADCORE_LAUNCH_BLOCKING", "1")
+    device = spoilt_by(op)
+    text = ""
+    try:
+        train(device)
+    except DeviceFault as error:
+        text = str(error)
+    assert text.startswith("CUDA error 700 in the op that ran last: a kernel used an address outside any allocation")
+    assert text.endswith(f"\n  in op {op}, layer {layer}, phase {phase}, {line_of('# the forward line')}")
+    # By reference counts alone.
+    assert device.ledger.allocated == 0
+
+
+def test_without_blocking_the_next_call_that_waits_says_how_to_find_the_op(monkeypatch):
+    monkeypatch.delenv("GRADCORE_LAUNCH_BLOCKING", raising=False)
+    device = spoilt_by("relu")
+    train(device)
+    for call, doing in ((device.synchronize, "the device was waited for"),
+                        (lambda: gradcore.tensor(np.ones(4, np.float32), device=device), "a tensor was filled"),
+                        (lambda: gradcore.empty(64 << 20, device=device), "memory was allocated")):
+        with pytest.raises(DeviceFault, match=f"CUDA error 700, noticed while {doing}: .*_LAUNCH_BLOCKING=1 finds the op"):
+            call()
+
+
+def test_streams_and_events_notice_a_fault_too(monkeypatch):
+    monkeypatch.delenv("GRADCORE_LAUNCH_BLOCKING", raising=False)
+    device = spoilt_by("relu")
+    values = gradcore.tensor(np.ones(4, np.float32), device=device)
+    event = device.driver.record(device.stream)
+    train(device)
+    for call, doing in ((lambda: device.driver.synchronize_stream(device.stream), "a stream was waited for"),
+                        (lambda: device.driver.stream_done(device.stream), "work was asked whether it is done"),
+                        (lambda: device.driver.synchronize_event(event), "an event was waited for"),
+                        (lambda: device.driver.record(device.stream), "streams were ordered"),
+                        (lambda: device.driver.wait(device.stream, event), "streams were ordered"),
+                        (values.tolist, "a tensor was read")):
+        with pytest.raises(DeviceFault, match=f"CUDA error 700, noticed while {doing}: "):
+            call()
+
+
+def test_other_errors_of_the_runtime_pass_through_a_blocking_launch(monkeypatch):
+    monkeypatch.setenv("GRADCORE_LAUNCH_BLOCKING", "1")
+    device = spoilt_by("none")
+    monkeypatch.setattr(device._cuda, "deviceSynchronize", lambda: (_ for _ in ()).throw(Refused(1)))
+    with pytest.raises(Refused):
+        gradcore.ones(4, device=device)
+
+
+def test_a_library_that_refuses_a_product_is_located(monkeypatch):
+    lt = FakeLt()
+
+    def refuse(*arguments):
+        raise lt.cuBLASLtError("CUBLAS_STATUS_EXECUTION_FAILED")
+
+    lt.matmul = refuse
+    device = spoilt_by("none")
+    device.kernels = {**device.kernels, "matmul": gpu.build_cuda_kernels()["matmul"]}
+    library = gpu_gemm.CublasLt(lt, 0, device.bridge.reserve)
+    monkeypatch.setattr(gpu_gemm, "library", lambda: library)
+    monkeypatch.setattr(gpu_gemm, "current_stream", lambda: 7)
+    x = gradcore.empty(4, 4, device=device)
+    with pytest.raises(KernelError, match=r"cuBLASLt cannot put a matrix product on the device: CUBLAS_STATUS_EXECUTION_FAILED"
+                                          r"\n  in op matmul, layer \(root\), phase setup, .*test_faults.py:\d+"):
+        x @ x
