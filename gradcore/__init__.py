@@ -3,6 +3,8 @@
 Names follow PyTorch where PyTorch has the thing; ``step``, ``StepReport`` and the memory figures are gradcore's own.
 """
 
+from typing import Any as _Any
+
 import numpy as _np
 
 # Devices register themselves when their module is imported.
@@ -29,6 +31,7 @@ from gradcore.functional.pointwise import *
 from gradcore.functional.products import *
 from gradcore.functional.einsum import einsum
 from gradcore.functional.activation import celu, hardshrink, prelu, selu, softmin, threshold
+from gradcore.functional.types import *
 from gradcore.functional.interop import from_dlpack
 from gradcore._random import (
     Generator, default_generator, initial_seed, manual_seed, normal_, rand, rand_like, randn, randn_like, randperm, seed,
@@ -43,11 +46,13 @@ from gradcore.errors import (
     AlreadyReleased, DataDependentShape, DeviceError, GradcoreError, LinAlgError, ModifiedInPlace, NoSecondDerivative,
     OutOfMemory, SpecError, TraceError)
 from gradcore.report.step import StepReport
+from gradcore.spec import bfloat16 as _bfloat16
 from gradcore.functional import linalg
 from gradcore.functional.linalg import cholesky, det, inv, slogdet
 from gradcore.functional.linalg import inv as inverse, matrix_power
 from gradcore.devices.precision import get_float32_matmul_precision, set_float32_matmul_precision
-from gradcore import autograd, backends, cuda, data, memory, nn, optim, program, utils
+from gradcore import amp, autograd, backends, cuda, data, memory, nn, optim, program, utils
+from gradcore.amp import autocast, get_autocast_dtype, is_autocast_enabled
 from gradcore.autograd.inspection import graph
 from gradcore.program import compile, gradients, record, trace
 from gradcore.utils.files import load, save
@@ -57,6 +62,14 @@ int8, int16, int32, int64 = (_np.dtype(t) for t in (_np.int8, _np.int16, _np.int
 uint8 = _np.dtype(_np.uint8)
 half, float, double, int, long = float16, float32, float64, int32, int64
 bool = _np.dtype(_np.bool_)
+
+
+def __getattr__(name: str) -> _Any:
+    # The one dtype that NumPy has from elsewhere, so that what needs none of it goes without the package.
+    if name == "bfloat16":
+        return _bfloat16()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 memory.use_for_cupy = cuda.use_for_cupy  # type: ignore[attr-defined]
 

@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from gradcore import functional
+from gradcore import functional, spec
 from gradcore.devices.device import Device, get_device
 from gradcore.engine.node import Value
 from gradcore.engine.owners import pin
 from gradcore.errors import SpecError
 from gradcore.ops import movement
-from gradcore.spec import is_floating
 
 
 class Conversions(Value):
@@ -45,7 +44,9 @@ class Conversions(Value):
             raise TypeError(f"can't convert {self.storage.device} device type tensor to numpy. Use Tensor.cpu() to copy "
                             "the tensor to host memory first.")
         self.storage.device.note_read(self.storage, self.spec)
-        return np.asarray(_Exported(self))
+        found = np.asarray(_Exported(self))
+        # NumPy's array interface has no name for bfloat16.
+        return found if found.dtype == self.spec.dtype else found.view(self.spec.dtype)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return np.array(self.numpy(), dtype=dtype, copy=copy)
@@ -77,13 +78,13 @@ class Conversions(Value):
         if self.edge is not None:
             raise RuntimeError("Can't get __cuda_array_interface__ on Variable that requires grad. If gradients aren't "
                                "required, use var.detach() to get Variable that doesn't require grad.")
-        spec = self.spec
-        step = spec.dtype.itemsize
-        return {"shape": spec.shape, "typestr": spec.dtype.str, "version": 3,
+        own = self.spec
+        step = own.dtype.itemsize
+        return {"shape": own.shape, "typestr": own.dtype.str, "version": 3,
                 # 1 is the default stream.
                 "stream": self.storage.device.current.handle or 1,
-                "strides": None if spec.contiguous else tuple(s * step for s in spec.strides),
-                "data": (self.storage.block.address + spec.offset * step if spec.numel else 0, False)}
+                "strides": None if own.contiguous else tuple(s * step for s in own.strides),
+                "data": (self.storage.block.address + own.offset * step if own.numel else 0, False)}
 
     def to(self, *args: Any, device: Any = None, dtype: Any = None, non_blocking: Any = False) -> Any:
         """On another device, as another dtype, or both; the tensor itself where nothing changes.
@@ -146,6 +147,10 @@ class Conversions(Value):
     def half(self) -> Any:
         return self.to(np.float16)
 
+    def bfloat16(self) -> Any:
+        """As bfloat16. Raises ImportError without the package ml_dtypes."""
+        return self.to(spec.bfloat16())
+
     def long(self) -> Any:
         return self.to(np.int64)
 
@@ -162,7 +167,7 @@ class Conversions(Value):
         return int(self.item())
 
     def __index__(self) -> Any:
-        if is_floating(self.spec.dtype):
+        if self.spec.floating:
             raise TypeError("only integer tensors of a single element can be converted to an index")
         return int(self.item())
 

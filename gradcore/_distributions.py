@@ -11,7 +11,7 @@ import numpy as np
 from gradcore import _tensor, functional
 from gradcore._random import Generator, normal_, rand, randn, uniform_
 from gradcore.engine import modes
-from gradcore.functional import folding
+from gradcore.functional import folding, types
 from gradcore.ops import movement
 from gradcore.spec import broadcast_shapes, is_floating
 
@@ -54,8 +54,10 @@ def randint(*args: Any, generator: Generator | None = None, dtype: Any = None, d
 @modes.no_grad()
 def random_(tensor: Tensor, *args: int, generator: Generator | None = None) -> Tensor:
     """Fill with integers: ``random_()``, ``random_(to)``, ``random_(from, to)``. Without ``to``, as many as the dtype holds."""
-    most = 2 ** (np.finfo(tensor.dtype).nmant + 1) if is_floating(tensor.dtype) else 2 if tensor.dtype == np.bool_ else min(
-        int(np.iinfo(tensor.dtype).max) + 1, _EXACT)
+    if is_floating(tensor.dtype):
+        most = 2 ** (int(types.finfo(tensor.dtype).nmant) + 1)
+    else:
+        most = 2 if tensor.dtype == np.bool_ else min(int(np.iinfo(tensor.dtype).max) + 1, _EXACT)
     low, high = (0, most) if not args else (0, args[0]) if len(args) == 1 else args
     return movement.copy_(tensor, _integers(low, high, tensor.spec.shape, tensor.device, generator).to(tensor.dtype))
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.errors import DataDependentShape
+from gradcore.spec import default_float
 
 
 def format_tensor(tensor: Any) -> str:
@@ -14,13 +15,15 @@ def format_tensor(tensor: Any) -> str:
     parts = []
     try:
         values = tensor.storage.device.read(tensor.storage, tensor.spec)
+        if tensor.spec.narrow:
+            values = values.astype(np.float32)
         text = np.array2string(values, precision=4, separator=", ", threshold=1000, prefix="tensor(")
     except DataDependentShape:
         text = "..."
         parts.append(f"size={tuple(tensor.spec.shape)}")
     if tensor.storage.device.type != "cpu":
         parts.append(f"device='{tensor.storage.device}'")
-    if tensor.spec.dtype not in (np.float32, np.int64, np.bool_) or tensor.storage.device.type == "meta":
+    if tensor.spec.dtype not in (default_float(), np.int64, np.bool_) or tensor.storage.device.type == "meta":
         parts.append(f"dtype=gradcore.{tensor.spec.dtype.name}")
     if tensor.grad_fn is not None:
         parts.append(f"grad_fn={tensor.grad_fn!r}")

@@ -15,7 +15,7 @@ from gradcore import functional
 from gradcore.devices.device import Device, devices, get_device
 from gradcore.engine import modes
 from gradcore.engine.owners import upload
-from gradcore.ops import movement, random
+from gradcore.ops import elementwise, movement, random
 
 Tensor = Any
 
@@ -145,6 +145,10 @@ def _draw(op: Any, low: float, high: float, shape: tuple[int, ...], dtype: Any, 
     dtype = np.dtype(dtype or functional.get_default_dtype())
     result = op(generator.snapshot(int(np.prod(shape, dtype=np.int64))), float(low), float(high), shape=shape,
                 dtype=dtype)
+    if op is random.uniform and dtype.itemsize == 2:
+        # The largest float32 below ``high`` rounds to it, which is none of the numbers that were asked for.
+        below = float(np.nextafter(dtype.type(high), dtype.type(low)))
+        result = elementwise.clamp(result, None, below) if high > low else result
     result.requires_grad = requires_grad
     return result
 

@@ -11,6 +11,11 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from gradcore.spec import TensorSpec
 
+#: The segment of blocks over bytes that the pool did not hand out; such a block has 0 bytes, and its tag's spec says how many.
+OUTSIDE = -1
+#: The op of their tags.
+BORROW = "borrow"
+
 RESERVE, UNRESERVE, ALLOC, FREE, KEEP, DROP, LAUNCH, RETAG, MARK, VIEW, UPLOAD, READ, FOREIGN = range(13)
 
 #: Why a residual was dropped.

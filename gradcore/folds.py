@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gradcore.events import Alloc, Drop, Free, Keep, Mark, Record, Reserve, Retag, Tag, Unreserve
+from gradcore.events import BORROW, Alloc, Drop, Free, Keep, Mark, Record, Reserve, Retag, Tag, Unreserve
 
 #: Roles that a kept buffer is a residual in; a kept parameter stays a parameter, a kept input an input.
 _KEEPABLE = frozenset(("output", "temporary"))
@@ -128,6 +128,11 @@ def _forget(keepers: list[tuple[int, str]], node: int) -> None:
         if keeper in (node, 0):
             del keepers[i]
             return
+
+
+def outside(holders: Iterable[Holder]) -> int:
+    """Bytes of other libraries' memory that these hold: they are in no other sum."""
+    return sum(h.tag.spec.nbytes for h in holders if h.tag.op == BORROW and not h.requested and h.tag.spec is not None)
 
 
 def total(holders: Iterable[Holder], key: Callable[[Holder], str]) -> dict[str, int]:

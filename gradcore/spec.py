@@ -6,6 +6,7 @@ arithmetic of views stands here too, because it needs nothing else.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -34,8 +35,8 @@ class TensorSpec:
     Make one with :meth:`of` or :meth:`strided`; the constructor is not for callers, since it would not intern.
     """
 
-    __slots__ = ("shape", "dtype", "strides", "offset", "ndim", "numel", "nbytes", "contiguous", "overlapping",
-                 "__weakref__")
+    __slots__ = ("shape", "dtype", "strides", "offset", "ndim", "numel", "nbytes", "contiguous", "overlapping", "floating",
+                 "narrow", "__weakref__")
 
     shape: Shape
     dtype: np.dtype[Any]
@@ -48,6 +49,10 @@ class TensorSpec:
     contiguous: bool
     #: Do several elements share one address, as in an expanded tensor?
     overlapping: bool
+    #: Is the dtype a floating one? NumPy's own kinds do not count bfloat16 among them.
+    floating: bool
+    #: Is it a float of 16 bits?
+    narrow: bool
 
     @staticmethod
     def of(shape: Sequence[int], dtype: Any) -> TensorSpec:
@@ -70,6 +75,8 @@ class TensorSpec:
             found.numel = math.prod(found.shape)
             found.nbytes = found.numel * found.dtype.itemsize
             found.contiguous = is_contiguous(found.shape, found.strides)
+            found.floating = is_floating(found.dtype)
+            found.narrow = found.floating and found.dtype.itemsize == 2
             found.overlapping = not found.contiguous and is_overlapping(found.shape, found.strides)
             found = _interned.setdefault((found.shape, found.dtype, found.strides, found.offset), found)
             _interned[key] = found
@@ -86,6 +93,10 @@ class TensorSpec:
     def like(self, dtype: Any = None) -> TensorSpec:
         """The contiguous spec of the same shape."""
         return TensorSpec.of(self.shape, self.dtype if dtype is None else dtype)
+
+    def widened(self) -> TensorSpec:
+        """The same layout in float32, for a float of 16 bits; else the spec itself."""
+        return TensorSpec.strided(self.shape, _FLOAT32, self.strides, self.offset) if self.narrow else self
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TensorSpec.strided, (self.shape, self.dtype, self.strides, self.offset)
@@ -237,12 +248,44 @@ def view_strides(spec: TensorSpec, shape: Shape) -> tuple[int, ...] | None:
 
 # -- dtypes: PyTorch's promotion by category ---------------------------------------------------------------------------
 
-_CATEGORY = {"b": 0, "u": 1, "i": 1, "f": 2}
-_SCALAR = {bool: (0, np.dtype(np.bool_)), int: (1, np.dtype(np.int64)), float: (2, np.dtype(np.float32))}
+_BOOL, _INTEGER, _FLOATING = range(3)
+_CATEGORY = {"b": _BOOL, "u": _INTEGER, "i": _INTEGER, "f": _FLOATING}
+_INT64, _FLOAT32 = np.dtype(np.int64), np.dtype(np.float32)
+#: The dtype of Python's floats, and of results that are floats where only integers went in.
+_default = [_FLOAT32]
+
+
+def default_float() -> np.dtype[Any]:
+    return _default[0]
+
+
+def set_default_float(dtype: np.dtype[Any]) -> None:
+    """What was inferred before holds for the former default: whoever remembers such things forgets them."""
+    _default[0] = dtype
 
 
 def is_floating(dtype: np.dtype[Any]) -> bool:
-    return dtype.kind == "f"
+    """Is it float16, bfloat16, float32 or float64?"""
+    return dtype.kind == "f" or dtype.name == "bfloat16"
+
+
+def bfloat16() -> np.dtype[Any]:
+    """The dtype, which NumPy has from the package ``ml_dtypes``. Raises ImportError without it."""
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise ImportError("gradcore.bfloat16 needs the package ml_dtypes, which gives NumPy the type: "
+                          "pip install 'gradcore[bfloat16]'") from None
+    found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return found
+
+
+def category(dtype: np.dtype[Any]) -> int:
+    """0 for bool, 1 for integers, 2 for floats. Raises TypeError for what no tensor has."""
+    found = _FLOATING if is_floating(dtype) else _CATEGORY.get(dtype.kind)
+    if found is None:
+        raise TypeError(f"tensors are of bool, integer and floating types, but got {dtype}")
+    return found
 
 
 def promote(operands: Sequence[TensorSpec | type]) -> np.dtype[Any]:
@@ -255,20 +298,22 @@ def promote(operands: Sequence[TensorSpec | type]) -> np.dtype[Any]:
         if isinstance(x, TensorSpec):
             ranks[0 if x.ndim else 1].append(x.dtype)
         else:
-            ranks[2].append(_SCALAR[x][1])
+            ranks[2].append(_default[0] if x is float else _INT64 if x is int else np.dtype(np.bool_))
     result: np.dtype[Any] | None = None
     for dtypes in ranks:
         if not dtypes:
             continue
-        strongest = _join(dtypes)
-        if result is None or _CATEGORY[strongest.kind] > _CATEGORY[result.kind]:
+        strongest = functools.reduce(join, dtypes)
+        if result is None or category(strongest) > category(result):
             result = strongest
     assert result is not None
     return result
 
 
-def _join(dtypes: list[np.dtype[Any]]) -> np.dtype[Any]:
-    top = max(_CATEGORY[d.kind] for d in dtypes)
-    floats = [d for d in dtypes if d.kind == "f"]
-    # PyTorch never widens a float because an integer stands beside it, as NumPy would.
-    return np.result_type(*floats) if top == 2 else np.result_type(*dtypes)
+def join(a: np.dtype[Any], b: np.dtype[Any]) -> np.dtype[Any]:
+    """The smallest dtype that holds both, as PyTorch has it: an integer never widens a float that stands beside it."""
+    if a == b:
+        return a
+    if is_floating(a) and is_floating(b):
+        return _FLOAT32 if a.itemsize == b.itemsize else max(a, b, key=lambda d: d.itemsize)
+    return a if is_floating(a) else b if is_floating(b) else np.result_type(a, b)

@@ -50,6 +50,7 @@ class Form:
 
 
 def all_forms() -> list[Form]:
-    from tests import forms_folds, forms_pointwise, forms_products, forms_shapes
+    from tests import forms_folds, forms_networks, forms_pointwise, forms_products, forms_shapes
 
-    return [form for module in (forms_pointwise, forms_shapes, forms_folds, forms_products) for form in module.FORMS]
+    modules = (forms_pointwise, forms_shapes, forms_folds, forms_products, forms_networks)
+    return [form for module in modules for form in module.FORMS]

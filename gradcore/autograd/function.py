@@ -120,7 +120,7 @@ class Function:
         ctx._node = ref(node)
         plain = {id(t) for t in ctx._plain}
         for k, o in enumerate(tensors):
-            if o.spec.dtype.kind == "f" and id(o) not in plain:
+            if o.spec.floating and id(o) not in plain:
                 o.edge = (node, k)
                 if id(o) in dirty and o.storage.views is not None:
                     rebase(o)

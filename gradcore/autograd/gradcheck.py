@@ -76,7 +76,7 @@ def gradgradcheck(func: Callable[..., Any], inputs: Sequence[Any], grad_outputs:
 
 def _outputs(func: Callable[..., Any], inputs: Sequence[Any]) -> list[Any]:
     result = func(*inputs)
-    return [r for r in (result if isinstance(result, (tuple, list)) else [result]) if r.spec.dtype.kind == "f"
+    return [r for r in (result if isinstance(result, (tuple, list)) else [result]) if r.spec.floating
             and r.edge is not None]
 
 

@@ -6,6 +6,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,29 @@ from gradcore.spec import TensorSpec
 
 
 class Changing(float):
-    """Stands for a number that is another one at every run, where a kernel is written out: found again by identity."""
+    """Stands for a number that is another one at every run, where a kernel is written out: found again by identity.
+
+    ``cells`` are arrays without dimensions that take its place, for a run to write to.
+    """
+
+    cells: list[Any]
+
+    def __init__(self, value: float) -> None:
+        self.cells = []
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What an op is called on, as a device sees it whose kernels do not take every dtype."""
+
+    op: str
+    inputs: tuple[Any, ...]
+    #: Results, then auxiliary ones.
+    outputs: tuple[TensorSpec, ...]
+    #: Positions of the inputs that the kernel writes to.
+    writes: tuple[int, ...]
+    #: Gives the bytes of workspace that floats of 16 bits would need if they were of 32; None for none.
+    wide_workspace: Callable[[], int | None]
 
 
 class Storage:
@@ -186,6 +209,18 @@ class Device:
     def written_out(self, op: str, kernel: Callable[..., Any], args: list[Any]) -> list[Any] | None:
         """What a kernel comes to on given arrays, as (function, arguments) pairs, where that saves time; else None."""
         return None
+
+    def fused(self, kind: str, steps: list[list[Any]]) -> list[list[Any]] | None:
+        """The calls of neighbouring instructions, a list each, made into calls that do the same in less time; else None."""
+        return None
+
+    def arranged(self, calls: list[Any]) -> list[Any]:
+        """A replay's calls in an order and in pieces that suit the device, with the same results."""
+        return calls
+
+    def suited(self, kernel: Callable[..., Any], operands: Operands) -> tuple[Callable[..., Any], int]:
+        """The kernel as it takes these dtypes, and bytes that it makes for that beside what is declared."""
+        return kernel, 0
 
     def kernel(self, name: str) -> Callable[..., Any]:
         try:

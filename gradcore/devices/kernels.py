@@ -268,11 +268,11 @@ def build_kernels(xp: Any) -> dict[str, Kernel]:
 
     @kernel
     def sigmoid(x: Any, out: Any) -> None:
-        # By tanh: exp(-x) would overflow for large negative x.
-        xp.multiply(x, 0.5, out)
-        xp.tanh(out, out)
-        xp.multiply(out, 0.5, out)
-        xp.add(out, 0.5, out)
+        # Where exp(-x) overflows the result is 0, as it should be; by tanh it would be 0 from -17 on.
+        xp.negative(x, out)
+        xp.exp(out, out)
+        xp.add(out, 1, out)
+        xp.reciprocal(out, out)
 
     @kernel
     def sigmoid_grad(dy: Any, x: Any, out: Any) -> None:

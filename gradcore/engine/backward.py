@@ -38,7 +38,7 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
     """
     state = local.state
     caller = here()
-    before = (state.grad, state.scope, state.site, state.node)
+    before = (state.grad, state.scope, state.site, state.node, state.autocast)
     mark("begin", "backward")
     sweep = Sweep(captures, retain_graph, roots)
     for device in {root.storage.device for root in roots}:
@@ -46,6 +46,8 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
             device.join()
     try:
         state.grad = create_graph
+        # The dtypes were chosen in forward.
+        state.autocast = None
         state.scope = backward_scope(state.scope, caller)
         for root, g in zip(roots, gradients, strict=True):
             sweep.deliver(root.edge, _seed(root, g))
@@ -73,7 +75,7 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
     finally:
         for recipe in sweep.remade:
             recipe.value = None
-        state.grad, state.scope, state.site, state.node = before
+        state.grad, state.scope, state.site, state.node, state.autocast = before
         mark("end", "backward")
 
 

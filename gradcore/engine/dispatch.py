@@ -248,7 +248,7 @@ def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], at
         assert edges is not None
         node = build_node(call, plan, args, outputs, aux, edges, number, site, scope, overwritten)
         for k, result in enumerate(outputs):
-            if result.spec.dtype.kind == "f":
+            if result.spec.floating:
                 result.edge = (node, k)
         if op.in_place and outputs[0].storage.views is not None:
             rebase(outputs[0])

@@ -10,6 +10,7 @@ from gradcore.devices.device import Device
 from gradcore.engine.node import PLAIN, Value
 from gradcore.errors import DeviceError
 from gradcore.ops.op import Op
+from gradcore.spec import is_floating
 
 #: The tensor class of the floor above, and those that behave as it does.
 TENSORS: set[type] = set()
@@ -52,7 +53,7 @@ def operands(op: Op, args: tuple[Any, ...], counts: tuple[int, ...] | None) -> l
 def _operand(op: Op, a: Any) -> Any:
     if type(a) in PLAIN or type(a) in TENSORS:
         return a
-    if isinstance(a, np.generic) and a.dtype.kind in "biuf":
+    if isinstance(a, np.generic) and (a.dtype.kind in "biu" or is_floating(a.dtype)):
         return a.item()
     if isinstance(a, Value):
         TENSORS.add(type(a))

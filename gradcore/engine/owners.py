@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.device import Device, get_device
+from gradcore.devices.device import Device, Storage, get_device
 from gradcore.engine.dispatch import fresh
-from gradcore.engine.node import Value
+from gradcore.engine.node import Value, make_value
 from gradcore.engine.state import SCOPES, SITES, here, local
-from gradcore.events import TAGS, Tag
+from gradcore.events import BORROW, TAGS, Tag
+from gradcore.memory.resource import Segment
 from gradcore.spec import TensorSpec
 
 
@@ -48,6 +49,26 @@ def send(spec: TensorSpec, device: Device, pinned: Any) -> Any:
 def _tag(op: str, role: str, spec: TensorSpec) -> int:
     scope = SCOPES[local.state.scope]
     return TAGS.index(Tag(op, scope.layer, scope.phase, scope.role or role, SITES[here()], scope.caller, spec))
+
+
+def borrow(values: np.ndarray[Any, Any], device: Device) -> Any:
+    """A tensor on the host over the array's own bytes, which it keeps alive. Strides are whole elements, none negative."""
+    state = local.state
+    scope = SCOPES[state.scope]
+    step = values.dtype.itemsize
+    spec = TensorSpec.strided(values.shape, values.dtype, tuple(s // step for s in values.strides), 0)
+    tag = TAGS.index(Tag(BORROW, scope.layer, scope.phase, scope.role or "input", SITES[here()], scope.caller, spec))
+    segment = Segment(spec.extent, values.ctypes.data, np.asarray(_Bytes(values, spec.extent)))
+    block = device.ledger.adopt(segment, device.stream, tag)
+    return make_value(Storage(device, block), spec, device.array(block, spec), None)
+
+
+class _Bytes:
+    """The bytes of an array from its first element to its last, as NumPy takes them; whatever shows them refers back here."""
+
+    def __init__(self, owner: np.ndarray[Any, Any], length: int) -> None:
+        self.owner = owner
+        self.__array_interface__ = {"version": 3, "shape": (length,), "typestr": "|u1", "data": (owner.ctypes.data, False)}
 
 
 def retag(value: Value, *, role: str | None = None, layer: str | None = None) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.device import Device
+from gradcore.devices.device import Device, Operands
 from gradcore.engine.state import SCOPES, SITES
 from gradcore.events import INVOCATIONS, TAGS, Invocation, Tag
 from gradcore.ops.op import Inferred, Op
@@ -124,7 +124,7 @@ class Call:
         self.workspace = None if inferred.workspace is None else TensorSpec.of((inferred.workspace,), np.uint8)
         #: Bytes that a library may take by itself while the kernel runs on the CPU.
         self.library = inferred.library
-        self.kernel = _noop if op.view else self._bind(device)
+        self.kernel = _noop if op.view else self._bind(device, grouped)
         self.invocation = INVOCATIONS.index(Invocation(
             op.name, inputs, self.specs, self.aux, inferred.workspace or 0,
             tuple((k, v) for k, v in attrs.items())))
@@ -144,13 +144,25 @@ class Call:
             self.spec = self.specs[0]
             self.nbytes = self.spec.nbytes
 
-    def _bind(self, device: Device) -> Callable[..., Any]:
+    def _bind(self, device: Device, grouped: list[Any]) -> Callable[..., Any]:
         kernel = device.kernel(self.op.name)
         if self.attrs:
             kernel = functools.partial(kernel, **self.attrs)
         if self.op.lists:
             kernel = _regroup(kernel, self.positions, self.op.lists)
+        made = (*(() if self.op.in_place else self.specs), *[s for _, s in self.aux])
+        written = tuple(i for name in self.op.writes for i in self.positions[self.op.inputs.index(name)])
+        kernel, nbytes = device.suited(kernel, Operands(self.op.name, self.inputs, made, written,
+                                                        lambda: self._wide_workspace(grouped)))
+        self.library += nbytes
         return device.bind(kernel, self.op.name)
+
+    def _wide_workspace(self, grouped: list[Any]) -> int | None:
+        if self.workspace is None:
+            return None
+        wide = self.op.infer(*map(_widened, grouped), **{k: _widened(v) for k, v in self.attrs.items()})
+        room: int | None = wide.workspace
+        return room
 
     def plan(self, edges: list[Any]) -> KeepPlan | None:
         """What to keep for the inputs that have an edge; None where no rule wants any of them."""
@@ -172,6 +184,15 @@ class Call:
 
         return (*(tag(role, s) for s in self.specs), *(tag("temporary", s) for _, s in self.aux),
                 tag("workspace", None))
+
+
+def _widened(x: Any) -> Any:
+    """A spec, specs or a dtype with float32 in place of floats of 16 bits; anything else as it is."""
+    if isinstance(x, TensorSpec):
+        return x.widened()
+    if isinstance(x, np.dtype):
+        return TensorSpec.of((), x).widened().dtype
+    return tuple(map(_widened, x)) if isinstance(x, tuple) else x
 
 
 def _regroup(kernel: Callable[..., Any], positions: list[tuple[int, ...]], lists: tuple[int, ...]) -> Callable[..., Any]:

@@ -25,7 +25,7 @@ SETUP = SCOPES.index(Scope("", "setup"))
 class State:
     """The mutable context of one thread. ``site`` is None where the source line is to be looked up."""
 
-    __slots__ = ("grad", "scope", "site", "node", "launch", "recompute", "packing", "anomaly")
+    __slots__ = ("grad", "scope", "site", "node", "launch", "recompute", "packing", "anomaly", "autocast")
 
     def __init__(self) -> None:
         self.grad = True
@@ -35,6 +35,8 @@ class State:
         self.packing: tuple[Any, Any] | None = None
         #: Does backward look for NaN in what each node returns?
         self.anomaly = False
+        #: The :class:`~gradcore.engine.autocast.Region` that the thread is in.
+        self.autocast: Any = None
         self.scope = SETUP
         self.site: int | None = None
         #: Number of the node whose gradient is being computed, 0 outside backward.

@@ -8,29 +8,31 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.device import Device, get_device
+from gradcore.devices.device import Device, devices, get_device
 from gradcore.engine.node import Value
-from gradcore.engine.owners import send, upload
+from gradcore.engine.owners import borrow, send, upload
 from gradcore.errors import SpecError
 from gradcore.functional.shape import size_of
 from gradcore.ops import creation
-from gradcore.spec import is_floating
+from gradcore.spec import category, default_float, is_floating, set_default_float
 
 Tensor = Any
 
-#: The dtype of floats that nobody gave one.
-_default = {"dtype": np.dtype(np.float32)}
-
 
 def get_default_dtype() -> np.dtype[Any]:
-    return _default["dtype"]
+    """The dtype of Python's floats, float32 unless :func:`set_default_dtype` has set another."""
+    return default_float()
 
 
 def set_default_dtype(dtype: Any) -> None:
-    """The dtype that Python floats and new tensors get. Raises TypeError for one that is not floating."""
-    if not is_floating(np.dtype(dtype)):
-        raise TypeError(f"only floating-point types are supported as the default type, but got {np.dtype(dtype).name}")
-    _default["dtype"] = np.dtype(dtype)
+    """The dtype of Python floats, new tensors and quotients of integers. Raises TypeError for one that is not floating."""
+    dtype = np.dtype(dtype)
+    if not is_floating(dtype):
+        raise TypeError(f"only floating-point types are supported as the default type, but got {dtype.name}")
+    if dtype != default_float():
+        set_default_float(dtype)
+        for device in devices():
+            device.calls.clear()
 
 
 def tensor(data: Any, *, dtype: Any = None, device: str | Device | None = None, requires_grad: bool = False) -> Tensor:
@@ -46,8 +48,10 @@ def tensor(data: Any, *, dtype: Any = None, device: str | Device | None = None, 
         values = np.asarray(data)
     except ValueError as error:
         raise ValueError(f"tensor(): expected numbers in a regular shape: {error}") from None
-    if values.dtype.kind not in "biuf":
-        raise TypeError(f"tensor(): new tensors hold numbers, but got data of dtype {values.dtype}")
+    try:
+        category(values.dtype)
+    except TypeError:
+        raise TypeError(f"tensor(): new tensors hold numbers, but got data of dtype {values.dtype}") from None
     if dtype is not None:
         values = values.astype(np.dtype(dtype))
     elif plain and values.dtype.kind == "f":
@@ -66,10 +70,24 @@ def as_tensor(data: Any, dtype: Any = None, device: str | Device | None = None) 
 
 
 def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
-    """A tensor on the CPU with a copy of the array: bytes that the pool did not hand out would have no owner."""
+    """A tensor on the CPU that shares the array's memory and keeps it alive; of a read-only or an empty array, a copy.
+
+    The bytes are none of the pool's: reports show them as held outside. Raises TypeError for what is no array of numbers,
+    ValueError for strides that are negative or no whole elements.
+    """
     if not isinstance(array, np.ndarray):
         raise TypeError(f"expected np.ndarray (got {type(array).__name__})")
-    return tensor(array)
+    if not array.size or not array.flags.writeable:
+        return tensor(array)
+    try:
+        category(array.dtype)
+    except TypeError:
+        raise TypeError(f"can't convert np.ndarray of type {array.dtype}. The only supported types are those of tensors: bool, "
+                        "integers and floats") from None
+    if any(s < 0 or s % array.itemsize for s in array.strides):
+        raise ValueError("At least one stride in the given numpy array is negative, or not a multiple of the element's size, "
+                         "and tensors with such strides are not supported: make a copy of the array with array.copy()")
+    return borrow(array, get_device("cpu"))
 
 
 def transfer(x: Tensor, device: Device, non_blocking: bool = False) -> Tensor:

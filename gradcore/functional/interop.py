@@ -6,21 +6,24 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.device import Device
-from gradcore.functional.creation import tensor
+from gradcore.devices.device import Device, get_device
+from gradcore.functional.creation import from_numpy, tensor
 
 Tensor = Any
 
 
 def from_dlpack(ext_tensor: Any, *, device: str | Device | None = None, copy: bool | None = None) -> Tensor:
-    """A tensor with a copy of what another library's tensor on the CPU holds: bytes that the pool did not hand out would have
-    no owner. The other way, ``numpy.from_dlpack(x)`` and its like share memory with ``x`` and keep it alive.
+    """A tensor over the memory of another library's tensor on the CPU, which it keeps alive; see :func:`from_numpy`.
 
-    Raises TypeError for what has no ``__dlpack__``, ValueError for ``copy=False``, BufferError for another device or dtype than
+    It is a copy where ``copy`` says so, on another device, and of what is read-only or empty. Raises TypeError for what has no
+    ``__dlpack__``, ValueError for ``copy=False`` where only a copy is possible, BufferError for another device or dtype than
     NumPy's.
     """
     if not hasattr(ext_tensor, "__dlpack__"):
         raise TypeError(f"from_dlpack expects an object with __dlpack__, but got {type(ext_tensor).__name__}")
-    if copy is False:
-        raise ValueError("from_dlpack(copy=False) is not supported: memory of another library is copied")
-    return tensor(np.from_dlpack(ext_tensor), device=device)
+    array = np.from_dlpack(ext_tensor)
+    elsewhere = device is not None and get_device(device) is not get_device("cpu")
+    shared = not elsewhere and array.flags.writeable and array.size > 0
+    if copy is False and not shared:
+        raise ValueError("from_dlpack(copy=False): what is read-only, empty, or goes to another device is copied")
+    return from_numpy(array) if shared and not copy else tensor(array, device=device)

@@ -7,7 +7,9 @@ import warnings
 from typing import Any
 
 from gradcore.errors import SpecError
-from gradcore.functional import any, arange, mean, sum, zeros
+from gradcore.functional import any, arange, mean, sum, unsqueeze, zeros, zeros_like
+from gradcore.functional.folding import cumsum
+from gradcore.functional.picking import scatter_add
 from gradcore.ops import elementwise, losses, movement
 
 Tensor = Any
@@ -187,6 +189,24 @@ def margin_ranking_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: 
         raise SpecError(f"margin_ranking_loss : All input tensors should have same dimension but got sizes: input1: "
                         f"{list(input1.spec.shape)}, input2: {list(input2.spec.shape)}, target: {list(target.spec.shape)} ")
     return reduced(_above(float(margin) - target * (input1 - input2)), reduction)
+
+
+def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """The sum over a sample's classes y and the other classes i of max(0, 1 - input[y] + input[i]), over their number C.
+
+    ``input`` is [N, C] or [C], ``target`` as large: a sample's classes, up to the first negative number.
+    """
+    if input.spec.ndim not in (1, 2) or target.spec.shape != input.spec.shape:
+        raise SpecError(f"inconsistent target size: {list(target.spec.shape)} for input of size: {list(input.spec.shape)}")
+    rows = movement.reshape(input, (-1, input.spec.shape[-1]))
+    classes = movement.reshape(target, rows.spec.shape)
+    named = elementwise.eq(cumsum(movement.cast(elementwise.lt(classes, 0), dtype=classes.spec.dtype), 1), 0)
+    classes = classes * named
+    counts = scatter_add(zeros_like(classes), 1, classes, movement.cast(named, dtype=classes.spec.dtype))
+    short = _above(1.0 - unsqueeze(movement.take_along(rows, classes, dim=1), 2) + unsqueeze(rows, 1))
+    pairs = elementwise.logical_and(unsqueeze(named, 2), unsqueeze(elementwise.eq(counts, 0), 1))
+    loss = sum(elementwise.where(pairs, short, 0.0), (1, 2)) / float(rows.spec.shape[1])
+    return reduced(movement.reshape(loss, target.spec.shape[:-1]), reduction)
 
 
 def multi_margin_loss(input: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Tensor | None = None,

@@ -60,13 +60,28 @@ logical_and, logical_or = map(_elementwise, (elementwise.logical_and, elementwis
 logical_xor, logical_not = map(_elementwise, (elementwise.logical_xor, elementwise.logical_not))
 isnan, isinf, isfinite = map(_elementwise, (elementwise.isnan, elementwise.isinf, elementwise.isfinite))
 abs, sign, floor = map(_elementwise, (elementwise.abs, elementwise.sign, elementwise.floor))
-ceil, round, square = map(_elementwise, (elementwise.ceil, elementwise.round, elementwise.square))
+ceil, round = map(_elementwise, (elementwise.ceil, elementwise.round))
 exp, expm1, log = map(_elementwise, (elementwise.exp, elementwise.expm1, elementwise.log))
 log1p, log2, log10 = map(_elementwise, (elementwise.log1p, elementwise.log2, elementwise.log10))
 sqrt, rsqrt, reciprocal = map(_elementwise, (elementwise.sqrt, elementwise.rsqrt, elementwise.reciprocal))
 sin, cos, tan = map(_elementwise, (elementwise.sin, elementwise.cos, elementwise.tan))
 sinh, cosh, arctan = map(_elementwise, (elementwise.sinh, elementwise.cosh, elementwise.arctan))
-erf, relu, tanh, sigmoid = map(_elementwise, (activation.erf, activation.relu, activation.tanh, activation.sigmoid))
+relu, tanh = map(_elementwise, (activation.relu, activation.tanh))
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """1 / (1 + exp(-x)); of integers as floats."""
+    return activation.sigmoid(movement.as_float(x))
+
+
+def erf(x: Tensor) -> Tensor:
+    """2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x; of integers as floats."""
+    return activation.erf(movement.as_float(x))
+
+
+def square(x: Tensor) -> Tensor:
+    """x * x; of bools as integers."""
+    return elementwise.square(movement.cast(x, dtype=np.dtype(np.int64)) if x.spec.dtype.kind == "b" else x)
 
 
 def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
@@ -146,7 +161,8 @@ def all(x: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
 
 
 def logsumexp(x: Tensor, dim: Dim, keepdim: bool = False) -> Tensor:
-    return reduce.logsumexp(x, dims=normalize_dims(dim, x.spec.ndim), keepdim=keepdim)
+    """log(sum(exp(x))) over ``dim``, without overflow; of integers as floats."""
+    return reduce.logsumexp(movement.as_float(x), dims=normalize_dims(dim, x.spec.ndim), keepdim=keepdim)
 
 
 def allclose(x: Tensor, y: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:

@@ -6,13 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from gradcore.engine.modes import no_grad
 from gradcore.errors import SpecError
 from gradcore.functional import mean
 from gradcore.functional.folding import var
 from gradcore.functional.images import batch_norm
+from gradcore.functional.types import finfo
 from gradcore.ops import movement, nn
 from gradcore.ops import rms_norm as rms
 
@@ -30,7 +29,7 @@ def rms_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | No
     if not shape or input.spec.shape[input.spec.ndim - len(shape):] != shape:
         raise SpecError(f"Given normalized_shape={list(shape)}, expected input with shape "
                         f"[{', '.join(['*', *map(str, shape)])}], but got input of size{list(input.spec.shape)}")
-    least = float(np.finfo(input.spec.dtype).eps) if eps is None else float(eps)
+    least = float(finfo(input.spec.dtype).eps) if eps is None else float(eps)
     return rms.rms_norm(input, weight, dims=len(shape), eps=least)
 
 

@@ -12,8 +12,6 @@ from gradcore.functional import mathematics as m
 from gradcore.functional.shape import nonzero, unbind
 from gradcore.ops import elementwise, in_place, movement, pointwise
 from gradcore.ops.op import Op
-from gradcore.ops.shapes import DEFAULT_FLOAT
-from gradcore.spec import is_floating
 
 Tensor = Any
 
@@ -97,8 +95,6 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
     if isinstance(value, Value) and value.spec.ndim:
         raise SpecError("masked_fill only supports a 0-dimensional value tensor, but got tensor with "
                         f"{value.spec.ndim} dimension(s).")
-    if isinstance(value, float) and not is_floating(input.spec.dtype):
-        raise SpecError(f"value cannot be converted to type {input.spec.dtype.name} without overflow: got {value!r}")
     return movement.cast_to(elementwise.where(mask, value, input), input.spec)
 
 
@@ -112,16 +108,12 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8
     return elementwise.logical_or(found, elementwise.logical_and(elementwise.isnan(input), elementwise.isnan(other)))
 
 
-def _floating(x: Tensor) -> Tensor:
-    return x if is_floating(x.spec.dtype) else movement.cast(x, dtype=DEFAULT_FLOAT)
-
-
 def deg2rad(input: Tensor) -> Tensor:
-    return elementwise.mul(_floating(input), math.pi / 180)
+    return elementwise.mul(movement.as_float(input), math.pi / 180)
 
 
 def rad2deg(input: Tensor) -> Tensor:
-    return elementwise.mul(_floating(input), 180 / math.pi)
+    return elementwise.mul(movement.as_float(input), 180 / math.pi)
 
 
 def positive(input: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradcore.functional import select
+from gradcore.functional import cat, narrow, reshape, select
 from gradcore.ops import activation, linalg, movement, recurrent
 
 Tensor = Any
@@ -73,6 +73,34 @@ def run(mode: str, input: Tensor, state: State, weights: Sequence[Any], backward
             return out, (_end(out, backwards), last)
         out = recurrent.rnn(given, weight_hh, *state, relu=mode == "RNN_RELU", backwards=backwards)
     return out, (_end(out, backwards),)
+
+
+def run_packed(mode: str, data: Tensor, runs: Sequence[tuple[int, int]], state: State, weights: Sequence[Any],
+               backwards: bool) -> tuple[Tensor, State]:
+    """:func:`run` along packed sequences: outputs [steps in all, H] and each sequence's last state.
+
+    ``runs`` are numbers of steps, and of the sequences that have these steps, which shrink: one :func:`run` each.
+    """
+    starts = [0]
+    for steps, n in runs:
+        starts.append(starts[-1] + steps * n)
+    outputs: list[Any] = [None] * len(runs)
+    ended: list[State] = []
+    # From the end, sequences join as they begin; from the start, they leave as they end.
+    now = tuple(narrow(s, 0, 0, runs[-1 if backwards else 0][1]) for s in state)
+    for k in range(len(runs))[::-1 if backwards else 1]:
+        steps, n = runs[k]
+        had = now[0].spec.shape[0]
+        if n > had:
+            now = tuple(cat([s, narrow(first, 0, had, n - had)]) for s, first in zip(now, state, strict=True))
+        elif n < had:
+            ended.append(tuple(narrow(s, 0, n, had - n) for s in now))
+            now = tuple(narrow(s, 0, 0, n) for s in now)
+        part = reshape(narrow(data, 0, starts[k], steps * n), (steps, n, data.spec.shape[1]))
+        out, now = run(mode, part, now, weights, backwards)
+        outputs[k] = reshape(out, (steps * n, out.spec.shape[2]))
+    last = tuple(cat(list(parts)) for parts in zip(now, *reversed(ended), strict=True)) if ended else now
+    return cat(outputs), last
 
 
 def _end(out: Tensor, backwards: bool) -> Tensor:

@@ -153,7 +153,8 @@ def conv_transpose2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, 
     shape = (x.spec.shape[0], weight.spec.shape[1] * groups, *size)
     out = convolution.conv2d_input_grad(x, weight, shape=shape, groups=groups, **how)
     if bias is not None:
-        out = elementwise.add(out, movement.reshape(bias, (-1, 1, 1)))
+        # In a region of autocast the product is narrower than the bias.
+        out = elementwise.add(out, movement.reshape(movement.cast_to(bias, out.spec), (-1, 1, 1)))
     return squeeze(out, 0) if input.spec.ndim == 3 else out
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from gradcore.errors import SpecError
 from gradcore.functional import broadcast_tensors, sum
 from gradcore.functional.folding import norm
 from gradcore.functional.losses import reduced
+from gradcore.functional.types import finfo
 from gradcore.ops import elementwise
 
 Tensor = Any
@@ -20,7 +19,7 @@ def _length(x: Tensor, p: float, dim: Any, keepdim: bool) -> Tensor:
     """The p-norm; a vector of zeros has the gradient 0, and for p = 2 the root of the smallest number as its length."""
     if p != 2:
         return norm(x, p, dim, keepdim)
-    tiny = float(np.finfo(x.spec.dtype).tiny)
+    tiny = float(finfo(x.spec.dtype).tiny)
     return elementwise.sqrt(elementwise.clamp(sum(elementwise.square(x), dim, keepdim), tiny, None))
 
 

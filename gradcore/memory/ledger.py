@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from gradcore.errors import OutOfMemory, StaleBlock
-from gradcore.events import ALLOC, FREE, KEEP, RESERVE, RETAG, UNRESERVE, Raw
+from gradcore.events import ALLOC, FREE, KEEP, OUTSIDE, RESERVE, RETAG, UNRESERVE, Raw
 from gradcore.memory.pool import Pool
-from gradcore.memory.resource import Block, Stream
+from gradcore.memory.resource import Block, Segment, Stream
 from gradcore.spec import ROUND
 
 
@@ -83,6 +83,15 @@ class Ledger:
         finally:
             self._lock.release()
         raise self._out_of_memory(why, limit, nbytes)
+
+    def adopt(self, segment: Segment, stream: Stream, tag: int) -> Block:
+        """A block over bytes that somebody else owns: it has a number, an owner and a life in the log, and 0 bytes."""
+        segment.index = OUTSIDE
+        with self.settled():
+            block = self.pool.adopt(segment, stream, tag)
+            if self.log is not None:
+                self.log.append((ALLOC, block.serial, OUTSIDE, 0, 0, 0, stream.index, tag, 0))
+            return block
 
     def deallocate(self, block: Block, serial: int) -> None:
         """Give a block back. Raises :class:`StaleBlock` unless ``serial`` is the block's present life."""

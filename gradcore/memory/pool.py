@@ -32,6 +32,19 @@ def segment_size(size: int) -> int:
     return round_up(size, SMALL_SEGMENT)
 
 
+class _Returned(list[Block]):
+    """Where blocks over somebody else's bytes go when they are given back: their owner is let go of."""
+
+    def __init__(self, blocks: set[Block]) -> None:
+        super().__init__()
+        self._blocks = blocks
+
+    def append(self, block: Block) -> None:
+        self._blocks.discard(block)
+        block.arrays.clear()
+        block.segment.memory = None
+
+
 class Pool:
     """Blocks out of segments. Not thread-safe on its own: the ledger around it holds the stack's one lock."""
 
@@ -75,6 +88,15 @@ class Pool:
         self.blocks.add(block)
         self.serial += 1
         block.begin(self.serial, nbytes, tag, node)
+        return block
+
+    def adopt(self, segment: Segment, stream: Stream, tag: int) -> Block:
+        """A block over a segment of somebody else's bytes: of 0 bytes here, and nobody's again when it is given back."""
+        block = Block(segment, 0, 0, stream)
+        block.home = _Returned(self.blocks)
+        self.blocks.add(block)
+        self.serial += 1
+        block.begin(self.serial, 0, tag, 0)
         return block
 
     def deallocate(self, block: Block, serial: int) -> None:

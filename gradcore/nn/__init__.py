@@ -22,6 +22,7 @@ from gradcore.nn.loss import (
     L1Loss,
     MarginRankingLoss,
     MSELoss,
+    MultiLabelMarginLoss,
     MultiLabelSoftMarginLoss,
     MultiMarginLoss,
     NLLLoss,
@@ -73,16 +74,18 @@ from gradcore.nn.transformer import (
     TransformerEncoder,
     TransformerEncoderLayer,
 )
+from gradcore.nn.volumes import AdaptiveMaxPool1d, AdaptiveMaxPool2d, Conv3d
 
 __all__ = ["GELU", "AdaptiveAvgPool2d", "AvgPool2d", "BatchNorm1d", "BatchNorm2d", "Conv2d", "CrossEntropyLoss",
            "Dropout", "Embedding", "Flatten", "Identity", "LayerNorm", "Linear", "LogSoftmax", "MSELoss", "MaxPool2d",
            "Module", "ModuleDict", "ModuleList", "MultiheadAttention", "NLLLoss", "Parameter", "ReLU", "Sequential",
            "Sigmoid", "Softmax", "Tanh", "functional", "init"]
 __all__ += ["BCELoss", "BCEWithLogitsLoss", "CosineEmbeddingLoss", "CosineSimilarity", "GaussianNLLLoss",
-            "HingeEmbeddingLoss", "HuberLoss", "KLDivLoss", "L1Loss", "MarginRankingLoss", "MultiLabelSoftMarginLoss",
-            "MultiMarginLoss",
+            "HingeEmbeddingLoss", "HuberLoss", "KLDivLoss", "L1Loss", "MarginRankingLoss", "MultiLabelMarginLoss",
+            "MultiLabelSoftMarginLoss", "MultiMarginLoss",
             "PairwiseDistance", "PoissonNLLLoss", "SmoothL1Loss", "SoftMarginLoss", "TripletMarginLoss",
             "TripletMarginWithDistanceLoss"]
+__all__ += ["AdaptiveMaxPool1d", "AdaptiveMaxPool2d", "Conv3d"]
 __all__ += ["GRU", "LSTM", "RNN", "AdaptiveAvgPool1d", "AlphaDropout", "AvgPool1d", "Bilinear", "ChannelShuffle",
             "CircularPad1d", "CircularPad2d", "ConstantPad1d", "ConstantPad2d", "Conv1d", "ConvTranspose1d",
             "ConvTranspose2d", "Dropout1d", "Dropout2d", "Dropout3d", "EmbeddingBag", "Fold", "GRUCell", "GroupNorm",

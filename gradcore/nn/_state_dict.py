@@ -10,6 +10,7 @@ import numpy as np
 from gradcore import functional
 from gradcore._tensor import Tensor
 from gradcore.engine import modes
+from gradcore.spec import category
 
 Module = Any
 
@@ -77,9 +78,14 @@ def as_value(key: str, value: Any) -> Any:
         return value
     if hasattr(value, "detach"):
         value = value.detach().cpu()
+        # PyTorch's bfloat16 is no array, but float32 holds all of its values.
+        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
     array = np.asarray(value)
-    if array.dtype.kind not in "biuf":
-        raise TypeError(f"state_dict[{key!r}] must be a tensor or an array of numbers, but got {type(value).__name__}")
+    try:
+        category(array.dtype)
+    except TypeError:
+        raise TypeError(f"state_dict[{key!r}] must be a tensor or an array of numbers, but got "
+                        f"{type(value).__name__}") from None
     return array
 
 

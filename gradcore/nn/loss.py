@@ -169,6 +169,13 @@ class MultiMarginLoss(_Loss):
         return F.multi_margin_loss(input, target, self.p, self.margin, self.weight, self.reduction)
 
 
+class MultiLabelMarginLoss(_Loss):
+    """See :func:`gradcore.nn.functional.multilabel_margin_loss`."""
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return F.multilabel_margin_loss(input, target, self.reduction)
+
+
 class MultiLabelSoftMarginLoss(_Loss):
     """See :func:`gradcore.nn.functional.multilabel_soft_margin_loss`; ``weight`` is a buffer."""
 

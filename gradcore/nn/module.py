@@ -17,7 +17,7 @@ from gradcore.functional import empty_like
 from gradcore.nn import _state_dict, paths
 from gradcore.nn.hooks import Hooked
 from gradcore.nn.parameter import Parameter
-from gradcore.spec import is_floating
+from gradcore.spec import bfloat16, is_floating
 
 M = TypeVar("M", bound="Module")
 
@@ -307,6 +307,10 @@ class Module(Hooked):
 
     def half(self: M) -> M:
         return self.to(np.float16)
+
+    def bfloat16(self: M) -> M:
+        """Parameters and buffers of floating types as bfloat16. Raises ImportError without the package ml_dtypes."""
+        return self.to(bfloat16())
 
     # -- its state, by name --------------------------------------------------------------------------------------------
 

@@ -6,12 +6,13 @@ import math
 from typing import Any
 
 from gradcore.errors import SpecError
-from gradcore.functional import cat, empty, split, squeeze, stack, transpose, unsqueeze, zeros
-from gradcore.functional.recurrent import STEPS, State, run
+from gradcore.functional import cat, empty, index_select, split, squeeze, stack, transpose, unsqueeze, zeros
+from gradcore.functional.recurrent import STEPS, State, run, run_packed
 from gradcore.nn import functional as F
 from gradcore.nn import init
 from gradcore.nn.module import Module
 from gradcore.nn.parameter import Parameter
+from gradcore.nn.utils.rnn import PackedSequence
 from gradcore.ops.linalg import linear
 
 Tensor = Any
@@ -27,7 +28,8 @@ def _fill(module: Module, hidden_size: int) -> None:
 class _Recurrent(Module):
     """Layers under PyTorch's names, ``weight_ih_l0`` and so on, ``_reverse`` for the direction from the end.
 
-    Input [L, N, in], or [N, L, in] with ``batch_first``, or [L, in]; states [layers * directions, N, H], zeros if not given.
+    Input [L, N, in], or [N, L, in] with ``batch_first``, or [L, in], or packed sequences, which give packed outputs;
+    states [layers * directions, N, H], zeros if not given.
     """
 
     #: The name in the table of steps.
@@ -67,9 +69,9 @@ class _Recurrent(Module):
     def flatten_parameters(self) -> None:
         """Nothing: a hint for cuDNN in PyTorch."""
 
-    def _start(self, hx: State | None, x: Tensor) -> list[State]:
+    def _start(self, hx: State | None, x: Tensor, batch: int) -> list[State]:
         """The first state of every layer and direction."""
-        count, batch = len(self._names), x.spec.shape[1]
+        count = len(self._names)
         shape = (count, batch, self.hidden_size)
         if hx is None:
             nothing = zeros(batch, self.hidden_size, dtype=x.spec.dtype, device=x.storage.device)
@@ -80,7 +82,9 @@ class _Recurrent(Module):
         columns = [[squeeze(part, 0) for part in split(h, 1, 0)] for h in hx]
         return list(zip(*columns, strict=True))
 
-    def _run(self, input: Tensor, hx: State | None) -> tuple[Tensor, State]:
+    def _run(self, input: Any, hx: State | None) -> tuple[Any, State]:
+        if isinstance(input, PackedSequence):
+            return self._run_packed(input, hx)
         if input.spec.ndim not in (2, 3):
             raise ValueError(f"{type(self).__name__}: Expected input to be 2D or 3D, got {input.spec.ndim}D instead")
         if input.spec.shape[-1] != self.input_size:
@@ -90,7 +94,25 @@ class _Recurrent(Module):
         x = unsqueeze(input, 1) if lone else transpose(input, 0, 1) if self.batch_first else input
         if not x.spec.shape[0]:
             raise SpecError("Expected sequence length to be larger than 0 in RNN")
-        states = self._start(hx if hx is None or not lone else tuple(unsqueeze(h, 1) for h in hx), x)
+        x, last = self._through(x, None, hx if hx is None or not lone else tuple(unsqueeze(h, 1) for h in hx))
+        if lone:
+            return squeeze(x, 1), tuple(squeeze(h, 1) for h in last)
+        return transpose(x, 0, 1) if self.batch_first else x, last
+
+    def _run_packed(self, input: PackedSequence, hx: State | None) -> tuple[PackedSequence, State]:
+        if input.data.spec.shape[-1] != self.input_size:
+            raise SpecError(f"input.size(-1) must be equal to input_size. Expected {self.input_size}, got "
+                            f"{input.data.spec.shape[-1]}")
+        if hx is not None and input.sorted_indices is not None:
+            hx = tuple(index_select(h, 1, input.sorted_indices) for h in hx)
+        out, last = self._through(input.data, input.runs(), hx)
+        if input.unsorted_indices is not None:
+            last = tuple(index_select(h, 1, input.unsorted_indices) for h in last)
+        return input._replace(data=out), last
+
+    def _through(self, x: Tensor, runs: list[tuple[int, int]] | None, hx: State | None) -> tuple[Tensor, State]:
+        """All layers along [L, N, in], or along packed sequences [steps in all, in] and their ``runs``."""
+        states = self._start(hx, x, x.spec.shape[1] if runs is None else runs[0][1])
         ends: list[State] = []
         directions = 1 + self.bidirectional
         for layer in range(self.num_layers):
@@ -100,14 +122,14 @@ class _Recurrent(Module):
             for direction in range(directions):
                 k = layer * directions + direction
                 weights = [self._parameters.get(name) for name in self._names[k]]
-                out, end = run(self.mode, x, states[k], weights, bool(direction))
+                if runs is None:
+                    out, end = run(self.mode, x, states[k], weights, bool(direction))
+                else:
+                    out, end = run_packed(self.mode, x, runs, states[k], weights, bool(direction))
                 outputs.append(out)
                 ends.append(end)
-            x = outputs[0] if directions == 1 else cat(outputs, 2)
-        last = tuple(stack(list(parts)) for parts in zip(*ends, strict=True))
-        if lone:
-            return squeeze(x, 1), tuple(squeeze(h, 1) for h in last)
-        return transpose(x, 0, 1) if self.batch_first else x, last
+            x = outputs[0] if directions == 1 else cat(outputs, -1)
+        return x, tuple(stack(list(parts)) for parts in zip(*ends, strict=True))
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Any:
         """The last layer's outputs of all steps, and the last state of every layer and direction."""

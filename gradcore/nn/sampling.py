@@ -8,7 +8,6 @@ from typing import Any
 
 from gradcore.errors import SpecError
 from gradcore.functional import empty, unflatten
-from gradcore.functional.images import pair
 from gradcore.nn import functional as F
 from gradcore.nn import init
 from gradcore.nn.images import MaxPool
@@ -22,11 +21,10 @@ Size = int | Sequence[int]
 
 def _sizes(name: str, value: Size, dims: int) -> tuple[int, ...]:
     """``dims`` sizes of one, or of as many. Raises :class:`SpecError` for another number."""
-    if dims == 2:
-        return pair(name, value)
     parts = (value,) if isinstance(value, int) else tuple(value)
-    if len(parts) != 1:
-        raise SpecError(f"{name} must be one int, but got {value!r}")
+    parts = parts * dims if len(parts) == 1 else parts
+    if len(parts) != dims or not all(isinstance(n, int) for n in parts):
+        raise SpecError(f"{name} must be {'one int' if dims == 1 else f'an int or {dims} of them'}, but got {value!r}")
     return parts
 
 

@@ -9,14 +9,27 @@ from gradcore.errors import SpecError
 from gradcore.ops.movement import cast, sum_to
 from gradcore.ops.op import op
 from gradcore.ops.shapes import Operand, bool_like, broadcast, compare, divide, float_like, like, shape_of
-from gradcore.spec import TensorSpec, broadcast_shapes, is_floating, promote
+from gradcore.spec import TensorSpec, broadcast_shapes, category, default_float, promote
 
 # -- arithmetic --------------------------------------------------------------------------------------------------------
 
 add = op("add", broadcast,
          x=lambda g, x_spec: sum_to(g, to=x_spec),
          y=lambda g, y_spec: sum_to(g, to=y_spec))
-sub = op("sub", broadcast,
+
+
+def _sub_spec(x: Operand, y: Operand) -> TensorSpec:
+    if _is_bool(x) or _is_bool(y):
+        raise SpecError("Subtraction, the `-` operator, with a bool tensor is not supported. Use the `^` or `logical_xor()` "
+                        "operator instead.")
+    return broadcast(x, y)
+
+
+def _is_bool(x: Operand) -> bool:
+    return x.dtype.kind == "b" if isinstance(x, TensorSpec) else x is bool
+
+
+sub = op("sub", _sub_spec,
          x=lambda g, x_spec: sum_to(g, to=x_spec),
          y=lambda g, y_spec: sum_to(-g, to=y_spec))
 mul = op("mul", broadcast,
@@ -34,6 +47,8 @@ remainder = op("remainder", broadcast,
 
 
 def _pow_spec(x: Operand, y: Operand) -> TensorSpec:
+    if _is_bool(x) and _is_bool(y):
+        raise SpecError("pow of bools is not supported: make integers of them with .long()")
     return broadcast(x, y)
 
 
@@ -150,19 +165,24 @@ def _above(x: Any, low: Any, high: Any) -> Any:
 def _into(x: TensorSpec, y: Operand) -> TensorSpec:
     """The result of writing ``x op y`` into ``x``; raises where it has another shape or a stronger type."""
     result = broadcast(x, y)
-    if "iuf".find(result.dtype.kind) > "iuf".find(x.dtype.kind) and x.dtype.kind != result.dtype.kind:
+    if category(result.dtype) > category(x.dtype):
         raise SpecError(f"result type {result.dtype.name} can't be cast to the desired output type {x.dtype.name}")
     return TensorSpec.of(result.shape, x.dtype)
 
 
+def _into_less(x: TensorSpec, y: Operand) -> TensorSpec:
+    _sub_spec(x, y)
+    return _into(x, y)
+
+
 def _into_float(x: TensorSpec, y: Operand) -> TensorSpec:
-    if not is_floating(x.dtype):
-        raise SpecError(f"result type float32 can't be cast to the desired output type {x.dtype.name}")
+    if not x.floating:
+        raise SpecError(f"result type {default_float().name} can't be cast to the desired output type {x.dtype.name}")
     return _into(x, y)
 
 
 add_ = op("add_", _into, writes=("x",), x=lambda g: g, y=lambda g, y_spec: sum_to(g, to=y_spec))
-sub_ = op("sub_", _into, writes=("x",), x=lambda g: g, y=lambda g, y_spec: sum_to(-g, to=y_spec))
+sub_ = op("sub_", _into_less, writes=("x",), x=lambda g: g, y=lambda g, y_spec: sum_to(-g, to=y_spec))
 mul_ = op("mul_", _into, writes=("x",), x=lambda g, y: g * y, y=lambda g, x, y_spec: sum_to(g * x, to=y_spec),
           doc="The rule for y reads what x was before: a copy is kept when y needs a gradient.")
 div_ = op("div_", _into_float, writes=("x",), x=lambda g, y: g / y,

@@ -10,7 +10,7 @@ from gradcore.errors import SpecError
 from gradcore.ops import activation, elementwise, pointwise  # noqa: F401 - what is looked up below
 from gradcore.ops.op import Inferred, Op, get_op, op
 from gradcore.overwriting import OVERWRITING
-from gradcore.spec import TensorSpec
+from gradcore.spec import TensorSpec, category
 
 
 def _into(base: Op) -> Any:
@@ -20,7 +20,7 @@ def _into(base: Op) -> Any:
         spec = result.outputs[0] if isinstance(result, Inferred) else result
         if not isinstance(x, TensorSpec):
             raise TypeError(f"{base.name}_ writes its first operand, which must be a tensor, but got {x.__name__}")
-        if (spec.dtype.kind == "f") > (x.dtype.kind == "f") or (spec.dtype.kind != "b") > (x.dtype.kind != "b"):
+        if category(spec.dtype) > category(x.dtype):
             raise SpecError(f"result type {spec.dtype.name} can't be cast to the desired output type {x.dtype.name}")
         return TensorSpec.of(spec.shape, x.dtype)
 

@@ -14,6 +14,7 @@ from gradcore.ops.op import op
 from gradcore.ops.shapes import like, with_workspace
 from gradcore.spec import (
     TensorSpec,
+    default_float,
     expand_strides,
     is_floating,
     promote,
@@ -49,6 +50,11 @@ def _copy_spec(x: TensorSpec, source: TensorSpec) -> TensorSpec:
 copy_ = op("copy_", _copy_spec, writes=("x",),
            x=lambda g: g * 0,
            source=lambda g, source_spec: cast_to(sum_to(g, to=source_spec), source_spec))
+
+
+def as_float(x: Any) -> Any:
+    """The tensor itself where its dtype is a floating one, else one of the default dtype."""
+    return x if x.spec.floating else cast(x, dtype=default_float())
 
 
 def cast_to(g: Any, spec: TensorSpec) -> Any:

@@ -8,13 +8,10 @@ import numpy as np
 
 from gradcore.errors import SpecError
 from gradcore.ops.op import Inferred
-from gradcore.spec import TensorSpec, broadcast_shapes, is_floating, promote
+from gradcore.spec import TensorSpec, broadcast_shapes, default_float, promote
 
 #: A spec, or the type of a Python number.
 Operand = TensorSpec | type
-
-#: The dtype that results are in where only Python numbers or integers went in.
-DEFAULT_FLOAT = np.dtype(np.float32)
 
 
 def shape_of(x: Operand) -> tuple[int, ...]:
@@ -43,7 +40,7 @@ def compare(x: Operand, y: Operand) -> TensorSpec:
 def divide(x: Operand, y: Operand) -> TensorSpec:
     """Broadcast; integers give floats, as true division does."""
     spec = broadcast(x, y)
-    return spec if is_floating(spec.dtype) else spec.like(DEFAULT_FLOAT)
+    return spec if spec.floating else spec.like(default_float())
 
 
 def like(x: TensorSpec) -> TensorSpec:
@@ -54,7 +51,7 @@ def like(x: TensorSpec) -> TensorSpec:
 def float_like(x: TensorSpec) -> TensorSpec:
     """The same shape; integers become floats."""
     need_tensor("a unary op", x)
-    return x.like(x.dtype if is_floating(x.dtype) else DEFAULT_FLOAT)
+    return x.like(x.dtype if x.floating else default_float())
 
 
 def bool_like(x: TensorSpec) -> TensorSpec:
@@ -70,7 +67,7 @@ def same(op: str, a: TensorSpec, b: TensorSpec) -> None:
 
 def need_float(op: str, **specs: Any) -> None:
     for name, spec in specs.items():
-        if isinstance(spec, TensorSpec) and not is_floating(spec.dtype):
+        if isinstance(spec, TensorSpec) and not spec.floating:
             raise SpecError(f"{op}: {name} must be of a floating type, but is {spec.dtype.name}")
 
 

@@ -19,6 +19,9 @@ class Arena(Storage):
         """Raises :class:`~gradcore.errors.OutOfMemory`."""
         first = program.instructions[0].tag
         tag = TAGS.index(Tag("program", "", first.phase, "arena", first.site, None, TensorSpec.of((nbytes,), "uint8")))
+        if device.ledger.pool.largest_free < nbytes:
+            # What the traced run left in pieces makes room, instead of lying beside.
+            device.ledger.flush()
         block = device.memory.allocate(nbytes, device.current, tag, 0)
         set_aside(device.ledger, block)
         return cls(device, block)

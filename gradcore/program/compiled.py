@@ -6,13 +6,16 @@ import functools
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
+from gradcore.engine.autocast import resumed
 from gradcore.engine.node import Leaf
 from gradcore.engine.state import State, local
 from gradcore.program.arguments import key_of, rebuilt, replaced, template_of
 from gradcore.program.capture import replay_of
 from gradcore.program.check import checked
+from gradcore.program.checks import all_hold
 from gradcore.program.differentiable import Differentiable, entered
 from gradcore.program.plan import Plan, plan
 from gradcore.program.program import Program
@@ -20,7 +23,7 @@ from gradcore.program.replay import Replay
 from gradcore.program.tracing import Tracing
 
 #: What of a thread's state decides what a function does; the rest says for whom it is done.
-_MODES = tuple(name for name in State.__slots__ if name not in ("scope", "site", "node", "launch"))
+_MODES = attrgetter(*[name for name in State.__slots__ if name not in ("scope", "site", "node", "launch")])
 
 
 class Entry:
@@ -33,12 +36,7 @@ class Entry:
         self.results = results
         #: Arguments that the key knows by identity.
         self.kept = kept
-
-    def holds(self) -> bool:
-        for guard in self.guards:
-            if not guard.holds():
-                return False
-        return all((leaf.grad is not None) is wanted for leaf, wanted in self.replay.trace.presence.items())
+        self.holds = all_hold(guards, replay.trace.presence)
 
     def why_not(self) -> str:
         for guard in self.guards:
@@ -94,7 +92,9 @@ class Compiled:
         tensors: list[Any] = []
         kept: list[Any] = []
         state, leaves = local.state, self._take_leaves
-        key = (*[getattr(state, name) for name in _MODES], *[key_of(a, tensors, kept, leaves) for a in args])
+        key = _MODES(state)
+        if args:
+            key = (*key, *[key_of(a, tensors, kept, leaves) for a in args])
         if kwargs:
             key = (*key, *[(name, key_of(a, tensors, kept, leaves)) for name, a in sorted(kwargs.items())])
         if len(tensors) > 1:
@@ -128,7 +128,9 @@ class Compiled:
             args, kwargs = replaced((args, kwargs), dict(zip(map(id, tensors), own, strict=True)))
             tensors = own
         with Tracing(self._function, self._leaves) as tracing:
-            result = self._function(*args, **kwargs)
+            # With casts of its own: what a region cast before, a replay would not cast again.
+            with resumed(local.state.autocast):
+                result = self._function(*args, **kwargs)
             outputs: list[Any] = []
             shape = template_of(result, tensors, outputs)
             tracing.differentiate(tensors, outputs)

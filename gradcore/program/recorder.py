@@ -17,7 +17,7 @@ from gradcore.engine.operands import TENSORS
 from gradcore.engine.plans import Call
 from gradcore.engine.state import SITES, here
 from gradcore.errors import TraceError
-from gradcore.events import ALLOC, DROP, KEEP, LAUNCH, MARK, READ, TAGS, UPLOAD, Raw
+from gradcore.events import ALLOC, BORROW, DROP, KEEP, LAUNCH, MARK, READ, TAGS, UPLOAD, Raw
 from gradcore.memory.ledger import opening
 from gradcore.optim import optimizer as optimizers
 from gradcore.program.program import Buffer, Instruction, Number, Operand, Program, Update, with_lifetimes
@@ -231,6 +231,10 @@ class Builder:
         # Where the gradient of the results was recorded too, the graph of the traced run still keeps its residuals.
         tags = [TAGS[record[7]] for serial, record in self._made.items()
                 if serial in live and serial not in kept and not (self._second and live[serial].keeps)]
+        borrowed = [TAGS[record[7]] for record in self._made.values() if TAGS[record[7]].op == BORROW]
+        if borrowed:
+            return [f"{borrowed[0].site}: a tensor shares memory that is not gradcore's (from_numpy, from_dlpack): make it "
+                    "outside"]
         return [f"{tag.site}: what {tag.op} made there, {tag.role} of {tag.layer or '(root)'}, is still held after the run"
                 for tag in dict.fromkeys(tags)]
 

@@ -20,7 +20,7 @@ import numpy as np
 from gradcore import events
 from gradcore.events import Invocation, Record, Site, Table, Tag
 from gradcore.report.step import StepReport, load_report
-from gradcore.spec import TensorSpec
+from gradcore.spec import TensorSpec, bfloat16
 
 #: Version of the packed form.
 LOG_VERSION = 1
@@ -286,6 +286,8 @@ def _value(x: Any, specs: list[TensorSpec]) -> Any:
 
 
 def _dtype(x: Any) -> np.dtype[Any]:
+    if x == "bfloat16":
+        return bfloat16()
     # NumPy takes names such as "V1000000000" too.
     if not isinstance(x, str) or not _DTYPE.fullmatch(x):
         raise ValueError(f"unknown dtype {reprlib.repr(x)}")

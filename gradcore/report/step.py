@@ -177,6 +177,8 @@ class StepReport:
     growth: Growth | None = None
     #: None where nothing was pinned in the step.
     pinned: PinnedFigures | None = None
+    #: Memory of other libraries that tensors showed at the peak: in none of the sums.
+    outside_bytes: int = 0
     version: int = SCHEMA_VERSION
 
     @property
@@ -244,7 +246,7 @@ def build_report(records: Sequence[Record], *, device: str, batch_size: int | No
         residual_bytes_returned=sum(n for s, n in kept_before.items() if s not in kept_after),
         pool=pool, nodes=(nodes := _nodes(records)), graph_seconds=nodes * node_seconds, records=len(records) - start,
         driver=driver, pinned=pinned, left=_left(records, start),
-        growth=explained(growth, records, start) if growth is not None else None)
+        growth=explained(growth, records, start) if growth is not None else None, outside_bytes=folds.outside(holders))
 
 
 def counted_report(*, device: str, batch_size: int | None, seconds: float, peaks: tuple[int, int, int], live: tuple[int, int],

@@ -43,6 +43,8 @@ def render(report: StepReport) -> str:
         lines.append(f"  {report.bytes_per_sample:,.0f} bytes a sample beside parameters, gradients and optimizer state")
     for title, sums in (("role", report.by_role), ("layer", report.by_layer), ("op", report.by_op)):
         lines += ["", f"At the peak, by {title}:", *_bars(sums, peak.allocated)]
+    if report.outside_bytes:
+        lines += ["", f"Held outside the pool, by other libraries: {report.outside_bytes:,} bytes, in none of these sums."]
     lines += ["", "Largest tensors at the peak:"]
     for t in report.top:
         shape = "x".join(map(str, t.shape)) if t.shape is not None else "bytes"

@@ -16,6 +16,7 @@ from gradcore.autograd import backward
 from gradcore.autograd.function import Function
 from gradcore.autograd.graph import saved_tensors_hooks
 from gradcore.devices.device import Device
+from gradcore.engine.autocast import resumed
 from gradcore.engine.dispatch import next_number
 from gradcore.engine.modes import enable_grad, no_grad
 from gradcore.engine.node import Packed, Saved, Value, keep, make_value
@@ -96,11 +97,12 @@ class _Draws:
 
 
 class _Place:
-    """The layer that a part ran in, so that its second run is put down to the same."""
+    """The layer and the precision that a part ran in, so that its second run is the same and is put down to the same."""
 
     def __init__(self) -> None:
         self.tree = paths.calls.tree
         self.scope = local.state.scope
+        self.autocast = local.state.autocast
 
     @contextmanager
     def again(self) -> Iterator[None]:
@@ -108,7 +110,8 @@ class _Place:
         before = (paths.calls.tree, state.scope, state.site)
         paths.calls.tree, state.scope, state.site = self.tree, scope_like(self.scope, state.scope), None
         try:
-            yield
+            with resumed(self.autocast):
+                yield
         finally:
             paths.calls.tree, state.scope, state.site = before
 

@@ -19,6 +19,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from gradcore.spec import bfloat16
+
 Array = np.ndarray[Any, Any]
 
 #: The longest header that is read, in bytes, as in the format's own library.
@@ -29,7 +31,7 @@ _DIMS = 64
 DTYPES = {"BOOL": np.dtype(np.bool_), "U8": np.dtype(np.uint8), "I8": np.dtype(np.int8), "U16": np.dtype("<u2"),
           "I16": np.dtype("<i2"), "U32": np.dtype("<u4"), "I32": np.dtype("<i4"), "U64": np.dtype("<u8"),
           "I64": np.dtype("<i8"), "F16": np.dtype("<f2"), "F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
-#: What has no dtype in NumPy and is read as float32, which holds all of its values.
+#: The dtype of the package ml_dtypes. Without it such a tensor is read as float32, which holds all of its values.
 _BFLOAT = "BF16"
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
@@ -121,6 +123,8 @@ def read_array(file: BinaryIO, entry: Entry, name: str) -> Array:
         raise SafetensorsError(f"{name}: the file ends inside a tensor")
     try:
         if entry.dtype == _BFLOAT:
+            with suppress(ImportError):
+                return np.frombuffer(values, bfloat16()).reshape(entry.shape)
             # The upper half of a float32.
             return (np.frombuffer(values, "<u2").astype(np.uint32) << 16).view(np.float32).reshape(entry.shape)
         dtype = DTYPES[entry.dtype]
@@ -167,12 +171,13 @@ def write(file: BinaryIO, tensors: Mapping[str, Any], metadata: Mapping[str, str
     at = 0
     for name in names:
         tensor = tensors[name]
-        dtype = np.dtype(tensor.dtype).newbyteorder("<")
-        if dtype not in _NAMES:
+        dtype = np.dtype(tensor.dtype)
+        named = _BFLOAT if dtype.name == "bfloat16" else _NAMES.get(dtype.newbyteorder("<"))
+        if named is None:
             raise TypeError(f"{name!r} is {tensor.dtype}, which safetensors has no name for here: expected one of "
                             f"{', '.join(d.name for d in _NAMES)}")
         nbytes = math.prod(tensor.shape) * dtype.itemsize
-        header[name] = {"dtype": _NAMES[dtype], "shape": list(tensor.shape), "data_offsets": [at, at + nbytes]}
+        header[name] = {"dtype": named, "shape": list(tensor.shape), "data_offsets": [at, at + nbytes]}
         at += nbytes
     text = json.dumps(header, separators=(",", ":")).encode("utf-8")
     text += b" " * (-len(text) % 8)
@@ -187,4 +192,6 @@ def arrays_of(tensors: Iterable[Any]) -> Iterable[Array]:
     """Each tensor's elements one after the other, little end first, as bytes."""
     for tensor in tensors:
         array = np.ascontiguousarray(np.asarray(tensor))
-        yield array.astype(array.dtype.newbyteorder("<"), copy=False).reshape(-1).view(np.uint8)
+        if array.dtype.name != "bfloat16":
+            array = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        yield array.reshape(-1).view(np.uint8)

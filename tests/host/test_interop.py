@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from typing import Any
 
 import numpy as np
 import pytest
 
 import gradcore
+from gradcore import folds
+from gradcore.report import load_report
+from gradcore.report.memory_viz import to_snapshot
+from gradcore.report.recording import Recording
 from tests.conftest import raises
 
 VALUES = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -62,7 +67,9 @@ def test_pytorch_both_ways(torch: Any) -> None:
     ours = gradcore.from_dlpack(source)
     np.testing.assert_array_equal(ours.numpy(), VALUES.T)
     source[0, 0] = 9
-    assert ours[0, 0].item() == 0
+    assert ours[0, 0].item() == 9 and ours.data_ptr() == source.data_ptr()
+    ours.mul_(2)
+    assert source[0, 0].item() == 18 and source[3, 2].item() == 22
 
 
 def test_what_is_refused_says_what_to_do() -> None:
@@ -74,7 +81,10 @@ def test_what_is_refused_says_what_to_do() -> None:
             (lambda: np.from_dlpack(gradcore.ones(2, device="meta")), BufferError, "a tensor on meta is not exported"),
             (lambda: gradcore.ones(2, device="meta").__dlpack__(), BufferError, "use Tensor.cpu()"),
             (lambda: gradcore.from_dlpack(3), TypeError, "expects an object with __dlpack__, but got int"),
-            (lambda: gradcore.from_dlpack(np.ones(2), copy=False), ValueError, "memory of another library is copied"),
+            (lambda: gradcore.from_dlpack(np.ones(0), copy=False), ValueError, "what is read-only, empty, or goes to another"),
+            (lambda: gradcore.from_dlpack(np.ones(2), copy=False, device="meta"), ValueError, "another device is copied"),
+            (lambda: gradcore.from_numpy(np.ones(4)[::-1]), ValueError, "stride in the given numpy array is negative"),
+            (lambda: gradcore.from_numpy(np.ones(4, np.complex64)), TypeError, "can't convert np.ndarray of type complex64"),
             (lambda: np.asarray(x, np.float64, copy=False), ValueError, "")):
         with raises(kind, text):
             call()
@@ -90,3 +100,92 @@ def test_numbers_of_numpy_leave_operators_to_the_tensor() -> None:
     assert w.grad.tolist() == [3, 3] and y.dtype == gradcore.float32
     with raises(TypeError, "make a tensor of it with gradcore.tensor(...)"):
         np.ones(2) * w
+
+
+# -- memory of others --------------------------------------------------------------------------------------------------
+
+
+class Watched(np.ndarray):
+    """An array that a weak reference can follow."""
+
+
+def watched(*shape: int, dtype: str = "float32") -> Watched:
+    array = np.arange(np.prod(shape)).astype(dtype).reshape(shape)
+    return np.copy(array).view(Watched)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "int64", "uint8", "bool", gradcore.bfloat16])
+def test_from_numpy_shares_the_arrays_memory(dtype: Any) -> None:
+    array = np.zeros((3, 4), dtype)
+    for part in (array, array.T, array[1:, ::2], array[2, 1]):
+        part = np.asarray(part) if isinstance(part, np.ndarray) else array[2:, 1]
+        x = gradcore.from_numpy(part)
+        assert x.data_ptr() == part.ctypes.data and x.shape == part.shape and x.dtype == part.dtype
+        assert x.stride() == tuple(s // part.itemsize for s in part.strides)
+        x.fill_(1)
+        assert part.astype(np.float64).min() == 1
+        part[...] = 0
+        assert not x.float().numpy().any()
+
+
+def test_the_array_lives_as_long_as_what_shows_it() -> None:
+    ledger = gradcore.device("cpu").ledger
+    array = watched(3, 4)
+    life = weakref.ref(array)
+    x = gradcore.from_numpy(array)
+    del array
+    view, shown = x.t()[1:], x.numpy()
+    del x
+    assert life() is not None and view[0, 0].item() == 1 and shown[2, 3] == 11
+    del view
+    assert ledger.live and life() is not None
+    del shown
+    assert ledger.live is not None and life() is None
+
+
+def test_what_cannot_be_shared_is_copied() -> None:
+    array = np.ones(3, np.float32)
+    array.flags.writeable = False
+    copies = [gradcore.from_numpy(array), gradcore.from_dlpack(np.ones(3), copy=True)]
+    assert all(x.storage.nbytes for x in copies) and copies[0].data_ptr() != array.ctypes.data
+    assert gradcore.from_numpy(np.ones((0, 3))).shape == (0, 3)
+    assert gradcore.from_dlpack(np.ones(3), device="meta").device == "meta"
+
+
+def test_the_account_has_none_of_its_bytes_and_the_report_says_so() -> None:
+    ledger = gradcore.device("cpu").ledger
+    before = ledger.requested, ledger.allocated, ledger.reserved
+    x = gradcore.from_numpy(np.ones((64, 64), np.float32))
+    w = gradcore.nn.Parameter(gradcore.from_numpy(np.full((64, 2), 0.5, np.float32)))
+    assert (ledger.requested, ledger.allocated, ledger.reserved) == before
+    with gradcore.step() as s:
+        y = gradcore.from_numpy(np.ones((64, 2), np.float32))
+        ((x @ w - y) ** 2).sum().backward()
+    report = s.report
+    assert report.outside_bytes == 4 * (64 * 64 + 64 * 2 + 64 * 2)
+    assert f"Held outside the pool, by other libraries: {report.outside_bytes:,} bytes" in str(report)
+    assert report.peak.allocated < 4 * 64 * 64 and "borrow" not in {op for op, n in report.by_op.items() if n}
+    holders = folds.live_at(s.recording.records, len(s.recording.records) - 1)
+    assert {h.serial for h in holders} == set(ledger.live) and sum(h.requested for h in holders) == ledger.requested
+    assert load_report(report.to_dict()) == report
+    assert Recording.from_dict(s.recording.to_dict()).report == report
+    assert to_snapshot(s.recording)["segments"] is not None
+    np.testing.assert_array_equal(w.grad.numpy(), np.full((64, 2), 2 * 31 * 64))
+
+
+def test_training_on_borrowed_batches_reads_what_they_hold() -> None:
+    """Blocks that are given back are used again: a tensor over an array must never be one of them."""
+    rng = np.random.default_rng(0)
+    batches = [(rng.normal(size=(16, 8)).astype(np.float32), rng.integers(0, 3, 16)) for _ in range(6)]
+    losses = []
+    for make in (gradcore.tensor, gradcore.from_numpy):
+        gradcore.manual_seed(0)
+        model = gradcore.nn.Sequential(gradcore.nn.Linear(8, 16), gradcore.nn.ReLU(), gradcore.nn.Linear(16, 3))
+        optimizer = gradcore.optim.Adam(model.parameters(), lr=0.01)
+        for x, y in batches:
+            optimizer.zero_grad()
+            loss = gradcore.nn.functional.cross_entropy(model(make(x)), make(y))
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    assert losses[:6] == losses[6:]

@@ -1,9 +1,10 @@
 """Tools for the parameters and gradients of modules."""
 
-from gradcore.nn.utils import rnn
+from gradcore.nn.utils import parametrizations, parametrize, rnn
 from gradcore.nn.utils.clipping import clip_grad_norm_, clip_grad_value_, clip_grads_with_norm_, get_total_norm
 from gradcore.nn.utils.vectors import parameters_to_vector, vector_to_parameters
 from gradcore.nn.utils.weight_norm import remove_weight_norm, weight_norm
 
 __all__ = ["clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm", "parameters_to_vector",
+           "parametrizations", "parametrize",
            "remove_weight_norm", "rnn", "vector_to_parameters", "weight_norm"]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple
 
 from gradcore import functional
 from gradcore.errors import SpecError
 from gradcore.nn import functional as F
 
-__all__ = ["pad_sequence", "unpad_sequence"]
+__all__ = ["PackedSequence", "pack_padded_sequence", "pack_sequence", "pad_packed_sequence", "pad_sequence", "unpack_sequence",
+           "unpad_sequence"]
 
 Tensor = Any
 
@@ -43,3 +45,103 @@ def unpad_sequence(padded_sequences: Tensor, lengths: Any, batch_first: bool = F
     rows = padded_sequences if batch_first else functional.transpose(padded_sequences, 0, 1)
     sizes = lengths.tolist() if hasattr(lengths, "tolist") else list(lengths)
     return [functional.narrow(row, 0, 0, int(n)) for row, n in zip(functional.unbind(rows), sizes, strict=True)]
+
+
+# -- without padding ---------------------------------------------------------------------------------------------------
+
+
+class PackedSequence(NamedTuple):
+    """Sequences by steps, without padding: the first step of all of them, then the second of those that have one.
+
+    ``data`` is [steps in all, ...], ``batch_sizes`` int64 on the CPU: how many sequences have a step, the longest sequence
+    first. ``sorted_indices`` says where each one stood before, ``unsorted_indices`` where it stands now; None for in order.
+    """
+
+    data: Tensor
+    batch_sizes: Tensor
+    sorted_indices: Tensor | None = None
+    unsorted_indices: Tensor | None = None
+
+    def runs(self) -> list[tuple[int, int]]:
+        """Steps that have one number of sequences: how many steps, and the number."""
+        return [(len(list(same)), int(n)) for n, same in groupby(self.batch_sizes.tolist())]
+
+    def to(self, *args: Any, **kwargs: Any) -> PackedSequence:
+        """On another device, as another dtype, or both."""
+        data = self.data.to(*args, **kwargs)
+        moved = [None if i is None else i.to(data.device) for i in (self.sorted_indices, self.unsorted_indices)]
+        return PackedSequence(data, self.batch_sizes, *moved)
+
+
+def pack_padded_sequence(input: Tensor, lengths: Any, batch_first: bool = False, enforce_sorted: bool = True) -> PackedSequence:
+    """The steps of sequences [L, N, ...], or [N, L, ...] with ``batch_first``, that lie within their ``lengths``.
+
+    Lengths are a list, or a tensor whose values are read. Raises RuntimeError for lengths that are not positive, too many or
+    too few, or not in decreasing order, unless ``enforce_sorted`` is False: the sequences are sorted then.
+    """
+    sizes = [int(n) for n in (lengths.tolist() if hasattr(lengths, "tolist") else lengths)]
+    steps = functional.transpose(input, 0, 1) if batch_first else input
+    if len(sizes) != steps.spec.shape[1]:
+        raise RuntimeError(f"Expected `len(lengths)` to be equal to batch_size, but got {len(sizes)} (batch_size="
+                           f"{steps.spec.shape[1]})")
+    if not sizes or min(sizes) <= 0:
+        raise RuntimeError("Length of all samples has to be greater than 0, but found an element in 'lengths' that is <= 0")
+    if max(sizes) > steps.spec.shape[0]:
+        raise RuntimeError(f"Expected lengths of at most {steps.spec.shape[0]}, but got {max(sizes)}")
+    order = sorted(range(len(sizes)), key=lambda k: -sizes[k])
+    back = [0] * len(order)
+    for k, old in enumerate(order):
+        back[old] = k
+    indices = None, None
+    if not enforce_sorted:
+        indices = tuple(functional.tensor(i, device=input.storage.device) for i in (order, back))
+        steps = functional.index_select(steps, 1, indices[0])
+    elif any(a < b for a, b in zip(sizes, sizes[1:], strict=False)):
+        raise RuntimeError("`lengths` array must be sorted in decreasing order when `enforce_sorted` is True. You can pass "
+                           "`enforce_sorted=False` to pack_padded_sequence and/or pack_sequence to sidestep this requirement")
+    counts = [sum(n > t for n in sizes) for t in range(max(sizes))]
+    parts, at = [], 0
+    for n, same in groupby(counts):
+        length = len(list(same))
+        part = functional.narrow(functional.narrow(steps, 0, at, length), 1, 0, n)
+        parts.append(functional.reshape(part, (length * n, *steps.spec.shape[2:])))
+        at += length
+    return PackedSequence(functional.cat(parts), functional.tensor(counts), *indices)
+
+
+def pad_packed_sequence(sequence: PackedSequence, batch_first: bool = False, padding_value: float = 0.0,
+                        total_length: int | None = None) -> tuple[Tensor, Tensor]:
+    """The sequences [L, N, ...], or [N, L, ...] with ``batch_first``, padded at their ends, and their lengths, int64 [N].
+
+    L is ``total_length``, by default of the longest. Raises ValueError for one that is too small.
+    """
+    runs = sequence.runs()
+    length, batch = sum(t for t, _ in runs), runs[0][1]
+    if total_length is not None and total_length < length:
+        raise ValueError(f"Expected total_length to be at least the length of the longest sequence in input, but got "
+                         f"total_length={total_length} and max sequence length being {length}")
+    tail = sequence.data.spec.shape[1:]
+    parts, at = [], 0
+    for t, n in runs:
+        part = functional.reshape(functional.narrow(sequence.data, 0, at, t * n), (t, n, *tail))
+        parts.append(F.pad(part, [0, 0] * len(tail) + [0, batch - n], "constant", padding_value) if n < batch else part)
+        at += t * n
+    padded = functional.cat(parts)
+    if total_length is not None and total_length > length:
+        padded = F.pad(padded, [0, 0] * (len(tail) + 1) + [0, total_length - length], "constant", padding_value)
+    counts = sequence.batch_sizes.tolist()
+    lengths = [sum(n > k for n in counts) for k in range(batch)]
+    if sequence.unsorted_indices is not None:
+        padded = functional.index_select(padded, 1, sequence.unsorted_indices)
+        lengths = [lengths[k] for k in sequence.unsorted_indices.tolist()]
+    return functional.transpose(padded, 0, 1) if batch_first else padded, functional.tensor(lengths)
+
+
+def pack_sequence(sequences: Sequence[Tensor], enforce_sorted: bool = True) -> PackedSequence:
+    """Sequences [length, ...] of the same trailing sizes as one; see :func:`pack_padded_sequence`."""
+    return pack_padded_sequence(pad_sequence(sequences), [s.spec.shape[0] for s in sequences], enforce_sorted=enforce_sorted)
+
+
+def unpack_sequence(packed_sequences: PackedSequence) -> list[Tensor]:
+    """The sequences that :func:`pack_sequence` put together."""
+    return unpad_sequence(*pad_packed_sequence(packed_sequences))

@@ -13,6 +13,15 @@ from gradcore.ops import elementwise
 Tensor = Any
 
 
+def length_of(v: Tensor, dim: int | None) -> Tensor:
+    """The norm of each slice of ``dim``, with sizes of 1 beside it, or of everything."""
+    squares = elementwise.square(v)
+    if dim is None:
+        return elementwise.sqrt(functional.sum(squares))
+    kept = functional.dim_of(dim, v)
+    return elementwise.sqrt(functional.sum(squares, [d for d in range(v.spec.ndim) if d != kept], True))
+
+
 class _WeightNorm:
     """The hook that makes the weight anew before each call."""
 
@@ -20,17 +29,9 @@ class _WeightNorm:
         self.name = name
         self.dim = dim
 
-    def length(self, v: Tensor) -> Tensor:
-        """The norm of each slice of ``dim``, with sizes of 1 beside it, or of everything."""
-        squares = elementwise.square(v)
-        if self.dim is None:
-            return elementwise.sqrt(functional.sum(squares))
-        kept = functional.dim_of(self.dim, v)
-        return elementwise.sqrt(functional.sum(squares, [d for d in range(v.spec.ndim) if d != kept], True))
-
     def weight(self, module: Module) -> Tensor:
         v = getattr(module, f"{self.name}_v")
-        return v * (getattr(module, f"{self.name}_g") / self.length(v))
+        return v * (getattr(module, f"{self.name}_g") / length_of(v, self.dim))
 
     def __call__(self, module: Module, args: Any) -> None:
         module.__dict__[self.name] = self.weight(module)
@@ -46,7 +47,7 @@ def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Mo
     weight = module.get_parameter(name)
     hook = _WeightNorm(name, dim)
     with no_grad():
-        length = Parameter(hook.length(weight))
+        length = Parameter(length_of(weight, dim))
         direction = Parameter(functional.clone(weight))
     delattr(module, name)
     module.register_parameter(f"{name}_g", length)

@@ -1,0 +1,6 @@
+"""Training in mixed precision: products in 16 bits, the rest in float32, and gradients scaled against underflow."""
+
+from gradcore.amp.autocast_mode import autocast, get_autocast_dtype, is_autocast_enabled
+from gradcore.amp.grad_scaler import GradScaler
+
+__all__ = ["GradScaler", "autocast", "get_autocast_dtype", "is_autocast_enabled"]

@@ -1,0 +1,163 @@
+"""Losses multiplied before backward, so that small gradients do not vanish in float16, and divided out before the update."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradcore import functional
+from gradcore.engine.modes import no_grad
+from gradcore.engine.node import Value
+from gradcore.ops import elementwise, reduce
+
+_READY, _UNSCALED, _STEPPED = range(3)
+_FLOAT = np.dtype(np.float32)
+
+
+class GradScaler:
+    """A factor on the loss that halves when gradients overflow, which skips the update, and doubles after ``growth_interval``
+    updates without one. Micikevicius et al., arXiv:1710.03740, section 3.2; names and defaults are PyTorch's.
+
+    A step reads one bool from the device.
+    """
+
+    def __init__(self, device: str = "cuda", init_scale: float = 2.0**16, growth_factor: float = 2.0,
+                 backoff_factor: float = 0.5, growth_interval: int = 2000, enabled: bool = True) -> None:
+        if enabled and not growth_factor > 1.0:
+            raise AssertionError(f"The growth factor must be > 1.0, but got {growth_factor}")
+        if enabled and not backoff_factor < 1.0:
+            raise AssertionError(f"The backoff factor must be < 1.0, but got {backoff_factor}")
+        self._device = device
+        self._enabled = enabled
+        self._scale = float(init_scale)
+        self._growth_factor, self._backoff_factor, self._growth_interval = growth_factor, backoff_factor, growth_interval
+        self._growth_tracker = 0
+        #: By optimizer: how far it is, and whether its gradients were finite, a 0-d bool for each device, or the answer.
+        self._seen: dict[int, tuple[int, Any]] = {}
+
+    def scale(self, outputs: Any) -> Any:
+        """``outputs``, a tensor or an iterable of them, times the factor; a 0-d one of 16 bits becomes float32."""
+        if not self._enabled:
+            return outputs
+        if isinstance(outputs, Value):
+            device = outputs.storage.device
+            return elementwise.mul(outputs, functional.full((), self._scale, dtype=_FLOAT, device=device))
+        if isinstance(outputs, (list, tuple)):
+            return type(outputs)(self.scale(o) for o in outputs)
+        raise ValueError(f"outputs must be a Tensor or an iterable of Tensors, but got {type(outputs).__name__}")
+
+    @no_grad()
+    def unscale_(self, optimizer: Any) -> None:
+        """Divide the optimizer's gradients by the factor, in place, and note whether all were finite.
+
+        To be called before gradients are clipped; :meth:`step` calls it otherwise. Raises RuntimeError a second time, and
+        ValueError for gradients in float16, which the division would not give anything.
+        """
+        if not self._enabled:
+            return
+        stage, _ = self._seen.get(id(optimizer), (_READY, None))
+        if stage == _UNSCALED:
+            raise RuntimeError("unscale_() has already been called on this optimizer since the last update().")
+        if stage == _STEPPED:
+            raise RuntimeError("unscale_() is being called after step().")
+        found: dict[Any, list[Any]] = {}
+        for group in optimizer.param_groups:
+            for param in group["params"]:
+                grad = param.grad
+                if grad is None:
+                    continue
+                if grad.dtype == np.float16:
+                    raise ValueError("Attempting to unscale FP16 gradients.")
+                elementwise.mul_(grad, 1 / self._scale)
+                finite = reduce.all(elementwise.isfinite(grad), dims=tuple(range(grad.spec.ndim)), keepdim=False)
+                found.setdefault(grad.storage.device, []).append(finite)
+        folded = [reduce.all(functional.stack(each), dims=(0,), keepdim=False) for each in found.values()]
+        self._seen[id(optimizer)] = _UNSCALED, folded
+
+    def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        """``optimizer.step(...)``, unless a gradient is infinite or no number.
+
+        Raises RuntimeError a second time and for a closure, AssertionError for an optimizer without gradients.
+        """
+        if not self._enabled:
+            return optimizer.step(*args, **kwargs)
+        if "closure" in kwargs or args:
+            raise RuntimeError("Closure use is not currently supported if GradScaler is enabled.")
+        stage, _ = self._seen.get(id(optimizer), (_READY, None))
+        if stage == _STEPPED:
+            raise RuntimeError("step() has already been called since the last update().")
+        if stage == _READY:
+            self.unscale_(optimizer)
+        folded = self._seen[id(optimizer)][1]
+        if not folded:
+            raise AssertionError("No inf checks were recorded for this optimizer.")
+        finite = all(bool(f) for f in folded)
+        result = optimizer.step(**kwargs) if finite else None
+        self._seen[id(optimizer)] = _STEPPED, finite
+        return result
+
+    def update(self, new_scale: Any = None) -> None:
+        """Change the factor by what the steps since the last update found, or to ``new_scale``.
+
+        Raises AssertionError where no step has looked.
+        """
+        if not self._enabled:
+            return
+        answers = [a if isinstance(a, bool) else all(bool(f) for f in a) for _, a in self._seen.values()]
+        if new_scale is not None:
+            self._scale = float(new_scale)
+        elif not answers:
+            raise AssertionError("No inf checks were recorded prior to update.")
+        elif not all(answers):
+            self._scale *= self._backoff_factor
+            self._growth_tracker = 0
+        else:
+            self._growth_tracker += 1
+            if self._growth_tracker == self._growth_interval:
+                self._scale *= self._growth_factor
+                self._growth_tracker = 0
+        self._seen.clear()
+
+    def get_scale(self) -> float:
+        """The factor, 1 if not enabled."""
+        return self._scale if self._enabled else 1.0
+
+    def get_growth_factor(self) -> float:
+        return self._growth_factor
+
+    def set_growth_factor(self, new_factor: float) -> None:
+        self._growth_factor = new_factor
+
+    def get_backoff_factor(self) -> float:
+        return self._backoff_factor
+
+    def set_backoff_factor(self, new_factor: float) -> None:
+        self._backoff_factor = new_factor
+
+    def get_growth_interval(self) -> int:
+        return self._growth_interval
+
+    def set_growth_interval(self, new_interval: int) -> None:
+        self._growth_interval = new_interval
+
+    def is_enabled(self) -> bool:
+        return self._enabled
+
+    def state_dict(self) -> dict[str, Any]:
+        """The factor, how it changes, and how many updates were without an overflow; empty if not enabled."""
+        if not self._enabled:
+            return {}
+        return {"scale": self._scale, "growth_factor": self._growth_factor, "backoff_factor": self._backoff_factor,
+                "growth_interval": self._growth_interval, "_growth_tracker": self._growth_tracker}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over the state of another one, of this library or of PyTorch. Raises RuntimeError for an empty one."""
+        if not self._enabled:
+            return
+        if not state_dict:
+            raise RuntimeError("The source state dict is empty, possibly because it was saved from a disabled instance of "
+                               "GradScaler.")
+        self._scale = float(state_dict["scale"])
+        self._growth_factor, self._backoff_factor = state_dict["growth_factor"], state_dict["backoff_factor"]
+        self._growth_interval, self._growth_tracker = state_dict["growth_interval"], state_dict["_growth_tracker"]

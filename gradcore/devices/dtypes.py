@@ -1,0 +1,75 @@
+"""Dtypes that NumPy's functions do not take as PyTorch's do: what a kernel is called on is converted before, and back.
+
+NumPy adds up, multiplies matrices and evaluates functions in float16 and bfloat16 step by step, rounding each time, or not
+at all: kernels compute in float32 on copies, and their results are rounded once. The copies are no part of the device's
+account, which a GPU that computes in registers must agree with: they stand beside it, with what libraries allocate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices.device import Operands
+from gradcore.spec import TensorSpec
+
+Kernel = Callable[..., Any]
+
+#: Ops that move values and compute nothing: NumPy runs them on any dtype.
+MOVES = frozenset("""cast cat cleared clone copy_ empty eye fill_ full masked_fill_ put_ put_along_ roll slice_grad take tril
+    triu where write_part""".split())
+#: A number beside a tensor is compared as what the tensor's dtype makes of it.
+_COMPARED = frozenset("eq ne lt le gt ge eq_ ne_ lt_ le_ gt_ ge_".split())
+#: Elementwise ops whose kernels are no ufuncs but made of one or two.
+_CHOICES = frozenset("maximum minimum fmax fmin clamp".split())
+_FLOAT, _BYTE = np.dtype(np.float32), np.dtype(np.uint8)
+
+
+def suited(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
+    """The kernel as it takes the dtypes of its operands, and how many bytes it makes for that at most."""
+    specs = [s for s in (*operands.inputs, *operands.outputs) if isinstance(s, TensorSpec)]
+    if any(s.narrow for s in specs) and operands.op not in MOVES:
+        return _widened(kernel, operands)
+    signed = [k for k, s in enumerate(operands.inputs) if isinstance(s, TensorSpec) and not s.ndim and s.dtype.kind == "i"]
+    whole = isinstance(kernel, np.ufunc) or operands.op in _CHOICES
+    if signed and whole and [s.dtype for s in operands.outputs] == [_BYTE]:
+        return _as_bytes(kernel, signed), 0
+    return kernel, 0
+
+
+def _widened(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
+    """The kernel on float32 copies of what is narrower."""
+    count = len(operands.inputs)
+    given = [isinstance(s, TensorSpec) and s.narrow for s in operands.inputs]
+    made = [s.narrow for s in operands.outputs]
+    rounded = next((s.dtype for s in operands.inputs if isinstance(s, TensorSpec) and s.narrow), None)
+    written = [k for k in operands.writes if given[k]]
+    workspace = operands.wide_workspace()
+
+    def run(*arrays: Any, **attrs: Any) -> None:
+        inputs = [a.astype(_FLOAT) if n else a for a, n in zip(arrays, given, strict=False)]
+        if operands.op in _COMPARED and rounded is not None:
+            inputs = [a if isinstance(a, np.ndarray) else float(rounded.type(a)) for a in inputs]
+        results = arrays[count:count + len(made)]
+        outputs = [np.empty(a.shape, _FLOAT) if n else a for a, n in zip(results, made, strict=True)]
+        room = () if workspace is None else (np.empty(workspace, np.uint8),)
+        kernel(*inputs, *outputs, *room, **attrs)
+        for k in written:
+            arrays[k][...] = inputs[k]
+        for a, value in zip(results, outputs, strict=True):
+            if a is not value:
+                a[...] = value
+
+    wide = [s for s, n in zip((*operands.inputs, *operands.outputs), (*given, *made), strict=True) if n]
+    return run, sum(4 * s.numel for s in wide) + (workspace or 0)
+
+
+def _as_bytes(kernel: Kernel, signed: list[int]) -> Kernel:
+    """A 0-d integer does not widen the uint8 beside it, which NumPy would have it do: it is taken modulo 256."""
+
+    def run(*arrays: Any) -> None:
+        kernel(*[a.astype(_BYTE) if k in signed else a for k, a in enumerate(arrays)])
+
+    return run

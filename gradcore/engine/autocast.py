@@ -1,0 +1,127 @@
+"""Regions in which some ops run in a lower precision and others in float32, whatever their operands are in.
+
+Micikevicius et al., Mixed Precision Training, arXiv:1710.03740. Outside of a region nobody pays for this: the ops of the two
+lists are called through another class only while some thread is inside of one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from gradcore.engine.dispatch import apply
+from gradcore.engine.node import Leaf, Value
+from gradcore.engine.state import local
+from gradcore.ops import all_ops
+from gradcore.ops.movement import cast
+from gradcore.ops.op import Op
+
+#: Products, which cost the most and whose kernels add up in float32: they run in the region's dtype.
+LOWER = frozenset("matmul linear conv2d conv2d_input_grad attention rnn lstm gru".split())
+#: What loses too much, or overflows, in 16 bits: functions that grow fast, sums, norms and losses.
+FLOAT32 = frozenset("""arccos arcsin batch_norm batch_norm_apply bce bce_logits cosh cross_entropy cumprod cumsum erfc exp exp2
+    expm1 huber layer_norm log log10 log1p log2 log_softmax logsigmoid logsumexp mean mse_loss pow prod reciprocal rms_norm
+    rsqrt sinh softmax softplus sum tan var vector_norm""".split())
+_FLOAT = np.dtype(np.float32)
+
+
+class Region:
+    """What a thread has said: the dtype of products by type of device, and the casts of weights that it has made."""
+
+    __slots__ = ("dtypes", "casts", "caching")
+
+    def __init__(self, dtypes: dict[str, np.dtype[Any]], casts: dict[Any, Any], caching: bool) -> None:
+        self.dtypes = dtypes
+        #: By the weight's identity and whether gradients were recorded: the weight, its version, and the cast of it.
+        self.casts = casts
+        self.caching = caching
+
+    def __eq__(self, other: object) -> bool:
+        """Regions are equal that choose the same precisions, whatever they have cast so far."""
+        return isinstance(other, Region) and (self.dtypes, self.caching) == (other.dtypes, other.caching)
+
+    def __hash__(self) -> int:
+        return hash((frozenset(self.dtypes.items()), self.caching))
+
+    def suited(self, op: Op, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The operands in the precision that the op runs in."""
+        dtype = next((self.dtypes.get(a.storage.device.type) for a in args if isinstance(a, Value)), None)
+        if dtype is None:
+            return args
+        if op.name in LOWER:
+            return tuple([self._lowered(a, dtype) if isinstance(a, Value) else a for a in args])
+        written = [op.inputs.index(name) for name in op.writes]
+        # What an op writes to is no copy.
+        return tuple([cast(a, dtype=_FLOAT) if isinstance(a, Value) and a.spec.narrow and k not in written else a
+                      for k, a in enumerate(args)])
+
+    def _lowered(self, x: Any, dtype: np.dtype[Any]) -> Any:
+        spec = x.spec
+        if not spec.floating or spec.dtype == dtype or spec.dtype.itemsize > 4:
+            return x
+        if not self.caching or x.edge is None or type(x.edge[0]) is not Leaf or x.base is not None or spec.narrow:
+            return cast(x, dtype=dtype)
+        key = id(x), local.state.grad, dtype
+        found = self.casts.get(key)
+        if found is None or found[1] != x.storage.version:
+            found = self.casts[key] = x, x.storage.version, cast(x, dtype=dtype)
+        return found[2]
+
+
+class Chosen(Op):
+    """An op of the lists, while there are regions."""
+
+    def __call__(self, *args: Any, **attrs: Any) -> Any:
+        region = local.state.autocast
+        return apply(self, *(args if region is None else region.suited(self, args)), **attrs)
+
+
+_listed: list[Op] = [op for name, op in all_ops().items() if name in LOWER | FLOAT32]
+_lock = threading.Lock()
+#: Regions that are entered and not left, in all threads.
+_open = 0
+
+
+def _count(change: int) -> None:
+    """Note regions that begin or end; the ops of the lists are called through :class:`Chosen` while there are any."""
+    global _open
+    with _lock:
+        before, _open = _open, _open + change
+        if bool(before) != bool(_open):
+            for op in _listed:
+                op.__class__ = Chosen if _open else Op
+
+
+def enter(device_type: str, dtype: np.dtype[Any] | None, caching: bool) -> Region | None:
+    """Begin a region for a type of device, or, with no dtype, an exception from the one around it; returns that one."""
+    around = local.state.autocast
+    dtypes = {} if around is None else dict(around.dtypes)
+    if dtype is None:
+        dtypes.pop(device_type, None)
+    else:
+        dtypes[device_type] = dtype
+    local.state.autocast = Region(dtypes, {} if around is None else around.casts, caching)
+    _count(1)
+    return around
+
+
+def leave(around: Region | None) -> None:
+    """End a region; the casts go with the outermost."""
+    local.state.autocast = around
+    _count(-1)
+
+
+@contextmanager
+def resumed(region: Region | None) -> Iterator[None]:
+    """Run a part once more in the region that it ran in, or in none, with casts of its own."""
+    state = local.state
+    around, state.autocast = state.autocast, None if region is None else Region(region.dtypes, {}, region.caching)
+    _count(1)
+    try:
+        yield
+    finally:
+        leave(around)

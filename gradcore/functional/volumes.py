@@ -1,0 +1,122 @@
+"""Convolution of volumes, and pooling to a number of parts, as what there is for images: their windows side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gradcore.errors import SpecError
+from gradcore.functional.creation import tensor
+from gradcore.functional.images import max_pool2d
+from gradcore.functional.padding import pad
+from gradcore.functional.shape import contiguous, squeeze, unsqueeze
+from gradcore.ops import arrangement, convolution, movement
+
+Tensor = Any
+Size = int | Sequence[int]
+Triple = tuple[int, int, int]
+
+__all__ = ["adaptive_max_pool1d", "adaptive_max_pool2d", "conv3d"]
+
+
+def triple(name: str, value: Size) -> Triple:
+    """One number for three dimensions, or one for each. Raises :class:`SpecError` for anything else."""
+    parts = (value,) if isinstance(value, int) else tuple(value)
+    parts = parts * 3 if len(parts) == 1 else parts
+    if len(parts) != 3 or not all(isinstance(n, int) for n in parts):
+        raise SpecError(f"{name} must be an int or three ints, but got {value!r}")
+    return parts[0], parts[1], parts[2]
+
+
+def conv3d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Size = 1, padding: Size | str = 0,
+           dilation: Size = 1, groups: int = 1) -> Tensor:
+    """Cross-correlation: input [N, C, D, H, W] or [C, D, H, W], weight [O, C / groups, kD, kH, kW], bias [O].
+
+    ``padding`` is a size, ``"valid"`` or ``"same"``. It is :func:`conv2d` of kD slices beside each other as channels, for which
+    the input is laid out kD times, and kept so for the gradient of the weight.
+    """
+    steps, holes = triple("stride", stride), triple("dilation", dilation)
+    x = unsqueeze(input, 0) if input.spec.ndim == 4 else input
+    if x.spec.ndim != 5:
+        raise SpecError(f"Expected 4D (unbatched) or 5D (batched) input to conv3d, but got input of size: "
+                        f"{list(input.spec.shape)}")
+    if weight.spec.ndim != 5:
+        raise SpecError(f"conv3d: expected weight [O, C / groups, kD, kH, kW], but got {list(weight.spec.shape)}")
+    if x.spec.shape[1] != weight.spec.shape[1] * groups:
+        raise SpecError(f"Given groups={groups}, weight of size {list(weight.spec.shape)}, expected input{list(x.spec.shape)} "
+                        f"to have {weight.spec.shape[1] * groups} channels, but got {x.spec.shape[1]} channels instead")
+    o, c, depth, kh, kw = weight.spec.shape
+    x, edges = _padded(x, (depth, kh, kw), padding, steps, holes)
+    if holes[0] * (depth - 1) + 1 > x.spec.shape[2]:
+        raise SpecError(f"Calculated padded input size per channel: {x.spec.shape[2:]}. Kernel size: {(depth, kh, kw)} with "
+                        f"dilation {holes}. Kernel size can't be greater than actual input size")
+    slices = arrangement.windows(x, dim=2, size=depth, step=steps[0], dilation=holes[0])
+    n, _, count, h, w, _ = slices.spec.shape
+    images = movement.reshape(movement.permute(slices, dims=(0, 2, 1, 5, 3, 4)), (n * count, c * groups * depth, h, w))
+    out = convolution.conv2d(images, movement.reshape(weight, (o, c * depth, kh, kw)), bias, stride=steps[1:], padding=edges,
+                             dilation=holes[1:], groups=groups)
+    out = movement.permute(movement.reshape(out, (n, count, *out.spec.shape[1:])), dims=(0, 2, 1, 3, 4))
+    out = contiguous(out)
+    return squeeze(out, 0) if input.spec.ndim == 4 else out
+
+
+def _padded(x: Tensor, kernel: Triple, padding: Size | str, stride: Triple, dilation: Triple) -> tuple[Tensor, tuple[int, int]]:
+    """The input with what its depth is padded with, and what is left to pad its height and width with."""
+    if padding == "valid":
+        return x, (0, 0)
+    if isinstance(padding, str):
+        if padding != "same":
+            raise ValueError(f"Invalid padding string {padding!r}, should be one of {{'valid', 'same'}}")
+        if stride != (1, 1, 1):
+            raise SpecError("padding='same' is not supported for strided convolutions")
+        total = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+        sides = [n for t in reversed(total) for n in (t // 2, t - t // 2)]
+        return (pad(x, sides) if any(sides) else x), (0, 0)
+    d, h, w = triple("padding", padding)
+    return (pad(x, [0, 0, 0, 0, d, d]) if d else x), (h, w)
+
+
+# -- pooling to a number of parts --------------------------------------------------------------------------------------
+
+
+def _parts(size: int, count: int) -> tuple[int, Any]:
+    """How many elements the largest of ``count`` parts has, and where those of each lie; a short one's last comes again."""
+    ends = [(k * size // count, -(-(k + 1) * size // count)) for k in range(count)]
+    widest = max((b - a for a, b in ends), default=1)
+    return widest, np.array([min(a + j, b - 1) for a, b in ends for j in range(widest)], np.int64)
+
+
+def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
+    """The largest element of each of as many parts of [N, C, H, W] or [C, H, W] as ``output_size`` says.
+
+    None keeps a dimension. With ``return_indices`` also where it lies in its plane, int64. Parts of different sizes are laid
+    out first.
+    """
+    if input.spec.ndim not in (3, 4):
+        raise SpecError(f"adaptive_max_pool2d(): Expected 3D or 4D tensor, but got {list(input.spec.shape)}")
+    wanted = (output_size, output_size) if output_size is None or isinstance(output_size, int) else tuple(output_size)
+    shape = input.spec.shape[-2:]
+    size = [n if m is None else m for n, m in zip(shape, wanted, strict=True)]
+    kernel, places = zip(*[_parts(n, m) for n, m in zip(shape, size, strict=True)], strict=True)
+    x = input
+    for d in (0, 1):
+        if len(places[d]) != shape[d]:
+            table = tensor(places[d], device=input.storage.device)
+            x = movement.take(x, table, dim=input.spec.ndim - 2 + d)
+    if not return_indices:
+        return max_pool2d(x, kernel)
+    out, found = max_pool2d(x, kernel, return_indices=True)
+    # From where it lies in what was laid out to where it lay before.
+    flat = places[0][:, None] * shape[1] + places[1][None, :]
+    return out, movement.take(tensor(flat.reshape(-1), device=input.storage.device), found, dim=0)
+
+
+def adaptive_max_pool1d(input: Tensor, output_size: Size, return_indices: bool = False) -> Any:
+    """The largest element of each of as many parts of [N, C, L] or [C, L] as ``output_size`` says; see above."""
+    if input.spec.ndim not in (2, 3):
+        raise SpecError(f"adaptive_max_pool1d(): Expected 2D or 3D tensor, but got {list(input.spec.shape)}")
+    wanted = output_size if isinstance(output_size, int) else next(iter(output_size))
+    found = adaptive_max_pool2d(unsqueeze(input, -2), (1, wanted), return_indices)
+    return tuple(squeeze(t, -2) for t in found) if return_indices else squeeze(found, -2)

@@ -1,0 +1,110 @@
+"""Packed sequences beside PyTorch's: packing and back, and recurrent layers along them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence, unpack_sequence
+from tests.conftest import raises
+
+LENGTHS = {"decreasing": [5, 4, 4, 1], "equal": [3, 3, 3], "mixed": [2, 5, 1, 4, 4], "one": [4]}
+rng = np.random.default_rng(0)
+
+
+def plain(x: Any) -> Any:
+    return None if x is None else np.asarray(x.detach())
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+def test_packing_and_back_are_torchs(lengths: list[int], batch_first: bool, torch: Any) -> None:
+    shape = (len(lengths), 6, 3) if batch_first else (6, len(lengths), 3)
+    values = rng.normal(size=shape).astype(np.float32)
+    found = []
+    for library in (gradcore, torch):
+        rnn = library.nn.utils.rnn
+        x = library.tensor(values, requires_grad=True)
+        packed = rnn.pack_padded_sequence(x, library.tensor(lengths), batch_first, enforce_sorted=False)
+        padded, sizes = rnn.pad_packed_sequence(packed, batch_first, padding_value=-1.0, total_length=7)
+        (padded * padded).sum().backward()
+        parts = [plain(t) for t in rnn.unpack_sequence(packed)]
+        found.append([*[plain(t) for t in packed], plain(padded), plain(sizes), plain(x.grad), *parts])
+    assert len(found[0]) == len(found[1])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+@pytest.mark.parametrize("given", [False, True], ids=["", "with states"])
+def test_recurrent_layers_along_packed_sequences_are_torchs(kind: str, bidirectional: bool, lengths: list[int], given: bool,
+                                                            torch: Any) -> None:
+    ours = getattr(gradcore.nn, kind)(3, 4, num_layers=2, bidirectional=bidirectional)
+    theirs = getattr(torch.nn, kind)(3, 4, num_layers=2, bidirectional=bidirectional)
+    theirs.load_state_dict({k: torch.tensor(plain(v)) for k, v in ours.state_dict().items()})
+    values = rng.normal(size=(5, len(lengths), 3)).astype(np.float32)
+    first = rng.normal(size=(2, 4 if bidirectional else 2, len(lengths), 4)).astype(np.float32)
+    found = []
+    for library, layer in ((gradcore, ours), (torch, theirs)):
+        x = library.tensor(values, requires_grad=True)
+        states = [library.tensor(f, requires_grad=True) for f in first]
+        hx = None if not given else tuple(states) if kind == "LSTM" else states[0]
+        packed = library.nn.utils.rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)
+        out, last = layer(packed, hx)
+        last = last if isinstance(last, tuple) else (last,)
+        loss = (out.data * out.data).sum()
+        for h in last:
+            loss = loss + (h * h * h).sum()
+        loss.backward()
+        used = [x, *layer.parameters(), *(states[:len(last)] if given else [])]
+        found.append([plain(t) for t in (out.data, *last, *[u.grad for u in used])])
+        assert out.batch_sizes.tolist() == packed.batch_sizes.tolist()
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6)
+
+
+def test_a_packed_run_is_the_run_of_each_sequence_alone() -> None:
+    layer = gradcore.nn.LSTM(3, 4, bidirectional=True)
+    sequences = [gradcore.randn(n, 3) for n in (2, 5, 1)]
+    packed = pack_sequence(sequences, enforce_sorted=False)
+    assert isinstance(packed, PackedSequence) and packed.data.shape == (8, 3)
+    out, (h, _) = layer(packed)
+    for k, (x, y) in enumerate(zip(sequences, unpack_sequence(out), strict=True)):
+        alone, (end, _) = layer(x)
+        np.testing.assert_allclose(plain(y), plain(alone), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(plain(h[:, k]), plain(end), rtol=1e-5, atol=1e-6)
+
+
+def test_it_moves_and_needs_no_numbers() -> None:
+    layer = gradcore.nn.GRU(3, 4).to("meta")
+    packed = pack_sequence([gradcore.randn(4, 3), gradcore.randn(2, 3)]).to("meta")
+    out, last = layer(packed)
+    padded, lengths = pad_packed_sequence(out)
+    assert padded.shape == (4, 2, 4) and last.shape == (1, 2, 4) and lengths.tolist() == [4, 2]
+    assert packed.to(dtype=gradcore.float64).data.dtype == gradcore.float64
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    x = gradcore.zeros(3, 2, 4)
+    with raises(RuntimeError, "equal to batch_size, but got 1 (batch_size=2)"):
+        pack_padded_sequence(x, [3])
+    with raises(RuntimeError, "greater than 0"):
+        pack_padded_sequence(x, [3, 0])
+    with raises(RuntimeError, "sorted in decreasing order", "enforce_sorted=False"):
+        pack_padded_sequence(x, [2, 3])
+    with raises(RuntimeError, "Expected lengths of at most 3, but got 4"):
+        pack_padded_sequence(x, [4, 3])
+    packed = pack_padded_sequence(x, [3, 2])
+    with raises(ValueError, "total_length=2 and max sequence length being 3"):
+        pad_packed_sequence(packed, total_length=2)
+    with raises(RuntimeError, "must be equal to input_size. Expected 5, got 4"):
+        gradcore.nn.RNN(5, 2)(packed)
+    with raises(RuntimeError, "Expected hidden size (1, 2, 2), got [1, 3, 2]"):
+        gradcore.nn.RNN(4, 2)(packed, gradcore.zeros(1, 3, 2))

@@ -1,0 +1,128 @@
+"""Parameters made of others, and layers of volumes and of parts, beside PyTorch's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore import nn
+from gradcore.nn.utils import parametrizations, parametrize
+from tests.conftest import raises
+
+
+def plain(x: Any) -> Any:
+    return np.asarray(x.detach())
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("dim", [0, 1, None])
+def test_weight_norm_is_torchs(dim: int | None, torch: Any) -> None:
+    found = []
+    x = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+    weight = np.random.default_rng(1).normal(size=(2, 3)).astype(np.float32)
+    for library in (gradcore, torch):
+        layer = library.nn.Linear(3, 2, bias=False)
+        layer.load_state_dict({"weight": library.tensor(weight)})
+        assert library.nn.utils.parametrizations.weight_norm(layer, dim=dim) is layer
+        optimizer = library.optim.SGD(layer.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            (layer(library.tensor(x)) ** 2).sum().backward()
+            optimizer.step()
+        state = {k: plain(v) for k, v in layer.state_dict().items()}
+        library.nn.utils.parametrize.remove_parametrizations(layer, "weight")
+        found.append((list(state), [*state.values(), plain(layer.weight)], repr(layer)))
+    assert found[0][0] == found[1][0] and found[0][2] == found[1][2]
+    for a, b in zip(found[0][1], found[1][1], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+class Symmetric(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x.triu() + x.triu(1).mT
+
+
+class Wider(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return gradcore.cat([x, x])
+
+
+def test_a_parametrization_of_ones_own() -> None:
+    layer = nn.Linear(3, 3, bias=False)
+    other = nn.Linear(3, 3)
+    parametrize.register_parametrization(layer, "weight", Symmetric())
+    assert parametrize.is_parametrized(layer) and parametrize.is_parametrized(layer, "weight")
+    assert not parametrize.is_parametrized(layer, "bias") and not parametrize.is_parametrized(other)
+    np.testing.assert_array_equal(plain(layer.weight), plain(layer.weight).T)
+    assert list(layer.state_dict()) == ["parametrizations.weight.original"]
+    assert isinstance(layer, nn.Linear) and "weight" not in dict(layer.named_parameters())
+    layer(gradcore.ones(1, 3)).sum().backward()
+    assert layer.parametrizations.weight.original.grad is not None
+    value = plain(layer.weight)
+    copy = nn.Linear(3, 3, bias=False)
+    parametrize.register_parametrization(copy, "weight", Symmetric())
+    copy.load_state_dict(layer.state_dict())
+    np.testing.assert_array_equal(plain(copy.weight), value)
+    original = plain(copy.parametrizations.weight.original)
+    parametrize.remove_parametrizations(copy, "weight", leave_parametrized=False)
+    np.testing.assert_array_equal(plain(copy.weight), original)
+    parametrize.remove_parametrizations(layer, "weight")
+    np.testing.assert_array_equal(plain(layer.weight), value)
+    assert type(layer) is nn.Linear and isinstance(layer.weight, nn.Parameter)
+
+
+def test_what_cannot_be_parametrized_is_refused() -> None:
+    layer = nn.Linear(3, 3)
+    with raises(ValueError, "'Linear' does not have a parameter with name 'scale'"):
+        parametrizations.weight_norm(layer, "scale")
+    with raises(ValueError, "may not change the shape", "[3, 3]", "[6, 3]"):
+        parametrize.register_parametrization(layer, "weight", Wider())
+    with raises(ValueError, "Linear does not have a parametrization on weight"):
+        parametrize.remove_parametrizations(layer, "weight")
+    parametrizations.weight_norm(layer)
+    with raises(NotImplementedError, "'weight' has a parametrization already"):
+        parametrizations.weight_norm(layer)
+    with raises(ValueError, "the original is several tensors"):
+        parametrize.remove_parametrizations(layer, "weight", leave_parametrized=False)
+
+
+# -- layers ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(("name", "args", "options", "shape"), [
+    ("Conv3d", (4, 6, 3), {"padding": 1, "groups": 2}, (2, 4, 4, 5, 3)),
+    ("Conv3d", (2, 3, (2, 1, 3)), {"stride": (2, 1, 1), "bias": False, "dilation": (1, 2, 1)}, (1, 2, 4, 5, 6)),
+    ("Conv3d", (2, 3, 3), {"padding": "same", "padding_mode": "zeros"}, (1, 2, 4, 5, 6)),
+    ("AdaptiveMaxPool2d", ((3, 2),), {}, (2, 3, 7, 5)), ("AdaptiveMaxPool2d", (2,), {"return_indices": True}, (3, 5, 5)),
+    ("AdaptiveMaxPool1d", (3,), {"return_indices": True}, (2, 3, 8)),
+], ids=str)
+def test_layers_are_torchs(name: str, args: Any, options: dict[str, Any], shape: tuple[int, ...], torch: Any) -> None:
+    ours, theirs = (getattr(library.nn, name)(*args, **options) for library in (gradcore, torch))
+    assert repr(ours) == repr(theirs) and list(ours.state_dict()) == list(theirs.state_dict())
+    theirs.load_state_dict({k: torch.tensor(plain(v)) for k, v in ours.state_dict().items()})
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    found = [module(library.tensor(x)) for library, module in ((gradcore, ours), (torch, theirs))]
+    for a, b in zip(*[f if isinstance(f, tuple) else (f,) for f in found], strict=True):
+        np.testing.assert_allclose(plain(a), plain(b), rtol=2e-5, atol=2e-6)
+
+
+def test_volumes_that_do_not_fit_are_refused() -> None:
+    f = nn.functional
+    x, w = gradcore.zeros(1, 4, 3, 5, 5), gradcore.zeros(2, 4, 3, 3, 3)
+    for call, kind, text in (
+            (lambda: f.conv3d(x[0, 0], w), RuntimeError, "Expected 4D (unbatched) or 5D (batched) input to conv3d"),
+            (lambda: f.conv3d(x, w[0]), RuntimeError, "expected weight [O, C / groups, kD, kH, kW], but got [4, 3, 3, 3]"),
+            (lambda: f.conv3d(x, w, groups=2), RuntimeError, "to have 8 channels, but got 4 channels instead"),
+            (lambda: f.conv3d(x, w, dilation=2), RuntimeError, "Kernel size can't be greater than actual input size"),
+            (lambda: f.conv3d(x, w, padding="same", stride=2), RuntimeError, "not supported for strided convolutions"),
+            (lambda: f.conv3d(x, w, padding="most"), ValueError, "Invalid padding string 'most'"),
+            (lambda: f.conv3d(x, w, stride=(1, 2)), RuntimeError, "stride must be an int or three ints"),
+            (lambda: nn.Conv3d(4, 2, (3, 3)), RuntimeError, "kernel_size must be an int or 3 of them"),
+            (lambda: f.adaptive_max_pool2d(x, 2), RuntimeError, "Expected 3D or 4D tensor"),
+            (lambda: f.adaptive_max_pool1d(x, 2), RuntimeError, "Expected 2D or 3D tensor")):
+        with raises(kind, text):
+            call()

@@ -1,0 +1,121 @@
+"""Types of results: every pair of operands that PyTorch takes, of every dtype, gives PyTorch's dtype, or is refused by both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+from tests.conftest import raises
+
+DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+#: Operands: a tensor with dimensions or without, of a dtype, or a Python number.
+OPERANDS = [(name, dims) for name in DTYPES for dims in (1, 0)] + [(True, None), (3, None), (1.5, None)]
+
+CALLS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "add": lambda t, x, y: x + y, "sub": lambda t, x, y: x - y, "mul": lambda t, x, y: x * y, "div": lambda t, x, y: x / y,
+    "floor_divide": lambda t, x, y: x // y, "remainder": lambda t, x, y: x % y, "pow": lambda t, x, y: x ** y,
+    "eq": lambda t, x, y: x == y, "lt": lambda t, x, y: x < y, "and": lambda t, x, y: x & y,
+    "where": lambda t, x, y: t.where(t.tensor([True]), x, y), "result_type": lambda t, x, y: t.result_type(x, y),
+    "logical_or": lambda t, x, y: t.logical_or(x, y), "maximum": lambda t, x, y: t.maximum(x, y),
+    "fmod": lambda t, x, y: t.fmod(x, y), "atan2": lambda t, x, y: t.atan2(x, y), "clamp": lambda t, x, y: t.clamp(x, y),
+    "add_": lambda t, x, y: x.add_(y), "sub_": lambda t, x, y: x.sub_(y), "mul_": lambda t, x, y: x.mul_(y),
+    "div_": lambda t, x, y: x.div_(y), "pow_": lambda t, x, y: x.pow_(y), "copy_": lambda t, x, y: x.copy_(y),
+    "masked_fill": lambda t, x, y: x.masked_fill(t.tensor([True]), y), "cat": lambda t, x, y: t.cat([x, y]),
+}
+#: Of one operand.
+ALONE: dict[str, Callable[[Any, Any], Any]] = {
+    "exp": lambda t, x: t.exp(x), "sqrt": lambda t, x: x.sqrt(), "neg": lambda t, x: -x, "abs": lambda t, x: abs(x),
+    "sum": lambda t, x: x.sum(), "mean": lambda t, x: x.mean(), "prod": lambda t, x: x.prod(),
+    "cumsum": lambda t, x: x.cumsum(0), "amax": lambda t, x: x.amax(), "argmax": lambda t, x: x.argmax(),
+    "any": lambda t, x: x.any(), "var": lambda t, x: t.cat([x, x]).var(),
+    "sigmoid": lambda t, x: t.sigmoid(x), "square": lambda t, x: t.square(x), "floor": lambda t, x: t.floor(x),
+    "reciprocal": lambda t, x: t.reciprocal(x), "softmax": lambda t, x: t.softmax(x, 0), "relu": lambda t, x: t.relu(x),
+    "sort": lambda t, x: t.sort(x)[0], "invert": lambda t, x: ~x, "logsumexp": lambda t, x: t.logsumexp(x, 0),
+    "zeros_like": lambda t, x: t.zeros_like(x), "count_nonzero": lambda t, x: t.count_nonzero(x),
+}
+#: What takes a Python number here, or a bool, where PyTorch wants a tensor, or has no kernel.
+LENIENT = {"logical_or", "maximum", "fmod", "atan2", "clamp", "abs", "argmax", "floor"}
+#: What is another dtype, or refused: PyTorch hands a bool to the power True back, and answers uint8 with uint8.
+OTHER = {("pow", "bool", True), ("pow_", "bool", True), ("any", "uint8")}
+
+
+def made(library: Any, operand: tuple[Any, Any]) -> Any:
+    name, dims = operand
+    return name if dims is None else library.ones((1,) * dims, dtype=getattr(library, name))
+
+
+def outcome(library: Any, call: Callable[..., Any], *operands: tuple[Any, Any]) -> str:
+    """The name of the result's dtype, or that there is none."""
+    try:
+        found = call(library, *[made(library, o) for o in operands])
+    except (RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError, IndexError):
+        return "refused"
+    dtype = found.dtype if hasattr(found, "storage") or hasattr(found, "storage_offset") else found
+    return str(getattr(dtype, "name", dtype)).removeprefix("torch.")
+
+
+def differences(torch: Any, call: Callable[..., Any], cases: list[tuple[Any, ...]], name: str = "") -> list[Any]:
+    found = [(case, outcome(gradcore, call, *case), outcome(torch, call, *case)) for case in cases]
+    return [(case, f"{ours}, PyTorch {theirs}") for case, ours, theirs in found if ours != theirs
+            and (theirs != "refused" or name not in LENIENT) and (name, *[o[0] for o in case]) not in OTHER]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", CALLS)
+def test_two_operands_give_torchs_dtype(name: str, torch: Any) -> None:
+    pairs = [(x, y) for x in OPERANDS for y in OPERANDS if x[1] is not None or y[1] is not None]
+    if name.endswith("_") or name in ("masked_fill", "clamp", "maximum", "cat", "atan2"):
+        pairs = [(x, y) for x, y in pairs if x[1] is not None]
+    assert differences(torch, CALLS[name], pairs, name) == []
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ALONE)
+def test_one_operand_gives_torchs_dtype(name: str, torch: Any) -> None:
+    assert differences(torch, ALONE[name], [((d, 1),) for d in DTYPES], name) == []
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("default", ["float64", "bfloat16", "float16"])
+def test_the_default_dtype_is_what_numbers_get(default: str, torch: Any) -> None:
+    calls = [CALLS["add"], CALLS["div"], lambda t, x, y: t.exp(x) * t.tensor(1.5)]
+    pairs = [(x, y) for x in OPERANDS for y in ((1.5, None), (3, None), ("int32", 1)) if x[1] is not None]
+    libraries = (gradcore, torch)
+    before = [library.get_default_dtype() for library in libraries]
+    try:
+        for library in libraries:
+            library.set_default_dtype(getattr(library, default))
+        assert [differences(torch, call, pairs) for call in calls] == [[], [], []]
+        assert gradcore.zeros(1).dtype == gradcore.tensor([0.5]).dtype == getattr(gradcore, default)
+    finally:
+        for library, dtype in zip(libraries, before, strict=True):
+            library.set_default_dtype(dtype)
+    assert (gradcore.tensor([1]) / 2).dtype == gradcore.float32, "what was remembered of the former default is forgotten"
+
+
+@pytest.mark.oracle
+def test_promote_types_and_can_cast_are_torchs(torch: Any) -> None:
+    for a in DTYPES:
+        for b in DTYPES:
+            ours, theirs = ([getattr(t, n) for n in (a, b)] for t in (gradcore, torch))
+            assert str(torch.promote_types(*theirs)) == f"torch.{gradcore.promote_types(*ours).name}", (a, b)
+            assert gradcore.can_cast(*ours) == torch.can_cast(*theirs), (a, b)
+
+
+def test_limits() -> None:
+    assert gradcore.finfo(gradcore.float16).max == 65504 and gradcore.finfo().eps == np.finfo(np.float32).eps
+    assert gradcore.iinfo(gradcore.uint8).max == 255 and gradcore.finfo(gradcore.bfloat16).bits == 16
+    with raises(TypeError, "finfo is of floating-point types, but got int64"):
+        gradcore.finfo(gradcore.int64)
+    with raises(TypeError, "only floating-point types are supported as the default type, but got int64"):
+        gradcore.set_default_dtype(gradcore.int64)
+
+
+def test_what_is_a_tensor() -> None:
+    x = gradcore.zeros(2, 3)
+    assert gradcore.is_tensor(x) and gradcore.is_tensor(gradcore.nn.Parameter(x)) and not gradcore.is_tensor(x.numpy())
+    assert gradcore.numel(x) == 6 and gradcore.is_floating_point(x) and not gradcore.is_floating_point(x.long())
