@@ -21,7 +21,15 @@ from gradcore.spec import TensorSpec
 
 
 class Changing(float):
-    """Stands for a number that is another one at every run, where a kernel is written out: found again by identity."""
+    """Stands for a number that is another one at every run, where a kernel is written out: found again by identity.
+
+    ``cells`` are arrays without dimensions that take its place, for a run to write to.
+    """
+
+    cells: list[Any]
+
+    def __init__(self, value: float) -> None:
+        self.cells = []
 
 
 @dataclass(frozen=True)
@@ -112,6 +120,8 @@ class Device:
         self.calls: dict[Any, Any] = {}
         #: The source of its random numbers where none is given, made when it is first asked for.
         self.generator: Any = None
+        #: What makes one launch of many, where a kind of device has that.
+        self.graphs: Any = None
 
     @property
     def compute(self) -> Device:
@@ -199,6 +209,14 @@ class Device:
     def written_out(self, op: str, kernel: Callable[..., Any], args: list[Any]) -> list[Any] | None:
         """What a kernel comes to on given arrays, as (function, arguments) pairs, where that saves time; else None."""
         return None
+
+    def fused(self, kind: str, steps: list[list[Any]]) -> list[list[Any]] | None:
+        """The calls of neighbouring instructions, a list each, made into calls that do the same in less time; else None."""
+        return None
+
+    def arranged(self, calls: list[Any]) -> list[Any]:
+        """A replay's calls in an order and in pieces that suit the device, with the same results."""
+        return calls
 
     def suited(self, kernel: Callable[..., Any], operands: Operands) -> tuple[Callable[..., Any], int]:
         """The kernel as it takes these dtypes, and bytes that it makes for that beside what is declared."""

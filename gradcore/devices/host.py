@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices import (  # noqa: F401 - their kernels register themselves
+    host_convolution,
     host_decompositions,
     host_erf,
     host_folding,
@@ -26,7 +27,9 @@ from gradcore.devices.batch_norm import build_batch_norm
 from gradcore.devices.convolution import build_convolution
 from gradcore.devices.device import Device, Operands, register
 from gradcore.devices.dtypes import suited
+from gradcore.devices.host_fused import fused
 from gradcore.devices.host_kernels import HOST_KERNELS
+from gradcore.devices.host_pieces import in_pieces
 from gradcore.devices.host_pointwise import in_place_kernels
 from gradcore.devices.host_tape import Call, written_out
 from gradcore.devices.kernels import build_kernels
@@ -52,6 +55,12 @@ class HostDevice(Device):
 
     def written_out(self, op: str, kernel: Callable[..., Any], args: list[Any]) -> list[Call] | None:
         return written_out(op, kernel, args)
+
+    def fused(self, kind: str, steps: list[list[Call]]) -> list[list[Call]] | None:
+        return fused(kind, steps)
+
+    def arranged(self, calls: list[Call]) -> list[Call]:
+        return in_pieces(calls)
 
     def suited(self, kernel: Callable[..., Any], operands: Operands) -> tuple[Callable[..., Any], int]:
         return suited(kernel, operands)

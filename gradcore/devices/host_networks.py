@@ -49,9 +49,9 @@ def _plain_labels(target: Array, classes: int, ignore_index: int) -> bool:
 
 
 #: Rows of a piece at most: their positions are small enough to be made on the way.
-_ROWS = 1024
+PIECE_ROWS = 1024
 #: Rows of so few classes lie transposed while they are worked on: a reduction along them would pay for every row.
-_NARROW = 32
+NARROW = 32
 
 
 class _Rows:
@@ -59,7 +59,7 @@ class _Rows:
 
     def __init__(self, part: Array, room: Array, fold: Array) -> None:
         count, classes = part.shape
-        self.narrow = classes <= _NARROW
+        self.narrow = classes <= NARROW
         self.axis = 0 if self.narrow else 1
         self.values = room[:part.size].reshape((classes, count) if self.narrow else (count, classes))
         #: A number for each row.
@@ -83,7 +83,7 @@ class _Rows:
 
 @functools.lru_cache(maxsize=16)
 def _multiples(step: int) -> Array:
-    return np.arange(0, _ROWS * step, step)
+    return np.arange(0, PIECE_ROWS * step, step)
 
 
 @kernel
@@ -91,7 +91,7 @@ def cross_entropy(logits: Array, target: Array, weight: Array | None, out: Array
                   reduction: str = "mean", ignore_index: int = -100) -> None:
     count, classes = logits.shape
     plain = _plain_labels(target, classes, ignore_index)
-    step = min(rows(classes), _ROWS)
+    step = min(rows(classes), PIECE_ROWS)
     room, losses = split_workspace(workspace, (min(logits.size, step * classes), logits.dtype), (count, logits.dtype))
     for start in range(0, count, step):
         labels, loss = target[start:start + step], losses[start:start + step]
@@ -113,9 +113,9 @@ def _reduce_weighted(losses: Array, target: Array, weight: Array | None, out: Ar
                      ignore_index: int) -> None:
     """Sum or mean of the losses, each with its class's weight; piece by piece, since weights are made on the way."""
     total = whole = 0.0
-    for start in range(0, losses.size, _ROWS):
-        loss = losses[start:start + _ROWS]
-        weights = _sample_weights(target[start:start + _ROWS], weight, ignore_index, losses.dtype)
+    for start in range(0, losses.size, PIECE_ROWS):
+        loss = losses[start:start + PIECE_ROWS]
+        weights = _sample_weights(target[start:start + PIECE_ROWS], weight, ignore_index, losses.dtype)
         # Where nothing counts, 0 times an infinite loss must not spoil the sum.
         np.copyto(loss, 0, where=weights == 0)
         np.multiply(loss, weights, loss)
@@ -128,7 +128,7 @@ def _reduce_weighted(losses: Array, target: Array, weight: Array | None, out: Ar
 
 
 def _sample_weights(labels: Array, weight: Array | None, ignore_index: int, dtype: Any) -> Array:
-    """What each of at most ``_ROWS`` samples counts."""
+    """What each of at most ``PIECE_ROWS`` samples counts."""
     kept = labels != ignore_index
     return kept.astype(dtype) if weight is None else np.where(kept, weight[np.where(kept, labels, 0)], 0)
 
@@ -140,7 +140,7 @@ def cross_entropy_grad(dy: Array, logits: Array, target: Array, weight: Array | 
     plain = _plain_labels(target, classes, ignore_index)
     even = weight is None and plain and reduction != "none"
     scale = dy / count if even and reduction == "mean" else dy if even else 1
-    step = min(rows(classes), _ROWS)
+    step = min(rows(classes), PIECE_ROWS)
     room, folds = split_workspace(workspace, (min(logits.size, step * classes), logits.dtype), (count, logits.dtype))
     for start in range(0, count, step):
         labels = target[start:start + step]
@@ -157,15 +157,15 @@ def cross_entropy_grad(dy: Array, logits: Array, target: Array, weight: Array | 
 def _scale_weighted(out: Array, dy: Array, target: Array, weight: Array | None, reduction: str,
                     ignore_index: int) -> None:
     """Multiply each row with its sample's weight, over the whole weight for a mean, and the cotangent."""
-    starts = range(0, target.size, _ROWS)
+    starts = range(0, target.size, PIECE_ROWS)
     whole = 1.0
     if reduction == "mean":
-        whole = sum(float(np.add.reduce(_sample_weights(target[i:i + _ROWS], weight, ignore_index, out.dtype)))
+        whole = sum(float(np.add.reduce(_sample_weights(target[i:i + PIECE_ROWS], weight, ignore_index, out.dtype)))
                     for i in starts)
     for i in starts:
-        part = out[i:i + _ROWS]
-        weights = _sample_weights(target[i:i + _ROWS], weight, ignore_index, out.dtype) / (whole or 1.0)
-        np.multiply(weights, dy[i:i + _ROWS] if reduction == "none" else dy, weights)
+        part = out[i:i + PIECE_ROWS]
+        weights = _sample_weights(target[i:i + PIECE_ROWS], weight, ignore_index, out.dtype) / (whole or 1.0)
+        np.multiply(weights, dy[i:i + PIECE_ROWS] if reduction == "none" else dy, weights)
         np.multiply(part, weights.astype(out.dtype).reshape(-1, 1), part)
 
 
@@ -182,7 +182,7 @@ def mse_loss(x: Array, target: Array, out: Array, workspace: Array, *, reduction
 
 def _norm_rows(width: int) -> int:
     """Rows of a piece: few enough that a number for each is no temporary worth declaring."""
-    return min(rows(width), _ROWS)
+    return min(rows(width), PIECE_ROWS)
 
 
 @functools.lru_cache(maxsize=16)

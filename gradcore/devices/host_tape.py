@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.devices.device import Changing
+
 Call = tuple[Callable[..., Any], list[Any]]
 
 #: Ops whose kernels look at no value, tested to be so. The others are called as they are.
@@ -63,8 +65,22 @@ class Probe(np.ndarray):
         self._note(partial(np.copyto, **kwargs), *args)
         return None
 
+    def astype(self, *args: Any, **options: Any) -> Any:
+        """Refused: the copy would have the values of now, and nothing on the tape would make it again."""
+        raise TypeError("astype makes an array of its own")
+
+    copy = astype
+
     def __setitem__(self, key: Any, value: Any) -> None:
-        self._note(partial(np.copyto, casting="unsafe"), self[key if key is not Ellipsis else ()], value)
+        key = key if isinstance(key, tuple) else (key,)
+        # The ellipsis keeps it an array where every dimension is taken away.
+        self._note(partial(np.copyto, casting="unsafe"), self[key if any(k is ... for k in key) else (*key, ...)], value)
+
+    def astype(self, *args: Any, **options: Any) -> Any:
+        raise TypeError("a copy would keep today's values")
+
+    def copy(self, order: Any = "C") -> Any:
+        raise TypeError("a copy would keep today's values")
 
     def fill(self, value: Any) -> None:
         self._note(plain(self).fill, value)
@@ -92,4 +108,28 @@ def written_out(op: str, kernel: Callable[..., Any], args: Sequence[Any]) -> lis
         kernel(*probes)
     except (TooLong, TypeError):
         return None
-    return tape
+    cells: dict[Any, Any] = {}
+    return [(function, _with_cells(function, operands, cells)) for function, operands in tape]
+
+
+def _with_cells(function: Callable[..., Any], operands: list[Any], cells: dict[Any, Any]) -> list[Any]:
+    """Operands with arrays without dimensions for numbers, which a ufunc converts at every call.
+
+    Beside arrays of one float type a number is converted to just that type.
+    """
+    ufunc = function.func if isinstance(function, partial) else function
+    types = {a.dtype for a in operands if isinstance(a, np.ndarray)}
+    if not isinstance(ufunc, np.ufunc) or len(types) != 1 or next(iter(types)).kind != "f":
+        return operands
+    dtype, = types
+    return [_cell(x, dtype, cells) if type(x) in (int, float, Changing) else x for x in operands]
+
+
+def _cell(x: Any, dtype: np.dtype[Any], cells: dict[Any, Any]) -> Any:
+    # As text, since 0.0 and -0.0 are equal.
+    key = (id(x) if type(x) is Changing else str(x), dtype)
+    if key not in cells:
+        cells[key] = np.asarray(x, dtype)
+        if type(x) is Changing:
+            x.cells.append(cells[key])
+    return cells[key]

@@ -22,7 +22,7 @@ from gradcore.program.arena import Arena
 from gradcore.program.arguments import rebuilt, template_of
 from gradcore.program.plan import Plan, plan
 from gradcore.program.program import Program
-from gradcore.program.recorder import Builder, Recorder, Trace
+from gradcore.program.recorder import Builder, Recorder, Trace, busy
 from gradcore.program.replay import Replay
 from gradcore.program.tracing import as_forward
 from gradcore.spec import TensorSpec
@@ -152,6 +152,7 @@ class _Log(list[Raw]):
     def __init__(self, recorders: list[Recorder]) -> None:
         super().__init__(r for recorder in recorders for r in recorder.log)
         self.launches = [launch for recorder in recorders for launch in recorder.log.launches]
+        self.bytes_of = {leaf: serial for recorder in recorders for leaf, serial in recorder.log.bytes_of.items()}
 
 
 class _ChainBuilder(Builder):
@@ -184,8 +185,12 @@ class _Chain:
     def record(self, name: str, inputs: list[Any], run: Callable[[], Any], *, backward: bool = False) -> Graph:
         """Trace one more part, which may run ``backward`` or not."""
         recorder = Recorder(self.device, set())
-        with recorder, as_forward():
-            result = run()
+        busy.depth += 1
+        try:
+            with recorder, as_forward():
+                result = run()
+        finally:
+            busy.depth -= 1
         if not recorder.log.launches:
             raise TraceError(f"{name} ran no op on {self.device}: there is nothing to execute")
         if recorder.updates() or (not backward and any(r[0] == MARK and r[2] == "backward" for r in recorder.records())):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 from gradcore.devices.device import Changing, Device, Storage, get_device
@@ -20,6 +21,7 @@ from gradcore.events import TAGS
 from gradcore.memory.arena import Range, close_ranges, open_ranges
 from gradcore.memory.resource import Block
 from gradcore.program.arena import Arena, Part
+from gradcore.program.fusion import groups
 from gradcore.program.narration import most_live, narrate
 from gradcore.program.plan import Plan
 from gradcore.program.program import Instruction, Number, Operand
@@ -63,35 +65,45 @@ class Replay:
         self._arena = self._take_arena()
         #: By buffer, as far as anybody asked for them.
         self._parts: dict[int, Part] = {}
-        self._calls = []
+        self._sources: dict[int, tuple[TensorSpec, int, Any]] = {}
+        self._clone = self.device.kernel("clone")
         #: By buffer that a run brings: every place that takes an array of it.
         self._patches: dict[int, list[tuple[list[Any], int, TensorSpec]]] = {}
         #: By update: the places of its numbers.
-        self._numbers: list[list[tuple[list[Any], int, int]]] = [[] for _ in self.trace.updates]
-        for k, (kernel, instruction) in enumerate(zip(self.trace.kernels, self.program.instructions, strict=True)):
-            if k == self.program.split:
-                self._split = len(self._calls)
+        self._numbers: list[list[tuple[Any, Any, int]]] = [[] for _ in self.trace.updates]
+        steps: list[list[Call]] = []
+        for kernel, instruction in zip(self.trace.kernels, self.program.instructions, strict=True):
             args: list[Any] = []
             workspace = () if instruction.workspace is None else (instruction.workspace,)
             for x in (*instruction.operands, *instruction.outputs, *workspace):
                 if isinstance(x, Number):
                     self._numbers[x.update].append((args, len(args), x.position))
                 args.append(self._argument(x, args) if isinstance(x, Operand) else x)
-            self._calls += self._written_out(instruction, kernel, args)
-        self._gradients = [(leaf, None if x is None else self._shown(x)) for leaf, x in self.trace.left]
+            steps.append(self._written_out(instruction, kernel, args))
+        for kind, k in groups(self.program):
+            steps[k:k + 3] = self.device.fused(kind, steps[k:k + 3]) or steps[k:k + 3]
         split = self.program.split
+        self._calls = self.device.arranged(list(chain(*steps[:split])))
+        if split is not None:
+            self._split = len(self._calls)
+            self._calls += self.device.arranged(list(chain(*steps[split:])))
+        self._gradients = [(leaf, None if x is None else self._shown(x)) for leaf, x in self.trace.left]
         left = {x.buffer for _, x in self.trace.left if x is not None}
         #: What lives on when a run has ended: gradients, or what the second part will read.
         self._lasting = [self._part(b.index).range for b in self.program.made()
                          if (b.index in left if split is None else b.first < split <= b.last)]
         self._lasting_bytes = (sum(b.requested for b in self._lasting), sum(b.size for b in self._lasting))
 
+    def _varies(self, args: list[Any]) -> bool:
+        """Does a run bring some of these arguments?"""
+        return any(place[0] is args for places in self._patches.values() for place in places)
+
     def _take_arena(self) -> Arena:
         return Arena.of(self.device, self.plan.nbytes, self.program)
 
     def _written_out(self, instruction: Instruction, kernel: Callable[..., Any], args: list[Any]) -> list[Call]:
         """The kernel's call, or what it comes to on these arguments, if none of them changes from run to run but numbers."""
-        if any(places and places[-1][0] is args for places in self._patches.values()):
+        if self._varies(args):
             return [(kernel, args)]
         numbers = {k: Changing(k) for k, x in enumerate(instruction.operands) if isinstance(x, Number)}
         calls = self.device.written_out(instruction.op, kernel, [numbers.get(k, a) for k, a in enumerate(args)])
@@ -102,6 +114,7 @@ class Replay:
             places = self._numbers[x.update]
             places[:] = [p for p in places if p[0] is not args or p[2] != x.position]
             places += [(a, at, x.position) for _, a in calls for at, v in enumerate(a) if v is number]
+            places += [(cell, (), x.position) for cell in number.cells]
         return calls
 
     def _block(self, buffer: int) -> Block:
@@ -159,18 +172,26 @@ class Replay:
         ledger = self.device.ledger
         if ledger.log is None and (not self._lasting or (self._lasting[0].serial and self.program.split is None)):
             # The same ranges close and open again, and nobody looks.
-            local.state.launch(run_calls, calls)
+            local.state.launch(self._run_calls, calls, first)
             asked, taken = self._lasting_bytes
             ledger.passed(self._most[first][0] - asked, self._most[first][1] - taken)
             return
         close_ranges(ledger, self._lasting)
-        local.state.launch(run_calls, calls)
+        local.state.launch(self._run_calls, calls, first)
         if ledger.log is not None:
             assert self._arena is not None
             narrate(self.device, self.trace, self.plan, self._arena.block, self._serials(inputs), part)
         ledger.passed(*self._most[first])
         if first == 0:
             open_ranges(ledger, self._lasting)
+
+    def _run_calls(self, calls: list[Call], part: int) -> None:
+        """Run the calls of the first part, 0, or the second."""
+        run_calls(calls)
+
+    def explain(self) -> list[str]:
+        """How its calls are run, a line a part, where that is not one by one as a matter of course."""
+        return []
 
     def _serials(self, inputs: Sequence[Any]) -> dict[int, int]:
         """What the log calls the buffers that the program does not make."""
@@ -271,10 +292,23 @@ class Replay:
             return make_value(storage, x.spec, self.device.array(storage.block, x.spec), None)
         copy = copies.get(x.buffer)
         if copy is None:
-            spec = TensorSpec.of((buffer.nbytes,), "uint8")
-            copy = copies[x.buffer] = fresh(self.device, spec, TAGS.index(buffer.tag), 0)
-            local.state.launch(self.device.kernel("clone"), self.device.array(self._block(x.buffer), spec), copy.array)
+            spec, tag, source = self._copied(x)
+            copy = copies[x.buffer] = fresh(self.device, spec, tag, 0)
+            local.state.launch(self._clone, source, copy.array)
+        if copy.spec is x.spec:
+            return make_value(copy.storage, x.spec, copy.array, None)
         return make_value(copy.storage, x.spec, self.device.array(copy.storage.block, x.spec), None)
+
+    def _copied(self, x: Operand) -> tuple[TensorSpec, int, Any]:
+        """As what an output's bytes are copied, for whom, and from where; found out once an arena."""
+        found = self._sources.get(x.buffer)
+        if found is None:
+            buffer = self.program.buffers[x.buffer]
+            whole = x.spec.contiguous and not x.spec.offset and x.spec.nbytes == buffer.nbytes
+            spec = x.spec if whole else TensorSpec.of((buffer.nbytes,), "uint8")
+            found = spec, TAGS.index(buffer.tag), self.device.array(self._block(x.buffer), spec)
+            self._sources[x.buffer] = found
+        return found
 
 
 def _moved(spec: TensorSpec, given: TensorSpec) -> TensorSpec:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 import gradcore
 from gradcore import folds, nn
-from gradcore.events import Launch
+from gradcore.events import Alloc, Launch
 from tests.conftest import raises
 from tests.host.test_compile import data, net, pair, same, same_state, step_of
 
@@ -159,3 +161,40 @@ def test_the_cache_is_bounded_and_gives_memory_back() -> None:
     assert gradcore.memory_allocated() == live and len(gradcore.device("cpu").ledger.arenas) == 3
     del f
     assert gradcore.memory_allocated() == live and not gradcore.device("cpu").ledger.arenas
+
+
+def test_regions_of_autocast_are_part_of_the_case() -> None:
+    layer = nn.Linear(4, 3)
+    x = gradcore.ones(2, 4)
+    f = gradcore.compile(layer)
+    for _ in range(3):
+        with gradcore.no_grad():
+            assert f(x).dtype == np.float32
+            with gradcore.autocast("cpu"):
+                assert f(x).dtype == gradcore.bfloat16 and same(f(x).float(), layer(x).float())
+                layer.weight.mul_(0.5)
+                assert same(f(x).float(), layer(x).float())
+    assert len(f.traces) == 2
+
+
+def test_an_arena_comes_and_goes_unseen() -> None:
+    ledger = gradcore.device("cpu").ledger
+    _, _, _, compiled, _, _ = pair()
+    for k in range(2):
+        compiled(*data(k))
+    live = gradcore.memory_allocated()
+    for _ in range(2):
+        ledger.reset_peaks()
+        with gradcore.step() as s:
+            compiled(*data(2))
+        found = folds.peak(s.log)
+        assert (found.requested, found.allocated) == (ledger.peak_requested, ledger.peak_allocated)
+        assert not any(isinstance(r, Alloc) and r.tag.role == "arena" for r in s.log)
+    assert len(ledger.arenas) == 1
+    ledger.reset_peaks()
+    with gradcore.step() as s:
+        del compiled
+    found = folds.peak(s.log)
+    assert not ledger.arenas and gradcore.memory_allocated() <= live
+    assert (found.requested, found.allocated) == (ledger.peak_requested, ledger.peak_allocated)
+    assert not any(isinstance(r, Alloc) and r.tag.role == "arena" for r in s.log)

@@ -1,0 +1,52 @@
+"""The CPU's convolutions by overlapping rows give what the general kernels give, and do take the geometries meant for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gradcore.devices import host_convolution as own
+from gradcore.ops.convolution import conv2d, conv2d_input_grad, conv2d_weight_grad
+from gradcore.spec import TensorSpec
+
+#: x, weight, padding, dilation: several pieces of rows, wide and narrow padding, rows without a window inside, all batch sizes.
+GEOMETRIES = [
+    ((3, 4, 20, 20), (5, 4, 3, 3), (1, 1), (1, 1)),
+    ((2, 3, 17, 30), (4, 3, 5, 2), (0, 3), (1, 2)),
+    ((1, 64, 40, 60), (8, 64, 3, 3), (1, 0), (1, 1)),
+    ((2, 2, 3, 40), (3, 2, 3, 1), (4, 0), (1, 1)),
+    ((2, 1, 16, 16), (1, 1, 1, 7), (0, 9), (1, 1)),
+    ((0, 2, 16, 16), (3, 2, 3, 3), (1, 1), (1, 1)),
+]
+
+
+def launched(op: Any, arrays: list[Any], attrs: dict[str, Any], table: Any) -> np.ndarray:
+    """What a kernel of ``table`` fills in on the room that the op declares."""
+    made = op.infer(*(None if a is None else TensorSpec.of(a.shape, str(a.dtype)) for a in arrays), **attrs)
+    out = np.full(made.outputs[0].shape, np.nan, made.outputs[0].dtype)
+    table[op.name](*arrays, out, np.full(made.workspace, 0xFF, np.uint8), **attrs)
+    return out
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("x", "weight", "padding", "dilation"), GEOMETRIES)
+def test_rows_make_what_the_general_kernels_make(x: Any, weight: Any, padding: Any, dilation: Any, dtype: str,
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = np.random.default_rng(0).standard_normal
+    xs, ws, bias = (draw(s).astype(dtype) for s in (x, weight, weight[:1]))
+    how = {"stride": (1, 1), "padding": padding, "dilation": dilation, "groups": 1}
+    table = {f: getattr(own, f) for f in own.GENERAL}
+    dy = draw(launched(conv2d, [xs, ws, bias], how, own.GENERAL).shape).astype(dtype)
+    calls: list[tuple[Any, list[Any], dict[str, Any]]] = [
+        (conv2d, [xs, ws, bias], how), (conv2d, [xs, ws, None], how), (conv2d_input_grad, [dy, ws], {**how, "shape": x}),
+        (conv2d_weight_grad, [dy, xs], {**how, "shape": weight})]
+    wanted = [launched(op, arrays, attrs, own.GENERAL) for op, arrays, attrs in calls]
+    fallen = []
+    monkeypatch.setattr(own, "GENERAL", {f: lambda *a, f=f, **k: fallen.append(f) for f in table})
+    for (op, arrays, attrs), expected in zip(calls, wanted, strict=True):
+        found = launched(op, arrays, attrs, table)
+        if op.name not in fallen:
+            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 if dtype == "float64" else 1e-3)
+    assert "conv2d" not in fallen or not x[0], "these are geometries for rows"
