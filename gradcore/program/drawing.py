@@ -212,7 +212,10 @@ def sketch(program: Program, found: Plan | None = None, *, width: int = 80, heig
         room = (width if room < len(entry) else room) - len(entry)
         text.append(entry, style=COLOURS.get(role, "#999999"))
     text.append(f"\n{len(there)} buffers, arena {found.nbytes:,} bytes, lower bound {found.bound:,}")
-    return text
+    lines = text.split("\n")
+    for line in lines:
+        line.rstrip()
+    return Text("\n").join(lines)
 
 
 def _covered(there: list[Box], wide: float, columns: int, high: float, rows: int) -> dict[tuple[int, int], dict[str, float]]:
