@@ -70,6 +70,8 @@ class CapturedReplay(Replay):
     def _bind(self) -> None:
         self._forget()
         super()._bind()
+        # A kernel of ours would cost the host several times as much.
+        self._clone = self.device.graphs.copy_array
         self._held_blocks = list(map(_blocks, self.trace.storages.values()))
         if not self.reason:
             self._settle()
