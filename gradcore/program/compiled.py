@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 from gradcore.engine.autocast import resumed
 from gradcore.engine.node import Leaf
 from gradcore.engine.state import State, local
+from gradcore.errors import TraceError
 from gradcore.program.arguments import key_of, rebuilt, replaced, template_of
 from gradcore.program.capture import replay_of
 from gradcore.program.check import checked
@@ -19,7 +21,9 @@ from gradcore.program.checks import all_hold
 from gradcore.program.differentiable import Differentiable, entered
 from gradcore.program.plan import Plan, plan
 from gradcore.program.program import Program
+from gradcore.program.recorder import busy
 from gradcore.program.replay import Replay
+from gradcore.program.shipping import save_entry
 from gradcore.program.tracing import Tracing
 
 #: What of a thread's state decides what a function does; the rest says for whom it is done.
@@ -81,13 +85,25 @@ class Compiled:
         """Where the buffers of each of ``programs`` lie."""
         return [entry.replay.plan for entries in self._entries.values() for entry in entries]
 
+    def save(self, path: str | os.PathLike[str], index: int = 0) -> None:
+        """Write the ``index``-th of ``programs`` with all that it captured to a file for :func:`gradcore.load_program`.
+
+        Of a function that its caller differentiates it is the forward run. Raises :class:`TraceError` where there is no such
+        program yet (call the function first), TypeError for what a file cannot hold, and OSError.
+        """
+        found = [entry for entries in self._entries.values() for entry in entries]
+        if not -len(found) <= index < len(found):
+            raise TraceError(f"there are {len(found)} programs, and number {index} was to be saved: call the function first")
+        save_entry(path, found[index].replay.trace, found[index].guards)
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(self._function, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._eager or local.state.node:
+        if self._eager or busy.depth or local.state.node:
+            # Inside a backward, or inside a trace that wants the ops themselves, it runs as it is written.
             return self._function(*args, **kwargs)
         tensors: list[Any] = []
         kept: list[Any] = []
