@@ -120,6 +120,8 @@ class Device:
         self.calls: dict[Any, Any] = {}
         #: The source of its random numbers where none is given, made when it is first asked for.
         self.generator: Any = None
+        #: What makes one launch of many, where a kind of device has that.
+        self.graphs: Any = None
 
     @property
     def compute(self) -> Device:
@@ -208,17 +210,17 @@ class Device:
         """What a kernel comes to on given arrays, as (function, arguments) pairs, where that saves time; else None."""
         return None
 
-    def suited(self, kernel: Callable[..., Any], operands: Operands) -> tuple[Callable[..., Any], int]:
-        """The kernel as it takes these dtypes, and bytes that it makes for that beside what is declared."""
-        return kernel, 0
-
-    def together(self, loss: tuple[Any, list[Any]], slopes: tuple[Any, list[Any]]) -> tuple[Any, list[Any]] | None:
-        """One call for those of a cross-entropy and of its gradient for a cotangent of 1, where that saves time; else None."""
+    def fused(self, kind: str, steps: list[list[Any]]) -> list[list[Any]] | None:
+        """The calls of neighbouring instructions, a list each, made into calls that do the same in less time; else None."""
         return None
 
     def arranged(self, calls: list[Any]) -> list[Any]:
         """A replay's calls in an order and in pieces that suit the device, with the same results."""
         return calls
+
+    def suited(self, kernel: Callable[..., Any], operands: Operands) -> tuple[Callable[..., Any], int]:
+        """The kernel as it takes these dtypes, and bytes that it makes for that beside what is declared."""
+        return kernel, 0
 
     def kernel(self, name: str) -> Callable[..., Any]:
         try:

@@ -27,7 +27,7 @@ from gradcore.devices.batch_norm import build_batch_norm
 from gradcore.devices.convolution import build_convolution
 from gradcore.devices.device import Device, Operands, register
 from gradcore.devices.dtypes import suited
-from gradcore.devices.host_fused import loss_with_slopes
+from gradcore.devices.host_fused import fused
 from gradcore.devices.host_kernels import HOST_KERNELS
 from gradcore.devices.host_pieces import in_pieces
 from gradcore.devices.host_pointwise import in_place_kernels
@@ -56,15 +56,14 @@ class HostDevice(Device):
     def written_out(self, op: str, kernel: Callable[..., Any], args: list[Any]) -> list[Call] | None:
         return written_out(op, kernel, args)
 
-    def suited(self, kernel: Callable[..., Any], operands: Operands) -> tuple[Callable[..., Any], int]:
-        return suited(kernel, operands)
-
-    def together(self, loss: Call, slopes: Call) -> Call | None:
-        run = loss_with_slopes(loss, slopes)
-        return None if run is None else (run, [])
+    def fused(self, kind: str, steps: list[list[Call]]) -> list[list[Call]] | None:
+        return fused(kind, steps)
 
     def arranged(self, calls: list[Call]) -> list[Call]:
         return in_pieces(calls)
+
+    def suited(self, kernel: Callable[..., Any], operands: Operands) -> tuple[Callable[..., Any], int]:
+        return suited(kernel, operands)
 
     def copy_in(self, array: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> None:
         np.copyto(array, values, casting="unsafe")

@@ -2,22 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gradcore.devices import host_networks as networks
+from gradcore.devices.host_erf import gelu_with_grad
 from gradcore.devices.host_kernels import rows
+from gradcore.devices.host_pieces import region
 from gradcore.devices.host_tape import Call
 from gradcore.devices.kernels import split_workspace
+from gradcore.spec import PIECE
+
+#: Elements of a piece, below which calls cost more than the arithmetic that is saved.
+_SHORTEST = 4096
 
 
-def loss_with_slopes(first: Call, second: Call) -> Callable[[], None] | None:
+Steps = list[list[Call]]
+
+
+def fused(kind: str, steps: Steps) -> Steps | None:
+    """The calls of some instructions that ``program.fusion`` names, with the same results in less time; None for no better."""
+    kernel, given = steps[0][0]
+    if not isinstance(kernel, partial) or not isinstance(given[0], np.ndarray) or given[0].itemsize < 4:
+        # Floats of 16 bits go through kernels of 32.
+        return None
+    if any(a is None for step in steps[::len(steps) - 1] for call in step for a in call[1][:2]):
+        # Not known before a run brings it.
+        return None
+    return gelu_with_slopes(steps) if kind == "gelu with slopes" else loss_with_slopes(steps)
+
+
+def gelu_with_slopes(steps: Steps) -> Steps | None:
+    """gelu made again, the product that its gradient waits for, that gradient: both come from one bend of each piece.
+
+    The gradient is made where its cotangent lies, and the product that is filled last is room until then.
+    """
+    (first,), products, (second,) = steps
+    (x, out, _), (slopes, _, result, _) = first[1], second[1]
+    if len(products) < 2 or any(f is not np.matmul for f, _ in products[:2]) or region(products[0][1][-1]) != region(slopes):
+        return None
+    spare = products[1][1][-1]
+    length = min(spare.size // 6, PIECE) // 16 * 16
+    if length < _SHORTEST or not all(a.flags.c_contiguous for a in (x, out, slopes, spare)) or spare.dtype != x.dtype:
+        return None
+    room = [spare.reshape(-1)[k * length:(k + 1) * length] for k in range(6)]
+    both = partial(gelu_with_grad, x, out, slopes, room, **first[0].keywords)  # type: ignore[attr-defined]
+    return [[], [products[0], (both, []), *products[1:]], [(np.copyto, [result, slopes])]]
+
+
+def loss_with_slopes(steps: Steps) -> Steps | None:
     """What makes cross-entropy and its gradient for a cotangent of 1 from the same exponentials and their sums.
 
     None where a batch is not one piece of plain rows. Labels that turn out not to be plain are left to the kernels themselves.
     """
+    (first,), cotangent, (second,) = steps
     how = first[0].keywords  # type: ignore[attr-defined]
     reduction, ignore_index = how["reduction"], how["ignore_index"]
     logits, target, weight, loss, other = first[1]
@@ -63,4 +103,4 @@ def loss_with_slopes(first: Call, second: Call) -> Callable[[], None] | None:
         room[places] -= 1
         np.multiply(result, one / count if reduction == "mean" else one, slopes)
 
-    return run
+    return [[], cotangent, [(run, [])]]

@@ -15,11 +15,13 @@ from gradcore.engine.node import Leaf
 from gradcore.engine.state import State, local
 from gradcore.errors import TraceError
 from gradcore.program.arguments import key_of, rebuilt, replaced, template_of
+from gradcore.program.capture import replay_of
 from gradcore.program.check import checked
 from gradcore.program.checks import all_hold
 from gradcore.program.differentiable import Differentiable, entered
 from gradcore.program.plan import Plan, plan
 from gradcore.program.program import Program
+from gradcore.program.recorder import busy
 from gradcore.program.replay import Replay
 from gradcore.program.shipping import save_entry
 from gradcore.program.tracing import Tracing
@@ -58,8 +60,9 @@ class Compiled:
     """
 
     def __init__(self, function: Callable[..., Any], *, check_every: int = 0, max_programs: int = 8,
-                 leaves: bool = False) -> None:
+                 leaves: bool = False, capture: bool = True) -> None:
         self._function = function
+        self._capture = capture
         #: Are leaves among the arguments like other tensors, and no parameters?
         self._take_leaves = leaves
         self._check_every = check_every
@@ -99,7 +102,8 @@ class Compiled:
         return getattr(self._function, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._eager or local.state.node:
+        if self._eager or busy.depth or local.state.node:
+            # Inside a backward, or inside a trace that wants the ops themselves, it runs as it is written.
             return self._function(*args, **kwargs)
         tensors: list[Any] = []
         kept: list[Any] = []
@@ -154,7 +158,7 @@ class Compiled:
         if trace.obstacles:
             self.traces[-1] += "; it cannot be replayed: " + "; ".join(trace.obstacles)
         else:
-            replay = (Replay if trace.second is None else Differentiable)(trace, plan(trace.program))
+            replay = (replay_of if trace.second is None else Differentiable)(trace, plan(trace.program), self._capture)
             self._remember(key, Entry(replay, tracing.guards(trace), shape, kept))
         return rebuilt(shape, outputs, tensors)
 
@@ -189,23 +193,25 @@ class Compiled:
                 found = entry.replay.plan
                 lines.append(f"program of {len(entry.replay.program.instructions)} instructions: arena {found.nbytes:,} bytes, "
                              f"lower bound {found.bound:,}, {len(entry.guards)} guards")
+                lines += [f"  {line}" for line in entry.replay.explain()]
         return "\n".join(lines)
 
     def __repr__(self) -> str:
         return f"<compiled {self._function!r}: {len(self.programs)} programs>"
 
 
-def compile(function: Any = None, *, check_every: int = 0, max_programs: int = 8) -> Any:
+def compile(function: Any = None, *, check_every: int = 0, max_programs: int = 8, capture: bool = True) -> Any:
     """A function, module or whole training step that is traced at its first call and replayed afterwards.
 
     It is traced again when shapes, dtypes, devices, modes or anything else change that it was seen to look at (see
     :mod:`gradcore.program.watch`), and ``max_programs`` are kept. A replay runs no Python of the function's: what it prints or
     appends happens when it is traced. Raises :class:`TraceError`, naming the line, where values of tensors are read on the host
     or tensors are made from host data. With ``check_every=n`` each n-th call runs eagerly too, and TraceError is raised where
-    the two differ.
+    the two differ. On a GPU a program is one launch, a CUDA graph, unless ``capture`` is False (see
+    :mod:`gradcore.program.capture`); :meth:`Compiled.explain` says where that was not possible.
     """
     if function is None:
-        return functools.partial(compile, check_every=check_every, max_programs=max_programs)
+        return functools.partial(compile, check_every=check_every, max_programs=max_programs, capture=capture)
     if not callable(function):
         raise TypeError(f"compile expected a function or a module, but got {type(function).__name__}")
-    return Compiled(function, check_every=check_every, max_programs=max_programs)
+    return Compiled(function, check_every=check_every, max_programs=max_programs, capture=capture)

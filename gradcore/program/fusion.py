@@ -5,19 +5,38 @@ The program, its plan and its log stay as they are; only the calls that a replay
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
-from gradcore.program.program import Instruction
+from gradcore.program.program import Instruction, Program
 
 
-def losses_with_slopes(instructions: Sequence[Instruction]) -> set[int]:
-    """Positions of a cross-entropy that a cotangent of 1 follows, and then its gradient.
-
-    Whatever lives at the third of them lives in bytes of its own, so they may all be filled there.
-    """
-    return {k for k in range(len(instructions) - 2) if _is_loss_with_slopes(*instructions[k:k + 3])}
+def groups(program: Program) -> Iterator[tuple[str, int]]:
+    """Kinds of groups of three neighbours, with the positions where they begin. No two groups share an instruction."""
+    k = 0
+    while k < len(program.instructions) - 2:
+        three = program.instructions[k:k + 3]
+        kind = next((name for name, holds in KINDS.items() if holds(*three)), None)
+        if kind == "gelu with slopes" and program.buffers[three[1].outputs[0].buffer].last > k + 2:
+            kind = None
+        if kind is not None and (program.split is None or not k < program.split < k + 3):
+            yield kind, k
+        k += 1 if kind is None else 3
 
 
 def _is_loss_with_slopes(loss: Instruction, one: Instruction, slopes: Instruction) -> bool:
+    """A cross-entropy, a cotangent of 1, and its gradient.
+
+    Whatever lives at the third of them lies in bytes of its own, so all may be filled there.
+    """
     return ((loss.op, one.op, slopes.op) == ("cross_entropy", "full", "cross_entropy_grad") and one.operands == (1.0,)
             and slopes.operands == (one.outputs[0], *loss.operands) and slopes.attrs == loss.attrs)
+
+
+def _is_gelu_with_slopes(again: Instruction, products: Instruction, slopes: Instruction) -> bool:
+    """gelu made again for the gradient of a linear layer, that gradient, and gelu's for its cotangent, which dies there."""
+    return ((again.op, products.op, slopes.op) == ("gelu", "linear_grad", "gelu_grad")
+            and products.operands[1].buffer == again.outputs[0].buffer and len(products.outputs) > 1
+            and slopes.operands == (products.outputs[0], again.operands[0]) and slopes.attrs == again.attrs)
+
+
+KINDS = {"loss with slopes": _is_loss_with_slopes, "gelu with slopes": _is_gelu_with_slopes}

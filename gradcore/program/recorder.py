@@ -6,6 +6,7 @@ who else refers to it; what it found is held from the end of the run on.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,6 +22,16 @@ from gradcore.events import ALLOC, BORROW, DROP, KEEP, LAUNCH, MARK, READ, TAGS,
 from gradcore.memory.ledger import opening
 from gradcore.optim import optimizer as optimizers
 from gradcore.program.program import Buffer, Instruction, Number, Operand, Program, Update, with_lifetimes
+
+
+class _Busy(threading.local):
+    """How many traces and records this thread is writing."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+
+
+busy = _Busy()
 
 
 class TraceLog(list[Raw]):
@@ -172,6 +183,9 @@ class Builder:
         launches = [r for r in self._records if r[0] == LAUNCH]
         updates = {at: k for k, (at, *_) in enumerate(recorder.updates())}
         instructions, kernels = [], []
+        if len(launches) != len(recorder.log.launches):
+            raise TraceError("a step (gradcore.step) or another record of what happens was opened and closed inside a traced "
+                             "function: open it around the call")
         for k, (record, (call, operands)) in enumerate(zip(launches, recorder.log.launches, strict=True)):
             instructions.append(self._instruction(record, call, operands, updates.get(k)))
             kernels.append(call.kernel)

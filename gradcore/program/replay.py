@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 from gradcore.devices.device import Changing, Device, Storage, get_device
@@ -20,7 +21,7 @@ from gradcore.events import TAGS
 from gradcore.memory.arena import Range, close_ranges, open_ranges
 from gradcore.memory.resource import Block
 from gradcore.program.arena import Arena, Part
-from gradcore.program.fusion import losses_with_slopes
+from gradcore.program.fusion import groups
 from gradcore.program.narration import most_live, narrate
 from gradcore.program.plan import Plan
 from gradcore.program.program import Instruction, Number, Operand
@@ -66,37 +67,27 @@ class Replay:
         self._parts: dict[int, Part] = {}
         self._sources: dict[int, tuple[TensorSpec, int, Any]] = {}
         self._clone = self.device.kernel("clone")
-        self._calls = []
         #: By buffer that a run brings: every place that takes an array of it.
         self._patches: dict[int, list[tuple[list[Any], int, TensorSpec]]] = {}
         #: By update: the places of its numbers.
         self._numbers: list[list[tuple[Any, Any, int]]] = [[] for _ in self.trace.updates]
-        fused = losses_with_slopes(self.program.instructions) if self.program.split is None else set()
-        for k, (kernel, instruction) in enumerate(zip(self.trace.kernels, self.program.instructions, strict=True)):
-            if k == self.program.split:
-                self._split = len(self._calls)
+        steps: list[list[Call]] = []
+        for kernel, instruction in zip(self.trace.kernels, self.program.instructions, strict=True):
             args: list[Any] = []
             workspace = () if instruction.workspace is None else (instruction.workspace,)
             for x in (*instruction.operands, *instruction.outputs, *workspace):
                 if isinstance(x, Number):
                     self._numbers[x.update].append((args, len(args), x.position))
                 args.append(self._argument(x, args) if isinstance(x, Operand) else x)
-            calls = self._written_out(instruction, kernel, args)
-            if k in fused:
-                at, loss = len(self._calls), calls[0]
-            elif k - 2 in fused and not self._varies(args) and not self._varies(loss[1]):
-                both = self.device.together(loss, calls[0])
-                if both is not None:
-                    del self._calls[at]
-                    calls = [both]
-            self._calls += calls
-        before, after = self._calls[:self._split], [] if self._split is None else self._calls[self._split:]
-        self._calls = self.device.arranged(before)
-        if self._split is not None:
-            self._split = len(self._calls)
-            self._calls += self.device.arranged(after)
-        self._gradients = [(leaf, None if x is None else self._shown(x)) for leaf, x in self.trace.left]
+            steps.append(self._written_out(instruction, kernel, args))
+        for kind, k in groups(self.program):
+            steps[k:k + 3] = self.device.fused(kind, steps[k:k + 3]) or steps[k:k + 3]
         split = self.program.split
+        self._calls = self.device.arranged(list(chain(*steps[:split])))
+        if split is not None:
+            self._split = len(self._calls)
+            self._calls += self.device.arranged(list(chain(*steps[split:])))
+        self._gradients = [(leaf, None if x is None else self._shown(x)) for leaf, x in self.trace.left]
         left = {x.buffer for _, x in self.trace.left if x is not None}
         #: What lives on when a run has ended: gradients, or what the second part will read.
         self._lasting = [self._part(b.index).range for b in self.program.made()
@@ -181,18 +172,26 @@ class Replay:
         ledger = self.device.ledger
         if ledger.log is None and (not self._lasting or (self._lasting[0].serial and self.program.split is None)):
             # The same ranges close and open again, and nobody looks.
-            local.state.launch(run_calls, calls)
+            local.state.launch(self._run_calls, calls, first)
             asked, taken = self._lasting_bytes
             ledger.passed(self._most[first][0] - asked, self._most[first][1] - taken)
             return
         close_ranges(ledger, self._lasting)
-        local.state.launch(run_calls, calls)
+        local.state.launch(self._run_calls, calls, first)
         if ledger.log is not None:
             assert self._arena is not None
             narrate(self.device, self.trace, self.plan, self._arena.block, self._serials(inputs), part)
         ledger.passed(*self._most[first])
         if first == 0:
             open_ranges(ledger, self._lasting)
+
+    def _run_calls(self, calls: list[Call], part: int) -> None:
+        """Run the calls of the first part, 0, or the second."""
+        run_calls(calls)
+
+    def explain(self) -> list[str]:
+        """How its calls are run, a line a part, where that is not one by one as a matter of course."""
+        return []
 
     def _serials(self, inputs: Sequence[Any]) -> dict[int, int]:
         """What the log calls the buffers that the program does not make."""

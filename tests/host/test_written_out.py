@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import gradcore
 from gradcore.devices.device import Changing
 from gradcore.devices.host import make_host
 from gradcore.devices.host_tape import STRAIGHT, written_out
@@ -65,6 +66,16 @@ def test_every_straight_op_is_written_out_for_one_of_its_sample_calls() -> None:
         if not seen.get(row.op):
             run(row)
     assert {op for op, count in seen.items() if count} == STRAIGHT
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_kernel_that_converts_its_operands_reads_them_at_every_run(dtype: str) -> None:
+    weight = gradcore.ones(3, dtype=dtype)
+    f = gradcore.compile(lambda: (weight * 2 + 1) * weight)
+    for value in (1.0, 2.0, 3.0):
+        weight.fill_(value)
+        assert f().tolist() == [(2 * value + 1) * value] * 3
+    assert len(f.traces) == 1
 
 
 def test_numbers_become_arrays_that_a_run_writes_to() -> None:
