@@ -41,6 +41,9 @@ class Replay:
         self.plan = plan
         self.device: Device = get_device(self.program.device)
         self._lock = threading.Lock()
+        firsts = [params[0] for _, _, params in trace.updates]
+        #: By update: the last one before it in the same run of the same parameters, which counts on from there.
+        self._updated_before = [next((j for j in range(k - 1, -1, -1) if firsts[j] is p), None) for k, p in enumerate(firsts)]
         written = self.program.written()
         #: What a run writes to beside its arena: storage and tag of the last write, by buffer for what it is given.
         self._written = [(trace.storages[b], self._tag(k)) for b, k in written.items() if b in trace.storages]
@@ -148,9 +151,12 @@ class Replay:
             if self._arena is None or self._held():
                 self._bind()
             self._bring(inputs)
-            updates = [(o, o._advanced(o.state[params[0]]), group, params) for o, group, params in self.trace.updates]
-            for places, (optimizer, numbers, group, _) in zip(self._numbers, updates, strict=True):
+            updates: list[tuple[Any, dict[str, Any], list[Any]]] = []
+            for places, before, (optimizer, group, params) in zip(self._numbers, self._updated_before, self.trace.updates,
+                                                                  strict=True):
+                numbers = optimizer._advanced(optimizer.state[params[0]] if before is None else updates[before][1])
                 operands = optimizer._operands(group, numbers)
+                updates.append((optimizer, numbers, params))
                 for args, at, position in places:
                     args[at] = operands[position]
             try:
@@ -158,7 +164,7 @@ class Replay:
             finally:
                 self._note_writes(inputs)
                 self.release()
-            for optimizer, numbers, _, params in updates:
+            for optimizer, numbers, params in updates:
                 if numbers:
                     for p in params:
                         optimizer.state[p].update(numbers)
