@@ -43,18 +43,18 @@ from gradcore._memory import (
 from gradcore._step import step
 from gradcore.engine.modes import enable_grad, inference_mode, is_grad_enabled, no_grad, recompute, set_grad_enabled
 from gradcore.errors import (
-    AlreadyReleased, DataDependentShape, DeviceError, GradcoreError, LinAlgError, ModifiedInPlace, NoSecondDerivative,
-    OutOfMemory, SpecError, TraceError)
+    AlreadyReleased, DataDependentShape, DeviceError, ExportError, GradcoreError, LinAlgError, ModifiedInPlace,
+    NoSecondDerivative, OutOfMemory, ProgramError, SpecError, TraceError)
 from gradcore.report.step import StepReport
 from gradcore.spec import bfloat16 as _bfloat16
 from gradcore.functional import linalg
 from gradcore.functional.linalg import cholesky, det, inv, slogdet
 from gradcore.functional.linalg import inv as inverse, matrix_power
 from gradcore.devices.precision import get_float32_matmul_precision, set_float32_matmul_precision
-from gradcore import amp, autograd, backends, cuda, data, memory, nn, optim, program, utils
+from gradcore import amp, autograd, backends, cuda, data, memory, nn, onnx, optim, program, utils
 from gradcore.amp import autocast, get_autocast_dtype, is_autocast_enabled
 from gradcore.autograd.inspection import graph
-from gradcore.program import compile, gradients, record, trace
+from gradcore.program import compile, gradients, load_program, record, trace
 from gradcore.utils.files import load, save
 
 float16, float32, float64 = _np.dtype(_np.float16), _np.dtype(_np.float32), _np.dtype(_np.float64)

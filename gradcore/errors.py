@@ -94,3 +94,11 @@ class TraceError(GradcoreError, RuntimeError):
 
 class CaptureError(GradcoreError, RuntimeError):
     """Something happened during a capture that a captured graph cannot hold."""
+
+
+class ProgramError(GradcoreError, ValueError):
+    """A file holds no program that can be run safely; the text names the file, the place in it, and what was expected."""
+
+
+class ExportError(GradcoreError, NotImplementedError):
+    """Something in a program has no counterpart in the format that it is exported to; the text names op, layer and line."""

@@ -190,37 +190,40 @@ struct Lion {
     }
 };
 
+// An update's numbers travel with its launch, unless there is an address: then they lie there when the launch begins, and a
+// captured launch finds those of each run.
+
 template <typename T>
-__global__ void sgd(const __grid_constant__ Group group, const __grid_constant__ SgdHow how) {
-    update<Sgd, T>(group, how);
+__global__ void sgd(const __grid_constant__ Group group, const __grid_constant__ SgdHow given, const SgdHow* there) {
+    update<Sgd, T>(group, there ? *there : given);
 }
 
 template <typename T>
-__global__ void adam(const __grid_constant__ Group group, const __grid_constant__ AdamHow how) {
-    update<Adam, T>(group, how);
+__global__ void adam(const __grid_constant__ Group group, const __grid_constant__ AdamHow given, const AdamHow* there) {
+    update<Adam, T>(group, there ? *there : given);
 }
 
 template <typename T>
-__global__ void rmsprop(const __grid_constant__ Group group, const __grid_constant__ SquareHow how) {
-    update<Rmsprop, T>(group, how);
+__global__ void rmsprop(const __grid_constant__ Group group, const __grid_constant__ SquareHow given, const SquareHow* there) {
+    update<Rmsprop, T>(group, there ? *there : given);
 }
 
 template <typename T>
-__global__ void adagrad(const __grid_constant__ Group group, const __grid_constant__ SquareHow how) {
-    update<Adagrad, T>(group, how);
+__global__ void adagrad(const __grid_constant__ Group group, const __grid_constant__ SquareHow given, const SquareHow* there) {
+    update<Adagrad, T>(group, there ? *there : given);
 }
 
 template <typename T>
-__global__ void adadelta(const __grid_constant__ Group group, const __grid_constant__ SquareHow how) {
-    update<Adadelta, T>(group, how);
+__global__ void adadelta(const __grid_constant__ Group group, const __grid_constant__ SquareHow given, const SquareHow* there) {
+    update<Adadelta, T>(group, there ? *there : given);
 }
 
 template <typename T>
-__global__ void moments(const __grid_constant__ Group group, const __grid_constant__ MeanHow how) {
-    update<Moments, T>(group, how);
+__global__ void moments(const __grid_constant__ Group group, const __grid_constant__ MeanHow given, const MeanHow* there) {
+    update<Moments, T>(group, there ? *there : given);
 }
 
 template <typename T>
-__global__ void lion(const __grid_constant__ Group group, const __grid_constant__ MeanHow how) {
-    update<Lion, T>(group, how);
+__global__ void lion(const __grid_constant__ Group group, const __grid_constant__ MeanHow given, const MeanHow* there) {
+    update<Lion, T>(group, there ? *there : given);
 }

@@ -18,24 +18,25 @@ from bench.gpu.part import Part, Setting, run_part
 #: In order of worth; the seconds add up to less than nine minutes.
 PARTS = (
     Part("environment", "Which machine is it?", "bench.gpu.facts:environment", 20),
-    Part("compile", "Does every kernel compile for it, and how long does that take?", "bench.gpu.facts:compile_all", 75,
+    Part("compile", "Does every kernel compile for it, and how long does that take?", "bench.gpu.facts:compile_all", 70,
          needs_gpu=True),
-    Part("tests", "Do the GPU's tests pass in strict mode?", "bench.gpu.correct:tests", 65),
+    Part("tests", "Do the GPU's tests pass in strict mode?", "bench.gpu.correct:tests", 62),
     Part("logs", "Is the log the same on NumPy, meta and CUDA?", "bench.gpu.correct:logs", 30),
-    Part("kernels", "Do all kernels give NumPy's numbers, and write nowhere else?", "bench.gpu.correct:kernels", 65),
+    Part("kernels", "Do all kernels give NumPy's numbers, and write nowhere else?", "bench.gpu.correct:kernels", 60),
     Part("training", "Does a seed train the same on both devices?", "bench.gpu.correct:training", 15),
-    Part("memory", "Do the pool's bytes and the driver's agree?", "bench.gpu.memory:reconciliation", 25),
+    Part("memory", "Do the pool's bytes and the driver's agree?", "bench.gpu.memory:reconciliation", 22),
     Part("ownership", "Do foreign arrays keep our blocks alive?", "bench.gpu.ownership:ownership", 15),
     Part("streams", "Does memory that goes from stream to stream stay in order?", "bench.gpu.streams:streams", 20),
     Part("libraries", "What do matrix products take where no pool of ours sees it?", "bench.gpu.libraries:libraries", 20),
     Part("out of memory", "Does a limit that is met leave everything in order?", "bench.gpu.memory:out_of_memory", 12),
     Part("whole card", "Does a device that runs out leave everything in order?", "bench.gpu.limits:whole_card", 12),
-    Part("largest batch", "Does the largest GPT that should fit fit?", "bench.gpu.limits:largest_batch", 20),
-    Part("steps", "How long is a step, and how high its peak, beside torch?", "bench.gpu.steps:steps", 50),
-    Part("bandwidth", "Which share of a copy's bandwidth do memory-bound kernels reach?", "bench.gpu.speed:bandwidth", 30),
+    Part("largest batch", "Does the largest GPT that should fit fit?", "bench.gpu.limits:largest_batch", 18),
+    Part("steps", "How long is a step, and how high its peak, beside torch?", "bench.gpu.steps:steps", 42),
+    Part("graphs", "How long is a captured step, beside torch's graph?", "bench.gpu.graphs:graphs", 30),
+    Part("bandwidth", "Which share of a copy's bandwidth do memory-bound kernels reach?", "bench.gpu.speed:bandwidth", 27),
     Part("arithmetic", "How fast are products, convolutions and attention?", "bench.gpu.speed:arithmetic", 15),
     Part("host", "What does a call cost the host?", "bench.gpu.host:host_cost", 10),
-    Part("sanitizer", "Does compute-sanitizer find anything?", "bench.gpu.correct:sanitizer", 40, needs_gpu=True),
+    Part("sanitizer", "Does compute-sanitizer find anything?", "bench.gpu.correct:sanitizer", 37, needs_gpu=True),
 )
 
 

@@ -18,28 +18,35 @@ from bench.workloads import WORKLOADS, Workload, loss_of
 _BATCHES = {"small": (64, 512), "large": (512, 4096), "cnn": (64, 512), "gpt": (8, 64)}
 
 
-def training_step(library: Any, workload: Workload, device: str, weights: Any = None) -> Callable[[], Any]:
-    """One step on a device, from given weights where there are some; it returns the loss."""
+def batch_step(library: Any, workload: Workload, device: str, weights: Any = None,
+               **settings: Any) -> tuple[Callable[[Any, Any], Any], tuple[Any, Any]]:
+    """A step on a device, from given weights where there are some, which returns the loss; and the batch that it takes."""
     model = workload.build(library)
     if weights is not None:
         model.load_state_dict({name: library.tensor(value) for name, value in weights.items()})
     model = model.to(device)
-    optimizer = getattr(library.optim, workload.optimizer)(model.parameters(), **workload.settings)
-    x, y = (library.tensor(a, device=device) for a in workload.arrays())
+    optimizer = getattr(library.optim, workload.optimizer)(model.parameters(), **workload.settings, **settings)
 
-    def step() -> Any:
+    def step(x: Any, y: Any) -> Any:
         optimizer.zero_grad()
         loss = loss_of(library, model, x, y)
         loss.backward()
         optimizer.step()
         return loss
 
-    return step
+    x, y = (library.tensor(a, device=device) for a in workload.arrays())
+    return step, (x, y)
+
+
+def training_step(library: Any, workload: Workload, device: str, weights: Any = None) -> Callable[[], Any]:
+    """One step on a device, from given weights where there are some; it returns the loss."""
+    step, batch = batch_step(library, workload, device, weights)
+    return lambda: step(*batch)
 
 
 def steps(setting: Setting) -> Outcome:
     """Eager steps, interleaved, each round ended by a synchronisation; TF32 off in both."""
-    torch = _torch(setting)
+    torch = torch_on(setting)
     outcome = Outcome(table=[["model", "batch", "ms", "torch ms", "ratio", "peak bytes", "torch peak", "ratio"]])
     for name, batches in _BATCHES.items():
         for batch in batches[:1] if setting.rehearsal else batches:
@@ -54,7 +61,7 @@ def steps(setting: Setting) -> Outcome:
     return outcome
 
 
-def _torch(setting: Setting) -> Any:
+def torch_on(setting: Setting) -> Any:
     """torch, where it can run on the same device."""
     if importlib.util.find_spec("torch") is None:
         return None
@@ -68,7 +75,7 @@ def _torch(setting: Setting) -> Any:
     return torch
 
 
-def _weights(workload: Workload, torch: Any) -> Any:
+def initial_weights(workload: Workload, torch: Any) -> Any:
     """One set of initial weights for both libraries, on the host."""
     if torch is not None:
         torch.manual_seed(0)
@@ -78,7 +85,7 @@ def _weights(workload: Workload, torch: Any) -> Any:
 
 
 def _compare(name: str, workload: Workload, torch: Any, setting: Setting, outcome: Outcome) -> None:
-    weights = _weights(workload, torch)
+    weights = initial_weights(workload, torch)
     device = gradcore.device(setting.device)
     gradcore.empty_cache(setting.device)
     ours = training_step(gradcore, workload, setting.device, weights)

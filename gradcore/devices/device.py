@@ -120,6 +120,8 @@ class Device:
         self.calls: dict[Any, Any] = {}
         #: The source of its random numbers where none is given, made when it is first asked for.
         self.generator: Any = None
+        #: What makes one launch of many, where a kind of device has that.
+        self.graphs: Any = None
 
     @property
     def compute(self) -> Device:

@@ -18,6 +18,7 @@ from cupy.cuda import memory, runtime
 from gradcore.devices import gpu_faults, gpu_gemm
 from gradcore.devices.device import Device, Storage
 from gradcore.devices.gpu_faults import WatchedDriver, WatchedSource
+from gradcore.devices.gpu_graphs import Graphs, Refusing, refuse
 from gradcore.devices.gpu_kernels import build_cuda_kernels
 from gradcore.errors import OutOfMemory, UndeclaredAllocation
 from gradcore.events import TAGS, Site, Tag
@@ -80,6 +81,8 @@ class Bridge:
     def __init__(self, ledger: Ledger, current: Callable[[], Stream], device_id: int, strict: bool) -> None:
         self.ledger = ledger
         self.strict = strict
+        #: The thread that captures and is given nothing, by its number.
+        self.capturing: int | None = None
         #: Allocations and bytes by op.
         self.seen: dict[str, tuple[int, int]] = {}
         self._current = current
@@ -90,6 +93,7 @@ class Bridge:
 
     def allocate(self, nbytes: int) -> memory.MemoryPointer:
         """What CuPy calls for every array that it makes."""
+        refuse(self.capturing, nbytes)
         if self.strict:
             raise UndeclaredAllocation(f"CuPy allocated {nbytes} bytes in the kernel of op {self._op!r}, which declares no "
                                        "such workspace")
@@ -170,6 +174,8 @@ class CudaDevice(Device):
         self.bridge = Bridge(scratch.ledger, lambda: self.current, index, strict)
         gpu_gemm.RESERVES[index] = self._reserve
         self._blocking = gpu_faults.blocking()
+        # Who wants to wait after each kernel cannot have them all as one.
+        self.graphs = None if self._blocking else Graphs(self, cuda)
         # CuPy holds its current stream weakly.
         self._known_to_cupy: dict[Stream, Any] = {}
 
@@ -193,6 +199,17 @@ class CudaDevice(Device):
             found = cupy.cuda.Stream.from_external(_Handle(stream.handle)) if stream.handle else cupy.cuda.Stream.null
             self._known_to_cupy[stream] = found
         found.use()
+
+    def prepare_capture(self, stream: Stream) -> None:
+        """Make what products work in on a stream that is going to capture, where any have run."""
+        library = gpu_gemm.LIBRARIES.get(self.index)
+        if isinstance(library, gpu_gemm.CublasLt):
+            library.reserve_for(stream.handle)
+
+    def refuse_memory(self, thread: int | None) -> None:
+        """Let a thread that captures have no memory of the device; None: everybody may."""
+        self.bridge.capturing = thread
+        self.memory = self.stack.top if thread is None else Refusing(self.stack.top, thread)
 
     def bind(self, kernel: Callable[..., Any], op: str = "") -> Callable[..., Any]:
         launch = self.bridge.wrap(op, kernel)

@@ -294,15 +294,16 @@ def _set(setter: Callable[..., Any], of: int, attribute: int, value: int, dtype:
 
 #: Where a device's workspaces come from, by its number: the CUDA device enters itself.
 RESERVES: dict[int, Callable[[int, str], Any]] = {}
-_libraries: dict[int, Library] = {}
+#: Those that have been asked for.
+LIBRARIES: dict[int, Library] = {}
 
 
 def library() -> Library:
     """The library of the current device, made when it is first asked for."""
     index = runtime.getDevice()
-    found = _libraries.get(index)
+    found = LIBRARIES.get(index)
     if found is None:
-        found = _libraries[index] = make_library(index)
+        found = LIBRARIES[index] = make_library(index)
     return found
 
 
@@ -344,5 +345,5 @@ def current_stream() -> int:
 
 def unseen(index: int) -> str:
     """What a device's library of products takes where no pool of ours sees it; "" where it takes nothing, or is not used."""
-    found = _libraries.get(index)
+    found = LIBRARIES.get(index)
     return "" if found is None else found.unseen

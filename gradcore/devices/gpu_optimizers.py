@@ -1,4 +1,7 @@
-"""Optimizer updates on the GPU: a launch for up to 64 parameters, whose table travels with it."""
+"""Optimizer updates on the GPU: a launch for up to 64 parameters, whose table travels with it.
+
+So do an update's numbers, unless they are :class:`~gradcore.devices.gpu_numbers.Moving`: then it is told where they lie.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices import gpu_launch as gl
+from gradcore.devices.gpu_numbers import How, Moving
 
 OPTIMIZERS: dict[str, Callable[..., Any]] = {}
 
@@ -29,13 +33,15 @@ MEAN = np.dtype([(name, "f8") for name in ("rate", "beta1", "beta2", "eps", "dec
                                            "adaptive")] + [("maximize", "i8")])
 
 
-def _update(name: str, how: Any, *lists: Sequence[Any]) -> None:
-    """One launch for each type and each 64 tensors; a list may be empty."""
+def _update(name: str, dtype: Any, how: How, numbers: tuple[Any, ...], *lists: Sequence[Any]) -> None:
+    """One launch for each type and each 64 tensors; a list may be empty. ``how(*numbers)`` are the fields of ``dtype``."""
+    there = numbers[0].block.hold(dtype, how, numbers) if type(numbers[0]) is Moving else None
+    given = np.array(how(*map(float, numbers)), dtype) if there is None else np.zeros((), dtype)
     by_type: dict[Any, list[int]] = {}
     for k, param in enumerate(lists[0]):
         if param.size:
             by_type.setdefault(param.dtype, []).append(k)
-    for dtype, whole in by_type.items():
+    for kind, whole in by_type.items():
         for start in range(0, len(whole), _GROUP):
             some = whole[start:start + _GROUP]
             group, blocks = np.zeros((), GROUP), 0
@@ -47,7 +53,7 @@ def _update(name: str, how: Any, *lists: Sequence[Any]) -> None:
                 for row, tensors in enumerate(lists):
                     if tensors:
                         group["tensors"][row, place] = tensors[k].data.ptr
-            gl.run_blocks("optim", name, (dtype,), blocks, group, how)
+            gl.run_blocks("optim", name, (kind,), blocks, group, given, there)
 
 
 def _shrink(rate: float, weight_decay: float, decoupled: bool) -> tuple[float, float]:
@@ -58,64 +64,76 @@ def _shrink(rate: float, weight_decay: float, decoupled: bool) -> tuple[float, f
 @kernel
 def sgd_(params: Sequence[Any], grads: Sequence[Any], moments: Sequence[Any], lr: Any, workspace: Any, *, momentum: float,
          dampening: float, weight_decay: float, nesterov: bool, maximize: bool, first: bool) -> None:
-    how = np.array((float(lr), momentum, dampening, weight_decay, nesterov, maximize, first), SGD)
-    _update("sgd", how, params, grads, moments)
+    def how(lr: float) -> tuple[Any, ...]:
+        return lr, momentum, dampening, weight_decay, nesterov, maximize, first
+
+    _update("sgd", SGD, how, (lr,), params, grads, moments)
 
 
 @kernel
 def adam_(params: Sequence[Any], grads: Sequence[Any], means: Sequence[Any], squares: Sequence[Any], lr: Any, step: Any,
           workspace: Any, *, beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool,
           maximize: bool) -> None:
-    correction, root = 1 - beta1 ** float(step), (1 - beta2 ** float(step)) ** -0.5
-    how = np.array((float(lr), correction, root, beta1, beta2, eps, weight_decay, decoupled, maximize), ADAM)
-    _update("adam", how, params, grads, means, squares)
+    def how(lr: float, step: float) -> tuple[Any, ...]:
+        return lr, 1 - beta1 ** step, (1 - beta2 ** step) ** -0.5, beta1, beta2, eps, weight_decay, decoupled, maximize
+
+    _update("adam", ADAM, how, (lr, step), params, grads, means, squares)
 
 
 @kernel
 def rmsprop_(params: Sequence[Any], grads: Sequence[Any], squares: Sequence[Any], means: Sequence[Any],
              moments: Sequence[Any], lr: Any, workspace: Any, *, alpha: float, eps: float, weight_decay: float,
              momentum: float, maximize: bool) -> None:
-    how = np.array((float(lr), alpha, eps, weight_decay, momentum if moments else 0.0, maximize, bool(means)), SQUARE)
-    _update("rmsprop", how, params, grads, squares, means, moments)
+    def how(lr: float) -> tuple[Any, ...]:
+        return lr, alpha, eps, weight_decay, momentum if moments else 0.0, maximize, bool(means)
+
+    _update("rmsprop", SQUARE, how, (lr,), params, grads, squares, means, moments)
 
 
 @kernel
 def adagrad_(params: Sequence[Any], grads: Sequence[Any], sums: Sequence[Any], lr: Any, workspace: Any, *, eps: float,
              weight_decay: float, maximize: bool) -> None:
-    how = np.array((float(lr), 0.0, eps, weight_decay, 0.0, maximize, False), SQUARE)
-    _update("adagrad", how, params, grads, sums)
+    def how(lr: float) -> tuple[Any, ...]:
+        return lr, 0.0, eps, weight_decay, 0.0, maximize, False
+
+    _update("adagrad", SQUARE, how, (lr,), params, grads, sums)
 
 
 @kernel
 def adadelta_(params: Sequence[Any], grads: Sequence[Any], squares: Sequence[Any], deltas: Sequence[Any], lr: Any,
               workspace: Any, *, rho: float, eps: float, weight_decay: float, maximize: bool) -> None:
-    how = np.array((float(lr), rho, eps, weight_decay, 0.0, maximize, False), SQUARE)
-    _update("adadelta", how, params, grads, squares, deltas)
+    def how(lr: float) -> tuple[Any, ...]:
+        return lr, rho, eps, weight_decay, 0.0, maximize, False
+
+    _update("adadelta", SQUARE, how, (lr,), params, grads, squares, deltas)
 
 
 @kernel
 def nadam_(params: Sequence[Any], grads: Sequence[Any], means: Sequence[Any], squares: Sequence[Any], lr: Any, step: Any,
            ahead: Any, behind: Any, workspace: Any, *, beta1: float, beta2: float, eps: float, weight_decay: float,
            decoupled: bool, maximize: bool) -> None:
-    rate, root = float(lr), (1 - beta2 ** float(step)) ** -0.5
-    how = np.array((rate, beta1, beta2, eps, *_shrink(rate, weight_decay, decoupled), float(ahead), float(behind), root, 1.0,
-                    maximize), MEAN)
-    _update("moments", how, params, grads, means, squares)
+    def how(lr: float, step: float, ahead: float, behind: float) -> tuple[Any, ...]:
+        return (lr, beta1, beta2, eps, *_shrink(lr, weight_decay, decoupled), ahead, behind, (1 - beta2 ** step) ** -0.5, 1.0,
+                maximize)
+
+    _update("moments", MEAN, how, (lr, step, ahead, behind), params, grads, means, squares)
 
 
 @kernel
 def radam_(params: Sequence[Any], grads: Sequence[Any], means: Sequence[Any], squares: Sequence[Any], lr: Any, step: Any,
            factor: Any, workspace: Any, *, beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool,
            maximize: bool) -> None:
-    rate = float(lr)
-    how = np.array((rate, beta1, beta2, eps, *_shrink(rate, weight_decay, decoupled), 1 / (1 - beta1 ** float(step)), 0.0, 1.0,
-                    float(factor), maximize), MEAN)
-    _update("moments", how, params, grads, means, squares)
+    def how(lr: float, step: float, factor: float) -> tuple[Any, ...]:
+        return (lr, beta1, beta2, eps, *_shrink(lr, weight_decay, decoupled), 1 / (1 - beta1 ** step), 0.0, 1.0, factor,
+                maximize)
+
+    _update("moments", MEAN, how, (lr, step, factor), params, grads, means, squares)
 
 
 @kernel
 def lion_(params: Sequence[Any], grads: Sequence[Any], means: Sequence[Any], lr: Any, workspace: Any, *, beta1: float,
           beta2: float, weight_decay: float, maximize: bool) -> None:
-    rate = float(lr)
-    how = np.array((rate, beta1, beta2, 0.0, *_shrink(rate, weight_decay, True), 0.0, 0.0, 1.0, 1.0, maximize), MEAN)
-    _update("lion", how, params, grads, means)
+    def how(lr: float) -> tuple[Any, ...]:
+        return lr, beta1, beta2, 0.0, *_shrink(lr, weight_decay, True), 0.0, 0.0, 1.0, 1.0, maximize
+
+    _update("lion", MEAN, how, (lr,), params, grads, means)

@@ -65,6 +65,12 @@ class Probe(np.ndarray):
         self._note(partial(np.copyto, **kwargs), *args)
         return None
 
+    def astype(self, *args: Any, **options: Any) -> Any:
+        """Refused: the copy would have the values of now, and nothing on the tape would make it again."""
+        raise TypeError("astype makes an array of its own")
+
+    copy = astype
+
     def __setitem__(self, key: Any, value: Any) -> None:
         key = key if isinstance(key, tuple) else (key,)
         # The ellipsis keeps it an array where every dimension is taken away.

@@ -40,6 +40,13 @@ class Region:
         self.casts = casts
         self.caching = caching
 
+    def __eq__(self, other: object) -> bool:
+        """Regions are equal that choose the same precisions, whatever they have cast so far."""
+        return isinstance(other, Region) and (self.dtypes, self.caching) == (other.dtypes, other.caching)
+
+    def __hash__(self) -> int:
+        return hash((frozenset(self.dtypes.items()), self.caching))
+
     def suited(self, op: Op, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The operands in the precision that the op runs in."""
         dtype = next((self.dtypes.get(a.storage.device.type) for a in args if isinstance(a, Value)), None)

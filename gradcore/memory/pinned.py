@@ -47,6 +47,9 @@ class AfterCopies:
         # A finaliser comes this way: it only appends, and holds no lock.
         users, block.users = block.users, None
         for stream in users or ():
+            if stream.handle is None:
+                # A stream of the CPU, whose ops are done when they return.
+                continue
             self._came.append((block.segment.index, block.offset, block.offset + block.size, self._driver.record(stream)))
 
     def _wait_for(self, block: Block) -> None:

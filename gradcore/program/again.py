@@ -19,7 +19,7 @@ from gradcore.engine.state import local
 from gradcore.events import INVOCATIONS, VIEW, Raw
 from gradcore.ops.op import get_op
 from gradcore.program.compiled import Compiled
-from gradcore.program.recorder import TraceLog
+from gradcore.program.recorder import TraceLog, busy
 
 #: A tensor as the record knows it: the serial of its bytes, and how they were seen.
 Name = tuple[int, Any]
@@ -143,11 +143,13 @@ class record:
 
     def __enter__(self) -> record:
         self._devices = devices()[:]
+        busy.depth += 1
         for device in self._devices:
             device.ledger.begin_log(_OpLog())
         return self
 
     def __exit__(self, *exc: object) -> None:
+        busy.depth -= 1
         for device in self._devices:
             device.ledger.end_log()
 

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import functools
+import os
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
+from gradcore.engine.autocast import resumed
 from gradcore.engine.node import Leaf
 from gradcore.engine.state import State, local
+from gradcore.errors import TraceError
 from gradcore.program.arguments import key_of, rebuilt, replaced, template_of
+from gradcore.program.capture import replay_of
 from gradcore.program.check import checked
 from gradcore.program.checks import all_hold
 from gradcore.program.differentiable import Differentiable, entered
 from gradcore.program.plan import Plan, plan
 from gradcore.program.program import Program
+from gradcore.program.recorder import busy
 from gradcore.program.replay import Replay
+from gradcore.program.shipping import save_entry
 from gradcore.program.tracing import Tracing
 
 #: What of a thread's state decides what a function does; the rest says for whom it is done.
@@ -54,8 +60,9 @@ class Compiled:
     """
 
     def __init__(self, function: Callable[..., Any], *, check_every: int = 0, max_programs: int = 8,
-                 leaves: bool = False) -> None:
+                 leaves: bool = False, capture: bool = True) -> None:
         self._function = function
+        self._capture = capture
         #: Are leaves among the arguments like other tensors, and no parameters?
         self._take_leaves = leaves
         self._check_every = check_every
@@ -78,13 +85,25 @@ class Compiled:
         """Where the buffers of each of ``programs`` lie."""
         return [entry.replay.plan for entries in self._entries.values() for entry in entries]
 
+    def save(self, path: str | os.PathLike[str], index: int = 0) -> None:
+        """Write the ``index``-th of ``programs`` with all that it captured to a file for :func:`gradcore.load_program`.
+
+        Of a function that its caller differentiates it is the forward run. Raises :class:`TraceError` where there is no such
+        program yet (call the function first), TypeError for what a file cannot hold, and OSError.
+        """
+        found = [entry for entries in self._entries.values() for entry in entries]
+        if not -len(found) <= index < len(found):
+            raise TraceError(f"there are {len(found)} programs, and number {index} was to be saved: call the function first")
+        save_entry(path, found[index].replay.trace, found[index].guards)
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(self._function, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._eager or local.state.node:
+        if self._eager or busy.depth or local.state.node:
+            # Inside a backward, or inside a trace that wants the ops themselves, it runs as it is written.
             return self._function(*args, **kwargs)
         tensors: list[Any] = []
         kept: list[Any] = []
@@ -125,7 +144,9 @@ class Compiled:
             args, kwargs = replaced((args, kwargs), dict(zip(map(id, tensors), own, strict=True)))
             tensors = own
         with Tracing(self._function, self._leaves) as tracing:
-            result = self._function(*args, **kwargs)
+            # With casts of its own: what a region cast before, a replay would not cast again.
+            with resumed(local.state.autocast):
+                result = self._function(*args, **kwargs)
             outputs: list[Any] = []
             shape = template_of(result, tensors, outputs)
             tracing.differentiate(tensors, outputs)
@@ -137,7 +158,7 @@ class Compiled:
         if trace.obstacles:
             self.traces[-1] += "; it cannot be replayed: " + "; ".join(trace.obstacles)
         else:
-            replay = (Replay if trace.second is None else Differentiable)(trace, plan(trace.program))
+            replay = (replay_of if trace.second is None else Differentiable)(trace, plan(trace.program), self._capture)
             self._remember(key, Entry(replay, tracing.guards(trace), shape, kept))
         return rebuilt(shape, outputs, tensors)
 
@@ -172,23 +193,25 @@ class Compiled:
                 found = entry.replay.plan
                 lines.append(f"program of {len(entry.replay.program.instructions)} instructions: arena {found.nbytes:,} bytes, "
                              f"lower bound {found.bound:,}, {len(entry.guards)} guards")
+                lines += [f"  {line}" for line in entry.replay.explain()]
         return "\n".join(lines)
 
     def __repr__(self) -> str:
         return f"<compiled {self._function!r}: {len(self.programs)} programs>"
 
 
-def compile(function: Any = None, *, check_every: int = 0, max_programs: int = 8) -> Any:
+def compile(function: Any = None, *, check_every: int = 0, max_programs: int = 8, capture: bool = True) -> Any:
     """A function, module or whole training step that is traced at its first call and replayed afterwards.
 
     It is traced again when shapes, dtypes, devices, modes or anything else change that it was seen to look at (see
     :mod:`gradcore.program.watch`), and ``max_programs`` are kept. A replay runs no Python of the function's: what it prints or
     appends happens when it is traced. Raises :class:`TraceError`, naming the line, where values of tensors are read on the host
     or tensors are made from host data. With ``check_every=n`` each n-th call runs eagerly too, and TraceError is raised where
-    the two differ.
+    the two differ. On a GPU a program is one launch, a CUDA graph, unless ``capture`` is False (see
+    :mod:`gradcore.program.capture`); :meth:`Compiled.explain` says where that was not possible.
     """
     if function is None:
-        return functools.partial(compile, check_every=check_every, max_programs=max_programs)
+        return functools.partial(compile, check_every=check_every, max_programs=max_programs, capture=capture)
     if not callable(function):
         raise TypeError(f"compile expected a function or a module, but got {type(function).__name__}")
-    return Compiled(function, check_every=check_every, max_programs=max_programs)
+    return Compiled(function, check_every=check_every, max_programs=max_programs, capture=capture)

@@ -15,6 +15,7 @@ from gradcore.engine.node import Leaf, make_value
 from gradcore.engine.state import local
 from gradcore.errors import AlreadyReleased, NoSecondDerivative
 from gradcore.functional import zeros
+from gradcore.program.capture import replay_of
 from gradcore.program.plan import Plan
 from gradcore.program.recorder import Recorder, Second, Trace
 from gradcore.program.replay import Replay
@@ -56,17 +57,18 @@ def second_of(recorder: Recorder, arguments: list[Any], outputs: list[Any], root
 class Differentiable:
     """The replays of such a program: as many as calls wait for their gradient at once."""
 
-    def __init__(self, trace: Trace, plan: Plan) -> None:
+    def __init__(self, trace: Trace, plan: Plan, capture: bool = True) -> None:
         assert trace.second is not None
         self.trace = trace
         self.program = trace.program
         self.plan = plan
         self._second = trace.second
         self._free: list[Replay] = []
+        self._capture = capture
 
     def run(self, inputs: list[Any]) -> list[Any]:
         """The results, with a graph where they have one and gradients are recorded."""
-        replay = self._free.pop() if self._free else Replay(self.trace, self.plan)
+        replay = self._free.pop() if self._free else replay_of(self.trace, self.plan, self._capture)
         results = replay.forward(inputs)
         second = self._second
         edges = [(x, 0) if isinstance(x, Leaf) else inputs[x].edge for x in second.targets]
@@ -90,6 +92,10 @@ class Differentiable:
     def give_back(self, replay: Replay) -> None:
         replay.release()
         self._free.append(replay)
+
+    def explain(self) -> list[str]:
+        """How the calls of a replay are run that waits for no gradient."""
+        return self._free[-1].explain() if self._free else []
 
 
 class _Call:

@@ -21,7 +21,7 @@ from gradcore.program.arena import Arena
 from gradcore.program.arguments import rebuilt, template_of
 from gradcore.program.plan import Plan, plan
 from gradcore.program.program import Program
-from gradcore.program.recorder import Builder, Recorder, Trace
+from gradcore.program.recorder import Builder, Recorder, Trace, busy
 from gradcore.program.replay import Replay
 from gradcore.spec import TensorSpec
 
@@ -176,8 +176,12 @@ class _Chain:
     def record(self, name: str, inputs: list[Any], run: Callable[[], Any], *, backward: bool = False) -> Graph:
         """Trace one more part, which may run ``backward`` or not."""
         recorder = Recorder(self.device, set())
-        with recorder:
-            result = run()
+        busy.depth += 1
+        try:
+            with recorder:
+                result = run()
+        finally:
+            busy.depth -= 1
         if not recorder.log.launches:
             raise TraceError(f"{name} ran no op on {self.device}: there is nothing to execute")
         if recorder.updates() or (not backward and any(r[0] == MARK and r[2] == "backward" for r in recorder.records())):

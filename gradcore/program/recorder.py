@@ -6,6 +6,7 @@ who else refers to it; what it found is held from the end of the run on.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,10 +18,20 @@ from gradcore.engine.operands import TENSORS
 from gradcore.engine.plans import Call
 from gradcore.engine.state import SITES, here
 from gradcore.errors import TraceError
-from gradcore.events import ALLOC, DROP, KEEP, LAUNCH, MARK, READ, TAGS, UPLOAD, Raw
+from gradcore.events import ALLOC, BORROW, DROP, KEEP, LAUNCH, MARK, READ, TAGS, UPLOAD, Raw
 from gradcore.memory.ledger import opening
 from gradcore.optim import optimizer as optimizers
 from gradcore.program.program import Buffer, Instruction, Number, Operand, Program, Update, with_lifetimes
+
+
+class _Busy(threading.local):
+    """How many traces and records this thread is writing."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+
+
+busy = _Busy()
 
 
 class TraceLog(list[Raw]):
@@ -32,6 +43,8 @@ class TraceLog(list[Raw]):
         self.launches: list[tuple[Call, list[Any]]] = []
         #: Leaves that an op read, with the serial of the gradient that they had then, 0 for none.
         self.leaves: dict[Leaf, int] = {}
+        #: The serials of the bytes that leaves stand for.
+        self.bytes_of: dict[Leaf, int] = {}
 
     def viewed(self, source: Any) -> None:
         """A view of ``source`` is taken. The operands of launches say all that a program needs to know of it."""
@@ -44,6 +57,7 @@ class TraceLog(list[Raw]):
                 operands.append((ref(a.storage), a.spec))
                 if a.edge is not None and type(a.edge[0]) is Leaf and a.edge[0] not in self.leaves:
                     self.leaves[a.edge[0]] = slot_of(a.edge[0])
+                    self.bytes_of[a.edge[0]] = a.storage.serial
             else:
                 operands.append(a)
         self.launches.append((call, operands))
@@ -101,6 +115,8 @@ class Trace:
     #: By instruction: the index of its invocation. And the run's other records, with buffers for serials.
     invocations: list[int] = field(default_factory=list)
     script: list[tuple[Any, ...]] = field(default_factory=list)
+    #: The buffers that the leaves stand for which the run read.
+    leaves: dict[Leaf, int] = field(default_factory=dict)
 
 
 class Recorder:
@@ -167,6 +183,9 @@ class Builder:
         launches = [r for r in self._records if r[0] == LAUNCH]
         updates = {at: k for k, (at, *_) in enumerate(recorder.updates())}
         instructions, kernels = [], []
+        if len(launches) != len(recorder.log.launches):
+            raise TraceError("a step (gradcore.step) or another record of what happens was opened and closed inside a traced "
+                             "function: open it around the call")
         for k, (record, (call, operands)) in enumerate(zip(launches, recorder.log.launches, strict=True)):
             instructions.append(self._instruction(record, call, operands, updates.get(k)))
             kernels.append(call.kernel)
@@ -191,7 +210,8 @@ class Builder:
             survivors = set()
         return Trace(with_lifetimes(program, survivors, parts, results), kernels, self._storages, self._slots, left, presence,
                      [(o, g, p) for _, o, g, p, _ in recorder.updates()], self._obstacles + self._escaped(returned), second,
-                     [call.invocation for call, _ in recorder.log.launches], self._script())
+                     [call.invocation for call, _ in recorder.log.launches], self._script(),
+                     {leaf: self._index[serial] for leaf, serial in recorder.log.bytes_of.items() if serial in self._index})
 
     def _script(self) -> list[tuple[Any, ...]]:
         """The records that say more than launches and lifetimes: marks, and what is kept for backward."""
@@ -231,6 +251,10 @@ class Builder:
         # Where the gradient of the results was recorded too, the graph of the traced run still keeps its residuals.
         tags = [TAGS[record[7]] for serial, record in self._made.items()
                 if serial in live and serial not in kept and not (self._second and live[serial].keeps)]
+        borrowed = [TAGS[record[7]] for record in self._made.values() if TAGS[record[7]].op == BORROW]
+        if borrowed:
+            return [f"{borrowed[0].site}: a tensor shares memory that is not gradcore's (from_numpy, from_dlpack): make it "
+                    "outside"]
         return [f"{tag.site}: what {tag.op} made there, {tag.role} of {tag.layer or '(root)'}, is still held after the run"
                 for tag in dict.fromkeys(tags)]
 

@@ -172,18 +172,26 @@ class Replay:
         ledger = self.device.ledger
         if ledger.log is None and (not self._lasting or (self._lasting[0].serial and self.program.split is None)):
             # The same ranges close and open again, and nobody looks.
-            local.state.launch(run_calls, calls)
+            local.state.launch(self._run_calls, calls, first)
             asked, taken = self._lasting_bytes
             ledger.passed(self._most[first][0] - asked, self._most[first][1] - taken)
             return
         close_ranges(ledger, self._lasting)
-        local.state.launch(run_calls, calls)
+        local.state.launch(self._run_calls, calls, first)
         if ledger.log is not None:
             assert self._arena is not None
             narrate(self.device, self.trace, self.plan, self._arena.block, self._serials(inputs), part)
         ledger.passed(*self._most[first])
         if first == 0:
             open_ranges(ledger, self._lasting)
+
+    def _run_calls(self, calls: list[Call], part: int) -> None:
+        """Run the calls of the first part, 0, or the second."""
+        run_calls(calls)
+
+    def explain(self) -> list[str]:
+        """How its calls are run, a line a part, where that is not one by one as a matter of course."""
+        return []
 
     def _serials(self, inputs: Sequence[Any]) -> dict[int, int]:
         """What the log calls the buffers that the program does not make."""

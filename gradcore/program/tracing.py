@@ -7,10 +7,10 @@ from typing import Any
 from gradcore.devices.device import devices
 from gradcore.engine.node import Leaf
 from gradcore.errors import TraceError
-from gradcore.events import MARK
+from gradcore.events import LAUNCH, MARK
 from gradcore.program.differentiable import second_of
 from gradcore.program.guards import OptimizerGuard
-from gradcore.program.recorder import Recorder, Second, Trace
+from gradcore.program.recorder import Recorder, Second, Trace, busy
 from gradcore.program.watch import Watcher
 
 
@@ -24,6 +24,7 @@ class Tracing:
         self._recorders = [Recorder(device, known) for device in devices()]
 
     def __enter__(self) -> Tracing:
+        busy.depth += 1
         for recorder in self._recorders:
             recorder.__enter__()
         self._watcher.__enter__()
@@ -31,6 +32,7 @@ class Tracing:
 
     def __exit__(self, *exc: object) -> None:
         self._stop()
+        busy.depth -= 1
         for recorder in self._recorders:
             recorder.__exit__(*exc)
 
@@ -49,7 +51,7 @@ class Tracing:
     def finish(self, inputs: list[Any], outputs: list[Any]) -> Trace | None:
         """The trace, None where nothing was launched. Call it when the function has returned."""
         self._stop()
-        ran = [r for r in self._recorders if r.log.launches]
+        ran = [r for r in self._recorders if any(record[0] == LAUNCH for record in r.records())]
         if len(ran) > 1:
             raise TraceError("a traced function runs on one device, but this one ran ops on "
                              + ", ".join(r.device.name for r in ran))

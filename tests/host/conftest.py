@@ -1,7 +1,8 @@
-"""A browser for the tests that need one: a module at a time, since its driver keeps an event loop."""
+"""What some tests share: a browser, a module at a time, since its driver keeps an event loop; a card that captures."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,3 +16,27 @@ def browser() -> Iterator[Any]:
     """Chromium, or the test is skipped and says what is missing."""
     with chromium() as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def captured_kernels(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The kernels that tests of captured programs launch, for the CPU."""
+    pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
+    if shutil.which("g++") is None:
+        pytest.skip("g++ is not installed: the emulator cannot be compiled")
+    from tests.host.captured_steps import launched
+    from tests.host.graph_bed import emulator_of
+
+    return emulator_of(tmp_path_factory.mktemp("captured"), launched)
+
+
+@pytest.fixture
+def bed(captured_kernels: Any) -> Iterator[Any]:
+    """A card that captures in the GPU's place; afterwards nothing of a capture is left."""
+    from tests.host.graph_bed import Bed
+
+    with Bed(captured_kernels).in_place() as found:
+        yield found
+        found.card.deviceSynchronize()
+        assert found.card.wrong == [] and found.card.graphs == {} and found.card.capturing == {}
+        assert found.device.memory is found.device.stack.top and found.device.bridge.capturing is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 import gradcore
 from gradcore import folds, nn
 from tests.conftest import raises
@@ -144,3 +146,17 @@ def test_the_cache_is_bounded_and_gives_memory_back() -> None:
     assert gradcore.memory_allocated() == live and len(gradcore.device("cpu").ledger.arenas) == 3
     del f
     assert gradcore.memory_allocated() == live and not gradcore.device("cpu").ledger.arenas
+
+
+def test_regions_of_autocast_are_part_of_the_case() -> None:
+    layer = nn.Linear(4, 3)
+    x = gradcore.ones(2, 4)
+    f = gradcore.compile(layer)
+    for _ in range(3):
+        with gradcore.no_grad():
+            assert f(x).dtype == np.float32
+            with gradcore.autocast("cpu"):
+                assert f(x).dtype == gradcore.bfloat16 and same(f(x).float(), layer(x).float())
+                layer.weight.mul_(0.5)
+                assert same(f(x).float(), layer(x).float())
+    assert len(f.traces) == 2

@@ -324,3 +324,14 @@ def test_a_schedule_inside_the_step_is_not_replayed_silently() -> None:
             f(*data(k))
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1 / 16)
     assert "StepLR.step() moves the learning rate: call it after the function" in f.traces[0]
+
+
+def test_foreign_memory_is_not_frozen() -> None:
+    values = np.ones(2, np.float32)
+    f = gradcore.compile(lambda x: x + gradcore.from_numpy(values), max_programs=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for k in range(4):
+            values[:] = k
+            assert f(gradcore.ones(2)).tolist() == [1 + k] * 2
+    assert "from_numpy" in f.traces[0]

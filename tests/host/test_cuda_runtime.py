@@ -20,7 +20,9 @@ ARGUMENTS = {
     "streamWaitEvent": "stream event flags", "eventCreateWithFlags": "flags", "eventDestroy": "event",
     "eventRecord": "event stream", "eventQuery": "event", "eventSynchronize": "event", "eventElapsedTime": "start end",
     "deviceSynchronize": "", "memcpyAsync": "dst src size kind stream", "memsetAsync": "ptr value size stream",
-    "pointerGetAttributes": "ptr", "deviceGetPCIBusId": "device", "memGetInfo": ""}
+    "pointerGetAttributes": "ptr", "deviceGetPCIBusId": "device", "memGetInfo": "",
+    "streamBeginCapture": "stream mode", "streamEndCapture": "stream", "streamIsCapturing": "stream",
+    "graphInstantiate": "graph", "graphDestroy": "graph", "graphLaunch": "graphExec stream", "graphExecDestroy": "graphExec"}
 
 pytestmark = pytest.mark.skipif(cuda.is_available(), reason="this machine has a GPU: the calls would do something")
 

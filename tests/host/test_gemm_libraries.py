@@ -41,7 +41,7 @@ def fake(monkeypatch):
     lt = FakeLt()
     monkeypatch.setitem(sys.modules, "nvmath", SimpleNamespace(bindings=SimpleNamespace(cublasLt=lt)))
     monkeypatch.setitem(sys.modules, "nvmath.bindings", SimpleNamespace(cublasLt=lt))
-    monkeypatch.setattr(gpu_gemm, "_libraries", {})
+    monkeypatch.setattr(gpu_gemm, "LIBRARIES", {})
     monkeypatch.setattr(gpu_gemm, "runtime", SimpleNamespace(
         getDevice=lambda: 0, getDeviceProperties=lambda index: {"major": 9}, streamIsCapturing=lambda stream: False))
     return lt

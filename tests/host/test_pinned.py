@@ -320,3 +320,14 @@ def test_an_upload_that_is_waited_for_may_be_overwritten_at_once(card, gpu):
     z = owners.upload(np.ones(3, np.float32), gpu)
     card.deviceSynchronize()
     assert bytes_of(z).tolist() == [1, 1, 1]
+
+
+def test_ops_on_streams_of_the_cpu_are_not_waited_for(card):
+    before = len(card.events)
+    with gradcore.cuda.stream(gradcore.cuda.Stream("cpu")):
+        x = gradcore.arange(100, dtype=np.float32).pin_memory()
+        y = x.zero_() + 1
+        assert x.storage.block.users
+        del x
+    assert len(card.events) == before
+    assert gradcore.ones(100).pin_memory().tolist() == y.tolist()

@@ -1,0 +1,161 @@
+"""A training step captured as one graph: its time beside eager steps and PyTorch's whole-step graph, its kernels, its cost."""
+
+from __future__ import annotations
+
+import ctypes
+import statistics
+from collections import Counter
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+import gradcore
+from bench.gpu.part import Outcome, Setting
+from bench.gpu.steps import batch_step, initial_weights, torch_on
+from bench.workloads import WORKLOADS, Workload
+
+#: cudaGraphNodeType.
+_KINDS = {0: "kernels", 1: "copies", 2: "memsets"}
+
+
+class Counting:
+    """The CUDA runtime, which counts what the graphs that it instantiates consist of."""
+
+    def __init__(self, cuda: Any) -> None:
+        self._cuda = cuda
+        self.nodes: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cuda, name)
+
+    def graphInstantiate(self, graph: int) -> int:
+        self.nodes += nodes_of(graph)
+        found: int = self._cuda.graphInstantiate(graph)
+        return found
+
+
+def nodes_of(graph: int) -> Counter[str]:
+    """A graph's nodes by kind, as the driver counts them."""
+    driver, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_size_t()
+
+    def ask(name: str, *arguments: Any) -> None:
+        status = getattr(driver, name)(*arguments)
+        if status:
+            raise RuntimeError(f"{name} returned {status}")
+
+    ask("cuGraphGetNodes", ctypes.c_void_p(graph), None, ctypes.byref(count))
+    nodes, kind, found = (ctypes.c_void_p * count.value)(), ctypes.c_int(), Counter[str]()
+    if count.value:
+        ask("cuGraphGetNodes", ctypes.c_void_p(graph), nodes, ctypes.byref(count))
+    for node in nodes:
+        ask("cuGraphNodeGetType", ctypes.c_void_p(node), ctypes.byref(kind))
+        found[_KINDS.get(kind.value, "others")] += 1
+    return found
+
+
+def graphs(setting: Setting) -> Outcome:
+    """The four models: losses bit for bit those of eager steps, medians of interleaved rounds, a step that copies its batch."""
+    torch = torch_on(setting)
+    outcome = Outcome(table=[["model", "batch", "eager ms", "one by one ms", "captured ms", "torch ms", "torch graph ms",
+                              "of torch", "of torch graph", "kernels", "host us"]])
+    for name, workload in WORKLOADS.items():
+        small = workload.with_batch(2) if setting.rehearsal else workload
+        try:
+            _compare(name, small, torch, setting, outcome)
+        except Exception as error:
+            outcome.problems.append(f"{name}: {type(error).__name__}: {str(error)[:800]}")
+    outcome.summary = "; ".join(f"{row[0]}: {row[4] or row[3]} ms" + (f", {row[8]} of torch's graph" if row[8] else "")
+                                for row in outcome.table[1:])
+    return outcome
+
+
+def _compare(name: str, workload: Workload, torch: Any, setting: Setting, outcome: Outcome) -> None:
+    device, weights = gradcore.device(setting.device), initial_weights(workload, torch)
+    runs: dict[str, Callable[[], Any]] = {}
+    losses, counted, compiled = {}, None, None
+    if device.graphs is not None:
+        counted = device.graphs._cuda = Counting(device.graphs._cuda)
+    for how in ("eager", "one by one", *(("captured",) if counted is not None else ())):
+        step, batch = batch_step(gradcore, workload, setting.device, weights)
+        if how != "eager":
+            step = compiled = gradcore.compile(step, capture=how == "captured")
+        runs[how] = lambda step=step, batch=batch: step(*batch)  # type: ignore[misc]
+        losses[how] = [runs[how]().item() for _ in range(6)]
+    if counted is not None:
+        assert device.graphs is not None and compiled is not None
+        device.graphs._cuda = counted._cuda
+        if "are one graph" not in compiled.explain():
+            outcome.problems.append(f"{name} is not captured: {compiled.explain()[-800:]}")
+    outcome.problems += [f"{name}: losses {how} are {found}, eager {losses['eager']}"
+                         for how, found in losses.items() if found != losses["eager"]]
+    if torch is not None:
+        step, batch = batch_step(torch, workload, setting.device, weights)
+        runs["torch"] = lambda step=step, batch=batch: step(*batch)  # type: ignore[misc]
+        if setting.device == "cuda":
+            runs["torch graph"] = torch_graph(torch, workload, weights)
+    found = _medians(runs, device, 2 if setting.rehearsal else 15)
+    host = host_cost(runs["captured" if "captured" in runs else "one by one"], device, 3 if setting.rehearsal else 20)
+    best = found.get("captured", found["one by one"])
+    cells = [f"{found[how] * 1e3:.3f}" if how in found else "" for how in ("eager", "one by one", "captured", "torch",
+                                                                          "torch graph")]
+    ratios = [f"{best / found[how]:.2f}" if how in found else "" for how in ("torch", "torch graph")]
+    kernels = dict(counted.nodes) if counted is not None else {}
+    outcome.table.append([name, str(workload.batch), *cells, *ratios, str(kernels.get("kernels", "")), f"{host * 1e6:.1f}"])
+    outcome.figures[name] = {"batch": workload.batch, "seconds": found, "nodes": kernels, "host": host,
+                             "losses": losses["eager"]}
+
+
+def _medians(runs: dict[str, Callable[[], Any]], device: Any, rounds: int) -> dict[str, float]:
+    """Seconds of a step of each, in interleaved rounds of about 30 ms, each ended by a synchronisation."""
+
+    def seconds(run: Callable[[], Any], times: int) -> float:
+        device.synchronize()
+        start = perf_counter()
+        for _ in range(times):
+            run()
+        device.synchronize()
+        return (perf_counter() - start) / times
+
+    times = {how: max(1, min(100, int(0.03 / max(seconds(run, 1), 1e-6)))) for how, run in runs.items()}
+    found: dict[str, list[float]] = {how: [] for how in runs}
+    for _ in range(rounds):
+        for how, run in runs.items():
+            found[how].append(seconds(run, times[how]))
+    return {how: statistics.median(each) for how, each in found.items()}
+
+
+def host_cost(run: Callable[[], Any], device: Any, times: int) -> float:
+    """Seconds that a call keeps the host: the least of five bursts, too short to fill the device's queue."""
+    best = float("inf")
+    for _ in range(5):
+        device.synchronize()
+        start = perf_counter()
+        for _ in range(times):
+            run()
+        best = min(best, (perf_counter() - start) / times)
+    device.synchronize()
+    return best
+
+
+def torch_graph(torch: Any, workload: Workload, weights: Any) -> Callable[[], Any]:
+    """PyTorch's whole step as a CUDA graph, with its batch copied in before each replay."""
+    more = {"capturable": True} if workload.optimizer == "Adam" else {}
+    step, batch = batch_step(torch, workload, "cuda", weights, **more)
+    static = [t.clone() for t in batch]
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step(*static)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = step(*static)
+
+    def replay() -> Any:
+        for target, t in zip(static, batch, strict=True):
+            target.copy_(t)
+        graph.replay()
+        return loss
+
+    return replay

@@ -1,0 +1,334 @@
+"""``gradcore.onnx.export``: a traced forward run, written for runtimes that read ONNX."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import gradcore.onnx.folds
+import gradcore.onnx.networks  # noqa: F401
+from gradcore import functional
+from gradcore.engine.modes import no_grad
+from gradcore.engine.node import Value as Tensor
+from gradcore.errors import ExportError, TraceError
+from gradcore.nn.module import Module
+from gradcore.onnx.batch import open_batch, open_shape
+from gradcore.onnx.graph import IR, OPSET, Graph, Value, onnx_type
+from gradcore.onnx.table import CONVERTERS, Refused
+from gradcore.onnx.views import positions, steps_of
+from gradcore.ops.op import all_ops
+from gradcore.program.compiled import Compiled
+from gradcore.program.loaded import LoadedProgram
+from gradcore.program.program import Instruction, Operand, Program
+from gradcore.program.recorder import Trace
+from gradcore.program.shipping import forward_part, names_of, shown_spec
+from gradcore.program.tracing import Tracing
+from gradcore.spec import TensorSpec, contiguous_strides
+
+INSTALL = "the package onnx is not installed: pip install 'gradcore[onnx]'"
+
+
+def export(model: Any, example: Any, path: str | os.PathLike[str] | None, *, input_names: Sequence[str] | None = None,
+           output_names: Sequence[str] | None = None, dynamic_batch: bool = False) -> Any:
+    """Write what ``model`` does with ``example`` as an ONNX file of opset 18, and return the ``onnx.ModelProto``.
+
+    ``model`` is a module, which is run in evaluation mode, or a function of tensors; ``example`` is its argument, or a tuple of
+    them, whose shapes and dtypes the file is made for. A :class:`LoadedProgram`, or a compiled function that has been called,
+    is taken as it was traced, and ``example`` may be None. Parameters and what else was captured become initializers under
+    their names, layers the names of nodes. With None for ``path`` nothing is written.
+
+    With ``dynamic_batch`` the first dimension of the first argument, and of each that is as long there, may have any size: a
+    module or function is traced with two sizes, and what differs is left open.
+
+    Raises :class:`ExportError` for an op without a counterpart, naming op, layer and source line; ImportError without onnx.
+    """
+    try:
+        import onnx
+    except ImportError:
+        raise ImportError(INSTALL) from None
+    if dynamic_batch:
+        if isinstance(model, (Compiled, LoadedProgram)):
+            raise ValueError("dynamic_batch: a program has one size of the batch: export the module or function that it is of")
+        # One is a size like no other, which views leave out.
+        size = max(_batch(example), 2)
+        g, inputs, outputs = _built(model, _of_size(example, size), input_names, output_names)
+        other, *ends = _built(model, _of_size(example, size + 1), input_names, output_names)
+        open_batch(g, other)
+        shapes = [open_shape(a, b, size) for a, b in zip(inputs + outputs, ends[0] + ends[1], strict=True)]
+    else:
+        g, inputs, outputs = _built(model, example, input_names, output_names)
+        shapes = [list(v.shape) for v in inputs + outputs]
+    h = onnx.helper
+    nodes = [h.make_node(n.kind, n.inputs, n.outputs, name=n.name, doc_string=n.doc, **n.attrs) for n in g.nodes]
+    made = h.make_graph(
+        nodes, getattr(type(model), "__name__", "program"),
+        [h.make_tensor_value_info(v.name, onnx_type(v.dtype), s) for v, s in zip(inputs, shapes, strict=False)],
+        [h.make_tensor_value_info(v.name, onnx_type(v.dtype), s) for v, s in zip(outputs, shapes[len(inputs):], strict=True)],
+        [onnx.numpy_helper.from_array(array, name) for name, array in g.initializers.items()])
+    proto = h.make_model(made, producer_name="gradcore", ir_version=IR, opset_imports=[h.make_opsetid("", OPSET)])
+    if path is not None:
+        Path(path).write_bytes(proto.SerializeToString())
+    return proto
+
+
+def _built(model: Any, example: Any, input_names: Sequence[str] | None,
+           output_names: Sequence[str] | None) -> tuple[Graph, list[Value], list[Value]]:
+    """The graph of a model, its inputs and its outputs."""
+    trace, names, given = _traced(model, example)
+    builder = _Builder(trace, names)
+    inputs = builder.inputs(_unique(input_names or given, len(trace.program.inputs), "input"))
+    for i in builder.needed:
+        builder.instruction(i)
+    return builder.graph, inputs, builder.outputs(_unique(output_names, len(trace.program.outputs), "output"))
+
+
+def _batch(example: Any) -> int:
+    found = [a.shape[0] for a in (example if isinstance(example, tuple) else (example,)) if getattr(a, "shape", ())]
+    if not found or not found[0]:
+        raise ValueError("dynamic_batch: expected an example whose first tensor has a first dimension")
+    return int(found[0])
+
+
+def _of_size(example: Any, size: int) -> tuple[Any, ...]:
+    """An example whose batch is repeated to ``size``, and cut."""
+    batch = _batch(example)
+    found = []
+    for a in example if isinstance(example, tuple) else (example,):
+        if getattr(a, "shape", ()) and a.shape[0] == batch:
+            array = a.storage.device.read(a.storage, a.spec) if isinstance(a, Tensor) else np.asarray(a)
+            a = functional.tensor(array[np.arange(size) % batch], device=a.storage.device if isinstance(a, Tensor) else None)
+        found.append(a)
+    return tuple(found)
+
+
+def _unique(names: Sequence[str] | None, count: int, kind: str) -> list[str]:
+    found = [kind] if count == 1 and names is None else [f"{kind}_{k}" for k in range(count)] if names is None else list(names)
+    if len(found) != count or len(set(found)) != count:
+        raise ValueError(f"expected {count} different names of {kind}s, but got {found}")
+    return found
+
+
+def _traced(model: Any, example: Any) -> tuple[Trace, dict[int, str], list[str] | None]:
+    """A trace of a forward run, names of what it captured, and names of its inputs where they are known."""
+    if isinstance(model, LoadedProgram):
+        return model._trace, model._names, None
+    if isinstance(model, Compiled):
+        entries = [entry for entries in model._entries.values() for entry in entries]
+        if not entries:
+            raise TraceError("the compiled function has no program yet: call it first")
+        trace = forward_part(entries[0].replay.trace)
+        return trace, names_of(trace, entries[0].guards)[0], None
+    if not callable(model):
+        raise TypeError(f"expected a module, a function or a program, but got {type(model).__name__}")
+    if isinstance(model, Module) and any(m.training for m in model.modules()):
+        modes = [(m, m.training) for m in model.modules()]
+        model.eval()
+        try:
+            return _run(model, example)
+        finally:
+            for m, training in modes:
+                m.training = training
+    return _run(model, example)
+
+
+def _run(function: Callable[..., Any], example: Any) -> tuple[Trace, dict[int, str], list[str] | None]:
+    arguments = example if isinstance(example, tuple) else (example,)
+    with no_grad():
+        arguments = tuple(_plain(a) for a in arguments)
+        tensors = [a for a in arguments if isinstance(a, Tensor)]
+        outputs: list[Any] = []
+        with Tracing(function, set()) as tracing:
+            outputs = list(_tensors(function(*arguments)))
+            trace = tracing.finish(tensors, outputs)
+    if not outputs:
+        raise TraceError("the function returns no tensor: there is nothing to export")
+    if trace is None:
+        trace = _views(tensors, outputs)
+    return trace, names_of(trace, tracing.guards(trace))[0], _parameters(function, arguments)
+
+
+def _tensors(result: Any) -> Iterator[Any]:
+    """The tensors of a result, in order."""
+    if isinstance(result, Tensor):
+        yield result
+    elif isinstance(result, (list, tuple, dict)):
+        for part in result.values() if isinstance(result, dict) else result:
+            yield from _tensors(part)
+
+
+def _views(inputs: list[Any], outputs: list[Any]) -> Trace:
+    """The trace of a function that launches nothing: what it returns are views of its arguments."""
+    buffers = {id(t.storage): k for k, t in enumerate(inputs)}
+    if any(id(t.storage) not in buffers for t in outputs):
+        raise TraceError("the function computes nothing of its arguments: there is nothing to export")
+    program = Program(device=inputs[0].storage.device.name, buffers=(), instructions=(),
+                      inputs=tuple(Operand(k, t.spec) for k, t in enumerate(inputs)),
+                      outputs=tuple(Operand(buffers[id(t.storage)], t.spec) for t in outputs))
+    return Trace(program, [], {}, {}, [], {}, [])
+
+
+def _plain(a: Any) -> Any:
+    """An argument as a tensor of its own, contiguous."""
+    if isinstance(a, Tensor):
+        return a.detach().clone().contiguous()  # type: ignore[attr-defined]
+    return functional.tensor(a) if isinstance(a, (np.ndarray, np.generic)) else a
+
+
+def _parameters(function: Any, arguments: tuple[Any, ...]) -> list[str] | None:
+    try:
+        names = list(inspect.signature(getattr(function, "forward", function)).parameters.values())
+    except (TypeError, ValueError):
+        return None
+    if len(names) < len(arguments) or any(p.kind not in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+                                          for p in names[:len(arguments)]):
+        return None
+    return [p.name for p, a in zip(names, arguments, strict=False) if isinstance(a, Tensor)]
+
+
+class _Builder:
+    """Goes through a program, with the value that each buffer holds by then."""
+
+    def __init__(self, trace: Trace, names: dict[int, str]) -> None:
+        self.trace = trace
+        self.program: Program = trace.program
+        self.names = names
+        self.graph = Graph()
+        self.ops = all_ops()
+        #: What a buffer holds: a value, and the spec that it was written under, which is dense.
+        self._held: dict[int, tuple[Value, TensorSpec]] = {}
+        self._flat: dict[int, Value] = {}
+        self._shown: dict[tuple[int, TensorSpec], Value] = {}
+        self.needed = self._needed()
+        self._read = {x.buffer for i in self.needed for x in i.operands if isinstance(x, Operand)} | {
+            x.buffer for x in self.program.outputs}
+
+    def _needed(self) -> list[Instruction]:
+        """The instructions that an output depends on, in order."""
+        wanted = {x.buffer for x in self.program.outputs}
+        found = []
+        for i in reversed(self.program.instructions):
+            if wanted & ({x.buffer for x in i.outputs} | {i.operands[w].buffer for w in i.writes}):
+                wanted |= {x.buffer for x in i.operands if isinstance(x, Operand)}
+                found.append(i)
+        return found[::-1]
+
+    def inputs(self, names: Sequence[str]) -> list[Value]:
+        found = []
+        for name, x in zip(names, self.program.inputs, strict=True):
+            if not x.spec.contiguous or x.spec.offset or x.buffer in self._held:
+                raise ExportError(f"input {name!r} is a view, {x.spec}: trace with arguments that have memory of their own")
+            value = Value(self.graph.free(name), x.spec.shape, x.spec.dtype)
+            self.graph.shapes[value.name] = value.shape
+            self._hold(x, value)
+            found.append(value)
+        return found
+
+    def outputs(self, names: Sequence[str]) -> list[Value]:
+        found = []
+        for name, x in zip(names, self.program.outputs, strict=True):
+            self.graph.layer = self.graph.doc = ""
+            value = self._value(x)
+            (made,) = self.graph.several("Identity", [value], [(value.shape, value.dtype)])
+            node = self.graph.nodes.pop()
+            name = self.graph.free(name)
+            self.graph.nodes.append(replace(node, outputs=(name,)))
+            found.append(Value(name, made.shape, made.dtype))
+        return found
+
+    # -- buffers -------------------------------------------------------------------------------------------------------
+
+    def _hold(self, x: Operand, value: Value) -> None:
+        self._held[x.buffer] = value, x.spec
+        self._flat.pop(x.buffer, None)
+        for key in [k for k in self._shown if k[0] == x.buffer]:
+            del self._shown[key]
+
+    def _base(self, buffer: int, dtype: np.dtype[Any]) -> Value:
+        """What a buffer holds, contiguous in the order of memory."""
+        if buffer not in self._held:
+            self._captured(buffer, dtype)
+        value, spec = self._held[buffer]
+        if buffer not in self._flat:
+            order = sorted(range(spec.ndim), key=lambda d: -spec.strides[d]) if not spec.contiguous else range(spec.ndim)
+            self._flat[buffer] = self.graph.transpose(value, list(order))
+        return self._flat[buffer]
+
+    def _captured(self, buffer: int, dtype: np.dtype[Any]) -> None:
+        storage = self.trace.storages.get(buffer)
+        if storage is None:
+            raise ExportError(f"what {self.program.buffers[buffer].tag.op} made before the run was let go of: nobody knows its "
+                              "values")
+        spec = shown_spec(storage)
+        if spec.dtype != dtype:
+            spec = TensorSpec.of((storage.nbytes // dtype.itemsize,), dtype)
+        array = storage.device.read(storage, spec)
+        self._hold(Operand(buffer, spec), self.graph.initializer(self.names[buffer], np.ascontiguousarray(array)))
+
+    def _value(self, x: Operand) -> Value:
+        base = self._base(x.buffer, x.spec.dtype)
+        held, spec = self._held[x.buffer]
+        if spec is x.spec:
+            return held
+        key = x.buffer, x.spec
+        if key not in self._shown:
+            if base.dtype != x.spec.dtype:
+                raise ExportError(f"bytes of {base.dtype} are read as {x.spec}")
+            self._shown[key] = self.graph.view(base, steps_of(base.shape, x.spec))
+        return self._shown[key]
+
+    def _write(self, x: Operand, value: Value) -> None:
+        """Put a value where an in-place op writes: the whole buffer, or elements of it by position."""
+        dense = TensorSpec.strided(x.spec.shape, x.spec.dtype, contiguous_strides(x.spec.shape), 0)
+        if x.spec is dense and x.spec.nbytes == self.program.buffers[x.buffer].nbytes:
+            self._hold(x, value)
+            return
+        g = self.graph
+        base = self._base(x.buffer, x.spec.dtype)
+        flat = g.reshape(base, (int(np.prod(base.shape)),))
+        places = g.constant(positions(x.spec).reshape(-1))
+        changed = g.node("ScatterElements", flat, places, g.reshape(value, (x.spec.numel,)), axis=0)
+        whole = TensorSpec.of(base.shape, base.dtype)
+        self._hold(Operand(x.buffer, whole), g.reshape(changed, base.shape))
+
+    # -- instructions --------------------------------------------------------------------------------------------------
+
+    def instruction(self, i: Instruction) -> None:
+        self.graph.layer, self.graph.doc = i.tag.layer, f"{i.op}, {i.tag.site.file.rsplit('/', 1)[-1]}:{i.tag.site.line}"
+        op = self.ops[i.op]
+        name = i.op if i.op in CONVERTERS or not op.in_place else i.op[:-1]
+        converter = CONVERTERS.get(name)
+        if converter is None or (op.in_place and len(i.writes) != 1):
+            raise self._refused(i, "it has no counterpart in ONNX that is known here")
+        target = i.operands[i.writes[0]] if op.in_place else i.outputs[0]
+        try:
+            made = converter(self.graph, target.spec, *self._arguments(i, op), **{**op.attrs, **dict(i.attrs)})
+        except Refused as reason:
+            raise self._refused(i, str(reason)) from None
+        made = made if isinstance(made, list) else [made]
+        if op.in_place:
+            self._write(target, self.graph.as_spec(made[0], target.spec))
+            return
+        for x, value in zip(i.outputs, made, strict=False):
+            if value is not None:
+                self._hold(x, self.graph.as_spec(value, x.spec))
+        made += [None] * (len(i.outputs) - len(made))
+        for k, (x, value) in enumerate(zip(i.outputs, made, strict=True)):
+            if value is None and x.buffer in self._read:
+                raise self._refused(i, f"its result {k} is used, which ONNX does not give")
+
+    def _arguments(self, i: Instruction, op: Any) -> list[Any]:
+        flat = [self._value(x) if isinstance(x, Operand) else x for x in i.operands]
+        found, at = [], 0
+        for k, count in enumerate(i.counts):
+            found.append(flat[at:at + count] if k in op.lists else flat[at])
+            at += count
+        return found
+
+    def _refused(self, i: Instruction, reason: str) -> ExportError:
+        return ExportError(f"{i.op} in layer {i.tag.layer or '(root)'}, {i.tag.site}, cannot be written as ONNX: {reason}")

@@ -1,0 +1,190 @@
+"""Ops that fold dimensions, move elements or make constants, as nodes of ONNX."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gradcore.onnx.graph import Graph, Value
+from gradcore.onnx.pointwise import where
+from gradcore.onnx.table import CONVERTERS, Refused, converts
+from gradcore.spec import TensorSpec
+
+Dims = tuple[int, ...]
+
+# -- folds -------------------------------------------------------------------------------------------------------------
+
+
+def _fold(kind: str) -> Any:
+    return lambda g, out, x, *, dims, keepdim: g.fold(kind, g.cast(x, out.dtype), dims, keepdim)
+
+
+for _name, _kind in {"sum": "ReduceSum", "mean": "ReduceMean", "amax": "ReduceMax", "amin": "ReduceMin"}.items():
+    CONVERTERS[_name] = _fold(_kind)
+
+
+@converts("any")
+def _any(g: Graph, out: TensorSpec, x: Value, *, dims: Dims, keepdim: bool) -> Value:
+    count = g.fold("ReduceSum", g.cast(g.cast(x, np.bool_), np.int32), dims, keepdim)
+    return g.pointwise("Greater", count, 0, dtype=np.int32, result=np.bool_)
+
+
+@converts("all")
+def _all(g: Graph, out: TensorSpec, x: Value, *, dims: Dims, keepdim: bool) -> Value:
+    return g.node("Not", _any(g, out, g.node("Not", g.cast(x, np.bool_)), dims=dims, keepdim=keepdim))
+
+
+@converts("prod")
+def _prod(g: Graph, out: TensorSpec, x: Value, *, dim: int, keepdim: bool) -> Value:
+    return g.fold("ReduceProd", g.cast(x, out.dtype), (dim,) if x.ndim else (), keepdim)
+
+
+def _arg(kind: str) -> Any:
+    def convert(g: Graph, out: TensorSpec, x: Value, *, dim: int, keepdim: bool) -> Value:
+        return g.node(kind, x, shape=out.shape, dtype=np.int64, axis=dim, keepdims=int(keepdim))
+
+    return convert
+
+
+CONVERTERS["argmax"], CONVERTERS["argmin"] = _arg("ArgMax"), _arg("ArgMin")
+
+
+def _with_index(fold: str, arg: str) -> Any:
+    def convert(g: Graph, out: TensorSpec, x: Value, *, dim: int, keepdim: bool) -> list[Value]:
+        return [g.fold(fold, x, (dim,), keepdim),
+                g.node(arg, x, shape=out.shape, dtype=np.int64, axis=dim, keepdims=int(keepdim))]
+
+    return convert
+
+
+CONVERTERS["max_with_index"] = _with_index("ReduceMax", "ArgMax")
+CONVERTERS["min_with_index"] = _with_index("ReduceMin", "ArgMin")
+
+
+@converts("logsumexp")
+def _logsumexp(g: Graph, out: TensorSpec, x: Value, *, dims: Dims, keepdim: bool) -> Value:
+    top = g.fold("ReduceMax", x, dims, True)
+    # An infinite one would be taken from itself.
+    infinite = g.node("IsInf", top, dtype=np.bool_)
+    top = where(g, infinite, g.constant(0.0, x.dtype), top)
+    total = g.fold("ReduceSum", g.node("Exp", g.pointwise("Sub", x, top, dtype=x.dtype)), dims, True)
+    return g.reshape(g.pointwise("Add", g.node("Log", total), top, dtype=x.dtype), out.shape)
+
+
+@converts("var")
+def _var(g: Graph, out: TensorSpec, x: Value, *, dims: Dims, correction: float, keepdim: bool) -> Value:
+    less = g.pointwise("Sub", x, g.fold("ReduceMean", x, dims, True), dtype=x.dtype)
+    total = g.fold("ReduceSum", g.pointwise("Mul", less, less, dtype=x.dtype), dims, keepdim)
+    freedom = math.prod(x.shape[d] for d in dims) - correction
+    return g.pointwise("Div", total, max(freedom, 0.0), dtype=x.dtype)
+
+
+@converts("vector_norm")
+def _vector_norm(g: Graph, out: TensorSpec, x: Value, *, p: float, dims: Dims, keepdim: bool) -> Value:
+    if p in (1, 2):
+        return g.fold("ReduceL1" if p == 1 else "ReduceL2", x, dims, keepdim)
+    if math.isinf(p):
+        return g.fold("ReduceMax" if p > 0 else "ReduceMin", g.node("Abs", x), dims, keepdim)
+    if p == 0:
+        some = g.node("Not", g.pointwise("Equal", x, 0.0, dtype=x.dtype, result=np.bool_))
+        return g.fold("ReduceSum", g.cast(some, x.dtype), dims, keepdim)
+    total = g.fold("ReduceSum", g.pointwise("Pow", g.node("Abs", x), p, dtype=x.dtype), dims, keepdim)
+    return g.pointwise("Pow", total, 1 / p, dtype=x.dtype)
+
+
+@converts("cumsum")
+def _cumsum(g: Graph, out: TensorSpec, x: Value, *, dim: int, reverse: bool) -> Value:
+    if not x.ndim:
+        return g.cast(x, out.dtype)
+    return g.node("CumSum", g.cast(x, out.dtype), g.constant(dim, np.int64), reverse=int(reverse))
+
+
+@converts("ranked")
+def _ranked(g: Graph, out: TensorSpec, x: Value, *, dim: int, start: int, length: int, descending: bool) -> list[Value]:
+    if not x.ndim:
+        return [x, g.constant(0, np.int64)]
+    if x.dtype.kind == "b":
+        x = g.cast(x, np.int32)
+    shape = (*x.shape[:dim], start + length, *x.shape[dim + 1:])
+    found = g.several("TopK", [x, g.constant([start + length], np.int64)], [(shape, x.dtype), (shape, np.int64)],
+                      axis=dim, largest=int(descending), sorted=1)
+    parts = [(0, n, 1) for n in shape]
+    parts[dim] = (start, start + length, 1)
+    return [g.slice(v, parts) if start else v for v in found]
+
+
+# -- movement ----------------------------------------------------------------------------------------------------------
+
+
+@converts("cat")
+def _cat(g: Graph, out: TensorSpec, tensors: list[Value], *, dim: int) -> Value:
+    return g.node("Concat", *[g.cast(t, out.dtype) for t in tensors], shape=out.shape, axis=dim)
+
+
+@converts("flip")
+def _flip(g: Graph, out: TensorSpec, x: Value, *, dims: Dims) -> Value:
+    return g.slice(x, [(n - 1, -n - 1, -1) if d in dims else (0, n, 1) for d, n in enumerate(x.shape)])
+
+
+@converts("roll")
+def _roll(g: Graph, out: TensorSpec, x: Value, *, shifts: Dims, dims: Dims) -> Value:
+    for shift, dim in zip(shifts, dims, strict=True):
+        n = x.shape[dim]
+        at = -shift % n if n else 0
+        if at:
+            parts = [[(a, b, 1) if d == dim else (0, m, 1) for d, m in enumerate(x.shape)] for a, b in ((at, n), (0, at))]
+            x = g.node("Concat", *[g.slice(x, p) for p in parts], shape=x.shape, axis=dim)
+    return x
+
+
+def _triangle(upper: int) -> Any:
+    def convert(g: Graph, out: TensorSpec, x: Value, *, diagonal: int) -> Value:
+        return g.node("Trilu", x, g.constant(diagonal, np.int64), upper=upper)
+
+    return convert
+
+
+CONVERTERS["tril"], CONVERTERS["triu"] = _triangle(0), _triangle(1)
+
+
+@converts("embedding")
+def _embedding(g: Graph, out: TensorSpec, weight: Value, index: Value, *, padding: int | None) -> Value:
+    return g.node("Gather", weight, index, shape=out.shape, axis=0)
+
+
+@converts("take")
+def _take(g: Graph, out: TensorSpec, x: Value, index: Value, *, dim: int) -> Value:
+    return g.node("Gather", x, g.cast(index, np.int64), shape=out.shape, axis=dim)
+
+
+@converts("take_along")
+def _take_along(g: Graph, out: TensorSpec, x: Value, index: Value, *, dim: int) -> Value:
+    if any(m > n for d, (m, n) in enumerate(zip(index.shape, x.shape, strict=True)) if d != dim):
+        raise Refused(f"an index of shape {list(index.shape)} reaches beyond {list(x.shape)}")
+    return g.node("GatherElements", x, g.cast(index, np.int64), shape=out.shape, axis=dim)
+
+
+# -- constants ---------------------------------------------------------------------------------------------------------
+
+
+@converts("full")
+def _full(g: Graph, out: TensorSpec, value: Any, *, shape: Dims, dtype: Any) -> Value:
+    return g.expand(g.number(value, out.dtype), out.shape)
+
+
+@converts("empty")
+def _empty(g: Graph, out: TensorSpec, *, shape: Dims, dtype: Any) -> Value:
+    # What is read of it is written first.
+    return g.expand(g.constant(0, out.dtype), out.shape)
+
+
+@converts("arange")
+def _arange(g: Graph, out: TensorSpec, start: Any, step: Any, *, length: int, dtype: Any) -> Value:
+    return g.constant((start + np.arange(length) * step).astype(out.dtype))
+
+
+@converts("eye")
+def _eye(g: Graph, out: TensorSpec, *, rows: int, columns: int, dtype: Any) -> Value:
+    return g.constant(np.eye(rows, columns, dtype=out.dtype))

@@ -1,0 +1,167 @@
+"""Ops of networks as nodes of ONNX: products, convolution, pooling, norms, softmax, attention, losses."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gradcore.onnx.graph import Graph, Value
+from gradcore.onnx.pointwise import where
+from gradcore.onnx.table import Refused, converts
+from gradcore.spec import TensorSpec
+
+Pair = tuple[int, int]
+
+
+def _turned(g: Graph, x: Value) -> Value:
+    return g.transpose(x, [*range(x.ndim - 2), x.ndim - 1, x.ndim - 2])
+
+
+@converts("matmul")
+def _matmul(g: Graph, out: TensorSpec, a: Value, b: Value, *, transpose_a: bool, transpose_b: bool) -> Value:
+    return g.node("MatMul", _turned(g, a) if transpose_a else a, _turned(g, b) if transpose_b else b, shape=out.shape)
+
+
+@converts("linear")
+def _linear(g: Graph, out: TensorSpec, x: Value, weight: Value, bias: Value | None) -> Value:
+    if x.ndim == 2:
+        return g.node("Gemm", x, weight, bias, shape=out.shape, transB=1)
+    made = g.node("MatMul", x, _turned(g, weight), shape=out.shape)
+    return made if bias is None else g.pointwise("Add", made, bias, dtype=out.dtype)
+
+
+@converts("conv2d")
+def _conv2d(g: Graph, out: TensorSpec, x: Value, weight: Value, bias: Value | None, *, stride: Pair, padding: Pair,
+            dilation: Pair, groups: int) -> Value:
+    return g.node("Conv", x, weight, bias, shape=out.shape, kernel_shape=list(weight.shape[2:]), strides=list(stride),
+                  pads=[*padding, *padding], dilations=list(dilation), group=groups)
+
+
+# -- pooling -----------------------------------------------------------------------------------------------------------
+
+
+@converts("max_pool2d")
+def _max_pool2d(g: Graph, out: TensorSpec, x: Value, *, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair,
+                ceil_mode: bool) -> list[Value | None]:
+    made = g.node("MaxPool", x, shape=out.shape, kernel_shape=list(kernel), strides=list(stride), pads=[*padding, *padding],
+                  dilations=list(dilation), ceil_mode=int(ceil_mode))
+    return [made, None]
+
+
+@converts("avg_pool2d")
+def _avg_pool2d(g: Graph, out: TensorSpec, x: Value, *, kernel: Pair, stride: Pair, padding: Pair, ceil_mode: bool,
+                count_pad: bool, divisor: int | None) -> Value:
+    spans = zip(out.shape[2:], x.shape[2:], kernel, stride, padding, strict=True)
+    if ceil_mode and (divisor is not None or any((n - 1) * s + k > m + 2 * p for n, m, k, s, p in spans)):
+        raise Refused("windows that reach beyond the padding, where runtimes differ in what they divide by")
+    made = g.node("AveragePool", x, shape=out.shape, kernel_shape=list(kernel), strides=list(stride), pads=[*padding, *padding],
+                  ceil_mode=int(ceil_mode), count_include_pad=int(count_pad or divisor is not None))
+    return made if divisor is None else g.pointwise("Mul", made, math.prod(kernel) / divisor, dtype=x.dtype)
+
+
+@converts("adaptive_avg_pool2d")
+def _adaptive_avg_pool2d(g: Graph, out: TensorSpec, x: Value, *, size: Pair) -> Value:
+    if out.shape[2:] == (1, 1):
+        return g.fold("ReduceMean", x, (2, 3), True)
+    for d in (2, 3):
+        n, m = x.shape[d], out.shape[d]
+        if n != m:
+            # Part k of m is the mean from floor(k n / m) to ceil((k + 1) n / m): a matrix does it.
+            means = np.zeros((m, n), x.dtype)
+            for k in range(m):
+                a, b = k * n // m, -(-(k + 1) * n // m)
+                means[k, a:b] = 1 / (b - a)
+            shape = (*x.shape[:d], m, *x.shape[d + 1:])
+            x = g.node("MatMul", g.constant(means), x, shape=shape) if d == 2 else g.node(
+                "MatMul", x, g.constant(means.T.copy()), shape=shape)
+    return x
+
+
+# -- norms -------------------------------------------------------------------------------------------------------------
+
+
+@converts("batch_norm_apply")
+def _batch_norm_apply(g: Graph, out: TensorSpec, x: Value, weight: Value | None, bias: Value | None, mean: Value,
+                      rstd: Value) -> Value:
+    t = x.dtype
+    scale = rstd if weight is None else g.pointwise("Mul", weight, rstd, dtype=t)
+    shift = g.node("Neg", g.pointwise("Mul", mean, scale, dtype=t))
+    if bias is not None:
+        shift = g.pointwise("Add", bias, shift, dtype=t)
+    column = (-1, *[1] * (x.ndim - 2))
+    scale, shift = (g.reshape(v, (x.shape[1], *column[1:])) for v in (scale, shift))
+    return g.pointwise("Add", g.pointwise("Mul", x, scale, dtype=t), shift, dtype=t)
+
+
+@converts("batch_norm")
+def _batch_norm(g: Graph, out: TensorSpec, *operands: Any, **attrs: Any) -> Value:
+    raise Refused("it normalises by the batch's own statistics: call the module's eval() first")
+
+
+@converts("layer_norm")
+def _layer_norm(g: Graph, out: TensorSpec, x: Value, weight: Value | None, bias: Value | None, *, dims: int,
+                eps: float) -> list[Value | None]:
+    shape = x.shape[x.ndim - dims:]
+    scale = g.expand(g.constant(1.0, x.dtype), shape) if weight is None else weight
+    return [g.node("LayerNormalization", x, scale, bias, axis=-dims, epsilon=eps), None, None]
+
+
+@converts("rms_norm")
+def _rms_norm(g: Graph, out: TensorSpec, x: Value, weight: Value | None, *, dims: int, eps: float) -> Value:
+    squares = g.fold("ReduceMean", g.pointwise("Mul", x, x, dtype=x.dtype), range(x.ndim - dims, x.ndim), True)
+    root = g.node("Sqrt", g.pointwise("Add", squares, eps, dtype=x.dtype))
+    made = g.pointwise("Div", x, root, dtype=x.dtype)
+    return made if weight is None else g.pointwise("Mul", made, weight, dtype=x.dtype)
+
+
+# -- softmax and attention ---------------------------------------------------------------------------------------------
+
+
+@converts("softmax")
+def _softmax(g: Graph, out: TensorSpec, x: Value, *, dim: int) -> Value:
+    return g.node("Softmax", x, axis=dim) if x.ndim else g.constant(1.0, x.dtype)
+
+
+@converts("log_softmax")
+def _log_softmax(g: Graph, out: TensorSpec, x: Value, *, dim: int) -> Value:
+    return g.node("LogSoftmax", x, axis=dim) if x.ndim else g.constant(0.0, x.dtype)
+
+
+@converts("attention")
+def _attention(g: Graph, out: TensorSpec, q: Value, k: Value, v: Value, mask: Value | None, state: Any, drop: Any, *,
+               causal: bool, scale: float) -> list[Value | None]:
+    if state is not None:
+        raise Refused("it drops weights at random: call the module's eval() first, or give dropout_p=0")
+    scores = g.node("MatMul", g.pointwise("Mul", q, scale, dtype=q.dtype), _turned(g, k), shape=(*q.shape[:3], k.shape[2]))
+    if causal:
+        rows, keys = scores.shape[2:]
+        scores = where(g, g.constant(np.tri(rows, keys, dtype=np.bool_)), scores, g.constant(-np.inf, q.dtype))
+    if mask is not None:
+        scores = g.pointwise("Add", scores, mask, dtype=q.dtype)
+    return [g.node("MatMul", g.node("Softmax", scores, axis=-1), v, shape=out.shape), None]
+
+
+@converts("dropout", "advance", "uniform", "normal")
+def _random(g: Graph, out: TensorSpec, *operands: Any, **attrs: Any) -> Value:
+    raise Refused("it draws random numbers: call the module's eval() first")
+
+
+# -- losses ------------------------------------------------------------------------------------------------------------
+
+
+@converts("cross_entropy")
+def _cross_entropy(g: Graph, out: TensorSpec, logits: Value, target: Value, weight: Value | None, *, reduction: str,
+                   ignore_index: int) -> Value:
+    return g.node("SoftmaxCrossEntropyLoss", logits, target, weight, shape=out.shape, reduction=reduction,
+                  ignore_index=ignore_index)
+
+
+@converts("mse_loss")
+def _mse_loss(g: Graph, out: TensorSpec, x: Value, target: Value, *, reduction: str) -> Value:
+    less = g.pointwise("Sub", x, target, dtype=out.dtype)
+    squares = g.pointwise("Mul", less, less, dtype=out.dtype)
+    if reduction == "none":
+        return squares
+    return g.fold("ReduceMean" if reduction == "mean" else "ReduceSum", squares, range(squares.ndim), False)

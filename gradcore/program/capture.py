@@ -1,0 +1,259 @@
+"""Replays on a device that has graphs: a program's calls as one launch, over memory that stays where it is.
+
+The first run over an arena calls the kernels one by one, so that they are compiled and loaded, and then captures the same
+calls; later runs launch what was captured. What differs from run to run lies where the captured launches find it: inputs are
+copied into memory of the program's own, and the numbers of optimizers into a table behind them. A gradient that a run finds in
+its slot, and adds to, is not copied: it is captured where it lies, and the calls are captured again when it has moved.
+
+Where something cannot be captured, the kernels are called one by one as on other devices, and ``explain()`` says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+from gradcore.devices.device import Storage, get_device
+from gradcore.devices.gpu_numbers import ROOM, Numbers
+from gradcore.errors import CaptureError, DeviceFault
+from gradcore.events import TAGS, Tag
+from gradcore.memory.resource import Stream
+from gradcore.program.plan import Plan
+from gradcore.program.program import Instruction, Number
+from gradcore.program.recorder import Trace
+from gradcore.program.replay import Call, Replay, run_calls
+from gradcore.spec import TensorSpec, round_up
+
+#: Captures that were of no use, one after another, before a program is not captured any more.
+_MOST_IN_VAIN = 3
+#: Addresses of copies keep their place among so many bytes.
+_ALIGNED = 256
+_blocks = attrgetter("block")
+
+
+@dataclass
+class Captured:
+    """The graph of one part of a program, and where it expects the gradients in slots."""
+
+    graph: Any
+    slots: list[int]
+    count: int
+    launched: bool = False
+
+
+class CapturedReplay(Replay):
+    """A replay whose parts are launched as one graph each."""
+
+    def __init__(self, trace: Trace, plan: Plan) -> None:
+        super().__init__(trace, plan)
+        #: Why the kernels are called one by one, "" while they need not be.
+        self.reason = ""
+        self._captured: dict[int, Captured] = {}
+        self._in_vain = 0
+        #: The stream of the last run.
+        self._stream: Stream | None = None
+        #: The program's own memory: copies of inputs, and behind them the table of numbers.
+        self._own: Storage | None = None
+        self._table: Numbers | None = None
+        #: By input buffer: where its copy lies, and the first and last byte of what is copied.
+        self._homes: dict[int, tuple[int, int, int]] = {}
+        #: By input buffer: where it was copied from in this run.
+        self._sources: dict[int, int] = {}
+        count, split = len(self.program.instructions), self.program.split
+        parts = (slice(0, count if split is None else split), slice(split or 0, count))
+        self._instructions = [self.program.instructions[part] for part in parts]
+        #: By part, the input buffers that it writes to.
+        self._returned = [{i.operands[w].buffer for i in part for w in i.writes
+                           if self.program.buffers[i.operands[w].buffer].kind == "input"} for part in self._instructions]
+
+    # -- binding -------------------------------------------------------------------------------------------------------
+
+    def _bind(self) -> None:
+        self._forget()
+        super()._bind()
+        self._stream = None
+        self._held_blocks = list(map(_blocks, self.trace.storages.values()))
+        if not self.reason:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Give what changes from run to run a place that stays."""
+        #: What calls take of a run where nothing is captured: see :class:`Replay`.
+        self._brought = {x.buffer: self._patches.pop(x.buffer) for x in (*self.program.inputs, *self.program.cotangents)
+                         if x.buffer in self._patches}
+        self._plain = self._numbers
+        self._homes, at = {}, 0
+        for buffer, places in self._brought.items():
+            low, high = _span([spec for _, _, spec in places])
+            self._homes[buffer] = at, low, high
+            at += round_up(high - low)
+        count = sum(any(isinstance(x, Number) for x in i.operands) for i in self.program.instructions)
+        if not at + count:
+            return
+        spec, first = TensorSpec.of((at + count * ROOM,), "uint8"), self.program.instructions[0].tag
+        tag = Tag("program", "", first.phase, "input", first.site, None, spec)
+        self._own = self.device.allocate(spec.nbytes, TAGS.index(tag))
+        for buffer, places in self._brought.items():
+            home, low, _ = self._homes[buffer]
+            for args, k, spec in places:
+                moved = spec.offset + (home - low) // spec.dtype.itemsize
+                args[k] = self.device.array(self._own.block, TensorSpec.strided(spec.shape, spec.dtype, spec.strides, moved))
+        self._table = self.device.graphs.numbers(count, self._own.block.address + at)
+        self._numbers = [[self._moving(args, k, position) for args, k, position in places] for places in self._plain]
+
+    def _moving(self, args: list[Any], k: int, position: int) -> tuple[list[Any], int, int]:
+        """Give a call a number of the table, and return the place of its value."""
+        assert self._table is not None
+        args[k] = number = self._table.number()
+        return self._table.values, number.at, position
+
+    def _forget(self) -> None:
+        """Let the graphs go, and take note of those that were never launched."""
+        for captured in self._captured.values():
+            self._in_vain = 0 if captured.launched else self._in_vain + 1
+        self._captured.clear()
+
+    def _give_up(self, reason: str) -> None:
+        """From here on, calls take what a run brings, and kernels are called one by one."""
+        self.reason = reason
+        self._captured.clear()
+        self._patches |= self._brought
+        for ours, places in zip(self._numbers, self._plain, strict=True):
+            for (values, at, _), (args, k, _) in zip(ours, places, strict=True):
+                args[k] = values[at]
+        self._numbers, self._table, self._own, self._homes = self._plain, None, None, {}
+        if self._inputs:
+            # The second part is still to come.
+            super()._bring(self._inputs)
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    def _held(self) -> bool:
+        return super()._held() or self._moved()
+
+    def _moved(self) -> bool:
+        """Is anything that was captured in other memory than it was?"""
+        return list(map(_blocks, self.trace.storages.values())) != self._held_blocks
+
+    def _bring(self, inputs: Sequence[Any]) -> None:
+        self._enter(inputs)
+        super()._bring(inputs)
+        self._sources.clear()
+        for x, tensor in zip(self.program.inputs, inputs, strict=True):
+            self._copy(x.buffer, tensor.storage.block.address)
+
+    def forward(self, inputs: Sequence[Any]) -> list[Any]:
+        if self._arena is not None and self._moved():
+            self._bind()
+        return super().forward(inputs)
+
+    def backward(self, cotangents: Sequence[Any]) -> list[Any]:
+        self._enter(cotangents)
+        for x, g in zip(self.program.cotangents, cotangents, strict=True):
+            self._copy(x.buffer, g.storage.block.address + g.spec.offset * g.spec.dtype.itemsize)
+        return super().backward(cotangents)
+
+    def _enter(self, tensors: Iterable[Any]) -> None:
+        """What this run does to memory of the program's own comes behind what the last one did, on whatever stream it was."""
+        assert self._arena is not None
+        stream = self.device.current
+        if stream is not self._stream:
+            if self._stream is not None:
+                self.device.order(self._stream, stream)
+            self._stream = stream
+            for block in (self._arena.block, *([] if self._own is None else [self._own.block]), *self._held_blocks):
+                block.use_on(stream)
+        if self.device.several:
+            for t in tensors:
+                t.storage.block.use_on(stream)
+
+    def _copy(self, buffer: int, source: int) -> None:
+        if buffer in self._homes and self._sources.get(buffer) != source:
+            home, low, high = self._homes[buffer]
+            self._sources[buffer] = source
+            if high > low:
+                assert self._own is not None
+                self.device.graphs.copy(self._own.block.address + home, source + low, high - low)
+
+    def _run_calls(self, calls: list[Call], part: int) -> None:
+        if self.reason or not calls:
+            run_calls(calls)
+            return
+        if self._table is not None:
+            self._table.fill()
+        slots = [leaf.grad.storage.block.address for leaf in self.trace.slots.values()]
+        captured = self._captured.get(part)
+        if captured is not None and captured.slots == slots:
+            captured.launched = True
+            captured.graph.launch(self.device.current)
+            self._copy_back(part)
+            return
+        run_calls(calls)
+        self._copy_back(part)
+        if captured is not None:
+            self._forget()
+        if self._in_vain < _MOST_IN_VAIN:
+            self._capture(calls, part, slots)
+        else:
+            self._give_up(f"what it is bound to moved {_MOST_IN_VAIN} times before it was launched: a gradient that is held "
+                          "after a run keeps its memory, and a new tensor in a gradient's slot has other memory")
+
+    def _copy_back(self, part: int) -> None:
+        """Give the inputs what the program wrote to them."""
+        for buffer in self._returned[part]:
+            home, low, high = self._homes[buffer]
+            assert self._own is not None
+            self.device.graphs.copy(self._sources[buffer] + low, self._own.block.address + home, high - low)
+
+    def _capture(self, calls: list[Call], part: int, slots: list[int]) -> None:
+        if self._table is not None:
+            self._table.frozen = True
+        try:
+            graph = self.device.graphs.capture(lambda: _run_named(calls, self._instructions[part]))
+            self._captured[part] = Captured(graph, slots, len(calls))
+        except DeviceFault:
+            raise
+        except Exception as error:
+            # What a library says when it refuses is of a type of its own.
+            self._give_up(str(error))
+        finally:
+            if self._table is not None:
+                self._table.frozen = False
+
+    def explain(self) -> list[str]:
+        if self.reason:
+            return [f"its kernels are called one by one: {self.reason}"]
+        return [f"{captured.count} kernels' calls are one graph" + (", of the second part" if part else "")
+                for part, captured in sorted(self._captured.items())]
+
+
+def replay_of(trace: Trace, plan: Plan, capture: bool = True) -> Replay:
+    """The replay of a trace, by graphs where its device has them and ``capture`` says so."""
+    graphs = get_device(trace.program.device).graphs
+    return Replay(trace, plan) if graphs is None or not capture else CapturedReplay(trace, plan)
+
+
+def _run_named(calls: list[Call], instructions: Sequence[Instruction]) -> None:
+    """Run calls during a capture. Raises CaptureError naming op, layer and line for what a kernel raises."""
+    for (kernel, args), instruction in zip(calls, instructions, strict=True):
+        try:
+            kernel(*args)
+        except DeviceFault:
+            raise
+        except Exception as error:
+            tag = instruction.tag
+            where = f"{instruction.op} in layer {tag.layer or '(root)'}, {tag.phase}, {tag.site}"
+            raise CaptureError(f"{where}: {error}") from error
+
+
+def _span(specs: Iterable[TensorSpec]) -> tuple[int, int]:
+    """The first byte that any of these touches, rounded down, and the byte behind the last."""
+    low, high = [], [0]
+    for spec in specs:
+        if spec.numel:
+            reach = [(n - 1) * s for n, s in zip(spec.shape, spec.strides, strict=True)]
+            low.append((spec.offset + sum(r for r in reach if r < 0)) * spec.dtype.itemsize)
+            high.append((spec.offset + sum(r for r in reach if r > 0) + 1) * spec.dtype.itemsize)
+    return (min(low) // _ALIGNED * _ALIGNED, max(high)) if low else (0, 0)

@@ -1,0 +1,224 @@
+"""``gradcore.load_program``: a program from a file, run in a process that has none of the code that it was traced from."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gradcore import functional, optim
+from gradcore.devices.device import Device, get_device
+from gradcore.engine.modes import no_grad
+from gradcore.engine.node import Value, make_value
+from gradcore.engine.state import scoped
+from gradcore.errors import ProgramError, SpecError, TraceError
+from gradcore.program.files import Shipment, read_program
+from gradcore.program.plan import Plan, plan
+from gradcore.program.program import Operand, Program
+from gradcore.program.recorder import Trace
+from gradcore.program.replay import Replay
+from gradcore.program.shipping import current, save_trace
+from gradcore.program.verify import checked_calls, fits
+
+
+def load_program(path: str | os.PathLike[str], device: str | Device = "cpu") -> LoadedProgram:
+    """The program that ``Compiled.save`` or :meth:`LoadedProgram.save` wrote, on a device, which need not be the one it was
+    traced on.
+
+    No code of the file is run, and nothing is allocated before every index, size, lifetime and op of it has been checked.
+    Raises :class:`ProgramError` for a file that is damaged or holds anything else, naming the place; OSError; and
+    :class:`DeviceError` for a device that this machine has not got.
+    """
+    where = get_device(device)
+    shipment, values = read_program(path)
+    try:
+        return LoadedProgram(shipment, values, where)
+    except ProgramError as error:
+        raise ProgramError(f"{path}: {error}") from None
+
+
+class LoadedProgram:
+    """A program with its state. Made by :func:`load_program`.
+
+    ``program`` is the plain data, ``plan`` says where its buffers lie. ``state`` maps names, such as ``"0.weight"``, to the
+    tensors that a run reads and writes: parameters, buffers, what optimizers keep. They may be written to in place; parameters
+    of a training program have the last run's gradients in ``.grad``.
+    """
+
+    def __init__(self, shipment: Shipment, values: dict[str, np.ndarray[Any, Any]], device: Device) -> None:
+        program = replace(shipment.program, device=device.name)
+        numbers = [_numbers(u.optimizer, dict(u.group), dict(u.numbers)) for u in program.updates]
+        survivors = {x.buffer for x in program.outputs} | {x.buffer for _, x in shipment.left if x is not None}
+        calls = checked_calls(program, numbers, survivors, device)
+        _check_ends(shipment)
+        self.device = device
+        #: Tensors by name.
+        self.state: dict[str, Any] = {}
+        storages = {}
+        for b, name in shipment.names.items():
+            tag = program.buffers[b].tag
+            with scoped(layer=tag.layer, phase="setup", role=tag.role):
+                self.state[name] = functional.tensor(values.pop(name), device=device)
+            storages[b] = self.state[name].storage
+        leaves = []
+        for name, x in shipment.leaves:
+            leaf = make_value(storages[x.buffer], x.spec, device.array(storages[x.buffer].block, x.spec), None)
+            leaf.requires_grad = True
+            leaf.edge[0].name = name
+            leaves.append(leaf)
+            self.state[name] = leaf
+        slots = [leaf.edge[0] for leaf in leaves]
+        optimizers = [_optimizer(kind, groups) for kind, groups in shipment.optimizers]
+        updates = []
+        for (at, group, params), update in zip(shipment.updates, program.updates, strict=True):
+            optimizer = optimizers[at]
+            options = optimizer.param_groups[group]
+            for k in params:
+                options["params"] += [] if any(p is leaves[k] for p in options["params"]) else [leaves[k]]
+                optimizer.state[leaves[k]].update(dict(update.numbers))
+            updates.append((optimizer, options, [leaves[k] for k in params]))
+        self._names = dict(shipment.names)
+        self._trace = Trace(
+            program, [call.kernel for call in calls], storages, {b: slots[k] for b, k in shipment.slots},
+            [(slots[k], x) for k, x in shipment.left], {slots[k]: wanted for k, wanted in shipment.presence}, updates,
+            invocations=[call.invocation for call in calls], script=list(shipment.script),
+            leaves={slots[k]: x.buffer for k, (_, x) in enumerate(shipment.leaves)})
+        self.plan: Plan = plan(program)
+        self._optimizers = optimizers
+        self._replay = Replay(self._trace, self.plan)
+        written = program.written()
+        self._written = {x.buffer for x in program.inputs if x.buffer in written}
+
+    @property
+    def program(self) -> Program:
+        """The plain data, with the options and numbers that its optimizers have by now."""
+        return current(self._trace.program, self._trace)
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The groups of every optimizer in the program: ``params`` and ``lr``; other options are part of the instructions."""
+        return [group for optimizer in self._optimizers for group in optimizer.param_groups]
+
+    @property
+    def learning_rate(self) -> float:
+        """That of the first group; setting it sets it in all. Raises AttributeError for a program without an optimizer."""
+        if not self.param_groups:
+            raise AttributeError("this program updates no parameters: it has no learning rate")
+        return float(self.param_groups[0]["lr"])
+
+    @learning_rate.setter
+    def learning_rate(self, value: float) -> None:
+        if not self.param_groups:
+            raise AttributeError("this program updates no parameters: it has no learning rate")
+        for group in self.param_groups:
+            group["lr"] = float(value)
+
+    def __call__(self, *inputs: Any) -> Any:
+        """As :meth:`run`; a single output stands by itself, several are a tuple."""
+        found = self.run(*inputs)
+        return found[0] if len(found) == 1 else tuple(found)
+
+    def run(self, *inputs: Any) -> list[Any]:
+        """Run on tensors or arrays of the traced shapes and dtypes, in the order of the function's tensor arguments.
+
+        Returns the outputs as tensors of their own. Raises :class:`SpecError` for other inputs, :class:`TraceError` where a
+        gradient is there that must not be, or is missing.
+        """
+        wanted = self._trace.program.inputs
+        if len(inputs) != len(wanted):
+            raise SpecError(f"the program takes {len(wanted)} tensors, {', '.join(str(x.spec) for x in wanted)}, but got "
+                            f"{len(inputs)}")
+        given: dict[int, Any] = {}
+        tensors = []
+        for k, (x, t) in enumerate(zip(wanted, inputs, strict=True)):
+            if x.buffer in given and given[x.buffer][0] is not (t.storage if isinstance(t, Value) else None):
+                raise SpecError(f"input {k} must show the same memory as an input before it: it did in the traced run")
+            tensors.append(self._brought(k, x, t))
+            given[x.buffer] = tensors[-1].storage, t
+        self._check_gradients()
+        return self._replay.run(tensors)
+
+    def _brought(self, k: int, x: Operand, t: Any) -> Any:
+        """An input as the program reads it: copied where it lies otherwise in memory."""
+        if not isinstance(t, Value):
+            t = functional.tensor(np.asarray(t), device=self.device)
+        if t.spec.shape != x.spec.shape or t.spec.dtype != x.spec.dtype:
+            raise SpecError(f"input {k} must be {x.spec.dtype.name}{list(x.spec.shape)}, but is {t.spec.dtype.name}"
+                            f"{list(t.spec.shape)}")
+        if t.storage.device.compute is not self.device:
+            raise SpecError(f"input {k} is on {t.storage.device.name}, and the program on {self.device.name}")
+        nbytes = self._trace.program.buffers[x.buffer].nbytes
+        if t.spec is x.spec and t.storage.nbytes >= nbytes:
+            return t
+        if x.buffer in self._written:
+            raise SpecError(f"the program writes to input {k}, which must lie in memory as {x.spec}, but is {t.spec}")
+        with no_grad():
+            whole = functional.empty(nbytes, dtype=np.uint8, device=self.device)
+            found = make_value(whole.storage, x.spec, self.device.array(whole.storage.block, x.spec), None)
+            return found.copy_(t)
+
+    def _check_gradients(self) -> None:
+        for leaf, wanted in self._trace.presence.items():
+            if (leaf.grad is not None) is not wanted:
+                raise TraceError(f"the gradient of {leaf.name} must be {'a tensor' if wanted else 'None'} when the program "
+                                 "begins, as it was in the traced run: set it before each run, or save the program of a step "
+                                 "that finds gradients and drops them")
+        for b, leaf in self._trace.slots.items():
+            if leaf.grad is not None and leaf.grad.storage.nbytes < self._trace.program.buffers[b].nbytes:
+                raise TraceError(f"the gradient of {leaf.name} lies in {leaf.grad.storage.nbytes} bytes, fewer than in the "
+                                 "traced run")
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the program as it is now, its state and its optimizers' numbers included. Raises OSError."""
+        save_trace(path, self._trace, self._names, {leaf: leaf.name for leaf in self._trace.leaves})
+
+    def __str__(self) -> str:
+        return str(self.program)
+
+    def __repr__(self) -> str:
+        return f"<program of {len(self._trace.program.instructions)} instructions on {self.device.name}>"
+
+
+def _optimizer(kind: str, groups: Sequence[dict[str, Any]]) -> Any:
+    """An optimizer that only counts: it computes the numbers of its class's op."""
+    found = object.__new__(getattr(optim, kind))
+    found.defaults = {}
+    found.state = defaultdict(dict)
+    found.param_groups = [{**group, "params": []} for group in groups]
+    return found
+
+
+def _numbers(kind: str, group: dict[str, Any], numbers: dict[str, Any]) -> tuple[Any, ...]:
+    """The numbers of an update's op, as the next run will compute them."""
+    cls = getattr(optim, kind)
+    if {k: type(v) for k, v in numbers.items()} != {k: type(v) for k, v in cls._numbers.items()}:
+        raise ProgramError(f"updates: {kind} counts {', '.join(cls._numbers) or 'nothing'}, but got {str(numbers)[:80]}")
+    try:
+        found: tuple[Any, ...] = cls._operands(group, cls._advanced(numbers))
+    except Exception as error:
+        raise ProgramError(f"updates: {kind} cannot go on with {str(numbers)[:80]}: {error!r}") from None
+    return found
+
+
+def _check_ends(s: Shipment) -> None:
+    """What the program is given and leaves: inputs, leaves, and the slots of their gradients."""
+    buffers = s.program.buffers
+    for kind, found in (("input", {x.buffer for x in s.program.inputs}), ("gradient slot", {b for b, _ in s.slots})):
+        if found != {b.index for b in buffers if b.kind == kind}:
+            raise ProgramError(f"the buffers of kind {kind} are not those that a run brings")
+    for name, x in s.leaves:
+        if buffers[x.buffer].kind != "captured" or not fits(x.spec, buffers[x.buffer].nbytes) or not x.spec.floating:
+            raise ProgramError(f"leaf {name[:80]!r}, {x.spec}, does not lie in a captured buffer")
+        if name in s.names.values() and s.names[x.buffer] != name:
+            raise ProgramError(f"leaf {name[:80]!r} has the name of another tensor")
+    for k, g in s.left:
+        leaf = s.leaves[k][1].spec
+        if g is not None and (g.spec.shape != leaf.shape or g.spec.dtype != leaf.dtype
+                              or not fits(g.spec, buffers[g.buffer].nbytes)):
+            raise ProgramError(f"the gradient of {s.leaves[k][0][:80]!r} is {g.spec}, and the leaf {leaf}")
+    if not all(params for _, _, params in s.updates):
+        raise ProgramError("an update has no parameters")

@@ -1,0 +1,191 @@
+"""What goes into a program's file: the trace's objects under names, and of a program in two parts the first."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from gradcore import optim
+from gradcore.devices.device import Storage
+from gradcore.engine.node import Leaf, Value, make_value
+from gradcore.errors import TraceError
+from gradcore.events import DROP, KEEP, LAUNCH, TAGS
+from gradcore.nn.module import Module
+from gradcore.program.files import Shipment, write_program
+from gradcore.program.program import Operand, Program, Update, with_lifetimes
+from gradcore.program.recorder import Trace
+from gradcore.spec import TensorSpec
+
+
+def save_trace(path: str | os.PathLike[str], trace: Trace, names: dict[int, str], leaf_names: dict[Leaf, str]) -> None:
+    """Write a trace to a file. Raises OSError, and TypeError for what has no form there."""
+    tensors = {names[b]: _values(storage) for b, storage in trace.storages.items()}
+    write_program(path, _shipment(trace, names, leaf_names), tensors)
+
+
+def _values(storage: Storage) -> Any:
+    spec, device = shown_spec(storage), storage.device
+    array = device.array(storage.block, spec)
+    return array if device.type == "cpu" else device.read(storage, spec)
+
+
+def shown_spec(storage: Storage) -> TensorSpec:
+    """How a whole storage is shown: as what it was made for, or as bytes."""
+    spec = TAGS[storage.block.tag].spec
+    if spec is not None and spec.contiguous and not spec.offset and spec.nbytes == storage.nbytes:
+        return spec
+    return TensorSpec.of((storage.nbytes,), "uint8")
+
+
+def shown(storage: Storage) -> Any:
+    spec = shown_spec(storage)
+    return make_value(storage, spec, storage.device.array(storage.block, spec), None)
+
+
+def current(program: Program, trace: Trace) -> Program:
+    """The program with the options and numbers that its optimizers have by now."""
+    updates = []
+    for optimizer, group, params in trace.updates:
+        kept = optimizer.state[params[0]]
+        updates.append(Update(type(optimizer).__name__, tuple((n, v) for n, v in group.items() if n != "params"),
+                              tuple((n, kept[n]) for n in optimizer._numbers)))
+    return replace(program, updates=tuple(updates))
+
+
+def _shipment(trace: Trace, names: dict[int, str], leaf_names: dict[Leaf, str]) -> Shipment:
+    leaves = {leaf: k for k, leaf in enumerate(trace.leaves)}
+    optimizers: list[Any] = []
+    groups: list[list[Any]] = []
+    updates = []
+    for optimizer, group, params in trace.updates:
+        if not any(o is optimizer for o in optimizers):
+            kind = type(optimizer)
+            if getattr(optim, kind.__name__, None) is not kind:
+                raise TypeError(f"the program updates by {kind.__module__}.{kind.__name__}, and a file can name the classes of "
+                                "gradcore.optim alone")
+            optimizers.append(optimizer)
+            groups.append([])
+        at = next(k for k, o in enumerate(optimizers) if o is optimizer)
+        if not any(g is group for g in groups[at]):
+            groups[at].append(group)
+        updates.append((at, next(k for k, g in enumerate(groups[at]) if g is group), tuple(leaves[p.edge[0]] for p in params)))
+    return Shipment(
+        current(trace.program, trace), names,
+        tuple((leaf_names[leaf], Operand(b, leaf.spec)) for leaf, b in trace.leaves.items()),
+        tuple((b, leaves[leaf]) for b, leaf in trace.slots.items()), tuple((leaves[leaf], x) for leaf, x in trace.left),
+        tuple((leaves[leaf], wanted) for leaf, wanted in trace.presence.items()),
+        tuple((type(o).__name__, tuple({n: v for n, v in g.items() if n != "params"} for g in own))
+              for o, own in zip(optimizers, groups, strict=True)), tuple(updates), tuple(trace.script))
+
+
+# -- from a compiled function ------------------------------------------------------------------------------------------
+
+
+def save_entry(path: str | os.PathLike[str], trace: Trace, seen: Iterable[Any]) -> None:
+    """Write what a compiled function holds of one trace; ``seen`` are objects that it looked at, which know names.
+
+    Raises :class:`TraceError` for a trace that takes gradients of its arguments, which no file can stand for.
+    """
+    trace = forward_part(trace)
+    for leaf, b in trace.leaves.items():
+        if b not in trace.storages:
+            raise TraceError(f"{leaf.name or 'a leaf'}, {leaf.spec}, is an argument of the traced function: a program that is "
+                             "saved takes gradients of what it holds itself")
+    save_trace(path, trace, *names_of(trace, seen))
+
+
+def names_of(trace: Trace, seen: Iterable[Any]) -> tuple[dict[int, str], dict[Leaf, str]]:
+    """A name for each captured buffer and each leaf of a trace: from modules, from optimizers, from variables, by role."""
+    modules, tensors = _seen(seen)
+    known: dict[int, str] = {}
+    for module in modules:
+        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+            # The largest tree says most.
+            if len(name) > len(known.get(id(tensor.storage), "")):
+                known[id(tensor.storage)] = name
+    for name, tensor in tensors:
+        known.setdefault(id(tensor.storage), name)
+    taken: set[str] = set()
+    leaf_names: dict[Leaf, str] = {}
+    names: dict[int, str] = {}
+    for leaf, b in trace.leaves.items():
+        if b in trace.storages:
+            leaf_names[leaf] = _free(leaf.name or known.get(id(trace.storages[b]), "parameter"), taken)
+            if shown_spec(trace.storages[b]) is leaf.spec:
+                names.setdefault(b, leaf_names[leaf])
+    for optimizer, _, params in trace.updates:
+        for p in params:
+            for key, value in optimizer.state[p].items():
+                if isinstance(value, Value):
+                    known[id(value.storage)] = f"{leaf_names[p.edge[0]]}.{key}"
+    for b, storage in trace.storages.items():
+        if b not in names:
+            tag = TAGS[storage.block.tag]
+            fallback = tag.op if tag.op == "generator" else tag.role.replace(" ", "_")
+            names[b] = _free(known.get(id(storage), fallback), taken)
+    return names, leaf_names
+
+
+def _seen(objects: Iterable[Any]) -> tuple[list[Module], list[tuple[str, Any]]]:
+    modules: list[Module] = []
+    tensors = []
+    for x in objects:
+        if isinstance(x, Module):
+            modules.append(x)
+        elif isinstance(getattr(x, "module", None), Module):
+            modules.append(x.module)
+        else:
+            found = getattr(x, "seen", None)
+            if isinstance(found, tuple) and found and isinstance(found[0], Value):
+                tensors.append((x.name.split(" ")[-1] if " of " not in x.name else x.name.split(" ")[0], found[0]))
+    return modules, tensors
+
+
+def _free(name: str, taken: set[str]) -> str:
+    found, k = name, 1
+    while found in taken:
+        k += 1
+        found = f"{name}.{k}"
+    taken.add(found)
+    return found
+
+
+def forward_part(trace: Trace) -> Trace:
+    """Of a program whose second part is a gradient the first, with the buffers that it touches; another trace as it is."""
+    split = trace.program.split
+    changes: dict[str, Any] = {} if trace.left or trace.slots else {"presence": {}}
+    if split is None:
+        return replace(trace, **changes)
+    program = trace.program
+    kept = program.instructions[:split]
+    used = {b for i in kept for b in i.reads_and_writes()} | {x.buffer for x in (*program.inputs, *program.outputs)}
+    new = {b: k for k, b in enumerate(sorted(used))}
+
+    def moved(x: Any) -> Any:
+        return replace(x, buffer=new[x.buffer]) if isinstance(x, Operand) else x
+
+    instructions = tuple(replace(i, operands=tuple(map(moved, i.operands)), outputs=tuple(map(moved, i.outputs)),
+                                 workspace=moved(i.workspace)) for i in kept)
+    outputs = tuple(map(moved, program.outputs))
+    cut = Program(device=program.device, buffers=tuple(replace(program.buffers[b], index=k, first=0, last=0)
+                                                       for b, k in new.items()),
+                  instructions=instructions, inputs=tuple(map(moved, program.inputs)), outputs=outputs)
+    changes.update(program=with_lifetimes(cut, {x.buffer for x in outputs}), kernels=trace.kernels[:split], updates=[],
+                   second=None, script=_first(trace.script, split),
+                   storages={new[b]: s for b, s in trace.storages.items() if b in new},
+                   leaves={leaf: new[b] for leaf, b in trace.leaves.items() if b in new})
+    return replace(trace, **changes)
+
+
+def _first(script: list[tuple[Any, ...]], launches: int) -> list[tuple[Any, ...]]:
+    """The records up to so many launches, but for what is kept for a backward that is not there."""
+    found: list[tuple[Any, ...]] = []
+    for kind, *rest in script:
+        if kind == LAUNCH and not launches:
+            break
+        launches -= kind == LAUNCH
+        if kind not in (KEEP, DROP):
+            found.append((kind, *rest))
+    return found

@@ -1,0 +1,162 @@
+"""Is a program from a file what a trace could have made? Every instruction is inferred again, and every byte has to fit.
+
+Nothing is allocated for tensors here. What is found to be right can be planned, and replayed without reading or writing beside
+its buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gradcore.devices.device import Device
+from gradcore.engine.plans import Call, infer
+from gradcore.errors import ProgramError, SpecError
+from gradcore.ops.op import Inferred, Op, all_ops
+from gradcore.program.encoding import LARGEST
+from gradcore.program.program import Instruction, Number, Operand, Program, with_lifetimes
+from gradcore.spec import TensorSpec
+
+#: Ops that write into a result whose shape is an attribute: the op that they are the gradient of, the attribute, and the place
+#: of the result among that op's operands, of which it must make the cotangent's shape, or the kernel would write elsewhere.
+_GRADIENTS = {"slice_grad": ("slice", "shape", 0), "windows_grad": ("windows", "shape", 0),
+              "as_strided_grad": ("as_strided", "like", 0), "conv2d_input_grad": ("conv2d", "shape", 0),
+              "conv2d_weight_grad": ("conv2d", "shape", 1), "avg_pool2d_grad": ("avg_pool2d", "shape", 0),
+              "adaptive_avg_pool2d_grad": ("adaptive_avg_pool2d", "shape", 0)}
+#: Types of operands that are no tensors.
+_PLAIN = (bool, int, float, type(None))
+
+
+def checked_calls(program: Program, numbers: Sequence[tuple[Any, ...]], survivors: set[int], device: Device) -> list[Call]:
+    """The calls of a program's instructions on a device.
+
+    ``numbers`` are an update's each, as its op takes them; ``survivors`` are buffers that outlive a run. Raises
+    :class:`ProgramError`.
+    """
+    check = _Check(program, numbers, device)
+    calls = [check.instruction(k, i) for k, i in enumerate(program.instructions)]
+    check.ends(survivors)
+    return calls
+
+
+def fits(spec: TensorSpec, nbytes: int) -> bool:
+    """Does every element of a spec lie in a buffer of so many bytes?"""
+    if spec.numel == 0:
+        return spec.offset * spec.dtype.itemsize <= nbytes
+    reach = [(n - 1) * s for n, s in zip(spec.shape, spec.strides, strict=True)]
+    low = spec.offset + sum(r for r in reach if r < 0)
+    high = spec.offset + sum(r for r in reach if r > 0)
+    return low >= 0 and (high + 1) * spec.dtype.itemsize <= nbytes
+
+
+class _Check:
+    def __init__(self, program: Program, numbers: Sequence[tuple[Any, ...]], device: Device) -> None:
+        self.program = program
+        self.numbers = numbers
+        self.device = device
+        self.ops = all_ops()
+        #: Buffers that hold something by now.
+        self.there = {b.index for b in program.buffers if b.kind != "made"}
+        if not program.instructions:
+            raise ProgramError("a program has at least one instruction")
+        if sum(b.nbytes for b in program.buffers) >= LARGEST:
+            raise ProgramError(f"the buffers have more than {LARGEST} bytes together")
+
+    def instruction(self, k: int, i: Instruction) -> Call:
+        where = f"instruction {k}, {i.op[:40]}"
+        op = self.ops.get(i.op)
+        if op is None or op.view:
+            raise ProgramError(f"{where}: there is no such op")
+        call = self._inferred(where, op, i)
+        if call.scattered:
+            raise ProgramError(f"{where}: operand {call.scattered[0]} must be contiguous")
+        if tuple(call.writes) != i.writes:
+            raise ProgramError(f"{where}: it writes to operands {call.writes}, not to {i.writes}")
+        for at in call.writes:
+            target = call.inputs[at]
+            if target.overlapping or (op.in_place and len(call.writes) == 1 and call.specs
+                                      and call.specs[0].shape != target.shape):
+                raise ProgramError(f"{where}: it cannot write to {target}")
+        specs = (*(() if op.in_place else call.specs), *(spec for _, spec in call.aux))
+        if specs != tuple(x.spec for x in i.outputs):
+            raise ProgramError(f"{where}: its results are {specs}, not {tuple(x.spec for x in i.outputs)}")
+        if (None if i.workspace is None else i.workspace.spec) is not call.workspace:
+            raise ProgramError(f"{where}: its workspace is {call.workspace}, not {i.workspace and i.workspace.spec}")
+        for x in (*i.outputs, *(() if i.workspace is None else (i.workspace,))):
+            self._makes(where, x)
+        return call
+
+    def _inferred(self, where: str, op: Op, i: Instruction) -> Call:
+        if len(i.counts) != len(op.inputs) or sum(i.counts) != len(i.operands) or any(
+                n != 1 for k, n in enumerate(i.counts) if k not in op.lists):
+            raise ProgramError(f"{where}: {len(i.operands)} operands in groups of {i.counts} do not make up {op.inputs}")
+        specs: list[Any] = []
+        position = 0
+        for k, x in enumerate(i.operands):
+            if isinstance(x, Operand):
+                specs.append(self._read(f"{where}, operand {k}", x))
+            else:
+                value = x
+                if isinstance(x, Number):
+                    found = self.numbers[x.update]
+                    if x.position != position or position >= len(found):
+                        raise ProgramError(f"{where}, operand {k}: update {x.update} has {len(found)} numbers, in order")
+                    value, position = found[position], position + 1
+                if type(value) not in _PLAIN:
+                    raise ProgramError(f"{where}, operand {k}: a number is bool, int or float, but got {type(value).__name__}")
+                specs.append(type(value))
+        attrs = dict(i.attrs)
+        if len(attrs) != len(i.attrs):
+            raise ProgramError(f"{where}: an attribute comes twice")
+        try:
+            if i.op in _GRADIENTS:
+                self._fits_forward(i.op, specs, attrs)
+            return infer(op, tuple(specs), i.counts if op.lists else None, attrs, self.device)
+        except Exception as error:
+            text = f"{type(error).__name__}: {str(error)[:200]}"
+            raise ProgramError(f"{where}: it cannot run on these operands: {text}") from None
+
+    def _fits_forward(self, name: str, specs: list[Any], attrs: dict[str, Any]) -> None:
+        forward, shape, at = _GRADIENTS[name]
+        op = self.ops[forward]
+        dy, *others = specs
+        others.insert(at, TensorSpec.of(attrs[shape], dy.dtype))
+        options = {n: v for n, v in attrs.items() if n in op.attrs}
+        if forward == "as_strided":
+            options["shape"] = dy.shape
+        elif forward == "adaptive_avg_pool2d":
+            options["size"] = dy.shape[2:]
+        others += [None] * (len(op.inputs) - len(others))
+        found = op.infer(*others, **options)
+        found = found.outputs[0] if isinstance(found, Inferred) else found
+        if found.shape != dy.shape or (op.view and not fits(found, others[at].nbytes)):
+            raise SpecError(f"{forward} of {others[at]} makes {found}, and the cotangent is {dy}")
+
+    def _read(self, where: str, x: Operand) -> TensorSpec:
+        if x.buffer not in self.there:
+            raise ProgramError(f"{where}: buffer {x.buffer} is read before anything was written to it")
+        if not fits(x.spec, self.program.buffers[x.buffer].nbytes):
+            raise ProgramError(f"{where}: {x.spec} does not lie in the {self.program.buffers[x.buffer].nbytes} bytes of buffer "
+                               f"{x.buffer}")
+        return x.spec
+
+    def _makes(self, where: str, x: Operand) -> None:
+        buffer = self.program.buffers[x.buffer]
+        if x.buffer in self.there:
+            raise ProgramError(f"{where}: buffer {x.buffer} is made where it is there already")
+        if buffer.nbytes != x.spec.nbytes:
+            raise ProgramError(f"{where}: {x.spec} has {x.spec.nbytes} bytes, and buffer {x.buffer} has {buffer.nbytes}")
+        self.there.add(x.buffer)
+
+    def ends(self, survivors: set[int]) -> None:
+        """What is there at the end, and how long it has been."""
+        for k, x in enumerate((*self.program.inputs, *self.program.outputs)):
+            self._read(f"input or output {k}", x)
+        missing = [b.index for b in self.program.buffers if b.index not in self.there] or sorted(survivors - self.there)
+        if missing:
+            raise ProgramError(f"buffer {missing[0]} is never made")
+        lives = with_lifetimes(self.program, survivors).buffers
+        for own, found in zip(self.program.buffers, lives, strict=True):
+            if own != found:
+                raise ProgramError(f"buffer {own.index} lives from {found.first} to {found.last}, not from {own.first} to "
+                                   f"{own.last}")

@@ -1,0 +1,91 @@
+"""Training steps on a card that captures, and all that the tests of captured programs launch there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import gradcore
+from gradcore import nn
+from tests.host.graph_bed import bits
+
+F = nn.functional
+on: dict[str, Any] = {"device": "cuda"}
+
+KINDS = [("SGD", {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}), ("Adam", {}), ("RMSprop", {"centered": True}),
+         ("Adagrad", {"lr_decay": 0.1}), ("Adadelta", {}), ("NAdam", {}), ("RAdam", {}), ("Lion", {})]
+
+
+class Training:
+    """A network with its optimizer and schedule on the bed's device."""
+
+    def __init__(self, kind="Adam", wrap=lambda f: f, **settings):
+        gradcore.manual_seed(3)
+        self.model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 3)).to("cuda")
+        self.optimizer = getattr(gradcore.optim, kind)(self.model.parameters(), lr=0.05, **settings)
+        self.schedule = gradcore.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.8)
+        model, optimizer = self.model, self.optimizer
+
+        def step(x, y):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        self.run = wrap(step)
+
+    def step(self, k):
+        gradcore.manual_seed(k)
+        loss = bits(self.run(*data(k)))
+        self.schedule.step()
+        return loss
+
+    def state(self):
+        found = [bits(t) for p in self.model.parameters() for t in (p, p.grad) if t is not None]
+        return found + [bits(v) if hasattr(v, "storage") else v for p in self.model.parameters()
+                        for v in self.optimizer.state[p].values()]
+
+
+def data(seed, batch=5):
+    generator = np.random.default_rng(seed)
+    return (gradcore.tensor(generator.standard_normal((batch, 6)).astype(np.float32), **on),
+            gradcore.tensor(generator.integers(0, 3, batch), **on))
+
+
+def full(value, *shape):
+    return gradcore.full(shape or (4,), float(value), **on)
+
+
+def plant(bed, op, during):
+    """Let the kernel of ``op`` do something first, in a capture alone."""
+    kernel = bed.device.kernels[op]
+
+    def planted(*arrays, **attrs):
+        if bed.card.capturing:
+            during()
+        kernel(*arrays, **attrs)
+
+    bed.device.kernels[op] = planted
+
+
+def launched(bed):
+    """Everything that the tests launch."""
+    for kind, settings in [*KINDS, ("SGD", {})]:
+        training = Training(kind, gradcore.compile, **settings)
+        for k in range(3):
+            training.step(k)
+    w = gradcore.ones(4, requires_grad=True, **on)
+    for _ in range(2):
+        (w * gradcore.ones(4, **on)).tanh().sum().backward()
+        y = (w * gradcore.ones(4, **on)).tanh()
+        (y.sum() * 1 + (y * 2).sum() * 2).backward()
+        w[:1].expand(4).contiguous()
+    x = gradcore.ones(3, 4, **on)
+    x.mul_(3).add_(1)
+    for y in (x, x.transpose(0, 1), x[1:, 1:], gradcore.zeros(0, 4, **on)):
+        (y.tanh() * 2 + 1).sum()
+    x[0].add_(x[1])
+    bed.use_cublas()
+    Training().step(0)

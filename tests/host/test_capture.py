@@ -1,0 +1,88 @@
+"""Programs as CUDA graphs, with no GPU: a launch is the eager run, and what would be baked into it is found."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
+
+import gradcore
+from gradcore.devices import gpu_numbers, gpu_optimizers
+from gradcore.errors import CaptureError
+from tests.host.captured_steps import KINDS, Training, full
+from tests.host.graph_bed import bits
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("emulator")]
+
+
+@pytest.mark.parametrize(("kind", "settings"), KINDS)
+def test_a_captured_step_is_the_eager_one_bit_for_bit(bed, kind, settings):
+    eager, captured = Training(kind, **settings), Training(kind, gradcore.compile, **settings)
+    for k in range(8):
+        assert eager.step(k) == captured.step(k), k
+        assert eager.state() == captured.state(), k
+    assert "calls are one graph" in captured.run.explain()
+    assert len(captured.run.traces) == 2
+    nodes, = bed.card.nodes.values()
+    assert len(nodes) > 15 and not {"upload", "download"} & set(nodes)
+    bed.take()
+    captured.step(9)
+    given = bed.take()
+    assert given.count("graph") == 1 and given[:given.index("graph")][-3:] == ["copy", "copy", "upload"]
+
+
+# -- what would be baked ---------------------------------------------------------------------------------------------------
+
+
+def test_a_rate_that_a_kernel_asks_for_cannot_be_captured(bed):
+    sgd = bed.device.kernels["sgd_"]
+    bed.device.kernels["sgd_"] = lambda *args, **attrs: sgd(*args[:3], float(args[3]), *args[4:], **attrs)
+    eager, captured = Training("SGD"), Training("SGD", gradcore.compile)
+    for k in range(5):
+        assert eager.step(k) == captured.step(k) and eager.state() == captured.state()
+    assert "sgd_ in layer (root), optimizer" in captured.run.explain()
+    assert "asks for the value of a number that changes from run to run" in captured.run.explain()
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adam"])
+def test_a_planted_rate_in_a_kernels_arguments_is_found(bed, kind, monkeypatch):
+    """Without the guard above, the comparison with eager steps sees it as soon as the schedule moves."""
+    monkeypatch.setattr(gpu_optimizers, "Moving", type(None))
+    monkeypatch.setattr(gpu_numbers.Moving, "__float__", lambda self: float(self.block.values[self.at]))
+    eager, captured = Training(kind), Training(kind, gradcore.compile)
+    for k in range(3):
+        eager.step(k), captured.step(k)
+    assert eager.state() == captured.state(), "the run before the capture"
+    eager.step(3), captured.step(3)
+    assert "are one graph" in captured.run.explain() and eager.state() != captured.state()
+
+
+def test_a_planted_missing_copy_of_an_input_is_found(bed, monkeypatch):
+    f = gradcore.compile(lambda x: x.tanh() * 2)
+    for k in range(3):
+        f(full(k))
+    assert bits(f(full(5))) == bits(full(5).tanh() * 2)
+    monkeypatch.setattr(bed.device.graphs, "copy", lambda *arguments: None)
+    assert bits(f(full(7))) == bits(full(5).tanh() * 2)
+
+
+def test_a_number_that_comes_during_the_capture_comes_too_late():
+    sent = []
+    numbers = gpu_numbers.Numbers(1, 4096, lambda *copied: sent.append(copied))
+    rate, step = numbers.number(), numbers.number()
+    numbers.values[:] = [0.5, 3]
+    numbers.frozen = True
+    dtype = np.dtype([("rate", "f8"), ("power", "f8")])
+    with pytest.raises(CaptureError, match="first asked for during the capture"):
+        numbers.hold(dtype, lambda a, b: (a, a ** b), (rate, step))
+    with pytest.raises(CaptureError, match="asks for the value"):
+        float(rate)
+    numbers.frozen = False
+    assert float(rate) == 0.5 and numbers.hold(dtype, lambda a, b: (a, a ** b), (rate, step)) == 4096
+    assert sent[0][::2] == (4096, 16)
+    numbers.frozen = True
+    assert numbers.hold(dtype, lambda a, b: (a, a ** b), (rate, step)) == 4096 and len(sent) == 1
+    numbers.values[:] = [2.0, 5]
+    numbers.fill()
+    assert numbers._staged[:16].view(np.float64).tolist() == [2.0, 32.0] and sent[1][::2] == (4096, 128)

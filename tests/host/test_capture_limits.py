@@ -1,0 +1,142 @@
+"""Programs as CUDA graphs, with no GPU: what cannot be captured says why, and leaves everything as it was."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
+
+import cupy
+
+import gradcore
+from gradcore import nn
+from gradcore.errors import CaptureError, DeviceFault
+from tests.conftest import raises
+from tests.host.captured_steps import Training, full, on, plant
+from tests.host.graph_bed import bits
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("emulator")]
+
+
+REFUSED = {
+    "an allocation from the pool": (lambda bed: bed.device.allocate(512, 0), "512 bytes were allocated during the capture"),
+    "an allocation of CuPy's": (lambda bed: cupy.ndarray((100,), np.float32), "400 bytes were allocated during the capture"),
+    "a read on the host": (lambda bed: bed.card.streamSynchronize(bed.card.current), "cudaError 900"),
+    "a wait for the device": (lambda bed: bed.card.deviceSynchronize(), "cudaError 900")}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_captured_is_called_one_by_one_and_says_why(bed, what):
+    during, text = REFUSED[what]
+    plant(bed, "tanh", lambda: during(bed))
+    f = gradcore.compile(lambda x: x.tanh() * 2)
+    gc.enable()
+    try:
+        for k in range(4):
+            assert bits(f(full(k))) == bits(full(k).tanh() * 2)
+        assert gc.isenabled()
+    finally:
+        gc.disable()
+    reason = f.explain()
+    assert "its kernels are called one by one: tanh in layer (root), setup, " in reason and text in reason
+    assert "test_capture_limits.py:" in reason and bed.card.calls["streamBeginCapture"] == 1
+    assert not bed.card.nodes
+    g = gradcore.compile(lambda x: x * 2 + 1)
+    for k in range(3):
+        assert bits(g(full(k))) == bits(full(k) * 2 + 1)
+    assert "2 kernels' calls are one graph" in g.explain()
+    assert bed.card.calls["streamCreateWithPriority"] == 1, "the stream captures again"
+
+
+def test_a_capture_that_fails_raises_a_capture_error_and_leaves_things_as_they_were(bed):
+    graphs, names = bed.device.graphs, []
+    with pytest.raises(CaptureError, match="1,024 bytes were allocated during the capture"):
+        graphs.capture(lambda: bed.device.allocate(1024, 0))
+    with pytest.raises(KeyboardInterrupt):
+        graphs.capture(lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+    for name in ("streamEndCapture", "graphInstantiate", "streamBeginCapture"):
+        bed.card.faults = {name: (bed.card.calls[name] + 1,)}
+        with pytest.raises(DeviceFault, match="700, noticed while a program was captured"):
+            graphs.capture(lambda: None)
+    graph = graphs.capture(lambda: bed.card.give("planted", lambda: names.append("ran")))
+    assert names == [] and bed.card.nodes == {graph._handle: ["planted"]}
+    graph.launch(bed.device.stream)
+    bed.card.deviceSynchronize()
+    assert names == ["ran"] and bed.card.calls["streamCreateWithPriority"] == 1 and bed.card.current == 0
+
+
+def test_a_fault_of_the_device_is_no_reason_to_go_on(bed):
+    f = gradcore.compile(lambda x: x * 2)
+    f(full(1))
+    bed.card.faults = {"graphInstantiate": (1,)}
+    with raises(DeviceFault, "700"):
+        f(full(1))
+    bed.card.faults = {"graphLaunch": (1,)}
+    f(full(1))
+    with raises(DeviceFault, "700, noticed while a program was launched"):
+        f(full(1))
+    assert f(full(1)).tolist() == [2] * 4
+
+
+def test_a_stream_that_stays_in_a_capture_is_given_up(bed, monkeypatch):
+    monkeypatch.setattr(bed.card, "streamEndCapture", lambda stream: 0)
+    with pytest.raises(ZeroDivisionError):
+        bed.device.graphs.capture(lambda: 1 / 0)
+    monkeypatch.undo()
+    stuck = dict(bed.card.capturing)
+    bed.card.capturing.clear()
+    bed.device.graphs.capture(lambda: None)
+    assert len(stuck) == 1 and bed.card.calls["streamCreateWithPriority"] == 2
+
+
+def test_other_threads_allocate_while_one_captures(bed):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(bed.device.allocate(512, 0).nbytes))
+
+    def run():
+        thread.start()
+        thread.join()
+
+    # The pool has room, so that no cudaMalloc is needed.
+    gradcore.zeros(8, **on)
+    bed.device.graphs.capture(run)
+    assert found == [512]
+
+
+def test_a_library_that_refuses_is_named(bed):
+    bed.use_cublas()
+    eager, captured = Training(), Training(wrap=gradcore.compile)
+    for k in range(5):
+        assert eager.step(k) == captured.step(k) and eager.state() == captured.state()
+    assert "calling cuBLAS API during stream capture is currently unsupported" in captured.run.explain()
+    assert "linear in layer 0, forward, " in captured.run.explain()
+
+
+def test_compile_without_capture(bed):
+    f = gradcore.compile(lambda x: x * 2, capture=False)
+    for k in range(3):
+        assert f(full(k)).tolist() == [2 * k] * 4
+    assert not bed.card.calls["streamBeginCapture"]
+
+
+def test_the_collector_is_off_during_a_capture(bed):
+    gc.enable()
+    seen = []
+    try:
+        bed.device.graphs.capture(lambda: seen.append(gc.isenabled()))
+        assert seen == [False] and gc.isenabled()
+    finally:
+        gc.disable()
+
+
+def test_a_layer_that_is_compiled_names_where_it_cannot_be_captured(bed):
+    plant(bed, "tanh", lambda: bed.device.allocate(64, 0))
+    model = nn.Sequential(nn.Tanh(), nn.Tanh())
+    f = gradcore.compile(model)
+    for k in range(3):
+        f(full(k))
+    assert "tanh in layer 0, forward, " in f.explain()

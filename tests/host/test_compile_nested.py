@@ -1,0 +1,58 @@
+"""Compiled functions inside traces, records and steps, and the other way round."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gradcore
+from gradcore import nn
+from gradcore.errors import TraceError
+from tests.conftest import raises
+from tests.host.test_compile import data, net, same, same_state, step_of
+
+
+def test_a_compiled_function_inside_another_is_part_of_it() -> None:
+    inner = gradcore.compile(lambda x: x * 2)
+    outer = gradcore.compile(lambda x: inner(x) + 1)
+    x = gradcore.ones(2)
+    assert inner(x).tolist() == inner(x).tolist() == [2, 2]
+    for _ in range(3):
+        assert outer(x).tolist() == [3, 3]
+    assert len(outer.programs[0].instructions) == 2 and len(inner.traces) == 1
+
+
+def test_a_compiled_module_inside_a_compiled_step() -> None:
+    model, other = net(), net()
+    compiled = gradcore.compile(other)
+    steps = (step_of(model, gradcore.optim.SGD(model.parameters(), lr=0.1)),
+             gradcore.compile(step_of(compiled, gradcore.optim.SGD(other.parameters(), lr=0.1))))
+    for k in range(5):
+        losses = []
+        for step in steps:
+            gradcore.manual_seed(k)
+            losses.append(step(*data(k)))
+        assert same(*losses) and same_state(model, other)
+
+
+def test_compiled_functions_inside_graphs_and_records() -> None:
+    f = gradcore.compile(lambda x: x * 2)
+    x = gradcore.ones(2)
+    f(x), f(x)
+    graph = gradcore.trace(lambda x: f(x) + 1, x)
+    assert graph.execute(gradcore.full((2,), 4.0)).tolist() == [9, 9]
+    with gradcore.record():
+        y = f(x) + 1
+    x.fill_(3)
+    assert y.forward().tolist() == [7, 7]
+
+
+def test_a_step_inside_a_traced_function_is_refused() -> None:
+    layer = nn.Linear(2, 2)
+
+    def f(x: Any) -> Any:
+        with gradcore.step():
+            return layer(x)
+
+    with raises(TraceError, "inside a traced function: open it around the call"):
+        gradcore.compile(f)(gradcore.ones(1, 2))
+    assert gradcore.compile(layer)(gradcore.ones(1, 2)).shape == (1, 2)
