@@ -68,7 +68,7 @@ class Replay:
         self._arena = self._take_arena()
         #: By buffer, as far as anybody asked for them.
         self._parts: dict[int, Part] = {}
-        self._sources: dict[int, tuple[TensorSpec, int, Any]] = {}
+        self._origins: dict[int, tuple[TensorSpec, int, Any]] = {}
         self._clone = self.device.kernel("clone")
         #: By buffer that a run brings: every place that takes an array of it.
         self._patches: dict[int, list[tuple[list[Any], int, TensorSpec]]] = {}
@@ -301,19 +301,16 @@ class Replay:
             spec, tag, source = self._copied(x)
             copy = copies[x.buffer] = fresh(self.device, spec, tag, 0)
             local.state.launch(self._clone, source, copy.array)
-        if copy.spec is x.spec:
-            return make_value(copy.storage, x.spec, copy.array, None)
         return make_value(copy.storage, x.spec, self.device.array(copy.storage.block, x.spec), None)
 
     def _copied(self, x: Operand) -> tuple[TensorSpec, int, Any]:
-        """As what an output's bytes are copied, for whom, and from where; found out once an arena."""
-        found = self._sources.get(x.buffer)
+        """The bytes of an output: their spec, for whom they are copied, and where they lie; found out once an arena."""
+        found = self._origins.get(x.buffer)
         if found is None:
             buffer = self.program.buffers[x.buffer]
-            whole = x.spec.contiguous and not x.spec.offset and x.spec.nbytes == buffer.nbytes
-            spec = x.spec if whole else TensorSpec.of((buffer.nbytes,), "uint8")
+            spec = TensorSpec.of((buffer.nbytes,), "uint8")
             found = spec, TAGS.index(buffer.tag), self.device.array(self._block(x.buffer), spec)
-            self._sources[x.buffer] = found
+            self._origins[x.buffer] = found
         return found
 
 
