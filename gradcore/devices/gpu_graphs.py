@@ -131,6 +131,11 @@ class Graphs:
         """Copy bytes on the device, on the current stream."""
         self._cuda.memcpyAsync(target, source, nbytes, _DEVICE_TO_DEVICE, self._device.current.handle)
 
+    def copy_array(self, source: Any, target: Any) -> None:
+        """Copy an array to another of its type and shape, both contiguous."""
+        if source.nbytes:
+            self.copy(target.data.ptr, source.data.ptr, source.nbytes)
+
     def _send(self, target: int, source: int, nbytes: int) -> None:
         self._cuda.memcpyAsync(target, source, nbytes, _HOST_TO_DEVICE, self._device.current.handle)
 

@@ -19,7 +19,6 @@ from gradcore.devices.device import Storage, get_device
 from gradcore.devices.gpu_numbers import ROOM, Numbers
 from gradcore.errors import CaptureError, DeviceFault
 from gradcore.events import TAGS, Tag
-from gradcore.memory.resource import Stream
 from gradcore.program.plan import Plan
 from gradcore.program.program import Instruction, Number
 from gradcore.program.recorder import Trace
@@ -52,15 +51,13 @@ class CapturedReplay(Replay):
         self.reason = ""
         self._captured: dict[int, Captured] = {}
         self._in_vain = 0
-        #: The stream of the last run.
-        self._stream: Stream | None = None
         #: The program's own memory: copies of inputs, and behind them the table of numbers.
         self._own: Storage | None = None
         self._table: Numbers | None = None
         #: By input buffer: where its copy lies, and the first and last byte of what is copied.
         self._homes: dict[int, tuple[int, int, int]] = {}
         #: By input buffer: where it was copied from in this run.
-        self._sources: dict[int, int] = {}
+        self._came_from: dict[int, int] = {}
         count, split = len(self.program.instructions), self.program.split
         parts = (slice(0, count if split is None else split), slice(split or 0, count))
         self._instructions = [self.program.instructions[part] for part in parts]
@@ -73,7 +70,8 @@ class CapturedReplay(Replay):
     def _bind(self) -> None:
         self._forget()
         super()._bind()
-        self._stream = None
+        # A kernel of ours would cost the host several times as much.
+        self._clone = self.device.graphs.copy_array
         self._held_blocks = list(map(_blocks, self.trace.storages.values()))
         if not self.reason:
             self._settle()
@@ -138,9 +136,8 @@ class CapturedReplay(Replay):
         return list(map(_blocks, self.trace.storages.values())) != self._held_blocks
 
     def _bring(self, inputs: Sequence[Any]) -> None:
-        self._enter(inputs)
         super()._bring(inputs)
-        self._sources.clear()
+        self._came_from.clear()
         for x, tensor in zip(self.program.inputs, inputs, strict=True):
             self._copy(x.buffer, tensor.storage.block.address)
 
@@ -150,29 +147,21 @@ class CapturedReplay(Replay):
         return super().forward(inputs)
 
     def backward(self, cotangents: Sequence[Any]) -> list[Any]:
-        self._enter(cotangents)
+        if self.device.several:
+            self._note_stream(cotangents)
         for x, g in zip(self.program.cotangents, cotangents, strict=True):
             self._copy(x.buffer, g.storage.block.address + g.spec.offset * g.spec.dtype.itemsize)
         return super().backward(cotangents)
 
-    def _enter(self, tensors: Iterable[Any]) -> None:
-        """What this run does to memory of the program's own comes behind what the last one did, on whatever stream it was."""
-        assert self._arena is not None
-        stream = self.device.current
-        if stream is not self._stream:
-            if self._stream is not None:
-                self.device.order(self._stream, stream)
-            self._stream = stream
-            for block in (self._arena.block, *([] if self._own is None else [self._own.block]), *self._held_blocks):
-                block.use_on(stream)
-        if self.device.several:
-            for t in tensors:
-                t.storage.block.use_on(stream)
+    def _note_stream(self, inputs: Sequence[Any]) -> None:
+        super()._note_stream(inputs)
+        if self._own is not None:
+            self._own.block.use_on(self.device.current)
 
     def _copy(self, buffer: int, source: int) -> None:
-        if buffer in self._homes and self._sources.get(buffer) != source:
+        if buffer in self._homes and self._came_from.get(buffer) != source:
             home, low, high = self._homes[buffer]
-            self._sources[buffer] = source
+            self._came_from[buffer] = source
             if high > low:
                 assert self._own is not None
                 self.device.graphs.copy(self._own.block.address + home, source + low, high - low)
@@ -205,7 +194,7 @@ class CapturedReplay(Replay):
         for buffer in self._returned[part]:
             home, low, high = self._homes[buffer]
             assert self._own is not None
-            self.device.graphs.copy(self._sources[buffer] + low, self._own.block.address + home, high - low)
+            self.device.graphs.copy(self._came_from[buffer] + low, self._own.block.address + home, high - low)
 
     def _capture(self, calls: list[Call], part: int, slots: list[int]) -> None:
         if self._table is not None:

@@ -41,6 +41,9 @@ class Replay:
         self.plan = plan
         self.device: Device = get_device(self.program.device)
         self._lock = threading.Lock()
+        firsts = [params[0] for _, _, params in trace.updates]
+        #: By update: the last one before it in the same run of the same parameters, which counts on from there.
+        self._updated_before = [next((j for j in range(k - 1, -1, -1) if firsts[j] is p), None) for k, p in enumerate(firsts)]
         written = self.program.written()
         #: What a run writes to beside its arena: storage and tag of the last write, by buffer for what it is given.
         self._written = [(trace.storages[b], self._tag(k)) for b, k in written.items() if b in trace.storages]
@@ -65,7 +68,7 @@ class Replay:
         self._arena = self._take_arena()
         #: By buffer, as far as anybody asked for them.
         self._parts: dict[int, Part] = {}
-        self._sources: dict[int, tuple[TensorSpec, int, Any]] = {}
+        self._origins: dict[int, tuple[TensorSpec, int, Any]] = {}
         self._clone = self.device.kernel("clone")
         #: By buffer that a run brings: every place that takes an array of it.
         self._patches: dict[int, list[tuple[list[Any], int, TensorSpec]]] = {}
@@ -148,9 +151,12 @@ class Replay:
             if self._arena is None or self._held():
                 self._bind()
             self._bring(inputs)
-            updates = [(o, o._advanced(o.state[params[0]]), group, params) for o, group, params in self.trace.updates]
-            for places, (optimizer, numbers, group, _) in zip(self._numbers, updates, strict=True):
+            updates: list[tuple[Any, dict[str, Any], list[Any]]] = []
+            for places, before, (optimizer, group, params) in zip(self._numbers, self._updated_before, self.trace.updates,
+                                                                  strict=True):
+                numbers = optimizer._advanced(optimizer.state[params[0]] if before is None else updates[before][1])
                 operands = optimizer._operands(group, numbers)
+                updates.append((optimizer, numbers, params))
                 for args, at, position in places:
                     args[at] = operands[position]
             try:
@@ -158,7 +164,7 @@ class Replay:
             finally:
                 self._note_writes(inputs)
                 self.release()
-            for optimizer, numbers, _, params in updates:
+            for optimizer, numbers, params in updates:
                 if numbers:
                     for p in params:
                         optimizer.state[p].update(numbers)
@@ -295,19 +301,16 @@ class Replay:
             spec, tag, source = self._copied(x)
             copy = copies[x.buffer] = fresh(self.device, spec, tag, 0)
             local.state.launch(self._clone, source, copy.array)
-        if copy.spec is x.spec:
-            return make_value(copy.storage, x.spec, copy.array, None)
         return make_value(copy.storage, x.spec, self.device.array(copy.storage.block, x.spec), None)
 
     def _copied(self, x: Operand) -> tuple[TensorSpec, int, Any]:
-        """As what an output's bytes are copied, for whom, and from where; found out once an arena."""
-        found = self._sources.get(x.buffer)
+        """The bytes of an output: their spec, for whom they are copied, and where they lie; found out once an arena."""
+        found = self._origins.get(x.buffer)
         if found is None:
             buffer = self.program.buffers[x.buffer]
-            whole = x.spec.contiguous and not x.spec.offset and x.spec.nbytes == buffer.nbytes
-            spec = x.spec if whole else TensorSpec.of((buffer.nbytes,), "uint8")
+            spec = TensorSpec.of((buffer.nbytes,), "uint8")
             found = spec, TAGS.index(buffer.tag), self.device.array(self._block(x.buffer), spec)
-            self._sources[x.buffer] = found
+            self._origins[x.buffer] = found
         return found
 
 

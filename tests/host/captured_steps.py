@@ -87,5 +87,8 @@ def launched(bed):
     for y in (x, x.transpose(0, 1), x[1:, 1:], gradcore.zeros(0, 4, **on)):
         (y.tanh() * 2 + 1).sum()
     x[0].add_(x[1])
+    one_by_one = gradcore.compile(lambda x: (x * 2, (x * 2).sum()), capture=False)
+    for _ in range(2):
+        one_by_one(full(1))
     bed.use_cublas()
     Training().step(0)

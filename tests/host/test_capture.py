@@ -63,7 +63,9 @@ def test_a_planted_missing_copy_of_an_input_is_found(bed, monkeypatch):
     for k in range(3):
         f(full(k))
     assert bits(f(full(5))) == bits(full(5).tanh() * 2)
-    monkeypatch.setattr(bed.device.graphs, "copy", lambda *arguments: None)
+    own = next(iter(f._entries.values()))[0].replay._own.block.address
+    copy = bed.device.graphs.copy
+    monkeypatch.setattr(bed.device.graphs, "copy", lambda target, *rest: None if target == own else copy(target, *rest))
     assert bits(f(full(7))) == bits(full(5).tanh() * 2)
 
 
