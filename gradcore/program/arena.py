@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradcore.devices.device import Device, Storage
 from gradcore.events import TAGS, Tag
-from gradcore.memory.arena import give_back, range_of, set_aside
+from gradcore.memory.arena import range_of, set_aside
 from gradcore.program.program import Program
 from gradcore.spec import TensorSpec, round_up
 
@@ -25,9 +25,6 @@ class Arena(Storage):
         block = device.memory.allocate(nbytes, device.current, tag, 0)
         set_aside(device.ledger, block)
         return cls(device, block)
-
-    def __del__(self) -> None:
-        give_back(self.device.ledger, self.block, self.device.memory.release)
 
 
 class Part(Storage):
