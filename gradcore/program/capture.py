@@ -43,12 +43,12 @@ class Captured:
 
 
 class CapturedReplay(Replay):
-    """A replay whose parts are launched as one graph each."""
+    """A replay whose parts are launched as one graph each, or called one by one where the device has no graphs."""
 
     def __init__(self, trace: Trace, plan: Plan) -> None:
         super().__init__(trace, plan)
         #: Why the kernels are called one by one, "" while they need not be.
-        self.reason = ""
+        self.reason = "" if self.device.graphs is not None else "the device has no graphs"
         self._captured: dict[int, Captured] = {}
         self._in_vain = 0
         #: The program's own memory: copies of inputs, and behind them the table of numbers.
@@ -70,6 +70,8 @@ class CapturedReplay(Replay):
     def _bind(self) -> None:
         self._forget()
         super()._bind()
+        if self.device.graphs is None:
+            return
         # A kernel of ours would cost the host several times as much.
         self._clone = self.device.graphs.copy_array
         self._held_blocks = list(map(_blocks, self.trace.storages.values()))
@@ -133,7 +135,7 @@ class CapturedReplay(Replay):
 
     def _moved(self) -> bool:
         """Is anything that was captured in other memory than it was?"""
-        return list(map(_blocks, self.trace.storages.values())) != self._held_blocks
+        return self.device.graphs is not None and list(map(_blocks, self.trace.storages.values())) != self._held_blocks
 
     def _bring(self, inputs: Sequence[Any]) -> None:
         super()._bring(inputs)

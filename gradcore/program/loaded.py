@@ -16,11 +16,11 @@ from gradcore.engine.modes import no_grad
 from gradcore.engine.node import Value, make_value
 from gradcore.engine.state import scoped
 from gradcore.errors import ProgramError, SpecError, TraceError
+from gradcore.program.capture import replay_of
 from gradcore.program.files import Shipment, read_program
 from gradcore.program.plan import Plan, plan
 from gradcore.program.program import Operand, Program
 from gradcore.program.recorder import Trace
-from gradcore.program.replay import Replay
 from gradcore.program.shipping import current, save_trace
 from gradcore.program.verify import checked_calls, fits
 
@@ -89,7 +89,7 @@ class LoadedProgram:
             leaves={slots[k]: x.buffer for k, (_, x) in enumerate(shipment.leaves)})
         self.plan: Plan = plan(program)
         self._optimizers = optimizers
-        self._replay = Replay(self._trace, self.plan)
+        self._replay = replay_of(self._trace, self.plan)
         written = program.written()
         self._written = {x.buffer for x in program.inputs if x.buffer in written}
 

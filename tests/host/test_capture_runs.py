@@ -152,6 +152,38 @@ def test_every_nth_call_is_checked_against_eager(bed):
     assert "are one graph" in training.run.explain()
 
 
+def test_graphs_of_the_explicit_form_are_captured(bed):
+    w = gradcore.ones(4, requires_grad=True, **on)
+    forward = gradcore.trace(lambda x: (w * x).tanh(), full(0))
+    loss = gradcore.trace(lambda y, x: (y * x).sum(), (forward.outputs, full(0)))
+    slopes = gradcore.gradients(loss, wrt=w)
+    for k in range(6):
+        x, z = full(k / 8), full(k / 4)
+        y = forward.execute(x)
+        total = loss.execute(z)
+        found, = slopes.execute()
+        expected = (w * x).tanh()
+        whole = (expected * z).sum()
+        assert bits(y) == bits(expected) and bits(total) == bits(whole)
+        assert bits(found) == bits(gradcore.autograd.grad(whole, [w])[0]), k
+    assert len(bed.card.nodes) == 3 and bed.card.calls["graphLaunch"] == 15
+
+
+def test_a_program_from_a_file_is_captured(bed, tmp_path):
+    eager, trained = Training(), Training(wrap=gradcore.compile)
+    for k in range(3):
+        eager.step(k), trained.step(k)
+    trained.run.save(tmp_path / "step.gradcore")
+    program = gradcore.load_program(tmp_path / "step.gradcore", device="cuda")
+    for k in range(3, 8):
+        program.learning_rate = eager.optimizer.param_groups[0]["lr"]
+        seed(program, k)
+        loss = bits(program(*data(k)))
+        assert loss == eager.step(k), k
+    assert bed.card.nodes and bed.card.calls["graphLaunch"] >= 4
+    assert [bits(t) for t in program.state.values() if t.requires_grad] == [bits(p) for p in eager.model.parameters()]
+
+
 # -- life ------------------------------------------------------------------------------------------------------------------
 
 
