@@ -76,12 +76,6 @@ class Probe(np.ndarray):
         # The ellipsis keeps it an array where every dimension is taken away.
         self._note(partial(np.copyto, casting="unsafe"), self[key if any(k is ... for k in key) else (*key, ...)], value)
 
-    def astype(self, *args: Any, **options: Any) -> Any:
-        raise TypeError("a copy would keep today's values")
-
-    def copy(self, order: Any = "C") -> Any:
-        raise TypeError("a copy would keep today's values")
-
     def fill(self, value: Any) -> None:
         self._note(plain(self).fill, value)
 
