@@ -57,7 +57,7 @@ class CapturedReplay(Replay):
         #: By input buffer: where its copy lies, and the first and last byte of what is copied.
         self._homes: dict[int, tuple[int, int, int]] = {}
         #: By input buffer: where it was copied from in this run.
-        self._copied_from: dict[int, int] = {}
+        self._came_from: dict[int, int] = {}
         count, split = len(self.program.instructions), self.program.split
         parts = (slice(0, count if split is None else split), slice(split or 0, count))
         self._instructions = [self.program.instructions[part] for part in parts]
@@ -139,7 +139,7 @@ class CapturedReplay(Replay):
 
     def _bring(self, inputs: Sequence[Any]) -> None:
         super()._bring(inputs)
-        self._copied_from.clear()
+        self._came_from.clear()
         for x, tensor in zip(self.program.inputs, inputs, strict=True):
             self._copy(x.buffer, tensor.storage.block.address)
 
@@ -161,9 +161,9 @@ class CapturedReplay(Replay):
             self._own.block.use_on(self.device.current)
 
     def _copy(self, buffer: int, source: int) -> None:
-        if buffer in self._homes and self._copied_from.get(buffer) != source:
+        if buffer in self._homes and self._came_from.get(buffer) != source:
             home, low, high = self._homes[buffer]
-            self._copied_from[buffer] = source
+            self._came_from[buffer] = source
             if high > low:
                 assert self._own is not None
                 self.device.graphs.copy(self._own.block.address + home, source + low, high - low)
@@ -196,7 +196,7 @@ class CapturedReplay(Replay):
         for buffer in self._returned[part]:
             home, low, high = self._homes[buffer]
             assert self._own is not None
-            self.device.graphs.copy(self._copied_from[buffer] + low, self._own.block.address + home, high - low)
+            self.device.graphs.copy(self._came_from[buffer] + low, self._own.block.address + home, high - low)
 
     def _capture(self, calls: list[Call], part: int, slots: list[int]) -> None:
         if self._table is not None:

@@ -144,6 +144,7 @@ class _Log(list[Raw]):
     def __init__(self, recorders: list[Recorder]) -> None:
         super().__init__(r for recorder in recorders for r in recorder.log)
         self.launches = [launch for recorder in recorders for launch in recorder.log.launches]
+        self.bytes_of = {leaf: serial for recorder in recorders for leaf, serial in recorder.log.bytes_of.items()}
 
 
 class _ChainBuilder(Builder):
