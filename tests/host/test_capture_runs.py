@@ -10,6 +10,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nod
 import gradcore
 from gradcore import cuda
 from gradcore.events import TAGS
+from tests.conftest import raises
 from tests.host.captured_steps import Training, data, full, on, plant
 from tests.host.graph_bed import bits
 
@@ -256,6 +257,21 @@ def test_the_programs_own_memory_is_in_the_account(bed):
     assert bed.device.ledger.reserved == reserved
     del f, x
     assert bed.device.ledger.requested == live
+
+
+def test_out_of_memory_for_the_programs_own_memory_leaves_things_usable(bed, monkeypatch):
+    def full_up(nbytes, tag):
+        raise gradcore.OutOfMemory(f"out of memory: planted for {TAGS[tag].role} of {TAGS[tag].op}")
+
+    f = gradcore.compile(lambda x: x * 2)
+    f(full(1))
+    monkeypatch.setattr(bed.device, "allocate", full_up)
+    with raises(gradcore.OutOfMemory, "planted for input of program"):
+        f(full(1))
+    monkeypatch.undo()
+    for k in range(3):
+        assert f(full(k)).tolist() == [2 * k] * 4
+    assert "are one graph" in f.explain() and len(bed.device.ledger.arenas) == 1
 
 
 def test_a_report_of_a_captured_step_is_that_of_the_kernels_one_by_one(bed):
