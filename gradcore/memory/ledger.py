@@ -166,6 +166,9 @@ class Ledger:
 
     def passed(self, requested: int, allocated: int) -> None:
         """So many bytes were allocated for a while beside what is live, in ranges of an arena."""
+        if self._requested + requested <= self._peak_requested and self._allocated + allocated <= self._peak_allocated:
+            # What waits to be given back is counted still: it would only be less.
+            return
         with self.settled():
             self._peak_requested = max(self._peak_requested, self._requested + requested)
             self._peak_allocated = max(self._peak_allocated, self._allocated + allocated)

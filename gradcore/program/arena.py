@@ -40,3 +40,8 @@ class Part(Storage):
 
     def __del__(self) -> None:
         self.range.let_go(self.device.memory.release)
+
+
+def moved(spec: TensorSpec, given: TensorSpec) -> TensorSpec:
+    """A spec over traced bytes, for bytes that begin at another offset."""
+    return TensorSpec.strided(spec.shape, spec.dtype, spec.strides, spec.offset + given.offset) if given.offset else spec

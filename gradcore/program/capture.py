@@ -43,38 +43,49 @@ class Captured:
 
 
 class CapturedReplay(Replay):
-    """A replay whose parts are launched as one graph each."""
+    """A replay whose parts are launched as one graph each, or called one by one where the device has no graphs."""
 
     def __init__(self, trace: Trace, plan: Plan) -> None:
         super().__init__(trace, plan)
         #: Why the kernels are called one by one, "" while they need not be.
-        self.reason = ""
+        self.reason = "" if self.device.graphs is not None else "the device has no graphs"
         self._captured: dict[int, Captured] = {}
         self._in_vain = 0
         #: The program's own memory: copies of inputs, and behind them the table of numbers.
         self._own: Storage | None = None
         self._table: Numbers | None = None
-        #: By input buffer: where its copy lies, and the first and last byte of what is copied.
-        self._homes: dict[int, tuple[int, int, int]] = {}
-        #: By input buffer: where it was copied from in this run.
-        self._came_from: dict[int, int] = {}
+        #: What is copied before a launch: the position of an input, or of a cotangent, the address of its copy, the first byte
+        #: that is copied, and how many are.
+        self._inputs_in: list[tuple[int, int, int, int]] = []
+        self._cotangents_in: list[tuple[int, int, int, int]] = []
+        #: By input buffer that the program writes to: where it was copied from in this run, where to, and bytes.
+        self._back: dict[int, tuple[int, int, int]] = {}
         count, split = len(self.program.instructions), self.program.split
         parts = (slice(0, count if split is None else split), slice(split or 0, count))
         self._instructions = [self.program.instructions[part] for part in parts]
         #: By part, the input buffers that it writes to.
         self._returned = [{i.operands[w].buffer for i in part for w in i.writes
                            if self.program.buffers[i.operands[w].buffer].kind == "input"} for part in self._instructions]
+        self._writes_inputs = any(self._returned)
 
     # -- binding -------------------------------------------------------------------------------------------------------
 
     def _bind(self) -> None:
         self._forget()
         super()._bind()
+        if self.device.graphs is None:
+            return
         # A kernel of ours would cost the host several times as much.
         self._clone = self.device.graphs.copy_array
         self._held_blocks = list(map(_blocks, self.trace.storages.values()))
-        if not self.reason:
+        if self.reason:
+            return
+        try:
             self._settle()
+        except BaseException:
+            # Half of the calls have no place for what a run brings: the next run begins anew.
+            self._arena = None
+            raise
 
     def _settle(self) -> None:
         """Give what changes from run to run a place that stays."""
@@ -82,10 +93,10 @@ class CapturedReplay(Replay):
         self._brought = {x.buffer: self._patches.pop(x.buffer) for x in (*self.program.inputs, *self.program.cotangents)
                          if x.buffer in self._patches}
         self._plain = self._numbers
-        self._homes, at = {}, 0
+        homes, at = {}, 0
         for buffer, places in self._brought.items():
             low, high = _span([spec for _, _, spec in places])
-            self._homes[buffer] = at, low, high
+            homes[buffer] = at, low, high - low
             at += round_up(high - low)
         count = sum(any(isinstance(x, Number) for x in i.operands) for i in self.program.instructions)
         if not at + count:
@@ -94,11 +105,15 @@ class CapturedReplay(Replay):
         tag = Tag("program", "", first.phase, "input", first.site, None, spec)
         self._own = self.device.allocate(spec.nbytes, TAGS.index(tag))
         for buffer, places in self._brought.items():
-            home, low, _ = self._homes[buffer]
+            home, low, _ = homes[buffer]
             for args, k, spec in places:
                 moved = spec.offset + (home - low) // spec.dtype.itemsize
                 args[k] = self.device.array(self._own.block, TensorSpec.strided(spec.shape, spec.dtype, spec.strides, moved))
-        self._table = self.device.graphs.numbers(count, self._own.block.address + at)
+        start = self._own.block.address
+        self._inputs_in, self._cotangents_in = (
+            [(k, start + homes[b][0], *homes[b][1:]) for b, k in _first(x.buffer for x in given).items()
+             if b in homes and homes[b][2]] for given in (self.program.inputs, self.program.cotangents))
+        self._table = self.device.graphs.numbers(count, start + at)
         self._numbers = [[self._moving(args, k, position) for args, k, position in places] for places in self._plain]
 
     def _moving(self, args: list[Any], k: int, position: int) -> tuple[list[Any], int, int]:
@@ -121,7 +136,8 @@ class CapturedReplay(Replay):
         for ours, places in zip(self._numbers, self._plain, strict=True):
             for (values, at, _), (args, k, _) in zip(ours, places, strict=True):
                 args[k] = values[at]
-        self._numbers, self._table, self._own, self._homes = self._plain, None, None, {}
+        self._numbers, self._table, self._own = self._plain, None, None
+        self._inputs_in, self._cotangents_in = [], []
         if self._inputs:
             # The second part is still to come.
             super()._bring(self._inputs)
@@ -133,13 +149,15 @@ class CapturedReplay(Replay):
 
     def _moved(self) -> bool:
         """Is anything that was captured in other memory than it was?"""
-        return list(map(_blocks, self.trace.storages.values())) != self._held_blocks
+        return self.device.graphs is not None and list(map(_blocks, self.trace.storages.values())) != self._held_blocks
 
     def _bring(self, inputs: Sequence[Any]) -> None:
         super()._bring(inputs)
-        self._came_from.clear()
-        for x, tensor in zip(self.program.inputs, inputs, strict=True):
-            self._copy(x.buffer, tensor.storage.block.address)
+        for k, home, low, nbytes in self._inputs_in:
+            source = inputs[k].storage.block.address + low
+            self.device.graphs.copy(home, source, nbytes)
+            if self._writes_inputs:
+                self._back[self.program.inputs[k].buffer] = source, home, nbytes
 
     def forward(self, inputs: Sequence[Any]) -> list[Any]:
         if self._arena is not None and self._moved():
@@ -149,22 +167,15 @@ class CapturedReplay(Replay):
     def backward(self, cotangents: Sequence[Any]) -> list[Any]:
         if self.device.several:
             self._note_stream(cotangents)
-        for x, g in zip(self.program.cotangents, cotangents, strict=True):
-            self._copy(x.buffer, g.storage.block.address + g.spec.offset * g.spec.dtype.itemsize)
+        for k, home, low, nbytes in self._cotangents_in:
+            g = cotangents[k]
+            self.device.graphs.copy(home, g.storage.block.address + g.spec.offset * g.spec.dtype.itemsize + low, nbytes)
         return super().backward(cotangents)
 
     def _note_stream(self, inputs: Sequence[Any]) -> None:
         super()._note_stream(inputs)
         if self._own is not None:
             self._own.block.use_on(self.device.current)
-
-    def _copy(self, buffer: int, source: int) -> None:
-        if buffer in self._homes and self._came_from.get(buffer) != source:
-            home, low, high = self._homes[buffer]
-            self._came_from[buffer] = source
-            if high > low:
-                assert self._own is not None
-                self.device.graphs.copy(self._own.block.address + home, source + low, high - low)
 
     def _run_calls(self, calls: list[Call], part: int) -> None:
         if self.reason or not calls:
@@ -192,9 +203,8 @@ class CapturedReplay(Replay):
     def _copy_back(self, part: int) -> None:
         """Give the inputs what the program wrote to them."""
         for buffer in self._returned[part]:
-            home, low, high = self._homes[buffer]
-            assert self._own is not None
-            self.device.graphs.copy(self._came_from[buffer] + low, self._own.block.address + home, high - low)
+            if buffer in self._back:
+                self.device.graphs.copy(*self._back[buffer])
 
     def _capture(self, calls: list[Call], part: int, slots: list[int]) -> None:
         if self._table is not None:
@@ -235,6 +245,14 @@ def _run_named(calls: list[Call], instructions: Sequence[Instruction]) -> None:
             tag = instruction.tag
             where = f"{instruction.op} in layer {tag.layer or '(root)'}, {tag.phase}, {tag.site}"
             raise CaptureError(f"{where}: {error}") from error
+
+
+def _first(buffers: Iterable[int]) -> dict[int, int]:
+    """Each buffer with the first position that it has."""
+    found: dict[int, int] = {}
+    for k, buffer in enumerate(buffers):
+        found.setdefault(buffer, k)
+    return found
 
 
 def _span(specs: Iterable[TensorSpec]) -> tuple[int, int]:

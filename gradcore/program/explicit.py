@@ -20,10 +20,10 @@ from gradcore.functional import arranging
 from gradcore.memory.arena import close_ranges
 from gradcore.program.arena import Arena
 from gradcore.program.arguments import rebuilt, template_of
+from gradcore.program.capture import CapturedReplay
 from gradcore.program.plan import Plan, plan
 from gradcore.program.program import Program
 from gradcore.program.recorder import Builder, Recorder, Trace, busy
-from gradcore.program.replay import Replay
 from gradcore.program.tracing import as_forward
 from gradcore.spec import TensorSpec
 
@@ -108,7 +108,7 @@ class _Room:
         return self._arena
 
 
-class _Stage(Replay):
+class _Stage(CapturedReplay):
     """A part of a chain, in the arena that all of them share. It runs on the inputs of the parts before it and its own."""
 
     def __init__(self, trace: Trace, plan: Plan, room: _Room) -> None:

@@ -90,5 +90,8 @@ def launched(bed):
     one_by_one = gradcore.compile(lambda x: (x * 2, (x * 2).sum()), capture=False)
     for _ in range(2):
         one_by_one(full(1))
+    gradcore.autograd.grad(((w * x[0]).tanh() * x[1]).sum(), [w])
+    ints = gradcore.zeros(4, dtype=np.int64, **on)
+    ints.copy_(ints + 1)
     bed.use_cublas()
     Training().step(0)

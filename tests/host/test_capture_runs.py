@@ -10,7 +10,8 @@ pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nod
 import gradcore
 from gradcore import cuda
 from gradcore.events import TAGS
-from tests.host.captured_steps import Training, full, on, plant
+from tests.conftest import raises
+from tests.host.captured_steps import Training, data, full, on, plant
 from tests.host.graph_bed import bits
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("emulator")]
@@ -152,6 +153,38 @@ def test_every_nth_call_is_checked_against_eager(bed):
     assert "are one graph" in training.run.explain()
 
 
+def test_graphs_of_the_explicit_form_are_captured(bed):
+    w = gradcore.ones(4, requires_grad=True, **on)
+    forward = gradcore.trace(lambda x: (w * x).tanh(), full(0))
+    loss = gradcore.trace(lambda y, x: (y * x).sum(), (forward.outputs, full(0)))
+    slopes = gradcore.gradients(loss, wrt=w)
+    for k in range(6):
+        x, z = full(k / 8), full(k / 4)
+        y = forward.execute(x)
+        total = loss.execute(z)
+        found, = slopes.execute()
+        expected = (w * x).tanh()
+        whole = (expected * z).sum()
+        assert bits(y) == bits(expected) and bits(total) == bits(whole)
+        assert bits(found) == bits(gradcore.autograd.grad(whole, [w])[0]), k
+    assert len(bed.card.nodes) == 3 and bed.card.calls["graphLaunch"] == 15
+
+
+def test_a_program_from_a_file_is_captured(bed, tmp_path):
+    eager, trained = Training(), Training(wrap=gradcore.compile)
+    for k in range(3):
+        eager.step(k), trained.step(k)
+    trained.run.save(tmp_path / "step.gradcore")
+    program = gradcore.load_program(tmp_path / "step.gradcore", device="cuda")
+    for k in range(3, 8):
+        program.learning_rate = eager.optimizer.param_groups[0]["lr"]
+        gradcore.manual_seed(k)
+        program.state["generator"].copy_(bed.device.generator.get_state().to("cuda"))
+        assert bits(program(*data(k))) == eager.step(k), k
+    assert bed.card.nodes and bed.card.calls["graphLaunch"] >= 4
+    assert [bits(t) for t in program.state.values() if t.requires_grad] == [bits(p) for p in eager.model.parameters()]
+
+
 # -- life ------------------------------------------------------------------------------------------------------------------
 
 
@@ -224,6 +257,21 @@ def test_the_programs_own_memory_is_in_the_account(bed):
     assert bed.device.ledger.reserved == reserved
     del f, x
     assert bed.device.ledger.requested == live
+
+
+def test_out_of_memory_for_the_programs_own_memory_leaves_things_usable(bed, monkeypatch):
+    def full_up(nbytes, tag):
+        raise gradcore.OutOfMemory(f"out of memory: planted for {TAGS[tag].role} of {TAGS[tag].op}")
+
+    f = gradcore.compile(lambda x: x * 2)
+    f(full(1))
+    monkeypatch.setattr(bed.device, "allocate", full_up)
+    with raises(gradcore.OutOfMemory, "planted for input of program"):
+        f(full(1))
+    monkeypatch.undo()
+    for k in range(3):
+        assert f(full(k)).tolist() == [2 * k] * 4
+    assert "are one graph" in f.explain() and len(bed.device.ledger.arenas) == 1
 
 
 def test_a_report_of_a_captured_step_is_that_of_the_kernels_one_by_one(bed):
