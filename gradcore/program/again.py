@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from gradcore._random import default_generator
 from gradcore._tensor import Tensor
 from gradcore.devices.device import Storage, devices
 from gradcore.engine.modes import set_grad_enabled
@@ -145,6 +146,7 @@ class record:
         self._devices = devices()[:]
         busy.depth += 1
         for device in self._devices:
+            default_generator(device)
             device.ledger.begin_log(_OpLog())
         return self
 

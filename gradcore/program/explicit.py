@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gradcore._random import default_generator
 from gradcore.autograd import grad
 from gradcore.devices.device import Device
 from gradcore.engine.node import Leaf, Value
@@ -185,6 +186,7 @@ class _Chain:
     def record(self, name: str, inputs: list[Any], run: Callable[[], Any], *, backward: bool = False) -> Graph:
         """Trace one more part, which may run ``backward`` or not."""
         recorder = Recorder(self.device, set())
+        default_generator(self.device)
         busy.depth += 1
         try:
             with recorder, as_forward():

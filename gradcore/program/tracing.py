@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from gradcore._random import default_generator
 from gradcore.devices.device import devices
 from gradcore.engine.node import Leaf
 from gradcore.engine.state import SCOPES, local, scoped
@@ -31,6 +32,9 @@ class Tracing:
         self._recorders = [Recorder(device, known) for device in devices()]
 
     def __enter__(self) -> Tracing:
+        for recorder in self._recorders:
+            # The first random op would make it, out of host data.
+            default_generator(recorder.device)
         busy.depth += 1
         for recorder in self._recorders:
             recorder.__enter__()

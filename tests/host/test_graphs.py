@@ -224,3 +224,18 @@ def test_a_record_lives_as_long_as_what_it_made(kept: bool) -> None:
         y.forward()
     del y
     assert gradcore.memory_requested() == live
+
+
+def recorded(f: Any) -> Any:
+    with gradcore.record():
+        y = f(gradcore.ones(3))
+    return y.forward()
+
+
+@pytest.mark.parametrize("run", [
+    lambda f: gradcore.compile(f)(gradcore.ones(3)), lambda f: gradcore.trace(f, gradcore.ones(3)).execute(gradcore.ones(3)),
+    recorded], ids=["compile", "trace", "record"])
+def test_the_first_random_numbers_of_a_device_may_be_drawn_by_what_is_traced(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gradcore.device("cpu"), "generator", None)
+    found = run(lambda x: x + F.dropout(x, 0.5))
+    assert set(found.tolist()) <= {1.0, 3.0}
