@@ -46,6 +46,22 @@ def loss_of(library: Any, model: Any, x: Any, y: Any) -> Any:
     return library.nn.functional.cross_entropy(scores.view(-1, scores.shape[-1]), y.view(-1))
 
 
+def step_on(library: Any, workload: Workload, device: str) -> tuple[Callable[[Any, Any], Any], tuple[Any, Any]]:
+    """A function of a batch that runs a training step of a fresh model and returns the loss, and a batch for it."""
+    model = workload.build(library).to(device)
+    optimizer = getattr(library.optim, workload.optimizer)(model.parameters(), **workload.settings)
+
+    def step(x: Any, y: Any) -> Any:
+        optimizer.zero_grad()
+        loss = loss_of(library, model, x, y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    x, y = (library.tensor(a, device=device) for a in workload.arrays())
+    return step, (x, y)
+
+
 def mlp(*widths: int) -> Callable[[Any], Any]:
     def build(library: Any) -> Any:
         nn = library.nn

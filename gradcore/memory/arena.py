@@ -7,9 +7,8 @@ with its owner. So a report says what lies in an arena as it says what lies in a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
-from gradcore.memory.ledger import Ledger, opening
+from gradcore.memory.ledger import Ledger
 from gradcore.memory.resource import Block
 
 
@@ -71,11 +70,9 @@ def close_ranges(ledger: Ledger, ranges: Iterable[Range]) -> None:
 
 
 def set_aside(ledger: Ledger, block: Block) -> None:
-    """A live block becomes an arena."""
-    with ledger.settled():
-        ledger.arenas.add(block)
-        ledger.count((block,), -1)
-        block.home = _Returning(ledger, block.home)  # type: ignore[assignment]
+    """A block that was allocated for this becomes an arena."""
+    ledger.set_aside(block)
+    block.home = _Returning(ledger, block.home)  # type: ignore[assignment]
 
 
 class _Returning:
@@ -90,11 +87,3 @@ class _Returning:
         self._ledger.restore(block)
         block.home = self._home
         self._home.append(block)
-
-
-def give_back(ledger: Ledger, block: Block, release: Any) -> None:
-    """Give an arena's block back to the pool; a finaliser may call this."""
-    log = ledger.log
-    if log is not None:
-        log.append(opening(block))
-    release(block)

@@ -119,7 +119,7 @@ class Ledger:
             # Books first: should the driver fail to order the streams, the block is lost, but nobody gets it unordered.
             self._requested -= block.requested
             self._allocated -= block.size
-            if self.log is not None:
+            if self.log is not None and block not in self.arenas:
                 self.log.append((FREE, block.serial))
             block.serial = 0
             if block.users is not None:
@@ -148,6 +148,16 @@ class Ledger:
             self._allocated += sign * b.size
             if self.log is not None:
                 self.log.append((FREE, b.serial) if sign < 0 else opening(b))
+
+    def set_aside(self, block: Block) -> None:
+        """What was just allocated is an arena: it never counted, and no log has it."""
+        # No draining before that: it would note a peak.
+        with self._lock:
+            self.arenas.add(block)
+            self._requested -= block.requested
+            self._allocated -= block.size
+            if self.log is not None:
+                self.log.remove(opening(block))
 
     def restore(self, block: Block) -> None:
         """The books have just let go of a block that they did not count."""

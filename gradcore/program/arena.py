@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradcore.devices.device import Device, Storage
 from gradcore.events import TAGS, Tag
-from gradcore.memory.arena import give_back, range_of, set_aside
+from gradcore.memory.arena import range_of, set_aside
 from gradcore.program.program import Program
 from gradcore.spec import TensorSpec, round_up
 
@@ -26,9 +26,6 @@ class Arena(Storage):
         set_aside(device.ledger, block)
         return cls(device, block)
 
-    def __del__(self) -> None:
-        give_back(self.device.ledger, self.block, self.device.memory.release)
-
 
 class Part(Storage):
     """A range of an arena that is shown as a storage of its own. The arena lives as long as any of its parts."""
@@ -43,3 +40,8 @@ class Part(Storage):
 
     def __del__(self) -> None:
         self.range.let_go(self.device.memory.release)
+
+
+def moved(spec: TensorSpec, given: TensorSpec) -> TensorSpec:
+    """A spec over traced bytes, for bytes that begin at another offset."""
+    return TensorSpec.strided(spec.shape, spec.dtype, spec.strides, spec.offset + given.offset) if given.offset else spec

@@ -196,6 +196,17 @@ class Compiled:
                 lines += [f"  {line}" for line in entry.replay.explain()]
         return "\n".join(lines)
 
+    def draw(self, path: str | os.PathLike[str] | None = None, program: int = 0) -> Any:
+        """The plan of one of ``programs``, address against time, as text; with a ``path`` an SVG is written there, too.
+
+        Raises IndexError where there is no such program, OSError as writing does.
+        """
+        from gradcore.program.drawing import drawn
+
+        if program >= len(self.programs):
+            raise IndexError(f"program {program} was to be drawn, but {len(self.programs)} are in the cache: call it first")
+        return drawn(self.programs[program], self.plans[program], path)
+
     def __repr__(self) -> str:
         return f"<compiled {self._function!r}: {len(self.programs)} programs>"
 

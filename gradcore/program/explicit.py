@@ -6,6 +6,7 @@ everything else is back when a part has run, but for what it returns.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +24,7 @@ from gradcore.program.capture import CapturedReplay
 from gradcore.program.plan import Plan, plan
 from gradcore.program.program import Program
 from gradcore.program.recorder import Builder, Recorder, Trace, busy
+from gradcore.program.tracing import as_forward
 from gradcore.spec import TensorSpec
 
 
@@ -61,6 +63,12 @@ class Graph:
         """The plan of the whole chain."""
         self._chain.stages()
         return self._chain.plan
+
+    def draw(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """What this part has in the arena of its chain, address against time, as :meth:`Compiled.draw` draws a program."""
+        from gradcore.program.drawing import drawn
+
+        return drawn(self.program, self.plan, path)
 
     def execute(self, *inputs: Any, keep: Sequence[Symbol] | None = None) -> Any:
         """Run this part on tensors of the traced specs, in the order in which the examples had tensors of their own.
@@ -179,7 +187,7 @@ class _Chain:
         recorder = Recorder(self.device, set())
         busy.depth += 1
         try:
-            with recorder:
+            with recorder, as_forward():
                 result = run()
         finally:
             busy.depth -= 1

@@ -61,16 +61,19 @@ def narrate(device: Device, trace: Trace, plan: Plan, arena: Block, serials: dic
                 for buffer in born.get(k, ()):
                     begin(buffer)
                 instruction = program.instructions[k]
-                log.append((LAUNCH, trace.invocations[k], TAGS.index(instruction.tag), instruction.node,
+                # It ran for no node: none was built.
+                log.append((LAUNCH, trace.invocations[k], TAGS.index(instruction.tag), 0,
                             tuple(serials[x.buffer] if isinstance(x, Operand) else 0 for x in instruction.operands),
                             tuple(serials[x.buffer] for x in instruction.outputs), perf_counter_ns()))
         elif kind == MARK:
             if start <= k + (rest[0] == "begin") < stop + (rest[0] == "end"):
                 log.append((MARK, *rest, perf_counter_ns()))
-        elif rest[0] in live:
-            _keep(log, kind, live[rest[0]], rest, kept)
+        elif rest[0] in live or (rest[0] in serials and program.buffers[rest[0]].kind != "made"):
+            _keep(log, kind, serials[rest[0]], rest, kept)
     for buffer in list(live):
         end(buffer)
+    # The graph of the traced run would have let go of these when it died.
+    log.extend((DROP, serials[buffer], node, 1) for buffer, holders in kept.items() for node, _ in holders)
 
 
 def _keep(log: list[Any], kind: int, serial: int, rest: list[Any], kept: dict[int, list[tuple[int, str]]]) -> None:

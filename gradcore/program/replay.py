@@ -20,7 +20,7 @@ from gradcore.engine.state import local
 from gradcore.events import TAGS
 from gradcore.memory.arena import Range, close_ranges, open_ranges
 from gradcore.memory.resource import Block
-from gradcore.program.arena import Arena, Part
+from gradcore.program.arena import Arena, Part, moved
 from gradcore.program.fusion import groups
 from gradcore.program.narration import most_live, narrate
 from gradcore.program.plan import Plan
@@ -41,6 +41,9 @@ class Replay:
         self.plan = plan
         self.device: Device = get_device(self.program.device)
         self._lock = threading.Lock()
+        firsts = [params[0] for _, _, params in trace.updates]
+        #: By update: the last one before it in the same run of the same parameters, which counts on from there.
+        self._updated_before = [next((j for j in range(k - 1, -1, -1) if firsts[j] is p), None) for k, p in enumerate(firsts)]
         written = self.program.written()
         #: What a run writes to beside its arena: storage and tag of the last write, by buffer for what it is given.
         self._written = [(trace.storages[b], self._tag(k)) for b, k in written.items() if b in trace.storages]
@@ -65,7 +68,7 @@ class Replay:
         self._arena = self._take_arena()
         #: By buffer, as far as anybody asked for them.
         self._parts: dict[int, Part] = {}
-        self._sources: dict[int, tuple[TensorSpec, int, Any]] = {}
+        self._origins: dict[int, tuple[TensorSpec, int, Any]] = {}
         self._clone = self.device.kernel("clone")
         #: By buffer that a run brings: every place that takes an array of it.
         self._patches: dict[int, list[tuple[list[Any], int, TensorSpec]]] = {}
@@ -148,17 +151,25 @@ class Replay:
             if self._arena is None or self._held():
                 self._bind()
             self._bring(inputs)
-            updates = [(o, o._advanced(o.state[params[0]]), group, params) for o, group, params in self.trace.updates]
-            for places, (optimizer, numbers, group, _) in zip(self._numbers, updates, strict=True):
+            updates: list[tuple[Any, dict[str, Any], list[Any]]] = []
+            for places, before, (optimizer, group, params) in zip(self._numbers, self._updated_before, self.trace.updates,
+                                                                  strict=True):
+                numbers = optimizer._advanced(optimizer.state[params[0]] if before is None else updates[before][1])
                 operands = optimizer._operands(group, numbers)
+                updates.append((optimizer, numbers, params))
                 for args, at, position in places:
                     args[at] = operands[position]
             try:
                 self._play(slice(None), self._calls, inputs, 0)
+            except BaseException:
+                # Their bytes are those of other buffers by now, and the function had dropped them.
+                for leaf, g in self._gradients:
+                    leaf.grad = None if leaf.grad is g else leaf.grad
+                raise
             finally:
                 self._note_writes(inputs)
                 self.release()
-            for optimizer, numbers, _, params in updates:
+            for optimizer, numbers, params in updates:
                 if numbers:
                     for p in params:
                         optimizer.state[p].update(numbers)
@@ -247,7 +258,7 @@ class Replay:
         """The second part: a gradient for each of the program's ``gradients``, None where there is none."""
         for x, g in zip(self.program.cotangents, cotangents, strict=True):
             for args, at, spec in self._patches.get(x.buffer, ()):
-                args[at] = self.device.array(g.storage.block, _moved(spec, g.spec))
+                args[at] = self.device.array(g.storage.block, moved(spec, g.spec))
         serials = [*self._inputs, *cotangents]
         self._play(slice(self.program.split, None), self._calls[self._split:], serials, 1)
         copies: dict[int, Any] = {}
@@ -295,25 +306,17 @@ class Replay:
             spec, tag, source = self._copied(x)
             copy = copies[x.buffer] = fresh(self.device, spec, tag, 0)
             local.state.launch(self._clone, source, copy.array)
-        if copy.spec is x.spec:
-            return make_value(copy.storage, x.spec, copy.array, None)
         return make_value(copy.storage, x.spec, self.device.array(copy.storage.block, x.spec), None)
 
     def _copied(self, x: Operand) -> tuple[TensorSpec, int, Any]:
-        """As what an output's bytes are copied, for whom, and from where; found out once an arena."""
-        found = self._sources.get(x.buffer)
+        """The bytes of an output: their spec, for whom they are copied, and where they lie; found out once an arena."""
+        found = self._origins.get(x.buffer)
         if found is None:
             buffer = self.program.buffers[x.buffer]
-            whole = x.spec.contiguous and not x.spec.offset and x.spec.nbytes == buffer.nbytes
-            spec = x.spec if whole else TensorSpec.of((buffer.nbytes,), "uint8")
+            spec = TensorSpec.of((buffer.nbytes,), "uint8")
             found = spec, TAGS.index(buffer.tag), self.device.array(self._block(x.buffer), spec)
-            self._sources[x.buffer] = found
+            self._origins[x.buffer] = found
         return found
-
-
-def _moved(spec: TensorSpec, given: TensorSpec) -> TensorSpec:
-    """A spec over traced bytes, for bytes that begin at another offset."""
-    return TensorSpec.strided(spec.shape, spec.dtype, spec.strides, spec.offset + given.offset) if given.offset else spec
 
 
 def run_calls(calls: list[Call]) -> None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from gradcore.devices.device import devices
 from gradcore.engine.node import Leaf
+from gradcore.engine.state import SCOPES, local, scoped
 from gradcore.errors import TraceError
 from gradcore.events import LAUNCH, MARK
 from gradcore.program.differentiable import second_of
 from gradcore.program.guards import OptimizerGuard
 from gradcore.program.recorder import Recorder, Second, Trace, busy
 from gradcore.program.watch import Watcher
+
+
+def as_forward() -> AbstractContextManager[None]:
+    """What runs belongs to the forward phase if to none yet: as in the steps that will be replayed."""
+    return scoped(phase="forward") if SCOPES[local.state.scope].phase == "setup" else nullcontext()
 
 
 class Tracing:
@@ -27,11 +34,14 @@ class Tracing:
         busy.depth += 1
         for recorder in self._recorders:
             recorder.__enter__()
+        self._phase = as_forward()
+        self._phase.__enter__()
         self._watcher.__enter__()
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._stop()
+        self._phase.__exit__(None, None, None)
         busy.depth -= 1
         for recorder in self._recorders:
             recorder.__exit__(*exc)

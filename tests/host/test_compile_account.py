@@ -6,6 +6,7 @@ import numpy as np
 
 import gradcore
 from gradcore import folds, nn
+from gradcore.events import Alloc, Launch
 from tests.conftest import raises
 from tests.host.test_compile import data, net, pair, same, same_state, step_of
 
@@ -21,6 +22,7 @@ def test_a_report_names_what_lies_in_the_arena() -> None:
             with gradcore.step(batch_size=5) as s:
                 run(*data(k))
         reports.append(s.report)
+        assert (s.report.nodes, s.report.graph_share > 0) == ((5, True) if len(reports) == 1 else (0, False))
         del run, model
         assert sum(s.report.by_role.values()) == sum(s.report.by_layer.values()) == s.report.peak.allocated
     before, after = reports
@@ -29,6 +31,19 @@ def test_a_report_names_what_lies_in_the_arena() -> None:
     assert after.by_role["residual"] > 0
     assert [p.phase for p in after.phases] == [p.phase for p in before.phases]
     assert "test_compile.py:" in str(after) and not any(t.role == "arena" for t in after.top)
+
+
+def test_a_replay_of_what_was_traced_outside_a_step_has_its_phases() -> None:
+    found = []
+    for wrap in (lambda f: f, gradcore.compile):
+        model = net()
+        run = wrap(step_of(model, gradcore.optim.SGD(model.parameters(), lr=0.05)))
+        for k in range(2):
+            run(*data(k))
+        with gradcore.step() as s:
+            run(*data(2))
+        found.append([(r.tag.op, r.tag.layer, r.tag.phase) for r in s.log if isinstance(r, Launch)])
+    assert found[0] == found[1] and {phase for _, _, phase in found[1]} == {"forward", "backward", "optimizer"}
 
 
 def test_the_log_of_a_replay_agrees_with_the_books() -> None:
@@ -160,3 +175,26 @@ def test_regions_of_autocast_are_part_of_the_case() -> None:
                 layer.weight.mul_(0.5)
                 assert same(f(x).float(), layer(x).float())
     assert len(f.traces) == 2
+
+
+def test_an_arena_comes_and_goes_unseen() -> None:
+    ledger = gradcore.device("cpu").ledger
+    _, _, _, compiled, _, _ = pair()
+    for k in range(2):
+        compiled(*data(k))
+    live = gradcore.memory_allocated()
+    for _ in range(2):
+        ledger.reset_peaks()
+        with gradcore.step() as s:
+            compiled(*data(2))
+        found = folds.peak(s.log)
+        assert (found.requested, found.allocated) == (ledger.peak_requested, ledger.peak_allocated)
+        assert not any(isinstance(r, Alloc) and r.tag.role == "arena" for r in s.log)
+    assert len(ledger.arenas) == 1
+    ledger.reset_peaks()
+    with gradcore.step() as s:
+        del compiled
+    found = folds.peak(s.log)
+    assert not ledger.arenas and gradcore.memory_allocated() <= live
+    assert (found.requested, found.allocated) == (ledger.peak_requested, ledger.peak_allocated)
+    assert not any(isinstance(r, Alloc) and r.tag.role == "arena" for r in s.log)

@@ -249,6 +249,7 @@ def test_an_error_in_the_middle_of_a_replay_leaves_things_usable() -> None:
     for run in (eager, compiled):
         with raises(IndexError, "Target 99 is out of bounds"):
             run(x, bad)
+    assert all(p.grad is None for m in (model, other) for p in m.parameters())
     losses = []
     for run in (eager, compiled):
         gradcore.manual_seed(4)

@@ -56,3 +56,21 @@ def test_a_step_inside_a_traced_function_is_refused() -> None:
     with raises(TraceError, "inside a traced function: open it around the call"):
         gradcore.compile(f)(gradcore.ones(1, 2))
     assert gradcore.compile(layer)(gradcore.ones(1, 2)).shape == (1, 2)
+
+
+def test_several_updates_in_one_call_count_their_steps() -> None:
+    models, optimizers, runs = [], [], []
+    for wrap in (lambda f: f, gradcore.compile):
+        model = net()
+        optimizer = gradcore.optim.NAdam(model.parameters(), lr=0.05)
+        step = step_of(model, optimizer)
+        models.append(model)
+        optimizers.append(optimizer)
+        runs.append(wrap(lambda x, y, step=step: [step(x, y) for _ in range(3)]))
+    for k in range(4):
+        losses = []
+        for run in runs:
+            gradcore.manual_seed(k)
+            losses.append(run(*data(k)))
+        assert all(map(same, *losses)) and same_state(*models)
+    assert len(runs[1].traces) == 2 and {s["step"] for s in optimizers[1].state.values()} == {12}

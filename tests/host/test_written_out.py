@@ -70,7 +70,7 @@ def test_every_straight_op_is_written_out_for_one_of_its_sample_calls() -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_a_kernel_that_converts_its_operands_reads_them_at_every_run(dtype: str) -> None:
-    weight = gradcore.ones(3, dtype=dtype)
+    weight = gradcore.ones(3, dtype=getattr(gradcore, dtype))
     f = gradcore.compile(lambda: (weight * 2 + 1) * weight)
     for value in (1.0, 2.0, 3.0):
         weight.fill_(value)

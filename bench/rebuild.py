@@ -1,0 +1,63 @@
+"""What a step pays for a graph that is built anew, by model and batch size: ``python -m bench.rebuild``.
+
+For each step: the nodes that forward builds and their share of an eager step's time (nodes times the measured cost of one, as
+the step report has it); the time of the same step on the meta device, which runs all of the Python and no kernel; and what a
+replay takes. Each of the two is interleaved with the eager step; ratios of medians, on one thread, nothing recorded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from typing import Any
+
+from bench.timing import interleave, one_thread
+
+one_thread()
+
+import gradcore  # noqa: E402
+from bench.workloads import WORKLOADS, Workload, step_on  # noqa: E402
+
+BATCHES = {"small": (1, 64, 512), "large": (16, 128, 512), "cnn": (1, 8, 64), "gpt": (1, 2, 8)}
+
+
+def measured(workload: Workload, rounds: int, times: int) -> dict[str, Any]:
+    """One row: seconds where not a count or a ratio."""
+    step, batch = step_on(gradcore, workload, "cpu")
+    replayed = gradcore.compile(step_on(gradcore, workload, "cpu")[0])
+    for _ in range(3):
+        step(*batch), replayed(*batch)
+    with gradcore.step() as s:
+        step(*batch)
+    paired = interleave(lambda: replayed(*batch), lambda: step(*batch), times=times, rounds=rounds)
+    eager = statistics.median(paired.theirs)
+    shapes_step, shapes = step_on(gradcore, workload, "meta")
+    python = interleave(lambda: shapes_step(*shapes), lambda: step(*batch), times=times, rounds=rounds)
+    return {"nodes": s.report.nodes, "graph": s.report.graph_seconds / eager, "python": python.ratio, "eager": eager,
+            "replay": statistics.median(paired.ours), "ratio": paired.ratio, "quartiles": paired.spread}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="*", choices=tuple(WORKLOADS), default=list(WORKLOADS))
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    results: dict[str, Any] = {}
+    if not options.json:
+        print("| model | batch | nodes | eager step | building them | all Python | replay | of eager |\n" + "|---" * 8 + "|")
+    for name in options.models:
+        for batch in BATCHES[name]:
+            workload = WORKLOADS[name].with_batch(batch)
+            times = max(1, WORKLOADS[name].times * WORKLOADS[name].batch // (4 * batch))
+            row = results[f"{name} {batch}"] = measured(workload, options.rounds, min(times, 50))
+            if not options.json:
+                print(f"| {name} | {batch} | {row['nodes']} | {row['eager'] * 1e3:.2f} ms | {row['graph']:.2%} | "
+                      f"{row['python']:.0%} | {row['replay'] * 1e3:.2f} ms | {row['ratio']:.2f} |", flush=True)
+    if options.json:
+        print(json.dumps(results, indent=2))
+
+
+if __name__ == "__main__":
+    main()
