@@ -42,7 +42,7 @@ def test_what_cannot_be_captured_is_called_one_by_one_and_says_why(bed, what):
     finally:
         gc.disable()
     reason = f.explain()
-    assert "its kernels are called one by one: tanh in layer (root), setup, " in reason and text in reason
+    assert "its kernels are called one by one: tanh in layer (root), forward, " in reason and text in reason
     assert "test_capture_limits.py:" in reason and bed.card.calls["streamBeginCapture"] == 1
     assert not bed.card.nodes
     g = gradcore.compile(lambda x: x * 2 + 1)
