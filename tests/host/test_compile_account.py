@@ -33,17 +33,22 @@ def test_a_report_names_what_lies_in_the_arena() -> None:
     assert "test_compile.py:" in str(after) and not any(t.role == "arena" for t in after.top)
 
 
-def test_a_replay_of_what_was_traced_outside_a_step_has_its_phases() -> None:
+def test_a_replay_of_what_was_traced_outside_a_step_has_the_phases_and_the_live_bytes_of_eager() -> None:
     found = []
     for wrap in (lambda f: f, gradcore.compile):
         model = net()
         run = wrap(step_of(model, gradcore.optim.SGD(model.parameters(), lr=0.05)))
         for k in range(2):
             run(*data(k))
+        run(*data(2))
+        x, y = data(2)
+        held = gradcore.memory_requested()
         with gradcore.step() as s:
-            run(*data(2))
-        found.append([(r.tag.op, r.tag.layer, r.tag.phase) for r in s.log if isinstance(r, Launch)])
-    assert found[0] == found[1] and {phase for _, _, phase in found[1]} == {"forward", "backward", "optimizer"}
+            run(x, y)
+        found.append([(r.tag.op, r.tag.layer, r.tag.phase, now.requested - held)
+                      for r, now in zip(s.log, folds.timeline(s.log), strict=True) if isinstance(r, Launch)])
+        del run, model
+    assert found[0] == found[1] and {phase for _, _, phase, _ in found[1]} == {"forward", "backward", "optimizer"}
 
 
 def test_the_log_of_a_replay_agrees_with_the_books() -> None:

@@ -18,8 +18,7 @@ from gradcore import _step
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = ("memory.md", "report.md", "questions.md", "cuda.md", "shipping.md")
-PAGES = ("memory.md", "report.md", "questions.md", "graph-mode.md", "graph-questions.md")
+PAGES = ("memory.md", "report.md", "questions.md", "cuda.md", "shipping.md", "graph-mode.md", "graph-questions.md")
 EXAMPLES = [(page, section.splitlines()[0], code) for page in PAGES
             for section in re.split(r"^## ", (DOCS / page).read_text(), flags=re.MULTILINE)
             for code in re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)]

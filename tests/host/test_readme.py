@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import subprocess
@@ -35,6 +37,21 @@ def test_the_readme_shows_what_its_example_prints(tmp_path):
     shown = BLOCK.search(README.read_text())
     assert shown is not None
     assert without_times(shown[2]) == without_times(output)
+
+
+def test_the_step_in_graph_mode_is_traced_and_then_replayed():
+    example, compiled = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    assert len(compiled.strip().splitlines()) <= 7
+    names = {}
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(compile(example, "train.py", "exec"), names)
+    exec(compile(compiled, "README.md", "exec"), names)
+    train = names["train"]
+    losses = [train(names["x"], names["y"]).item() for _ in range(5)]
+    # Before the first call there were gradients that nobody had seen come.
+    assert losses == sorted(losses, reverse=True) and len(train.programs) == len(train.traces) == 2
+    del train
+    names.clear()
 
 
 def test_the_readme_opens_with_two_commands():
