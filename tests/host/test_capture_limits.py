@@ -14,10 +14,12 @@ import cupy
 
 import gradcore
 from gradcore import nn
+from gradcore.devices import gpu
 from gradcore.errors import CaptureError, DeviceFault
 from tests.conftest import raises
 from tests.host.captured_steps import Training, full, on, plant
 from tests.host.graph_bed import bits
+from tests.meta.graph_card import GraphCard
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("emulator")]
 
@@ -114,6 +116,11 @@ def test_a_library_that_refuses_is_named(bed):
         assert eager.step(k) == captured.step(k) and eager.state() == captured.state()
     assert "calling cuBLAS API during stream capture is currently unsupported" in captured.run.explain()
     assert "linear in layer 0, forward, " in captured.run.explain()
+
+
+def test_who_waits_after_each_kernel_has_no_graphs(monkeypatch):
+    monkeypatch.setenv("GRADCORE_LAUNCH_BLOCKING", "1")
+    assert gpu.CudaDevice(0, cuda=GraphCard()).graphs is None
 
 
 def test_compile_without_capture(bed):
