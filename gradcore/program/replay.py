@@ -91,6 +91,9 @@ class Replay:
             self._split = len(self._calls)
             self._calls += self.device.arranged(list(chain(*steps[split:])))
         self._gradients = [(leaf, None if x is None else self._shown(x)) for leaf, x in self.trace.left]
+        read = set(self.trace.slots.values())
+        # The pairs themselves: another reference to a gradient would look like a holder.
+        self._replaced = [pair for pair in self._gradients if pair[0] not in read]
         left = {x.buffer for _, x in self.trace.left if x is not None}
         #: What lives on when a run has ended: gradients, or what the second part will read.
         self._lasting = [self._part(b.index).range for b in self.program.made()
@@ -151,6 +154,10 @@ class Replay:
             if self._arena is None or self._held():
                 self._bind()
             self._bring(inputs)
+            for leaf, g in self._replaced:
+                if leaf.grad is not g:
+                    # The function drops what it found there before it makes another.
+                    leaf.grad = None
             updates: list[tuple[Any, dict[str, Any], list[Any]]] = []
             for places, before, (optimizer, group, params) in zip(self._numbers, self._updated_before, self.trace.updates,
                                                                   strict=True):
