@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakSet
 
 from gradcore.devices.device import Storage
 from gradcore.engine.hooks import RemovableHandle, hang, hooks_of
@@ -325,6 +326,10 @@ def _plan_again(node: Node, args: tuple[Any, ...], outputs: Any, aux: Any, edges
     node.saved = saved or None
 
 
+#: Every leaf that there is, for whoever must know which gradients there are.
+all_leaves: WeakSet[Leaf] = WeakSet()
+
+
 class Leaf:
     """Where a gradient ends up: the slot of a tensor that was made with ``requires_grad``."""
 
@@ -336,10 +341,10 @@ class Leaf:
         self.device = value.storage.device
         self.name = ""
         self.hooks: Any = None
+        all_leaves.add(self)
 
     next_functions: tuple[Any, ...] = ()
-    #: Nobody makes a leaf again.
-    recipe = None
+    recipe = None  # nobody makes a leaf again
 
     def __repr__(self) -> str:
         return "<AccumulateGrad>"

@@ -143,7 +143,7 @@ def _run(function: Callable[..., Any], example: Any) -> tuple[Trace, dict[int, s
         arguments = tuple(_plain(a) for a in arguments)
         tensors = [a for a in arguments if isinstance(a, Tensor)]
         outputs: list[Any] = []
-        with Tracing(function, set()) as tracing:
+        with Tracing(function) as tracing:
             outputs = list(_tensors(function(*arguments)))
             trace = tracing.finish(tensors, outputs)
     if not outputs:

@@ -29,6 +29,9 @@ def key_of(x: Any, tensors: list[Any], kept: list[Any], leaves: bool = False) ->
             return id(x), id(x.storage)
         tensors.append(x)
         return x.spec, x.storage.device, x.edge is not None
+    if type(x) is float and not x:
+        # 0.0 and -0.0 are equal.
+        return float, str(x)
     if x is None or isinstance(x, (bool, int, float, str)):
         return type(x), x
     if isinstance(x, (list, tuple)):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from gradcore.engine.node import Leaf
-from gradcore.program.guards import ModuleGuard
+from gradcore.program.guards import ModuleGuard, hooks_on
 
 
 def all_hold(guards: Iterable[Any], presence: dict[Leaf, bool]) -> Callable[[], bool]:
@@ -29,6 +29,12 @@ def all_hold(guards: Iterable[Any], presence: dict[Leaf, bool]) -> Callable[[], 
         own = name(guard.module.__dict__)
         for key, value, *_ in (("training", guard.training), ("forward", None), *guard.tensors, *guard.others):
             terms[f"{own}.get({key!r}) is {name(value)}"] = None
+        for part, count in guard.counts:
+            terms[f"len({own}[{part!r}]) == {count}"] = None
+        for leaf, hooks, seen in guard.leaves:
+            terms[f"{name(leaf)}.hooks is {name(hooks)}"] = None
+            if hooks is not None:
+                terms[f"{name(hooks_on)}({name(leaf)}) == {seen!r}"] = None
         for _, tensor, storage, edge in guard.tensors:
             terms[f"{name(tensor)}.storage is {name(storage)}"] = None
             terms[f"{name(tensor)}.edge is {name(edge)}"] = None

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable
 from operator import attrgetter
+from types import MethodType
 from typing import Any
 
 from gradcore.engine.autocast import resumed
-from gradcore.engine.node import Leaf
 from gradcore.engine.state import State, local
 from gradcore.errors import TraceError
 from gradcore.program.arguments import key_of, rebuilt, replaced, template_of
@@ -68,7 +69,6 @@ class Compiled:
         self._check_every = check_every
         self._most = max_programs
         self._entries: OrderedDict[Any, list[Entry]] = OrderedDict()
-        self._leaves: set[Leaf] = set()
         self._calls = 0
         #: Traces since the last replay.
         self._in_vain = 0
@@ -95,6 +95,15 @@ class Compiled:
         if not -len(found) <= index < len(found):
             raise TraceError(f"there are {len(found)} programs, and number {index} was to be saved: call the function first")
         save_entry(path, found[index].replay.trace, found[index].guards)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """As a function is: what is compiled in a class is a method of its instances."""
+        return self if instance is None else MethodType(self, instance)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Compiled:
+        """A copy of the function, compiled anew: programs are bound to the memory that they were traced over."""
+        return Compiled(copy.deepcopy(self._function, memo), check_every=self._check_every, max_programs=self._most,
+                        leaves=self._take_leaves)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -143,7 +152,7 @@ class Compiled:
             own = entered(tensors)
             args, kwargs = replaced((args, kwargs), dict(zip(map(id, tensors), own, strict=True)))
             tensors = own
-        with Tracing(self._function, self._leaves) as tracing:
+        with Tracing(self._function) as tracing:
             # With casts of its own: what a region cast before, a replay would not cast again.
             with resumed(local.state.autocast):
                 result = self._function(*args, **kwargs)
@@ -154,7 +163,6 @@ class Compiled:
         del result
         if trace is None:
             return rebuilt(shape, outputs, tensors)
-        self._leaves |= trace.presence.keys() | {leaf for leaf, _ in trace.left}
         if trace.obstacles:
             self.traces[-1] += "; it cannot be replayed: " + "; ".join(trace.obstacles)
         else:

@@ -144,7 +144,7 @@ class _Joined:
     def updates(self) -> list[Any]:
         return []
 
-    def slots_before(self) -> dict[Leaf, tuple[int, bool]]:
+    def slots_before(self) -> dict[Leaf, int]:
         # Gradients are results here: no leaf is given any.
         return {}
 
@@ -153,6 +153,7 @@ class _Log(list[Raw]):
     def __init__(self, recorders: list[Recorder]) -> None:
         super().__init__(r for recorder in recorders for r in recorder.log)
         self.launches = [launch for recorder in recorders for launch in recorder.log.launches]
+        self.disturbed = any(recorder.log.disturbed for recorder in recorders)
         self.bytes_of = {leaf: serial for recorder in recorders for leaf, serial in recorder.log.bytes_of.items()}
 
 
@@ -185,7 +186,7 @@ class _Chain:
 
     def record(self, name: str, inputs: list[Any], run: Callable[[], Any], *, backward: bool = False) -> Graph:
         """Trace one more part, which may run ``backward`` or not."""
-        recorder = Recorder(self.device, set())
+        recorder = Recorder(self.device)
         default_generator(self.device)
         busy.depth += 1
         try:

@@ -10,14 +10,19 @@ from collections.abc import Callable, Iterator
 from types import FunctionType, ModuleType
 from typing import Any
 
-from gradcore.engine.node import Value
+import numpy as np
+
+from gradcore.engine.node import Leaf, Value
 from gradcore.nn.module import Module
 from gradcore.optim import Optimizer
 
 #: What is compared by value.
-_PLAIN = (int, float, complex, bool, str, bytes, type(None))
+_PLAIN = (int, float, complex, bool, str, bytes, type(None), np.generic)
 #: Items of a container that are looked at.
 _MOST = 1000
+
+_absent = object()
+
 
 class Guard:
     """One thing that was seen: where to look, what was there, and the words for it."""
@@ -35,6 +40,10 @@ class Guard:
             return self.same(self.look(), self.seen)
         except Exception:
             return False
+
+    def storages(self) -> list[Any]:
+        """The bytes that a tensor which is guarded shows."""
+        return [self.seen[1]] if self.same is _same_bytes else []
 
     def why_not(self) -> str:
         """What has changed, in words."""
@@ -71,6 +80,10 @@ def _same_bytes(now: Any, seen: Any) -> bool:
     return now is tensor and tensor.storage is storage and tensor.edge is edge
 
 
+def _same_array(now: Any, seen: Any) -> bool:
+    return isinstance(now, np.ndarray) and now.dtype == seen.dtype and now.tobytes() == seen.tobytes()
+
+
 def _same_items(now: Any, seen: Any) -> bool:
     return len(now) == len(seen) and all(a is b for a, b in zip(now, seen, strict=True))
 
@@ -90,9 +103,14 @@ def of_value(name: str, look: Callable[[], Any], value: Any, key: tuple[Any, ...
         for k, item in enumerate(value):
             yield from of_value(f"{name}[{k}]", lambda k=k: look()[k], item, (*key, k), names, 0)  # type: ignore[misc]
     elif type(value) is dict and len(value) <= _MOST:
+        yield Guard(f"the keys of {name}", lambda: tuple(look()), tuple(value), _equal), (*key, "keys")
         for k, item in value.items():
             yield from of_value(f"{name}[{k!r}]", lambda k=k: look()[k], item, (*key, "item", k), names, 0)  # type: ignore[misc]
-    elif depth and hasattr(value, "__dict__") and not isinstance(value, type):
+    elif isinstance(value, np.ndarray) and value.size <= _MOST:
+        yield Guard(name, look, value.copy(), _same_array), key
+    elif depth and isinstance(value, type):
+        yield from _of_class(value, names)
+    elif depth and (hasattr(value, "__dict__") or hasattr(value, "__slots__")) and not isinstance(value, FunctionType):
         if isinstance(value, ModuleType) and value.__name__.partition(".")[0] in ("gradcore", "numpy", "builtins"):
             return
         yield from of_object(value, names, depth - 1)
@@ -104,27 +122,72 @@ def of_object(owner: Any, names: set[str], depth: int = 1) -> Found:
         yield from _of_module(owner, names)
         return
     kind = owner.__name__ if isinstance(owner, ModuleType) else f"a {type(owner).__name__}"
-    for attribute in sorted(names & owner.__dict__.keys()):
-        yield from of_value(f"{attribute} of {kind}", lambda a=attribute: owner.__dict__[a],  # type: ignore[misc]
-                             owner.__dict__[attribute], ("attribute", id(owner), attribute), names, depth)
+    own = getattr(owner, "__dict__", {})
+    for attribute in sorted(names & own.keys()):
+        yield from of_value(f"{attribute} of {kind}", lambda a=attribute: own[a],  # type: ignore[misc]
+                             own[attribute], ("attribute", id(owner), attribute), names, depth)
+    if not isinstance(owner, ModuleType):
+        yield from _of_class(owner, names)
+
+
+def _of_class(owner: Any, names: set[str]) -> Found:
+    """What an object, or a class, has from its class: plain data, also in slots."""
+    kind = owner if isinstance(owner, type) else type(owner)
+    if kind.__module__.partition(".")[0] in ("gradcore", "numpy", "builtins"):
+        return
+    for attribute in sorted(n for n in names if n not in getattr(owner, "__dict__", {}) or owner is kind):
+        value = getattr(owner, attribute, _absent) if any(attribute in vars(c) for c in kind.__mro__) else _absent
+        if value is not _absent and is_plain(value):
+            yield from of_value(f"{attribute} of {kind.__name__}",
+                                lambda a=attribute: getattr(owner, a, _absent),  # type: ignore[misc]
+                                value, ("class", id(owner), attribute), names)
+
+
+class GradientGuard:
+    """A leaf has a gradient of the same layout, or none."""
+
+    __slots__ = ("leaf", "spec")
+
+    def __init__(self, leaf: Any, spec: Any) -> None:
+        self.leaf = leaf
+        self.spec = spec
+
+    def holds(self) -> bool:
+        grad = self.leaf.grad
+        return grad is None if self.spec is None else grad is not None and grad.spec is self.spec
+
+    def storages(self) -> list[Any]:
+        return []
+
+    def why_not(self) -> str:
+        found = self.leaf.grad
+        now = None if found is None else found.spec
+        return f"the gradient of {self.leaf.name or 'a leaf'}, {self.leaf.spec}, is {now} and was {self.spec}"
 
 
 class OptimizerGuard:
-    """An optimizer has the same groups with the same options, but for the learning rate, and keeps the same tensors."""
+    """An optimizer has the same groups with the same options and keeps the same tensors.
 
-    __slots__ = ("optimizer", "state", "groups")
+    Learning rates are operands of a program; ``rates`` says that the function may look at them besides.
+    """
 
-    def __init__(self, optimizer: Optimizer) -> None:
+    __slots__ = ("optimizer", "state", "groups", "rates")
+
+    def __init__(self, optimizer: Optimizer, rates: bool) -> None:
         self.optimizer = optimizer
+        self.rates = rates
         self.state = optimizer.state
         self.groups = self._groups()
 
     def _groups(self) -> list[Any]:
-        return [[v for k, v in group.items() if k != "lr" and k != "params"] + [*map(id, group["params"])]
+        return [[v for k, v in group.items() if k != "params" and (k != "lr" or self.rates)] + [*map(id, group["params"])]
                 for group in self.optimizer.param_groups]
 
     def holds(self) -> bool:
         return self.optimizer.state is self.state and self._groups() == self.groups
+
+    def storages(self) -> list[Any]:
+        return []
 
     def why_not(self) -> str:
         what = "state" if self.optimizer.state is not self.state else "options or parameters"
@@ -134,7 +197,7 @@ class OptimizerGuard:
 class ModuleGuard:
     """A module is in the same mode, has the same hooks, and consists of the same parameters, buffers and modules."""
 
-    __slots__ = ("module", "training", "forward", "tensors", "others", "hooks")
+    __slots__ = ("module", "training", "forward", "tensors", "others", "hooks", "counts", "leaves")
 
     def __init__(self, module: Module) -> None:
         own = module.__dict__
@@ -146,6 +209,13 @@ class ModuleGuard:
         members = [(name, value) for part in ("_parameters", "_buffers", "_modules") for name, value in own[part].items()]
         self.tensors = [(name, value, value.storage, value.edge) for name, value in members if isinstance(value, Value)]
         self.others = [(name, value) for name, value in members if not isinstance(value, Value)]
+        self.counts = [(part, len(own[part])) for part in ("_parameters", "_buffers", "_modules")]
+        #: Leaves, and the hooks that see their gradients.
+        self.leaves = [(edge[0], edge[0].hooks, hooks_on(edge[0])) for _, _, _, edge in self.tensors
+                       if edge is not None and type(edge[0]) is Leaf]
+
+    def storages(self) -> list[Any]:
+        return [storage for _, _, storage, _ in self.tensors]
 
     def holds(self) -> bool:
         own = self.module.__dict__
@@ -157,6 +227,10 @@ class ModuleGuard:
         for name, value in self.others:
             if own.get(name) is not value:
                 return False
+        if any(len(own[part]) != count for part, count in self.counts):
+            return False
+        if any(leaf.hooks is not hooks or (hooks is not None and hooks_on(leaf) != seen) for leaf, hooks, seen in self.leaves):
+            return False
         return self.forward is None or tuple(self.module.hooks_in_order()) == self.hooks
 
     def why_not(self) -> str:
@@ -171,14 +245,27 @@ class ModuleGuard:
                 return f"{name} of {kind} has been given other memory"
             if tensor.edge is not edge:
                 return f"{name} of {kind} requires a gradient or not, unlike before"
+        if any(len(own[part]) != count for part, count in self.counts):
+            return f"{kind} has got another parameter, buffer or module"
         return f"the hooks of {kind} are not what they were"
+
+
+def hooks_on(leaf: Leaf) -> tuple[int, ...]:
+    """What hangs on a leaf, by the keys under which it was registered."""
+    hooks = leaf.hooks
+    return () if hooks is None else (*hooks.tensor, *hooks.before, *hooks.after, *hooks.accumulated)
+
+
+#: Of a module: attributes that are its own affair.
+_INTERNAL = frozenset(("training", "forward", "_parameters", "_buffers", "_modules", "_transient", "_places", "_tree",
+                       "_hooks"))
 
 
 def _of_module(module: Module, names: set[str]) -> Found:
     own = module.__dict__
     yield ModuleGuard(module), ("module", id(module))
     members = {name for part in ("_parameters", "_buffers", "_modules") for name in own[part]}
-    for name in sorted((names & own.keys()) - members - {"training", "forward"}):
-        if not name.startswith("_"):
-            yield from of_value(f"{name} of {type(module).__name__}", lambda n=name: own[n],  # type: ignore[misc]
-                                 own[name], ("attribute", id(module), name), names, 0)
+    for name in sorted((names & own.keys()) - members - _INTERNAL):
+        yield from of_value(f"{name} of {type(module).__name__}", lambda n=name: own[n],  # type: ignore[misc]
+                            own[name], ("attribute", id(module), name), names, 2)
+    yield from _of_class(module, names)

@@ -13,7 +13,7 @@ from typing import Any
 from weakref import ref
 
 from gradcore.devices.device import Device, Storage
-from gradcore.engine.node import Leaf
+from gradcore.engine.node import Leaf, all_leaves
 from gradcore.engine.operands import TENSORS
 from gradcore.engine.plans import Call
 from gradcore.engine.state import SITES, here
@@ -41,8 +41,11 @@ class TraceLog(list[Raw]):
         super().__init__()
         #: A launch each: the call, and for an operand its number, or the weakly held storage with the spec.
         self.launches: list[tuple[Call, list[Any]]] = []
-        #: Leaves that an op read, with the serial of the gradient that they had then, 0 for none.
-        self.leaves: dict[Leaf, int] = {}
+        #: Leaves that an op read.
+        self.leaves: dict[Leaf, None] = {}
+        #: The thread that is traced, and whether another one used the device meanwhile.
+        self._thread = threading.get_ident()
+        self.disturbed = False
         #: The serials of the bytes that leaves stand for.
         self.bytes_of: dict[Leaf, int] = {}
 
@@ -56,13 +59,17 @@ class TraceLog(list[Raw]):
             if type(a) in TENSORS:
                 operands.append((ref(a.storage), a.spec))
                 if a.edge is not None and type(a.edge[0]) is Leaf and a.edge[0] not in self.leaves:
-                    self.leaves[a.edge[0]] = slot_of(a.edge[0])
+                    self.leaves[a.edge[0]] = None
                     self.bytes_of[a.edge[0]] = a.storage.serial
             else:
                 operands.append(a)
         self.launches.append((call, operands))
 
     def append(self, record: Raw) -> None:
+        if threading.get_ident() != self._thread:
+            self.disturbed = self.disturbed or record[0] in (LAUNCH, READ, UPLOAD)
+            super().append(record)
+            return
         if record[0] == READ:
             raise TraceError(f"{SITES[here()]} reads a value of a tensor on the host (item(), tolist(), printing, "
                              "`if tensor:`, an op whose shape depends on values). A traced function runs once and is "
@@ -122,10 +129,12 @@ class Trace:
 class Recorder:
     """A context in which a run on one device is recorded; :meth:`finish` makes the trace."""
 
-    def __init__(self, device: Device, known: set[Leaf]) -> None:
+    def __init__(self, device: Device) -> None:
         self.device = device
         self.log = TraceLog()
-        self._before = {leaf: slot_of(leaf) for leaf in known}
+        #: The gradients that there are when the run begins, by serial, 0 for none. What leaves it makes itself are its own.
+        self.before = {leaf: slot_of(leaf) for leaf in list(all_leaves) if leaf.device is device}
+        self.specs = {leaf: leaf.grad.spec for leaf, serial in self.before.items() if serial}
         self._updates: list[tuple[int, Any, dict[str, Any], list[Any], dict[str, Any]]] = []
 
     def __enter__(self) -> Recorder:
@@ -151,9 +160,9 @@ class Recorder:
     def records(self) -> list[Raw]:
         return self.log[self._opening:]
 
-    def slots_before(self) -> dict[Leaf, tuple[int, bool]]:
-        """For each leaf the serial of the gradient that it began with, and whether that is known for certain."""
-        return {leaf: (self._before.get(leaf, serial), leaf in self._before) for leaf, serial in self.log.leaves.items()}
+    def slots_before(self) -> dict[Leaf, int]:
+        """For each leaf the serial of the gradient that it began with."""
+        return self.before
 
 
 class Builder:
@@ -171,7 +180,7 @@ class Builder:
         self._known = {r[1]: r for r in recorder.log if r[0] == ALLOC}
         self._obstacles: list[str] = []
         self._leaves = recorder.slots_before()
-        self._slot_serials = {serial: leaf for leaf, (serial, _) in self._leaves.items() if serial}
+        self._slot_serials = {serial: leaf for leaf, serial in self._leaves.items() if serial}
         self._inputs = [Operand(self._add(t.storage.serial, "input", t.storage), t.spec) for t in inputs]
         self._results = outputs
         self._cotangents = () if second is None else tuple(
@@ -183,6 +192,8 @@ class Builder:
         launches = [r for r in self._records if r[0] == LAUNCH]
         updates = {at: k for k, (at, *_) in enumerate(recorder.updates())}
         instructions, kernels = [], []
+        if recorder.log.disturbed:
+            self._obstacles.append("another thread used the device meanwhile")
         if len(launches) != len(recorder.log.launches):
             raise TraceError("a step (gradcore.step) or another record of what happens was opened and closed inside a traced "
                              "function: open it around the call")
@@ -205,6 +216,8 @@ class Builder:
         if second is not None:
             # The program has places for them; the tensors of this run go.
             second.cotangents, second.gradients = [], []
+            if any(self._buffers[i.operands[w].buffer].kind == "input" for i in instructions for w in i.writes):
+                self._obstacles.append("an argument is written to whose gradient will be asked for")
         returned = survivors | {o.buffer for o in (*outputs, *self._cotangents)}
         if parts:
             survivors = set()
@@ -229,7 +242,7 @@ class Builder:
         """What the run left in the slots of leaves, and what it needs to find there."""
         left: list[tuple[Leaf, Operand | None]] = []
         presence: dict[Leaf, bool] = {}
-        for leaf, (before, certain) in self._leaves.items():
+        for leaf, before in self._leaves.items():
             now = slot_of(leaf)
             if now and now != before:
                 index = self._buffer(now, leaf.grad.storage)
@@ -240,8 +253,10 @@ class Builder:
                 left.append((leaf, None))
             if before in self._index:
                 presence[leaf] = True
-            elif not before and (now or not certain):
-                # With one there, the run would have added to it, or might have.
+                if self._slot_serials[before] is not leaf:
+                    self._obstacles.append("gradients of several parameters lie in the same memory")
+            elif not before and now:
+                # With one there, the run would have added to it.
                 presence[leaf] = False
         return left, presence
 

@@ -12,7 +12,7 @@ from gradcore.engine.state import SCOPES, local, scoped
 from gradcore.errors import TraceError
 from gradcore.events import LAUNCH, MARK
 from gradcore.program.differentiable import second_of
-from gradcore.program.guards import OptimizerGuard
+from gradcore.program.guards import GradientGuard, OptimizerGuard
 from gradcore.program.recorder import Recorder, Second, Trace, busy
 from gradcore.program.watch import Watcher
 
@@ -25,11 +25,11 @@ def as_forward() -> AbstractContextManager[None]:
 class Tracing:
     """A context in which a function runs while everything about it is recorded, on every device in use."""
 
-    def __init__(self, function: Any, known: set[Leaf]) -> None:
+    def __init__(self, function: Any) -> None:
         self._function = getattr(function, "forward", function)
         self._watcher = Watcher()
         self._second: Second | None = None
-        self._recorders = [Recorder(device, known) for device in devices()]
+        self._recorders = [Recorder(device) for device in devices()]
 
     def __enter__(self) -> Tracing:
         for recorder in self._recorders:
@@ -73,11 +73,22 @@ class Tracing:
             return None
         trace = ran[0].finish(inputs, outputs, self._second)
         trace.obstacles += self._watcher.changes()
-        if self._second is not None and not self._watcher.names() & {"zero_grad", "grad"}:
-            # It neither adds to gradients nor drops them: whether there are any is nothing to it.
-            trace.presence.clear()
+        self._ran = ran[0]
+        shared = {id(t.storage) for t in inputs} & {id(s) for guard in self.guards(trace) for s in guard.storages()}
+        if shared:
+            trace.obstacles.append("an argument is also what the function refers to by other ways")
         return trace
 
     def guards(self, trace: Trace) -> list[Any]:
-        optimizers = {id(o): o for o, _, _ in trace.updates}
-        return self._watcher.guards(self._function) + [OptimizerGuard(o) for o in optimizers.values()]
+        """Everything that has to hold for a replay, but for the gradients that the program itself reads or makes."""
+        found = self._watcher.guards(self._function)
+        seen = {id(o): o for o in (*(o for o, _, _ in trace.updates), *self._watcher.optimizers())}
+        rates = "param_groups" in self._watcher.names()
+        found += [OptimizerGuard(o, rates) for o in seen.values()]
+        slots = dict.fromkeys(trace.slots.values())
+        found += [GradientGuard(leaf, self._ran.specs[leaf]) for leaf in slots]
+        # What has no gradient is left out by an update; with one, it would be another update.
+        skipped = dict.fromkeys(p.edge[0] for o in seen.values() for group in o.param_groups for p in group["params"]
+                                if p.edge is not None and type(p.edge[0]) is Leaf)
+        return found + [GradientGuard(leaf, None) for leaf in skipped
+                        if leaf.grad is None and not self._ran.before.get(leaf, 0) and leaf not in trace.presence]

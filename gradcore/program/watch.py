@@ -18,6 +18,7 @@ from typing import Any
 from gradcore.engine.node import Value
 from gradcore.engine.state import is_inside
 from gradcore.nn.module import Module
+from gradcore.optim import Optimizer
 from gradcore.optim.lr_scheduler import LRScheduler
 from gradcore.program.guards import Found, of_object, of_value
 
@@ -56,9 +57,12 @@ class Watcher:
         if is_library(code.co_filename):
             return
         first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
-        if isinstance(first, (Module, LRScheduler)) or (
-                not inside and hasattr(first, "__dict__") and not isinstance(first, (type, Value))):
+        if isinstance(first, (Module, LRScheduler, Optimizer)):
             self.methods.setdefault(id(first), (first, set()))[1].add(code)
+        for k in range(0 if inside else code.co_argcount):
+            x = frame.f_locals.get(code.co_varnames[k])
+            if not isinstance(x, (type, Value, Module, Optimizer)) and (hasattr(x, "__dict__") or hasattr(x, "__slots__")):
+                self.methods.setdefault(id(x), (x, set()))[1].add(code)
         if not inside and code not in self.codes:
             seen = frame.f_locals
             self.codes[code] = frame.f_globals, {n: id(seen[n]) for n in code.co_freevars if n in seen}
@@ -77,10 +81,16 @@ class Watcher:
             for guard, key in _of_code(code, variables, _closure(code, free, functions), names):
                 add(key, guard)
         for owner, codes in self.methods.values():
+            if isinstance(owner, (Optimizer, LRScheduler)):
+                continue
             for guard, key in of_object(owner, {name for code in codes for name in code.co_names} | (
                     set() if isinstance(owner, Module) else names)):
                 add(key, guard)
         return list(found.values())
+
+    def optimizers(self) -> list[Optimizer]:
+        """Those whose methods ran."""
+        return [owner for owner, _ in self.methods.values() if isinstance(owner, Optimizer)]
 
     def names(self) -> set[str]:
         """Every global and attribute that the functions name."""
