@@ -151,20 +151,20 @@ for lead, length, keys, width, values, causal, mask, drop in (
 
 #: Elimination is in at least single precision.
 DECOMPOSED = frozenset("inv solve det slogdet cholesky".split())
-#: What runs in float16 as well: storage of two bytes, arithmetic in four.
+#: A call of each op on floats, for storage of two bytes and arithmetic in four, and every size of what rounds on its way.
+_FIRST = [*{row.op: row for row in reversed(ROWS) if any(o.kind == "float" for o in row.operands())
+            and "dtype" not in row.attrs and not row.declared.view and row.op not in DECOMPOSED}.values()]
+_NARROW_SIZES = frozenset((
+    "sum mean var softmax layer_norm layer_norm_grad batch_norm cross_entropy embedding_grad conv2d_weight_grad attention "
+    "windows_grad").split())
+BFLOAT = [*_FIRST, *[row for row in SIZES if row.op in _NARROW_SIZES]]
+#: What runs in float16 as well, through the same templates.
 _HALF_OPS = frozenset((
     "add mul relu_grad gelu_tanh sum mean amax softmax log_softmax softmax_grad cross_entropy layer_norm take take_grad cat "
     "clone cast linear matmul uniform dropout maximum where argmax conv2d conv2d_weight_grad max_pool2d batch_norm attention "
     "silu silu_grad mish elu elu_grad softplus hardtanh leaky_relu lerp addcmul masked_fill_ exp2 flip roll cumsum ranked "
-    "windows_grad").split())
-HALF = [row for row in [*ROWS, *SIZES] if row.op in _HALF_OPS and "dtype" not in row.attrs]
-#: What runs in bfloat16: a call of each op, and every size of some.
-_FIRST = {row.op: row for row in reversed(ROWS) if any(o.kind == "float" for o in row.operands())
-          and "dtype" not in row.attrs and not row.declared.view and row.op not in DECOMPOSED}
-_BFLOAT_SIZES = frozenset((
-    "sum mean var softmax layer_norm layer_norm_grad batch_norm cross_entropy embedding_grad conv2d_weight_grad attention "
-    "windows_grad").split())
-BFLOAT = [*_FIRST.values(), *[row for row in SIZES if row.op in _BFLOAT_SIZES]]
+    "windows_grad var adam_").split())
+HALF = [row for row in BFLOAT if row.op in _HALF_OPS]
 
 #: Instances that only tests launch: a bias and its activation in one pass, RMS norm, what the tests of bfloat16 begin with.
 UNBOUND = {

@@ -62,12 +62,12 @@ def zero(array: Any) -> None:
 
 def name_of(dtype: Any) -> str:
     """The C++ name of a dtype. Raises NotImplementedError for one that kernels have no instance for."""
-    found = NAMES.get(np.dtype(dtype))
+    dtype = np.dtype(dtype)
+    found = NAMES.get(dtype)
     if found is None:
-        dtype = np.dtype(dtype)
         if dtype.name != "bfloat16":
             raise NotImplementedError(f"the CUDA kernels have no instance for {dtype.name}: expected one of "
-                                      f"{', '.join([*[d.name for d in NAMES if d.name != 'bfloat16'], 'bfloat16'])}")
+                                      f"{', '.join(dict.fromkeys([*(d.name for d in NAMES), 'bfloat16']))}")
         found = NAMES[dtype] = "bfloat"
     return found
 

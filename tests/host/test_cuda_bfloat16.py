@@ -120,6 +120,10 @@ def bed(kernels: Any) -> Any:
 def test_a_network_trains_as_on_the_cpu(bed: Bed, kind: str, cublas: bool) -> None:
     if cublas:
         bed.use_cublas()
+    compare_training(kind)
+
+
+def compare_training(kind: str) -> None:
     found, expected = trained("cuda", kind), trained("cpu", kind)
     np.testing.assert_allclose(found[0], expected[0], rtol=0.03)
     for a, b in zip(found[1:], expected[1:], strict=True):
