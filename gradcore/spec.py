@@ -269,6 +269,16 @@ def is_floating(dtype: np.dtype[Any]) -> bool:
     return dtype.kind == "f" or dtype.name == "bfloat16"
 
 
+def limits(dtype: np.dtype[Any]) -> Any:
+    """NumPy's ``finfo`` of a floating dtype, bfloat16 among them."""
+    if dtype.kind == "f":
+        return np.finfo(dtype)
+    import ml_dtypes
+
+    finfo: Any = ml_dtypes.finfo
+    return finfo(dtype)
+
+
 def bfloat16() -> np.dtype[Any]:
     """The dtype, which NumPy has from the package ``ml_dtypes``. Raises ImportError without it."""
     try:

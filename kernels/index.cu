@@ -136,6 +136,22 @@ __global__ void take_along_grad(const T* dy, const I* index, T* out, const __gri
     }
 }
 
+// out[.., p, ..] is the sum of dy[.., w, .., k] over the windows w and their elements k that stand at p, w step + k dilation.
+// Tensor 0 of the axes, which are out's, is dy without those two dimensions.
+template <typename T>
+__global__ void windows_grad(const T* dy, T* out, const __grid_constant__ Axes axes, i64 n, i64 tail, i64 length, i64 count,
+                             i64 size, i64 step, i64 dilation, i64 window, i64 element) {
+    EACH(i, n) {
+        i64 p = i / tail % length, from = at(axes, i);
+        WIDE(T) total = 0;
+        for (i64 k = 0; k < size && k * dilation <= p; ++k) {
+            i64 w = (p - k * dilation) / step;
+            if (w * step + k * dilation == p && w < count) total += (WIDE(T))dy[from + w * window + k * element];
+        }
+        out[i] = (T)total;
+    }
+}
+
 // x[.., index[.., i, ..], ..] is values[.., i, ..], the last of them, or has all of them added. A thread makes one element:
 // rows are lines of the index along the dimension; tensors 0, 1, 2 are the index, the values and x.
 template <typename T, typename I, bool ADD>

@@ -37,14 +37,16 @@ __global__ void layer_norm(const T* x, const T* weight, const T* bias, T* out, T
 
 // (x - mean) rstd weight + bias, the mean and rstd being given; the statistics and the affine map belong to rows and
 // columns of [rows, width], or both to channels: then `inner` elements share one of `channels` (0 for rows).
-template <typename T>
-__global__ void affine(const T* x, const T* weight, const T* bias, const T* mean, const T* rstd, T* out, i64 n, i64 inner,
+// Where S is wider than T, a channel's statistics are neighbours: element c of them stands at 2 c.
+template <typename T, typename S>
+__global__ void affine(const T* x, const T* weight, const T* bias, const S* mean, const S* rstd, T* out, i64 n, i64 inner,
                        i64 channels) {
     typedef WIDE(T) A;
+    const int step = sizeof(S) > sizeof(T) ? 2 : 1;
     EACH(i, n) {
         i64 row = n < (i64)1 << 32 ? (i64)((u32)i / (u32)inner) : i / inner, column = i - row * inner;
         if (channels) row = column = row < (i64)1 << 32 ? (i64)((u32)row % (u32)channels) : row % channels;
-        A y = ((A)x[i] - (A)mean[row]) * (A)rstd[row];
+        A y = ((A)x[i] - (A)mean[step * row]) * (A)rstd[step * row];
         if (weight) y *= (A)weight[column];
         out[i] = (T)(bias ? y + (A)bias[column] : y);
     }
@@ -156,9 +158,10 @@ __global__ void batch_parts(const T* x, WIDE(T)* made, i64 count, i64 inner, i64
     if (!team.rank) made[2 * blockIdx.x] = m, made[2 * blockIdx.x + 1] = square;
 }
 
-// The shares put together (Chan, Golub and LeVeque, Stanford STAN-CS-79-773); unbiased variance for what runs.
+// The shares put together (Chan, Golub and LeVeque, Stanford STAN-CS-79-773); unbiased variance for what runs. The mean and
+// rstd, which T may round, stand in made[0, channels, 2] as well.
 template <typename T>
-__global__ void batch_statistics(const WIDE(T)* made, T* mean, T* rstd, T* running_mean, T* running_var, i64 count,
+__global__ void batch_statistics(WIDE(T)* made, T* mean, T* rstd, T* running_mean, T* running_var, i64 count,
                                  i64 channels, int parts, double eps, double momentum) {
     typedef WIDE(T) A;
     EACH(c, channels) {
@@ -174,8 +177,10 @@ __global__ void batch_statistics(const WIDE(T)* made, T* mean, T* rstd, T* runni
             seen = whole;
         }
         A var = square / (A)count, old = (A)(1 - momentum), now = (A)momentum;
+        made[2 * c] = m;
+        made[2 * c + 1] = (A)1 / sqrt(var + (A)eps);
         mean[c] = (T)m;
-        rstd[c] = (T)((A)1 / sqrt(var + (A)eps));
+        rstd[c] = (T)made[2 * c + 1];
         if (running_mean) running_mean[c] = (T)((A)running_mean[c] * old + m * now);
         if (running_var) running_var[c] = (T)((A)running_var[c] * old + var * (now * (A)count / (A)(count - 1)));
     }

@@ -94,10 +94,13 @@ for shape in ((3, 33), (40, 300), (2, 5000)):
         add("recurrence", floats(*shape), floats(*shape, low=-1, high=1), dim=0, reverse=reverse)
     add("prod", floats(*shape, low=0.99, high=1.01), dim=1, keepdim=False)
     add("var", floats(*shape), dims=(1,), correction=1, keepdim=True)
+    add("var", floats(*shape, low=98, high=102), dims=(1,), correction=0.5, keepdim=False)
     add("vector_norm", floats(*shape), p=2, dims=(0, 1), keepdim=False)
     for descending in (False, True):
         add("ranked", ints(*shape, high=40), dim=1, start=0, length=shape[1], descending=descending)
         add("ranked", floats(*shape), dim=0, start=1, length=1, descending=descending)
+for step, dilation in ((1, 1), (2, 1), (1, 3), (5, 1)):
+    add("windows_grad", floats(10, 8, 3), shape=(10 * step + 2 * dilation, 8), dim=0, size=3, step=step, dilation=dilation)
 add("add_at_", floats(4, 9, 300), ints(13, high=9), floats(13, 300), dim=1)
 add("add_along_", floats(40, 9), ints(40, 5, high=9), floats(40, 5), dim=1)
 
@@ -146,15 +149,24 @@ for lead, length, keys, width, values, causal, mask, drop in (
                        (floats(*lead, length, values, layout=layout), q, k, v, m, floats(*lead, length, values),
                         floats(*lead, length, low=3.0, high=5.0), *drops), how)]
 
-#: What runs in float16 as well: storage of two bytes, arithmetic in four.
+#: Elimination is in at least single precision.
+DECOMPOSED = frozenset("inv solve det slogdet cholesky".split())
+#: A call of each op on floats, for storage of two bytes and arithmetic in four, and every size of what rounds on its way.
+_FIRST = [*{row.op: row for row in reversed(ROWS) if any(o.kind == "float" for o in row.operands())
+            and "dtype" not in row.attrs and not row.declared.view and row.op not in DECOMPOSED}.values()]
+_NARROW_SIZES = frozenset((
+    "sum mean var softmax layer_norm layer_norm_grad batch_norm cross_entropy embedding_grad conv2d_weight_grad attention "
+    "windows_grad").split())
+BFLOAT = [*_FIRST, *[row for row in SIZES if row.op in _NARROW_SIZES]]
+#: What runs in float16 as well, through the same templates.
 _HALF_OPS = frozenset((
     "add mul relu_grad gelu_tanh sum mean amax softmax log_softmax softmax_grad cross_entropy layer_norm take take_grad cat "
     "clone cast linear matmul uniform dropout maximum where argmax conv2d conv2d_weight_grad max_pool2d batch_norm attention "
     "silu silu_grad mish elu elu_grad softplus hardtanh leaky_relu lerp addcmul masked_fill_ exp2 flip roll cumsum ranked "
-    "windows_grad").split())
-HALF = [row for row in [*ROWS, *SIZES] if row.op in _HALF_OPS and "dtype" not in row.attrs]
+    "windows_grad var adam_").split())
+HALF = [row for row in BFLOAT if row.op in _HALF_OPS]
 
-#: Instances that no op launches yet: storage in bfloat16, a bias and its activation in one pass, RMS norm.
+#: Instances that only tests launch: a bias and its activation in one pass, RMS norm, what the tests of bfloat16 begin with.
 UNBOUND = {
     "elementwise": {"map<Then<Relu, Add>, float, 4, float, const float*, Row<float>>",
                     "map<Then<Gelu, Add>, float, 4, float, const float*, Row<float>>",

@@ -16,10 +16,10 @@ import numpy as np
 from cupy.cuda import memory, runtime
 
 from gradcore.devices import gpu_faults, gpu_gemm
-from gradcore.devices.device import Device, Storage
+from gradcore.devices.device import Device, Operands, Storage
 from gradcore.devices.gpu_faults import WatchedDriver, WatchedSource
 from gradcore.devices.gpu_graphs import Graphs, Refusing, refuse
-from gradcore.devices.gpu_kernels import build_cuda_kernels
+from gradcore.devices.gpu_kernels import build_cuda_kernels, refuse_bfloat16
 from gradcore.errors import OutOfMemory, UndeclaredAllocation
 from gradcore.events import TAGS, Site, Tag
 from gradcore.memory.ledger import Ledger
@@ -210,6 +210,10 @@ class CudaDevice(Device):
         """Let a thread that captures have no memory of the device; None: everybody may."""
         self.bridge.capturing = thread
         self.memory = self.stack.top if thread is None else Refusing(self.stack.top, thread)
+
+    def suited(self, kernel: Callable[..., Any], operands: Operands) -> tuple[Callable[..., Any], int]:
+        refuse_bfloat16(operands)
+        return kernel, 0
 
     def bind(self, kernel: Callable[..., Any], op: str = "") -> Callable[..., Any]:
         launch = self.bridge.wrap(op, kernel)

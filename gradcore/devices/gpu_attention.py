@@ -37,6 +37,12 @@ def _argument(q: Any, k: Any, v: Any, mask: Any, drop: Any, causal: bool, scale:
     return found
 
 
+def _check_wider(op: str, q: Any, v: Any) -> None:
+    if q.dtype.name == "bfloat16":
+        raise NotImplementedError(f"op {op!r} has a CUDA kernel in bfloat16 for heads of up to 128 elements, but got "
+                                  f"{max(q.shape[3], v.shape[3])}: use float32 or float16")
+
+
 def own_attention(wider: dict[str, Any]) -> dict[str, Any]:
     """The two kernels; ``wider`` holds those for heads that a multiprocessor has no shared memory for."""
 
@@ -44,6 +50,7 @@ def own_attention(wider: dict[str, Any]) -> dict[str, Any]:
                   causal: bool, scale: float) -> None:
         room = _room(q, v)
         if not room:
+            _check_wider("attention", q, v)
             wider["attention"](q, k, v, mask, state, drop, out, lse, workspace, causal=causal, scale=scale)
             return
         blocks = q.shape[0] * q.shape[1] * -(-q.shape[2] // 32)
@@ -54,6 +61,7 @@ def own_attention(wider: dict[str, Any]) -> dict[str, Any]:
                        dv: Any, workspace: Any, *, causal: bool, scale: float) -> None:
         room = _room(q, v)
         if not room:
+            _check_wider("attention_grad", q, v)
             wider["attention_grad"](dy, q, k, v, mask, out, lse, state, drop, dq, dk, dv, workspace, causal=causal,
                                     scale=scale)
             return

@@ -14,6 +14,7 @@ import numpy as np
 
 from gradcore.devices import gpu_launch as gl
 from gradcore.devices.kernels import basic_view
+from gradcore.spec import is_floating
 
 ELEMENTWISE: dict[str, Callable[..., Any]] = {}
 
@@ -29,7 +30,7 @@ def kernel(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def wide(dtype: Any) -> np.dtype[Any]:
     """What is computed in where ``dtype`` is stored."""
-    return dtype if dtype in (_FLOAT, _DOUBLE) else _FLOAT if dtype.kind == "f" else _INT
+    return dtype if dtype in (_FLOAT, _DOUBLE) else _INT if dtype.kind in "iub" else _FLOAT
 
 
 #: An operand's shape, strides and dtype; for a Python number, its type.
@@ -100,7 +101,7 @@ def _common(*operands: Any) -> np.dtype[Any]:
     kinds = [x.dtype if hasattr(x, "dtype") else type(x) for x in operands]
     if all(k in (int, bool) or getattr(k, "kind", "f") in "iub" for k in kinds):
         return _INT
-    types = [k if isinstance(k, np.dtype) else k(0) for k in kinds]
+    types = [k(0) if not isinstance(k, np.dtype) else wide(k) if is_floating(k) else k for k in kinds]
     return wide(np.result_type(*types))
 
 
@@ -115,6 +116,11 @@ def function(name: str) -> Callable[..., Any]:
 def _test(name: str) -> Callable[..., Any]:
     def run(*arrays: Any) -> None:
         *operands, out = arrays
+        for x in operands:
+            if hasattr(x, "dtype") and x.dtype.itemsize == 2 and is_floating(x.dtype):
+                # A number beside a tensor is compared as what the tensor's dtype makes of it.
+                operands = [y if hasattr(y, "dtype") else float(x.dtype.type(y)) for y in operands]
+                break
         apply(name, _common(*operands), out, *operands)
 
     return run

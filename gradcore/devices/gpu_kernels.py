@@ -17,6 +17,7 @@ from gradcore.devices import gpu_launch as gl
 from gradcore.devices.attention import build_attention
 from gradcore.devices.batch_norm import build_batch_norm
 from gradcore.devices.convolution import build_convolution
+from gradcore.devices.device import Operands
 from gradcore.devices.gpu_attention import own_attention
 from gradcore.devices.gpu_decompositions import DECOMPOSITIONS
 from gradcore.devices.gpu_elementwise import ELEMENTWISE, wide
@@ -31,6 +32,7 @@ from gradcore.devices.gpu_random import RANDOM
 from gradcore.devices.kernels import build_kernels, split_workspace
 from gradcore.devices.pooling import build_pooling
 from gradcore.devices.recurrent import build_recurrent
+from gradcore.spec import TensorSpec
 
 #: The kernels of our own.
 KERNELS: dict[str, Callable[..., Any]] = {**ELEMENTWISE, **POINTWISE, **FOLDS, **IMAGES, **INDEXING, **LINALG,
@@ -46,6 +48,13 @@ def build_cuda_kernels() -> dict[str, Callable[..., Any]]:
     """Every kernel of the GPU by op name."""
     return {**build_kernels(cupy), **build_convolution(cupy), **build_pooling(cupy), **build_batch_norm(cupy),
             **build_recurrent(CupyWithProducts()), **KERNELS}
+
+
+def refuse_bfloat16(operands: Operands) -> None:
+    """Raise NotImplementedError for an op on bfloat16 whose kernel is made of CuPy's functions, or eliminates."""
+    if (operands.op not in KERNELS or operands.op in DECOMPOSITIONS) and any(
+            isinstance(s, TensorSpec) and s.dtype.name == "bfloat16" for s in (*operands.inputs, *operands.outputs)):
+        raise NotImplementedError(f"op {operands.op!r} has no CUDA kernel for bfloat16: convert its operands to float32")
 
 
 # Wider heads than a multiprocessor has room for run over CuPy.
@@ -105,7 +114,7 @@ def layer_norm(x: Any, weight: Any, bias: Any, out: Any, mean: Any, rstd: Any, w
 
 @kernel
 def layer_norm_apply(x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, out: Any, *, dims: int) -> None:
-    gl.run("norm", "affine", (x.dtype,), x.size, x, weight, bias, mean, rstd, out, np.int64(x.size),
+    gl.run("norm", "affine", (x.dtype, x.dtype), x.size, x, weight, bias, mean, rstd, out, np.int64(x.size),
            np.int64(math.prod(x.shape[x.ndim - dims:])), np.int64(0))
 
 
@@ -150,12 +159,19 @@ def batch_norm(x: Any, weight: Any, bias: Any, running_mean: Any, running_var: A
     gl.run_blocks("norm", "batch_parts", (x.dtype,), int(channels) * int(parts), x, made, count, inner, channels, parts)
     gl.run("norm", "batch_statistics", (x.dtype,), int(channels), made, mean, rstd, running_mean, running_var, count, channels,
            parts, np.float64(eps), np.float64(momentum))
-    batch_norm_apply(x, weight, bias, mean, rstd, out, workspace)
+    if made.dtype != x.dtype:
+        # As they were before they were rounded.
+        mean, rstd = made, made[1:]
+    _batch_affine(x, weight, bias, mean, rstd, out)
 
 
 @kernel
 def batch_norm_apply(x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, out: Any, workspace: Any) -> None:
-    gl.run("norm", "affine", (x.dtype,), x.size, x, weight, bias, mean, rstd, out, np.int64(x.size),
+    _batch_affine(x, weight, bias, mean, rstd, out)
+
+
+def _batch_affine(x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, out: Any) -> None:
+    gl.run("norm", "affine", (x.dtype, mean.dtype), x.size, x, weight, bias, mean, rstd, out, np.int64(x.size),
            np.int64(math.prod(x.shape[2:])), np.int64(x.shape[1]))
 
 

@@ -24,7 +24,8 @@ WARP_ROW = 1024
 #: Blocks that keep any device busy.
 BUSY = 1024
 
-#: The C++ names of the types that kernels have instances for.
+#: The C++ names of the types that kernels have instances for; bfloat16, which a package
+#: makes, joins them when it is first met.
 NAMES = {np.dtype(k): v for k, v in {
     "f4": "float", "f8": "double", "f2": "half", "i8": "long long", "i4": "int", "i2": "short", "i1": "signed char",
     "u1": "unsigned char", "?": "bool"}.items()}
@@ -61,10 +62,13 @@ def zero(array: Any) -> None:
 
 def name_of(dtype: Any) -> str:
     """The C++ name of a dtype. Raises NotImplementedError for one that kernels have no instance for."""
-    found = NAMES.get(np.dtype(dtype))
+    dtype = np.dtype(dtype)
+    found = NAMES.get(dtype)
     if found is None:
-        raise NotImplementedError(f"the CUDA kernels have no instance for {np.dtype(dtype).name}: expected one of "
-                                  f"{', '.join(d.name for d in NAMES)}")
+        if dtype.name != "bfloat16":
+            raise NotImplementedError(f"the CUDA kernels have no instance for {dtype.name}: expected one of "
+                                      f"{', '.join(dict.fromkeys([*(d.name for d in NAMES), 'bfloat16']))}")
+        found = NAMES[dtype] = "bfloat"
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices import gpu_launch as gl
-from gradcore.devices.blocks import turned, window_parts
+from gradcore.devices.blocks import turned
 from gradcore.devices.gpu_elementwise import apply, copy, wide
 from gradcore.devices.gpu_folds import fold
 from gradcore.devices.gpu_indexing import layout_of_slices
@@ -35,9 +35,13 @@ def roll(x: Any, out: Any, *, shifts: tuple[int, ...], dims: tuple[int, ...]) ->
 
 @kernel
 def windows_grad(dy: Any, out: Any, *, shape: Any, dim: int, size: int, step: int, dilation: int) -> None:
-    gl.zero(out)
-    for part, target in window_parts(dy, out, dim, size, step, dilation):
-        apply("Add", wide(out.dtype), target, target, part)
+    if not out.ndim:
+        copy(dy.reshape(()), out)
+        return
+    steps = gl.elements(dy)
+    lead = gl.axes(out.shape, (*steps[:dim], 0, *steps[dim + 1:-1]))
+    gl.run("index", "windows_grad", (dy.dtype,), out.size, dy, out, lead, *map(np.int64, (
+        out.size, math.prod(out.shape[dim + 1:]), out.shape[dim], dy.shape[dim], size, step, dilation, steps[dim], steps[-1])))
 
 
 # -- positions ---------------------------------------------------------------------------------------------------------
@@ -150,9 +154,15 @@ def var(x: Any, out: Any, workspace: Any, *, dims: tuple[int, ...], correction: 
     count, compute = math.prod(x.shape[d] for d in dims), wide(x.dtype)
     fold("Sum", x, mean, dims, count)
     apply("Sub", compute, whole, x, mean)
+    if compute != x.dtype:
+        # The mean was rounded: what is left of it goes as well.
+        fold("Sum", whole, mean, dims, count)
+        apply("Sub", compute, whole, whole, mean)
     apply("Square", compute, whole, whole)
-    fold("Sum", whole, out, dims)
-    apply("Div", compute, out, out, float(max(count - correction, 0)))
+    divisor = float(max(count - correction, 0))
+    fold("Sum", whole, out, dims, int(divisor) if divisor.is_integer() else 1)
+    if not divisor.is_integer():
+        apply("Div", compute, out, out, divisor)
 
 
 @kernel

@@ -9,6 +9,7 @@ import numpy as np
 
 from gradcore.devices.gpu_elementwise import ELEMENTWISE, apply, check_apart, function, wide
 from gradcore.overwriting import OVERWRITING
+from gradcore.spec import is_floating, limits
 
 POINTWISE: dict[str, Callable[..., Any]] = {}
 
@@ -32,12 +33,12 @@ def bitwise_not(x: Any, out: Any) -> None:
 
 @kernel
 def nan_to_num(x: Any, out: Any, *, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> None:
-    if out.dtype.kind != "f":
+    if not is_floating(out.dtype):
         apply("Copy", wide(out.dtype), out, x)
         return
-    limits = np.finfo(out.dtype)
-    apply("NanToNum", wide(out.dtype), out, x, nan, float(limits.max) if posinf is None else posinf,
-          float(limits.min) if neginf is None else neginf)
+    ends = limits(out.dtype)
+    apply("NanToNum", wide(out.dtype), out, x, nan, float(ends.max) if posinf is None else posinf,
+          float(ends.min) if neginf is None else neginf)
 
 
 @kernel

@@ -8,7 +8,7 @@ import numpy as np
 
 from gradcore.engine.node import Value
 from gradcore.engine.operands import TENSORS
-from gradcore.spec import category, default_float, is_floating, join, promote
+from gradcore.spec import category, default_float, is_floating, join, limits, promote
 
 __all__ = ["can_cast", "finfo", "iinfo", "is_floating_point", "is_tensor", "numel", "promote_types", "result_type"]
 
@@ -48,11 +48,7 @@ def finfo(dtype: Any = None) -> Any:
     dtype = default_float() if dtype is None else np.dtype(dtype)
     if not is_floating(dtype):
         raise TypeError(f"finfo is of floating-point types, but got {dtype.name}; iinfo is of integers")
-    if dtype.kind == "f":
-        return np.finfo(dtype)
-    import ml_dtypes
-
-    return ml_dtypes.finfo(dtype)
+    return limits(dtype)
 
 
 def iinfo(dtype: Any) -> Any:

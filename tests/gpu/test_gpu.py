@@ -35,6 +35,13 @@ def test_kernels_agree_with_numpys(row):
         np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.parametrize("kind", ["SGD", "AdamW"])
+def test_bfloat16_trains_as_on_the_cpu(kind):
+    from tests.host.test_cuda_bfloat16 import compare_training
+
+    compare_training(kind)
+
+
 @pytest.mark.parametrize("draw", [gradcore.rand, gradcore.randn])
 def test_a_seed_gives_the_same_numbers(draw):
     values = []

@@ -13,6 +13,7 @@ import pytest
 
 from gradcore.devices import gpu_kernels
 from gradcore.devices.host import host_table, make_host
+from gradcore.spec import bfloat16, is_floating
 from tests.host.emulator import Copy, Emulator
 from tests.rows import Row, parts, tensors_of
 
@@ -42,6 +43,8 @@ class Both:
         self.own = own
         self.copy = copy
         self.compared: list[str] = []
+        # Halves reach the kernels as they are: the CPU device would hand over copies in float32.
+        self.device.suited = lambda kernel, operands: (kernel, 0)
         self.device.kernels = {name: self.both(name, kernel) if name in own else kernel
                                for name, kernel in host_table().items()}
 
@@ -58,7 +61,8 @@ class Both:
             whole = list(zip(first, second, arrays, strict=True))
             # A kernel may leave what it likes in its workspace, which comes last.
             for one, other, expected in whole[:-1] if with_workspace else whole:
-                np.testing.assert_array_equal(one, other, err_msg=f"{name}: the order of the threads decides the result")
+                np.testing.assert_array_equal(_plain(one), _plain(other),
+                                              err_msg=f"{name}: the order of the threads decides the result")
                 compare(name, one, expected, self.relaxed)
             self.compared.append(name)
 
@@ -95,9 +99,14 @@ class Both:
         return self.compared
 
 
+def _plain(array: Any) -> Any:
+    """Bits in place of the values that NumPy's comparison does not know."""
+    return array.view(np.uint16) if array.dtype.kind == "V" else array
+
+
 def in_single(kernel: Callable[..., Any], values: Any, attrs: dict[str, Any], with_workspace: bool) -> None:
-    """Run NumPy's kernel; on float16 in single precision, as the CUDA kernels do, so that what is compared is theirs."""
-    if not any(isinstance(a, np.ndarray) and a.dtype == np.float16 for a in _flat(values)):
+    """Run NumPy's kernel; on halves in single precision, as the CUDA kernels do, so that what is compared is theirs."""
+    if not any(isinstance(a, np.ndarray) and _narrow(a.dtype) for a in _flat(values)):
         kernel(*values, **attrs)
         return
     pairs = []
@@ -105,7 +114,7 @@ def in_single(kernel: Callable[..., Any], values: Any, attrs: dict[str, Any], wi
     def widened(a: Any) -> Any:
         if isinstance(a, (list, tuple)):
             return [widened(part) for part in a]
-        if not isinstance(a, np.ndarray) or a.dtype != np.float16:
+        if not isinstance(a, np.ndarray) or not _narrow(a.dtype):
             return a
         pairs.append((a, a.astype(np.float32)))
         return pairs[-1][1]
@@ -118,24 +127,34 @@ def in_single(kernel: Callable[..., Any], values: Any, attrs: dict[str, Any], wi
         np.copyto(narrow, wide, casting="unsafe")
 
 
+def _narrow(dtype: Any) -> bool:
+    return dtype.itemsize == 2 and is_floating(dtype)
+
+
 def compare(name: str, found: Any, expected: Any, relaxed: float = 1.0) -> None:
     assert found.dtype == expected.dtype
-    if expected.dtype.kind != "f":
+    if not is_floating(expected.dtype):
         np.testing.assert_array_equal(found, expected, err_msg=name)
         return
+    rounding = 0.0
+    if expected.dtype == bfloat16():
+        # NumPy's comparison does not know its NaN. Two values that were nearly the same may be rounded to neighbours.
+        found, expected = found.astype(np.float32), expected.astype(np.float32)
+        rounding = 2**-7
     largest = np.max(np.abs(expected[np.isfinite(expected)]), initial=1e-3)
     tolerance = TOLERANCE[expected.dtype] * relaxed
-    np.testing.assert_allclose(found, expected, rtol=30 * tolerance,
+    np.testing.assert_allclose(found, expected, rtol=rounding or 30 * tolerance,
                                atol=float(largest) * tolerance * max(expected.size, 100) ** 0.5, err_msg=name)
 
 
 def calls() -> list[tuple[Row, Any]]:
     """Every sample call of a kernel of our own, with the types that it is made in."""
     from tests.rows import ROWS
-    from tests.rows_cuda import HALF, SINGLE, SIZES
+    from tests.rows_cuda import BFLOAT, HALF, SINGLE, SIZES
 
     found = [(row, dtype) for row in [*ROWS, *SIZES] if row.op in OWN for dtype in (np.float32, np.float64)]
-    return found + [(row, np.float32) for row in SINGLE] + [(row, np.float16) for row in HALF]
+    return found + [(row, np.float32) for row in SINGLE] + [(row, np.float16) for row in HALF] + [
+        (row, bfloat16()) for row in BFLOAT if row.op in OWN]
 
 
 @functools.cache

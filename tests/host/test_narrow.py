@@ -52,13 +52,13 @@ def test_an_op_computes_in_float32_and_rounds_once(row: Row, dtype: Any) -> None
 
 @pytest.mark.parametrize("row", FIRST, ids=str)
 def test_meta_writes_the_same_log(row: Row) -> None:
-    narrow = _Narrow(**{f.name: getattr(row, f.name) for f in fields(row)})
+    narrow = Narrow(**{f.name: getattr(row, f.name) for f in fields(row)})
     logs = [record(narrow, device) for device in (make_host(), make_meta())]
     assert logs[0] == logs[1]
 
 
 @dataclass(frozen=True)
-class _Narrow(Row):
+class Narrow(Row):
     def values(self, dtype: Any = np.float32, seed: int = 0) -> list[Any]:
         return [v.astype(bfloat16) if v.dtype == np.float32 else v for v in super().values(dtype, seed)]
 
@@ -73,7 +73,7 @@ def tracing() -> Iterator[None]:
 @pytest.mark.parametrize("row", [r for r in BIG if r.op in {f.op for f in FLOATS}], ids=str)
 def test_the_copies_are_what_the_call_says(row: Row, tracing: None) -> None:
     watch = Watch()
-    worst = watch.run(_Narrow(**{f.name: getattr(row, f.name) for f in fields(row)}))
+    worst = watch.run(Narrow(**{f.name: getattr(row, f.name) for f in fields(row)}))
     assert worst <= SLACK + watch.library(), f"{row.op} made {worst:,} bytes that it had not declared"
 
 
