@@ -15,6 +15,7 @@ from typing import Any
 from gradcore.engine.autocast import resumed
 from gradcore.engine.state import State, local
 from gradcore.errors import TraceError
+from gradcore.functional import get_default_dtype
 from gradcore.program.arguments import key_of, rebuilt, replaced, template_of
 from gradcore.program.capture import replay_of
 from gradcore.program.check import checked
@@ -117,7 +118,7 @@ class Compiled:
         tensors: list[Any] = []
         kept: list[Any] = []
         state, leaves = local.state, self._take_leaves
-        key = _MODES(state)
+        key = (*_MODES(state), get_default_dtype())
         if args:
             key = (*key, *[key_of(a, tensors, kept, leaves) for a in args])
         if kwargs:

@@ -6,6 +6,7 @@ Plain data is compared by value; tensors, parameters, modules and functions by i
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Iterator
 from types import FunctionType, ModuleType
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 from gradcore.engine.node import Leaf, Value
 from gradcore.nn.module import Module
 from gradcore.optim import Optimizer
+from gradcore.program.arena import Part
 
 #: What is compared by value.
 _PLAIN = (int, float, complex, bool, str, bytes, type(None), np.generic)
@@ -98,6 +100,8 @@ def of_value(name: str, look: Callable[[], Any], value: Any, key: tuple[Any, ...
         yield Guard(name, look, copy.deepcopy(value), _equal), key
     elif isinstance(value, (Module, Optimizer, FunctionType)):
         yield Guard(name, look, value, _identical), key
+        if isinstance(value, Optimizer) and "param_groups" in names:
+            yield OptimizerGuard(value, True), (*key, "options")
     elif isinstance(value, (list, tuple)) and len(value) <= _MOST:
         yield Guard(name, look, tuple(value), _same_items), key
         for k, item in enumerate(value):
@@ -144,17 +148,33 @@ def _of_class(owner: Any, names: set[str]) -> Found:
 
 
 class GradientGuard:
-    """A leaf has a gradient of the same layout, or none."""
+    """A leaf has a gradient of the same layout, which somebody else holds or nobody, or it has none.
 
-    __slots__ = ("leaf", "spec")
+    What is held is not added to in place.
+    """
+
+    __slots__ = ("leaf", "spec", "held")
 
     def __init__(self, leaf: Any, spec: Any) -> None:
         self.leaf = leaf
         self.spec = spec
+        self.held = self._held()
+
+    def _held(self) -> bool:
+        grad = self.leaf.grad
+        if grad is None:
+            return False
+        # A replay that made it refers to it too.
+        more = type(grad.storage) is Part
+        return sys.getrefcount(grad) > 3 + more or sys.getrefcount(grad.storage) > 2 + more
 
     def holds(self) -> bool:
         grad = self.leaf.grad
-        return grad is None if self.spec is None else grad is not None and grad.spec is self.spec
+        if grad is None or self.spec is None:
+            return grad is None and self.spec is None
+        same = grad.spec is self.spec
+        del grad
+        return same and self._held() is self.held
 
     def storages(self) -> list[Any]:
         return []

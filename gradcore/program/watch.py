@@ -40,6 +40,7 @@ class Watcher:
         self.codes: dict[CodeType, tuple[dict[str, Any], dict[str, int]]] = {}
         #: Codes that ran with an object as their first argument, by the object's id.
         self.methods: dict[int, tuple[Any, set[CodeType]]] = {}
+        self.drawn: list[str] = []
 
     def __enter__(self) -> Watcher:
         self._before = sys.getprofile()
@@ -50,6 +51,8 @@ class Watcher:
         sys.setprofile(self._before)
 
     def _saw(self, frame: FrameType, event: str, arg: Any) -> None:
+        if event == "c_call" and not is_inside(frame.f_code) and not is_library(frame.f_code.co_filename):
+            self._saw_builtin(frame, arg)
         if event != "call":
             return
         code = frame.f_code
@@ -66,6 +69,14 @@ class Watcher:
         if not inside and code not in self.codes:
             seen = frame.f_locals
             self.codes[code] = frame.f_globals, {n: id(seen[n]) for n in code.co_freevars if n in seen}
+
+    def _saw_builtin(self, frame: FrameType, called: Any) -> None:
+        """Note what draws a number or an item that will be another one the next time."""
+        of = getattr(called, "__self__", None)
+        kind = type(of).__module__
+        if called is next or kind in ("random", "_random") or kind.startswith("numpy.random"):
+            what = getattr(called, "__qualname__", repr(called))
+            self.drawn.append(f"{frame.f_code.co_filename}:{frame.f_lineno} calls {what}, which gives something else each time")
 
     def guards(self, function: Any) -> list[Any]:
         """Guards for all that was seen, for a call of ``function``."""
@@ -96,24 +107,40 @@ class Watcher:
         """Every global and attribute that the functions name."""
         return {name for code in self.codes for name in code.co_names}
 
+    def _containers(self, code: CodeType) -> frozenset[str]:
+        """The globals and free variables of a code that are lists or dicts."""
+        variables, _ = self.codes[code]
+        cells = {n: c for f in gc.get_referrers(code) if isinstance(f, FunctionType) and f.__closure__
+                 for n, c in zip(code.co_freevars, f.__closure__, strict=False)}
+        found = {n: variables.get(n) for n in code.co_names} | {n: c.cell_contents for n, c in cells.items() if _contents(c)}
+        return frozenset(n for n, x in found.items() if isinstance(x, (list, dict, set)))
+
     def changes(self) -> list[str]:
         """What the functions did to Python's own objects, which a replay would not do: a line each."""
         # A constructor fills an object that is new.
         found = [f"{code.co_filename}:{line} assigns to {name}" for code in self.codes
-                 if code.co_name not in ("__init__", "__post_init__") for name, line in _assigned(code)]
+                 if code.co_name not in ("__init__", "__post_init__") for name, line in _assigned(code, self._containers(code))]
+        found += self.drawn
         return found + [f"{type(owner).__name__}.step() moves the learning rate: call it after the function"
                         for owner, codes in self.methods.values()
                         if isinstance(owner, LRScheduler) and any(c.co_name == "step" for c in codes)]
 
 
-def _assigned(code: CodeType) -> Iterator[tuple[str, int]]:
-    """Attributes, globals and variables of enclosing functions that code assigns to, with the line."""
-    line = code.co_firstlineno
+def _assigned(code: CodeType, containers: frozenset[str]) -> Iterator[tuple[str, int]]:
+    """Attributes, globals and variables of enclosing functions that code assigns to, with the line; items of containers too."""
+    line, outside = code.co_firstlineno, ""
     for instruction in dis.get_instructions(code):
         line = (instruction.positions.lineno if instruction.positions else None) or line
-        if instruction.opname in ("STORE_ATTR", "STORE_GLOBAL") or (
-                instruction.opname == "STORE_DEREF" and instruction.argval in code.co_freevars):
-            yield str(instruction.argval), line
+        name = instruction.argval
+        if instruction.opname in ("STORE_ATTR", "STORE_GLOBAL", "DELETE_ATTR", "DELETE_GLOBAL") or (
+                instruction.opname in ("STORE_DEREF", "DELETE_DEREF") and name in code.co_freevars):
+            yield str(name), line
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_DEREF") and (name not in code.co_cellvars):
+            outside = str(name)
+        elif instruction.opname in ("STORE_FAST", "STORE_NAME", "POP_TOP", "RETURN_VALUE"):
+            outside = ""
+        elif instruction.opname in ("STORE_SUBSCR", "DELETE_SUBSCR") and outside in containers:
+            yield f"an item of {outside}", line
 
 
 def _of_code(code: CodeType, variables: dict[str, Any], closure: tuple[Any, ...], names: set[str]) -> Found:
