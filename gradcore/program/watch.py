@@ -11,7 +11,7 @@ import dis
 import gc
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
@@ -41,6 +41,8 @@ class Watcher:
         #: Codes that ran with an object as their first argument, by the object's id.
         self.methods: dict[int, tuple[Any, set[CodeType]]] = {}
         self.drawn: list[str] = []
+        #: By id of a list, dict or set: the line that changed it by one of its methods.
+        self.changed: dict[int, str] = {}
 
     def __enter__(self) -> Watcher:
         self._before = sys.getprofile()
@@ -74,6 +76,8 @@ class Watcher:
         """Note what draws a number or an item that will be another one the next time."""
         of = getattr(called, "__self__", None)
         kind = type(of).__module__
+        if isinstance(of, (list, dict, set)) and called.__name__ in _CHANGING:
+            self.changed[id(of)] = f"{frame.f_code.co_filename}:{frame.f_lineno} calls {called.__name__}()"
         if called is next or kind in ("random", "_random") or kind.startswith("numpy.random"):
             what = getattr(called, "__qualname__", repr(called))
             self.drawn.append(f"{frame.f_code.co_filename}:{frame.f_lineno} calls {what}, which gives something else each time")
@@ -107,13 +111,13 @@ class Watcher:
         """Every global and attribute that the functions name."""
         return {name for code in self.codes for name in code.co_names}
 
-    def _containers(self, code: CodeType) -> frozenset[str]:
+    def _containers(self, code: CodeType) -> dict[str, Any]:
         """The globals and free variables of a code that are lists or dicts."""
         variables, _ = self.codes[code]
         cells = {n: c for f in gc.get_referrers(code) if isinstance(f, FunctionType) and f.__closure__
                  for n, c in zip(code.co_freevars, f.__closure__, strict=False)}
         found = {n: variables.get(n) for n in code.co_names} | {n: c.cell_contents for n, c in cells.items() if _contents(c)}
-        return frozenset(n for n, x in found.items() if isinstance(x, (list, dict, set)))
+        return {n: x for n, x in found.items() if isinstance(x, (list, dict, set))}
 
     def changes(self) -> list[str]:
         """What the functions did to Python's own objects, which a replay would not do: a line each."""
@@ -121,12 +125,19 @@ class Watcher:
         found = [f"{code.co_filename}:{line} assigns to {name}" for code in self.codes
                  if code.co_name not in ("__init__", "__post_init__") for name, line in _assigned(code, self._containers(code))]
         found += self.drawn
+        found += dict.fromkeys(f"{self.changed[id(x)]} on {name}, which it refers to" for code in self.codes
+                               for name, x in self._containers(code).items() if id(x) in self.changed)
         return found + [f"{type(owner).__name__}.step() moves the learning rate: call it after the function"
                         for owner, codes in self.methods.values()
                         if isinstance(owner, LRScheduler) and any(c.co_name == "step" for c in codes)]
 
 
-def _assigned(code: CodeType, containers: frozenset[str]) -> Iterator[tuple[str, int]]:
+#: Methods that change a list, a dict or a set.
+_CHANGING = frozenset(("append", "extend", "insert", "pop", "popitem", "remove", "discard", "add", "clear", "update",
+                       "setdefault", "sort", "reverse"))
+
+
+def _assigned(code: CodeType, containers: Container[str]) -> Iterator[tuple[str, int]]:
     """Attributes, globals and variables of enclosing functions that code assigns to, with the line; items of containers too."""
     line, outside = code.co_firstlineno, ""
     for instruction in dis.get_instructions(code):

@@ -152,13 +152,19 @@ def test_what_gives_something_else_each_time_is_not_frozen() -> None:
         count["n"] += 1
         return x * count["n"]
 
-    x = gradcore.ones(1)
-    functions = counting, lambda x: x * next(source), lambda x: x * seen.random()
+    def listing(x: Any) -> Any:
+        items.append(1)
+        local = []
+        local.append(x)
+        return local[0] * len(items)
+
+    x, items = gradcore.ones(1), []  # type: ignore[var-annotated]
+    functions = counting, listing, lambda x: x * next(source), lambda x: x * seen.random()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = [[compiled(x).item() for _ in range(3)] for compiled in map(gradcore.compile, functions)]
     again = random.Random(0)
-    assert found == [[1, 2, 3], [0, 1, 2], pytest.approx([again.random() for _ in range(3)])]
+    assert found == [[1, 2, 3], [1, 2, 3], [0, 1, 2], pytest.approx([again.random() for _ in range(3)])]
 
 
 def test_what_another_thread_does_meanwhile_is_no_part_of_a_program() -> None:
