@@ -81,6 +81,15 @@ class TraceLog(list[Raw]):
         super().append(record)
 
 
+def _every_leaf() -> list[Leaf]:
+    while True:
+        try:
+            return list(all_leaves)
+        except RuntimeError:
+            # Another thread made one meanwhile.
+            continue
+
+
 def slot_of(leaf: Leaf) -> int:
     """The serial of a leaf's gradient, 0 for none."""
     return 0 if leaf.grad is None else leaf.grad.storage.serial
@@ -133,7 +142,7 @@ class Recorder:
         self.device = device
         self.log = TraceLog()
         #: The gradients that there are when the run begins, by serial, 0 for none. What leaves it makes itself are its own.
-        self.before = {leaf: slot_of(leaf) for leaf in list(all_leaves) if leaf.device is device}
+        self.before = {leaf: slot_of(leaf) for leaf in _every_leaf() if leaf.device is device}
         self.specs = {leaf: leaf.grad.spec for leaf, serial in self.before.items() if serial}
         self._updates: list[tuple[int, Any, dict[str, Any], list[Any], dict[str, Any]]] = []
 
