@@ -48,8 +48,7 @@ def test_the_step_in_graph_mode_is_traced_and_then_replayed():
     exec(compile(compiled, "README.md", "exec"), names)
     train = names["train"]
     losses = [train(names["x"], names["y"]).item() for _ in range(5)]
-    # Before the first call there were gradients that nobody had seen come.
-    assert losses == sorted(losses, reverse=True) and len(train.programs) == len(train.traces) == 2
+    assert losses == sorted(losses, reverse=True) and len(train.programs) == len(train.traces) == 1
     del train
     names.clear()
 
