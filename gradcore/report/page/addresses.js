@@ -33,7 +33,9 @@ class Addresses {
     const { left, top } = this.map.getBoundingClientRect();
     const x = event.clientX - left;
     const y = event.clientY - top;
-    return this.places.find((p) => x >= p.x && x < p.x + Math.max(p.width, 1) && y >= p.y && y < p.y + p.height);
+    // Pointers stand on whole pixels, and a block may be narrower than one: of those that are near, the widest is meant.
+    const near = this.places.filter((p) => x >= p.x - 0.5 && x < p.x + Math.max(p.width, 1) && y >= p.y && y < p.y + p.height);
+    return near.length ? near.reduce((a, b) => (b.width > a.width ? b : a)) : undefined;
   }
 
   draw() {
