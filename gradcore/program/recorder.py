@@ -170,8 +170,8 @@ class Recorder:
         return self.log[self._opening:]
 
     def slots_before(self) -> dict[Leaf, int]:
-        """For each leaf the serial of the gradient that it began with."""
-        return self.before
+        """For each leaf the serial of the gradient that it began with: those that the run read come first, in its order."""
+        return {leaf: self.before[leaf] for leaf in self.log.leaves if leaf in self.before} | self.before
 
 
 class Builder:
