@@ -150,7 +150,7 @@ def _run(function: Callable[..., Any], example: Any) -> tuple[Trace, dict[int, s
         raise TraceError("the function returns no tensor: there is nothing to export")
     if trace is None:
         trace = _views(tensors, outputs)
-    return trace, names_of(trace, tracing.guards(trace))[0], _parameters(function, arguments)
+    return trace, names_of(trace, tracing.guards)[0], _parameters(function, arguments)
 
 
 def _tensors(result: Any) -> Iterator[Any]:

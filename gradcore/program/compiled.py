@@ -168,7 +168,7 @@ class Compiled:
             self.traces[-1] += "; it cannot be replayed: " + "; ".join(trace.obstacles)
         else:
             replay = (replay_of if trace.second is None else Differentiable)(trace, plan(trace.program), self._capture)
-            self._remember(key, Entry(replay, tracing.guards(trace), shape, kept))
+            self._remember(key, Entry(replay, tracing.guards, shape, kept))
         return rebuilt(shape, outputs, tensors)
 
     def _remember(self, key: Any, entry: Entry) -> None:

@@ -29,6 +29,8 @@ class Tracing:
         self._function = getattr(function, "forward", function)
         self._watcher = Watcher()
         self._second: Second | None = None
+        #: What has to hold for a replay, once the trace is finished.
+        self.guards: list[Any] = []
         self._recorders = [Recorder(device) for device in devices()]
 
     def __enter__(self) -> Tracing:
@@ -74,12 +76,13 @@ class Tracing:
         trace = ran[0].finish(inputs, outputs, self._second)
         trace.obstacles += self._watcher.changes()
         self._ran = ran[0]
-        shared = {id(t.storage) for t in inputs} & {id(s) for guard in self.guards(trace) for s in guard.storages()}
+        self.guards = self._all_guards(trace)
+        shared = {id(t.storage) for t in inputs} & {id(s) for guard in self.guards for s in guard.storages()}
         if shared:
             trace.obstacles.append("an argument is also what the function refers to by other ways")
         return trace
 
-    def guards(self, trace: Trace) -> list[Any]:
+    def _all_guards(self, trace: Trace) -> list[Any]:
         """Everything that has to hold for a replay, but for the gradients that the program itself reads or makes."""
         found = self._watcher.guards(self._function)
         seen = {id(o): o for o in (*(o for o, _, _ in trace.updates), *self._watcher.optimizers())}
