@@ -119,23 +119,24 @@ def gelu(x: Array, out: Array, workspace: Array, *, tanh: bool = False) -> None:
     room = _temporaries(x, workspace, 5)
     for xs, outs in pieces(x, out):
         t = room[4][:xs.size]
-        _bend(xs, t, room, tanh)
-        _gelu_of_bend(xs, t, outs, t)
+        _share(xs, t, room, tanh)
+        np.multiply(xs, t, outs)
+
+
+def _share(x: Array, out: Array, room: list[Array], tanh: bool) -> None:
+    """What gelu multiplies x with: the normal distribution, or the tanh that stands for it."""
+    _bend(x, out, room, tanh)
+    np.multiply(out, 0.5, out)
+    np.add(out, 0.5, out)
 
 
 def _bend(x: Array, out: Array, room: list[Array], tanh: bool) -> None:
-    """What gelu multiplies x / 2 with, less 1: erf, or the tanh that stands for it."""
+    """Twice the share less 1: erf, or the tanh that stands for it."""
     if tanh:
         _tanh_argument(x, out)
         np.tanh(out, out)
     else:
         _erf_of_root_half(x, out, room)
-
-
-def _gelu_of_bend(x: Array, bend: Array, out: Array, t: Array) -> None:
-    np.multiply(x, 0.5, out)
-    np.multiply(bend, out, t)
-    np.add(out, t, out)
 
 
 def _tanh_argument(x: Array, out: Array) -> None:
@@ -152,39 +153,37 @@ def gelu_grad(dy: Array, x: Array, out: Array, workspace: Array, *, tanh: bool =
     room = _temporaries(x, workspace, 6)
     for dys, xs, outs in pieces(dy, x, out):
         t, s = room[4][:xs.size], room[5][:xs.size]
-        _bend(xs, t, room, tanh)
-        _slope_of_bend(xs, t, s, room, tanh)
+        _share(xs, t, room, tanh)
+        _slope_of_share(xs, t, s, room, tanh)
         np.multiply(t, dys, outs)
 
 
-def _slope_of_bend(xs: Array, t: Array, s: Array, room: list[Array], tanh: bool) -> None:
-    """The slope of gelu, in the place of its bend ``t``."""
+def _slope_of_share(xs: Array, t: Array, s: Array, room: list[Array], tanh: bool) -> None:
+    """The slope of gelu, in the place of its share ``t``."""
+    np.multiply(xs, xs, s)
     if tanh:
-        np.multiply(xs, xs, s)
-        np.multiply(s, 3 * 0.044715 * _ROOT_2_OVER_PI, s)
-        np.add(s, _ROOT_2_OVER_PI, s)
-        np.multiply(s, xs, s)
+        # 1 - tanh^2 = 4 t (1 - t)
+        np.multiply(s, 6 * 0.044715 * _ROOT_2_OVER_PI, s)
+        np.add(s, 2 * _ROOT_2_OVER_PI, s)
         u = room[0][:xs.size]
-        np.multiply(t, t, u)
-        np.subtract(1, u, u)
+        np.subtract(1, t, u)
+        np.multiply(u, t, u)
         np.multiply(s, u, s)
-        np.multiply(s, 0.5, s)
+        np.multiply(s, xs, s)
     else:
-        np.multiply(xs, xs, s)
         np.multiply(s, -0.5, s)
         np.exp(s, s)
         np.multiply(s, xs, s)
         np.multiply(s, 1 / math.sqrt(2 * math.pi), s)
-    np.multiply(t, 0.5, t)
-    np.add(t, 0.5, t)
     np.add(t, s, t)
 
 
-def gelu_with_grad(x: Array, out: Array, slopes: Array, room: list[Array], *, tanh: bool = False) -> None:
+def gelu_with_grad(x: Array, out: Array, slopes: Array, *temporaries: Array, tanh: bool = False) -> None:
     """gelu, and its gradient in the place of the cotangent ``slopes``; six temporaries, a piece long."""
+    room = list(temporaries)
     for xs, outs, ds in pieces(x, out, slopes, length=room[0].size):
         t, s = room[4][:xs.size], room[5][:xs.size]
-        _bend(xs, t, room, tanh)
-        _gelu_of_bend(xs, t, outs, s)
-        _slope_of_bend(xs, t, s, room, tanh)
+        _share(xs, t, room, tanh)
+        np.multiply(xs, t, outs)
+        _slope_of_share(xs, t, s, room, tanh)
         np.multiply(t, ds, ds)

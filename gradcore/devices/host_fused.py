@@ -11,7 +11,7 @@ from gradcore.devices import host_networks as networks
 from gradcore.devices.host_erf import gelu_with_grad
 from gradcore.devices.host_kernels import rows
 from gradcore.devices.host_pieces import region
-from gradcore.devices.host_tape import Call
+from gradcore.devices.host_tape import Call, noted
 from gradcore.devices.kernels import split_workspace
 from gradcore.spec import PIECE
 
@@ -48,8 +48,9 @@ def gelu_with_slopes(steps: Steps) -> Steps | None:
     if length < _SHORTEST or not all(a.flags.c_contiguous for a in (x, out, slopes, spare)) or spare.dtype != x.dtype:
         return None
     room = [spare.reshape(-1)[k * length:(k + 1) * length] for k in range(6)]
-    both = partial(gelu_with_grad, x, out, slopes, room, **first[0].keywords)  # type: ignore[attr-defined]
-    return [[], [products[0], (both, []), *products[1:]], [(np.copyto, [result, slopes])]]
+    both = partial(gelu_with_grad, **first[0].keywords)  # type: ignore[attr-defined]
+    arrays = [x, out, slopes, *room]
+    return [[], [products[0], *(noted(both, arrays) or [(both, arrays)]), *products[1:]], [(np.copyto, [result, slopes])]]
 
 
 def loss_with_slopes(steps: Steps) -> Steps | None:

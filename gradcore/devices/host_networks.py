@@ -272,10 +272,12 @@ def layer_norm_grad(dy: Array, x: Array, weight: Array | None, mean: Array, rstd
             np.copyto(d, g)
         else:
             np.multiply(g, weight.reshape(-1), d)
-        slope, level = np.vecdot(d, hat), np.matmul(d, one)
-        np.multiply(slope, 1 / width, slope)
-        np.multiply(level, 1 / width, level)
-        np.subtract(d, level[:, None], d)
-        np.multiply(hat, slope[:, None], hat)
+        mean_of = t.reshape(-1)[:len(g)]
+        np.vecdot(d, hat, out=mean_of)
+        np.multiply(mean_of, 1 / width, mean_of)
+        np.multiply(hat, mean_of[:, None], hat)
+        np.matmul(d, one, out=mean_of)
+        np.multiply(mean_of, 1 / width, mean_of)
+        np.subtract(d, mean_of[:, None], d)
         np.subtract(d, hat, d)
         np.multiply(d, rstds[part], d)

@@ -20,10 +20,11 @@ Call = tuple[Callable[..., Any], list[Any]]
 STRAIGHT = frozenset((
     "add", "sub", "mul", "div", "neg", "reciprocal", "exp", "sqrt", "square", "tanh", "maximum", "minimum", "add_", "sub_",
     "mul_", "div_", "fill_", "copy_", "full", "clone", "cast", "linear", "linear_grad", "matmul", "relu", "relu_grad",
-    "tanh_grad", "sum", "amax", "mean", "sgd_", "layer_norm_apply", "batch_norm_apply"))
+    "tanh_grad", "sum", "amax", "mean", "sgd_", "layer_norm", "layer_norm_apply", "layer_norm_grad", "batch_norm_apply", "gelu",
+    "gelu_grad", "attention", "attention_grad"))
 
 #: Calls of a kernel beyond which its own Python costs nothing beside them.
-MOST = 256
+MOST = 1024
 
 
 class TooLong(Exception):
@@ -60,16 +61,28 @@ class Probe(np.ndarray):
         return out
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        if function is not np.copyto:
-            raise TypeError(f"{function.__name__} is not written out")
-        self._note(partial(np.copyto, **kwargs), *args)
-        return None
+        if function is np.copyto:
+            self._note(partial(np.copyto, **kwargs), *args)
+            return None
+        if function is np.amax:
+            return np.maximum.reduce(*args, **kwargs)
+        raise TypeError(f"{function.__name__} is not written out")
 
     def astype(self, *args: Any, **options: Any) -> Any:
         """Refused: the copy would have the values of now, and nothing on the tape would make it again."""
         raise TypeError("astype makes an array of its own")
 
     copy = astype
+
+    def tolist(self, *args: Any) -> Any:
+        """Refused: a kernel that looks at values may do something else next time."""
+        raise TypeError("values are not known before a run")
+
+    item = tobytes = __bool__ = __int__ = __float__ = __index__ = tolist  # type: ignore[assignment]
+
+    def __getitem__(self, key: Any) -> Any:
+        part = super().__getitem__(key)
+        return part if isinstance(part, np.ndarray) else self.tolist()
 
     def __setitem__(self, key: Any, value: Any) -> None:
         key = key if isinstance(key, tuple) else (key,)
@@ -87,8 +100,11 @@ def plain(x: Any) -> Any:
 
 def written_out(op: str, kernel: Callable[..., Any], args: Sequence[Any]) -> list[Call] | None:
     """The calls that ``kernel`` makes on ``args``, None where it has to be called itself. No byte of them is touched."""
-    if op not in STRAIGHT:
-        return None
+    return noted(kernel, args) if op in STRAIGHT else None
+
+
+def noted(kernel: Callable[..., Any], args: Sequence[Any]) -> list[Call] | None:
+    """The calls of a kernel that looks at no value, None where something in it cannot be noted."""
     tape: list[Call] = []
     probes: list[Any] = []
     for a in args:

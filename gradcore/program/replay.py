@@ -75,6 +75,9 @@ class Replay:
         #: By update: the places of its numbers.
         self._numbers: list[list[tuple[Any, Any, int]]] = [[] for _ in self.trace.updates]
         steps: list[list[Call]] = []
+        together = list(groups(self.program))
+        #: What may be done at one go is not taken apart before.
+        ends = {k for _, first in together for k in (first, first + 2)}
         for kernel, instruction in zip(self.trace.kernels, self.program.instructions, strict=True):
             args: list[Any] = []
             workspace = () if instruction.workspace is None else (instruction.workspace,)
@@ -82,9 +85,14 @@ class Replay:
                 if isinstance(x, Number):
                     self._numbers[x.update].append((args, len(args), x.position))
                 args.append(self._argument(x, args) if isinstance(x, Operand) else x)
-            steps.append(self._written_out(instruction, kernel, args))
-        for kind, k in groups(self.program):
-            steps[k:k + 3] = self.device.fused(kind, steps[k:k + 3]) or steps[k:k + 3]
+            steps.append([(kernel, args)] if len(steps) in ends else self._written_out(instruction, kernel, args))
+        for kind, first in together:
+            fused = self.device.fused(kind, steps[first:first + 3])
+            if fused is None:
+                for k in (first, first + 2):
+                    steps[k] = self._written_out(self.program.instructions[k], *steps[k][0])
+            else:
+                steps[first:first + 3] = fused
         split = self.program.split
         self._calls = self.device.arranged(list(chain(*steps[:split])))
         if split is not None:
