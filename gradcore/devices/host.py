@@ -28,7 +28,7 @@ from gradcore.devices.convolution import build_convolution
 from gradcore.devices.device import Device, Operands, register
 from gradcore.devices.dtypes import suited
 from gradcore.devices.host_fused import fused
-from gradcore.devices.host_kernels import HOST_KERNELS
+from gradcore.devices.host_kernels import HOST_KERNELS, column_sums
 from gradcore.devices.host_pieces import in_pieces
 from gradcore.devices.host_pointwise import in_place_kernels
 from gradcore.devices.host_tape import Call, written_out
@@ -79,7 +79,7 @@ def fill_with_ones(block: Block) -> None:
 
 def host_table() -> dict[str, Callable[..., Any]]:
     """Every kernel of the CPU by op name."""
-    table = {**build_kernels(np), **build_convolution(np), **build_pooling(np), **build_batch_norm(np),
+    table = {**build_kernels(np, column_sums), **build_convolution(np), **build_pooling(np), **build_batch_norm(np),
              **build_attention(np, HOST_KERNELS["uniform"]), **build_recurrent(np), **HOST_KERNELS}
     return table | in_place_kernels(table)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from gradcore.devices import host_networks as networks
 from gradcore.devices.host_erf import gelu_with_grad
-from gradcore.devices.host_kernels import rows
+from gradcore.devices.host_kernels import PIECE_ROWS, rows
 from gradcore.devices.host_pieces import region
 from gradcore.devices.host_tape import Call, noted
 from gradcore.devices.kernels import split_workspace
@@ -64,7 +64,7 @@ def loss_with_slopes(steps: Steps) -> Steps | None:
     logits, target, weight, loss, other = first[1]
     *_, slopes, workspace = second[1]
     count, classes = logits.shape
-    if (weight is not None or reduction == "none" or 0 <= ignore_index < classes or not 0 < count <= networks.PIECE_ROWS
+    if (weight is not None or reduction == "none" or 0 <= ignore_index < classes or not 0 < count <= PIECE_ROWS
             or count > rows(classes) or other.nbytes != workspace.nbytes
             or slopes.nbytes < -(-count // 2) * 16 + count * loss.itemsize):
         return None

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.host_kernels import Array, kernel, pieces, rows
+from gradcore.devices.host_kernels import PIECE_ROWS, Array, kernel, ones, pieces, rows
 from gradcore.devices.kernels import split_workspace
 
 
@@ -48,8 +48,6 @@ def _plain_labels(target: Array, classes: int, ignore_index: int) -> bool:
     return not 0 <= ignore_index < classes or not any(ignore_index in part for (part,) in pieces(target))
 
 
-#: Rows of a piece at most: their positions are small enough to be made on the way.
-PIECE_ROWS = 1024
 #: Rows of so few classes lie transposed while they are worked on: a reduction along them would pay for every row.
 NARROW = 32
 
@@ -185,12 +183,6 @@ def _norm_rows(width: int) -> int:
     return min(rows(width), PIECE_ROWS)
 
 
-@functools.lru_cache(maxsize=16)
-def _ones(length: int, dtype: Any) -> Array:
-    """What rows are added up with: a product with ones is faster than a sum along a dimension."""
-    return np.ones(length, dtype)
-
-
 def _normalize_rows(x: Array, mean: Array, rstd: Array, out: Array) -> None:
     np.subtract(x, mean, out)
     np.multiply(out, rstd, out)
@@ -204,7 +196,7 @@ def layer_norm(x: Array, weight: Array | None, bias: Array | None, out: Array, m
         return
     xs, outs = x.reshape(-1, width), out.reshape(-1, width)
     means, rstds = mean.reshape(-1), rstd.reshape(-1)
-    one = _ones(width, x.dtype)
+    one = ones(width, x.dtype)
     for start in range(0, len(xs), _norm_rows(width)):
         part = slice(start, start + _norm_rows(width))
         m, r, y = means[part], rstds[part], outs[part]
@@ -255,14 +247,14 @@ def layer_norm_grad(dy: Array, x: Array, weight: Array | None, mean: Array, rstd
         return
     xs, dys, dxs = x.reshape(-1, width), dy.reshape(-1, width), dx.reshape(-1, width)
     means, rstds = mean.reshape(-1, 1), rstd.reshape(-1, 1)
-    one = _ones(width, x.dtype)
+    one = ones(width, x.dtype)
     for start in range(0, len(xs), _norm_rows(width)):
         part = slice(start, start + _norm_rows(width))
         g, d = dys[part], dxs[part]
         hat, t = hats[:g.size].reshape(g.shape), room[:g.size].reshape(g.shape)
         _normalize_rows(xs[part], means[part], rstds[part], hat)
         np.multiply(g, hat, t)
-        down = _ones(len(g), x.dtype)
+        down = ones(len(g), x.dtype)
         for total, terms in ((dweight, t), (dbias, g)):
             # The first row of dx, which nobody has written yet, is room enough for a row of sums.
             np.matmul(down, terms, out=d[0])
