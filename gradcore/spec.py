@@ -266,7 +266,8 @@ def set_default_float(dtype: np.dtype[Any]) -> None:
 
 def is_floating(dtype: np.dtype[Any]) -> bool:
     """Is it float16, bfloat16, float32 or float64?"""
-    return dtype.kind == "f" or dtype.name == "bfloat16"
+    # NumPy makes a dtype's name anew each time.
+    return dtype.kind == "f" or (dtype.kind == "V" and dtype.name == "bfloat16")
 
 
 def limits(dtype: np.dtype[Any]) -> Any:
