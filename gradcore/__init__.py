@@ -25,6 +25,7 @@ from gradcore.functional import (
     sigmoid, sign, sin, sinh, softmax, split, sqrt, square, squeeze, stack, sub, sum, take_along_dim, tan, tanh,
     tensor, transpose, tril, triu, unbind, unflatten, unsqueeze, zeros, zeros_like)
 from gradcore.functional.arranging import *
+from gradcore.functional.counting import *
 from gradcore.functional.folding import *
 from gradcore.functional.picking import *
 from gradcore.functional.pointwise import *

@@ -82,8 +82,12 @@ class Tensor(Operators, Conversions, Gradients):
     def numel(self) -> int:
         return self.spec.numel
 
+    nelement = numel
+
     def dim(self) -> int:
         return self.spec.ndim
+
+    ndimension = dim
 
     def stride(self, dim: int | None = None) -> Any:
         """Steps in elements, as PyTorch counts them."""
@@ -169,6 +173,15 @@ class Tensor(Operators, Conversions, Gradients):
     def mT(self) -> Tensor:
         return functional.transpose(self, -2, -1)
 
+    @property
+    def H(self) -> Tensor:
+        """The transposed matrix, since every dtype is real. Raises RuntimeError for what is no matrix."""
+        if self.spec.ndim not in (0, 2):
+            raise RuntimeError(f"tensor.H is only supported on matrices (2-D tensors). Got {self.spec.ndim}-D tensor.")
+        return self.T
+
+    mH = mT
+
     def copy_(self, source: Any) -> Tensor:
         if not isinstance(source, Tensor):
             return creation.fill_(self, source)
@@ -190,6 +203,10 @@ class Tensor(Operators, Conversions, Gradients):
 
     def new_full(self, size: Sequence[int], fill_value: Any) -> Tensor:
         return functional.full(size, fill_value, dtype=self.dtype, device=self.device)
+
+    def new_tensor(self, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+        """A tensor of copied data, of this one's dtype and device where nothing else is said."""
+        return functional.tensor(data, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
 
     def new_empty(self, *shape: Any) -> Tensor:
         return functional.empty(*shape, dtype=self.dtype, device=self.device)

@@ -99,3 +99,23 @@ for _p in (0, 1, 2, 3, math.inf, -math.inf, "fro"):
 form("norm:zeros", lambda t, x: x.norm(dim=1), floats(2, 2, given=(0, 0, 1, 2)), smooth=False)
 form("norm:default", lambda t, x: x.norm(), _f)
 form("dist", lambda t, x, y: t.dist(x, y, 3), _f, _f)
+
+# -- differences, counts and quantiles ---------------------------------------------------------------------------------------
+
+form("diff", lambda t, x: t.diff(x), _f)
+form("diff:twice", lambda t, x: x.diff(2, 0), _t)
+form("diff:too often", lambda t, x: t.diff(x, n=9), _f)
+form("diff:between", lambda t, x, y: t.diff(x, dim=0, prepend=y, append=y), _f, floats(1, 4))
+form("diff:bools", lambda t, x: t.diff(x > 0), _f, gradient=False)
+form("diff:empty", lambda t, x: t.diff(x, dim=1), floats(2, 0))
+form("bincount", lambda t, x: t.bincount(x % 4), ints(9), gradient=False)
+form("bincount:least", lambda t, x: (x % 4).bincount(minlength=8), ints(9), gradient=False)
+form("bincount:weights", lambda t, x, w: t.bincount(x % 4, w), ints(9), floats(9), gradient=False)
+form("bincount:empty", lambda t, x: t.bincount(x), ints(0), gradient=False)
+for _between in ("linear", "lower", "higher", "nearest", "midpoint"):
+    form(f"quantile:{_between}", lambda t, x, b=_between: t.quantile(x, 0.3, dim=1, interpolation=b), _f)
+form("quantile", lambda t, x: x.quantile(0.9), _t)
+form("quantile:kept", lambda t, x: t.quantile(x, 0.5, 1, True), _cube)
+form("quantile:several", lambda t, x: t.quantile(x, t.tensor([0.0, 0.25, 1.0], dtype=x.dtype), dim=0), _cube)
+form("quantile:several kept", lambda t, x: t.quantile(x, t.tensor([0.1, 0.7], dtype=x.dtype), keepdim=True), _cube)
+form("quantile:nan", lambda t, x: t.quantile(x, 0.5, dim=1), floats(2, 3, given=(1, math.nan, 2, 5, 4, 3)), gradient=False)

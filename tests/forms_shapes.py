@@ -206,3 +206,8 @@ for _name, _attrs in {"plain": {}, "stride": {"stride": 2}, "padding": {"padding
         t.nn.functional.unfold(x, (2, 3), **a) * 2, (5, 6), (2, 3), **a), floats(2, 2, 5, 6))
 form("nn.functional.unfold:unbatched", lambda t, x: t.nn.functional.unfold(x, 2), floats(2, 4, 4))
 form("nn.functional.fold:unbatched", lambda t, x: t.nn.functional.fold(x, (3, 3), 2), floats(8, 4))
+form("Tensor.H", lambda t, x: x.H + x.T, floats(3, 4))
+form("Tensor.mH", lambda t, x: x.mH, floats(2, 3, 4))
+form("Tensor.new_tensor", lambda t, x: x.new_tensor([[1, 2], [3, 4]]) + x, floats(2, 2))
+form("Tensor.new_tensor:dtype", lambda t, x: x.new_tensor([1.5, 2], dtype=t.int32), floats(2), gradient=False)
+form("Tensor.nelement", lambda t, x: x * x.nelement() + x.ndimension(), floats(2, 3))

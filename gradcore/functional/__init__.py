@@ -1,8 +1,9 @@
 """Functions on tensors: arguments as PyTorch takes them, turned into the ops' normal form."""
 
-from gradcore.functional import activation, arranging, folding, linalg, picking, pointwise, products
+from gradcore.functional import activation, arranging, counting, folding, linalg, picking, pointwise, products
 from gradcore.functional.activation import *  # noqa: F403 - what its __all__ names
 from gradcore.functional.arranging import *  # noqa: F403
+from gradcore.functional.counting import *  # noqa: F403
 from gradcore.functional.creation import (
     arange,
     as_tensor,
@@ -138,7 +139,7 @@ METHODS = (
     "max min argmax argmin any all logsumexp allclose equal matmul mm bmm mv dot reshape view flatten unflatten "
     "squeeze unsqueeze permute transpose t expand expand_as broadcast_to narrow select contiguous clone split "
     "chunk unbind tril triu as_strided index_select take_along_dim softmax log_softmax").split() + [
-        *pointwise.METHODS, *activation.METHODS, *arranging.METHODS, *folding.METHODS, *picking.METHODS,
+        *pointwise.METHODS, *activation.METHODS, *arranging.METHODS, *counting.METHODS, *folding.METHODS, *picking.METHODS,
         *products.METHODS]
 
 #: Methods of a tensor that are no functions: in-place forms, and those whose arguments stand in another order.
@@ -148,6 +149,7 @@ TENSOR_METHODS = {**pointwise.TENSOR_METHODS, **picking.TENSOR_METHODS, **arrang
 __all__ = [  # noqa: PLE0604 - strings all
     *activation.__all__,
     *arranging.__all__,
+    *counting.__all__,
     *folding.__all__,
     *picking.__all__,
     *pointwise.__all__,

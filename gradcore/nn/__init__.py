@@ -34,7 +34,17 @@ from gradcore.nn.loss import (
     TripletMarginWithDistanceLoss,
 )
 from gradcore.nn.module import Module
-from gradcore.nn.norm import BatchNorm1d, BatchNorm2d, GroupNorm, InstanceNorm1d, InstanceNorm2d, LayerNorm, RMSNorm
+from gradcore.nn.norm import (
+    BatchNorm1d,
+    BatchNorm2d,
+    BatchNorm3d,
+    GroupNorm,
+    InstanceNorm1d,
+    InstanceNorm2d,
+    InstanceNorm3d,
+    LayerNorm,
+    RMSNorm,
+)
 from gradcore.nn.padding import (
     CircularPad1d,
     CircularPad2d,
@@ -85,7 +95,7 @@ __all__ += ["BCELoss", "BCEWithLogitsLoss", "CosineEmbeddingLoss", "CosineSimila
             "MultiLabelSoftMarginLoss", "MultiMarginLoss",
             "PairwiseDistance", "PoissonNLLLoss", "SmoothL1Loss", "SoftMarginLoss", "TripletMarginLoss",
             "TripletMarginWithDistanceLoss"]
-__all__ += ["AdaptiveMaxPool1d", "AdaptiveMaxPool2d", "Conv3d"]
+__all__ += ["AdaptiveMaxPool1d", "AdaptiveMaxPool2d", "BatchNorm3d", "Conv3d", "InstanceNorm3d"]
 __all__ += ["GRU", "LSTM", "RNN", "AdaptiveAvgPool1d", "AlphaDropout", "AvgPool1d", "Bilinear", "ChannelShuffle",
             "CircularPad1d", "CircularPad2d", "ConstantPad1d", "ConstantPad2d", "Conv1d", "ConvTranspose1d",
             "ConvTranspose2d", "Dropout1d", "Dropout2d", "Dropout3d", "EmbeddingBag", "Fold", "GRUCell", "GroupNorm",

@@ -134,6 +134,12 @@ class BatchNorm2d(_BatchNorm):
     _dims = (4,)
 
 
+class BatchNorm3d(_BatchNorm):
+    """Batch norm of [N, C, D, H, W]."""
+
+    _dims = (5,)
+
+
 class RMSNorm(Module):
     """x / sqrt(mean(x^2) + eps) over the last dimensions, times weight. Zhang and Sennrich, arXiv:1910.07467."""
 
@@ -217,3 +223,9 @@ class InstanceNorm2d(_InstanceNorm):
     """Instance norm of [N, C, H, W] or [C, H, W]."""
 
     _dims = (3, 4)
+
+
+class InstanceNorm3d(_InstanceNorm):
+    """Instance norm of [N, C, D, H, W] or [C, D, H, W]."""
+
+    _dims = (4, 5)

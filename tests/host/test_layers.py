@@ -56,6 +56,8 @@ LAYERS: list[tuple[str, dict[str, Any], tuple[Any, ...]]] = [
     ("GroupNorm", {"num_groups": 2, "num_channels": 6}, (values(4, 6),)),
     ("InstanceNorm1d", {"num_features": 6}, (X3,)), ("InstanceNorm1d", {"num_features": 6, "affine": True}, (X3[0],)),
     ("InstanceNorm2d", {"num_features": 6, "affine": True, "track_running_stats": True, "momentum": 0.3}, (X4,)),
+    ("InstanceNorm3d", {"num_features": 3, "affine": True}, (values(2, 3, 4, 3, 2),)),
+    ("BatchNorm3d", {"num_features": 3}, (values(2, 3, 4, 3, 2),)),
     ("RMSNorm", {"normalized_shape": 9}, (X3,)), ("RMSNorm", {"normalized_shape": (6, 9), "eps": 0.1}, (X3,)),
     ("RMSNorm", {"normalized_shape": [9], "elementwise_affine": False}, (X3,)),
     ("Bilinear", {"in1_features": 4, "in2_features": 3, "out_features": 5}, (values(2, 6, 4), values(2, 6, 3, seed=2))),
@@ -106,7 +108,7 @@ LAYERS: list[tuple[str, dict[str, Any], tuple[Any, ...]]] = [
 @pytest.mark.parametrize(("name", "options", "inputs"), LAYERS, ids=lambda v: str(v) if isinstance(v, (str, dict)) else "")
 def test_layers_are_pytorchs(torch: Any, name: str, options: dict[str, Any], inputs: tuple[Any, ...]) -> None:
     # What a repr says of a bias, or of how a size was given, differs from version to version of PyTorch.
-    shown = name not in ("GroupNorm", "InstanceNorm1d", "InstanceNorm2d", "EmbeddingBag", "ConstantPad2d")
+    shown = name not in ("GroupNorm", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d", "EmbeddingBag", "ConstantPad2d")
     compare(torch, getattr(nn, name)(**options), getattr(torch.nn, name)(**options), *inputs, shown=shown)
 
 
