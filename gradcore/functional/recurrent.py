@@ -61,7 +61,7 @@ def run(mode: str, input: Tensor, state: State, weights: Sequence[Any], backward
 
     ``mode`` is the layer's name. ``weights`` are weight_ih, weight_hh, bias_ih and bias_hh, the biases None for none;
     ``backwards`` goes from the end. Kept are the outputs and, of gated layers, what their gates gave. Who differentiates the
-    gradient pays for it there, with a dozen launches a step.
+    gradient pays for it then, with up to ninety launches a step.
     """
     weight_ih, weight_hh, bias_ih, bias_hh = weights
     if mode == "GRU":

@@ -266,3 +266,28 @@ def test_a_gradient_that_does_not_depend_on_what_it_should_is_found() -> None:
     for fast in (False, True):
         assert not gradgradcheck(Cube.apply, [x], raise_exception=False, fast_mode=fast)
         assert gradgradcheck(lambda x: x ** 3, [x], fast_mode=fast)
+
+
+@pytest.mark.parametrize(("build", "shape"), LAYERS.values(), ids=LAYERS)
+def test_a_replayed_penalty_is_the_eager_one(build: Callable[[Any], Any], shape: tuple[int, ...]) -> None:
+    found = []
+    for compiled in (False, True):
+        gradcore.manual_seed(1)
+        layer = build("cpu")
+        optimizer = gradcore.optim.SGD(layer.parameters(), lr=1e-3)
+
+        def step(x: Any, layer: Any = layer, optimizer: Any = optimizer) -> Any:
+            optimizer.zero_grad()
+            made = layer(x)
+            loss = (made[0] if isinstance(made, tuple) else made).square().sum()
+            slopes = grad(loss, list(layer.parameters()), create_graph=True)
+            loss = loss + sum(g.square().sum() for g in slopes)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        run = gradcore.compile(step) if compiled else step
+        found.append([run(gradcore.tensor(values(*shape, seed=k).astype(np.float32))).item() for k in range(4)])
+        if compiled:
+            assert "cannot be replayed" not in run.explain() and "program of" in run.explain()
+    assert found[0] == found[1]
