@@ -24,7 +24,7 @@ def differentiate(fn: Callable[..., Any], places: Sequence[int], gs: Sequence[An
     try:
         state.grad = True
         inputs = [_gate(v, k in places) if isinstance(v, Value) else v for k, v in enumerate(values)]
-        gates = [0 if inputs[k] is None or inputs[k].edge is None else inputs[k].edge[0].id for k in places]
+        gates = [inputs[k].edge[0].id if isinstance(inputs[k], Value) and inputs[k].edge is not None else 0 for k in places]
         made = fn(*inputs)
         for y, g in zip(made if isinstance(made, tuple) else (made,), gs, strict=True):
             if y is not None and y.edge is not None and g is not None:

@@ -122,7 +122,7 @@ def _before(states: Any, first: Any, backwards: bool) -> Any:
 
 def _to_weight(slopes: Any, before: Any) -> Any:
     """The sum over all steps of slopes^T times the state that the step began with."""
-    rows, states = (reshape(x, (-1, x.spec.shape[2])) for x in (slopes, before))
+    rows, states = (reshape(x, (x.spec.shape[0] * x.spec.shape[1], x.spec.shape[2])) for x in (slopes, before))
     return matmul(rows, states, transpose_a=True)
 
 
@@ -151,6 +151,8 @@ def _rnn_back(dy: Any, out: Any, h0: Any, weight: Any, relu: bool, backwards: bo
         dh = matmul(slopes[-1], weight)
     dgiven = _joined(slopes, backwards)
     return dgiven, _to_weight(dgiven, _before(out, h0, backwards)), reshape(dh, h0.spec.shape)
+
+
 def _lstm_back(dy: Any, dlast: Any, dgates: Any, dcells: Any, gates: Any, cells: Any, out: Any, h0: Any, c0: Any, weight: Any,
                backwards: bool) -> Any:
     """lstm_grad, where what the gates and cells are asked for joins what comes through the outputs."""

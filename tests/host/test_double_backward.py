@@ -117,7 +117,7 @@ def test_third_derivatives_of_norms_are_those_of_the_formula(dims: tuple[int, ..
 MASK = np.array([[True, False, True, True], [True, True, True, True], [False, True, True, False]])
 ATTENTION: dict[str, dict[str, Any]] = {
     "plain": {}, "causal": {"is_causal": True}, "boolean mask": {"attn_mask": MASK}, "scaled": {"scale": 0.3},
-    "added mask": {"attn_mask": values(2, 1, 3, 4, seed=7)}}
+    "added mask": {"attn_mask": values(2, 1, 3, 4, seed=7)}, "a row masked wholly": {"attn_mask": MASK & MASK[:, :1]}}
 
 
 @pytest.mark.oracle
