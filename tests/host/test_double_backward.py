@@ -15,6 +15,7 @@ from gradcore.devices.host import make_host
 from gradcore.devices.meta import make_meta
 from gradcore.events import Alloc, Drop, Keep, normalized, typed
 from gradcore.nn import functional as F
+from tests.rows import ROWS, Row, parts
 
 
 def values(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
@@ -168,6 +169,18 @@ def test_recurrent_layers_along_packed_sequences_are_torchs(kind: str, torch: An
         return module(library.nn.utils.rnn.pack_padded_sequence(x, [2, 4, 1], enforce_sorted=False))
 
     compare(torch, call, (values(4, 3, 2),), lambda n: getattr(n, kind)(2, 3, bidirectional=True))
+
+
+ALONE = [next(r for r in ROWS if r.op == name) for name in (
+    "attention", "attention_grad", "batch_norm", "batch_norm_grad", "layer_norm", "layer_norm_apply", "layer_norm_grad", "rnn",
+    "rnn_grad", "lstm", "lstm_grad", "gru", "gru_grad")]
+
+
+@pytest.mark.parametrize("row", ALONE, ids=str)
+def test_each_operand_may_be_the_only_one_that_wants_a_gradient(row: Row) -> None:
+    for wanted in row.wanted():
+        inputs = [gradcore.tensor(v, requires_grad=k == wanted) for k, v in enumerate(row.values(np.float64))]
+        assert gradgradcheck(lambda *xs: [y for y in parts(row.call(list(xs))) if y.requires_grad], inputs, fast_mode=True)
 
 
 # -- what is allocated, and for whom -----------------------------------------------------------------------------------
