@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 from weakref import ref
 
+from gradcore.engine import derived  # noqa: F401 - works out the rules of fused gradients
 from gradcore.engine.backward import run_backward
 from gradcore.engine.hooks import RemovableHandle, hang, hooks_of
 from gradcore.engine.node import Leaf, Node, Value, make_value

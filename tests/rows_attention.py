@@ -67,8 +67,7 @@ for _name, _lead, _l, _s, _e, _ev, _causal, _mask, _drop in (
     _q, _k, _v = (floats(*_lead, n, e) for n, e in ((_l, _e), (_s, _e), (_s, _ev)))
     _m = None if _mask is None else floats(*_mask)
     _drops = (ints(4, given=STATE), _drop) if _drop else ()
-    ROWS.append(Row("attention", _name, (_q, _k, _v, _m, *_drops), _how, torch=_attention(**_how), tolerance=2e-5,
-                    smooth="two blocks" not in _name))
+    ROWS.append(Row("attention", _name, (_q, _k, _v, _m, *_drops), _how, torch=_attention(**_how), tolerance=2e-5))
     ROWS.append(Row("attention_grad", _name, (floats(*_lead, _l, _ev), _q, _k, _v, _m, floats(*_lead, _l, _ev),
                                               floats(*_lead, _l, low=1.0), *_drops), _how, numpy=_attention_grad(**_how),
                     tolerance=1e-4))

@@ -121,7 +121,7 @@ def _sizes(length: int, batch: int, size: int) -> tuple[Any, Operand, Operand, O
     return sequence, floats(batch, size), floats(batch, size), sequence(4, 0.1, 0.9)
 
 
-for _case, _shape in (("plain", (3, 2, 4)), ("one step", (1, 3, 2)), ("one sample", (4, 1, 3))):
+for _case, _shape in (("plain", (3, 2, 4)), ("one step", (1, 3, 2)), ("one sample", (4, 1, 3)), ("no samples", (3, 0, 2))):
     for _backwards in (False, True):
         _s, _h, _c, _gates = _sizes(*_shape)
         _n = _shape[2]

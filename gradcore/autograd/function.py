@@ -63,7 +63,7 @@ class FunctionCtx:
         node = None if self._node is None else self._node()
         if node is None:
             return ()
-        return tuple(residuals(node, [None] * node.call.width, []))
+        return tuple(residuals(node, []))
 
 
 class Function:

@@ -12,12 +12,15 @@ from gradcore.engine.modes import no_grad
 from gradcore.engine.node import Value
 from gradcore.functional import tensor
 
+Array = np.ndarray[Any, Any]
+
 
 def gradcheck(func: Callable[..., Any], inputs: Sequence[Any], eps: float = 1e-6, atol: float = 1e-5,
-              rtol: float = 1e-3, raise_exception: bool = True) -> bool:
+              rtol: float = 1e-3, raise_exception: bool = True, fast_mode: bool = False) -> bool:
     """Compare each entry of the Jacobian with a central difference of step ``eps``.
 
-    ``inputs`` are float64 tensors, of which those that require a gradient are checked. Returns True, or raises
+    ``inputs`` are float64 tensors, of which those that require a gradient are checked. ``fast_mode`` compares one number for
+    each input and output instead: the slope of a random sum of the output along a random direction. Returns True, or raises
     RuntimeError naming the input and the entry (returns False with ``raise_exception=False``).
     """
     checked = [k for k, x in enumerate(inputs) if isinstance(x, Value) and x.edge is not None]
@@ -27,36 +30,42 @@ def gradcheck(func: Callable[..., Any], inputs: Sequence[Any], eps: float = 1e-6
         if inputs[k].spec.dtype != np.float64:
             raise ValueError(f"gradcheck needs float64: inputs[{k}] is {inputs[k].spec.dtype.name}")
     outputs = _outputs(func, inputs)
-    for j in range(len(outputs)):
-        size = outputs[j].spec.numel
-        numeric = {k: _numeric(func, inputs, k, j, size, eps) for k in checked}
-        analytic = {k: np.zeros((inputs[k].spec.numel, size)) for k in checked}
-        for column in range(size):
+    rng = np.random.default_rng(0)
+    directions = {k: _directions(inputs[k].spec.numel, fast_mode, rng) for k in checked}
+    sizes = [out.spec.numel for out in outputs]
+    numeric = {k: _numeric(func, inputs, k, directions[k], sizes, eps) for k in checked}
+    for j, output in enumerate(outputs):
+        seeds = _directions(output.spec.numel, fast_mode, rng)
+        analytic: dict[int, list[Array]] = {k: [] for k in checked}
+        for seed in seeds:
             out = _outputs(func, inputs)[j]
-            seed = np.zeros(out.spec.shape)
-            seed.reshape(-1)[column] = 1
             captures: Any = {(id(inputs[k].edge[0]), inputs[k].edge[1]): [None] for k in checked}
-            run_backward([out], [tensor(seed)], retain_graph=False, create_graph=False, captures=captures)
+            run_backward([out], [tensor(seed.reshape(out.spec.shape))], retain_graph=False, create_graph=False,
+                         captures=captures)
             for k in checked:
                 g = captures[id(inputs[k].edge[0]), inputs[k].edge[1]][0]
-                if g is not None:
-                    analytic[k][:, column] = np.asarray(g.tolist(), dtype=np.float64).reshape(-1)
+                slopes = np.zeros(inputs[k].spec.numel) if g is None else _flat(g)
+                analytic[k].append(directions[k] @ slopes if fast_mode else slopes)
         for k in checked:
-            if not np.allclose(analytic[k], numeric[k], rtol, atol):
+            found = np.array(analytic[k]).reshape(len(seeds), len(directions[k])).T
+            expected = numeric[k][j] @ seeds.T if fast_mode else numeric[k][j]
+            if not np.allclose(found, expected, rtol, atol):
                 if not raise_exception:
                     return False
-                worst = np.unravel_index(np.argmax(np.abs(analytic[k] - numeric[k])), numeric[k].shape)
+                worst = np.unravel_index(np.argmax(np.abs(found - expected)), expected.shape)
                 raise RuntimeError(
                     f"Jacobian mismatch for output {j} with respect to input {k} at entry {tuple(map(int, worst))}: "
-                    f"numerical {numeric[k][worst]:.8g}, analytical {analytic[k][worst]:.8g}")
+                    f"numerical {expected[worst]:.8g}, analytical {found[worst]:.8g}")
     return True
 
 
 def gradgradcheck(func: Callable[..., Any], inputs: Sequence[Any], grad_outputs: Sequence[Any] | None = None,
-                  eps: float = 1e-6, atol: float = 1e-5, rtol: float = 1e-3, raise_exception: bool = True) -> bool:
+                  eps: float = 1e-6, atol: float = 1e-5, rtol: float = 1e-3, raise_exception: bool = True,
+                  fast_mode: bool = False) -> bool:
     """:func:`gradcheck` of the gradients of ``func``, with respect to its inputs and to the cotangents of its outputs.
 
-    The cotangents are ``grad_outputs``, float64 that require a gradient, or drawn at random.
+    The cotangents are ``grad_outputs``, float64 that require a gradient, or drawn at random. A gradient without a graph, which
+    claims to depend on nothing, is held to that.
     """
     wanted = [k for k, x in enumerate(inputs) if isinstance(x, Value) and x.edge is not None]
     if grad_outputs is None:
@@ -69,9 +78,10 @@ def gradgradcheck(func: Callable[..., Any], inputs: Sequence[Any], grad_outputs:
         outputs = _outputs(func, given)
         captures: Any = {(id(given[k].edge[0]), given[k].edge[1]): [None] for k in wanted}
         run_backward(outputs, cotangents, retain_graph=True, create_graph=True, captures=captures)
-        return tuple(g for g in (slot[0] for slot in captures.values()) if g is not None)
+        nothing = sum((given[k] * 0).sum() for k in wanted)
+        return tuple(g if g.edge is not None else g + nothing for g in (slot[0] for slot in captures.values()) if g is not None)
 
-    return gradcheck(gradients, [*inputs, *grad_outputs], eps, atol, rtol, raise_exception)
+    return gradcheck(gradients, [*inputs, *grad_outputs], eps, atol, rtol, raise_exception, fast_mode)
 
 
 def _outputs(func: Callable[..., Any], inputs: Sequence[Any]) -> list[Any]:
@@ -80,21 +90,28 @@ def _outputs(func: Callable[..., Any], inputs: Sequence[Any]) -> list[Any]:
             and r.edge is not None]
 
 
-def _numeric(func: Callable[..., Any], inputs: Sequence[Any], k: int, j: int, size: int,
-             eps: float) -> np.ndarray[Any, Any]:
-    values = np.array(inputs[k].detach().tolist(), dtype=np.float64).reshape(inputs[k].spec.shape)
-    columns = []
-    for i in range(values.size):
+def _directions(size: int, fast: bool, rng: np.random.Generator) -> Array:
+    """What is gone along, a row each: every element by itself, or one random direction through all."""
+    return rng.standard_normal((1, size)) if fast else np.eye(size)
+
+
+def _flat(x: Any) -> Array:
+    with no_grad():
+        return np.asarray(x.detach().tolist(), dtype=np.float64).reshape(-1)
+
+
+def _numeric(func: Callable[..., Any], inputs: Sequence[Any], k: int, directions: Array, sizes: Sequence[int],
+             eps: float) -> list[Array]:
+    """The slopes of each output, of ``sizes`` elements, along each direction of input ``k``: [directions, elements]."""
+    values = _flat(inputs[k])
+    rows = []
+    for direction in directions:
         ends = []
         for step in (eps, -eps):
-            moved = values.copy()
-            moved.reshape(-1)[i] += step
             given = list(inputs)
-            given[k] = tensor(moved)
+            given[k] = tensor((values + step * direction).reshape(inputs[k].spec.shape))
             # Gradients stay on: an op may compute differently without them, and outputs are told apart by them.
             given[k].requires_grad = True
-            out = _outputs(func, given)[j]
-            with no_grad():
-                ends.append(np.asarray(out.detach().tolist(), dtype=np.float64).reshape(-1))
-        columns.append((ends[0] - ends[1]) / (2 * eps))
-    return np.array(columns).reshape(values.size, -1) if columns else np.zeros((0, size))
+            ends.append([_flat(out) for out in _outputs(func, given)])
+        rows.append([(above - below) / (2 * eps) for above, below in zip(*ends, strict=True)])
+    return [np.array([row[j] for row in rows]).reshape(len(rows), size) for j, size in enumerate(sizes)]

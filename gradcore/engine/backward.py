@@ -103,7 +103,7 @@ class Sweep:
         """Run a node's rules, pass on what they return, and let its residuals go."""
         edges = node.edges
         try:
-            values = residuals(node, gs, self.remade) if node.plan.slots else ()
+            values = residuals(node, self.remade) if node.plan.slots else ()
             for targets, several, rule in node.plan.rules:
                 result = rule(gs, values)
                 if several:
@@ -138,7 +138,7 @@ class Sweep:
             self.run(node, gs)
             return
         try:
-            self._run_watched(node, gs, residuals(node, gs, self.remade) if node.plan.slots else ())
+            self._run_watched(node, gs, residuals(node, self.remade) if node.plan.slots else ())
         finally:
             if self.retain_graph:
                 node.ran = True
@@ -162,6 +162,18 @@ class Sweep:
             g, results[i] = results[i], None
             if g is not None and edge is not None:
                 self.deliver(edge, g)
+
+    def drain(self, last: int) -> None:
+        """Run every node that waits and is newer than number ``last``, where there is nothing to watch."""
+        try:
+            while self.heap and -self.heap[0] > last:
+                local.state.node = number = -heappop(self.heap)
+                node, gs = self.pending.pop(number)
+                self.run(node, gs)
+                node = gs = None  # type: ignore[assignment]
+        finally:
+            for recipe in self.remade:
+                recipe.value = None
 
     def deliver(self, edge: Edge, g: Any) -> None:
         """Add a cotangent to where it goes: the slot of a leaf, or what a node is still waiting for."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from gradcore.engine.node import Again, Node, Packed, Recipe, Saved, Value, make_value, unpacked
 from gradcore.engine.state import SCOPES, SITES, local, mark
-from gradcore.errors import AlreadyReleased, NoSecondDerivative
+from gradcore.errors import AlreadyReleased
 from gradcore.events import Scope
 
 #: By the scope that forward ran a node in, and the index of backward's caller.
@@ -19,16 +19,13 @@ def backward_scope(forward: int, caller: int) -> int:
     return BACKWARD_SCOPES.setdefault((forward, caller), scope)
 
 
-def residuals(node: Node, gs: list[Any], remade: list[Recipe]) -> list[Any]:
+def residuals(node: Node, remade: list[Recipe]) -> list[Any]:
     """A node's residuals as fresh tensors whose edges are the node's own, so that double backward finds the graph.
 
     Raises for a node that was released, or whose residuals were written to. ``remade`` is told of every recipe whose
     tensor stays for another node.
     """
     double = local.state.grad
-    if double and any(g is not None for g in gs[len(node.call.specs):]):
-        raise NoSecondDerivative(f"{node.name()} of {SITES[node.site]}: its gradient reads an auxiliary result that "
-                                 "cannot be differentiated a second time")
     if node.saved is None:
         raise AlreadyReleased(
             "Trying to backward through the graph a second time (or directly access saved tensors after they have "

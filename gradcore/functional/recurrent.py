@@ -60,8 +60,8 @@ def run(mode: str, input: Tensor, state: State, weights: Sequence[Any], backward
     """One direction of one layer along [L, N, in], two launches in all: outputs [L, N, H] and the last state.
 
     ``mode`` is the layer's name. ``weights`` are weight_ih, weight_hh, bias_ih and bias_hh, the biases None for none;
-    ``backwards`` goes from the end. Kept are the outputs and, of gated layers, what their gates gave: nothing can be
-    differentiated twice.
+    ``backwards`` goes from the end. Kept are the outputs and, of gated layers, what their gates gave. Who differentiates the
+    gradient pays for it then, with up to ninety launches a step.
     """
     weight_ih, weight_hh, bias_ih, bias_hh = weights
     if mode == "GRU":

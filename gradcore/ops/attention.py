@@ -5,11 +5,19 @@ Dao et al., FlashAttention, arXiv:2205.14135.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
+
 from gradcore.errors import SpecError
-from gradcore.ops.op import Inferred, joint, no_second_derivative, op
-from gradcore.ops.random import STATE
+from gradcore.ops.creation import full
+from gradcore.ops.elementwise import exp, ge, where
+from gradcore.ops.linalg import matmul
+from gradcore.ops.movement import cast, narrow, reshape, tril
+from gradcore.ops.op import Inferred, derived, joint, op
+from gradcore.ops.random import STATE, uniform
+from gradcore.ops.reduce import sum
 from gradcore.ops.shapes import need_float
 from gradcore.spec import TensorSpec
 from gradcore.tiling import scores_at_once, words_a_row
@@ -75,14 +83,58 @@ def _grad_spec(dy: TensorSpec, q: TensorSpec, k: TensorSpec, v: TensorSpec, mask
                     room * q.dtype.itemsize + 144 + _drawn(k, matrices, rows, state is not None))
 
 
-def _rule(g: Any, q: Any, k: Any, v: Any, mask: Any, out: Any, lse: Any, state: Any, drop: Any, causal: bool,
+def _rule(g: Any, g_lse: Any, q: Any, k: Any, v: Any, mask: Any, out: Any, lse: Any, state: Any, drop: Any, causal: bool,
           scale: float) -> Any:
-    return attention_grad(g, q, k, v, mask, out, lse, state, drop, causal=causal, scale=scale)
+    if g_lse is None:
+        return attention_grad(g, q, k, v, mask, out, lse, state, drop, causal=causal, scale=scale)
+    slopes = _weights(q, k, mask, lse, causal, scale) * _column(g_lse) * scale
+    dq, dk = matmul(slopes, k), matmul(slopes, q, transpose_a=True)
+    if g is None:
+        return dq, dk, None
+    found = attention_grad(g, q, k, v, mask, out, lse, state, drop, causal=causal, scale=scale)
+    return found[0] + dq, found[1] + dk, found[2]
+
+
+# -- the gradient out of ops that store the scores, for whoever differentiates it --------------------------------------
+
+
+def _column(rows: Any) -> Any:
+    return reshape(rows, (*rows.spec.shape, 1))
+
+
+def _weights(q: Any, k: Any, mask: Any, lse: Any, causal: bool, scale: float) -> Any:
+    """softmax(q k^T * scale + mask), each row's logarithm of a sum being known."""
+    scores = matmul(q, k, transpose_b=True) * scale
+    if mask is not None:
+        scores = scores + mask
+    if causal:
+        every = full(True, shape=scores.spec.shape[2:], dtype=np.dtype(np.bool_), device=q.storage.device)
+        scores = where(tril(every, diagonal=0), scores, -math.inf)
+    return exp(scores - _column(lse))
+
+
+def _left(weights: Any, state: Any, drop: float) -> Any:
+    """What dropout leaves of each weight: 0 or 1 / (1 - drop)."""
+    *lead, keys = weights.spec.shape
+    drawn = uniform(state, 0.0, 1.0, shape=(*lead, words_a_row(keys)), dtype=np.dtype(np.float32))
+    kept = cast(ge(narrow(drawn, len(lead), 0, keys), drop), dtype=weights.spec.dtype)
+    return kept * (0.0 if drop >= 1 else 1 / (1 - drop))
+
+
+def _slopes(dy: Any, q: Any, k: Any, v: Any, mask: Any, out: Any, lse: Any, state: Any, drop: Any, causal: bool,
+            scale: float) -> Any:
+    weights = dropped = _weights(q, k, mask, lse, causal, scale)
+    slopes = matmul(dy, v, transpose_b=True)
+    if state is not None:
+        left = _left(weights, state, drop)
+        dropped, slopes = weights * left, slopes * left
+    slopes = weights * (slopes - sum(dy * out, dims=(3,), keepdim=True)) * scale
+    return matmul(slopes, k), matmul(slopes, q, transpose_a=True), matmul(dropped, dy, transpose_a=True)
 
 
 attention = op("attention", _spec, joint("q", "k", "v")(_rule), aux=("lse",),
                doc="softmax(q k^T * scale + mask) v for each head; lse is the logarithm of each row's sum. With ``drop`` each "
                    "weight is 0 with that probability, else 1 / (1 - drop) times itself. Row r of all scores takes the numbers "
                    "from 8 r ceil(S / 8) on of the stream that begins at ``state``: backward draws them again.")
-attention_grad = op("attention_grad", _grad_spec, outputs=("dq", "dk", "dv"),
-                    **no_second_derivative("scaled_dot_product_attention", "dy", "q", "k", "v", "out", "lse"))
+attention_grad = op("attention_grad", _grad_spec, derived("dy", "q", "k", "v", "out", "lse")(_slopes),
+                    outputs=("dq", "dk", "dv"))

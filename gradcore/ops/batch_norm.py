@@ -9,9 +9,10 @@ from typing import Any
 from gradcore.errors import SpecError
 from gradcore.ops.elementwise import mul, sub
 from gradcore.ops.movement import reshape
-from gradcore.ops.op import Inferred, joint, no_second_derivative, op
+from gradcore.ops.op import Inferred, derived, joint, op
 from gradcore.ops.reduce import sum
 from gradcore.ops.shapes import need_float
+from gradcore.ops.statistics import by_statistics
 from gradcore.spec import TensorSpec
 from gradcore.tiling import samples_at_once
 
@@ -55,12 +56,27 @@ def _grad_spec(dy: TensorSpec, x: TensorSpec, weight: TensorSpec | None, mean: T
     return Inferred((x.like(), channel, channel), (), _room(x, 1, 4))
 
 
-def _rule(g: Any, x: Any, weight: Any, mean: Any, rstd: Any, needs: tuple[bool, ...]) -> Any:
-    return batch_norm_grad(g, x, weight, mean, rstd, needs=needs)
+def _rule(g: Any, g_mean: Any, g_rstd: Any, x: Any, weight: Any, mean: Any, rstd: Any, needs: tuple[bool, ...]) -> Any:
+    dx = dweight = dbias = None
+    if g is not None:
+        dx, dweight, dbias = batch_norm_grad(g, x, weight, mean, rstd, needs=needs)
+    if needs[0] and (g_mean is not None or g_rstd is not None):
+        columns = [None if v is None else _column(v, x) for v in (mean, rstd, g_mean, g_rstd)]
+        aside = by_statistics(x, *columns, count=x.spec.numel // x.spec.shape[1])
+        dx = aside if dx is None else dx + aside
+    return dx, dweight, dbias
 
 
 def _column(v: Any, x: Any) -> Any:
     return reshape(v, (-1, *[1] * (x.spec.ndim - 2)))
+
+
+def _slopes(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any) -> Any:
+    dims, count = (0, *range(2, x.spec.ndim)), x.spec.numel // x.spec.shape[1]
+    hat = (x - _column(mean, x)) * _column(rstd, x)
+    dweight, dbias = sum(dy * hat, dims=dims, keepdim=False), sum(dy, dims=dims, keepdim=False)
+    centred = dy - _column(dbias * (1 / count), x) - hat * _column(dweight * (1 / count), x)
+    return centred * _column(rstd if weight is None else rstd * weight, x), dweight, dbias
 
 
 def _apply_rule(g: Any, x: Any, weight: Any, mean: Any, rstd: Any, needs: tuple[bool, ...]) -> Any:
@@ -81,5 +97,5 @@ batch_norm_apply = op("batch_norm_apply", _apply_spec,
                             rstd=("x", "weight"))(_apply_rule), contiguous=True,
                       again=lambda x, weight, bias, mean, rstd: batch_norm_apply(x, weight, bias, mean, rstd),
                       doc="(x - mean) * rstd * weight + bias, each channel's own.")
-batch_norm_grad = op("batch_norm_grad", _grad_spec, contiguous=True, outputs=("dx", "dweight", "dbias"),
-                     **no_second_derivative("batch_norm", "dy", "x", "weight", "mean", "rstd"))
+batch_norm_grad = op("batch_norm_grad", _grad_spec, derived("dy", "x", "weight", "mean", "rstd")(_slopes), contiguous=True,
+                     outputs=("dx", "dweight", "dbias"))

@@ -7,9 +7,11 @@ from typing import Any
 from gradcore.errors import SpecError
 from gradcore.ops.elementwise import exp, ne
 from gradcore.ops.movement import cast, reshape, take
-from gradcore.ops.op import Inferred, joint, no_second_derivative, op
+from gradcore.ops.op import Inferred, derived, joint, op
+from gradcore.ops.reduce import mean as average
 from gradcore.ops.reduce import sum
 from gradcore.ops.shapes import need_float, same, with_workspace
+from gradcore.ops.statistics import by_statistics
 from gradcore.spec import PIECE, TensorSpec
 
 # -- softmax -----------------------------------------------------------------------------------------------------------
@@ -196,16 +198,39 @@ def _layer_norm_apply_spec(x: TensorSpec, weight: TensorSpec | None, bias: Tenso
     return x.like()
 
 
-def _layer_norm_rule(g: Any, x: Any, weight: Any, mean: Any, rstd: Any, dims: int, needs: tuple[bool, ...]) -> Any:
-    return layer_norm_grad(g, x, weight, mean, rstd, dims=dims, needs=needs)
+def _layer_norm_rule(g: Any, g_mean: Any, g_rstd: Any, x: Any, weight: Any, mean: Any, rstd: Any, dims: int,
+                     needs: tuple[bool, ...]) -> Any:
+    dx = dweight = dbias = None
+    if g is not None:
+        dx, dweight, dbias = layer_norm_grad(g, x, weight, mean, rstd, dims=dims, needs=needs)
+    if needs[0] and (g_mean is not None or g_rstd is not None):
+        aside = by_statistics(x, mean, rstd, g_mean, g_rstd, count=_width(x.spec, dims))
+        dx = aside if dx is None else dx + aside
+    return dx, dweight, dbias
+
+
+def _layer_norm_slopes(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dims: int) -> Any:
+    last = tuple(range(x.spec.ndim - dims, x.spec.ndim))
+    hat = (x - mean) * rstd
+    slope = dy if weight is None else dy * weight
+    dx = (slope - average(slope, dims=last, keepdim=True) - hat * average(slope * hat, dims=last, keepdim=True)) * rstd
+    rows = tuple(range(x.spec.ndim - dims))
+    return dx, sum(dy * hat, dims=rows, keepdim=False), sum(dy, dims=rows, keepdim=False)
+
+
+def _layer_norm_again(x: Any, weight: Any, bias: Any, mean: Any, rstd: Any) -> Any:
+    hat = (x - mean) * rstd
+    hat = hat if weight is None else hat * weight
+    return hat if bias is None else hat + bias
 
 
 layer_norm = op("layer_norm", _layer_norm_spec, joint("x", "weight", "bias")(_layer_norm_rule), aux=("mean", "rstd"),
                 contiguous=True,
                 again=lambda x, weight, bias, mean, rstd, dims: layer_norm_apply(x, weight, bias, mean, rstd, dims=dims),
                 doc="Ba, Kiros and Hinton, arXiv:1607.06450.")
-layer_norm_apply = op("layer_norm_apply", _layer_norm_apply_spec, contiguous=True,
-                      **no_second_derivative("layer_norm", "x", "weight", "bias", "mean", "rstd"),
+layer_norm_apply = op("layer_norm_apply", _layer_norm_apply_spec,
+                      derived("x", "weight", "bias", "mean", "rstd")(_layer_norm_again), contiguous=True,
                       doc="(x - mean) * rstd * weight + bias, the mean and rstd being given.")
-layer_norm_grad = op("layer_norm_grad", _layer_norm_grad_spec, contiguous=True, outputs=("dx", "dweight", "dbias"),
-                     **no_second_derivative("layer_norm", "dy", "x", "weight", "mean", "rstd"))
+layer_norm_grad = op("layer_norm_grad", _layer_norm_grad_spec,
+                     derived("dy", "x", "weight", "mean", "rstd")(_layer_norm_slopes), contiguous=True,
+                     outputs=("dx", "dweight", "dbias"))

@@ -4,7 +4,8 @@ A rule's parameter names say what it keeps. ``lambda g, y, x_spec: ...`` keeps t
 of input ``x``; nothing else of the forward pass stays alive for it. The names a rule may use:
 
 ======================  ================================================================================================
-``g``, ``g_<output>``   the cotangent of the output (of that output, None for zero)
+``g``, ``g_<output>``   the cotangent of the output (of that output, None for zero); of an auxiliary output, too: a gradient
+                        that reads one is itself a function of it
 ``gs``                  the cotangents of all outputs, where their number depends on the call
 an input's name         that input, kept until the node has run
 ``<input>_spec``        its spec (the type, for a Python number); keeps no bytes
@@ -13,6 +14,9 @@ or auxiliary name
 an attribute's name     the attribute
 ``needs``               which of a joint rule's inputs want a gradient, as a tuple of bool, unless it is an attribute
 ======================  ================================================================================================
+
+A fused gradient is an op like any other. :func:`derived` gives it its own gradient: a function made of ops says once more
+what the op makes, and is run and differentiated when somebody differentiates the gradient.
 
 A cheap op says in ``again`` how its output is made once more, out of ops, from its inputs and auxiliary outputs. Where
 all of these are kept anyway, are parameters, or can be made again themselves, nobody keeps the output: backward makes it
@@ -26,7 +30,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradcore.errors import NoSecondDerivative
 from gradcore.spec import TensorSpec
 
 Infer = Callable[..., Any]
@@ -54,10 +57,12 @@ class Rule:
     fn: Callable[..., Any]
     #: For a parameter that only some of the inputs' gradients read: which. It is None where none of them is wanted.
     only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    params: tuple[str, ...] = field(init=False)
+    #: What ``fn`` is called with: the names of its parameters, unless given.
+    params: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "params", tuple(inspect.signature(self.fn).parameters))
+        if not self.params:
+            object.__setattr__(self, "params", tuple(inspect.signature(self.fn).parameters))
 
     def reads(self, name: str, wanted: Iterable[str]) -> bool:
         """Does the gradient of any of the inputs ``wanted`` read the parameter ``name``?"""
@@ -71,6 +76,22 @@ def joint(*inputs: str, **only: tuple[str, ...]) -> Callable[[Callable[..., Any]
     ``x=("weight",)`` says that only the gradient of ``weight`` reads ``x``: where it is not wanted, ``x`` is not kept.
     """
     return lambda fn: Rule(inputs, fn, only)
+
+
+def derived(*inputs: str) -> Callable[[Callable[..., Any]], Rule]:
+    """A joint rule by way of a function made of ops: ``derived("dy", "x")(lambda dy, x: dy * cos(x))``.
+
+    Called with the op's inputs and attributes by name, the function makes what the op makes, as a tuple where that is
+    several, None for a result that nobody asks for. Its parameters are what the rule keeps; the gradients are those of
+    ``inputs``, which are among them.
+    """
+
+    def rule(fn: Callable[..., Any]) -> Rule:
+        names = tuple(inspect.signature(fn).parameters)
+        places = [names.index(n) for n in inputs]
+        return Rule(inputs, lambda gs, *values: _differentiate(fn, places, gs, values), params=("gs", *names))
+
+    return rule
 
 
 class Op:
@@ -118,6 +139,9 @@ class Op:
                 raise TypeError(
                     f"op {self.name!r}: the rule for {'/'.join(rule.inputs)} asks for {name!r}; it may name g, needs, "
                     f"inputs {self.inputs}, their _spec, outputs {self.outputs}, {self.aux} and {tuple(self.attrs)}")
+            if name in self.aux and f"g_{name}" not in rule.params:
+                raise TypeError(f"op {self.name!r}: the rule for {'/'.join(rule.inputs)} reads {name!r} but not g_{name}: its "
+                                "gradient is a function of it, whose own gradient would be lost")
 
     def _check_again(self, rule: Rule) -> None:
         for name in rule.params:
@@ -143,8 +167,8 @@ class Op:
             return "needs", None
         if name.endswith("_spec") and name[:-5] in self.inputs:
             return "spec", self.inputs.index(name[:-5])
-        if name.startswith("g_") and name[2:] in self.outputs:
-            return "g", self.outputs.index(name[2:])
+        if name.startswith("g_") and name[2:] in self.outputs + self.aux:
+            return "g", (self.outputs + self.aux).index(name[2:])
         return None
 
     @property
@@ -185,16 +209,6 @@ def op(name: str, infer: Infer, *joints: Rule, outputs: tuple[str, ...] = ("out"
               view=view, contiguous=contiguous, aux=aux, again=again, doc=doc)
 
 
-def no_second_derivative(name: str, *inputs: str) -> dict[str, Any]:
-    """Rules for a fused gradient op that cannot be differentiated again: they raise, instead of giving zeros."""
-
-    def refuse(g: Any) -> Any:
-        raise NoSecondDerivative(f"{name} has no second derivative here: its gradient is one fused kernel. Build it from "
-                                 "elementary ops if you need create_graph=True through it")
-
-    return dict.fromkeys(inputs, refuse)
-
-
 def get_op(name: str) -> Op:
     return _table[name]
 
@@ -207,3 +221,12 @@ def all_ops() -> dict[str, Op]:
 def install_runner(runner: Callable[..., Any]) -> None:
     """What calling an op does: set once, by ``engine.dispatch``."""
     setattr(Op, "__call__", runner)
+
+
+_differentiate: Any = None
+
+
+def install_differentiation(differentiate: Callable[..., Any]) -> None:
+    """How a rule of :func:`derived` is worked out: set once, by ``engine.derived``."""
+    global _differentiate
+    _differentiate = differentiate

@@ -9,7 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from gradcore.errors import SpecError
-from gradcore.ops.op import Inferred, joint, no_second_derivative, op
+from gradcore.ops.activation import relu_grad, sigmoid_grad, tanh, tanh_grad
+from gradcore.ops.creation import full
+from gradcore.ops.linalg import matmul
+from gradcore.ops.movement import cat, narrow, reshape, split
+from gradcore.ops.op import Inferred, derived, joint, op
+from gradcore.ops.reduce import sum
 from gradcore.ops.shapes import need_float
 from gradcore.spec import TensorSpec
 
@@ -75,28 +80,132 @@ def _rnn_rule(g: Any, out: Any, h0: Any, weight: Any, relu: bool, backwards: boo
     return rnn_grad(g, out, h0, weight, relu=relu, backwards=backwards)
 
 
-def _lstm_rule(g_out: Any, g_last: Any, gates: Any, cells: Any, out: Any, h0: Any, c0: Any, weight: Any,
-               backwards: bool) -> Any:
-    return lstm_grad(g_out, g_last, gates, cells, out, h0, c0, weight, backwards=backwards)
+def _lstm_rule(g_out: Any, g_last: Any, g_gates: Any, g_cells: Any, gates: Any, cells: Any, out: Any, h0: Any, c0: Any,
+               weight: Any, backwards: bool) -> Any:
+    if g_gates is None and g_cells is None:
+        return lstm_grad(g_out, g_last, gates, cells, out, h0, c0, weight, backwards=backwards)
+    return _lstm_back(g_out, g_last, g_gates, g_cells, gates, cells, out, h0, c0, weight, backwards)
 
 
-def _gru_rule(g: Any, gates: Any, out: Any, h0: Any, weight: Any, backwards: bool, needs: tuple[bool, ...]) -> Any:
-    dgiven, dweight, dbias, dh0 = gru_grad(g, gates, out, h0, weight, backwards=backwards)
+def _gru_rule(g: Any, g_gates: Any, gates: Any, out: Any, h0: Any, weight: Any, backwards: bool,
+              needs: tuple[bool, ...]) -> Any:
+    if g_gates is None:
+        dgiven, dweight, dbias, dh0 = gru_grad(g, gates, out, h0, weight, backwards=backwards)
+    else:
+        dgiven, dweight, dbias, dh0 = _gru_back(g, g_gates, gates, out, h0, weight, backwards)
     return dgiven, dweight, dbias if needs[2] else None, dh0
+
+
+# -- the gradients step by step, for whoever differentiates them -------------------------------------------------------
+
+
+def _steps(x: Any, backwards: bool) -> list[Any]:
+    """Views [1, N, ...] of the steps, from the one that was run last to the first."""
+    parts = split(x, sizes=(1,) * x.spec.shape[0], dim=0)
+    return list(parts) if backwards else list(parts)[::-1]
+
+
+def _joined(steps: list[Any], backwards: bool) -> Any:
+    return cat(steps if backwards else steps[::-1], dim=0)
+
+
+def _first(state: Any) -> Any:
+    return reshape(state, (1, *state.spec.shape))
+
+
+def _before(states: Any, first: Any, backwards: bool) -> Any:
+    """The states that the steps began with."""
+    length = states.spec.shape[0]
+    rest = narrow(states, 0, 1 if backwards else 0, length - 1)
+    return cat([rest, _first(first)] if backwards else [_first(first), rest], dim=0)
+
+
+def _to_weight(slopes: Any, before: Any) -> Any:
+    """The sum over all steps of slopes^T times the state that the step began with."""
+    rows, states = (reshape(x, (x.spec.shape[0] * x.spec.shape[1], x.spec.shape[2])) for x in (slopes, before))
+    return matmul(rows, states, transpose_a=True)
+
+
+def _given(count: int, backwards: bool, *cotangents: Any) -> list[list[Any]]:
+    """The steps of each cotangent, None for each step where it is None."""
+    return [[None] * count if g is None else _steps(g, backwards) for g in cotangents]
+
+
+def _zeros(state: Any) -> Any:
+    return full(0.0, shape=(1, *state.spec.shape), dtype=state.spec.dtype, device=state.storage.device)
+
+
+def _gates(x: Any, count: int) -> Any:
+    """Views of equal parts, one a gate; None for each part of None."""
+    return (None,) * count if x is None else split(x, sizes=(x.spec.shape[2] // count,) * count, dim=2)
+
+
+def _plus(x: Any, y: Any) -> Any:
+    return x if y is None else x + y
+
+
+def _rnn_back(dy: Any, out: Any, h0: Any, weight: Any, relu: bool, backwards: bool) -> Any:
+    slope, slopes, dh = relu_grad if relu else tanh_grad, [], None
+    for d, h in zip(_steps(dy, backwards), _steps(out, backwards), strict=True):
+        slopes.append(slope(_plus(d, dh), h))
+        dh = matmul(slopes[-1], weight)
+    dgiven = _joined(slopes, backwards)
+    return dgiven, _to_weight(dgiven, _before(out, h0, backwards)), reshape(dh, h0.spec.shape)
+
+
+def _lstm_back(dy: Any, dlast: Any, dgates: Any, dcells: Any, gates: Any, cells: Any, out: Any, h0: Any, c0: Any, weight: Any,
+               backwards: bool) -> Any:
+    """lstm_grad, where what the gates and cells are asked for joins what comes through the outputs."""
+    slopes: list[Any] = []
+    dh, dc = _zeros(h0), _zeros(c0) if dlast is None else _first(dlast)
+    each = [_steps(x, backwards) for x in (gates, cells, _before(cells, c0, backwards))]
+    for gate, cell, was, d, to_gate, to_cell in zip(*each, *_given(len(each[0]), backwards, dy, dgates, dcells), strict=True):
+        (i, f, g, o), bent = _gates(gate, 4), tanh(cell)
+        dh = _plus(dh, d)
+        dc = _plus(dc + tanh_grad(dh * o, bent), to_cell)
+        to = [_plus(x, y) for x, y in zip((dc * g, dc * was, dc * i, dh * bent), _gates(to_gate, 4), strict=True)]
+        slopes.append(cat([sigmoid_grad(to[0], i), sigmoid_grad(to[1], f), tanh_grad(to[2], g), sigmoid_grad(to[3], o)], dim=2))
+        dh, dc = matmul(slopes[-1], weight), dc * f
+    dgiven = _joined(slopes, backwards)
+    return (dgiven, _to_weight(dgiven, _before(out, h0, backwards)), reshape(dh, h0.spec.shape), reshape(dc, c0.spec.shape))
+
+
+def _gru_back(dy: Any, dgates: Any, gates: Any, out: Any, h0: Any, weight: Any, backwards: bool) -> Any:
+    """gru_grad, where what the gates are asked for joins what comes through the outputs."""
+    to_input: list[Any] = []
+    to_state: list[Any] = []
+    dh, before = _zeros(h0), _before(out, h0, backwards)
+    each = [_steps(x, backwards) for x in (gates, before)]
+    for gate, was, d, to_gate in zip(*each, *_given(len(each[0]), backwards, dy, dgates), strict=True):
+        (r, z, n, from_state), to = _gates(gate, 4), _gates(to_gate, 4)
+        dh = _plus(dh, d)
+        dn = tanh_grad(_plus(dh * (1 - z), to[2]), n)
+        dr, dz = sigmoid_grad(_plus(dn * from_state, to[0]), r), sigmoid_grad(_plus(dh * (was - n), to[1]), z)
+        to_input.append(cat([dr, dz, dn], dim=2))
+        to_state.append(cat([dr, dz, _plus(dn * r, to[3])], dim=2))
+        dh = matmul(to_state[-1], weight) + dh * z
+    slopes = _joined(to_state, backwards)
+    return (_joined(to_input, backwards), _to_weight(slopes, before), sum(slopes, dims=(0, 1), keepdim=False),
+            reshape(dh, h0.spec.shape))
 
 
 rnn = op("rnn", _rnn_spec, joint("given", "weight", "h0")(_rnn_rule), contiguous=True,
          doc="h' = tanh(given + W h), or relu. Elman, Finding Structure in Time, 1990.")
-rnn_grad = op("rnn_grad", _rnn_grad_spec, contiguous=True, outputs=("dgiven", "dweight", "dh0"),
-              **no_second_derivative("rnn", "dy", "out", "h0", "weight"))
+rnn_grad = op("rnn_grad", _rnn_grad_spec, derived("dy", "out", "h0", "weight")(_rnn_back), contiguous=True,
+              outputs=("dgiven", "dweight", "dh0"))
 lstm = op("lstm", _lstm_spec, joint("given", "weight", "h0", "c0")(_lstm_rule), contiguous=True, outputs=("out", "last"),
           aux=("gates", "cells"),
           doc="Gates i, f, g, o of given + W h; c' = f c + i g, h' = o tanh(c'). Hochreiter and Schmidhuber, 1997.")
-lstm_grad = op("lstm_grad", _lstm_grad_spec, contiguous=True, outputs=("dgiven", "dweight", "dh0", "dc0"),
-               **no_second_derivative("lstm", "dy", "dlast", "gates", "cells", "out", "h0", "c0", "weight"))
+lstm_grad = op("lstm_grad", _lstm_grad_spec,
+               derived("dy", "dlast", "gates", "cells", "out", "h0", "c0", "weight")(
+                   lambda dy, dlast, gates, cells, out, h0, c0, weight, backwards: _lstm_back(
+                       dy, dlast, None, None, gates, cells, out, h0, c0, weight, backwards)),
+               contiguous=True, outputs=("dgiven", "dweight", "dh0", "dc0"))
 gru = op("gru", _gru_spec, joint("given", "weight", "bias", "h0")(_gru_rule), contiguous=True, aux=("gates",),
          doc="Gates r, z; n = tanh(x_n + r h_n), h' = n + z (h - n). Cho et al., arXiv:1406.1078.")
-gru_grad = op("gru_grad", _gru_grad_spec, contiguous=True, outputs=("dgiven", "dweight", "dbias", "dh0"),
-              **no_second_derivative("gru", "dy", "gates", "out", "h0", "weight"))
+gru_grad = op("gru_grad", _gru_grad_spec,
+              derived("dy", "gates", "out", "h0", "weight")(
+                  lambda dy, gates, out, h0, weight, backwards: _gru_back(dy, None, gates, out, h0, weight, backwards)),
+              contiguous=True, outputs=("dgiven", "dweight", "dbias", "dh0"))
 
 __all__ = ["gru", "gru_grad", "lstm", "lstm_grad", "rnn", "rnn_grad"]

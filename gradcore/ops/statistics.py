@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from gradcore.ops.elementwise import abs, eq, ne, pow, sign, where
-from gradcore.ops.movement import cast
+from gradcore.ops.movement import cast, expand
 from gradcore.ops.op import Inferred, op
 from gradcore.ops.reduce import Dims, mean, reduced, sum, widen
 from gradcore.ops.shapes import need_float
@@ -66,3 +66,15 @@ def _norm_rule(g: Any, x: Any, out: Any, p: float, dims: Dims) -> Any:
 
 
 vector_norm = op("vector_norm", _norm_spec, x=_norm_rule, doc="(sum |x|^p)^(1/p); for p = 0 how many are not 0.")
+
+
+def by_statistics(x: Any, mean: Any, rstd: Any, g_mean: Any, g_rstd: Any, *, count: int) -> Any:
+    """The cotangent of ``x`` by way of its mean and of rstd = 1 / sqrt(var + eps), each of ``count`` elements."""
+    by_rstd = None if g_rstd is None else (x - mean) * (g_rstd * (rstd * rstd * rstd) * (-1 / count))
+    if g_mean is None:
+        return by_rstd
+    by_mean = g_mean * (1 / count)
+    return expand(by_mean, shape=x.spec.shape) if by_rstd is None else by_rstd + by_mean
+
+
+__all__ = ["by_statistics", "var", "vector_norm"]

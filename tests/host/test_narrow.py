@@ -19,7 +19,7 @@ from gradcore.devices.meta import make_meta
 from gradcore.ops import all_ops
 from gradcore.report.recording import Recording
 from tests.conftest import raises
-from tests.host.test_ops import FUSED, record
+from tests.host.test_ops import record
 from tests.host.test_temporaries import SLACK, Watch
 from tests.rows import ROWS, Row, parts
 from tests.rows_big import BIG
@@ -30,7 +30,7 @@ WIDE = {"inv", "solve", "det", "slogdet", "cholesky"}
 FLOATS = [r for r in ROWS if any(o.kind == "float" for o in r.operands()) and r.op not in WIDE
           and not r.declared.view and "dtype" not in r.attrs]
 #: One row an op, where one is as good as all.
-FIRST = [row for row in {r.op: r for r in reversed(FLOATS)}.values() if row.op not in FUSED]
+FIRST = list({r.op: r for r in reversed(FLOATS)}.values())
 
 
 def array(x: Any) -> Any:

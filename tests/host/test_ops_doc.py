@@ -55,6 +55,7 @@ users write them, are compared with PyTorch in float32 and float64, values and g
 - On the GPU a sort takes about log2(n)^2 / 2 launches, and a system of equations or a determinant one block a matrix. Writes
   at positions read all k positions for each element that may be written: no atomics, so that sums are the same in every run.
 - On the CPU the recurrence behind the gradients of `prod` and `cumprod` is a loop over the dimension in Python.
+- Attention's second derivative stores the scores, and that of a recurrent layer takes 12 (RNN) to 88 (LSTM) launches a step.
 - `cumsum_`, `cumprod_`, `tril_` and `triu_` make their result before they write it over the tensor.
 - The gradient of `det` solves with the matrix, so that one without an inverse is an error there.
 - Singular values, eigenvalues, QR, norms made of them, `scatter_reduce`, `out=` and complex numbers are not there.

@@ -147,19 +147,19 @@ KEEPS: dict[str, dict[str, str]] = {
     "mse_loss": {"x": "x target", "target": "x target"},
     "mse_grad": {"dy": "x target", "x": "dy", "target": "dy"},
     "rnn": dict.fromkeys(("given", "weight", "h0"), "out h0 weight"),
-    "rnn_grad": dict.fromkeys(("dy", "out", "h0", "weight"), ""),
+    "rnn_grad": dict.fromkeys(("dy", "out", "h0", "weight"), "dy out h0 weight"),
     "lstm": dict.fromkeys(("given", "weight", "h0", "c0"), "gates cells out h0 c0 weight"),
-    "lstm_grad": dict.fromkeys(("dy", "dlast", "gates", "cells", "out", "h0", "c0", "weight"), ""),
+    "lstm_grad": dict.fromkeys("dy dlast gates cells out h0 c0 weight".split(), "dy dlast gates cells out h0 c0 weight"),
     "gru": dict.fromkeys(("given", "weight", "bias", "h0"), "gates out h0 weight"),
-    "gru_grad": dict.fromkeys(("dy", "gates", "out", "h0", "weight"), ""),
+    "gru_grad": dict.fromkeys(("dy", "gates", "out", "h0", "weight"), "dy gates out h0 weight"),
     "rms_norm": {"x": "x weight", "weight": "x weight"},
     "huber": {"x": "x delta"},
     "bce": {"x": "x target", "target": "x"},
     "bce_logits": {"x": "x target", "target": "x"},
     "layer_norm": {"x": "x weight mean rstd", "weight": "x weight mean rstd", "bias": "x weight mean rstd"},
-    "layer_norm_grad": {"dy": "", "x": "", "weight": "", "mean": "", "rstd": ""},
+    "layer_norm_grad": dict.fromkeys(("dy", "x", "weight", "mean", "rstd"), "dy x weight mean rstd"),
     "dropout": {"x": "state p"},
-    "layer_norm_apply": {"x": "", "weight": "", "bias": "", "mean": "", "rstd": ""},
+    "layer_norm_apply": dict.fromkeys(("x", "weight", "bias", "mean", "rstd"), "x weight bias mean rstd"),
     "conv2d": {"x": "weight", "weight": "x", "bias": ""},
     "conv2d_input_grad": {"dy": "weight", "weight": "dy"},
     "conv2d_weight_grad": {"dy": "x", "x": "dy"},
@@ -172,9 +172,9 @@ KEEPS: dict[str, dict[str, str]] = {
     "adaptive_avg_pool2d_grad": {"dy": ""},
     "batch_norm": {"x": "x weight mean rstd", "weight": "x weight mean rstd", "bias": "x weight mean rstd"},
     "batch_norm_apply": {"x": "weight rstd", "weight": "x mean rstd", "bias": ""},
-    "batch_norm_grad": {"dy": "", "x": "", "weight": "", "mean": "", "rstd": ""},
+    "batch_norm_grad": dict.fromkeys(("dy", "x", "weight", "mean", "rstd"), "dy x weight mean rstd"),
     "attention": dict.fromkeys("qkv", "q k v mask out lse state drop"),
-    "attention_grad": {"dy": "", "q": "", "k": "", "v": "", "out": "", "lse": ""},
+    "attention_grad": dict.fromkeys(("dy", "q", "k", "v", "out", "lse"), "dy q k v mask out lse state drop"),
     "embedding": {"weight": "index"},
     "embedding_grad": {"dy": "index"},
     "embedding_unpadded": {"weight": "index"},
@@ -277,3 +277,9 @@ def test_a_rule_that_names_something_unknown_is_an_error_at_once() -> None:
     with raises(TypeError, "'add' is declared twice"):
         op("add", lambda x: x)
     assert not {"test_bad_rule", "test_bad_input"} & set(all_ops())
+
+
+def test_a_rule_that_reads_an_auxiliary_result_takes_its_cotangent() -> None:
+    with raises(TypeError, "op 'test_bad_aux'", "reads 'mean' but not g_mean"):
+        op("test_bad_aux", lambda x: x, aux=("mean",), x=lambda g, mean: g * mean)
+    assert "test_bad_aux" not in all_ops()

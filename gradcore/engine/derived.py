@@ -1,0 +1,47 @@
+"""Gradients of a function made of ops, for a node whose own op is one kernel: the function is run again and differentiated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gradcore.engine.backward import Sweep
+from gradcore.engine.node import Value, make_value
+from gradcore.engine.state import local
+from gradcore.ops.movement import expand
+from gradcore.ops.op import install_differentiation
+
+
+def differentiate(fn: Callable[..., Any], places: Sequence[int], gs: Sequence[Any], values: Sequence[Any]) -> Any:
+    """The gradients of those of ``values`` that stand at ``places``: of ``fn(*values)``, whose cotangents are ``gs``.
+
+    What the function makes and keeps is its node's, in layer, line and phase, and goes back as the small sweep here runs
+    through it. Where gradients are recorded the function's graph stays, and the next derivative goes through it.
+    """
+    state = local.state
+    recorded, node = state.grad, state.node
+    sweep = Sweep(None, recorded, ())
+    try:
+        state.grad = True
+        inputs = [_gate(v, k in places) if isinstance(v, Value) else v for k, v in enumerate(values)]
+        gates = [inputs[k].edge[0].id if isinstance(inputs[k], Value) and inputs[k].edge is not None else 0 for k in places]
+        made = fn(*inputs)
+        for y, g in zip(made if isinstance(made, tuple) else (made,), gs, strict=True):
+            if y is not None and y.edge is not None and g is not None:
+                sweep.deliver(y.edge, make_value(g.storage, g.spec, g.array, g.edge))
+        made = y = None
+        state.grad = recorded
+        sweep.drain(max(gates))
+    finally:
+        state.grad, state.node = recorded, node
+    found = [sweep.pending[number][1][0] if number in sweep.pending else None for number in gates]
+    return found if len(found) > 1 else found[0]
+
+
+def _gate(value: Any, wanted: bool) -> Any:
+    """A value for the function to read: one with an edge of its own, at which the sweep stops, or one without any."""
+    alone = make_value(value.storage, value.spec, value.array, value.edge if wanted else None)
+    return alone if alone.edge is None else expand(alone, shape=alone.spec.shape)
+
+
+install_differentiation(differentiate)
