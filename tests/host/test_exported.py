@@ -27,6 +27,7 @@ from gradcore.report.memory_viz import to_snapshot
 from gradcore.report.recording import Recording
 from gradcore.testing.account import Account, DeviceMemory, held
 from tests.conftest import torch_or_skip
+from tests.host.browser import Opened
 
 HERE = Path(__file__)
 
@@ -138,9 +139,21 @@ def test_files_and_figures_carry_it(tmp_path: Path) -> None:
     assert (row["op"], row["role"]) == ("mul", HELD_OUTSIDE) and row["exported"].startswith(f"numpy(), {HERE}:")
     frames = [b["frames"][0]["name"] for g in to_snapshot(recording)["segments"] for b in g["blocks"] if b["frames"]]
     assert any(f"mul ({HELD_OUTSIDE}, layer (root), " in f and f"shown by numpy(), {HERE}:" in f for f in frames)
-    recording.save_html(tmp_path / "report.html")
-    assert HELD_OUTSIDE in (tmp_path / "report.html").read_text()
     del array
+
+
+def test_the_page_warns_of_it(browser: Any, tmp_path: Path) -> None:
+    array = (gradcore.ones(1000) * 2).numpy()
+    with gradcore.step() as s:
+        gradcore.ones(10)
+    s.recording.save_html(tmp_path / "report.html")
+    # The browser's library takes the locals of its callers.
+    del array
+    opened = Opened(browser, tmp_path / "report.html")
+    (text,) = opened.texts("#warning")
+    assert text.startswith("Held outside, by arrays of other libraries alone: 4,096 bytes, most by numpy(), ")
+    assert opened.complaints == []
+    opened.context.close()
 
 
 def test_introspection_of_live_memory_names_it() -> None:
