@@ -24,7 +24,7 @@ _lock = threading.RLock()
 
 
 class _Lease:
-    """The arrays that show one storage, by number, oldest first."""
+    """One storage, and the arrays that show it: by the id of what they refer to, the oldest first."""
 
     __slots__ = ("storage", "shown", "role")
 
@@ -78,11 +78,13 @@ def settle() -> None:
     """Give the bytes that nothing but arrays of other libraries refers to the role ``held outside``."""
     with _lock:
         for key, lease in list(_leases.items()):
+            # The collector may take the last array meanwhile.
+            newest = next(reversed(lease.shown.values()), None)
             # One reference is the lease's, one the argument here.
-            if sys.getrefcount(lease.storage) <= 2:
-                del _leases[key]
+            if newest is not None and sys.getrefcount(lease.storage) <= 2:
+                _leases.pop(key, None)
                 lease.role = TAGS[lease.storage.block.tag].role
-                _note(lease.storage, next(reversed(lease.shown.values())), HELD_OUTSIDE)
+                _note(lease.storage, newest, HELD_OUTSIDE)
 
 
 def _note(storage: Storage, export: Export | None, role: str | None = None) -> None:
