@@ -7,6 +7,8 @@ from typing import Any as _Any
 
 import numpy as _np
 
+from gradcore import missing as _missing
+
 # Devices register themselves when their module is imported.
 from gradcore.devices import availability as _availability
 from gradcore.devices import host as _host
@@ -45,7 +47,7 @@ from gradcore._step import step
 from gradcore.engine.modes import enable_grad, inference_mode, is_grad_enabled, no_grad, recompute, set_grad_enabled
 from gradcore.errors import (
     AlreadyReleased, DataDependentShape, DeviceError, ExportError, GradcoreError, LinAlgError, ModifiedInPlace,
-    NoSecondDerivative, OutOfMemory, ProgramError, SpecError, TraceError)
+    NoSecondDerivative, NotCovered, OutOfMemory, ProgramError, SpecError, TraceError)
 from gradcore.report.step import StepReport
 from gradcore.spec import bfloat16 as _bfloat16
 from gradcore.functional import linalg
@@ -67,10 +69,16 @@ bool = _np.dtype(_np.bool_)
 
 def __getattr__(name: str) -> _Any:
     # The one dtype that NumPy has from elsewhere, so that what needs none of it goes without the package.
-    if name == "bfloat16":
-        return _bfloat16()
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _bfloat16() if name == "bfloat16" else _absent(name, 2)
 
+
+_absent = _missing.lookup(__name__, "")
+_missing.mark(Tensor)
+for _path, _module in {
+        "nn": nn, "nn.functional": nn.functional, "nn.init": nn.init, "nn.utils": nn.utils, "nn.utils.rnn": nn.utils.rnn,
+        "optim": optim, "optim.lr_scheduler": optim.lr_scheduler, "linalg": linalg, "autograd": autograd,
+        "autograd.graph": autograd.graph, "cuda": cuda, "amp": amp, "utils": utils, "utils.data": utils.data}.items():
+    _missing.watch(_module, _path)
 
 memory.use_for_cupy = cuda.use_for_cupy  # type: ignore[attr-defined]
 

@@ -8,6 +8,8 @@ import numpy as np
 
 from gradcore import functional, spec
 from gradcore.devices.device import Device, get_device
+from gradcore.engine import exports
+from gradcore.engine.exports import Shown
 from gradcore.engine.node import Value
 from gradcore.engine.owners import pin
 from gradcore.errors import SpecError
@@ -36,20 +38,22 @@ class Conversions(Value):
 
         ``force`` takes the values of a tensor that requires grad, and copies those of another device, which are errors else.
         """
-        if force:
-            return self.detach().cpu().numpy()  # type: ignore[attr-defined]
+        return (self.detach().cpu() if force else self)._shown("numpy()")  # type: ignore[attr-defined]
+
+    def _shown(self, form: str) -> np.ndarray[Any, Any]:
+        """An array over the tensor's bytes, for somebody who asked for them in this form."""
         if self.edge is not None:
             raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
         if self.storage.device.type != "cpu":
             raise TypeError(f"can't convert {self.storage.device} device type tensor to numpy. Use Tensor.cpu() to copy "
                             "the tensor to host memory first.")
         self.storage.device.note_read(self.storage, self.spec)
-        found = np.asarray(_Exported(self))
+        found = np.asarray(Shown(self, form))
         # NumPy's array interface has no name for bfloat16.
         return found if found.dtype == self.spec.dtype else found.view(self.spec.dtype)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        return np.array(self.numpy(), dtype=dtype, copy=copy)
+        return np.array(self._shown("__array__"), dtype=dtype, copy=copy)
 
     def __dlpack__(self, *, stream: Any = None, max_version: tuple[int, int] | None = None,
                    dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any:
@@ -57,7 +61,7 @@ class Conversions(Value):
         if self.edge is not None:
             raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
         self.__dlpack_device__()
-        return self.numpy().__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
+        return self._shown("__dlpack__").__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """(1, 0), the CPU. Raises BufferError for a tensor elsewhere."""
@@ -78,6 +82,7 @@ class Conversions(Value):
         if self.edge is not None:
             raise RuntimeError("Can't get __cuda_array_interface__ on Variable that requires grad. If gradients aren't "
                                "required, use var.detach() to get Variable that doesn't require grad.")
+        exports.note(self, "__cuda_array_interface__")
         own = self.spec
         step = own.dtype.itemsize
         return {"shape": own.shape, "typestr": own.dtype.str, "version": 3,
@@ -178,19 +183,6 @@ class Conversions(Value):
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if not self.spec.ndim and spec else str(self) if not spec else NotImplemented
-
-
-class _Exported:
-    """The array interface of a tensor on the CPU: the array that NumPy makes of it refers back here, so the storage
-    lives as long as the array does."""
-
-    def __init__(self, tensor: Any) -> None:
-        self._tensor = tensor
-        spec = tensor.spec
-        step = spec.dtype.itemsize
-        self.__array_interface__ = {
-            "version": 3, "shape": spec.shape, "typestr": spec.dtype.str, "data": (tensor.data_ptr(), False),
-            "strides": tuple(s * step for s in spec.strides)}
 
 
 def _is_dtype(name: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gradcore.devices.device import Device, get_device
+from gradcore.engine.exports import settle
 from gradcore.memory.stack import explain_live
 from gradcore.units import format_bytes, parse_bytes
 
@@ -70,6 +71,7 @@ def memory_stats(device: AnyDevice = None) -> dict[str, Any]:
 
 def memory_summary(device: AnyDevice = None) -> str:
     """The figures as text, and who holds the most."""
+    settle()
     stats = memory_stats(device)
     lines = [f"Memory of {get_device(device)}:"]
     lines += [f"  {name:16}{value:>16,}" + ("" if name in ("segments", "allocations") else f"  {format_bytes(value)}")

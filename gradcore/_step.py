@@ -15,6 +15,7 @@ import numpy as np
 from gradcore.devices.device import Device, devices, get_device
 from gradcore.devices.meta import make_meta
 from gradcore.engine import owners
+from gradcore.engine.exports import settle
 from gradcore.engine.node import Leaf, build_node
 from gradcore.engine.state import local, mark, scoped, whole_stacks
 from gradcore.events import LAUNCH, Raw, Record, typed
@@ -75,6 +76,7 @@ class step:
             raise RuntimeError("a step is being recorded already: steps do not nest")
         if self.level == "stacks":
             self._opened.enter_context(whole_stacks())
+        settle()
         self._began = perf_counter()
         self._starts = [_Start(d, logged) for d in recorded]
         self._beside = None if pool is None else _Start(pool, False)
@@ -90,6 +92,7 @@ class step:
         if self.level != "counts":
             mark("end", "step")
         self._seconds = perf_counter() - self._began
+        settle()
         self._opened.close()
         for start in self._starts if self._beside is None else (self._beside, *self._starts):
             start.end()

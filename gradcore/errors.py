@@ -100,5 +100,13 @@ class ProgramError(GradcoreError, ValueError):
     """A file holds no program that can be run safely; the text names the file, the place in it, and what was expected."""
 
 
+class NotCovered(GradcoreError, AttributeError, NotImplementedError):
+    """PyTorch has the name and gradcore has not; the text names the nearest thing that there is. ``hasattr`` is False."""
+
+
+class NotCoveredImport(GradcoreError, ImportError, NotImplementedError):
+    """As :class:`NotCovered`, for ``from gradcore import name``."""
+
+
 class ExportError(GradcoreError, NotImplementedError):
     """Something in a program has no counterpart in the format that it is exported to; the text names op, layer and line."""

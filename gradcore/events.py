@@ -22,8 +22,10 @@ RESERVE, UNRESERVE, ALLOC, FREE, KEEP, DROP, LAUNCH, RETAG, MARK, VIEW, UPLOAD, 
 CONSUMED, DIED = 0, 1
 DROP_REASONS = ("consumed", "graph died")
 
+#: The role of bytes that nothing here holds any more, only an array of another library that was made of a tensor.
+HELD_OUTSIDE = "held outside"
 ROLES = ("parameter", "buffer", "gradient", "input", "output", "residual", "temporary", "workspace",
-         "optimizer state", "communication", "arena")
+         "optimizer state", "communication", "arena", HELD_OUTSIDE)
 
 
 class Site(NamedTuple):
@@ -51,6 +53,16 @@ class Scope(NamedTuple):
     role: str | None = None
 
 
+class Export(NamedTuple):
+    """How an array of another library came to show a tensor's bytes: ``numpy()``, ``__dlpack__ for torch``; and where."""
+
+    form: str
+    site: Site
+
+    def __str__(self) -> str:
+        return f"{self.form}, {self.site.file}:{self.site.line} in {self.site.function}"
+
+
 class Tag(NamedTuple):
     """Whom bytes belong to."""
 
@@ -61,6 +73,8 @@ class Tag(NamedTuple):
     site: Site
     caller: Site | None
     spec: TensorSpec | None
+    #: The newest array of another library that shows the bytes.
+    export: Export | None = None
 
 
 T = TypeVar("T", bound=Hashable)
@@ -265,7 +279,8 @@ def normalized(records: Iterable[Raw], *, lines: bool = True) -> list[Record]:
         return value if lines or value is None else Site(value.file.rsplit("/", 1)[-1], 0, value.function)
 
     def tag(value: Tag) -> Tag:
-        return value if lines else value._replace(site=site(value.site) or value.site, caller=site(value.caller))
+        export = value.export and value.export._replace(site=site(value.export.site) or value.export.site)
+        return value if lines else value._replace(site=site(value.site) or value.site, caller=site(value.caller), export=export)
 
     result: list[Record] = []
     for raw in records:

@@ -36,6 +36,8 @@ class Residual:
     layer: str
     made_by: str
     line: str
+    #: How an array of another library that shows the bytes was made, and on which line; "" where there is none.
+    exported: str = ""
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class Graph:
                 lines.append(f"{indent}#{target} {node.name} (above)")
                 continue
             seen.add(target)
-            kept = ", ".join(f"{r.name} {r.dtype}{list(r.shape)} {r.nbytes:,} bytes" if r.how == "kept"
+            kept = ", ".join(f"{r.name} {r.dtype}{list(r.shape)} {r.nbytes:,} bytes{_shown(r)}" if r.how == "kept"
                              else f"{r.name} {r.dtype}{list(r.shape)} {r.how}" for r in node.residuals)
             lines.append(f"{indent}#{target} {node.name} of {node.layer or '(root)'}, {node.line}: {node.state}"
                          + (f": {kept}" if kept else ""))
@@ -181,7 +183,11 @@ def _residual(r: Saved | Again | Packed) -> Residual:
     block = r.storage.block
     tag = TAGS[block.tag]
     return Residual(r.name, "kept", r.spec.shape, r.spec.dtype.name, block.requested, block.serial, tag.role, tag.layer,
-                    tag.op, str(tag.site))
+                    tag.op, str(tag.site), f"{tag.export.form}, {tag.export.site}" if tag.export else "")
+
+
+def _shown(r: Residual) -> str:
+    return f" (shown by {r.exported})" if r.exported else ""
 
 
 def kept_by_ops() -> dict[str, dict[str, tuple[str, ...]]]:

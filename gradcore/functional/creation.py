@@ -72,8 +72,8 @@ def as_tensor(data: Any, dtype: Any = None, device: str | Device | None = None) 
 def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
     """A tensor on the CPU that shares the array's memory and keeps it alive; of a read-only or an empty array, a copy.
 
-    The bytes are none of the pool's: reports show them as held outside. Raises TypeError for what is no array of numbers,
-    ValueError for strides that are negative or no whole elements.
+    The bytes are none of the pool's: reports say how many there are, beside their sums. Raises TypeError for what is no array
+    of numbers, ValueError for strides that are negative or no whole elements.
     """
     if not isinstance(array, np.ndarray):
         raise TypeError(f"expected np.ndarray (got {type(array).__name__})")

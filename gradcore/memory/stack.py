@@ -49,7 +49,8 @@ def explain_live(ledger: Ledger, top: int = 10) -> list[str]:
     held: Counter[str] = Counter()
     for block in ledger.live.values():
         tag = TAGS[block.tag]
-        held[f"{tag.role} of {tag.op} in layer {tag.layer or '(root)'}, {tag.site}"] += block.size
+        shown = f", shown by {tag.export.form}, {tag.export.site}" if tag.export else ""
+        held[f"{tag.role} of {tag.op} in layer {tag.layer or '(root)'}, {tag.site}{shown}"] += block.size
     if not held:
         return ["Nothing is live."]
     return [f"The {min(top, len(held))} largest holders:"] + [

@@ -13,7 +13,7 @@ from gradcore.report.timeline import COLOURS, ROLE_ORDER, Column, columns, stack
 from gradcore.units import format_bytes
 
 #: For terminals without colours.
-LETTERS = dict(zip(ROLE_ORDER, "PBSGIROTWC", strict=True))
+LETTERS = dict(zip(ROLE_ORDER, "PBSGIROTWCH", strict=True))
 _UNKNOWN = "?"
 
 

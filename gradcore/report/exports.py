@@ -24,7 +24,8 @@ from gradcore.report.timeline import BY, breakdown
 
 #: Columns of the table of allocations. ``_at`` are positions in the log, ``_us`` microseconds from its first moment.
 COLUMNS = ("serial", "requested", "allocated", "segment", "offset", "stream", "role", "op", "layer", "phase", "shape", "dtype",
-           "file", "line", "function", "node", "made_at", "made_us", "kept_at", "dropped_at", "reason", "freed_at", "freed_us")
+           "file", "line", "function", "node", "made_at", "made_us", "kept_at", "dropped_at", "reason", "freed_at", "freed_us",
+           "exported")
 
 
 def moments(records: Sequence[Record]) -> list[int]:
@@ -107,7 +108,8 @@ def to_csv(recording: Recording) -> str:
     for serial, row in rows.items():
         tag = row.pop("tag")
         row |= {"role": folds.role_of(tag, serial in kept), "op": tag.op, "layer": tag.layer, "phase": tag.phase,
-                "file": tag.site.file, "line": tag.site.line, "function": tag.site.function}
+                "file": tag.site.file, "line": tag.site.line, "function": tag.site.function,
+                "exported": "" if tag.export is None else str(tag.export)}
         if tag.spec is not None:
             row |= {"shape": "x".join(map(str, tag.spec.shape)), "dtype": tag.spec.dtype.name}
         if serial in kept:

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gradcore import folds
-from gradcore.events import Alloc, Launch, Record, Site, Tag
+from gradcore.events import HELD_OUTSIDE, Alloc, Export, Launch, Record, Site, Tag
 
-#: Roles of what an op made and a graph or a user holds; parameters, state and inputs live on by right.
-MADE = frozenset(("output", "temporary", "residual"))
+#: Roles of what an op made and a graph, a user or an array holds; parameters, state and inputs live on by right.
+MADE = frozenset(("output", "temporary", "residual", HELD_OUTSIDE))
 
 
 @dataclass(frozen=True)
 class Grown:
     """Buffers that one line made, in this step and before, and that are all alive. Bytes.
 
-    ``held_by`` is ``graph`` or ``you``; ``keeper`` is the op and line whose gradient keeps the newest of them.
+    ``held_by`` is ``graph``, ``outside`` or ``you``; ``keeper`` is the op and line whose gradient keeps the newest of them.
     """
 
     op: str
@@ -62,24 +62,29 @@ def explained(growth: Growth, records: Sequence[Record], start: int) -> Growth:
     return replace(growth, grown=_grown(records), carried=_carried(records, start))
 
 
-def line_of(tag: Tag) -> str:
+def line_of(tag: Tag | Export) -> str:
     """``file:line in function``, the path as the interpreter has it."""
     return f"{tag.site.file}:{tag.site.line} in {tag.site.function}"
 
 
+def held_by(holder: folds.Holder) -> str:
+    """``graph``: a node keeps it; ``outside``: only an array of another library holds it; else ``you``."""
+    return "graph" if holder.kept_by else "outside" if holder.role == HELD_OUTSIDE else "you"
+
+
 def _grown(records: Sequence[Record]) -> tuple[Grown, ...]:
     runs = {r.node: r for r in records if isinstance(r, Launch) and r.node}
-    alive: dict[tuple[str, str, Site, bool], list[folds.Holder]] = {}
+    alive: dict[tuple[str, str, Site, str], list[folds.Holder]] = {}
     for holder in folds.live_at(records, len(records) - 1):
         if holder.role in MADE:
             tag = holder.tag
-            alive.setdefault((tag.op, tag.layer, tag.site, bool(holder.kept_by)), []).append(holder)
+            alive.setdefault((tag.op, tag.layer, tag.site, held_by(holder)), []).append(holder)
     found = []
-    for (op, layer, _, kept), holders in alive.items():
+    for (op, layer, _, who), holders in alive.items():
         if len(holders) > 1:
             keeper = next((runs[n].tag for h in reversed(holders) for n, _ in h.kept_by if n in runs), None)
             found.append(Grown(op, layer, line_of(holders[0].tag), len(holders), sum(h.allocated for h in holders),
-                               "graph" if kept else "you", f"{keeper.op}, {line_of(keeper)}" if keeper else ""))
+                               who, f"{keeper.op}, {line_of(keeper)}" if keeper else ""))
     return tuple(sorted(found, key=lambda g: -g.allocated))
 
 

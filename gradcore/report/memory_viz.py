@@ -96,5 +96,7 @@ def _frames(tag: Tag, role: str = "") -> list[dict[str, Any]]:
     """The innermost first, as PyTorch has them."""
     sites = [tag.site, *tag.site.callers, *([tag.caller] if tag.caller else [])]
     what = f"{tag.op} ({role or tag.role}, layer {tag.layer or '(root)'}, {tag.phase})"
+    if tag.export is not None:
+        what += f", shown by {tag.export}"
     return [{"filename": "<gradcore>", "line": 0, "name": what},
             *({"filename": s.file, "line": s.line, "name": s.function} for s in sites)]

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gradcore import events
-from gradcore.events import Invocation, Record, Site, Table, Tag
+from gradcore.events import Export, Invocation, Record, Site, Table, Tag
 from gradcore.report.step import StepReport, load_report
 from gradcore.spec import TensorSpec, bfloat16
 
@@ -111,8 +111,9 @@ class _Tables:
 
     def tag(self, tag: Tag) -> list[int | None]:
         names: list[int | None] = [self.strings.index(s) for s in (tag.op, tag.layer, tag.phase, tag.role)]
+        shown = [] if tag.export is None else [self.strings.index(tag.export.form), self.sites.index(tag.export.site)]
         return [*names, self.sites.index(tag.site), None if tag.caller is None else self.sites.index(tag.caller),
-                None if tag.spec is None else self.specs.index(tag.spec)]
+                None if tag.spec is None else self.specs.index(tag.spec), *shown]
 
     def invocation(self, call: Invocation) -> list[Any]:
         return [self.strings.index(call.op), [self.value(x) for x in call.inputs], [self.specs.index(s) for s in call.outputs],
@@ -191,7 +192,8 @@ def _unpack(data: dict[str, Any]) -> list[Record]:
         "strings": strings,
         "tags": _rows(data, "tags", lambda t: Tag(
             _at(strings, t[0]), _at(strings, t[1]), _at(strings, t[2]), _at(strings, t[3]), _at(sites, t[4]),
-            None if t[5] is None else _at(sites, t[5]), None if t[6] is None else _at(specs, t[6]))),
+            None if t[5] is None else _at(sites, t[5]), None if t[6] is None else _at(specs, t[6]),
+            Export(_at(strings, t[7]), _at(sites, t[8])) if len(t) > 7 else None)),
         "invocations": _rows(data, "invocations", lambda c: Invocation(
             _at(strings, c[0]), tuple(_value(x, specs) for x in _of(c[1], list, "a list")),
             tuple(_at(specs, i) for i in _of(c[2], list, "a list")),

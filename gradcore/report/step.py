@@ -11,7 +11,8 @@ from typing import Any
 
 from gradcore import folds
 from gradcore.events import Alloc, Launch, Mark, Record, View
-from gradcore.report.growth import MADE, Growth, explained, line_of
+from gradcore.report.exported import Exported, exported
+from gradcore.report.growth import MADE, Growth, explained, held_by, line_of
 from gradcore.report.plain import read
 
 #: Version of the JSON form; docs/report-schema.md describes it. Readers refuse what they do not know.
@@ -136,7 +137,7 @@ class PinnedFigures:
 
 @dataclass(frozen=True)
 class Left:
-    """Bytes that a step made and left alive, by the line that made them, and who keeps them: ``graph`` or ``you``."""
+    """Bytes that a step made and left alive, by the line that made them, and ``held_by``: ``graph``, ``outside`` or ``you``."""
 
     op: str
     layer: str
@@ -172,13 +173,16 @@ class StepReport:
     graph_seconds: float
     records: int
     driver: DriverFigures | None = None
-    #: Results that are alive at the end: kept by a node of a graph, or by whoever holds the tensor. The largest first.
+    #: Results that are alive at the end: kept by a node of a graph, by an array of another library alone, or by whoever holds
+    #: the tensor. The largest first.
     left: tuple[Left, ...] = ()
     growth: Growth | None = None
     #: None where nothing was pinned in the step.
     pinned: PinnedFigures | None = None
     #: Memory of other libraries that tensors showed at the peak: in none of the sums.
     outside_bytes: int = 0
+    #: What arrays of other libraries showed at the end, the largest first: their bytes are in the sums.
+    exported: tuple[Exported, ...] = ()
     version: int = SCHEMA_VERSION
 
     @property
@@ -246,7 +250,8 @@ def build_report(records: Sequence[Record], *, device: str, batch_size: int | No
         residual_bytes_returned=sum(n for s, n in kept_before.items() if s not in kept_after),
         pool=pool, nodes=(nodes := _nodes(records)), graph_seconds=nodes * node_seconds, records=len(records) - start,
         driver=driver, pinned=pinned, left=_left(records, start),
-        growth=explained(growth, records, start) if growth is not None else None, outside_bytes=folds.outside(holders))
+        growth=explained(growth, records, start) if growth is not None else None, outside_bytes=folds.outside(holders),
+        exported=exported(folds.live_at(records, len(records) - 1)))
 
 
 def counted_report(*, device: str, batch_size: int | None, seconds: float, peaks: tuple[int, int, int], live: tuple[int, int],
@@ -266,7 +271,7 @@ def _left(records: Sequence[Record], start: int) -> tuple[Left, ...]:
     sums: dict[tuple[str, str, str, str], int] = {}
     for h in folds.live_at(records, len(records) - 1):
         if h.serial in made and h.role in MADE:
-            key = (h.tag.op, h.tag.layer, line_of(h.tag), "graph" if h.kept_by else "you")
+            key = (h.tag.op, h.tag.layer, line_of(h.tag), held_by(h))
             sums[key] = sums.get(key, 0) + h.allocated
     return tuple(Left(*key[:3], nbytes, key[3]) for key, nbytes in sorted(sums.items(), key=lambda item: -item[1]))
 

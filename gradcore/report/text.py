@@ -10,6 +10,7 @@ from gradcore.report.step import StepReport
 from gradcore.units import format_bytes
 
 _BAR = 24
+_WHO = {"graph": "kept by the graph", "outside": "held outside", "you": "kept alive by you"}
 #: Lines of a stack at most.
 _CALLERS = 6
 
@@ -44,7 +45,7 @@ def render(report: StepReport) -> str:
     for title, sums in (("role", report.by_role), ("layer", report.by_layer), ("op", report.by_op)):
         lines += ["", f"At the peak, by {title}:", *_bars(sums, peak.allocated)]
     if report.outside_bytes:
-        lines += ["", f"Held outside the pool, by other libraries: {report.outside_bytes:,} bytes, in none of these sums."]
+        lines += ["", f"Memory of other libraries that tensors show: {report.outside_bytes:,} bytes, in none of these sums."]
     lines += ["", "Largest tensors at the peak:"]
     for t in report.top:
         shape = "x".join(map(str, t.shape)) if t.shape is not None else "bytes"
@@ -56,7 +57,7 @@ def render(report: StepReport) -> str:
     lines += [f"  {p.phase:10} {p.allocated:>15,} bytes  after {p.seconds * 1e3:.2f} ms" for p in report.phases]
     lines += ["", f"Kept for backward: {report.residual_bytes:,} bytes; backward gave back "
               f"{report.residual_bytes_returned:,}.", *_kept(report)]
-    return "\n".join([*lines, *_left(report), *_growth(report.growth), *_tail(report)])
+    return "\n".join([*lines, *_left(report), *_exported(report), *_growth(report.growth), *_tail(report)])
 
 
 def _tail(report: StepReport) -> Iterable[str]:
@@ -89,10 +90,23 @@ def _left(report: StepReport) -> Iterable[str]:
         yield ""
         yield "Made in this step and still alive:"
         for x in report.left[:8]:
-            who = "kept by the graph" if x.held_by == "graph" else "kept alive by you"
+            who = _WHO[x.held_by]
             yield f"  {x.allocated:>15,} bytes of {x.op} in {x.layer or '(root)'}, {short_path(x.line)}: {who}"
         if len(report.left) > 8:
             yield f"  and {len(report.left) - 8} more"
+
+
+def _exported(report: StepReport) -> Iterable[str]:
+    if report.exported:
+        yield ""
+        yield "Shown by arrays of other libraries at the end:"
+        for x in report.exported[:8]:
+            how = "held outside by" if x.alone else "its tensor is alive too; shown by"
+            many = f" in {x.count} buffers" if x.count > 1 else ""
+            yield (f"  {x.allocated:>15,} bytes{many} of {x.op} in {x.layer or '(root)'}, {short_path(x.line)}: {how} "
+                   f"{x.form}, {short_path(x.exported_at)}")
+        if len(report.exported) > 8:
+            yield f"  and {len(report.exported) - 8} more"
 
 
 def _growth(growth: Growth | None) -> Iterable[str]:
@@ -101,7 +115,7 @@ def _growth(growth: Growth | None) -> Iterable[str]:
     yield ""
     yield f"Live bytes have grown for {growth.steps} steps, by {growth.requested:,} a step:"
     for x in growth.grown[:4]:
-        who = f"kept by the graph for {_op_line(x.keeper)}" if x.held_by == "graph" else "kept alive by you"
+        who = _WHO[x.held_by] + (f" for {_op_line(x.keeper)}" if x.held_by == "graph" else "")
         yield (f"  {x.allocated:>15,} bytes in {x.count} results of {x.op} in {x.layer or '(root)'}, {short_path(x.line)}: "
                f"{who}")
     for c in growth.carried[:4]:

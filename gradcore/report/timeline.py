@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gradcore import folds
-from gradcore.events import Alloc, Drop, Free, Keep, Record, Retag, Tag
+from gradcore.events import HELD_OUTSIDE, Alloc, Drop, Free, Keep, Record, Retag, Tag
 
 #: Roles from the bottom of a stack to its top: what lives longest lies lowest.
 ROLE_ORDER = ("parameter", "buffer", "optimizer state", "gradient", "input", "residual", "output", "temporary", "workspace",
-              "communication")
-#: Colours that the colour-blind can tell apart: those of Okabe and Ito, "Color universal design" (2008), and three greys.
+              "communication", HELD_OUTSIDE)
+#: Colours that the colour-blind can tell apart: those of Okabe and Ito, "Color universal design" (2008), three greys, and wine.
 COLOURS = dict(zip(ROLE_ORDER, (
-    "#0072B2", "#BBBBBB", "#CC79A7", "#E69F00", "#777777", "#D55E00", "#56B4E9", "#F0E442", "#009E73", "#444444"), strict=True))
+    "#0072B2", "#BBBBBB", "#CC79A7", "#E69F00", "#777777", "#D55E00", "#56B4E9", "#F0E442", "#009E73", "#444444",
+    "#882255"), strict=True))
 
 #: The ways to group owners, by the name that users give: from a tag and a role to the name of a band.
 Key = Callable[[Tag, str], str]

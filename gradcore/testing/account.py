@@ -12,6 +12,7 @@ from gradcore import folds
 from gradcore._random import default_generator
 from gradcore._step import node_seconds, pool_figures
 from gradcore.devices.device import Device, get_device
+from gradcore.engine.exports import settle
 from gradcore.events import MARK, Alloc, Mark, Raw, Record, Tag, typed
 from gradcore.report.diff import GROUPS, Owners
 from gradcore.report.growth import line_of
@@ -104,11 +105,13 @@ class Account:
         self._log = self.device.ledger.begin_log()
 
     def now(self) -> Moment:
+        settle()
         ledger = self.device.ledger
         return Moment(len(ledger.so_far(self._log)), perf_counter_ns(), ledger.allocations, ledger.pool.misses)
 
     def since(self, moment: Moment) -> Stretch:
         """What has happened since."""
+        settle()
         raw = self.device.ledger.so_far(self._log)
         before, after = (_without_steps(part) for part in (raw[:moment.position], raw[moment.position:]))
         records = (*before, Mark("begin", "step", moment.time), *after, Mark("end", "step", perf_counter_ns()))
@@ -184,7 +187,8 @@ def held(holders: Iterable[folds.Holder], above: int, root: str | os.PathLike[st
     """Who holds how much and on which line, a line each, the largest first; they add up to ``above``."""
     def key(h: folds.Holder) -> str:
         kept = ", kept by the graph" if h.kept_by else ""
-        return f"{h.role} of {h.tag.op} in {h.tag.layer or '(root)'}, {below(root, line_of(h.tag))}{kept}"
+        shown = f", shown by {h.tag.export.form}, {below(root, line_of(h.tag.export))}" if h.tag.export else ""
+        return f"{h.role} of {h.tag.op} in {h.tag.layer or '(root)'}, {below(root, line_of(h.tag))}{kept}{shown}"
 
     sums = list(folds.total(holders, key).items())
     lines = [f"  {nbytes:>15,} bytes  {name}" for name, nbytes in sums[:rows]]

@@ -19,7 +19,7 @@ from gradcore.errors import OutOfMemory, SourceExhausted, UndeclaredAllocation  
 from gradcore.events import TAGS, Alloc, Site, Tag  # noqa: E402
 from gradcore.memory.driver import CudaDriver, CudaSource  # noqa: E402
 from gradcore.memory.resource import Stream  # noqa: E402
-from gradcore.memory.stack import build  # noqa: E402
+from gradcore.memory.stack import build, explain_live  # noqa: E402
 from gradcore.ops import all_ops  # noqa: E402
 from gradcore.spec import TensorSpec  # noqa: E402
 from tests.meta.simulated_cuda import HostCard  # noqa: E402
@@ -272,6 +272,27 @@ def test_the_interface_for_other_libraries_on_the_gpu(device):
     with pytest.raises(AttributeError, match="on a tensor on cpu"):
         _ = gradcore.ones(2).__cuda_array_interface__
     assert not hasattr(gradcore.ones(2), "__cuda_array_interface__")
+
+
+def test_the_interface_is_named_with_the_line_that_asked_for_it(device):
+    x = gradcore.Tensor.__new__(gradcore.Tensor)
+    made = value(device, TensorSpec.of((4, 6), np.float32))
+    x.storage, x.spec, x.array, x.edge, x.base = made.storage, made.spec, made.array, None, None
+    del made
+    asked = x.__cuda_array_interface__  # asked
+    # As CuPy does it, which holds the tensor: who else does cannot be told.
+    memory = cupy.cuda.memory.UnownedMemory(asked["data"][0], 96, x, 0)
+    theirs = cupy.ndarray(asked["shape"], asked["typestr"], cupy.cuda.MemoryPointer(memory, 0))
+    del x, memory
+    with gradcore.step(device=device) as s:
+        pass
+    line = next(n for n, text in enumerate(Path(__file__).read_text().splitlines(), 1) if text.endswith("# asked"))
+    (found,) = s.report.exported
+    assert (found.op, found.layer, found.form, found.alone) == ("test", "layers.0", "__cuda_array_interface__", False)
+    assert found.exported_at.startswith(f"{__file__}:{line} in ") and found.allocated == 512
+    assert f"shown by __cuda_array_interface__, {__file__}:{line}" in "".join(explain_live(device.ledger))
+    del theirs
+    assert device.ledger.allocated == 0
 
 
 def test_a_program_written_for_cupy_is_accounted(device):

@@ -33,11 +33,11 @@ class Log {
     for (let p = this.start; p < this.length; p++) if (this.total[p] > this.total[this.peak]) this.peak = p;
   }
 
-  readTag({ strings, sites, specs }, [op, layer, phase, role, site, caller, spec]) {
+  readTag({ strings, sites, specs }, [op, layer, phase, role, site, caller, spec, form, taken]) {
     const line = (i) => (i === null ? "" : `${strings[sites[i][0]]}:${sites[i][1]} in ${strings[sites[i][2]]}`);
     return { op: strings[op], layer: strings[layer], phase: strings[phase], role: strings[role], line: line(site),
       caller: line(caller), shape: spec === null ? "bytes" : specs[spec][0].join("x") || "scalar",
-      dtype: spec === null ? "" : specs[spec][1] };
+      dtype: spec === null ? "" : specs[spec][1], exported: form === undefined ? "" : `${strings[form]}, ${line(taken)}` };
   }
 
   unfold() {

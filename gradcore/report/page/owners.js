@@ -107,7 +107,8 @@ function detailsOf(log, buffer, at, go) {
   const when = (p) => [go(p), ` after ${log.time[p].toFixed(3)} ms`];
   const rows = [["op", tag.op], ["layer", layerName(tag.layer)], ["phase", tag.phase], ["role", role], ["shape", tag.shape],
     ["dtype", tag.dtype], ["bytes", `${count(buffer.allocated)} allocated, ${count(buffer.requested)} requested`],
-    ["line", tag.line], ["called from", tag.caller], ["node", buffer.node || ""], ["stream", buffer.stream],
+    ["line", tag.line], ["called from", tag.caller], ["shown by", tag.exported],
+    ["node", buffer.node || ""], ["stream", buffer.stream],
     ["address", `segment ${buffer.segment}, offset ${count(buffer.offset)}`],
     ["made", ...(buffer.made < log.start ? ["before the step"] : when(buffer.made))]];
   for (const r of kept.slice(0, DETAIL_KEPT)) {

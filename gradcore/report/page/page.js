@@ -53,8 +53,12 @@ function warn(report) {
   const { growth } = report;
   const grown = growth ? `Live bytes have grown for ${growth.steps} steps, by ${count(growth.requested)} a step. ` : "";
   const left = graph ? `Left alive, kept by a graph: ${count(graph.allocated)} bytes of ${graph.op}, ${graph.line}.` : "";
-  byId("warning").textContent = grown + left;
-  byId("warning").hidden = !(grown + left);
+  const alone = report.exported.filter((shown) => shown.alone);
+  const held = alone.reduce((sum, { allocated }) => sum + allocated, 0);
+  const outside = held ? ` Held outside, by arrays of other libraries alone: ${count(held)} bytes, ` +
+    `most by ${alone[0].form}, ${alone[0].exported_at}.` : "";
+  byId("warning").textContent = grown + left + outside;
+  byId("warning").hidden = !(grown + left + outside);
 }
 
 // Group the owners anew, and look at an instant.

@@ -1,0 +1,132 @@
+"""Names that PyTorch has and gradcore has not: they raise NotImplementedError, and say what is nearest.
+
+``torch_names.txt`` beside this file has PyTorch's names, as tests/host/test_missing.py writes them; PyTorch is not asked.
+The errors are AttributeErrors too (ImportErrors in ``from gradcore import name``), so a script that looks for a name with
+``hasattr`` finds none. A module learns of a name by its ``__getattr__``, a tensor by a descriptor of that name: a class that
+has ``__getattr__`` pays for every attribute that is there.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Callable
+from functools import cache
+from opcode import opmap
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from gradcore.errors import NotCovered, NotCoveredImport
+from gradcore.nearest import NEAREST
+
+#: Where a name is looked for that is not where PyTorch has it.
+_ELSEWHERE = ("", "Tensor", "nn.functional", "linalg", "nn", "optim", "cuda", "amp", "autograd")
+_IMPORT_FROM = opmap["IMPORT_FROM"]
+
+
+@cache
+def torch_names() -> dict[str, frozenset[str]]:
+    """The public names of PyTorch's modules and of its tensors, by their path below ``torch``, which itself is ``""``."""
+    text = Path(__file__).with_name("torch_names.txt").read_text()
+    parts = [part.partition("]\n") for part in text.split("\n[")[1:]]
+    return {"" if path == "torch" else path.removeprefix("torch."): frozenset(names.split()) for path, _, names in parts}
+
+
+class _Absent:
+    """A method of PyTorch's tensors that is not here."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, tensor: Any, kind: type | None = None) -> Any:
+        # Python would tie the tensor to an error without a name.
+        raise NotCovered(_text("'Tensor' object", "Tensor", self.name), name=self.name)
+
+
+def mark(tensor: Any) -> None:
+    """Give the class of tensors a descriptor for each of PyTorch's names that it has not."""
+    for name in torch_names()["Tensor"]:
+        if not _has(tensor, name):
+            setattr(tensor, name, _Absent(name))
+    tensor.__dir__ = lambda self: [name for name in object.__dir__(self) if not _marked(type(self), name)]
+
+
+def watch(module: ModuleType, path: str) -> None:
+    """Give a module, PyTorch's ``path``, what answers for names that it has not."""
+    module.__getattr__ = lookup(module.__name__, path)  # type: ignore[method-assign]
+
+
+def lookup(module: str, path: str) -> Callable[..., Any]:
+    """A module's ``__getattr__``: it raises :class:`NotCovered` for PyTorch's names and AttributeError for nobody's.
+
+    Whoever asks is so many frames up.
+    """
+
+    def __getattr__(name: str, frames: int = 1) -> Any:
+        if name.startswith("_") or name not in torch_names()[path]:
+            # Python looks for underscored ones itself, all the time.
+            close = [] if name.startswith("_") else difflib.get_close_matches(name, dir(sys.modules[module]), 1)
+            hint = f". Did you mean: {close[0]!r}?" if close else ""
+            raise AttributeError(f"module {module!r} has no attribute {name!r}{hint}")
+        text = _text(f"module {module!r}", path, name)
+        caller = sys._getframe(frames)
+        if caller.f_code.co_code[caller.f_lasti] == _IMPORT_FROM:
+            # Of an AttributeError the import would make an ImportError without a word of this.
+            raise NotCoveredImport(text)
+        raise NotCovered(text)
+
+    return __getattr__
+
+
+def _text(owner: str, path: str, name: str) -> str:
+    of = ".".join(part for part in ("torch", path, name) if part)
+    return f"{owner} has no attribute {name!r}: {of} is not covered by gradcore. {nearest(path, name)}"
+
+
+def nearest(path: str, name: str) -> str:
+    """What to use for PyTorch's ``path.name``: a sentence that names something that is there."""
+    here = f"{name}_" if _has(_at(path), f"{name}_") else None
+    told = _told().get(f"{path}.{name}") or (here and _path(path, here)) or _elsewhere(name) or _told().get(name)
+    stem = name.removesuffix("_")
+    if told is None and stem != name and _has(_at(path), stem):
+        told = f"x.copy_(x.{stem}(...))" if path == "Tensor" else _path(path, stem)
+    variants = stem, name.removesuffix("_ex"), name.removesuffix("_copy"), name.removeprefix("Lazy")
+    for same in (*variants, variants[-1].replace("3d", "2d")):
+        told = told or (_path(path, same) if _has(_at(path), same) else _elsewhere(same))
+    return f"Nearest: {told or 'what docs/ops.md and docs/pytorch.md list'}"
+
+
+def _elsewhere(name: str) -> str | None:
+    """Where gradcore has a name that PyTorch has elsewhere; a module of that name is another thing."""
+    return next((_path(p, name) for p in _ELSEWHERE if _has(_at(p), name)
+                 and not isinstance(vars(_at(p)).get(name), ModuleType)), None)
+
+
+@cache
+def _told() -> dict[str, str]:
+    return {name: what for what, names in NEAREST.items() for name in names.split()}
+
+
+def _path(path: str, name: str) -> str:
+    return ".".join(part for part in ("gradcore", path, name) if part)
+
+
+def _at(path: str) -> Any:
+    found: Any = sys.modules["gradcore"]
+    for part in path.split(".") if path else ():
+        found = vars(found)[part]
+    return found
+
+
+def _has(owner: Any, name: str) -> bool:
+    """Is the name there, without asking ``__getattr__``?"""
+    if isinstance(owner, ModuleType):
+        return name in vars(owner)
+    return any(name in vars(c) for c in owner.__mro__) and not _marked(owner, name)
+
+
+def _marked(kind: type, name: str) -> bool:
+    return isinstance(next((vars(c)[name] for c in kind.__mro__ if name in vars(c)), None), _Absent)

@@ -1,0 +1,168 @@
+"""What comes nearest to a name of PyTorch's that is not here, where neither the name itself nor one like it is found elsewhere.
+
+Each entry is what to use, and the names that it stands for, with their module where the name alone would say too little.
+Formulas are of ``x`` and ``y``, the arguments in order; the tests compare them with PyTorch.
+"""
+
+from __future__ import annotations
+
+_DECOMPOSED = ("gradcore.linalg.solve, inv, det, slogdet and cholesky; other decompositions are numpy.linalg's, of "
+    "x.detach().numpy(), without a gradient")
+_COMPLEX = "real and imaginary parts as two tensors: every tensor of gradcore is real"
+_SCIPY = "scipy.special, of x.detach().numpy(), which shares its memory, without a gradient"
+
+#: Formulas, checked against PyTorch.
+FORMULAS: dict[str, str] = {
+    "(x.unsqueeze(-2) - y.unsqueeze(-3)).norm(dim=-1)": "cdist",
+    "gradcore.where(y < 0, -x.abs(), x.abs())": "copysign copysign_",
+    "x[1:] - x[:-1]": "diff",
+    "(x / (1 - x)).log()": "logit logit_",
+    "gradcore.where(x == 0, 0.0, x * y.log())": "xlogy xlogy_",
+    "x.double() ** y": "float_power float_power_",
+    "gradcore.linalg.slogdet(x).logabsdet": "logdet",
+    "(x.unsqueeze(-1) > y).sum(-1)": "bucketize",
+    "(y.unsqueeze(-1) > x).sum(-1)": "searchsorted",
+    "(x.unsqueeze(-1) == y).any(-1)": "isin",
+    "gradcore.nn.functional.one_hot(x).sum(0)": "bincount",
+    "((x[1:] + x[:-1]) / 2).sum()": "trapezoid trapz",
+    "((x[1:] + x[:-1]) / 2).cumsum(0)": "cumulative_trapezoid",
+    "x * 2.0 ** y": "ldexp ldexp_",
+    "x < 0": "signbit",
+    "x.sign()": "sgn sgn_",
+    "x == float('inf')": "isposinf",
+    "x == -float('inf')": "isneginf",
+    "gradcore.where(x == 0, y, (x > 0).to(x.dtype))": "heaviside heaviside_",
+    "x.exp().cumsum(0).log()": "logcumsumexp",
+    "gradcore.logaddexp(x * 0.6931471805599453, y * 0.6931471805599453) / 0.6931471805599453": "logaddexp2",
+    "gradcore.full((), x)": "scalar_tensor",
+    "x.t() ** 1": "H mH",
+    "y - x": "rsub",
+    "(x - x.mean(1, True)) @ (x - x.mean(1, True)).T / (x.shape[1] - 1)": "cov",
+    "x.shape == y.shape": "is_same_size",
+    "bool(x)": "is_nonzero",
+    "x.numel()": "nelement",
+    "x.dim()": "ndimension"}
+
+#: Words.
+WORDS: dict[str, str] = {
+    _DECOMPOSED: """svd eig symeig qr lu lu_factor lu_factor_ex lu_solve lu_unpack geqrf orgqr ormqr lobpcg svd_lowrank
+        pca_lowrank pinverse pinv linalg.cond matrix_rank matrix_exp eigh eigvals eigvalsh svdvals householder_product
+        ldl_factor ldl_factor_ex ldl_solve lstsq nuclear_norm""",
+    "gradcore.linalg.solve": "cholesky_solve cholesky_inverse triangular_solve solve_triangular tensorsolve tensorinv solve",
+    "gradcore.linalg.norm": "frobenius_norm",
+    _COMPLEX: """complex complex32 complex64 complex128 cfloat cdouble chalf real imag angle conj conj_physical conj_physical_
+        polar resolve_conj resolve_neg is_complex is_conj is_neg isreal view_as_complex view_as_real""",
+    _SCIPY: """digamma digamma_ lgamma lgamma_ mvlgamma mvlgamma_ polygamma polygamma_ igamma igamma_ igammac igammac_ i0 i0_
+        erfinv erfinv_ special""",
+    "numpy.fft, of x.detach().numpy(), without a gradient": """fft stft istft bartlett_window blackman_window hamming_window
+        hann_window kaiser_window signal""",
+    "gradcore.sort": "quantile nanquantile nanmedian mode",
+    "gradcore.unique": "unique_consecutive",
+    "gradcore.cumsum and gradcore.max": "cummax cummin",
+    "numpy.histogram, of x.detach().numpy()": "histc histogram histogramdd",
+    "gradcore.scatter_add and gradcore.index_add": """scatter_reduce scatter_reduce_ index_reduce index_reduce_ segment_reduce
+        put put_""",
+    "gradcore.meshgrid": "cartesian_prod combinations",
+    "gradcore.cat of tensors padded with gradcore.nn.functional.pad": "block_diag",
+    "gradcore.index_put, or a write such as x[index] = y": """as_strided_scatter diagonal_scatter select_scatter slice_scatter
+        resize_ resize_as_ set_ apply_ map_ map2_""",
+    "gradcore.nn.functional.normalize": "renorm renorm_ embedding_renorm_",
+    "gradcore.remainder, of integers": "gcd gcd_ lcm lcm_ unravel_index",
+    "gradcore.pow, and gradcore.log2": "frexp vander",
+    "gradcore.linspace": "logspace range gradient",
+    "gradcore.normal, bernoulli, multinomial, rand and gradcore.Tensor.uniform_": """poisson binomial cauchy_ exponential_
+        geometric_ log_normal_ distributions""",
+    "gradcore.randint": "randint_like",
+    "gradcore.tensor": """new_tensor asarray frombuffer from_file FloatTensor DoubleTensor HalfTensor BFloat16Tensor LongTensor
+        IntTensor ShortTensor CharTensor ByteTensor BoolTensor as_subclass""",
+    "gradcore.empty": "new new_empty_strided empty_strided empty_permuted",
+    "x.to(gradcore.uint8)": "byte",
+    "x.to(gradcore.int8)": "char",
+    "x.to(gradcore.int16)": "Tensor.short",
+    "gradcore.int16": "short",
+    "gradcore.uint8": "uint16 uint32 uint64 uint1 uint2 uint3 uint4 uint5 uint6 uint7 bit",
+    "gradcore.int8": "int1 int2 int3 int4 int5 int6 int7 qint8 qint32 quint8",
+    "gradcore.float16": "float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn_x2",
+    "gradcore.Tensor.device, which tells a device's kind and number": """Tensor.get_device .get_device is_cpu is_meta
+        is_mps is_mtia is_xla is_xpu is_ipu is_maia is_vulkan xpu mtia ipu mps""",
+    "dense tensors: gradcore.zeros, and gradcore.Tensor.index_add": """sparse sparse_coo sparse_csr sparse_csc sparse_bsr
+        sparse_bsc sparse_coo_tensor sparse_csr_tensor sparse_csc_tensor sparse_bsr_tensor sparse_bsc_tensor
+        sparse_compressed_tensor to_sparse to_sparse_coo to_sparse_csr to_sparse_csc to_sparse_bsr to_sparse_bsc to_dense
+        is_sparse is_sparse_csr coalesce is_coalesced sparse_mask sparse_dim dense_dim SparseAdam hspmm hsmm dsmm smm spmm
+        saddmm sspaddmm nested jagged""",
+    "gradcore.autocast and gradcore.amp.GradScaler": """quantization ao quantize_per_tensor quantize_per_channel
+        quantize_per_tensor_dynamic dequantize qat quantized quantizable intrinsic custom_fwd custom_bwd
+        is_autocast_available""",
+    "gradcore.manual_seed and gradcore.Generator": """get_rng_state set_rng_state get_rng_state_all set_rng_state_all seed_all
+        manual_seed_all random quasirandom""",
+    "the argument device= of creation, and gradcore.Tensor.to": """set_default_device get_default_device set_device device_of
+        set_default_tensor_type""",
+    "the environment's OMP_NUM_THREADS": "set_num_threads get_num_threads set_num_interop_threads get_num_interop_threads",
+    "gradcore.compile": "jit fx fork wait cuda.graph CUDAGraph graphs make_graphed_callables compiler cond while_loop",
+    "gradcore.onnx.export": "export",
+    "gradcore.autograd.grad, with create_graph=True for more than one derivative": "functional forward_ad func vmap",
+    "gradcore.autograd.set_detect_anomaly": "anomaly_mode set_anomaly_enabled",
+    "gradcore.step, whose report names the owner of every byte": """profiler memory_snapshot memory_stats_as_nested_dict
+        host_memory_stats memory_usage mem_get_info list_gpu_processes""",
+    "gradcore.set_memory_limit": "set_per_process_memory_fraction get_per_process_memory_fraction",
+    "one process on one device": """distributed DataParallel parallel DistributedSampler SyncBatchNorm multiprocessing
+        share_memory_ is_shared is_distributed""",
+    "gradcore.save and gradcore.load": "storage serialization hub",
+    "gradcore.data.load": "datapipes",
+    "gradcore.nn.CrossEntropyLoss or gradcore.nn.functional.cross_entropy": """CTCLoss ctc_loss AdaptiveLogSoftmaxWithLoss
+        LinearCrossEntropyLoss linear_cross_entropy NLLLoss2d""",
+    "gradcore.nn.LeakyReLU": "RReLU rrelu rrelu_",
+    "gradcore.nn.functional.interpolate": """grid_sample affine_grid grid_sampler grid_sampler_2d grid_sampler_3d
+        affine_grid_generator upsample upsample_bilinear upsample_nearest""",
+    "gradcore.nn.MaxPool2d": "MaxUnpool1d MaxUnpool2d MaxUnpool3d FractionalMaxPool2d FractionalMaxPool3d",
+    "gradcore.nn.functional.max_pool2d": """max_unpool1d max_unpool2d max_unpool3d fractional_max_pool2d fractional_max_pool3d
+        max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices""",
+    "gradcore.nn.AvgPool2d": "LPPool1d LPPool2d LPPool3d",
+    "gradcore.nn.functional.avg_pool2d": "lp_pool1d lp_pool2d lp_pool3d",
+    "gradcore.nn.GroupNorm": "LocalResponseNorm CrossMapLRN2d",
+    "gradcore.nn.functional.group_norm": "local_response_norm",
+    "gradcore.nn.Dropout2d": "FeatureAlphaDropout feature_alpha_dropout feature_dropout",
+    "gradcore.nn.Module.register_buffer": "Buffer UninitializedBuffer UninitializedParameter",
+    "gradcore.nn.Sequential": "Container",
+    "gradcore.nn.RNN, gradcore.nn.LSTM and gradcore.nn.GRU": "RNNBase RNNCellBase lstm gru rnn_tanh rnn_relu",
+    "gradcore.nn.LSTMCell, gradcore.nn.GRUCell and gradcore.nn.RNNCell": "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell",
+    "gradcore.nn.MultiheadAttention": "multi_head_attention_forward",
+    "gradcore.nn.functional.pairwise_distance": "pdist",
+    "gradcore.nn.utils.weight_norm": "spectral_norm remove_spectral_norm",
+    "gradcore.nn.init.orthogonal_": "dirac_ sparse_ dirac nn.init.sparse",
+    "gradcore.optim.Adam": "Adamax Adafactor LBFGS Muon",
+    "gradcore.optim.SGD": "ASGD Rprop",
+    "gradcore.optim.Adam, with a second model that follows: docs/memory.md": "swa_utils",
+    "gradcore.optim.lr_scheduler.OneCycleLR": "CyclicLR",
+    "gradcore.utils.data.Dataset": "StackDataset ChainDataset",
+    "gradcore.utils.data.DataLoader, whose workers are threads": "get_worker_info",
+    "gradcore.Tensor.to": "to_mkldnn",
+    "NumPy's printing options, numpy.set_printoptions, of x.detach().numpy()": "set_printoptions",
+    "numpy.corrcoef, of x.detach().numpy()": "corrcoef",
+    "gradcore.Tensor.sum": "sum_to_size",
+    "gradcore.autocast": """clear_autocast_cache is_autocast_cache_enabled set_autocast_cache_enabled set_autocast_dtype
+        set_autocast_enabled""",
+    "gradcore.manual_seed alone, for kernels add in the same order in every run": """use_deterministic_algorithms deterministic
+        are_deterministic_algorithms_enabled set_deterministic_debug_mode get_deterministic_debug_mode""",
+    "gradcore.Tensor.contiguous": """memory_format contiguous_format channels_last channels_last_3d preserve_format layout
+        strided dim_order""",
+    "gradcore.reshape": "resize resize_as resize_as_sparse_",
+    "gradcore.nn.functional.conv1d": "conv_tbc",
+    "gradcore.nn.functional.conv2d": "convolution",
+    "gradcore.nn.functional.pad": "constant_pad_nd",
+    "gradcore.bmm": "grouped_mm scaled_mm scaled_grouped_mm",
+    "gradcore.is_grad_enabled": "is_inference is_inference_mode_enabled",
+    "gradcore.no_grad and gradcore.enable_grad": "grad_mode",
+    "gradcore.Tensor.register_hook": "register_multi_grad_hook",
+    "numpy.from_dlpack(x), or gradcore.Tensor.__dlpack__": "to_dlpack dlpack",
+    "gradcore.nn.utils.clip_grad_norm_": "clip_grad",
+    "gradcore.cuda.get_device_name": "get_device_properties get_device_capability get_arch_list",
+    "gradcore.cuda.is_available": "is_initialized init",
+    "gradcore.bfloat16": "is_bf16_supported",
+    "gradcore.cuda.memory_reserved": "memory_cached",
+    "gradcore.cuda.max_memory_reserved": "max_memory_cached",
+    "gradcore.cuda.reset_peak_memory_stats": """reset_max_memory_allocated reset_max_memory_cached
+        reset_accumulated_memory_stats""",
+    "gradcore.cuda.stream": "StreamContext ExternalStream"}
+
+NEAREST: dict[str, str] = FORMULAS | WORDS

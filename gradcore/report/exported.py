@@ -1,0 +1,42 @@
+"""Bytes that arrays of other libraries show: whose they were, how and where they were taken, and who holds them besides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gradcore import folds
+from gradcore.events import HELD_OUTSIDE
+from gradcore.report.growth import line_of
+
+
+@dataclass(frozen=True)
+class Exported:
+    """Live buffers that arrays of another library were made of, as far as their owners and ways out are alike.
+
+    ``op``, ``layer`` and ``line`` made them; ``form`` is how they were asked for (``numpy()``, ``__array__``, ``__dlpack__``,
+    ``__cuda_array_interface__``, ``for`` a library where it could be seen), on the line ``exported_at``. ``alone`` says that
+    nothing but such arrays holds them.
+    """
+
+    op: str
+    layer: str
+    line: str
+    form: str
+    exported_at: str
+    alone: bool
+    count: int
+    #: Bytes.
+    allocated: int
+
+
+def exported(holders: Iterable[folds.Holder]) -> tuple[Exported, ...]:
+    """Of these holders, what other libraries show; the largest first."""
+    sums: dict[tuple[str, str, str, str, str, bool], tuple[int, int]] = {}
+    for h in holders:
+        if h.tag.export is not None:
+            export = h.tag.export
+            key = h.tag.op, h.tag.layer, line_of(h.tag), export.form, line_of(export), h.role == HELD_OUTSIDE
+            count, allocated = sums.get(key, (0, 0))
+            sums[key] = count + 1, allocated + h.allocated
+    return tuple(Exported(*key, *sums[key]) for key in sorted(sums, key=lambda k: (-sums[k][1], k)))

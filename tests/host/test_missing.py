@@ -1,0 +1,198 @@
+"""Names that PyTorch has and gradcore has not: what they raise, what is nearest, and that looking for them is harmless."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+import os
+import re
+import textwrap
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore import missing, nn
+from gradcore.errors import NotCovered
+from gradcore.nearest import FORMULAS, NEAREST
+from tests.conftest import raises
+
+NAMES = Path(missing.__file__).with_name("torch_names.txt")
+#: What torch has for its own machinery: types of its compiler, kernels of other libraries, variants of ops.
+INTERNAL = re.compile(
+    r"q_.*|sym_.*|(?!index|narrow).*_copy|unsafe_.*|native_.*|(cudnn|miopen|mkldnn|fbgemm|quantized|fake_quantize|batch_norm_)_?.+|choose_qparams.*|"
+    r".*_(indices_copy|quantized)|parse_.*|import_ir.*|merge_type.*|unify_type.*|.*torch_function.*|.*autocast_(inc|dec)rement.*|"
+    r"torch|typename|types|classes|cpp|library|package|monitor|overrides|torch_version|version|return_types|windows|"
+    r".*_gpu_dtype|.*_(ipu|xla|cpu)_(dtype|enabled)|bits\d.*|.*Storage|.*Type|.*Pipe|runtime_validation.*|functional_datapipe|"
+    r"fused_moving.*|profiler_.*|classproperty|get_file_path|prepare_.*|compiled_with.*|.*_storage|thread_safe_generator")
+PATHS = ("", "Tensor", "nn", "nn.functional", "nn.init", "nn.utils", "nn.utils.rnn", "optim", "optim.lr_scheduler", "linalg",
+         "autograd", "autograd.graph", "cuda", "amp", "utils", "utils.data")
+
+
+def part_of(library: Any, path: str) -> Any:
+    for name in path.split(".") if path else ():
+        library = getattr(library, name)
+    return library
+
+
+def found(path: str, torch: Any) -> list[str]:
+    """The public names of a part of torch: functions, classes, dtypes and modules of its own, and what tensors have."""
+    part = part_of(torch, path)
+    return sorted(name for name in dir(part) if not name.startswith("_") and not INTERNAL.fullmatch(name)
+                  and (path == "Tensor" or _own(getattr(part, name), torch)))
+
+
+def _own(value: Any, torch: Any) -> bool:
+    if isinstance(value, ModuleType):
+        return value.__name__.split(".")[0] == "torch"
+    if type(value).__name__ == "pybind11_type":
+        return False
+    if callable(value):
+        return inspect.isbuiltin(value) or str(getattr(value, "__module__", "")).split(".")[0] == "torch"
+    return isinstance(value, (torch.dtype, torch.layout, torch.memory_format))
+
+
+@pytest.mark.oracle
+def test_the_names_are_pytorchs(torch: Any) -> None:
+    if not torch.__version__.startswith("2.13"):
+        pytest.skip(f"the names are those of PyTorch 2.13, this is {torch.__version__}")
+    text = "".join(f"[{'torch.' + path if path else 'torch'}]\n" + textwrap.fill(" ".join(found(path, torch)), 128) + "\n"
+                   for path in PATHS)
+    text = "PyTorch 2.13's public names: GRADCORE_WRITE_README=1 pytest tests/host/test_missing.py writes them.\n" + text
+    if os.environ.get("GRADCORE_WRITE_README") == "1":
+        NAMES.write_text(text)
+    assert NAMES.read_text() == text, "GRADCORE_WRITE_README=1 pytest tests/host/test_missing.py writes it anew"
+
+
+def absent(path: str) -> list[str]:
+    """PyTorch's names of a part that are not here."""
+    return sorted(name for name in missing.torch_names()[path] if not hasattr(part_of(gradcore, path), name))
+
+
+def refused(call: Any) -> tuple[type[Exception], str]:
+    """The error of a call, without its traceback, which would hold tensors."""
+    try:
+        call()
+    except (AttributeError, ImportError) as error:
+        return type(error), str(error)
+    raise AssertionError("no error")
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_name_of_pytorchs_is_not_implemented_and_not_there(path: str) -> None:
+    part = part_of(gradcore, path)
+    of = gradcore.ones(2) if path == "Tensor" else part
+    assert len(absent(path)) < len(missing.torch_names()[path])
+    for name in absent(path):
+        assert not hasattr(of, name) and getattr(of, name, 3) == 3
+        kind, text = refused(lambda: getattr(of, name))  # noqa: B023
+        assert issubclass(kind, NotCovered) and issubclass(kind, AttributeError) and issubclass(kind, NotImplementedError)
+        full = ".".join(x for x in ("torch", path, name) if x)
+        assert f"has no attribute {name!r}: {full} is not covered by gradcore. Nearest: " in text
+        for dotted in re.findall(r"gradcore((?:\.\w+)+)", text.partition("Nearest: ")[2]):
+            assert part_of(gradcore, dotted.strip(".")) is not None, text
+
+
+@pytest.mark.parametrize(("call", "near"), [
+    (lambda: gradcore.svd(gradcore.ones(2, 2)), "gradcore.linalg.solve"),
+    (lambda: gradcore.linalg.eigh(gradcore.ones(2, 2)), "numpy.linalg's, of x.detach().numpy()"),
+    (lambda: nn.functional.ctc_loss, "gradcore.nn.functional.cross_entropy"),
+    (lambda: nn.ConvTranspose3d(1, 1, 3), "gradcore.nn.ConvTranspose2d"),
+    (lambda: nn.LazyLinear(3), "gradcore.nn.Linear"),
+    (lambda: gradcore.optim.LBFGS([]), "gradcore.optim.Adam"),
+    (lambda: gradcore.optim.lr_scheduler.CyclicLR(None), "gradcore.optim.lr_scheduler.OneCycleLR"),
+    (lambda: gradcore.cdist(gradcore.ones(2, 2), gradcore.ones(2, 2)), "norm(dim=-1)"),
+    (lambda: gradcore.ones(2).short(), "x.to(gradcore.int16)"),
+    (lambda: gradcore.ones(2).transpose_(0, 1), "x.copy_(x.transpose(...))"),
+    (lambda: gradcore.dropout(gradcore.ones(2)), "gradcore.nn.functional.dropout"),
+    (lambda: gradcore.abs_(gradcore.ones(2)), "gradcore.Tensor.abs_"),
+    (lambda: nn.init.eye(gradcore.ones(2, 2)), "gradcore.nn.init.eye_"),
+    (lambda: gradcore.complex64, "real and imaginary parts"),
+    (lambda: gradcore.fft.fft, "numpy.fft"),
+    (lambda: gradcore.sparse_coo_tensor, "gradcore.zeros"),
+    (lambda: gradcore.cuda.manual_seed(0), "gradcore.manual_seed"),
+    (lambda: gradcore.vmap, "gradcore.autograd.grad"),
+    (lambda: gradcore.utils.data.StackDataset(), "gradcore.utils.data.Dataset")])
+def test_the_nearest_thing_is_named(call: Any, near: str) -> None:
+    kind, text = refused(call)
+    assert issubclass(kind, NotImplementedError) and near in text
+
+
+#: The arguments that a formula is compared on, by the name that it stands for, where they are not these.
+PAIR = ([0.25, 0.5, 0.0, 0.75], [2.0, -1.0, 3.0, 0.5])
+ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    "cdist": ([[1.0, 2.0], [3.0, 5.0]], [[0.0, 1.0], [2.0, 2.0], [4.0, 4.0]]), "diff": PAIR[:1], "logit": ([0.25, 0.5, 0.9],),
+    "xlogy": ([0.0, 0.5, 2.0], [0.0, 3.0, 1.5]), "float_power": ([0.5, 2.0, 3.0], 3), "logdet": ([[2.0, 1.0], [1.0, 3.0]],),
+    "bucketize": ([0.5, 3.5, 2.0], [1.0, 2.0, 3.0]), "searchsorted": ([1.0, 2.0, 3.0], [0.5, 3.5, 2.0]),
+    "isin": ([1, 2, 3], [3, 1]), "bincount": ([0, 3, 1, 3],), "trapezoid": PAIR[:1], "trapz": PAIR[:1],
+    "cumulative_trapezoid": PAIR[:1],
+    "ldexp": (PAIR[0], [1, 2, 3, 4]), "signbit": PAIR[1:], "sgn": PAIR[1:], "isposinf": ([math.inf, -math.inf, 1.0],),
+    "isneginf": ([math.inf, -math.inf, 1.0],), "heaviside": ([-1.0, 0.0, 2.0], [0.5, 0.5, 0.5]),
+    "logcumsumexp": (PAIR[1], 0), "scalar_tensor": (2.5,), "H": ([[1.0, 2.0], [3.0, 4.0]],), "mH": ([[1.0, 2.0], [3.0, 4.0]],),
+    "cov": ([[1.0, 2.0, 4.0], [3.0, 1.0, 0.0]],), "is_nonzero": ([2.0],), "nelement": PAIR[:1], "ndimension": PAIR[:1]}
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("formula", FORMULAS)
+def test_a_formula_gives_what_pytorch_gives(formula: str, torch: Any) -> None:
+    for name in FORMULAS[formula].split():
+        if not name.endswith("_"):
+            given = ARGUMENTS.get(name, PAIR)
+            ours, theirs = ([make(a) if isinstance(a, list) else a for a in given] for make in (gradcore.tensor, torch.tensor))
+            found = eval(formula, {"gradcore": gradcore, "x": ours[0], "y": ours[-1]})
+            where = torch if hasattr(torch, name) else torch.Tensor
+            expected = getattr(where, name)
+            expected = expected(*theirs) if callable(expected) else expected.__get__(theirs[0])
+            np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=1e-5, err_msg=name)
+
+
+def test_a_name_that_nobody_has_is_an_attribute_error_alone() -> None:
+    for call, text in ((lambda: gradcore.tensr, "module 'gradcore' has no attribute 'tensr'. Did you mean: 'tensor'?"),
+                       (lambda: nn.Liner, "module 'gradcore.nn' has no attribute 'Liner'. Did you mean: 'Linear'?"),
+                       (lambda: gradcore.qqqqqq, "module 'gradcore' has no attribute 'qqqqqq'"),
+                       (lambda: gradcore.__wrapped__, "module 'gradcore' has no attribute '__wrapped__'"),
+                       (lambda: gradcore.ones(2).summ, "'Tensor' object has no attribute 'summ'")):
+        assert refused(call) == (AttributeError, text)
+
+
+def test_imports_say_it_too() -> None:
+    for code in ("from gradcore import svd", "from gradcore import zeros, svd, ones", "from gradcore.nn import ConvTranspose3d",
+                 "from gradcore.nn.functional import ctc_loss as f"):
+        kind, text = refused(lambda: exec(code, {}))  # noqa: B023
+        assert issubclass(kind, ImportError) and issubclass(kind, NotImplementedError)
+        assert "is not covered by gradcore. Nearest: gradcore." in text
+    kind, text = refused(lambda: exec("from gradcore import qqqqqq", {}))
+    assert kind is ImportError and "cannot import name 'qqqqqq'" in text
+    assert refused(lambda: exec("import gradcore.fft", {}))[0] is ModuleNotFoundError
+    exec("from gradcore.nn import *\nfrom gradcore import *\nfrom gradcore import bfloat16, linalg", {})
+
+
+def test_what_looks_at_a_tensor_finds_what_it_found_before() -> None:
+    x = gradcore.ones(2)
+    assert not any("__getattr__" in vars(c) or "__getattribute__" in vars(c) for c in gradcore.Tensor.__mro__[:-1])
+    with raises(AttributeError, "Can't get __cuda_array_interface__ on a tensor on cpu"):
+        _ = x.__cuda_array_interface__
+    assert np.asarray(x).tolist() == copy.deepcopy(x).tolist() == [1, 1]
+    try:
+        x.short()
+    except NotCovered as error:
+        assert error.obj is None, "an error that is kept keeps no memory"
+    assert "svd" not in dir(x) and "sum" in dir(x) and not hasattr(gradcore.Tensor, "svd")
+    assert not hasattr(gradcore.Tensor, "__array_interface__") and not inspect.isabstract(gradcore.Tensor)
+
+    class Mine(gradcore.Tensor):
+        def short(self) -> str:
+            return "mine"
+
+    assert Mine(x.storage, x.spec, x.array, None).short() == "mine"
+
+
+def test_each_entry_is_of_a_name_that_pytorch_has() -> None:
+    known = {f"{path}.{name}" for path, names in missing.torch_names().items() for name in names}
+    known |= {name.rpartition(".")[2] for name in known}
+    told = [name for names in NEAREST.values() for name in names.split()]
+    assert sorted(set(told) - known) == [] and len(told) == len(set(told))
