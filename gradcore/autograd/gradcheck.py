@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from gradcore.engine.backward import run_backward
-from gradcore.engine.modes import no_grad
 from gradcore.engine.node import Value
 from gradcore.functional import tensor
 
@@ -27,16 +26,16 @@ def gradcheck(func: Callable[..., Any], inputs: Sequence[Any], eps: float = 1e-6
         if inputs[k].spec.dtype != np.float64:
             raise ValueError(f"gradcheck needs float64: inputs[{k}] is {inputs[k].spec.dtype.name}")
     outputs = _outputs(func, inputs)
-    for j in range(len(outputs)):
-        size = outputs[j].spec.numel
-        numeric = {k: _numeric(func, inputs, k, j, size, eps) for k in checked}
-        analytic = {k: np.zeros((inputs[k].spec.numel, size)) for k in checked}
-        for column in range(size):
-            out = _outputs(func, inputs)[j]
+    sizes = [out.spec.numel for out in outputs]
+    numerics = {k: _numeric(func, inputs, k, sizes, eps) for k in checked}
+    for j, out in enumerate(outputs):
+        numeric = {k: numerics[k][j] for k in checked}
+        analytic = {k: np.zeros((inputs[k].spec.numel, sizes[j])) for k in checked}
+        for column in range(sizes[j]):
             seed = np.zeros(out.spec.shape)
             seed.reshape(-1)[column] = 1
             captures: Any = {(id(inputs[k].edge[0]), inputs[k].edge[1]): [None] for k in checked}
-            run_backward([out], [tensor(seed)], retain_graph=False, create_graph=False, captures=captures)
+            run_backward([out], [tensor(seed)], retain_graph=True, create_graph=False, captures=captures)
             for k in checked:
                 g = captures[id(inputs[k].edge[0]), inputs[k].edge[1]][0]
                 if g is not None:
@@ -80,10 +79,11 @@ def _outputs(func: Callable[..., Any], inputs: Sequence[Any]) -> list[Any]:
             and r.edge is not None]
 
 
-def _numeric(func: Callable[..., Any], inputs: Sequence[Any], k: int, j: int, size: int,
-             eps: float) -> np.ndarray[Any, Any]:
+def _numeric(func: Callable[..., Any], inputs: Sequence[Any], k: int, sizes: list[int],
+             eps: float) -> list[np.ndarray[Any, Any]]:
+    """The differences of every output, of ``sizes`` elements, for each element of one input."""
     values = np.array(inputs[k].detach().tolist(), dtype=np.float64).reshape(inputs[k].spec.shape)
-    columns = []
+    found = [np.zeros((values.size, size)) for size in sizes]
     for i in range(values.size):
         ends = []
         for step in (eps, -eps):
@@ -93,8 +93,7 @@ def _numeric(func: Callable[..., Any], inputs: Sequence[Any], k: int, j: int, si
             given[k] = tensor(moved)
             # Gradients stay on: an op may compute differently without them, and outputs are told apart by them.
             given[k].requires_grad = True
-            out = _outputs(func, given)[j]
-            with no_grad():
-                ends.append(np.asarray(out.detach().tolist(), dtype=np.float64).reshape(-1))
-        columns.append((ends[0] - ends[1]) / (2 * eps))
-    return np.array(columns).reshape(values.size, -1) if columns else np.zeros((0, size))
+            ends.append([np.asarray(out.detach().tolist(), dtype=np.float64).reshape(-1) for out in _outputs(func, given)])
+        for j, (above, below) in enumerate(zip(*ends, strict=True)):
+            found[j][i] = (above - below) / (2 * eps)
+    return found

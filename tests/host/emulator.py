@@ -22,7 +22,7 @@ from gradcore.devices.gpu_sources import source_of
 from tests.host.fake_cublas import FakeLt
 
 HEADER = Path(__file__).parent / "emulator.h"
-COMPILER = ["g++", "-std=c++17", "-O1", "-ffp-contract=off", "-shared", "-fPIC", "-fpermissive", "-fvisibility=hidden", "-w"]
+COMPILER = ["g++", "-std=c++17", "-Og", "-ffp-contract=off", "-shared", "-fPIC", "-fpermissive", "-fvisibility=hidden", "-w"]
 SANITIZED = ["-g1", "-fsanitize=address", "-fno-omit-frame-pointer"]
 #: Bytes on either side of an array that a kernel must leave as they are.
 MARGIN = 64
