@@ -25,6 +25,15 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"GRADCORE_REQUIRE_ORACLE=1, but {INSTALL_TORCH}")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from tests.scheduling import Runs
+
+    return Runs(config, log)
+
+
 def torch_or_skip() -> Any:
     """torch, on one thread; without it the test is skipped with a line that says how to get it."""
     if importlib.util.find_spec("torch") is None:

@@ -1,4 +1,4 @@
-"""Sample calls on arrays of two megabytes: large enough that a temporary of an operand's size shows."""
+"""Sample calls on arrays of half a megabyte or more: large enough that a temporary of one byte an element shows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gradcore.overwriting import OVERWRITING
 from tests import rows_losses, rows_optimizers, rows_recurrent
 from tests.rows import Operand, Row, bools, bytes_, floats, ints
 
-N, M = 512, 1024
+N, M = 256, 512
 F32, F16, I64 = np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.int64)
 BIG: list[Row] = []
 

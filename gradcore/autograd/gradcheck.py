@@ -38,9 +38,8 @@ def gradcheck(func: Callable[..., Any], inputs: Sequence[Any], eps: float = 1e-6
         seeds = _directions(output.spec.numel, fast_mode, rng)
         analytic: dict[int, list[Array]] = {k: [] for k in checked}
         for seed in seeds:
-            out = _outputs(func, inputs)[j]
             captures: Any = {(id(inputs[k].edge[0]), inputs[k].edge[1]): [None] for k in checked}
-            run_backward([out], [tensor(seed.reshape(out.spec.shape))], retain_graph=False, create_graph=False,
+            run_backward([output], [tensor(seed.reshape(output.spec.shape))], retain_graph=True, create_graph=False,
                          captures=captures)
             for k in checked:
                 g = captures[id(inputs[k].edge[0]), inputs[k].edge[1]][0]

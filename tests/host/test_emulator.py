@@ -145,9 +145,10 @@ rows = [(row, dtype) for row, dtype in cuda_rows.calls() if dtype is np.float32 
 cuda_rows.calls = lambda: rows
 emulator = cuda_rows.emulate(Path(sys.argv[1]), sanitize=True)
 with emulator.in_place():
+    both = cuda_rows.Both(emulator)
     for row, dtype in rows:
         print(row, flush=True)
-        cuda_rows.Both(emulator, 1e9).run(row, dtype)
+        both.run(row, dtype, 1e9)
 print("all", len(rows))
 """
     done = sanitized(tmp_path, script)

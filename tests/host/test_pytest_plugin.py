@@ -27,6 +27,8 @@ HEAD = "import pytest\nimport gradcore\n\nCPU = gradcore.device('cpu')\n"
 def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("PYTHONPATH", f"{ENTRY}{os.pathsep}{ROOT}")
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    # Other plugins of this machine are not asked: some take seconds to import, and each process would.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
     def run(source: str | None, *argv: str) -> pytest.RunResult:
         if source is not None:
@@ -285,7 +287,7 @@ def test_unmarked():
 def test_the_baseline(run: Any, pytester: pytest.Pytester, workers: str) -> None:
     if workers != "0" and importlib.util.find_spec("xdist") is None:
         pytest.skip("pytest-xdist is not installed: pip install -e '.[test]'")
-    spread = ("-n", workers, "--dist", "loadgroup") if workers != "0" else ()
+    spread = ("-p", "xdist", "-n", workers, "--dist", "loadgroup") if workers != "0" else ()
     tests = TESTS.replace("def test_a", "@pytest.mark.xdist_group('one')\ndef test_a" if spread else "def test_a")
     argv = (*spread, "--gradcore-memory-baseline", "deep/peaks.json")
     path = pytester.path / "deep" / "peaks.json"
