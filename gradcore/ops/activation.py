@@ -19,16 +19,16 @@ def _grad(dy: TensorSpec, x: TensorSpec) -> TensorSpec:
     return dy.like()
 
 
-relu = op("relu", lambda x: x.like(), x=lambda g, out: relu_grad(g, out), again=lambda x: relu(x))
-relu_grad = op("relu_grad", _grad, dy=lambda g, x: relu_grad(g, x), doc="dy where x > 0, else 0.")
+relu = op("relu", lambda x: x.like(), may_alias=("x",), x=lambda g, out: relu_grad(g, out), again=lambda x: relu(x))
+relu_grad = op("relu_grad", _grad, may_alias=("x",), dy=lambda g, x: relu_grad(g, x), doc="dy where x > 0, else 0.")
 
-tanh = op("tanh", _float, x=lambda g, out: tanh_grad(g, out))
-tanh_grad = op("tanh_grad", _grad,
+tanh = op("tanh", _float, may_alias=("x",), x=lambda g, out: tanh_grad(g, out))
+tanh_grad = op("tanh_grad", _grad, may_alias=("x",),
                dy=lambda g, x: tanh_grad(g, x),
                x=lambda g, dy, x: g * dy * x * -2,
                doc="dy * (1 - x^2), where x is the result of tanh.")
 
-sigmoid = op("sigmoid", _float, x=lambda g, out: sigmoid_grad(g, out))
+sigmoid = op("sigmoid", _float, may_alias=("x",), x=lambda g, out: sigmoid_grad(g, out))
 sigmoid_grad = op("sigmoid_grad", _grad,
                   dy=lambda g, x: sigmoid_grad(g, x),
                   x=lambda g, dy, x: g * dy * (x * -2 + 1),
@@ -44,7 +44,7 @@ def _erf_spec(x: TensorSpec) -> object:
     return with_workspace(_float(x), _in_pieces(x, 4))
 
 
-erf = op("erf", _erf_spec, contiguous=True, x=lambda g, x: g * (exp(-(x * x)) * (2 / math.sqrt(math.pi))))
+erf = op("erf", _erf_spec, contiguous=True, may_alias=("x",), x=lambda g, x: g * (exp(-(x * x)) * (2 / math.sqrt(math.pi))))
 
 
 def _gelu_spec(x: TensorSpec, *, tanh: bool = False) -> object:
@@ -71,10 +71,10 @@ def _gelu_curvature(x: object, by_tanh: bool) -> object:
     return (1 - t * t) * (du + x * 0.5 * (ddu - t * du * du * 2))  # type: ignore[operator]
 
 
-gelu = op("gelu", _gelu_spec, contiguous=True, x=lambda g, x, tanh: gelu_grad(g, x, tanh=tanh),
+gelu = op("gelu", _gelu_spec, contiguous=True, may_alias=("x",), x=lambda g, x, tanh: gelu_grad(g, x, tanh=tanh),
           again=lambda x, tanh: gelu(x, tanh=tanh),
           doc="x Phi(x), exactly or by tanh. Hendrycks and Gimpel, arXiv:1606.08415.")
-gelu_grad = op("gelu_grad", _gelu_grad_spec, contiguous=True,
+gelu_grad = op("gelu_grad", _gelu_grad_spec, contiguous=True, may_alias=("dy", "x"),
                dy=lambda g, x, tanh: gelu_grad(g, x, tanh=tanh), x=_gelu_second)
 
 __all__ = ["erf", "gelu", "gelu_grad", "relu", "relu_grad", "sigmoid", "sigmoid_grad", "tanh", "tanh_grad"]

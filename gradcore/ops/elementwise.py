@@ -13,7 +13,7 @@ from gradcore.spec import TensorSpec, broadcast_shapes, category, default_float,
 
 # -- arithmetic --------------------------------------------------------------------------------------------------------
 
-add = op("add", broadcast,
+add = op("add", broadcast, may_alias=("x", "y"),
          x=lambda g, x_spec: sum_to(g, to=x_spec),
          y=lambda g, y_spec: sum_to(g, to=y_spec))
 
@@ -29,19 +29,19 @@ def _is_bool(x: Operand) -> bool:
     return x.dtype.kind == "b" if isinstance(x, TensorSpec) else x is bool
 
 
-sub = op("sub", _sub_spec,
+sub = op("sub", _sub_spec, may_alias=("x", "y"),
          x=lambda g, x_spec: sum_to(g, to=x_spec),
          y=lambda g, y_spec: sum_to(-g, to=y_spec))
-mul = op("mul", broadcast,
+mul = op("mul", broadcast, may_alias=("x", "y"),
          x=lambda g, y, x_spec: sum_to(g * y, to=x_spec),
          y=lambda g, x, y_spec: sum_to(g * x, to=y_spec))
-div = op("div", divide,
+div = op("div", divide, may_alias=("x", "y"),
          x=lambda g, y, x_spec: sum_to(g / y, to=x_spec),
          y=lambda g, x, y, y_spec: sum_to(-g * (x / y) / y, to=y_spec))
-neg = op("neg", like, x=lambda g: -g)
-reciprocal = op("reciprocal", float_like, x=lambda g, out: -g * (out * out))
-floor_divide = op("floor_divide", broadcast)
-remainder = op("remainder", broadcast,
+neg = op("neg", like, may_alias=("x",), x=lambda g: -g)
+reciprocal = op("reciprocal", float_like, may_alias=("x",), x=lambda g, out: -g * (out * out))
+floor_divide = op("floor_divide", broadcast, may_alias=("x", "y"))
+remainder = op("remainder", broadcast, may_alias=("x", "y"),
                x=lambda g, x_spec: sum_to(g, to=x_spec),
                y=lambda g, x, y, y_spec: sum_to(-g * floor(div(x, y)), to=y_spec))
 
@@ -70,11 +70,11 @@ def _pow_y(g: Any, x: Any, y: Any, out: Any, y_spec: Operand) -> Any:
     return sum_to(g * slope, to=y_spec)
 
 
-pow = op("pow", _pow_spec, x=_pow_x, y=_pow_y)
-maximum = op("maximum", broadcast,
+pow = op("pow", _pow_spec, may_alias=("x", "y"), x=_pow_x, y=_pow_y)
+maximum = op("maximum", broadcast, may_alias=("x", "y"),
              x=lambda g, x, y, x_spec: sum_to(g * _share(gt(x, y), eq(x, y), g), to=x_spec),
              y=lambda g, x, y, y_spec: sum_to(g * _share(lt(x, y), eq(x, y), g), to=y_spec))
-minimum = op("minimum", broadcast,
+minimum = op("minimum", broadcast, may_alias=("x", "y"),
              x=lambda g, x, y, x_spec: sum_to(g * _share(lt(x, y), eq(x, y), g), to=x_spec),
              y=lambda g, x, y, y_spec: sum_to(g * _share(gt(x, y), eq(x, y), g), to=y_spec))
 
@@ -95,26 +95,26 @@ isnan, isinf, isfinite = op("isnan", bool_like), op("isinf", bool_like), op("isf
 
 # -- functions of one variable -----------------------------------------------------------------------------------------
 
-abs = op("abs", like, x=lambda g, x: g * sign(x))
-sign = op("sign", like, x=lambda g: g * 0)
-floor = op("floor", like, x=lambda g: g * 0)
-ceil = op("ceil", like, x=lambda g: g * 0)
-round = op("round", like, x=lambda g: g * 0)
-exp = op("exp", float_like, x=lambda g, out: g * out)
-expm1 = op("expm1", float_like, x=lambda g, out: g * (out + 1))
-log = op("log", float_like, x=lambda g, x: g / x)
-log1p = op("log1p", float_like, x=lambda g, x: g / (x + 1))
-log2 = op("log2", float_like, x=lambda g, x: g / (x * math.log(2)))
-log10 = op("log10", float_like, x=lambda g, x: g / (x * math.log(10)))
-sqrt = op("sqrt", float_like, x=lambda g, out: g / (out * 2))
-rsqrt = op("rsqrt", float_like, x=lambda g, out: g * (out * out * out) * -0.5)
-square = op("square", like, x=lambda g, x: g * (x * 2))
-sin = op("sin", float_like, x=lambda g, x: g * cos(x))
-cos = op("cos", float_like, x=lambda g, x: -g * sin(x))
-tan = op("tan", float_like, x=lambda g, out: g * (out * out + 1))
-sinh = op("sinh", float_like, x=lambda g, x: g * cosh(x))
-cosh = op("cosh", float_like, x=lambda g, x: g * sinh(x))
-arctan = op("arctan", float_like, x=lambda g, x: g / (x * x + 1))
+abs = op("abs", like, may_alias=("x",), x=lambda g, x: g * sign(x))
+sign = op("sign", like, may_alias=("x",), x=lambda g: g * 0)
+floor = op("floor", like, may_alias=("x",), x=lambda g: g * 0)
+ceil = op("ceil", like, may_alias=("x",), x=lambda g: g * 0)
+round = op("round", like, may_alias=("x",), x=lambda g: g * 0)
+exp = op("exp", float_like, may_alias=("x",), x=lambda g, out: g * out)
+expm1 = op("expm1", float_like, may_alias=("x",), x=lambda g, out: g * (out + 1))
+log = op("log", float_like, may_alias=("x",), x=lambda g, x: g / x)
+log1p = op("log1p", float_like, may_alias=("x",), x=lambda g, x: g / (x + 1))
+log2 = op("log2", float_like, may_alias=("x",), x=lambda g, x: g / (x * math.log(2)))
+log10 = op("log10", float_like, may_alias=("x",), x=lambda g, x: g / (x * math.log(10)))
+sqrt = op("sqrt", float_like, may_alias=("x",), x=lambda g, out: g / (out * 2))
+rsqrt = op("rsqrt", float_like, may_alias=("x",), x=lambda g, out: g * (out * out * out) * -0.5)
+square = op("square", like, may_alias=("x",), x=lambda g, x: g * (x * 2))
+sin = op("sin", float_like, may_alias=("x",), x=lambda g, x: g * cos(x))
+cos = op("cos", float_like, may_alias=("x",), x=lambda g, x: -g * sin(x))
+tan = op("tan", float_like, may_alias=("x",), x=lambda g, out: g * (out * out + 1))
+sinh = op("sinh", float_like, may_alias=("x",), x=lambda g, x: g * cosh(x))
+cosh = op("cosh", float_like, may_alias=("x",), x=lambda g, x: g * sinh(x))
+arctan = op("arctan", float_like, may_alias=("x",), x=lambda g, x: g / (x * x + 1))
 
 
 # -- choice ------------------------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ def _where_spec(condition: TensorSpec, x: Operand, y: Operand) -> TensorSpec:
     return TensorSpec.of(shape, promote((x, y)))
 
 
-where = op("where", _where_spec,
+where = op("where", _where_spec, may_alias=("y",),
            x=lambda g, condition, x_spec: sum_to(where(condition, g, 0.0), to=x_spec),
            y=lambda g, condition, y_spec: sum_to(where(condition, 0.0, g), to=y_spec))
 
@@ -139,7 +139,7 @@ def _clamp_spec(x: TensorSpec, low: Operand | None = None, high: Operand | None 
     return TensorSpec.of(broadcast_shapes(x.shape, *map(shape_of, bounds)), promote((x, *bounds)))
 
 
-clamp = op("clamp", _clamp_spec,
+clamp = op("clamp", _clamp_spec, may_alias=("x",),
            x=lambda g, x, low, high, x_spec: sum_to(where(_within(x, low, high), g, 0.0), to=x_spec),
            low=lambda g, x, low, high, low_spec: sum_to(where(_below(x, low, high), g, 0.0), to=low_spec),
            high=lambda g, x, low, high, high_spec: sum_to(where(_above(x, low, high), g, 0.0), to=high_spec))

@@ -41,9 +41,9 @@ def _bce_logits_spec(x: TensorSpec, target: Operand) -> Any:
     return _in_pieces(x, 1)
 
 
-huber = op("huber", _huber_spec, contiguous=True, x=lambda g, x, delta: g * clamp(x, -delta, delta),
+huber = op("huber", _huber_spec, contiguous=True, may_alias=("x",), x=lambda g, x, delta: g * clamp(x, -delta, delta),
            doc="x^2 / 2 where |x| < delta, else delta (|x| - delta / 2). Huber, Annals of Mathematical Statistics 35 (1964).")
-bce = op("bce", _bce_spec, contiguous=True,
+bce = op("bce", _bce_spec, contiguous=True, may_alias=("x",),
          x=lambda g, x, target: g * (x - target) / clamp(x * (1 - x), 1e-12, None),
          target=lambda g, x: g * (clamp(log1p(-x), LEAST_LOG, None) - clamp(log(x), LEAST_LOG, None)),
          doc="-(target log x + (1 - target) log(1 - x)), the logarithms being -100 at least.")

@@ -24,7 +24,7 @@ from gradcore.spec import (
 
 # -- copies ------------------------------------------------------------------------------------------------------------
 
-clone = op("clone", like, x=lambda g: g, doc="A contiguous copy.")
+clone = op("clone", like, may_alias=("x",), x=lambda g: g, doc="A contiguous copy.")
 
 
 def _broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:

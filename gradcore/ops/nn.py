@@ -159,7 +159,7 @@ mse_loss = op("mse_loss", _mse_spec, contiguous=True,
               x=lambda g, x, target, reduction: mse_grad(g, x, target, reduction=reduction),
               target=lambda g, x, target, reduction: -mse_grad(g, x, target, reduction=reduction),
               doc="Mean or sum of (x - target)^2, by pieces: the squares are never stored.")
-mse_grad = op("mse_grad", _mse_grad_spec, contiguous=True,
+mse_grad = op("mse_grad", _mse_grad_spec, contiguous=True, may_alias=("x", "target"),
               dy=lambda g, x, target, reduction: sum(
                   g * (x - target), dims=tuple(range(x.spec.ndim)), keepdim=False) * _mse_scale(x.spec, reduction),
               x=lambda g, dy, x_spec, reduction: g * dy * _mse_scale(x_spec, reduction),

@@ -21,6 +21,9 @@ what the op makes, and is run and differentiated when somebody differentiates th
 A cheap op says in ``again`` how its output is made once more, out of ops, from its inputs and auxiliary outputs. Where
 all of these are kept anyway, are parameters, or can be made again themselves, nobody keeps the output: backward makes it
 when it is asked for (Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174).
+
+An elementwise op says in ``may_alias`` which inputs its output may be written over, where such an input is as large, lies
+alike and is read no more: no kernel of the op reads an element of theirs once it has written that of the output.
 """
 
 from __future__ import annotations
@@ -98,7 +101,8 @@ class Op:
     """A declared op. Calling it runs it, through the one runner that ``engine.dispatch`` installs."""
 
     def __init__(self, name: str, infer: Infer, rules: Sequence[Rule], *, outputs: tuple[str, ...], writes: tuple[str, ...],
-                 view: bool, contiguous: bool, aux: tuple[str, ...], again: Callable[..., Any] | None, doc: str) -> None:
+                 view: bool, contiguous: bool, aux: tuple[str, ...], again: Callable[..., Any] | None,
+                 may_alias: tuple[str, ...], doc: str) -> None:
         self.name = name
         self.infer = infer
         self.outputs = outputs
@@ -128,6 +132,9 @@ class Op:
         self.again = None if again is None else Rule((), again)
         if self.again is not None:
             self._check_again(self.again)
+        #: The inputs that the output may be written over.
+        self.may_alias = may_alias
+        self._check_aliases()
         _table[name] = self
 
     def _check(self, rule: Rule) -> None:
@@ -148,6 +155,13 @@ class Op:
             if (self.source(name) or ("",))[0] not in ("input", "aux", "attr", "spec") or self.in_place or self.view:
                 raise TypeError(f"op {self.name!r}: again asks for {name!r}; a functional op's output is made again from "
                                 f"inputs {self.inputs}, their _spec, auxiliary outputs {self.aux} and {tuple(self.attrs)}")
+
+    def _check_aliases(self) -> None:
+        single = len(self.outputs) == 1 and not (self.aux or self.writes or self.view)
+        for name in self.may_alias:
+            if not single or name not in self.inputs or self.inputs.index(name) in self.lists:
+                raise TypeError(f"op {self.name!r}: may_alias names {name!r}; a functional op of one output may write it over "
+                                f"inputs that are no lists, of {self.inputs}")
 
     def source(self, name: str) -> tuple[str, Any] | None:
         """Where a rule's parameter comes from: ``(kind, index or name)``; None for an unknown name."""
@@ -198,7 +212,8 @@ _table: dict[str, Op] = {}
 
 def op(name: str, infer: Infer, *joints: Rule, outputs: tuple[str, ...] = ("out",), aux: tuple[str, ...] = (),
        writes: tuple[str, ...] = (), view: bool = False, contiguous: bool = False,
-       again: Callable[..., Any] | None = None, doc: str = "", **rules: Callable[..., Any]) -> Any:
+       again: Callable[..., Any] | None = None, may_alias: tuple[str, ...] = (), doc: str = "",
+       **rules: Callable[..., Any]) -> Any:
     """Declare an op. ``rules`` maps an input's name to its gradient rule; ``joints`` are rules for several inputs.
 
     Raises TypeError at once for a rule that names something the op has not got.
@@ -206,7 +221,7 @@ def op(name: str, infer: Infer, *joints: Rule, outputs: tuple[str, ...] = ("out"
     if name in _table:
         raise TypeError(f"op {name!r} is declared twice")
     return Op(name, infer, [*joints, *(Rule((n,), fn) for n, fn in rules.items())], outputs=outputs, writes=writes,
-              view=view, contiguous=contiguous, aux=aux, again=again, doc=doc)
+              view=view, contiguous=contiguous, aux=aux, again=again, may_alias=may_alias, doc=doc)
 
 
 def get_op(name: str) -> Op:

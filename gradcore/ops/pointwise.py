@@ -40,17 +40,18 @@ def _nan_to_num_spec(x: TensorSpec, *, nan: float = 0.0, posinf: float | None = 
     return like(x)
 
 
-exp2 = op("exp2", float_like, x=lambda g, out: g * (out * math.log(2)))
-arcsin = op("arcsin", float_like, x=lambda g, x: g * rsqrt(x * x * -1 + 1))
-arccos = op("arccos", float_like, x=lambda g, x: -g * rsqrt(x * x * -1 + 1))
-arcsinh = op("arcsinh", float_like, x=lambda g, x: g * rsqrt(x * x + 1))
-arccosh = op("arccosh", float_like, x=lambda g, x: g * rsqrt(x * x - 1))
-arctanh = op("arctanh", float_like, x=lambda g, x: g / (x * x * -1 + 1))
-erfc = op("erfc", float_like, x=lambda g, x: g * (exp(-(x * x)) * (-2 / math.sqrt(math.pi))), doc="1 - erf(x).")
-sinc = op("sinc", float_like, x=lambda g, x: g * _sinc_slope(x), doc="sin(pi x) / (pi x), and 1 at 0.")
-trunc = op("trunc", like, x=lambda g: g * 0)
-frac = op("frac", _frac_spec, x=lambda g: g, doc="x - trunc(x).")
-nan_to_num = op("nan_to_num", _nan_to_num_spec, x=lambda g, x: where(isfinite(x), g, 0.0),
+exp2 = op("exp2", float_like, may_alias=("x",), x=lambda g, out: g * (out * math.log(2)))
+arcsin = op("arcsin", float_like, may_alias=("x",), x=lambda g, x: g * rsqrt(x * x * -1 + 1))
+arccos = op("arccos", float_like, may_alias=("x",), x=lambda g, x: -g * rsqrt(x * x * -1 + 1))
+arcsinh = op("arcsinh", float_like, may_alias=("x",), x=lambda g, x: g * rsqrt(x * x + 1))
+arccosh = op("arccosh", float_like, may_alias=("x",), x=lambda g, x: g * rsqrt(x * x - 1))
+arctanh = op("arctanh", float_like, may_alias=("x",), x=lambda g, x: g / (x * x * -1 + 1))
+erfc = op("erfc", float_like, may_alias=("x",), x=lambda g, x: g * (exp(-(x * x)) * (-2 / math.sqrt(math.pi))),
+          doc="1 - erf(x).")
+sinc = op("sinc", float_like, may_alias=("x",), x=lambda g, x: g * _sinc_slope(x), doc="sin(pi x) / (pi x), and 1 at 0.")
+trunc = op("trunc", like, may_alias=("x",), x=lambda g: g * 0)
+frac = op("frac", _frac_spec, may_alias=("x",), x=lambda g: g, doc="x - trunc(x).")
+nan_to_num = op("nan_to_num", _nan_to_num_spec, may_alias=("x",), x=lambda g, x: where(isfinite(x), g, 0.0),
                 doc="None stands for the largest and the smallest finite number.")
 
 # -- of two ------------------------------------------------------------------------------------------------------------
@@ -76,25 +77,25 @@ def _over_squares(a: Any, x: Any, y: Any) -> Any:
     return where(eq(squares, 0), 0.0, a / squares)
 
 
-fmod = op("fmod", broadcast,
+fmod = op("fmod", broadcast, may_alias=("x", "y"),
           x=lambda g, x_spec: sum_to(g, to=x_spec),
           y=lambda g, x, y, y_spec: sum_to(-g * trunc(div(x, y)), to=y_spec),
           doc="x - y trunc(x / y): the sign is the dividend's.")
-fmax = op("fmax", broadcast,
+fmax = op("fmax", broadcast, may_alias=("x", "y"),
           x=lambda g, x, y, x_spec: sum_to(where(_first(x, y, ge), g, 0.0), to=x_spec),
           y=lambda g, x, y, y_spec: sum_to(where(_first(x, y, ge), 0.0, g), to=y_spec),
           doc="The larger; beside a NaN, the other.")
-fmin = op("fmin", broadcast,
+fmin = op("fmin", broadcast, may_alias=("x", "y"),
           x=lambda g, x, y, x_spec: sum_to(where(_first(x, y, le), g, 0.0), to=x_spec),
           y=lambda g, x, y, y_spec: sum_to(where(_first(x, y, le), 0.0, g), to=y_spec))
-arctan2 = op("arctan2", divide,
+arctan2 = op("arctan2", divide, may_alias=("x", "y"),
              x=lambda g, x, y, x_spec: sum_to(g * _over_squares(y, x, y), to=x_spec),
              y=lambda g, x, y, y_spec: sum_to(-g * _over_squares(x, x, y), to=y_spec))
-hypot = op("hypot", _floats_only("hypot"),
+hypot = op("hypot", _floats_only("hypot"), may_alias=("x", "y"),
            x=lambda g, x, out, x_spec: sum_to(g * (x / out), to=x_spec),
            y=lambda g, y, out, y_spec: sum_to(g * (y / out), to=y_spec),
            doc="sqrt(x^2 + y^2), without overflow.")
-logaddexp = op("logaddexp", _floats_only("logaddexp"),
+logaddexp = op("logaddexp", _floats_only("logaddexp"), may_alias=("x", "y"),
                x=lambda g, x, out, x_spec: sum_to(g * exp(x - out), to=x_spec),
                y=lambda g, y, out, y_spec: sum_to(g * exp(y - out), to=y_spec),
                doc="log(exp(x) + exp(y)), without overflow.")
@@ -130,17 +131,17 @@ def _times(a: Any, value: float) -> Any:
     return a if value == 1 else a * value
 
 
-lerp = op("lerp", _lerp_spec,
+lerp = op("lerp", _lerp_spec, may_alias=("x", "y", "weight"),
           x=lambda g, weight, x_spec: sum_to(g * (1 - weight), to=x_spec),
           y=lambda g, weight, y_spec: sum_to(g * weight, to=y_spec),
           weight=lambda g, x, y, weight_spec: sum_to(g * (y - x), to=weight_spec),
           doc="x + weight (y - x), exact at both ends.")
-addcmul = op("addcmul", _addcmul_spec,
+addcmul = op("addcmul", _addcmul_spec, may_alias=("x", "y", "z"),
              x=lambda g, x_spec: sum_to(g, to=x_spec),
              y=lambda g, z, y_spec, value: sum_to(_times(g * z, value), to=y_spec),
              z=lambda g, y, z_spec, value: sum_to(_times(g * y, value), to=z_spec),
              doc="x + value y z.")
-addcdiv = op("addcdiv", _addcdiv_spec,
+addcdiv = op("addcdiv", _addcdiv_spec, may_alias=("x", "y", "z"),
              x=lambda g, x_spec: sum_to(g, to=x_spec),
              y=lambda g, z, y_spec, value: sum_to(_times(g / z, value), to=y_spec),
              z=lambda g, y, z, z_spec, value: sum_to(_times(-g * (y / z) / z, value), to=z_spec),
@@ -183,9 +184,9 @@ def _bitwise_not_spec(x: TensorSpec) -> TensorSpec:
     return x.like()
 
 
-bitwise_not = op("bitwise_not", _bitwise_not_spec)
+bitwise_not = op("bitwise_not", _bitwise_not_spec, may_alias=("x",))
 bitwise_and, bitwise_or, bitwise_xor, bitwise_left_shift, bitwise_right_shift = (
-    op(name, _bits_of_two(name)) for name in (
+    op(name, _bits_of_two(name), may_alias=("x", "y")) for name in (
         "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift"))
 
 __all__ = ["addcdiv", "addcmul", "arccos", "arccosh", "arcsin", "arcsinh", "arctan2", "arctanh",

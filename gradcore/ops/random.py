@@ -43,6 +43,6 @@ def _dropout_spec(x: TensorSpec, state: TensorSpec, p: type) -> Any:
 advance = op("advance", _advance_spec, writes=("state",))
 uniform = op("uniform", _random_spec, doc="Uniform in [low, high).")
 normal = op("normal", _normal_spec, doc="Box and Muller's transform of pairs of uniforms.")
-dropout = op("dropout", _dropout_spec, contiguous=True, x=lambda g, state, p: dropout(g, state, p),
+dropout = op("dropout", _dropout_spec, contiguous=True, may_alias=("x",), x=lambda g, state, p: dropout(g, state, p),
              doc="x / (1 - p) with probability 1 - p, else 0. The mask is made again in backward, never stored. "
                  "Srivastava et al., JMLR 15 (2014).")

@@ -46,24 +46,27 @@ def _hardswish_curve(x: Any) -> Any:
     return where(logical_and(ge(x, -3), le(x, 3)), 1 / 3, x * 0)
 
 
-silu = op("silu", _one, x=lambda g, x: silu_grad(g, x), again=lambda x: silu(x),
+silu = op("silu", _one, may_alias=("x",), x=lambda g, x: silu_grad(g, x), again=lambda x: silu(x),
           doc="x sigmoid(x). Elfwing, Uchibe and Doya, arXiv:1702.03118.")
-silu_grad = op("silu_grad", _grad, dy=lambda g, x: silu_grad(g, x), x=lambda g, dy, x: g * dy * _silu_curve(x))
-mish = op("mish", _one, x=lambda g, x: mish_grad(g, x), again=lambda x: mish(x),
+silu_grad = op("silu_grad", _grad, may_alias=("dy", "x"), dy=lambda g, x: silu_grad(g, x),
+               x=lambda g, dy, x: g * dy * _silu_curve(x))
+mish = op("mish", _one, may_alias=("x",), x=lambda g, x: mish_grad(g, x), again=lambda x: mish(x),
           doc="x tanh(softplus(x)). Misra, arXiv:1908.08681.")
-mish_grad = op("mish_grad", _grad, dy=lambda g, x: mish_grad(g, x), x=lambda g, dy, x: g * dy * _mish_curve(x))
-softsign = op("softsign", _one, x=lambda g, x: softsign_grad(g, x), again=lambda x: softsign(x), doc="x / (1 + |x|).")
-softsign_grad = op("softsign_grad", _grad, dy=lambda g, x: softsign_grad(g, x),
+mish_grad = op("mish_grad", _grad, may_alias=("dy", "x"), dy=lambda g, x: mish_grad(g, x),
+               x=lambda g, dy, x: g * dy * _mish_curve(x))
+softsign = op("softsign", _one, may_alias=("x",), x=lambda g, x: softsign_grad(g, x), again=lambda x: softsign(x),
+              doc="x / (1 + |x|).")
+softsign_grad = op("softsign_grad", _grad, may_alias=("dy", "x"), dy=lambda g, x: softsign_grad(g, x),
                    x=lambda g, dy, x: g * dy * _softsign_curve(x))
-logsigmoid = op("logsigmoid", _one, x=lambda g, x: logsigmoid_grad(g, x), again=lambda x: logsigmoid(x))
-logsigmoid_grad = op("logsigmoid_grad", _grad, dy=lambda g, x: logsigmoid_grad(g, x),
+logsigmoid = op("logsigmoid", _one, may_alias=("x",), x=lambda g, x: logsigmoid_grad(g, x), again=lambda x: logsigmoid(x))
+logsigmoid_grad = op("logsigmoid_grad", _grad, may_alias=("dy", "x"), dy=lambda g, x: logsigmoid_grad(g, x),
                      x=lambda g, dy, x: g * dy * (sigmoid(x) * sigmoid(-x)) * -1, doc="dy sigmoid(-x).")
-hardsigmoid = op("hardsigmoid", _one, x=lambda g, x: hardsigmoid_grad(g, x), again=lambda x: hardsigmoid(x),
+hardsigmoid = op("hardsigmoid", _one, may_alias=("x",), x=lambda g, x: hardsigmoid_grad(g, x), again=lambda x: hardsigmoid(x),
                  doc="x / 6 + 1 / 2, kept between 0 and 1.")
-hardsigmoid_grad = op("hardsigmoid_grad", _grad, dy=lambda g, x: hardsigmoid_grad(g, x))
-hardswish = op("hardswish", _one, x=lambda g, x: hardswish_grad(g, x), again=lambda x: hardswish(x),
+hardsigmoid_grad = op("hardsigmoid_grad", _grad, may_alias=("dy", "x"), dy=lambda g, x: hardsigmoid_grad(g, x))
+hardswish = op("hardswish", _one, may_alias=("x",), x=lambda g, x: hardswish_grad(g, x), again=lambda x: hardswish(x),
                doc="x hardsigmoid(x). Howard et al., arXiv:1905.02244.")
-hardswish_grad = op("hardswish_grad", _grad, dy=lambda g, x: hardswish_grad(g, x),
+hardswish_grad = op("hardswish_grad", _grad, may_alias=("dy", "x"), dy=lambda g, x: hardswish_grad(g, x),
                     x=lambda g, dy, x: g * dy * _hardswish_curve(x))
 
 # -- with one: a number, or for the slope a tensor ---------------------------------------------------------------------
@@ -91,20 +94,20 @@ def _threshold_spec(x: TensorSpec, threshold: Operand, value: Operand) -> Tensor
     return x.like()
 
 
-leaky_relu = op("leaky_relu", _slope_spec,
+leaky_relu = op("leaky_relu", _slope_spec, may_alias=("x",),
                 x=lambda g, x, slope, x_spec: sum_to(leaky_relu_grad(g, x, slope), to=x_spec),
                 slope=lambda g, x, slope_spec: sum_to(g * minimum(x, 0.0), to=slope_spec),
                 again=lambda x, slope: leaky_relu(x, slope), doc="x where it is positive, else slope x.")
-leaky_relu_grad = op("leaky_relu_grad", _slope_grad_spec,
+leaky_relu_grad = op("leaky_relu_grad", _slope_grad_spec, may_alias=("dy", "x"),
                      dy=lambda g, x, slope: leaky_relu_grad(g, x, slope),
                      slope=lambda g, dy, x, slope_spec: sum_to(where(gt(x, 0), 0.0, g * dy), to=slope_spec))
-hardshrink = op("hardshrink", _shrink_spec, x=lambda g, x, lambd: shrink_grad(g, x, lambd),
+hardshrink = op("hardshrink", _shrink_spec, may_alias=("x",), x=lambda g, x, lambd: shrink_grad(g, x, lambd),
                 doc="x outside [-lambd, lambd], else 0.")
-softshrink = op("softshrink", _shrink_spec, x=lambda g, x, lambd: shrink_grad(g, x, lambd),
+softshrink = op("softshrink", _shrink_spec, may_alias=("x",), x=lambda g, x, lambd: shrink_grad(g, x, lambd),
                 doc="x brought nearer to 0 by lambd.")
-shrink_grad = op("shrink_grad", _shrink_grad_spec, dy=lambda g, x, lambd: shrink_grad(g, x, lambd),
+shrink_grad = op("shrink_grad", _shrink_grad_spec, may_alias=("dy", "x"), dy=lambda g, x, lambd: shrink_grad(g, x, lambd),
                  doc="dy outside [-lambd, lambd], else 0.")
-threshold = op("threshold", _threshold_spec, x=lambda g, x, threshold: where(gt(x, threshold), g, 0.0),
+threshold = op("threshold", _threshold_spec, may_alias=("x",), x=lambda g, x, threshold: where(gt(x, threshold), g, 0.0),
                doc="x above the threshold, else value.")
 
 # -- with several ------------------------------------------------------------------------------------------------------
@@ -122,12 +125,12 @@ def _elu_curve(x: Any, alpha: float, scale: float, inner: float) -> Any:
     return where(gt(x, 0), 0.0, exp(minimum(x, 0.0) * inner) * (alpha * scale * inner * inner))
 
 
-elu = op("elu", _elu_spec,
+elu = op("elu", _elu_spec, may_alias=("x",),
          x=lambda g, x, alpha, scale, inner: elu_grad(g, x, alpha=alpha, scale=scale, inner=inner),
          again=lambda x, alpha, scale, inner: elu(x, alpha=alpha, scale=scale, inner=inner),
          doc="scale x where x is positive, else scale alpha (exp(inner x) - 1). Clevert et al., arXiv:1511.07289; selu: "
              "Klambauer et al., arXiv:1706.02515; celu: Barron, arXiv:1704.07483.")
-elu_grad = op("elu_grad", _elu_grad_spec,
+elu_grad = op("elu_grad", _elu_grad_spec, may_alias=("dy", "x"),
               dy=lambda g, x, alpha, scale, inner: elu_grad(g, x, alpha=alpha, scale=scale, inner=inner),
               x=lambda g, dy, x, alpha, scale, inner: g * dy * _elu_curve(x, alpha, scale, inner))
 
@@ -145,11 +148,11 @@ def _softplus_curve(x: Any, beta: float, threshold: float) -> Any:
     return where(gt(x * beta, threshold), 0.0, s * (1 - s) * beta)
 
 
-softplus = op("softplus", _softplus_spec,
+softplus = op("softplus", _softplus_spec, may_alias=("x",),
               x=lambda g, x, beta, threshold: softplus_grad(g, x, beta=beta, threshold=threshold),
               again=lambda x, beta, threshold: softplus(x, beta=beta, threshold=threshold),
               doc="log(1 + exp(beta x)) / beta, and x where beta x is above the threshold.")
-softplus_grad = op("softplus_grad", _softplus_grad_spec,
+softplus_grad = op("softplus_grad", _softplus_grad_spec, may_alias=("dy", "x"),
                    dy=lambda g, x, beta, threshold: softplus_grad(g, x, beta=beta, threshold=threshold),
                    x=lambda g, dy, x, beta, threshold: g * dy * _softplus_curve(x, beta, threshold))
 
@@ -162,11 +165,11 @@ def _hardtanh_grad_spec(dy: TensorSpec, x: TensorSpec, *, low: float, high: floa
     return dy.like()
 
 
-hardtanh = op("hardtanh", _hardtanh_spec,
+hardtanh = op("hardtanh", _hardtanh_spec, may_alias=("x",),
               x=lambda g, out, low, high: hardtanh_grad(g, out, low=low, high=high),
               again=lambda x, low, high: hardtanh(x, low=low, high=high),
               doc="x kept between two numbers; unlike clamp's, its gradient is 0 at them, so the result is what it keeps.")
-hardtanh_grad = op("hardtanh_grad", _hardtanh_grad_spec,
+hardtanh_grad = op("hardtanh_grad", _hardtanh_grad_spec, may_alias=("dy", "x"),
                    dy=lambda g, x, low, high: hardtanh_grad(g, x, low=low, high=high),
                    doc="dy where x lies between the two, else 0.")
 

@@ -200,8 +200,9 @@ class Compiled:
         for entries in self._entries.values():
             for entry in entries:
                 found = entry.replay.plan
+                saved = f" ({found.apart:,} without results in the place of operands)" if found.bound < found.apart else ""
                 lines.append(f"program of {len(entry.replay.program.instructions)} instructions: arena {found.nbytes:,} bytes, "
-                             f"lower bound {found.bound:,}, {len(entry.guards)} guards")
+                             f"lower bound {found.bound:,}{saved}, {len(entry.guards)} guards")
                 lines += [f"  {line}" for line in entry.replay.explain()]
         return "\n".join(lines)
 

@@ -1,7 +1,7 @@
 """A plan as a picture of address against time: an SVG, or text for a terminal.
 
 Time counts instructions. A buffer is a rectangle from the instruction that makes it to the last that reads it, as high as the
-bytes that it takes.
+bytes that it takes; where a result of that last one takes its place, to the instruction before.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 @dataclass(frozen=True)
 class Box:
-    """A buffer in the picture: alive from the beginning of instruction ``first`` to the beginning of ``end``."""
+    """A buffer in the picture: alive from the beginning of instruction ``first`` to the beginning of ``end``.
+
+    ``heir`` names the buffer that takes its place at ``end``, "" for none.
+    """
 
     buffer: Buffer
     role: str
@@ -43,18 +46,22 @@ class Box:
     end: int
     offset: int
     nbytes: int
+    heir: str = ""
 
 
 def boxes(program: Program, found: Plan) -> list[Box]:
     """What a program makes, as far as it lives while the program runs. What forward makes and backward reads is a residual."""
     count = len(program.instructions)
+    heirs = {place: program.buffers[b].name for b, place in found.shared.items()}
     result = []
     for b in program.made():
         first, last = max(b.first, 0), min(b.last, count - 1)
-        if first <= last:
+        heir = heirs.get(b.index, "") if b.last < count else ""
+        end = last if heir else last + 1
+        if first < end:
             kept = b.tag.phase != "backward" and b.last < count and program.instructions[last].tag.phase == "backward"
             role = "residual" if kept and b.tag.role in ("output", "temporary") else b.tag.role
-            result.append(Box(b, role, first, last + 1, found.offsets[b.index], round_up(b.nbytes)))
+            result.append(Box(b, role, first, end, found.offsets[b.index], round_up(b.nbytes), heir))
     return result
 
 
@@ -75,9 +82,10 @@ def _safe(text: str) -> str:
 
 def _words(box: Box) -> str:
     tag = box.buffer.tag
+    heir = f"; {box.heir} takes its place" if box.heir else ""
     spec = f"{tag.spec}, " if tag.spec is not None else ""
     return (f"{box.buffer.name}: {box.role} of {tag.op} in {tag.layer or '(root)'}, {tag.phase}\n{short_path(str(tag.site))}\n"
-            f"{spec}{box.buffer.nbytes:,} bytes at {box.offset:,}\ninstructions {box.first} to {box.end - 1}")
+            f"{spec}{box.buffer.nbytes:,} bytes at {box.offset:,}\ninstructions {box.first} to {box.end - 1}{heir}")
 
 
 def drawn(program: Program, found: Plan, path: str | os.PathLike[str] | None = None) -> Text:
@@ -211,7 +219,9 @@ def sketch(program: Program, found: Plan | None = None, *, width: int = 80, heig
         text.append("\n" if room < len(entry) <= width else "")
         room = (width if room < len(entry) else room) - len(entry)
         text.append(entry, style=COLOURS.get(role, "#999999"))
-    text.append(f"\n{len(there)} buffers, arena {found.nbytes:,} bytes, lower bound {found.bound:,}")
+    given = sum(bool(box.heir) for box in there)
+    places = f" ({len(there) - given} places)" if given else ""
+    text.append(f"\n{len(there)} buffers{places}, arena {found.nbytes:,} bytes, lower bound {found.bound:,}")
     lines = text.split("\n")
     for line in lines:
         line.rstrip()

@@ -5,7 +5,7 @@ The program, its plan and its log stay as they are; only the calls that a replay
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from gradcore.program.program import Instruction, Program
 
@@ -16,7 +16,7 @@ def groups(program: Program) -> Iterator[tuple[str, int]]:
     while k < len(program.instructions) - 2:
         three = program.instructions[k:k + 3]
         kind = next((name for name, holds in KINDS.items() if holds(*three)), None)
-        if kind == "gelu with slopes" and program.buffers[three[1].outputs[0].buffer].last > k + 2:
+        if kind is not None and not _PLACES[kind](program, three, k + 2):
             kind = None
         if kind is not None and (program.split is None or not k < program.split < k + 3):
             yield kind, k
@@ -24,19 +24,21 @@ def groups(program: Program) -> Iterator[tuple[str, int]]:
 
 
 def _is_loss_with_slopes(loss: Instruction, one: Instruction, slopes: Instruction) -> bool:
-    """A cross-entropy, a cotangent of 1, and its gradient.
-
-    Whatever lives at the third of them lies in bytes of its own, so all may be filled there.
-    """
+    """A cross-entropy, a cotangent of 1, and its gradient."""
     return ((loss.op, one.op, slopes.op) == ("cross_entropy", "full", "cross_entropy_grad") and one.operands == (1.0,)
             and slopes.operands == (one.outputs[0], *loss.operands) and slopes.attrs == loss.attrs)
 
 
 def _is_gelu_with_slopes(again: Instruction, products: Instruction, slopes: Instruction) -> bool:
-    """gelu made again for the gradient of a linear layer, that gradient, and gelu's for its cotangent, which dies there."""
+    """gelu made again for the gradient of a linear layer, that gradient, and gelu's for its cotangent."""
     return ((again.op, products.op, slopes.op) == ("gelu", "linear_grad", "gelu_grad")
             and products.operands[1].buffer == again.outputs[0].buffer and len(products.outputs) > 1
             and slopes.operands == (products.outputs[0], again.operands[0]) and slopes.attrs == again.attrs)
 
 
 KINDS = {"loss with slopes": _is_loss_with_slopes, "gelu with slopes": _is_gelu_with_slopes}
+#: By kind, are buffers alive at the third instruction, or dead after it, as the kernel needs? The loss is filled there, and
+#: lies in bytes of its own if it still lives; the cotangent of gelu is overwritten.
+_PLACES: dict[str, Callable[[Program, Sequence[Instruction], int], bool]] = {
+    "loss with slopes": lambda program, three, at: program.buffers[three[0].outputs[0].buffer].last >= at,
+    "gelu with slopes": lambda program, three, at: program.buffers[three[1].outputs[0].buffer].last <= at}

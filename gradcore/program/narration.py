@@ -1,6 +1,7 @@
 """What a replay writes into a log that is being recorded: the records that a run of its instructions would have left.
 
-They name the planned ranges of the arena, from the instruction that makes a buffer to the last that reads it.
+They name the planned ranges of the arena, from the instruction that makes a buffer to the last that reads it. A buffer whose
+place an instruction's result takes is free just before that is allocated: a range belongs to one buffer at a time.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def narrate(device: Device, trace: Trace, plan: Plan, arena: Block, serials: dic
     serials = dict(serials)
     live: dict[int, int] = {}
     kept: dict[int, list[tuple[int, str]]] = {}
-    born, dying = _by_moment(program)
+    born, dying = _by_moment(program, plan.shared)
 
     def begin(buffer: int) -> None:
         b = program.buffers[buffer]
@@ -59,6 +60,8 @@ def narrate(device: Device, trace: Trace, plan: Plan, arena: Block, serials: dic
             k += 1
             if start <= k < stop:
                 for buffer in born.get(k, ()):
+                    if buffer in plan.shared:
+                        end(plan.shared[buffer])
                     begin(buffer)
                 instruction = program.instructions[k]
                 # It ran for no node: none was built.
@@ -89,27 +92,33 @@ def _keep(log: list[Any], kind: int, serial: int, rest: list[Any], kept: dict[in
             log.append((DROP, serial, node, what))
 
 
-def _by_moment(program: Program) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """The buffers that each instruction makes, and those that nobody reads after it."""
+def _by_moment(program: Program, shared: dict[int, int]) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+    """The buffers that each instruction makes, and those that nobody reads after it and no result of it lies in."""
+    taken = set(shared.values())
     born: dict[int, list[int]] = {}
     dying: dict[int, list[int]] = {}
     for b in program.made():
         born.setdefault(b.first, []).append(b.index)
-        dying.setdefault(b.last, []).append(b.index)
+        if b.index not in taken:
+            dying.setdefault(b.last, []).append(b.index)
     return born, dying
 
 
-def most_live(program: Program, start: int, stop: int) -> tuple[int, int]:
-    """The most requested and allocated bytes of made buffers that are live at an instruction from ``start`` to ``stop``."""
+def most_live(program: Program, shared: dict[int, int], start: int, stop: int) -> tuple[int, int]:
+    """The most requested and allocated bytes of made buffers that are live at an instruction from ``start`` to ``stop``.
+
+    Of two that share a place, the first is live no more at the instruction that makes the second.
+    """
     most_requested = most_allocated = 0
-    born, dying = _by_moment(program)
+    born, dying = _by_moment(program, shared)
     # Of a part of a longer program, some lived before it.
     older = [b for b in program.made() if b.first < 0 <= b.last]
     requested, allocated = sum(b.nbytes for b in older), sum(round_up(b.nbytes) for b in older)
     for k in range(stop):
         for buffer in born.get(k, ()):
-            requested += program.buffers[buffer].nbytes
-            allocated += round_up(program.buffers[buffer].nbytes)
+            if buffer not in shared:
+                requested += program.buffers[buffer].nbytes
+                allocated += round_up(program.buffers[buffer].nbytes)
         if k >= start:
             most_requested, most_allocated = max(most_requested, requested), max(most_allocated, allocated)
         for buffer in dying.get(k, ()):

@@ -15,6 +15,7 @@ import numpy as np
 
 from gradcore.memory.freelist import FreeList
 from gradcore.program.program import Program
+from gradcore.program.sharing import shared_places
 from gradcore.spec import round_up
 
 _ENDLESS = 1 << 62
@@ -36,7 +37,8 @@ class Plan:
     """Offsets of a program's made buffers, by index, in an arena of ``nbytes``; the others have no offset.
 
     ``bound`` is the most bytes alive at any instruction, which no arena can be smaller than; ``order`` says how it was found.
-    ``shared`` names buffers that lie where another one ends its life in the very instruction that makes them.
+    ``shared`` names buffers that lie where another one ends its life in the very instruction that makes them; of such two,
+    one counts as alive there. ``apart`` is what the bound would be if both did.
     """
 
     offsets: dict[int, int]
@@ -44,6 +46,7 @@ class Plan:
     bound: int
     order: str
     shared: dict[int, int]
+    apart: int
 
 
 def lower_bound(slots: Sequence[Slot]) -> int:
@@ -168,9 +171,15 @@ def _top(slots: Sequence[Slot], offsets: Sequence[int]) -> int:
     return max((o + s.size for o, s in zip(offsets, slots, strict=True)), default=0)
 
 
-def plan(program: Program, shared: dict[int, int] | None = None) -> Plan:
+def plan(program: Program) -> Plan:
+    """Place what a program makes, results in the place of operands wherever that can be, unless it makes the arena larger."""
+    found = planned(program, shared_places(program))
+    # Buffers that share a place move together, and might be in each other's way.
+    return found if found.nbytes <= found.apart else min(found, planned(program, {}), key=lambda p: p.nbytes)
+
+
+def planned(program: Program, shared: dict[int, int]) -> Plan:
     """Place what a program makes. ``shared`` maps a buffer to the one whose bytes it takes over."""
-    shared = {} if shared is None else shared
     homes: dict[int, int] = {}
     spans: dict[int, list[int]] = {}
     for b in program.made():
@@ -183,4 +192,5 @@ def plan(program: Program, shared: dict[int, int] | None = None) -> Plan:
     slots = [Slot(*span) for span in spans.values()]
     offsets, nbytes, order = lay_out(slots)
     at = dict(zip(spans, offsets, strict=True))
-    return Plan({index: at[home] for index, home in homes.items()}, nbytes, lower_bound(slots), order, dict(shared))
+    apart = lower_bound([Slot(round_up(b.nbytes), b.first, b.last) for b in program.made()])
+    return Plan({index: at[home] for index, home in homes.items()}, nbytes, lower_bound(slots), order, dict(shared), apart)

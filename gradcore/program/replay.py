@@ -49,7 +49,8 @@ class Replay:
         self._written = [(trace.storages[b], self._tag(k)) for b, k in written.items() if b in trace.storages]
         self._written_later = [(b, self._tag(k)) for b, k in written.items() if b not in trace.storages]
         count, split = len(self.program.instructions), self.program.split
-        self._most = [most_live(self.program, *part) for part in ((0, count if split is None else split), (split or 0, count))]
+        parts = (0, count if split is None else split), (split or 0, count)
+        self._most = [most_live(self.program, plan.shared, *part) for part in parts]
         self._arena: Arena | None = None
         self._calls: list[Call] = []
         #: Where the second part of a program in two begins among the calls.

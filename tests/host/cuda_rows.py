@@ -13,6 +13,7 @@ import pytest
 
 from gradcore.devices import gpu_kernels
 from gradcore.devices.host import host_table, make_host
+from gradcore.ops import all_ops
 from gradcore.spec import bfloat16, is_floating
 from tests.host.emulator import Copy, Emulator
 from tests.rows import Row, parts, tensors_of
@@ -29,6 +30,8 @@ def _flat(values: Any) -> list[Any]:
 class Both:
     """A CPU device whose kernels run on both sides: ours twice over copies of the operands, then NumPy's; it compares.
 
+    Ours run with their result in the place of each input that the op declares, too: bits must be the same.
+
     What the pool hands out is filled with NaN first, so that results of an earlier call are none of this one's: many rows
     may run on one device. ``own`` are the kernels that are tried, and ``copy`` makes the operands that they are given.
     """
@@ -42,6 +45,8 @@ class Both:
         self.own = own
         self.copy = copy
         self.compared: list[str] = []
+        #: Ops with the inputs in whose place their result was written.
+        self.aliased: set[tuple[str, str]] = set()
         # Halves reach the kernels as they are: the CPU device would hand over copies in float32.
         self.device.suited = lambda kernel, operands: (kernel, 0)
         self.device.kernels = {name: self.both(name, kernel) if name in own else kernel
@@ -52,6 +57,7 @@ class Both:
             arrays = [a for a in _flat(values) if isinstance(a, np.ndarray)]
             first = self.ours(name, values, attrs, falling=False)
             second = self.ours(name, values, attrs, falling=True)
+            over = self.over(name, values, attrs)
             if not self.emulator.libraries:
                 return
             # Asked here, not for each of a device's kernels: most devices of tests run one.
@@ -63,6 +69,10 @@ class Both:
                 np.testing.assert_array_equal(_plain(one), _plain(other),
                                               err_msg=f"{name}: the order of the threads decides the result")
                 compare(name, one, expected, self.relaxed)
+            for place, found in over:
+                result = first[sum(isinstance(v, np.ndarray) for v in values[:len(all_ops()[name].inputs)])]
+                np.testing.assert_array_equal(_plain(found), _plain(result), err_msg=f"{name} cannot be written over {place}")
+                self.aliased.add((name, place))
             self.compared.append(name)
 
         return run
@@ -83,6 +93,23 @@ class Both:
         for copy in made:
             copy.check(name)
         return [copy.array for copy in made]
+
+    def over(self, name: str, values: Any, attrs: dict[str, Any]) -> list[tuple[str, np.ndarray]]:
+        """What each declared input that lies as the result does holds when that was written in its place, in two orders."""
+        inputs = all_ops()[name].inputs
+        found = []
+        for place in all_ops()[name].may_alias:
+            given, out = values[inputs.index(place)], values[len(inputs)]
+            if not isinstance(given, np.ndarray) or not given.flags.c_contiguous or out.size < 2 or (
+                    (given.shape, given.dtype, given.strides) != (out.shape, out.dtype, out.strides)):
+                continue
+            for self.emulator.falling in (False, True):
+                copies = [self.copy(v, exact=self.emulator.sanitize) if isinstance(v, np.ndarray) else v for v in values]
+                whole = copies[len(inputs)] = copies[inputs.index(place)]
+                self.own[name](*[v.cupy() if hasattr(v, "cupy") else v for v in copies], **attrs)
+                whole.check(name)
+                found.append((place, whole.array))
+        return found
 
     def run(self, row: Row, dtype: Any, relaxed: float = 1.0) -> list[str]:
         """Run a row, and return the ops that were compared, to the tolerance times ``relaxed``."""

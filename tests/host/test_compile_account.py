@@ -45,10 +45,14 @@ def test_a_replay_of_what_was_traced_outside_a_step_has_the_phases_and_the_live_
         held = gradcore.memory_requested()
         with gradcore.step() as s:
             run(x, y)
-        found.append([(r.tag.op, r.tag.layer, r.tag.phase, now.requested - held)
-                      for r, now in zip(s.log, folds.timeline(s.log), strict=True) if isinstance(r, Launch)])
+        # Where a result takes the place of an operand, as many bytes fewer are live.
+        less = {} if wrap is not gradcore.compile else {
+            run.programs[0].buffers[b].first: run.programs[0].buffers[b].nbytes for b in run.plans[0].shared}
+        launches = [(r, now) for r, now in zip(s.log, folds.timeline(s.log), strict=True) if isinstance(r, Launch)]
+        found.append([(r.tag.op, r.tag.layer, r.tag.phase, now.requested - held + less.get(k, 0))
+                      for k, (r, now) in enumerate(launches)])
         del run, model
-    assert found[0] == found[1] and {phase for _, _, phase, _ in found[1]} == {"forward", "backward", "optimizer"}
+    assert less and found[0] == found[1] and {phase for _, _, phase, _ in found[1]} == {"forward", "backward", "optimizer"}
 
 
 def test_the_log_of_a_replay_agrees_with_the_books() -> None:

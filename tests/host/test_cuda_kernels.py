@@ -43,6 +43,25 @@ def test_cuda_kernels_agree_with_numpys(both, row, dtype):
     assert row.op in both.run(row, dtype, max(row.tolerance / 1e-5, 1))
 
 
+def test_every_declared_input_gives_its_place_to_a_result(emulated):
+    seen = set()
+    for row, dtype in CALLS:
+        if any((row.op, name) not in seen for name in row.declared.may_alias):
+            both = Both(emulated, max(row.tolerance / 1e-5, 1))
+            both.run(row, dtype)
+            seen |= both.aliased
+    assert seen == {(name, place) for name, op in all_ops().items() for place in op.may_alias}
+
+
+@pytest.mark.parametrize("name, place", [("flip", "x"), ("roll", "x")])
+def test_a_wrong_declaration_is_seen(emulated, monkeypatch, name, place):
+    monkeypatch.setattr(all_ops()[name], "may_alias", (place,))
+    with pytest.raises(AssertionError, match=f"{name} cannot be written over {place}"):
+        for row, dtype in CALLS:
+            if row.op == name and dtype == np.float32:
+                Both(emulated, max(row.tolerance / 1e-5, 1)).run(row, dtype)
+
+
 def test_every_op_has_a_kernel():
     table = gpu_kernels.build_cuda_kernels()
     assert [name for name, op in all_ops().items() if name not in table and not op.view] == []

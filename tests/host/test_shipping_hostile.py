@@ -94,6 +94,9 @@ def of_kind(p: dict[str, Any], kind: str) -> list[Any]:
 CASES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "another version": (lambda p: p.update(version=2), "version: expected 1"),
     "a part too many": (lambda p: p.update(more=1), "expected an object with"),
+    "pairs of buffers that share a place": (lambda p: p.update(shared=[[5, 4]]), "expected an object with"),
+    "an operand that ends before a result could take its place": (
+        lambda p: p["buffers"][instruction(p, "relu_grad")[1][1]["at"][0]].__setitem__(4, 2), "lives from"),
     "a part too few": (lambda p: p.pop("slots"), "expected an object with"),
     "no instructions": (lambda p: p.update(instructions=[]), "expected an integer"),
     "unknown op": (lambda p: p["instructions"][0].__setitem__(0, "system"), "there is no such op"),

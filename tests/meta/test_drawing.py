@@ -14,6 +14,7 @@ import gradcore
 from gradcore import nn
 from gradcore.program import Program, plan
 from gradcore.program.drawing import draw, sketch
+from gradcore.program.plan import planned
 from gradcore.program.program import with_lifetimes
 from gradcore.spec import round_up
 from tests.conftest import raises
@@ -57,7 +58,8 @@ def test_a_buffer_is_one_rectangle_where_the_plan_has_it() -> None:
         x, y, width, height = (float(r.get(name)) for name in ("x", "y", "width", "height"))
         assert abs((floor - y - height) / pixels - found.offsets[b.index]) * pixels < 0.2
         assert abs(height / pixels - round_up(b.nbytes)) * pixels < 0.2
-        assert abs((x - left) / wide - b.first) < 0.02 and abs(width / wide - (min(b.last, count - 1) - b.first + 1)) < 0.02
+        end = b.last if b.index in found.shared.values() else min(b.last, count - 1) + 1
+        assert abs((x - left) / wide - b.first) < 0.02 and abs(width / wide - (end - b.first)) < 0.02
 
 
 def test_a_rectangle_says_whose_it_is() -> None:
@@ -65,7 +67,8 @@ def test_a_rectangle_says_whose_it_is() -> None:
     titles = [r.findtext(f"{SVG}title") for r in rectangles(draw(compiled.programs[0], compiled.plans[0]))]
     tanh = next(t for t in titles if "of tanh in 1" in t)
     assert re.fullmatch(r"t\d+: residual of tanh in 1, forward\n.*test_drawing.py:\d+\nfloat32\[32, 256\], 32,768 bytes at "
-                        r"[\d,]+\ninstructions \d+ to \d+", tanh)
+                        r"[\d,]+\ninstructions \d+ to \d+; t\d+ takes its place", tanh)
+    assert sum("takes its place" in t for t in titles) == len(compiled.plans[0].shared) == 2
     assert any("gradient of linear_grad in 2, backward" in t for t in titles)
 
 
@@ -110,7 +113,7 @@ def test_a_terminal_shows_it_in_its_width() -> None:
         lines = str(sketch(program, found, width=width, height=height)).splitlines()
         assert max(map(len, lines)) <= width and len(lines) == height + 5
         assert {"█", "▓"} <= set("".join(lines[:height])) and "forward" in lines[height + 1]
-        assert lines[-1] == f"{len(program.made())} buffers, arena {found.nbytes:,} bytes, lower bound {found.bound:,}"
+        assert lines[-1] == f"15 buffers (13 places), arena {found.nbytes:,} bytes, lower bound {found.bound:,}"
     with raises(ValueError, "at least 64 columns and 4 lines, but got 63 and 20"):
         sketch(program, found, width=63)
 
@@ -118,10 +121,12 @@ def test_a_terminal_shows_it_in_its_width() -> None:
 def test_what_is_drawn_in_a_terminal_is_what_lies_there() -> None:
     # Two buffers of a kibibyte, the second made from the first: half the height at first, all of it while two live.
     program = chain([1024] * 4)
-    lines = str(sketch(program, plan(program), height=4)).splitlines()
-    rows = [line[12:].ljust(68) for line in lines[:4]]
-    taken = [[row[at] != " " for row in rows] for at in (5, 34, 62)]
-    assert taken == [[False, False, True, True], [True] * 4, [True] * 4]
+    # Where each takes the place of the one before, all of the half that there is.
+    for found, expected in ((planned(program, {}), [[False, False, True, True], [True] * 4, [True] * 4]),
+                            (plan(program), [[True] * 4] * 3)):
+        lines = str(sketch(program, found, height=4)).splitlines()
+        rows = [line[12:].ljust(68) for line in lines[:4]]
+        assert [[row[at] != " " for row in rows] for at in (5, 34, 62)] == expected
 
 
 def test_programs_that_make_nothing_are_drawn_too() -> None:
@@ -147,7 +152,7 @@ def test_a_part_of_a_chain_shows_what_the_parts_before_it_left(tmp_path: Path) -
     graph = gradcore.trace(lambda x: (x * x).exp(), a)
     loss = gradcore.trace(lambda y: y.sum(), graph.outputs)
     slope = gradcore.gradients(loss, wrt=[a])
-    drawn = []
+    drawn: list[list[str]] = []
     for k, part in enumerate((graph, loss, slope)):
         part.draw(tmp_path / f"{k}.svg")
         drawn.append([r.findtext(f"{SVG}title").split(" in ")[0].partition(": ")[2]
