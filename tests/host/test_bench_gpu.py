@@ -77,7 +77,7 @@ def finds(setting):
     (finds, 60, "it is wrong")])
 def test_a_part_that_fails_is_recorded(function, seconds, text, tmp_path):
     part = Part("planted", "Does it fail?", f"tests.host.test_bench_gpu:{function.__name__}", seconds)
-    outcome = run_part(part, Setting("cpu", True, tmp_path))
+    outcome = run_part(part, Setting("cpu", False, tmp_path))
     assert outcome.status == "failed"
     assert any(text in problem for problem in outcome.problems)
     assert not list(tmp_path.iterdir())
