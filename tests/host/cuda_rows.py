@@ -30,10 +30,9 @@ def _flat(values: Any) -> list[Any]:
 class Both:
     """A CPU device whose kernels run on both sides: ours twice over copies of the operands, then NumPy's; it compares.
 
-    Ours run with their result in the place of each input that the op declares, too: bits must be the same.
-
-    What the pool hands out is filled with NaN first, so that results of an earlier call are none of this one's: many rows
-    may run on one device. ``own`` are the kernels that are tried, and ``copy`` makes the operands that they are given.
+    Ours run with their result in the place of each input that the op declares, too: bits must be the same. What the pool
+    hands out is filled with NaN first, so that results of an earlier call are none of this one's: many rows may run on one
+    device. ``own`` are the kernels that are tried, and ``copy`` makes the operands that they are given.
     """
 
     def __init__(self, emulator: Any, own: dict[str, Callable[..., Any]] = OWN, copy: Callable[..., Any] = Copy) -> None:

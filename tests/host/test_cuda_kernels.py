@@ -44,22 +44,20 @@ def test_cuda_kernels_agree_with_numpys(both, row, dtype):
 
 
 def test_every_declared_input_gives_its_place_to_a_result(emulated):
-    seen = set()
+    both = Both(emulated)
     for row, dtype in CALLS:
-        if any((row.op, name) not in seen for name in row.declared.may_alias):
-            both = Both(emulated, max(row.tolerance / 1e-5, 1))
-            both.run(row, dtype)
-            seen |= both.aliased
-    assert seen == {(name, place) for name, op in all_ops().items() for place in op.may_alias}
+        if any((row.op, name) not in both.aliased for name in row.declared.may_alias):
+            both.run(row, dtype, max(row.tolerance / 1e-5, 1))
+    assert both.aliased == {(name, place) for name, op in all_ops().items() for place in op.may_alias}
 
 
 @pytest.mark.parametrize("name, place", [("flip", "x"), ("roll", "x")])
-def test_a_wrong_declaration_is_seen(emulated, monkeypatch, name, place):
+def test_a_wrong_declaration_is_seen(both, monkeypatch, name, place):
     monkeypatch.setattr(all_ops()[name], "may_alias", (place,))
     with pytest.raises(AssertionError, match=f"{name} cannot be written over {place}"):
         for row, dtype in CALLS:
             if row.op == name and dtype == np.float32:
-                Both(emulated, max(row.tolerance / 1e-5, 1)).run(row, dtype)
+                both.run(row, dtype, max(row.tolerance / 1e-5, 1))
 
 
 def test_every_op_has_a_kernel():
