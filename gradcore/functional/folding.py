@@ -167,8 +167,12 @@ def var(input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: b
 
 def std(input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *,
         correction: float | None = None) -> Tensor:
-    """The root of :func:`var`."""
-    return elementwise.sqrt(var(input, dim, unbiased, keepdim, correction=correction))
+    """The root of :func:`var`; where it is 0, so is the gradient."""
+    found = var(input, dim, unbiased, keepdim, correction=correction)
+    if not found.requires_grad:
+        return elementwise.sqrt(found)
+    zero = elementwise.eq(found, 0)
+    return elementwise.where(zero, 0.0, elementwise.sqrt(elementwise.where(zero, 1.0, found)))
 
 
 def var_mean(input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *,
