@@ -91,6 +91,15 @@ def test_functions_of_integers_are_computed_as_floats(name: str, dtype: str, tor
 
 
 @pytest.mark.oracle
+@pytest.mark.parametrize("dtype", DTYPES[6:])
+def test_the_infinities_become_the_ends_of_the_tensors_own_dtype(dtype: str, torch: Any) -> None:
+    values = [float("inf"), -float("inf"), float("nan"), 1.5]
+    for call in (lambda t, x: t.nan_to_num(x), lambda t, x: x.nan_to_num_(), lambda t, x: x.nan_to_num(1.0, neginf=-2.0)):
+        ours, theirs = (call(t, t.tensor(values, dtype=getattr(t, dtype))) for t in (gradcore, torch))
+        assert ours.dtype.name == dtype and ours.double().tolist() == theirs.double().tolist()
+
+
+@pytest.mark.oracle
 @pytest.mark.parametrize("given", DTYPES[:6])
 @pytest.mark.parametrize("asked", [d for d in DTYPES if d != "bfloat16"])
 def test_folds_give_the_dtype_that_is_asked_for(asked: str, given: str, torch: Any) -> None:
