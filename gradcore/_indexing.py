@@ -180,17 +180,20 @@ def _index_tensor(item: Any, device: Device) -> Any:
 def _one_index(x: Any, tensors: list[Indexed]) -> tuple[Any, Any, int, int]:
     """Index tensors as one: a view of ``x`` with their dimensions adjacent, positions in those, the first, how many.
 
-    Dimensions that are not adjacent are brought to the front (NumPy's rule).
+    Dimensions that are not adjacent are brought to the front (NumPy's rule; that 0-d tensors do not count is PyTorch's).
     """
     if len(tensors) == 1:
         dim, position, count = tensors[0]
         return x, position, dim, count
     dims = [d for d, _, _ in tensors]
-    first = dims[0]
-    if dims != list(range(first, first + len(dims))):
-        rest = [d for d in range(x.spec.ndim) if d not in dims]
-        x = movement.permute(x, dims=(*dims, *rest))
-        first = 0
+    # One without dimensions stands for an integer, which has no say in where the others' dimensions go.
+    wide = [d for d, index, _ in tensors if index.spec.ndim]
+    rest = [d for d in range(x.spec.ndim) if d not in dims]
+    apart = not wide or any(wide[0] < d < wide[-1] for d in rest)
+    first = 0 if apart else sum(d < wide[0] for d in rest)
+    order = (*rest[:first], *dims, *rest[first:])
+    if order != tuple(range(x.spec.ndim)):
+        x = movement.permute(x, dims=order)
     position = None
     for k, (_, index, _) in enumerate(tensors):
         n = x.spec.shape[first + k]

@@ -16,6 +16,7 @@ from gradcore.devices.device import Device, devices, get_device
 from gradcore.engine import modes
 from gradcore.engine.owners import upload
 from gradcore.ops import elementwise, movement, random
+from gradcore.ops.creation import sized
 
 Tensor = Any
 
@@ -143,6 +144,7 @@ def _draw(op: Any, low: float, high: float, shape: tuple[int, ...], dtype: Any, 
         raise RuntimeError(f"Expected a '{get_device(device)}' device type for generator but found "
                            f"'{generator.device}'")
     dtype = np.dtype(dtype or functional.get_default_dtype())
+    sized(shape, dtype)
     result = op(generator.snapshot(int(np.prod(shape, dtype=np.int64))), float(low), float(high), shape=shape,
                 dtype=dtype)
     if op is random.uniform and dtype.itemsize == 2:

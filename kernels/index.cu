@@ -1,18 +1,19 @@
-// Positions: ranges and triangles, and reading and writing by integer indices, which may be counted from the end.
+// Positions: ranges and triangles, and reading and writing by integer indices.
 //
 // Traffic in bytes, n results of s, k positions of p over a dimension of d: take and take_along read n (s + p) and write
 // n s, 16 bytes at a time where rows allow it; take_grad writes d rows, and each of them reads all k positions and the rows
 // of dy that belong to it; put reads all k positions for each of d rows and moves the last row meant for it. No atomics:
 // where positions repeat, sums are made and writes are won in the order of the positions; along and add_at read all k
 // positions of a line for each of its d elements, and move what is written. A position outside gives NaN (0 for integers)
-// where it is read, and is passed over where it is written: the host cannot be asked without waiting for it.
+// where it is read, and is passed over where it is written: the host cannot be asked without waiting for it. `back` is what
+// a negative position is moved by: the length where it counts from the end, 0 where it is outside.
 
 #include "common.cuh"
 
 template <typename I>
-__device__ __forceinline__ i64 wrapped(I index, i64 length) {
+__device__ __forceinline__ i64 inside(I index, i64 length, i64 back) {
     i64 p = (i64)index;
-    if (p < 0) p += length;
+    if (p < 0) p += back;
     return p < length ? p : -1;
 }
 
@@ -48,11 +49,12 @@ __global__ void eye(T* out, i64 n, i64 columns) {
 
 // out[l, k, t] = x[l, index[k], t], N neighbours at a time; rows of the position `padding` are zeros.
 template <typename T, typename I, int N>
-__global__ void take(const T* x, const I* index, T* out, i64 n, i64 length, i64 count, i64 tail, i64 padding) {
+__global__ void take(const T* x, const I* index, T* out, i64 n, i64 length, i64 count, i64 tail, i64 padding,
+                     i64 back) {
     typedef Pack<T, N> P;
     i64 many = tail / N;
     EACH(i, n / N) {
-        i64 row = i / many, p = wrapped(index[row % count], length);
+        i64 row = i / many, p = inside(index[row % count], length, back);
         P found;
         if (p >= 0 && p != padding) {
             found = *(const P*)(x + ((row / count * length + p) * many + i % many) * N);
@@ -67,7 +69,7 @@ __global__ void take(const T* x, const I* index, T* out, i64 n, i64 length, i64 
 // A block makes out[l, p, :], from the dy[l, k, :] whose index[k] is p, in the order of k: 1024 elements at a time, so
 // that they are added up in registers. Nothing is added for the position `padding`.
 template <typename T, typename I>
-__global__ void take_grad(const T* dy, const I* index, T* out, i64 length, i64 count, i64 tail, i64 padding) {
+__global__ void take_grad(const T* dy, const I* index, T* out, i64 length, i64 count, i64 tail, i64 padding, i64 back) {
     typedef WIDE(T) A;
     __shared__ u32 hits[8];
     i64 lead = blockIdx.x / length, p = blockIdx.x % length;
@@ -76,7 +78,7 @@ __global__ void take_grad(const T* dy, const I* index, T* out, i64 length, i64 c
         A total[4] = {0, 0, 0, 0};
         for (i64 start = 0; start < count && p != padding; start += 256) {
             i64 k = start + threadIdx.x;
-            u32 mask = __ballot_sync(0xffffffffu, k < count && wrapped(index[k], length) == p);
+            u32 mask = __ballot_sync(0xffffffffu, k < count && inside(index[k], length, back) == p);
             __syncthreads();
             if (!(threadIdx.x & 31)) hits[threadIdx.x >> 5] = mask;
             __syncthreads();
@@ -97,11 +99,12 @@ __global__ void take_grad(const T* dy, const I* index, T* out, i64 length, i64 c
 // A block writes x[.., p, ..] from values[.., k, ..], k being the last position of p. Tensors 0, 1, 2 of the layout are
 // index, values and x; `stride` is that of the dimension that is indexed.
 template <typename T, typename V, typename I>
-__global__ void put(T* x, const V* values, const I* index, const __grid_constant__ Layout l, i64 length, i64 stride) {
+__global__ void put(T* x, const V* values, const I* index, const __grid_constant__ Layout l, i64 length, i64 stride,
+                    i64 back) {
     __shared__ i64 room[8];
     i64 p = blockIdx.x, last = -1, place[3];
     for (i64 k = threadIdx.x; k < l.width; k += 256)
-        if (wrapped(index[at(l.folded, k)], length) == p) last = k;
+        if (inside(index[at(l.folded, k)], length, back) == p) last = k;
     last = team_fold<Most>(last, Team(256), room);
     if (last < 0) return;
     locate(l.folded, last, place);
@@ -115,9 +118,9 @@ __global__ void put(T* x, const V* values, const I* index, const __grid_constant
 // out[.., i, ..] = x[.., index[.., i, ..], ..]: tensor 0 of the axes, which are the index's, is x without its dimension.
 template <typename T, typename I>
 __global__ void take_along(const T* x, const I* index, T* out, const __grid_constant__ Axes axes, i64 n, i64 length,
-                           i64 stride) {
+                           i64 stride, i64 back) {
     EACH(i, n) {
-        i64 p = wrapped(index[i], length);
+        i64 p = inside(index[i], length, back);
         out[i] = p < 0 ? outside<T>() : x[at(axes, i) + p * stride];
     }
 }
@@ -125,13 +128,13 @@ __global__ void take_along(const T* x, const I* index, T* out, const __grid_cons
 // A thread makes one element: rows are lines of the index along the dimension, tensors 0 and 1 the index and the result.
 template <typename T, typename I>
 __global__ void take_along_grad(const T* dy, const I* index, T* out, const __grid_constant__ Layout l, i64 length,
-                                i64 stride, i64 step) {
+                                i64 stride, i64 step, i64 back) {
     EACH(i, l.rows * length) {
         i64 p = i % length, line[2];
         locate(l.kept, i / length, line);
         WIDE(T) total = 0;
         for (i64 k = 0; k < l.width; ++k)
-            if (wrapped(index[line[0] + k * step], length) == p) total += (WIDE(T))dy[line[0] + k * step];
+            if (inside(index[line[0] + k * step], length, back) == p) total += (WIDE(T))dy[line[0] + k * step];
         out[line[1] + p * stride] = (T)total;
     }
 }
@@ -162,7 +165,7 @@ __global__ void along(T* x, const T* values, const I* index, const __grid_consta
         locate(l.kept, i / length, line);
         WIDE(T) total = 0;
         for (i64 k = 0; k < l.width; ++k)
-            if (wrapped(index[line[0] + k * step], length) == p) {
+            if (inside(index[line[0] + k * step], length, 0) == p) {
                 last = k;
                 if (ADD) total += (WIDE(T))values[line[1] + k * value_step];
             }
@@ -173,7 +176,8 @@ __global__ void along(T* x, const T* values, const I* index, const __grid_consta
 
 // A block adds to x[.., p, ..] the values[.., k, ..] of every k whose position is p; the layout is that of `put`.
 template <typename T, typename I>
-__global__ void add_at(T* x, const T* values, const I* index, const __grid_constant__ Layout l, i64 length, i64 stride) {
+__global__ void add_at(T* x, const T* values, const I* index, const __grid_constant__ Layout l, i64 length, i64 stride,
+                       i64 back) {
     i64 p = blockIdx.x;
     for (i64 r = threadIdx.x; r < l.rows; r += 256) {
         i64 here[3], place[2];
@@ -182,7 +186,7 @@ __global__ void add_at(T* x, const T* values, const I* index, const __grid_const
         bool some = false;
         for (i64 k = 0; k < l.width; ++k) {
             locate(l.folded, k, place);
-            if (wrapped(index[place[0]], length) != p) continue;
+            if (inside(index[place[0]], length, back) != p) continue;
             total += (WIDE(T))values[here[1] + place[1]];
             some = true;
         }

@@ -37,6 +37,10 @@ for _name in ("max", "min"):
     form(f"{_name}:pair", lambda t, x, y, n=_name: getattr(t, n)(x, y), _f, floats(4))
     form(f"arg{_name}", lambda t, x, n=_name: getattr(t, f"arg{n}")(x), _f, gradient=False)
     form(f"arg{_name}:dim", lambda t, x, n=_name: getattr(x, f"arg{n}")(1, True), _f, gradient=False)
+for _case, _attrs in {"": {}, "dim": {"dim": 1}, "kept": {"dim": 0, "keepdim": True}}.items():
+    form(f"std:constant {_case}", lambda t, x, k=_attrs: t.std(x, **k), floats(3, 2, given=(2, 2, 2, 2, 2, 2)), smooth=False)
+    form(f"std_mean:constant {_case}", lambda t, x, k=_attrs: t.std_mean(x, **k)[0], floats(2, 2, given=(1, 1, 1, 2)),
+         smooth=False)
 form("sum:dtype", lambda t, x: t.sum(x, dtype=t.float64), _f)
 form("mean:dtype", lambda t, x: x.mean(dtype=t.float64), _f)
 form("sum:ints", lambda t, x: x.sum(0), ints(3, 4), gradient=False)

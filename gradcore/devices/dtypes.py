@@ -8,12 +8,13 @@ account, which a GPU that computes in registers must agree with: they stand besi
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gradcore.devices.device import Operands
-from gradcore.spec import TensorSpec
+from gradcore.spec import TensorSpec, is_floating
 
 Kernel = Callable[..., Any]
 
@@ -36,6 +37,10 @@ def suited(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
     whole = isinstance(kernel, np.ufunc) or operands.op in _CHOICES
     if signed and whole and [s.dtype for s in operands.outputs] == [_BYTE]:
         return _as_bytes(kernel, signed), 0
+    if isinstance(kernel, np.ufunc) and all(is_floating(s.dtype) for s in operands.outputs) and not any(
+            is_floating(s.dtype) for s in operands.inputs if isinstance(s, TensorSpec)):
+        # By itself NumPy takes float16 for bytes, and divides integers as integers.
+        return partial(kernel, dtype=operands.outputs[0].dtype), 0
     return kernel, 0
 
 

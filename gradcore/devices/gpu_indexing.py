@@ -46,20 +46,25 @@ INDEXING |= {"tril": _triangle(True), "triu": _triangle(False)}
 _NONE = -(1 << 62)
 
 
-def _taken(x: Any, index: Any, out: Any, dim: int, padding: int = _NONE) -> None:
+def back(x: Any, dim: int, wrap: bool) -> Any:
+    """What a negative position is moved by: one that does not count from the end is outside."""
+    return np.int64(x.shape[dim] if wrap else 0)
+
+
+def _taken(x: Any, index: Any, out: Any, dim: int, wrap: bool, padding: int = _NONE) -> None:
     tail = math.prod(x.shape[dim + 1:])
     length = 16 // x.itemsize
     if not gl.packed(x, out) or tail % length:
         length = 1
     gl.run("index", "take", (x.dtype, index.dtype, length), out.size // length, x, index, out, np.int64(out.size),
-           np.int64(x.shape[dim]), np.int64(index.size), np.int64(tail), np.int64(padding))
+           np.int64(x.shape[dim]), np.int64(index.size), np.int64(tail), np.int64(padding), back(x, dim, wrap))
 
 
-def _added(dy: Any, index: Any, out: Any, dim: int, padding: int = _NONE) -> None:
+def _added(dy: Any, index: Any, out: Any, dim: int, wrap: bool, padding: int = _NONE) -> None:
     if out.size:
         gl.run_blocks("index", "take_grad", (dy.dtype, index.dtype), math.prod(out.shape[:dim + 1]), dy, index, out,
                       np.int64(out.shape[dim]), np.int64(index.size), np.int64(math.prod(out.shape[dim + 1:])),
-                      np.int64(padding))
+                      np.int64(padding), back(out, dim, wrap))
 
 
 def _padded(padding: int | None, length: int) -> int:
@@ -67,28 +72,28 @@ def _padded(padding: int | None, length: int) -> int:
 
 
 @kernel
-def take(x: Any, index: Any, out: Any, workspace: Any, *, dim: int) -> None:
-    _taken(x, index, out, dim)
+def take(x: Any, index: Any, out: Any, workspace: Any, *, dim: int, wrap: bool = True) -> None:
+    _taken(x, index, out, dim, wrap)
 
 
 @kernel
 def take_grad(dy: Any, index: Any, out: Any, workspace: Any, *, shape: Any, dim: int) -> None:
-    _added(dy, index, out, dim)
+    _added(dy, index, out, dim, True)
 
 
 @kernel
 def embedding(weight: Any, index: Any, out: Any, workspace: Any, *, padding: Any) -> None:
-    _taken(weight, index, out, 0)
+    _taken(weight, index, out, 0, False)
 
 
 @kernel
 def embedding_grad(dy: Any, index: Any, out: Any, workspace: Any, *, shape: Any, padding: Any) -> None:
-    _added(dy, index, out, 0, _padded(padding, shape[0]))
+    _added(dy, index, out, 0, False, _padded(padding, shape[0]))
 
 
 @kernel
 def embedding_unpadded(weight: Any, index: Any, out: Any, workspace: Any, *, padding: Any) -> None:
-    _taken(weight, index, out, 0, _padded(padding, weight.shape[0]))
+    _taken(weight, index, out, 0, False, _padded(padding, weight.shape[0]))
 
 
 def layout_of_slices(x: Any, index: Any, values: Any, dim: int) -> Any:
@@ -109,18 +114,19 @@ def layout_of_slices(x: Any, index: Any, values: Any, dim: int) -> Any:
 
 
 @kernel
-def put_(x: Any, index: Any, values: Any, workspace: Any, *, dim: int) -> None:
+def put_(x: Any, index: Any, values: Any, workspace: Any, *, dim: int, wrap: bool = True) -> None:
     if x.size and index.size:
         gl.run_blocks("index", "put", (x.dtype, values.dtype, index.dtype), x.shape[dim], x, values, index,
-                      layout_of_slices(x, index, values, dim), np.int64(x.shape[dim]), np.int64(gl.elements(x)[dim]))
+                      layout_of_slices(x, index, values, dim), np.int64(x.shape[dim]), np.int64(gl.elements(x)[dim]),
+                      back(x, dim, wrap))
 
 
 @kernel
-def take_along(x: Any, index: Any, out: Any, workspace: Any, *, dim: int) -> None:
+def take_along(x: Any, index: Any, out: Any, workspace: Any, *, dim: int, wrap: bool = True) -> None:
     steps = list(gl.elements(x))
     stride, steps[dim] = steps[dim], 0
     gl.run("index", "take_along", (x.dtype, index.dtype), out.size, x, index, out, gl.axes(index.shape, steps),
-           np.int64(out.size), np.int64(x.shape[dim]), np.int64(stride))
+           np.int64(out.size), np.int64(x.shape[dim]), np.int64(stride), back(x, dim, wrap))
 
 
 @kernel
@@ -135,4 +141,4 @@ def take_along_grad(dy: Any, index: Any, out: Any, workspace: Any, *, shape: Any
     where["kept"] = gl.axes(index.shape[:dim] + index.shape[dim + 1:], steps[:dim] + steps[dim + 1:],
                             results[:dim] + results[dim + 1:])
     gl.run("index", "take_along_grad", (dy.dtype, index.dtype), int(where["rows"]) * shape[dim], dy, index, out, where,
-           np.int64(shape[dim]), np.int64(results[dim]), np.int64(steps[dim]))
+           np.int64(shape[dim]), np.int64(results[dim]), np.int64(steps[dim]), back(out, dim, True))

@@ -11,7 +11,7 @@ from gradcore.devices import gpu_launch as gl
 from gradcore.devices.blocks import turned
 from gradcore.devices.gpu_elementwise import apply, copy, wide
 from gradcore.devices.gpu_folds import fold
-from gradcore.devices.gpu_indexing import layout_of_slices
+from gradcore.devices.gpu_indexing import back, layout_of_slices
 from gradcore.devices.kernels import split_workspace
 
 ORDERING: dict[str, Any] = {}
@@ -73,10 +73,11 @@ def add_along_(x: Any, index: Any, values: Any, *, dim: int) -> None:
 
 
 @kernel
-def add_at_(x: Any, index: Any, values: Any, *, dim: int) -> None:
+def add_at_(x: Any, index: Any, values: Any, *, dim: int, wrap: bool = True) -> None:
     if x.size and index.size:
         gl.run_blocks("index", "add_at", (x.dtype, index.dtype), x.shape[dim], x, values, index,
-                      layout_of_slices(x, index, values, dim), np.int64(x.shape[dim]), np.int64(gl.elements(x)[dim]))
+                      layout_of_slices(x, index, values, dim), np.int64(x.shape[dim]), np.int64(gl.elements(x)[dim]),
+                      back(x, dim, wrap))
 
 
 # -- running sums and products -----------------------------------------------------------------------------------------

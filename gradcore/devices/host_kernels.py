@@ -66,26 +66,34 @@ def arange(start: Any, step: Any, out: Array, *, length: int, dtype: Any) -> Non
         np.copyto(part, np.arange(at, at + part.size) * step + start, casting="unsafe")
 
 
-def positions(index: Array, length: int, workspace: Array) -> Array:
-    """Positions counted from the front. Raises IndexError for one outside."""
+def check_bounds(low: int, high: int, length: int, wrap: bool) -> None:
+    """Raises IndexError where the smallest or the largest position is outside."""
+    if low < -length * wrap or high >= length:
+        raise IndexError(f"index {high if high >= length else low} is out of bounds for dimension with size {length}")
+
+
+def positions(index: Array, length: int, workspace: Array, wrap: bool = False) -> Array:
+    """Positions counted from the front; with ``wrap`` negative ones count from the end. Raises IndexError for one outside."""
     found: Array = split_workspace(workspace, (index.size, np.dtype(np.int64)))[0].reshape(index.shape)
     if index.size:
         low, high = int(index.min()), int(index.max())
-        if low < -length or high >= length:
-            raise IndexError(f"index {high if high >= length else low} is out of bounds for dimension with size {length}")
-        np.remainder(index, length, found)
+        check_bounds(low, high, length, wrap)
+        if low < 0:
+            np.remainder(index, length, found)
+        else:
+            found[...] = index
     return found
 
 
 @kernel
-def take(x: Array, index: Array, out: Array, workspace: Array, *, dim: int) -> None:
-    np.take(x, positions(index, x.shape[dim], workspace), axis=dim, out=out, mode="clip")
+def take(x: Array, index: Array, out: Array, workspace: Array, *, dim: int, wrap: bool = True) -> None:
+    np.take(x, positions(index, x.shape[dim], workspace, wrap), axis=dim, out=out, mode="clip")
 
 
 @kernel
 def take_grad(dy: Array, index: Array, out: Array, workspace: Array, *, shape: Any, dim: int) -> None:
     out.fill(0)
-    where = positions(index, shape[dim], workspace)
+    where = positions(index, shape[dim], workspace, wrap=True)
     lead = math.prod(shape[:dim])
     tail = math.prod(shape[dim + 1:])
     source = dy.reshape(lead, index.size, tail)
@@ -97,7 +105,7 @@ def take_grad(dy: Array, index: Array, out: Array, workspace: Array, *, shape: A
 
 @kernel
 def embedding(weight: Array, index: Array, out: Array, workspace: Array, *, padding: int | None) -> None:
-    take(weight, index, out, workspace, dim=0)
+    take(weight, index, out, workspace, dim=0, wrap=False)
 
 
 @kernel
@@ -114,7 +122,7 @@ def embedding_grad(dy: Array, index: Array, out: Array, workspace: Array, *, sha
 
 @kernel
 def embedding_unpadded(weight: Array, index: Array, out: Array, workspace: Array, *, padding: int | None) -> None:
-    take(weight, index, out, workspace, dim=0)
+    take(weight, index, out, workspace, dim=0, wrap=False)
     if padding is not None:
         flat = out.reshape(index.size, weight.shape[1])
         for k, place in enumerate(positions(index, weight.shape[0], workspace).reshape(-1).tolist()):
@@ -123,8 +131,8 @@ def embedding_unpadded(weight: Array, index: Array, out: Array, workspace: Array
 
 
 @kernel
-def put_(x: Array, index: Array, values: Array, workspace: Array, *, dim: int) -> None:
-    where = positions(index, x.shape[dim], workspace)
+def put_(x: Array, index: Array, values: Array, workspace: Array, *, dim: int, wrap: bool = True) -> None:
+    where = positions(index, x.shape[dim], workspace, wrap)
     target = np.moveaxis(x, dim, 0)
     shape = (*x.shape[:dim], *index.shape, *x.shape[dim + 1:])
     source = np.broadcast_to(values, shape)
@@ -133,10 +141,10 @@ def put_(x: Array, index: Array, values: Array, workspace: Array, *, dim: int) -
         target[where[spot]] = source[(*lead, *spot)]
 
 
-def _along(index: Array, shape: Any, dim: int, workspace: Array) -> tuple[Array, Array]:
+def _along(index: Array, shape: Any, dim: int, workspace: Array, wrap: bool) -> tuple[Array, Array]:
     """Flat positions in an array of ``shape`` that ``take_along`` reads."""
     flat = split_workspace(workspace, (index.size, np.dtype(np.int64)))[0].reshape(index.shape)
-    positions(index, shape[dim], workspace)
+    positions(index, shape[dim], workspace, wrap)
     strides = np.cumprod([1, *shape[:0:-1]])[::-1].tolist() if shape else []
     np.multiply(flat, strides[dim], flat)
     for d, n in enumerate(index.shape):
@@ -148,15 +156,15 @@ def _along(index: Array, shape: Any, dim: int, workspace: Array) -> tuple[Array,
 
 
 @kernel
-def take_along(x: Array, index: Array, out: Array, workspace: Array, *, dim: int) -> None:
-    flat, _ = _along(index, x.shape, dim, workspace)
+def take_along(x: Array, index: Array, out: Array, workspace: Array, *, dim: int, wrap: bool = True) -> None:
+    flat, _ = _along(index, x.shape, dim, workspace, wrap)
     np.take(x.reshape(-1), flat, out=out, mode="clip")
 
 
 @kernel
 def take_along_grad(dy: Array, index: Array, out: Array, workspace: Array, *, shape: Any, dim: int) -> None:
     out.fill(0)
-    flat, _ = _along(index, shape, dim, workspace)
+    flat, _ = _along(index, shape, dim, workspace, wrap=True)
     target, order = out.reshape(-1), flat.reshape(-1)
     for start in range(0, order.size, 1024):
         np.add.at(target, order[start:start + 1024], dy.reshape(-1)[start:start + 1024])

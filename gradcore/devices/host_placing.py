@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.blocks import turned, window_parts
-from gradcore.devices.host_kernels import Array, kernel
+from gradcore.devices.host_kernels import Array, check_bounds, kernel
 
 #: Bytes that positions may take beside the operands, and what one of them takes for each dimension.
 _ROOM, _POSITION = 48 << 10, 8
@@ -35,11 +35,9 @@ def windows_grad(dy: Array, out: Array, *, shape: Any, dim: int, size: int, step
 # -- positions ---------------------------------------------------------------------------------------------------------
 
 
-def _counted(index: Array, length: int) -> Array:
-    """Positions counted from the front. Raises IndexError for one outside."""
-    low, high = int(index.min()), int(index.max())
-    if low < -length or high >= length:
-        raise IndexError(f"index {high if high >= length else low} is out of bounds for dimension with size {length}")
+def _counted(index: Array, length: int, wrap: bool = False) -> Array:
+    """Positions counted from the front; with ``wrap`` negative ones count from the end. Raises IndexError for one outside."""
+    check_bounds(int(index.min()), int(index.max()), length, wrap)
     return np.remainder(index, length)
 
 
@@ -71,11 +69,11 @@ def add_along_(x: Array, index: Array, values: Array, *, dim: int) -> None:
 
 
 @kernel
-def add_at_(x: Array, index: Array, values: Array, *, dim: int) -> None:
+def add_at_(x: Array, index: Array, values: Array, *, dim: int, wrap: bool = True) -> None:
     length = x.shape[dim]
     lead: tuple[Any, ...] = (slice(None),) * dim
     source: Any = np.broadcast_to(values, (*x.shape[:dim], *index.shape, *x.shape[dim + 1:]))
     # One position at a time, in order: positions may repeat, and a fixed order keeps sums the same from run to run.
     for spot in np.ndindex(index.shape):
-        target = x[(*lead, int(_counted(index[spot], length)), ...)]
+        target = x[(*lead, int(_counted(index[spot], length, wrap)), ...)]
         np.add(target, source[(*lead, *spot, ...)], target)

@@ -43,7 +43,7 @@ def build_kernels(xp: Any, column_sums: Kernel | None = None) -> dict[str, Kerne
 
     @kernel
     def rsqrt(x: Any, out: Any) -> None:
-        xp.sqrt(x, out)
+        xp.sqrt(x, out, dtype=out.dtype)
         xp.reciprocal(out, out)
 
     # NumPy means to give a third positional operand of these two another meaning.

@@ -24,20 +24,24 @@ def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype:
     """The product over ``dim``, or over everything; integers and bools give int64. Zeros have their gradients, too."""
     x = input if dtype is None else input.to(dtype)
     if dim is None:
-        return scan.prod(sh.reshape(x, -1), dim=0, keepdim=False)
-    return scan.prod(x, dim=sh.dim_of(dim, x), keepdim=keepdim)
+        made = scan.prod(sh.reshape(x, -1), dim=0, keepdim=False)
+    else:
+        made = scan.prod(x, dim=sh.dim_of(dim, x), keepdim=keepdim)
+    return made if dtype is None else made.to(dtype)
 
 
 def cumsum(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
     """Sums of what stands up to each element along ``dim``; integers and bools give int64."""
     x = input if dtype is None else input.to(dtype)
-    return scan.cumsum(x, dim=sh.dim_of(dim, x), reverse=False)
+    made = scan.cumsum(x, dim=sh.dim_of(dim, x), reverse=False)
+    return made if dtype is None else made.to(dtype)
 
 
 def cumprod(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
     """Products of what stands up to each element along ``dim``; integers and bools give int64."""
     x = input if dtype is None else input.to(dtype)
-    return scan.cumprod(x, dim=sh.dim_of(dim, x))
+    made = scan.cumprod(x, dim=sh.dim_of(dim, x))
+    return made if dtype is None else made.to(dtype)
 
 
 def nansum(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
@@ -163,8 +167,12 @@ def var(input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: b
 
 def std(input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *,
         correction: float | None = None) -> Tensor:
-    """The root of :func:`var`."""
-    return elementwise.sqrt(var(input, dim, unbiased, keepdim, correction=correction))
+    """The root of :func:`var`; where it is 0, so is the gradient."""
+    found = var(input, dim, unbiased, keepdim, correction=correction)
+    if not found.requires_grad:
+        return elementwise.sqrt(found)
+    zero = elementwise.eq(found, 0)
+    return elementwise.where(zero, 0.0, elementwise.sqrt(elementwise.where(zero, 1.0, found)))
 
 
 def var_mean(input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *,

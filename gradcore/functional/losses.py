@@ -222,7 +222,7 @@ def multi_margin_loss(input: Tensor, target: Tensor, p: int = 1, margin: float =
                         f"{list(target.spec.shape)} for an input of size {list(input.spec.shape)}")
     rows = movement.reshape(input, (-1, input.spec.shape[-1]))
     classes = movement.reshape(target, (-1, 1))
-    short = _above(rows - movement.take_along(rows, classes, dim=1) + float(margin))
+    short = _above(rows - movement.take_along(rows, classes, dim=1, wrap=False) + float(margin))
     own = elementwise.eq(classes, arange(rows.spec.shape[1], dtype=classes.spec.dtype, device=classes.storage.device))
     loss = sum(elementwise.where(own, 0.0, short if p == 1 else elementwise.square(short)), 1) / float(rows.spec.shape[1])
     if weight is not None:

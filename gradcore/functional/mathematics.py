@@ -93,9 +93,10 @@ def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
 
 
 def sum(x: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """Sum over ``dim``, or over everything. Integers and bools are summed as int64."""
+    """Sum over ``dim``, or over everything. Integers and bools are summed as int64, which ``dtype`` converts to."""
     x = x if dtype is None else x.to(dtype)
-    return reduce.sum(x, dims=normalize_dims(dim, x.spec.ndim), keepdim=keepdim)
+    made = reduce.sum(x, dims=normalize_dims(dim, x.spec.ndim), keepdim=keepdim)
+    return made if dtype is None else made.to(dtype)
 
 
 def mean(x: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:

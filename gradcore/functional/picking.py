@@ -34,7 +34,7 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
         if k != d and n > m:
             raise SpecError(f"Size does not match at dimension {k} expected index {list(index.spec.shape)} to be no larger "
                             f"than self {list(input.spec.shape)} apart from dimension {d}")
-    return sh.reshape(movement.take_along(x, places, dim=d), index.spec.shape)
+    return sh.reshape(movement.take_along(x, places, dim=d, wrap=False), index.spec.shape)
 
 
 def take(input: Tensor, index: Tensor) -> Tensor:
@@ -99,13 +99,13 @@ def _vector(name: str, index: Tensor) -> Tensor:
 def index_add_(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
     """alpha times slices of ``source`` added to the slices of ``dim`` that ``index`` names; repeated ones add up."""
     source = source if alpha == 1 else source * alpha
-    placing.add_at_(*_slices("index_add", input, dim, index, source), dim=sh.dim_of(dim, input))
+    placing.add_at_(*_slices("index_add", input, dim, index, source), dim=sh.dim_of(dim, input), wrap=False)
     return input
 
 
 def index_copy_(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     """Slices of ``source`` written to the slices of ``dim`` that ``index`` names."""
-    movement.put_(*_slices("index_copy", input, dim, index, source), dim=sh.dim_of(dim, input))
+    movement.put_(*_slices("index_copy", input, dim, index, source), dim=sh.dim_of(dim, input), wrap=False)
     return input
 
 
@@ -126,7 +126,8 @@ def index_fill_(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     given = value if isinstance(value, Value) else creation.full(value, shape=(), dtype=input.spec.dtype,
                                                                  device=input.storage.device)
     x, = _with_a_dimension(input)
-    movement.put_(x, _vector("index_fill", index), movement.cast_to(given, input.spec), dim=sh.dim_of(dim, input))
+    movement.put_(x, _vector("index_fill", index), movement.cast_to(given, input.spec), dim=sh.dim_of(dim, input),
+                  wrap=False)
     return input
 
 

@@ -12,6 +12,7 @@ from gradcore.functional import mathematics as m
 from gradcore.functional.shape import nonzero, unbind
 from gradcore.ops import elementwise, in_place, movement, pointwise
 from gradcore.ops.op import Op
+from gradcore.spec import limits
 
 Tensor = Any
 
@@ -54,7 +55,15 @@ greater, greater_equal, less, less_equal, not_equal, clip = m.gt, m.ge, m.lt, m.
 
 def nan_to_num(input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
     """Other numbers for NaN and the infinities: by default 0, the largest and the smallest finite number."""
-    return pointwise.nan_to_num(input, nan=nan, posinf=posinf, neginf=neginf)
+    return pointwise.nan_to_num(input, nan=nan, **_ends(input, posinf, neginf))
+
+
+def _ends(x: Tensor, posinf: float | None, neginf: float | None) -> dict[str, float | None]:
+    """What the infinities become. What a kernel takes for them by itself may be the ends of the type that it computes in."""
+    if not x.spec.narrow:
+        return {"posinf": posinf, "neginf": neginf}
+    own = limits(x.spec.dtype)
+    return {"posinf": float(own.max) if posinf is None else posinf, "neginf": float(own.min) if neginf is None else neginf}
 
 
 def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
@@ -150,6 +159,11 @@ def _where(input: Tensor, condition: Tensor, other: Any) -> Tensor:
     return elementwise.where(condition, input, other)
 
 
+def _nan_to_num_(input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
+    """:func:`nan_to_num`, written over the tensor; returns it."""
+    return in_place.IN_PLACE["nan_to_num"](input, nan=nan, **_ends(input, posinf, neginf))  # type: ignore[operator]
+
+
 def _div_(input: Tensor, other: Any, *, rounding_mode: str | None = None) -> Tensor:
     """The quotient, written over the tensor; returns it."""
     if rounding_mode is None:
@@ -170,6 +184,7 @@ _SECOND = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "arcsinh": "asi
 TENSOR_METHODS: dict[str, Callable[..., Any]] = {f"{n}_": _written(n, o) for n, o in in_place.IN_PLACE.items()}
 TENSOR_METHODS |= {f"{second}_": TENSOR_METHODS[f"{n}_"] for n, second in _SECOND.items()}
 TENSOR_METHODS |= {"clamp_": _clamp_, "clip_": _clamp_, "masked_fill_": _masked_fill_, "where": _where,
+                   "nan_to_num_": _nan_to_num_,
                    "div_": _div_, "divide_": _div_, "true_divide_": _div_, "subtract_": _sub_,
                    "multiply_": lambda input, other: elementwise.mul_(input, other),
                    "deg2rad_": lambda input: elementwise.mul_(input, math.pi / 180),

@@ -187,7 +187,7 @@ def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
     """Slices of ``dim`` at the integer positions of a 1-d ``index``."""
     if index.spec.ndim != 1:
         raise SpecError(f"index_select(): Index is supposed to be a vector, but got shape {list(index.spec.shape)}")
-    return movement.take(x, index, dim=dim_of(dim, x))
+    return movement.take(x, index, dim=dim_of(dim, x), wrap=False)
 
 
 def take_along_dim(x: Tensor, indices: Tensor, dim: int) -> Tensor:

@@ -209,7 +209,8 @@ def _picked(log_p: Tensor, classes: Tensor, weight: Tensor | None, kept: Tensor,
     """Each row's entry for its class times its weight, and the weights; 0 where the class is ignored."""
     safe = classes * elementwise.ne(classes, ignore_index)
     norm = kept if weight is None else movement.take(weight, safe, dim=0) * kept
-    return movement.reshape(movement.take_along(log_p, movement.reshape(safe, (-1, 1)), dim=1), (-1,)) * norm, norm
+    found = movement.take_along(log_p, movement.reshape(safe, (-1, 1)), dim=1, wrap=False)
+    return movement.reshape(found, (-1,)) * norm, norm
 
 
 def _soft_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None, reduction: str,

@@ -155,12 +155,12 @@ def _embedding(g: Graph, out: TensorSpec, weight: Value, index: Value, *, paddin
 
 
 @converts("take")
-def _take(g: Graph, out: TensorSpec, x: Value, index: Value, *, dim: int) -> Value:
+def _take(g: Graph, out: TensorSpec, x: Value, index: Value, *, dim: int, wrap: bool = True) -> Value:
     return g.node("Gather", x, g.cast(index, np.int64), shape=out.shape, axis=dim)
 
 
 @converts("take_along")
-def _take_along(g: Graph, out: TensorSpec, x: Value, index: Value, *, dim: int) -> Value:
+def _take_along(g: Graph, out: TensorSpec, x: Value, index: Value, *, dim: int, wrap: bool = True) -> Value:
     if any(m > n for d, (m, n) in enumerate(zip(index.shape, x.shape, strict=True)) if d != dim):
         raise Refused(f"an index of shape {list(index.shape)} reaches beyond {list(x.shape)}")
     return g.node("GatherElements", x, g.cast(index, np.int64), shape=out.shape, axis=dim)

@@ -11,14 +11,19 @@ from gradcore.ops.op import op
 from gradcore.spec import TensorSpec
 
 
-def _full_spec(value: type, *, shape: tuple[int, ...], dtype: Any) -> TensorSpec:
+def sized(shape: tuple[int, ...], dtype: Any) -> TensorSpec:
+    """A contiguous spec. Raises :class:`SpecError` for a negative size."""
     if any(n < 0 for n in shape):
         raise SpecError(f"Trying to create tensor with negative dimension {min(shape)}: {list(shape)}")
     return TensorSpec.of(shape, dtype)
 
 
+def _full_spec(value: type, *, shape: tuple[int, ...], dtype: Any) -> TensorSpec:
+    return sized(shape, dtype)
+
+
 def _empty_spec(*, shape: tuple[int, ...], dtype: Any) -> TensorSpec:
-    return _full_spec(int, shape=shape, dtype=dtype)
+    return sized(shape, dtype)
 
 
 def _arange_spec(start: type, step: type, *, length: int, dtype: Any) -> TensorSpec:

@@ -278,7 +278,7 @@ def _take_result(x: TensorSpec, index: TensorSpec, dim: int) -> tuple[int, ...]:
     return (*x.shape[:dim], *index.shape, *x.shape[dim + 1:])
 
 
-def _take_spec(x: TensorSpec, index: TensorSpec, *, dim: int) -> Any:
+def _take_spec(x: TensorSpec, index: TensorSpec, *, dim: int, wrap: bool = True) -> Any:
     return with_workspace(TensorSpec.of(_take_result(x, index, dim), x.dtype), index.numel * 8)
 
 
@@ -286,7 +286,7 @@ def _take_grad_spec(dy: TensorSpec, index: TensorSpec, *, shape: tuple[int, ...]
     return with_workspace(TensorSpec.of(shape, dy.dtype), index.numel * 8)
 
 
-def _put_spec(x: TensorSpec, index: TensorSpec, values: TensorSpec, *, dim: int) -> Any:
+def _put_spec(x: TensorSpec, index: TensorSpec, values: TensorSpec, *, dim: int, wrap: bool = True) -> Any:
     shape = _take_result(x, index, dim)
     if not _broadcasts(values.shape, shape):
         raise SpecError(f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to indexing "
@@ -316,7 +316,7 @@ embedding_unpadded = op("embedding_unpadded", _embedding_spec, contiguous=True,
                         doc="Rows of a table, with zeros for the one called padding.")
 take = op("take", _take_spec, contiguous=True,
           x=lambda g, index, x_spec, dim: take_grad(g, index, shape=x_spec.shape, dim=dim),
-          doc="Elements of ``dim`` at integer positions; the workspace holds the positions counted from the front.")
+          doc="Elements of ``dim`` at integer positions; with ``wrap`` negative ones count from the end.")
 take_grad = op("take_grad", _take_grad_spec, contiguous=True,
                dy=lambda g, index, dim: take(g, index, dim=dim),
                doc="Zeros of ``shape`` with dy added at the positions.")
@@ -325,7 +325,7 @@ put_ = op("put_", _put_spec, writes=("x",),
           values=lambda g, index, values_spec, dim: sum_to(take(g, index, dim=dim), to=values_spec))
 
 
-def _take_along_spec(x: TensorSpec, index: TensorSpec, *, dim: int) -> Any:
+def _take_along_spec(x: TensorSpec, index: TensorSpec, *, dim: int, wrap: bool = True) -> Any:
     _take_result(x, index, dim)
     if index.ndim != x.ndim:
         raise SpecError(f"take_along: the index has {index.ndim} dimensions and the tensor {x.ndim}")

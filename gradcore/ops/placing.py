@@ -39,7 +39,7 @@ def _along_spec(x: TensorSpec, index: TensorSpec, values: TensorSpec, *, dim: in
     return x.like()
 
 
-def _slices_spec(x: TensorSpec, index: TensorSpec, values: TensorSpec, *, dim: int) -> TensorSpec:
+def _slices_spec(x: TensorSpec, index: TensorSpec, values: TensorSpec, *, dim: int, wrap: bool = True) -> TensorSpec:
     _check_positions("index_add", x, index, dim)
     _check_values("index_add", values, (*x.shape[:dim], *index.shape, *x.shape[dim + 1:]), x)
     return x.like()

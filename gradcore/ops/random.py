@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.errors import SpecError
+from gradcore.ops.creation import sized
 from gradcore.ops.op import op
 from gradcore.ops.shapes import need_float, with_workspace
 from gradcore.spec import PIECE, TensorSpec, is_floating
@@ -26,7 +27,7 @@ def _advance_spec(state: TensorSpec, *, numel: int) -> TensorSpec:
 def _random_spec(state: TensorSpec, low: type, high: type, *, shape: tuple[int, ...], dtype: Any) -> TensorSpec:
     if not is_floating(np.dtype(dtype)):
         raise SpecError(f"random numbers of dtype {np.dtype(dtype).name}: expected a floating type")
-    return TensorSpec.of(shape, dtype)
+    return sized(shape, dtype)
 
 
 def _normal_spec(state: TensorSpec, mean: type, std: type, *, shape: tuple[int, ...], dtype: Any) -> Any:

@@ -69,6 +69,23 @@ def test_every_kernel_of_our_own_has_a_row():
     assert {row.op for row, _ in CALLS} == set(OWN)
 
 
+@pytest.mark.parametrize("name, writes, attrs", [
+    ("take", False, {"dim": 0, "wrap": False}), ("take_along", False, {"dim": 0, "wrap": False}),
+    ("embedding", False, {"padding": None}), ("put_", True, {"dim": 0, "wrap": False}),
+    ("add_at_", True, {"dim": 0, "wrap": False}), ("put_along_", True, {"dim": 0})])
+def test_a_negative_position_is_outside_where_it_does_not_count_from_the_end(emulated, name, writes, attrs):
+    x, index = np.arange(1, 7, dtype=np.float32).reshape(3, 2), np.array([[-1, 1], [2, 0]])
+    index = index if "along" in name else index[:, 0].copy()
+    out = np.zeros((*index.shape, *x.shape[1:])[:2], np.float32)
+    rest = [np.full(out.shape, 9, np.float32)] if writes else [out, np.empty(64, np.uint8)]
+    rest += [np.empty(64, np.uint8)] * (name == "put_")
+    copies = [Copy(a) for a in (x, index, *rest)]
+    gpu_kernels.build_cuda_kernels()[name](*[c.cupy() for c in copies], **attrs)
+    expected = {"put_": [[1, 2], [3, 4], [9, 9]], "add_at_": [[1, 2], [3, 4], [14, 15]], "put_along_": [[1, 9], [3, 9], [9, 6]],
+                "take_along": [[math.nan, 4], [5, 2]]}.get(name, [[math.nan, math.nan], [5, 6]])
+    np.testing.assert_array_equal(copies[0 if writes else 2].array, expected)
+
+
 # -- what no op launches yet ---------------------------------------------------------------------------------------------
 
 

@@ -25,6 +25,8 @@ def i(t: Any, *values: int) -> Any:
 
 
 CASES: dict[str, Case] = {
+    "rand": (lambda t: t.rand(-1), SpecError, ("negative dimension -1", "[-1]")),
+    "randn": (lambda t: t.randn(2, -3), SpecError, ("negative dimension -3", "[2, -3]")),
     "flip twice": (lambda t: f(t, 2, 3).flip(0, 0), SpecError, ("(0, 0)", "multiple times")),
     "flip dim": (lambda t: f(t, 2).flip(1), DimError, ("[-1, 0]", "but got 1")),
     "fliplr": (lambda t: t.fliplr(f(t, 2)), SpecError, (">= 2-d", "1-d")),
@@ -57,6 +59,16 @@ CASES: dict[str, Case] = {
     "gather": (lambda t: f(t, 2, 3).gather(1, i(t, 0)), SpecError, ("same number of dimensions", "1 and 2")),
     "gather size": (lambda t: f(t, 2, 3).gather(1, i(t, 0, 0, 0).reshape(3, 1)), SpecError, ("[3, 1]", "[2, 3]")),
     "gather outside": (lambda t: f(t, 3).gather(0, i(t, 3)), IndexError, ("3", "size 3")),
+    "gather negative": (lambda t: f(t, 3).gather(0, i(t, -1)), IndexError, ("-1", "size 3")),
+    "index_select negative": (lambda t: f(t, 3).index_select(0, i(t, 0, -1)), IndexError, ("-1", "size 3")),
+    "scatter negative": (lambda t: f(t, 3).scatter(0, i(t, -1), 1.0), IndexError, ("-1", "size 3")),
+    "scatter_add negative": (lambda t: f(t, 3).scatter_add(0, i(t, -1), f(t, 1)), IndexError, ("-1", "size 3")),
+    "index_add negative": (lambda t: f(t, 3).index_add(0, i(t, -1), f(t, 1)), IndexError, ("-1", "size 3")),
+    "index_copy negative": (lambda t: f(t, 3).index_copy(0, i(t, -1), f(t, 1)), IndexError, ("-1", "size 3")),
+    "embedding negative": (lambda t: t.nn.functional.embedding(i(t, 1, -1), f(t, 3, 2)), IndexError, ("-1", "size 3")),
+    "nll_loss negative": (lambda t: t.nn.functional.nll_loss(f(t, 2, 3), i(t, 0, -1)), IndexError, ("-1", "size 3")),
+    "multi_margin_loss negative": (lambda t: t.nn.functional.multi_margin_loss(f(t, 2, 3), i(t, 0, -1)), IndexError,
+                                   ("-1", "size 3")),
     "gather by floats": (lambda t: f(t, 3).gather(0, f(t, 1)), SpecError, ("integers", "float32")),
     "scatter": (lambda t: f(t, 3).scatter(0, i(t, 0, 1), f(t, 1)), SpecError, ("index [2]", "src [1]")),
     "scatter outside": (lambda t: f(t, 3).scatter(0, i(t, 7), 1.0), IndexError, ("7", "size 3")),

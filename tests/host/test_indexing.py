@@ -242,3 +242,30 @@ def test_the_last_of_repeated_positions_wins_and_sums_add_up() -> None:
     y = gradcore.ones(3, requires_grad=True)
     y[gradcore.tensor([1, 1, -2])].sum().backward()
     assert y.grad.tolist() == [0.0, 3.0, 0.0]
+
+
+#: With a 0-d tensor, which stands for an integer, beside others.
+ZERO_D: dict[str, Any] = {
+    "apart": lambda t: (t.tensor(1), slice(None), t.tensor([0, 2])), "behind": lambda t: (t.tensor([0, 2]), ..., t.tensor(-1)),
+    "new": lambda t: (t.tensor(1), None, t.tensor([1, 2])), "new first": lambda t: (None, t.tensor(-1), ..., t.tensor([1, 2])),
+    "two": lambda t: (t.tensor(1), slice(None), t.tensor(2)), "array": lambda t: (np.array(1), slice(None), t.tensor([2, 0])),
+    "between": lambda t: (t.tensor([0, 1]), t.tensor(1), t.tensor([1, 2])),
+    "next to": lambda t: (t.tensor(3), t.tensor([0, 2])),
+    "matrix": lambda t: (slice(1, None), t.tensor(0), t.tensor([[0, 1], [2, -1]]))}
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ZERO_D)
+def test_a_0d_tensor_has_no_say_in_where_dimensions_go(name: str, torch: Any) -> None:
+    ours, theirs = (t.tensor(numbers()).requires_grad_() for t in (gradcore, torch))
+    read = [x[ZERO_D[name](t)] for t, x in ((gradcore, ours), (torch, theirs))]
+    np.testing.assert_array_equal(read[0].detach().numpy(), read[1].detach().numpy())
+    weights = np.arange(read[1].numel(), dtype=np.float32).reshape(tuple(read[1].shape))
+    for t, x, y in ((gradcore, ours, read[0]), (torch, theirs, read[1])):
+        (y * t.tensor(weights)).sum().backward()
+        with t.no_grad():
+            x[ZERO_D[name](t)] = t.tensor(-weights)
+    np.testing.assert_array_equal(ours.grad.numpy(), theirs.grad.numpy())
+    np.testing.assert_array_equal(ours.detach().numpy(), theirs.detach().numpy())
+    index = tuple(i.to("meta") if isinstance(i, gradcore.Tensor) else i for i in ZERO_D[name](gradcore))
+    assert gradcore.tensor(numbers(), device="meta")[index].shape == read[0].shape

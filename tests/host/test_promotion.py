@@ -80,6 +80,41 @@ def test_one_operand_gives_torchs_dtype(name: str, torch: Any) -> None:
 
 
 @pytest.mark.oracle
+@pytest.mark.parametrize("dtype", DTYPES[:6])
+@pytest.mark.parametrize("name", (
+    "reciprocal exp exp2 expm1 log log1p log2 log10 sqrt rsqrt sin cos tan sinh cosh asinh atan erf erfc sigmoid sinc "
+    "acosh").split())
+def test_functions_of_integers_are_computed_as_floats(name: str, dtype: str, torch: Any) -> None:
+    ours, theirs = (getattr(t, name)(t.tensor([1, 3, 20]).to(getattr(t, dtype))) for t in (gradcore, torch))
+    assert ours.dtype.name == "float32"
+    np.testing.assert_allclose(ours.numpy(), theirs.numpy(), 1e-6, 1e-6)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("dtype", DTYPES[6:])
+def test_the_infinities_become_the_ends_of_the_tensors_own_dtype(dtype: str, torch: Any) -> None:
+    values = [float("inf"), -float("inf"), float("nan"), 1.5]
+    for call in (lambda t, x: t.nan_to_num(x), lambda t, x: x.nan_to_num_(), lambda t, x: x.nan_to_num(1.0, neginf=-2.0)):
+        ours, theirs = (call(t, t.tensor(values, dtype=getattr(t, dtype))) for t in (gradcore, torch))
+        assert ours.dtype.name == dtype and ours.double().tolist() == theirs.double().tolist()
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("given", DTYPES[:6])
+@pytest.mark.parametrize("asked", [d for d in DTYPES if d != "bfloat16"])
+def test_folds_give_the_dtype_that_is_asked_for(asked: str, given: str, torch: Any) -> None:
+    calls = [lambda t, x, d: x.sum(dtype=d), lambda t, x, d: t.sum(x, 1, dtype=d), lambda t, x, d: x.prod(dtype=d),
+             lambda t, x, d: x.prod(1, dtype=d)]
+    # PyTorch has no running sums of bools.
+    running = [lambda t, x, d: x.cumsum(1, dtype=d), lambda t, x, d: t.cumprod(x, 0, dtype=d)]
+    for call in calls + running * (asked != "bool"):
+        ours, theirs = (call(t, t.tensor([[1, 3], [100, 2]]).to(getattr(t, given)), getattr(t, asked))
+                        for t in (gradcore, torch))
+        assert ours.dtype.name == asked
+        np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
+
+
+@pytest.mark.oracle
 @pytest.mark.parametrize("default", ["float64", "bfloat16", "float16"])
 def test_the_default_dtype_is_what_numbers_get(default: str, torch: Any) -> None:
     calls = [CALLS["add"], CALLS["div"], lambda t, x, y: t.exp(x) * t.tensor(1.5)]
