@@ -132,7 +132,10 @@ def min(x: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -> An
 def _extreme(x: Tensor, dim: Any, keepdim: bool, whole: Any, indexed: Any, pairwise: Any) -> Any:
     if isinstance(dim, Value):
         return pairwise(x, dim)
-    return whole(x) if dim is None else Ranked(*indexed(x, dim=dim_of(dim, x), keepdim=keepdim))
+    if dim is None:
+        return whole(x)
+    d = dim_of(dim, x)
+    return Ranked(*(indexed(x, dim=d, keepdim=keepdim) if x.spec.ndim else indexed(reshape(x, 1), dim=0, keepdim=False)))
 
 
 def argmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
@@ -145,7 +148,7 @@ def argmin(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
 
 
 def _arg(op: Any, x: Tensor, dim: int | None, keepdim: bool) -> Tensor:
-    if dim is not None:
+    if dim is not None and (dim_of(dim, x) or x.spec.ndim):
         return op(x, dim=dim_of(dim, x), keepdim=keepdim)
     if x.spec.numel == 0:
         raise DimError(f"{op.name}(): Expected reduction dim to be specified for an empty tensor")

@@ -70,7 +70,9 @@ Tensor = Any
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x W^T + b: input [..., in], weight [out, in], bias [out], result [..., out]."""
+    """x W^T + b: input [..., in], weight [out, in], bias [out], result [..., out]; without a bias weight [in], result [...]."""
+    if weight.spec.ndim == 1 and bias is None:
+        return functional.matmul(input, weight)
     return linalg.linear(input, weight, bias)
 
 
