@@ -46,20 +46,23 @@ def numbers_fitted(kernel: Kernel, operands: Operands) -> Kernel:
     """The kernel, with Python integers beside tensors of small integers as PyTorch takes them.
 
     They wrap around in arithmetic and as the base of a power. Elsewhere negative ones wrap around in uint8, and the kernel
-    raises RuntimeError for those that the dtype does not hold.
+    raises RuntimeError for those that the dtype does not hold, as for a negative exponent.
     """
     results = operands.outputs or tuple(operands.inputs[k] for k in operands.writes)
     dtype = results[0].dtype if len(results) == 1 else None
     given = [k for k, s in enumerate(operands.inputs) if s is int]
-    if dtype is None or dtype.kind not in "iu" or dtype.itemsize == 8 or not given:
+    power = operands.op.rstrip("_") == "pow"
+    if dtype is None or dtype.kind not in "iu" or not given or (dtype.itemsize == 8 and not power):
         return kernel
     limits, wraps = np.iinfo(dtype), operands.op.rstrip("_") in _WRAPPING
     lowest = limits.min or -limits.max
 
     def fitted(k: int, a: Any) -> Any:
+        if k in given and k == 1 and power and a < 0:
+            raise RuntimeError(f"Integers to negative integer powers are not allowed, but the exponent is {a}.")
         if k not in given or limits.min <= a <= limits.max:
             return a
-        if not (wraps or (operands.op == "pow" and k == 0) or lowest <= a <= limits.max):
+        if not (wraps or (power and k == 0) or lowest <= a <= limits.max):
             raise RuntimeError(f"{operands.op}: value {a} cannot be converted to type {dtype.name} without overflow")
         return (a - limits.min) % (limits.max - limits.min + 1) + limits.min
 

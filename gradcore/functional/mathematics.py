@@ -59,14 +59,24 @@ le, gt, ge = map(_elementwise, (elementwise.le, elementwise.gt, elementwise.ge))
 logical_and, logical_or = map(_elementwise, (elementwise.logical_and, elementwise.logical_or))
 logical_xor, logical_not = map(_elementwise, (elementwise.logical_xor, elementwise.logical_not))
 isnan, isinf, isfinite = map(_elementwise, (elementwise.isnan, elementwise.isinf, elementwise.isfinite))
-abs, sign, floor = map(_elementwise, (elementwise.abs, elementwise.sign, elementwise.floor))
+abs, floor = map(_elementwise, (elementwise.abs, elementwise.floor))
 ceil, round = map(_elementwise, (elementwise.ceil, elementwise.round))
 exp, expm1, log = map(_elementwise, (elementwise.exp, elementwise.expm1, elementwise.log))
 log1p, log2, log10 = map(_elementwise, (elementwise.log1p, elementwise.log2, elementwise.log10))
 sqrt, rsqrt, reciprocal = map(_elementwise, (elementwise.sqrt, elementwise.rsqrt, elementwise.reciprocal))
 sin, cos, tan = map(_elementwise, (elementwise.sin, elementwise.cos, elementwise.tan))
 sinh, cosh, arctan = map(_elementwise, (elementwise.sinh, elementwise.cosh, elementwise.arctan))
-relu, tanh = map(_elementwise, (activation.relu, activation.tanh))
+relu = _elementwise(activation.relu)
+
+
+def sign(x: Tensor) -> Tensor:
+    """1, 0 or -1 as x is above, at or below 0; bools as they are."""
+    return movement.clone(x) if x.spec.dtype.kind == "b" else elementwise.sign(x)
+
+
+def tanh(x: Tensor) -> Tensor:
+    """The hyperbolic tangent; of integers as floats."""
+    return activation.tanh(movement.as_float(x))
 
 
 def sigmoid(x: Tensor) -> Tensor:

@@ -52,6 +52,29 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "batch_norm of nobody": lambda t: trained(t, t.zeros(0, 3)),
     "batch_norm of no image": lambda t: trained(t, t.zeros(0, 3, 2, 2)),
     "batch_norm of one": lambda t: trained(t, t.zeros(1, 3)),
+    "tanh of ints": lambda t: t.tanh(t.tensor([1, 2])), "Tensor.tanh of bools": lambda t: t.tensor([True, False]).tanh(),
+    "F.tanh of ints": lambda t: t.nn.functional.tanh(t.tensor([1, 2], dtype=t.int32)),
+    "F.sigmoid of ints": lambda t: t.nn.functional.sigmoid(t.tensor([0, 2])),
+    "relu6 of ints": lambda t: t.nn.functional.relu6(t.tensor([-1, 4, 9])),
+    "hardtanh of ints": lambda t: t.nn.functional.hardtanh(t.tensor([-5, 0, 9]), -1.5, 2.5),
+    "hardtanh of bytes": lambda t: t.nn.functional.hardtanh(t.tensor([1, 9], dtype=t.uint8)),
+    "hardtanh of bools": lambda t: t.nn.functional.hardtanh(t.tensor([True])),
+    "sign of bools": lambda t: t.tensor([True, False]).sign(),
+    "mse_loss of floats and doubles": lambda t: t.nn.functional.mse_loss(t.ones(2), t.arange(2, dtype=t.float64)),
+    "mse_loss of floats and ints": lambda t: t.nn.functional.mse_loss(t.ones(2), t.tensor([3, 4]), reduction="sum"),
+    "mse_loss of ints and floats": lambda t: t.nn.functional.mse_loss(t.tensor([3, 4]), t.ones(2)),
+    "mse_loss's gradient": lambda t: slope(t, t.ones(2), lambda x: t.nn.functional.mse_loss(x, t.ones(2, dtype=t.float64) * 3)),
+    "2 ** ints": lambda t: 2 ** t.tensor([-1, 2]),
+    "ints ** ints": lambda t: t.tensor([3, -1, -1, 0]) ** t.tensor([-1, -3, -2, -1]),
+    "ints ** a negative number": lambda t: t.tensor([2, 3]) ** -1, "bool ** -1": lambda t: t.tensor([True]) ** -1,
+    "ints ** a negative 0-d": lambda t: t.tensor([1, 3]) ** t.tensor(-1),
+    "pow_": lambda t: t.tensor([1, -1, 3]).pow_(t.tensor([-2, -3, 2])),
+    "bytes ** ints": lambda t: t.tensor([1, 3, 2], dtype=t.uint8) ** t.tensor([3, 2, 9], dtype=t.uint8),
+    "list of a slice": lambda t: square(t)[[slice(None), 1]], "list of None": lambda t: square(t)[[None, 1]],
+    "list of an Ellipsis": lambda t: square(t)[[..., 0]],
+    "list of ints": lambda t: square(t)[[1, 0]],
+    "list of bools": lambda t: square(t)[[True, False]],
+    "writing to a list of a slice": lambda t: written(square(t), [slice(None), 1], 7),
 }
 
 #: What is done to a tensor [1, 100] of small integers.
@@ -73,6 +96,15 @@ NUMBERS: dict[str, Callable[[Any, Any], Any]] = {
 }
 CALLS |= {f"{dtype} {name}": lambda t, c=call, d=dtype: c(t, t.tensor([1, 100], dtype=getattr(t, d)))
           for dtype in ("uint8", "int8", "int16") for name, call in NUMBERS.items()}
+
+
+def square(t: Any) -> Any:
+    return t.arange(4).reshape(2, 2)
+
+
+def written(x: Any, index: Any, value: Any) -> Any:
+    x[index] = value
+    return x
 
 
 def slope(t: Any, x: Any, f: Callable[[Any], Any]) -> Any:
@@ -107,6 +139,7 @@ def outcome(t: Any, call: Callable[[Any], Any]) -> Any:
 
 
 @pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence")
 @pytest.mark.parametrize("name", CALLS)
 def test_corners_are_pytorchs(name: str, torch: Any) -> None:
     ours, theirs = outcome(gradcore, CALLS[name]), outcome(torch, CALLS[name])
