@@ -162,7 +162,7 @@ def _item(item: Any) -> Any:
 
 
 def _is_basic(item: Any) -> bool:
-    """Does a list that holds it stand for a tuple? PyTorch deprecates that for lists of lists and of tensors: these are stacked."""
+    """Does a list that holds it stand for a tuple? PyTorch gives that up for lists of lists or tensors: they are stacked."""
     return item is None or item is Ellipsis or isinstance(item, slice)
 
 
