@@ -76,6 +76,7 @@ Indexed = tuple[int, Any, int]
 
 def _parse(x: Any, index: Any) -> tuple[movement.Basic, list[Indexed]]:
     """The basic part, and the integer tensors with the dimensions that they index."""
+    index = tuple(index) if isinstance(index, list) and any(map(_is_basic, index)) else index
     items = [_item(i) for i in (index if isinstance(index, tuple) else [index])]
     given = sum(i.ndim if isinstance(i, _Mask) else i is not None and i is not Ellipsis for i in items)
     ellipses = sum(1 for i in items if i is Ellipsis)
@@ -158,6 +159,11 @@ def _item(item: Any) -> Any:
         if array.dtype.kind == "b":
             return _Mask(array)
     return item
+
+
+def _is_basic(item: Any) -> bool:
+    """Does a list that holds it stand for a tuple? PyTorch gives that up for lists of lists or tensors: they are stacked."""
+    return item is None or item is Ellipsis or isinstance(item, slice)
 
 
 def _is_advanced(item: Any) -> bool:

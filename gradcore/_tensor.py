@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,15 +12,12 @@ from gradcore._conversions import Conversions
 from gradcore._format import format_tensor
 from gradcore._gradients import Gradients
 from gradcore._operators import Operators
-from gradcore.devices.device import Device, Storage
+from gradcore.devices.device import Device
 from gradcore.engine import modes
 from gradcore.engine.dispatch import install_tensor
-from gradcore.engine.node import Node
+from gradcore.engine.node import Node, Value
 from gradcore.ops import creation, elementwise, movement
-from gradcore.spec import TensorSpec, is_floating
-
-if TYPE_CHECKING:
-    from gradcore.engine.node import Edge
+from gradcore.spec import is_floating
 
 
 class Size(tuple[int, ...]):
@@ -36,17 +33,26 @@ class Size(tuple[int, ...]):
 class Tensor(Operators, Conversions, Gradients):
     """An array of one dtype on one device, and where it came from.
 
-    Make one with :func:`gradcore.tensor`, :func:`gradcore.zeros` and the like; the constructor is the engine's.
+    Make one with :func:`gradcore.tensor`, :func:`gradcore.zeros` and the like. The constructor is PyTorch's old one: a tensor
+    of the default dtype with copies of a sequence's values, or of some sizes, with whatever is in its bytes; or another
+    tensor's own bytes. It raises TypeError for anything else.
     """
 
     __slots__ = ()
 
-    def __init__(self, storage: Storage, spec: TensorSpec, array: Any, edge: Edge | None) -> None:
-        self.storage = storage
-        self.spec = spec
-        self.array = array
-        self.edge = edge
-        self.base = None
+    def __init__(self, *data: Any, device: Any = None) -> None:
+        made = data[0] if len(data) == 1 else None
+        if isinstance(made, (list, tuple, np.ndarray)) and not isinstance(made, Size):
+            made = functional.tensor(made, dtype=functional.get_default_dtype(), device=device)
+        elif isinstance(made, Size) or all(type(n) is int for n in data):
+            made = functional.empty(*(data or (0,)), device=device)
+        elif not isinstance(made, Value):
+            raise TypeError("new(): data must be a sequence, a tensor or sizes, but got "
+                            + ", ".join(type(n).__name__ for n in data))
+        self.storage = made.storage
+        self.spec = made.spec
+        self.array = made.array
+        self.edge = self.base = None
 
     # -- what it is ----------------------------------------------------------------------------------------------------
 

@@ -58,7 +58,8 @@ for _tanh in (False, True):
 
 _over = {"last": ((2, 3), "plain", 1), "first": ((2, 3), "plain", 0), "middle": ((2, 3, 2), "plain", 1),
          "transposed": ((2, 3), "transposed", 1), "sliced": ((2, 3), "sliced", 0), "one": ((1, 1), "plain", 0),
-         "0d": ((), "plain", 0), "empty": ((0, 3), "plain", 1)}
+         "0d": ((), "plain", 0), "empty": ((0, 3), "plain", 1),
+         "of nothing": ((0, 3), "plain", 0), "nothing": ((3, 0), "plain", 1)}
 for _name in ("softmax", "log_softmax"):
     _grad: dict[str, Callable[..., Any]] = {
         "softmax": lambda t, dy, x, dim: x * (dy - (dy * x).sum(dim, keepdim=True)),

@@ -209,6 +209,9 @@ ROWS += [
         torch=_over("amax", (0,), False), smooth=False),
     Row("logsumexp", "large", (floats(3, given=(1000, 999, -1000)),), {"dims": (0,), "keepdim": False},
         torch=_over("logsumexp", (0,), False)),
+    Row("logsumexp", "nothing", (floats(0, 3),), {"dims": (0,), "keepdim": False}, torch=_over("logsumexp", (0,), False)),
+    Row("logsumexp", "all of nothing", (floats(3, 0),), {"dims": (0, 1), "keepdim": True},
+        torch=_over("logsumexp", (0, 1), True)),
     Row("logsumexp", "infinite", (floats(3, 2, given=(-math.inf, 1, -math.inf, 2, -math.inf, math.inf)),),
         {"dims": (0,), "keepdim": False}, torch=_over("logsumexp", (0,), False), smooth=False),
 ]

@@ -15,14 +15,15 @@ from gradcore.functional import tensor
 Array = np.ndarray[Any, Any]
 
 
-def gradcheck(func: Callable[..., Any], inputs: Sequence[Any], eps: float = 1e-6, atol: float = 1e-5,
+def gradcheck(func: Callable[..., Any], inputs: Any, eps: float = 1e-6, atol: float = 1e-5,
               rtol: float = 1e-3, raise_exception: bool = True, fast_mode: bool = False) -> bool:
     """Compare each entry of the Jacobian with a central difference of step ``eps``.
 
-    ``inputs`` are float64 tensors, of which those that require a gradient are checked. ``fast_mode`` compares one number for
-    each input and output instead: the slope of a random sum of the output along a random direction. Returns True, or raises
-    RuntimeError naming the input and the entry (returns False with ``raise_exception=False``).
+    ``inputs`` are float64 tensors, or one by itself, of which those that require a gradient are checked. ``fast_mode`` compares
+    one number for each input and output instead: the slope of a random sum of the output along a random direction. Returns
+    True, or raises RuntimeError naming the input and the entry (returns False with ``raise_exception=False``).
     """
+    inputs = _several(inputs)
     checked = [k for k, x in enumerate(inputs) if isinstance(x, Value) and x.edge is not None]
     if not checked:
         raise ValueError("gradcheck expects at least one input that requires grad")
@@ -58,19 +59,22 @@ def gradcheck(func: Callable[..., Any], inputs: Sequence[Any], eps: float = 1e-6
     return True
 
 
-def gradgradcheck(func: Callable[..., Any], inputs: Sequence[Any], grad_outputs: Sequence[Any] | None = None,
+def gradgradcheck(func: Callable[..., Any], inputs: Any, grad_outputs: Any = None,
                   eps: float = 1e-6, atol: float = 1e-5, rtol: float = 1e-3, raise_exception: bool = True,
                   fast_mode: bool = False) -> bool:
     """:func:`gradcheck` of the gradients of ``func``, with respect to its inputs and to the cotangents of its outputs.
 
-    The cotangents are ``grad_outputs``, float64 that require a gradient, or drawn at random. A gradient without a graph, which
-    claims to depend on nothing, is held to that.
+    The cotangents are ``grad_outputs``, one tensor or several, float64 that require a gradient, or drawn at random. A gradient
+    without a graph, which claims to depend on nothing, is held to that.
     """
+    inputs = _several(inputs)
     wanted = [k for k, x in enumerate(inputs) if isinstance(x, Value) and x.edge is not None]
     if grad_outputs is None:
         rng = np.random.default_rng(0)
         grad_outputs = [tensor(rng.standard_normal(out.spec.shape), device=out.storage.device, requires_grad=True)
                         for out in _outputs(func, inputs)]
+
+    grad_outputs = _several(grad_outputs)
 
     def gradients(*values: Any) -> tuple[Any, ...]:
         given, cotangents = values[:len(inputs)], values[len(inputs):]
@@ -81,6 +85,10 @@ def gradgradcheck(func: Callable[..., Any], inputs: Sequence[Any], grad_outputs:
         return tuple(g if g.edge is not None else g + nothing for g in (slot[0] for slot in captures.values()) if g is not None)
 
     return gradcheck(gradients, [*inputs, *grad_outputs], eps, atol, rtol, raise_exception, fast_mode)
+
+
+def _several(tensors: Any) -> tuple[Any, ...]:
+    return (tensors,) if isinstance(tensors, Value) else tuple(tensors)
 
 
 def _outputs(func: Callable[..., Any], inputs: Sequence[Any]) -> list[Any]:

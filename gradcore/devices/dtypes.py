@@ -25,6 +25,9 @@ MOVES = frozenset("""cast cat cleared clone copy_ empty eye fill_ full masked_fi
 _COMPARED = frozenset("eq ne lt le gt ge eq_ ne_ lt_ le_ gt_ ge_".split())
 #: Elementwise ops whose kernels are no ufuncs but made of one or two.
 _CHOICES = frozenset("maximum minimum fmax fmin clamp".split())
+#: Ops that take an integer beside a tensor modulo the number of its dtype's values; the others refuse one that does not fit.
+_WRAPPING = frozenset("""add sub mul floor_divide remainder fmod bitwise_and bitwise_or bitwise_xor bitwise_left_shift
+    bitwise_right_shift""".split())
 _FLOAT, _BYTE = np.dtype(np.float32), np.dtype(np.uint8)
 
 
@@ -41,7 +44,34 @@ def suited(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
             is_floating(s.dtype) for s in operands.inputs if isinstance(s, TensorSpec)):
         # By itself NumPy takes float16 for bytes, and divides integers as integers.
         return partial(kernel, dtype=operands.outputs[0].dtype), 0
-    return kernel, 0
+    return numbers_fitted(kernel, operands), 0
+
+
+def numbers_fitted(kernel: Kernel, operands: Operands) -> Kernel:
+    """The kernel, with Python integers beside tensors of small integers as PyTorch takes them.
+
+    They wrap around in arithmetic and as the base of a power. Elsewhere negative ones wrap around in uint8, and the kernel
+    raises RuntimeError for those that the dtype does not hold, as for a negative exponent.
+    """
+    results = operands.outputs or tuple(operands.inputs[k] for k in operands.writes)
+    dtype = results[0].dtype if len(results) == 1 else None
+    given = [k for k, s in enumerate(operands.inputs) if s is int]
+    power = operands.op.rstrip("_") == "pow"
+    if dtype is None or dtype.kind not in "iu" or not given or (dtype.itemsize == 8 and not power):
+        return kernel
+    limits, wraps = np.iinfo(dtype), operands.op.rstrip("_") in _WRAPPING
+    lowest = limits.min or -limits.max
+
+    def fitted(k: int, a: Any) -> Any:
+        if k in given and k == 1 and power and a < 0:
+            raise RuntimeError(f"Integers to negative integer powers are not allowed, but the exponent is {a}.")
+        if k not in given or limits.min <= a <= limits.max:
+            return a
+        if not (wraps or (power and k == 0) or lowest <= a <= limits.max):
+            raise RuntimeError(f"{operands.op}: value {a} cannot be converted to type {dtype.name} without overflow")
+        return (a - limits.min) % (limits.max - limits.min + 1) + limits.min
+
+    return lambda *arrays, **attrs: kernel(*[fitted(k, a) for k, a in enumerate(arrays)], **attrs)
 
 
 def _widened(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:

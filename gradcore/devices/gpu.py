@@ -17,6 +17,7 @@ from cupy.cuda import memory, runtime
 
 from gradcore.devices import gpu_faults, gpu_gemm
 from gradcore.devices.device import Device, Operands, Storage
+from gradcore.devices.dtypes import numbers_fitted
 from gradcore.devices.gpu_faults import WatchedDriver, WatchedSource
 from gradcore.devices.gpu_graphs import Graphs, Refusing, refuse
 from gradcore.devices.gpu_kernels import build_cuda_kernels, refuse_bfloat16
@@ -213,7 +214,7 @@ class CudaDevice(Device):
 
     def suited(self, kernel: Callable[..., Any], operands: Operands) -> tuple[Callable[..., Any], int]:
         refuse_bfloat16(operands)
-        return kernel, 0
+        return numbers_fitted(kernel, operands), 0
 
     def bind(self, kernel: Callable[..., Any], op: str = "") -> Callable[..., Any]:
         launch = self.bridge.wrap(op, kernel)

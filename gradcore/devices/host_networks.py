@@ -14,6 +14,8 @@ from gradcore.devices.kernels import split_workspace
 
 @kernel
 def log_softmax(x: Array, out: Array, workspace: Array, *, dim: int) -> None:
+    if not x.size:
+        return
     width = x.shape[dim] if x.ndim else 1
     count = x.size // max(width, 1)
     last = dim == x.ndim - 1 or not x.ndim

@@ -61,7 +61,22 @@ def fmin(x: Any, y: Any, out: Array) -> None:
     np.fmin(x, y, out=out)
 
 
-HOST_KERNELS |= {"fmax": fmax, "fmin": fmin}
+def pow(x: Any, y: Any, out: Array) -> None:
+    if out.dtype.kind not in "iu" or not isinstance(y, np.ndarray):
+        np.power(x, y, out, casting="unsafe")
+    elif isinstance(x, np.ndarray):
+        walk(_whole_power, (x, y), out)
+    else:
+        walk(lambda part: _whole_power(x, part), (y,), out)
+
+
+def _whole_power(x: Any, y: Array) -> Any:
+    """Integers to integer powers, of which NumPy refuses the negative ones: 0 unless the base is 1 or -1."""
+    made = np.power(x, np.maximum(y, 0))
+    return np.where(y < 0, np.power(x, y & 1) * (np.abs(x) == 1), made)
+
+
+HOST_KERNELS |= {"fmax": fmax, "fmin": fmin, "pow": pow}
 
 
 @pointwise

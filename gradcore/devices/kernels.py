@@ -207,6 +207,9 @@ def build_kernels(xp: Any, column_sums: Kernel | None = None) -> dict[str, Kerne
 
     @kernel
     def logsumexp(x: Any, out: Any, workspace: Any, *, dims: tuple[int, ...], keepdim: bool) -> None:
+        if not x.size:
+            out.fill(-math.inf)
+            return
         flat, top = split_workspace(workspace, (x.size, x.dtype), (out.size, x.dtype))
         shifted = flat.reshape(x.shape)
         folded = out.reshape([1 if d in dims else n for d, n in enumerate(x.shape)])
@@ -287,6 +290,8 @@ def build_kernels(xp: Any, column_sums: Kernel | None = None) -> dict[str, Kerne
 
     @kernel
     def softmax(x: Any, out: Any, workspace: Any, *, dim: int) -> None:
+        if not x.size:
+            return
         fold = workspace.view(x.dtype).reshape(folded_shape(x.shape, dim))
         xp.amax(x, axis=dim if x.ndim else None, out=fold, keepdims=True)
         xp.subtract(x, fold, out)
@@ -296,6 +301,8 @@ def build_kernels(xp: Any, column_sums: Kernel | None = None) -> dict[str, Kerne
 
     @kernel
     def softmax_grad(dy: Any, x: Any, out: Any, workspace: Any, *, dim: int) -> None:
+        if not x.size:
+            return
         fold = workspace.view(x.dtype).reshape(folded_shape(x.shape, dim))
         xp.multiply(dy, x, out)
         xp.sum(out, axis=dim if x.ndim else None, out=fold, keepdims=True)
@@ -304,6 +311,8 @@ def build_kernels(xp: Any, column_sums: Kernel | None = None) -> dict[str, Kerne
 
     @kernel
     def log_softmax_grad(dy: Any, x: Any, out: Any, workspace: Any, *, dim: int) -> None:
+        if not x.size:
+            return
         fold = workspace.view(x.dtype).reshape(folded_shape(x.shape, dim))
         xp.sum(dy, axis=dim if x.ndim else None, out=fold, keepdims=True)
         xp.exp(x, out)

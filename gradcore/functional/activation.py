@@ -76,15 +76,23 @@ def logsigmoid(input: Tensor) -> Tensor:
 
 
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
-    """x kept between two numbers. Raises ValueError where they are in the wrong order."""
+    """x kept between two numbers, cut to integers beside integers. Raises ValueError where they are in the wrong order.
+
+    Raises :class:`SpecError` for bools, and for a negative number beside uint8.
+    """
     if min_val > max_val:
         raise ValueError(f"min_val cannot be greater than max_val, but got {min_val} and {max_val}")
+    if not input.spec.floating:
+        kind = input.spec.dtype.kind
+        if kind == "b" or (kind == "u" and min_val < 0):
+            raise SpecError(f"hardtanh: {input.spec.dtype.name} between {min_val} and {max_val} is not supported")
+        min_val, max_val = int(min_val), int(max_val)
     return rectifiers.hardtanh(input, low=min_val, high=max_val)
 
 
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
     """x kept between 0 and 6."""
-    return rectifiers.hardtanh(input, low=0.0, high=6.0)
+    return hardtanh(input, 0.0, 6.0)
 
 
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:

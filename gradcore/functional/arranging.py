@@ -81,7 +81,7 @@ def moveaxis(input: Tensor, source: Ints, destination: Ints) -> Tensor:
     order = [d for d in range(input.spec.ndim) if d not in sources]
     for place, d in sorted(zip(places, sources, strict=True)):
         order.insert(place, d)
-    return movement.permute(input, dims=tuple(order))
+    return movement.permute(input, dims=tuple(order) if input.spec.ndim else ())
 
 
 # -- repeated ----------------------------------------------------------------------------------------------------------

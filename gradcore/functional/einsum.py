@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
+from gradcore.engine.node import Value
 from gradcore.errors import SpecError
 from gradcore.functional.arranging import diagonal
 from gradcore.functional.products import total
@@ -17,12 +19,16 @@ Labelled = tuple[Any, list[Any]]
 __all__ = ["einsum"]
 
 
-def einsum(equation: str, *operands: Any) -> Tensor:
+def einsum(equation: Any, *operands: Any) -> Tensor:
     """Sums of products as ``equation`` says: ``"bij,bjk->bik"``; letters that the result lacks are summed over.
 
     An ellipsis stands for the dimensions that have no letter, which broadcast; a letter that an operand has twice takes its
-    diagonal. Operands go from left to right. Raises :class:`SpecError` for an equation that does not fit the operands.
+    diagonal. Operands go from left to right. Numbers do as letters: ``einsum(x, [0, 1], y, [1, 2], [0, 2])``, an Ellipsis among
+    them, the last list being the result's. Raises :class:`SpecError` for an equation that does not fit the operands, ValueError
+    for a number outside [0, 52).
     """
+    if isinstance(equation, Value):
+        equation, operands = _spelled((equation, *operands))
     given = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else list(operands)
     inputs, output = _parse(equation, given)
     waiting = [_without_repeats(x, labels) for x, labels in zip(given, inputs, strict=True)]
@@ -40,6 +46,21 @@ def einsum(equation: str, *operands: Any) -> Tensor:
     x, labels = found
     x, labels = total(x, [d for d, label in enumerate(labels) if label not in output]), [n for n in labels if n in output]
     return movement.permute(x, dims=tuple(labels.index(n) for n in output)) if labels != output else x
+
+
+def _spelled(given: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
+    """Operands, each with a list of numbers behind it, as an equation and the operands."""
+    pairs = len(given) // 2
+    if not pairs:
+        raise ValueError("einsum(): must specify the equation string and at least one operand, or at least one operand and its "
+                         "subscripts list")
+    terms = []
+    for numbers in (*given[1:2 * pairs:2], *given[2 * pairs:]):
+        if any(n is not Ellipsis and not 0 <= n < 52 for n in numbers):
+            raise ValueError(f"einsum(): subscript in subscript list is not within the valid range [0, 52): {list(numbers)}")
+        terms.append("".join("..." if n is Ellipsis else ascii_uppercase[n] if n < 26 else ascii_lowercase[n - 26]
+                             for n in numbers))
+    return ",".join(terms[:pairs]) + "".join(f"->{term}" for term in terms[pairs:]), given[:2 * pairs:2]
 
 
 def _parse(equation: str, operands: list[Tensor]) -> tuple[list[list[Any]], list[Any]]:

@@ -9,7 +9,7 @@ from gradcore.errors import SpecError
 from gradcore.functional.mathematics import add, rsqrt
 from gradcore.functional.shape import squeeze, unsqueeze
 from gradcore.ops import batch_norm as norms
-from gradcore.ops import convolution, movement, pooling
+from gradcore.ops import convolution, creation, movement, pooling
 
 Tensor = Any
 Size = int | Sequence[int]
@@ -114,6 +114,11 @@ def batch_norm(input: Tensor, running_mean: Tensor | None, running_var: Tensor |
     In training mean and (biased) variance are the batch's, and ``running_*`` move towards them by ``momentum``, the
     variance unbiased; otherwise they are the running ones.
     """
+    if training and not input.spec.numel and input.spec.ndim > 1:
+        # An empty batch has no statistics, and moves none.
+        mean, rstd = (creation.full(v, shape=input.spec.shape[1:2], dtype=input.spec.dtype, device=input.storage.device)
+                      for v in (0, 1))
+        return norms.batch_norm_apply(input, weight, bias, mean, rstd)
     if training:
         return norms.batch_norm(input, weight, bias, running_mean, running_var, momentum=float(momentum), eps=float(eps))
     if running_mean is None or running_var is None:

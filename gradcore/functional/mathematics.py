@@ -59,14 +59,24 @@ le, gt, ge = map(_elementwise, (elementwise.le, elementwise.gt, elementwise.ge))
 logical_and, logical_or = map(_elementwise, (elementwise.logical_and, elementwise.logical_or))
 logical_xor, logical_not = map(_elementwise, (elementwise.logical_xor, elementwise.logical_not))
 isnan, isinf, isfinite = map(_elementwise, (elementwise.isnan, elementwise.isinf, elementwise.isfinite))
-abs, sign, floor = map(_elementwise, (elementwise.abs, elementwise.sign, elementwise.floor))
+abs, floor = map(_elementwise, (elementwise.abs, elementwise.floor))
 ceil, round = map(_elementwise, (elementwise.ceil, elementwise.round))
 exp, expm1, log = map(_elementwise, (elementwise.exp, elementwise.expm1, elementwise.log))
 log1p, log2, log10 = map(_elementwise, (elementwise.log1p, elementwise.log2, elementwise.log10))
 sqrt, rsqrt, reciprocal = map(_elementwise, (elementwise.sqrt, elementwise.rsqrt, elementwise.reciprocal))
 sin, cos, tan = map(_elementwise, (elementwise.sin, elementwise.cos, elementwise.tan))
 sinh, cosh, arctan = map(_elementwise, (elementwise.sinh, elementwise.cosh, elementwise.arctan))
-relu, tanh = map(_elementwise, (activation.relu, activation.tanh))
+relu = _elementwise(activation.relu)
+
+
+def sign(x: Tensor) -> Tensor:
+    """1, 0 or -1 as x is above, at or below 0; bools as they are."""
+    return movement.clone(x) if x.spec.dtype.kind == "b" else elementwise.sign(x)
+
+
+def tanh(x: Tensor) -> Tensor:
+    """The hyperbolic tangent; of integers as floats."""
+    return activation.tanh(movement.as_float(x))
 
 
 def sigmoid(x: Tensor) -> Tensor:
@@ -133,7 +143,10 @@ def min(x: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -> An
 def _extreme(x: Tensor, dim: Any, keepdim: bool, whole: Any, indexed: Any, pairwise: Any) -> Any:
     if isinstance(dim, Value):
         return pairwise(x, dim)
-    return whole(x) if dim is None else Ranked(*indexed(x, dim=dim_of(dim, x), keepdim=keepdim))
+    if dim is None:
+        return whole(x)
+    d = dim_of(dim, x)
+    return Ranked(*(indexed(x, dim=d, keepdim=keepdim) if x.spec.ndim else indexed(reshape(x, 1), dim=0, keepdim=False)))
 
 
 def argmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
@@ -146,7 +159,7 @@ def argmin(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
 
 
 def _arg(op: Any, x: Tensor, dim: int | None, keepdim: bool) -> Tensor:
-    if dim is not None:
+    if dim is not None and (dim_of(dim, x) or x.spec.ndim):
         return op(x, dim=dim_of(dim, x), keepdim=keepdim)
     if x.spec.numel == 0:
         raise DimError(f"{op.name}(): Expected reduction dim to be specified for an empty tensor")

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from gradcore.engine.owners import upload
-from gradcore.errors import DataDependentShape, SpecError
+from gradcore.errors import DataDependentShape, DimError, SpecError
 from gradcore.ops import movement
-from gradcore.spec import broadcast_shapes, normalize_dim, normalize_dims
+from gradcore.spec import broadcast_shapes, normalize_dim, normalize_dims, promote
 
 Tensor = Any
 Dim = int | Sequence[int] | None
@@ -122,10 +122,23 @@ def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(movement.expand(x, shape=shape) for x in tensors)
 
 
+def _need_dims(message: str, x: Tensor) -> None:
+    if not x.spec.ndim:
+        raise SpecError(message)
+
+
 def narrow(x: Tensor, dim: int, start: int, length: int) -> Tensor:
+    """A view of ``length`` elements of ``dim`` from ``start``, which counts from the end where it is negative."""
+    _need_dims("narrow() cannot be applied to a 0-dim tensor.", x)
     d = dim_of(dim, x)
-    if not 0 <= start <= start + length <= x.spec.shape[d]:
-        raise SpecError(f"start ({start}) + length ({length}) exceeds dimension size ({x.spec.shape[d]}).")
+    n = x.spec.shape[d]
+    if length < 0:
+        raise SpecError(f"narrow(): length must be non-negative, but got {length}.")
+    if not -n <= start <= n:
+        raise DimError(f"start out of range (expected to be in range of [{-n}, {n}], but got {start})")
+    start = start + n if start < 0 else start
+    if start + length > n:
+        raise SpecError(f"start ({start}) + length ({length}) exceeds dimension size ({n}).")
     return movement.narrow(x, d, start, length)
 
 
@@ -143,10 +156,17 @@ def clone(x: Tensor) -> Tensor:
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """One after the other along ``dim``."""
+    """One after the other along ``dim``; vectors without elements are skipped beside tensors of other dimensions."""
     if not isinstance(tensors, (list, tuple)) or not tensors:
         raise SpecError("cat(): expected a non-empty list of Tensors")
-    return movement.cat(list(tensors), dim=dim_of(dim, tensors[0]))
+    for k, x in enumerate(tensors):
+        _need_dims(f"zero-dimensional tensor (at position {k}) cannot be concatenated", x)
+    parts = list(tensors)
+    if builtins.any(x.spec.ndim != 1 for x in parts):
+        dtype = promote([x.spec for x in parts])
+        kept = [x for x in parts if x.spec.shape != (0,)]
+        parts = parts if len(kept) == len(parts) else [x.to(dtype) for x in kept]
+    return movement.cat(parts, dim=dim_of(dim, parts[0]))
 
 
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
@@ -161,6 +181,7 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 
 def split(x: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
     """Views of parts along ``dim``: of one size, or of the sizes given."""
+    _need_dims("split expects at least a 1-dimensional tensor", x)
     d = dim_of(dim, x)
     n = x.spec.shape[d]
     if isinstance(split_size_or_sections, int):
@@ -176,22 +197,32 @@ def split(x: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0) 
 def chunk(x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     if chunks <= 0:
         raise SpecError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
+    _need_dims("chunk expects at least a 1-dimensional tensor", x)
     return split(x, -(-x.spec.shape[dim_of(dim, x)] // chunks) or 1, dim)
 
 
 def unbind(x: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+    if not x.spec.ndim:
+        raise DimError(f"Dimension specified as {dim} but tensor has no dimensions")
     return tuple(squeeze(part, dim) for part in split(x, 1, dim)) if x.spec.shape[dim_of(dim, x)] else ()
 
 
 def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
-    """Slices of ``dim`` at the integer positions of a 1-d ``index``."""
-    if index.spec.ndim != 1:
+    """Slices of ``dim`` at the integer positions of ``index``, a vector or one number; of a 0-d tensor its only element."""
+    if index.spec.ndim > 1:
         raise SpecError(f"index_select(): Index is supposed to be a vector, but got shape {list(index.spec.shape)}")
+    index = index if index.spec.ndim else reshape(index, 1)
+    if not x.spec.ndim:
+        if index.spec.numel != 1:
+            raise SpecError(f"index_select(): Index to scalar can have only 1 value, got {index.spec.numel} value(s)")
+        return reshape(movement.take(reshape(x, 1), index, dim=dim_of(dim, x), wrap=False), ())
     return movement.take(x, index, dim=dim_of(dim, x), wrap=False)
 
 
-def take_along_dim(x: Tensor, indices: Tensor, dim: int) -> Tensor:
-    """Elements along ``dim`` at positions of ``indices``, whose other sizes broadcast against ``x``."""
+def take_along_dim(x: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
+    """Elements along ``dim`` at positions of ``indices``, whose other sizes broadcast against ``x``; without it, both flat."""
+    if dim is None:
+        return take_along_dim(reshape(x, -1), reshape(indices, -1), 0)
     d = dim_of(dim, x)
     if indices.spec.ndim != x.spec.ndim:
         raise SpecError(f"take_along_dim(): input and indices should have the same number of dimensions, but got "

@@ -52,7 +52,7 @@ from gradcore.functional.similarity import (
 )
 from gradcore.functional.volumes import *  # noqa: F403
 from gradcore.ops import activation, elementwise, linalg, movement, nn, random, reduce
-from gradcore.spec import is_floating, normalize_dim
+from gradcore.spec import is_floating, normalize_dim, promote
 
 __all__ = ["adaptive_avg_pool2d", "avg_pool2d", "batch_norm", "conv2d", "cross_entropy", "dropout", "embedding", "gelu",
            "layer_norm", "linear", "log_softmax", "max_pool2d", "mse_loss", "nll_loss", "one_hot", "relu",
@@ -70,7 +70,9 @@ Tensor = Any
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x W^T + b: input [..., in], weight [out, in], bias [out], result [..., out]."""
+    """x W^T + b: input [..., in], weight [out, in], bias [out], result [..., out]; without a bias weight [in], result [...]."""
+    if weight.spec.ndim == 1 and bias is None:
+        return functional.matmul(input, weight)
     return linalg.linear(input, weight, bias)
 
 
@@ -90,11 +92,11 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
 
 
 def tanh(input: Tensor) -> Tensor:
-    return activation.tanh(input)
+    return functional.tanh(input)
 
 
 def sigmoid(input: Tensor) -> Tensor:
-    return activation.sigmoid(input)
+    return functional.sigmoid(input)
 
 
 def _dim(name: str, input: Tensor, dim: int | None) -> int:
@@ -240,9 +242,10 @@ def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, ignore
 
 
 def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """(input - target)^2: its mean, its sum, or element by element."""
+    """(input - target)^2: its mean, its sum, or element by element; of the dtype that both promote to."""
     check_reduction(reduction)
     same = warn_of_sizes(input, target)
     if same and reduction != "none":
-        return nn.mse_loss(input, target, reduction=reduction)
+        dtype = promote([input.spec, target.spec])
+        return nn.mse_loss(input.to(dtype), target.to(dtype), reduction=reduction)
     return reduced(elementwise.square(elementwise.sub(input, target)), reduction)

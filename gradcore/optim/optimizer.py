@@ -158,7 +158,8 @@ class Optimizer:
         if hasattr(value, "detach"):
             value = value.detach().cpu().numpy()
         array = np.asarray(value)
-        if array.ndim == 0:
+        # PyTorch keeps counts as 0-d tensors; what is like a 0-d parameter is a tensor.
+        if array.ndim == 0 and (name in self._numbers or p.spec.ndim):
             return array.item()
         if array.shape != p.spec.shape:
             raise ValueError(f"loaded state {name!r} has shape {list(array.shape)}, and its parameter "

@@ -96,6 +96,25 @@ def test_a_loaded_optimizer_goes_on_as_the_saved_one(name: str, options: dict[st
         np.testing.assert_array_equal(p.detach().numpy(), q.detach().numpy())
 
 
+@pytest.mark.oracle
+@pytest.mark.parametrize(("name", "options"), [("SGD", {"lr": 0.1, "momentum": 0.9}), ("Adam", {}), ("AdamW", {}), *CONFIGS],
+                         ids=lambda v: str(v))
+def test_a_parameter_without_dimensions_goes_on_after_loading(oracle: Any, name: str, options: dict[str, Any]) -> None:
+    ours, theirs = gradcore.tensor(0.5, requires_grad=True), oracle.tensor(0.5, requires_grad=True)
+    a, b = getattr(optim, name)([ours], **options), getattr(oracle.optim, name)([theirs], **options)
+    for step in range(4):
+        if step in (1, 3):
+            # From a state of our own, then from PyTorch's.
+            fresh = getattr(optim, name)([ours], **options)
+            fresh.load_state_dict(a.state_dict() if step == 1 else b.state_dict())
+            a = fresh
+        for x, optimizer in ((ours, a), (theirs, b)):
+            optimizer.zero_grad()
+            (x * x).backward()
+            optimizer.step()
+    np.testing.assert_allclose(ours.item(), theirs.item(), rtol=2e-6)
+
+
 def test_lion_is_its_paper() -> None:
     params = parameters(gradcore)
     lion = optim.Lion(params, lr=0.01, betas=(0.8, 0.95), weight_decay=0.1)

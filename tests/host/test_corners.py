@@ -1,0 +1,166 @@
+"""Calls at the edges of what a function takes: empty and 0-d tensors, numbers that do not fit a dtype, dtypes that are mixed.
+
+Each gives PyTorch's values, dtype and shape, or is refused with PyTorch's class of error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "softmax of no rows": lambda t: t.zeros(0, 3).softmax(0), "softmax of empty rows": lambda t: t.zeros(3, 0).softmax(1),
+    "softmax of nothing": lambda t: t.zeros(0).softmax(0), "log_softmax of no rows": lambda t: t.zeros(0, 3).log_softmax(0),
+    "log_softmax of empty rows": lambda t: t.zeros(3, 0).log_softmax(1),
+    "log_softmax of nothing": lambda t: t.zeros(0).log_softmax(0), "logsumexp of nothing": lambda t: t.zeros(0).logsumexp(0),
+    "logsumexp of no rows": lambda t: t.zeros(0, 3).logsumexp(0),
+    "logsumexp of both": lambda t: t.zeros(3, 0).logsumexp((0, 1)),
+    "max of a number": lambda t: t.tensor(3.0).max(0), "min of a number": lambda t: t.tensor(3.0).min(-1, keepdim=True),
+    "argmax of a number": lambda t: t.tensor(3.0).argmax(0), "argmin of a number": lambda t: t.tensor(3).argmin(-1, True),
+    "max outside": lambda t: t.tensor(3.0).max(1), "argmax outside": lambda t: t.tensor(3.0).argmax(1),
+    "gradient of a number's max": lambda t: slope(t, t.tensor(3.0), lambda x: x.max(0)[0] * 2),
+    "movedim of a number": lambda t: t.tensor(2.0).movedim(0, 0),
+    "index_select by a number": lambda t: t.arange(3).index_select(0, t.tensor(1)),
+    "index_select of a number": lambda t: t.tensor(3.0).index_select(0, t.tensor([0])),
+    "index_select of a number by a number": lambda t: t.tensor(3.0).index_select(-1, t.tensor(0)),
+    "index_select of a number twice": lambda t: t.tensor(3.0).index_select(0, t.tensor([0, 0])),
+    "cat of a legacy empty": lambda t: t.cat([t.tensor([]), t.ones(2, 3)]),
+    "cat beside a legacy empty": lambda t: t.cat([t.ones(2, 3), t.tensor([]), t.ones(2, 1)], -1),
+    "cat of a legacy empty and ints": lambda t: t.cat([t.tensor([]), t.ones(2, 3, dtype=t.int64)]),
+    "cat of a double legacy empty": lambda t: t.cat([t.ones(2, 3), t.tensor([], dtype=t.float64)]),
+    "cat of legacy empties": lambda t: t.cat([t.tensor([]), t.tensor([])]),
+    "cat of an empty and a vector": lambda t: t.cat([t.tensor([], dtype=t.float64), t.ones(2)]),
+    "cat of an empty matrix": lambda t: t.cat([t.zeros(0, 4), t.ones(2, 3)]),
+    "cat of numbers": lambda t: t.cat([t.tensor(1.0), t.tensor(2.0)]),
+    "gradient beside a legacy empty": lambda t: slope(t, t.ones(2, 3), lambda x: (t.cat([t.tensor([]), x]) * 3).sum()),
+    "narrow from the end": lambda t: t.arange(6).narrow(0, -3, 2), "narrow too far": lambda t: t.arange(6).narrow(0, -1, 2),
+    "narrow outside": lambda t: t.arange(6).narrow(0, -7, 2), "narrow negative": lambda t: t.arange(6).narrow(0, 0, -1),
+    "narrow to nothing": lambda t: t.arange(6).narrow(0, 6, 0), "narrow of a number": lambda t: t.tensor(1.0).narrow(0, 0, 1),
+    "split of a number": lambda t: t.tensor(1.0).split(1), "chunk of a number": lambda t: t.tensor(1.0).chunk(1),
+    "unbind of a number": lambda t: t.tensor(1.0).unbind(),
+    "take_along_dim of all": lambda t: t.take_along_dim(t.arange(6).reshape(2, 3), t.tensor([5, 0])),
+    "take_along_dim of all by a matrix": lambda t: t.arange(6).reshape(2, 3).take_along_dim(t.tensor([[5], [0]])),
+    "linear by a vector": lambda t: t.nn.functional.linear(t.ones(2, 3), t.arange(3.0)),
+    "linear of vectors": lambda t: t.nn.functional.linear(t.ones(3), t.arange(3.0)),
+    "linear by a vector and a bias": lambda t: t.nn.functional.linear(t.ones(2, 3), t.ones(3), t.ones(1)),
+    "linear by a long vector": lambda t: t.nn.functional.linear(t.ones(2, 3), t.ones(4)),
+    "batch_norm of nobody": lambda t: trained(t, t.zeros(0, 3)),
+    "batch_norm of no image": lambda t: trained(t, t.zeros(0, 3, 2, 2)),
+    "batch_norm of one": lambda t: trained(t, t.zeros(1, 3)),
+    "einsum by numbers": lambda t: t.einsum(t.ones(2, 3), [0, 1], t.arange(12.0).reshape(3, 4), [1, 2], [0, 2]),
+    "einsum by numbers alone": lambda t: t.einsum(t.ones(2, 3), [30, 1], t.arange(12.0).reshape(3, 4), [1, 2]),
+    "einsum by numbers with an Ellipsis": lambda t: t.einsum(t.ones(2, 3), [..., 1], t.arange(3.0), [1], [...]),
+    "einsum in another order": lambda t: t.einsum(t.arange(6.0).reshape(2, 3), [30, 5], [5, 30]),
+    "einsum by 52": lambda t: t.einsum(t.ones(2, 2), [52, 0]), "einsum of a tensor": lambda t: t.einsum(t.ones(2, 2)),
+    "einsum by too few numbers": lambda t: t.einsum(t.ones(2, 2), [0]),
+    "Tensor of a list": lambda t: t.Tensor([[1, 2.5]]), "Tensor of a tuple": lambda t: t.Tensor((2, 3)),
+    "Tensor of bools": lambda t: t.Tensor([True]), "Tensor of sizes": lambda t: t.Tensor(2, 3).fill_(1),
+    "Tensor": lambda t: t.Tensor(),
+    "Tensor of a Size": lambda t: t.Tensor(t.Size([2])).fill_(1), "Tensor of an array": lambda t: t.Tensor(np.ones(2)),
+    "Tensor of a tensor": lambda t: t.Tensor(t.ones(2, dtype=t.float64)), "Tensor of a float": lambda t: t.Tensor(5.5),
+    "Tensor of a bool": lambda t: t.Tensor(True), "Tensor of a string": lambda t: t.Tensor("ab"),
+    "Tensor of nothing": lambda t: t.Tensor(None),
+    "gradcheck of a tensor": lambda t: t.autograd.gradcheck(lambda x: x * x, t.ones(2, dtype=t.float64).requires_grad_()),
+    "gradgradcheck of a tensor": lambda t: t.autograd.gradgradcheck(lambda x: x ** 3, *[
+        t.ones(2, dtype=t.float64).requires_grad_() for _ in range(2)]),
+    "tanh of ints": lambda t: t.tanh(t.tensor([1, 2])), "Tensor.tanh of bools": lambda t: t.tensor([True, False]).tanh(),
+    "F.tanh of ints": lambda t: t.nn.functional.tanh(t.tensor([1, 2], dtype=t.int32)),
+    "F.sigmoid of ints": lambda t: t.nn.functional.sigmoid(t.tensor([0, 2])),
+    "relu6 of ints": lambda t: t.nn.functional.relu6(t.tensor([-1, 4, 9])),
+    "hardtanh of ints": lambda t: t.nn.functional.hardtanh(t.tensor([-5, 0, 9]), -1.5, 2.5),
+    "hardtanh of bytes": lambda t: t.nn.functional.hardtanh(t.tensor([1, 9], dtype=t.uint8)),
+    "hardtanh of bools": lambda t: t.nn.functional.hardtanh(t.tensor([True])),
+    "sign of bools": lambda t: t.tensor([True, False]).sign(),
+    "mse_loss of floats and doubles": lambda t: t.nn.functional.mse_loss(t.ones(2), t.arange(2, dtype=t.float64)),
+    "mse_loss of floats and ints": lambda t: t.nn.functional.mse_loss(t.ones(2), t.tensor([3, 4]), reduction="sum"),
+    "mse_loss of ints and floats": lambda t: t.nn.functional.mse_loss(t.tensor([3, 4]), t.ones(2)),
+    "mse_loss's gradient": lambda t: slope(t, t.ones(2), lambda x: t.nn.functional.mse_loss(x, t.ones(2, dtype=t.float64) * 3)),
+    "2 ** ints": lambda t: 2 ** t.tensor([-1, 2]),
+    "ints ** ints": lambda t: t.tensor([3, -1, -1, 0]) ** t.tensor([-1, -3, -2, -1]),
+    "ints ** a negative number": lambda t: t.tensor([2, 3]) ** -1, "bool ** -1": lambda t: t.tensor([True]) ** -1,
+    "ints ** a negative 0-d": lambda t: t.tensor([1, 3]) ** t.tensor(-1),
+    "pow_": lambda t: t.tensor([1, -1, 3]).pow_(t.tensor([-2, -3, 2])),
+    "bytes ** ints": lambda t: t.tensor([1, 3, 2], dtype=t.uint8) ** t.tensor([3, 2, 9], dtype=t.uint8),
+    "list of a slice": lambda t: square(t)[[slice(None), 1]], "list of None": lambda t: square(t)[[None, 1]],
+    "list of an Ellipsis": lambda t: square(t)[[..., 0]],
+    "list of ints": lambda t: square(t)[[1, 0]],
+    "list of bools": lambda t: square(t)[[True, False]],
+    "writing to a list of a slice": lambda t: written(square(t), [slice(None), 1], 7),
+}
+
+#: What is done to a tensor [1, 100] of small integers.
+NUMBERS: dict[str, Callable[[Any, Any], Any]] = {
+    "+ 1000": lambda t, x: x + 1000, "+ -1": lambda t, x: x + -1, "1000 -": lambda t, x: 1000 - x,
+    "* 200": lambda t, x: x * 200,
+    "* -1": lambda t, x: x * -1, "// 1000": lambda t, x: x // 1000, "// -1": lambda t, x: x // -1,
+    "% 300": lambda t, x: x % 300,
+    "fmod": lambda t, x: x.fmod(300), "& 1000": lambda t, x: x & 1000, "| -1": lambda t, x: x | -1,
+    "^ 300": lambda t, x: x ^ 300,
+    "300 **": lambda t, x: 300 ** x, "** 300": lambda t, x: x ** 300, "add_": lambda t, x: x.add_(1000),
+    "mul_": lambda t, x: x.mul_(-1), "where": lambda t, x: t.where(x > 1, x, -1),
+    "where 1000": lambda t, x: t.where(x > 1, x, 10**6),
+    "fill_": lambda t, x: x.fill_(-1), "fill_ 300": lambda t, x: x.fill_(10**6),
+    "masked_fill": lambda t, x: x.masked_fill(x > 1, -1),
+    "masked_fill 300": lambda t, x: x.masked_fill(x > 1, 10**6), "full": lambda t, x: t.full((2,), -1, dtype=x.dtype),
+    "full 300": lambda t, x: t.full((2,), 10**6, dtype=x.dtype), "clamp": lambda t, x: x.clamp(-1),
+    "clamp 300": lambda t, x: x.clamp(1, 10**6), "== 1000": lambda t, x: x == 1000,
+}
+CALLS |= {f"{dtype} {name}": lambda t, c=call, d=dtype: c(t, t.tensor([1, 100], dtype=getattr(t, d)))
+          for dtype in ("uint8", "int8", "int16") for name, call in NUMBERS.items()}
+
+
+def square(t: Any) -> Any:
+    return t.arange(4).reshape(2, 2)
+
+
+def written(x: Any, index: Any, value: Any) -> Any:
+    x[index] = value
+    return x
+
+
+def slope(t: Any, x: Any, f: Callable[[Any], Any]) -> Any:
+    x.requires_grad_()
+    f(x).backward()
+    return x.grad
+
+
+def trained(t: Any, x: Any) -> Any:
+    """The result of batch norm in training, the running statistics after it, and the gradients."""
+    mean, var, weight, bias = t.zeros(3), t.ones(3), t.ones(3, requires_grad=True), t.ones(3, requires_grad=True)
+    y = t.nn.functional.batch_norm(x.requires_grad_(), mean, var, weight, bias, training=True)
+    y.sum().backward()
+    return y.detach(), mean, var, x.grad, weight.grad, bias.grad
+
+
+def shown(found: Any) -> Any:
+    """Values, shape and dtype of each tensor, and the class of what is none."""
+    if isinstance(found, (tuple, list)):
+        return [shown(part) for part in found]
+    if not hasattr(found, "tolist"):
+        return found
+    return found.detach().tolist(), tuple(found.shape), str(found.dtype).rpartition(".")[2]
+
+
+def outcome(t: Any, call: Callable[[Any], Any]) -> Any:
+    try:
+        return shown(call(t))
+    except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError) as error:
+        # Its frames would keep tensors.
+        return error.with_traceback(None)
+
+
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence")
+@pytest.mark.parametrize("name", CALLS)
+def test_corners_are_pytorchs(name: str, torch: Any) -> None:
+    ours, theirs = outcome(gradcore, CALLS[name]), outcome(torch, CALLS[name])
+    if isinstance(theirs, Exception):
+        assert isinstance(ours, type(theirs)), f"{ours!r} in place of {theirs!r}"
+    else:
+        assert not isinstance(ours, Exception), f"{ours!r} in place of {theirs!r}"
+        np.testing.assert_equal(ours, theirs)
