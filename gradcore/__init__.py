@@ -7,6 +7,7 @@ from typing import Any as _Any
 
 import numpy as _np
 
+from gradcore import arguments as _arguments
 from gradcore import missing as _missing
 
 # Devices register themselves when their module is imported.
@@ -79,6 +80,10 @@ for _path, _module in {
         "optim": optim, "optim.lr_scheduler": optim.lr_scheduler, "linalg": linalg, "autograd": autograd,
         "autograd.graph": autograd.graph, "cuda": cuda, "amp": amp, "utils": utils, "utils.data": utils.data}.items():
     _missing.watch(_module, _path)
+
+for _path, _names in {"": globals(), "nn.functional": vars(nn.functional), "nn.init": vars(nn.init),
+                      "linalg": vars(linalg)}.items():
+    _arguments.accept(_names, _path)
 
 memory.use_for_cupy = cuda.use_for_cupy  # type: ignore[attr-defined]
 

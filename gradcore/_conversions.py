@@ -15,6 +15,10 @@ from gradcore.engine.owners import pin
 from gradcore.errors import SpecError
 from gradcore.ops import movement
 
+#: What PyTorch calls the tensors of a dtype.
+_CLASSES = {"float16": "Half", "bfloat16": "BFloat16", "float32": "Float", "float64": "Double", "int8": "Char",
+            "int16": "Short", "int32": "Int", "int64": "Long", "uint8": "Byte", "bool": "Bool"}
+
 
 class Conversions(Value):
     """``item``, ``numpy``, ``to`` and their like."""
@@ -91,13 +95,15 @@ class Conversions(Value):
                 "strides": None if own.contiguous else tuple(s * step for s in own.strides),
                 "data": (self.storage.block.address + own.offset * step if own.numel else 0, False)}
 
-    def to(self, *args: Any, device: Any = None, dtype: Any = None, non_blocking: Any = False) -> Any:
-        """On another device, as another dtype, or both; the tensor itself where nothing changes.
+    def to(self, *args: Any, device: Any = None, dtype: Any = None, non_blocking: Any = False, copy: Any = False,
+           other: Any = None) -> Any:
+        """On another device, as another dtype, or both, or as ``other`` is; the tensor itself where nothing changes.
 
+        ``copy`` makes a copy even then.
         ``non_blocking`` (bool) copies a tensor in pinned memory to a GPU while the host and the GPU's other work go on: its
         values must not change until then.
         """
-        for a in args:
+        for a in args if other is None else (*args, other):
             if a is True or a is False:
                 non_blocking = a
             elif isinstance(a, Value):
@@ -110,7 +116,7 @@ class Conversions(Value):
             self, dtype=np.dtype(dtype))
         if device is not None and get_device(device).compute is not result.storage.device.compute:
             result = functional.transfer(result, get_device(device), non_blocking)
-        return result
+        return movement.clone(result) if copy and result is self else result
 
     def pin_memory(self) -> Any:
         """A copy in pinned host memory, from which uploads need not be waited for; the tensor itself if it lies there.
@@ -132,9 +138,12 @@ class Conversions(Value):
         """Does the tensor lie in page-locked memory? Without a GPU none does."""
         return getattr(self.storage.device, "locked", False)
 
-    def type(self, dtype: Any) -> Any:
-        """As another dtype; the tensor itself where it has that one."""
-        return self.to(dtype=dtype)
+    def type(self, dtype: Any = None, non_blocking: Any = False) -> Any:
+        """As another dtype; the tensor itself where it has that one. Without a dtype, the name of PyTorch's class of such."""
+        if dtype is not None:
+            return self.to(dtype=dtype, non_blocking=non_blocking)
+        place = "" if self.storage.device.compute.type == "cpu" else f"{self.storage.device.compute.type}."
+        return f"torch.{place}{_CLASSES[self.spec.dtype.name]}Tensor"
 
     def cpu(self) -> Any:
         return self.to("cpu")
@@ -161,6 +170,15 @@ class Conversions(Value):
 
     def int(self) -> Any:
         return self.to(np.int32)
+
+    def short(self) -> Any:
+        return self.to(np.int16)
+
+    def char(self) -> Any:
+        return self.to(np.int8)
+
+    def byte(self) -> Any:
+        return self.to(np.uint8)
 
     def bool(self) -> Any:
         return self.to(np.bool_)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from gradcore import functional
 from gradcore.engine.dispatch import binary
 from gradcore.engine.node import Value
 from gradcore.ops import elementwise, pointwise
 from gradcore.ops.in_place import IN_PLACE
+
+#: What ``==`` and ``!=`` compare element by element; everything else is left to Python, which knows whether it is the same.
+COMPARED = (Value, bool, int, float, complex, np.generic, np.ndarray)
 
 # The four operators that everything is made of have a shorter way than calling the op.
 _add, _sub, _mul, _div = elementwise.add, elementwise.sub, elementwise.mul, elementwise.div
@@ -77,10 +82,10 @@ class Operators(Value):
         return pointwise.bitwise_not(self)
 
     def __eq__(self, other: object) -> Any:
-        return elementwise.eq(self, other)
+        return elementwise.eq(self, other) if isinstance(other, COMPARED) else NotImplemented
 
     def __ne__(self, other: object) -> Any:
-        return elementwise.ne(self, other)
+        return elementwise.ne(self, other) if isinstance(other, COMPARED) else NotImplemented
 
     def __lt__(self, other: Any) -> Any:
         return elementwise.lt(self, other)

@@ -167,14 +167,14 @@ def randn(*size: Any, generator: Generator | None = None, dtype: Any = None, dev
     return _draw(random.normal, 0, 1, functional.size_of(size), dtype, device, generator, requires_grad)
 
 
-def rand_like(x: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """:func:`rand` with the shape, dtype and device of ``x``."""
-    return _draw(random.uniform, 0, 1, x.spec.shape, dtype or x.dtype, device or x.device, None, requires_grad)
+def rand_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """:func:`rand` with the shape, dtype and device of ``input``."""
+    return _draw(random.uniform, 0, 1, input.spec.shape, dtype or input.dtype, device or input.device, None, requires_grad)
 
 
-def randn_like(x: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """:func:`randn` with the shape, dtype and device of ``x``."""
-    return _draw(random.normal, 0, 1, x.spec.shape, dtype or x.dtype, device or x.device, None, requires_grad)
+def randn_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """:func:`randn` with the shape, dtype and device of ``input``."""
+    return _draw(random.normal, 0, 1, input.spec.shape, dtype or input.dtype, device or input.device, None, requires_grad)
 
 
 def randperm(n: int, *, generator: Generator | None = None, dtype: Any = np.int64, device: Any = None) -> Tensor:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from gradcore import _indexing, functional
+from gradcore import _indexing, arguments, functional
 from gradcore._conversions import Conversions
 from gradcore._format import format_tensor
 from gradcore._gradients import Gradients
@@ -188,12 +189,12 @@ class Tensor(Operators, Conversions, Gradients):
 
     mH = mT
 
-    def copy_(self, source: Any) -> Tensor:
-        if not isinstance(source, Tensor):
-            return creation.fill_(self, source)
-        if source.device is not self.device:
-            source = functional.transfer(source, self.device)
-        return movement.copy_(self, source)
+    def copy_(self, src: Any, non_blocking: bool = False) -> Tensor:
+        if not isinstance(src, Tensor):
+            return creation.fill_(self, src)
+        if src.device is not self.device:
+            src = functional.transfer(src, self.device, non_blocking)
+        return movement.copy_(self, src)
 
     def fill_(self, value: Any) -> Tensor:
         return creation.fill_(self, value)
@@ -201,21 +202,27 @@ class Tensor(Operators, Conversions, Gradients):
     def zero_(self) -> Tensor:
         return creation.fill_(self, 0)
 
-    def new_zeros(self, *shape: Any) -> Tensor:
-        return functional.zeros(*shape, dtype=self.dtype, device=self.device)
+    def new_zeros(self, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+        """Zeros of this one's dtype and device where nothing else is said."""
+        return functional.zeros(*size, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
 
-    def new_ones(self, *shape: Any) -> Tensor:
-        return functional.ones(*shape, dtype=self.dtype, device=self.device)
+    def new_ones(self, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+        """Ones of this one's dtype and device where nothing else is said."""
+        return functional.ones(*size, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
 
-    def new_full(self, size: Sequence[int], fill_value: Any) -> Tensor:
-        return functional.full(size, fill_value, dtype=self.dtype, device=self.device)
+    def new_full(self, size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any = None,
+                 requires_grad: bool = False) -> Tensor:
+        """A tensor of one value, of this one's dtype and device where nothing else is said."""
+        return functional.full(size, fill_value, dtype=dtype or self.dtype, device=device or self.device,
+                               requires_grad=requires_grad)
 
     def new_tensor(self, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
         """A tensor of copied data, of this one's dtype and device where nothing else is said."""
         return functional.tensor(data, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
 
-    def new_empty(self, *shape: Any) -> Tensor:
-        return functional.empty(*shape, dtype=self.dtype, device=self.device)
+    def new_empty(self, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+        """A tensor of whatever the pool's bytes happen to be, of this one's dtype and device where nothing else is said."""
+        return functional.empty(*size, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
 
     def type_as(self, other: Tensor) -> Tensor:
         return self.to(other.dtype)
@@ -240,4 +247,7 @@ def _attach_methods(names: Sequence[str]) -> None:
 
 
 _attach_methods(functional.METHODS)
+for _name in arguments.torch_arguments()["Tensor"]:
+    if inspect.isfunction(_method := inspect.getattr_static(Tensor, _name, None)):
+        setattr(Tensor, _name, arguments.lenient(_method, "Tensor", _name))
 install_tensor(Tensor)

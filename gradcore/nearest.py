@@ -76,9 +76,6 @@ WORDS: dict[str, str] = {
     "gradcore.tensor": """new_tensor asarray frombuffer from_file FloatTensor DoubleTensor HalfTensor BFloat16Tensor LongTensor
         IntTensor ShortTensor CharTensor ByteTensor BoolTensor as_subclass""",
     "gradcore.empty": "new new_empty_strided empty_strided empty_permuted",
-    "x.to(gradcore.uint8)": "byte",
-    "x.to(gradcore.int8)": "char",
-    "x.to(gradcore.int16)": "Tensor.short",
     "gradcore.int16": "short",
     "gradcore.uint8": "uint16 uint32 uint64 uint1 uint2 uint3 uint4 uint5 uint6 uint7 bit",
     "gradcore.int8": "int1 int2 int3 int4 int5 int6 int7 qint8 qint32 quint8",

@@ -130,32 +130,23 @@ def repeat_interleave(input: Tensor, repeats: Any, dim: int | None = None, *, ou
 # -- joined and parted -------------------------------------------------------------------------------------------------
 
 
-def atleast_1d(input: Tensor) -> Tensor:
-    return input if input.spec.ndim else sh.reshape(input, 1)
-
-
-def atleast_2d(input: Tensor) -> Tensor:
-    return input if input.spec.ndim > 1 else sh.unsqueeze(atleast_1d(input), 0)
-
-
-def atleast_3d(input: Tensor) -> Tensor:
-    return input if input.spec.ndim > 2 else sh.unsqueeze(atleast_2d(input), -1)
+atleast_1d, atleast_2d, atleast_3d = sh.atleast_1d, sh.atleast_2d, sh.atleast_3d
 
 
 def hstack(tensors: Sequence[Tensor]) -> Tensor:
     """Joined along dimension 1; vectors along their only one."""
-    parts = [atleast_1d(x) for x in tensors]
+    parts = [sh.atleast_1d(x) for x in tensors]
     return sh.cat(parts, 0 if parts and parts[0].spec.ndim == 1 else 1)
 
 
 def vstack(tensors: Sequence[Tensor]) -> Tensor:
     """Joined along dimension 0, vectors as rows."""
-    return sh.cat([atleast_2d(x) for x in tensors], 0)
+    return sh.cat([sh.atleast_2d(x) for x in tensors], 0)
 
 
 def dstack(tensors: Sequence[Tensor]) -> Tensor:
     """Joined along dimension 2."""
-    return sh.cat([atleast_3d(x) for x in tensors], 2)
+    return sh.cat([sh.atleast_3d(x) for x in tensors], 2)
 
 
 def column_stack(tensors: Sequence[Tensor]) -> Tensor:

@@ -131,20 +131,20 @@ def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool
     return result
 
 
-def full_like(x: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
-    return full(x.spec.shape, fill_value, dtype=dtype or x.spec.dtype, device=device or x.storage.device)
+def full_like(input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    return full(input.spec.shape, fill_value, dtype=dtype or input.spec.dtype, device=device or input.storage.device)
 
 
-def zeros_like(x: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
-    return full_like(x, 0, dtype=dtype, device=device)
+def zeros_like(input: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
+    return full_like(input, 0, dtype=dtype, device=device)
 
 
-def ones_like(x: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
-    return full_like(x, 1, dtype=dtype, device=device)
+def ones_like(input: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
+    return full_like(input, 1, dtype=dtype, device=device)
 
 
-def empty_like(x: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
-    return empty(x.spec.shape, dtype=dtype or x.spec.dtype, device=device or x.storage.device)
+def empty_like(input: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
+    return empty(input.spec.shape, dtype=dtype or input.spec.dtype, device=device or input.storage.device)
 
 
 def arange(start: float, end: float | None = None, step: float = 1, *, dtype: Any = None, device: Any = None) -> Tensor:

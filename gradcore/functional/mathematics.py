@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from gradcore.arguments import refusal
 from gradcore.engine.node import Value
 from gradcore.errors import DimError, SpecError
 from gradcore.functional.shape import dim_of, reshape, squeeze, unsqueeze
@@ -18,40 +20,59 @@ Tensor = Any
 Dim = int | Sequence[int] | None
 
 
-def _elementwise(op: Op) -> Any:
-    def function(x: Tensor, *others: Any) -> Tensor:
-        return op(x, *others)  # type: ignore[operator]
+def elementwise_function(name: str, op: Op) -> Any:
+    """The function of an op of one or two operands."""
+    if len(op.inputs) == 1:
+        def function(input: Tensor, *, out: None = None) -> Tensor:
+            if out is not None:
+                raise refusal(name, "out")
+            return op(input)  # type: ignore[operator]
+    else:
+        def function(input: Tensor, other: Any, *, out: None = None) -> Tensor:  # type: ignore[misc]
+            if out is not None:
+                raise refusal(name, "out")
+            return op(input, other)  # type: ignore[operator]
 
-    function.__name__ = function.__qualname__ = op.name
+    function.__name__ = function.__qualname__ = name
     function.__doc__ = op.__doc__ or f"The op {op.name!r}, element by element."
     return function
 
 
-def add(x: Tensor, y: Any, *, alpha: Any = 1) -> Tensor:
-    """x + alpha * y"""
-    return elementwise.add(x, y if alpha == 1 else elementwise.mul(y, alpha))
+def _elementwise(op: Op) -> Any:
+    return elementwise_function(op.name, op)
 
 
-def sub(x: Tensor, y: Any, *, alpha: Any = 1) -> Tensor:
-    """x - alpha * y"""
-    return elementwise.sub(x, y if alpha == 1 else elementwise.mul(y, alpha))
+def add(input: Tensor, other: Any, *, alpha: Any = 1, out: None = None) -> Tensor:
+    """input + alpha * other"""
+    if out is not None:
+        raise refusal("add", "out")
+    return elementwise.add(input, other if alpha == 1 else elementwise.mul(other, alpha))
 
 
-def div(x: Tensor, y: Any, *, rounding_mode: str | None = None) -> Tensor:
-    """x / y; rounded down with ``"floor"``, towards 0 with ``"trunc"``. Raises RuntimeError for another mode."""
+def sub(input: Tensor, other: Any, *, alpha: Any = 1, out: None = None) -> Tensor:
+    """input - alpha * other"""
+    if out is not None:
+        raise refusal("sub", "out")
+    return elementwise.sub(input, other if alpha == 1 else elementwise.mul(other, alpha))
+
+
+def div(input: Tensor, other: Any, *, rounding_mode: str | None = None, out: None = None) -> Tensor:
+    """input / other; rounded down with ``"floor"``, towards 0 with ``"trunc"``. Raises RuntimeError for another mode."""
+    if out is not None:
+        raise refusal("div", "out")
     if rounding_mode is None:
-        return elementwise.div(x, y)
+        return elementwise.div(input, other)
     if rounding_mode == "floor":
-        return elementwise.floor_divide(x, y)
+        return elementwise.floor_divide(input, other)
     if rounding_mode != "trunc":
         raise RuntimeError("div expected rounding_mode to be one of None, 'trunc', or 'floor' but found "
                            f"{rounding_mode!r}")
-    made = pointwise.trunc(elementwise.div(x, y))
-    whole = promote([v.spec if isinstance(v, Value) else type(v) for v in (x, y)])
+    made = pointwise.trunc(elementwise.div(input, other))
+    whole = promote([v.spec if isinstance(v, Value) else type(v) for v in (input, other)])
     return made if is_floating(whole) else movement.cast(made, dtype=whole)
 
 
-mul, neg, pow = map(_elementwise, (elementwise.mul, elementwise.neg, elementwise.pow))
+mul, neg = map(_elementwise, (elementwise.mul, elementwise.neg))
 maximum, minimum = map(_elementwise, (elementwise.maximum, elementwise.minimum))
 floor_divide, remainder = map(_elementwise, (elementwise.floor_divide, elementwise.remainder))
 eq, ne, lt = map(_elementwise, (elementwise.eq, elementwise.ne, elementwise.lt))
@@ -59,8 +80,7 @@ le, gt, ge = map(_elementwise, (elementwise.le, elementwise.gt, elementwise.ge))
 logical_and, logical_or = map(_elementwise, (elementwise.logical_and, elementwise.logical_or))
 logical_xor, logical_not = map(_elementwise, (elementwise.logical_xor, elementwise.logical_not))
 isnan, isinf, isfinite = map(_elementwise, (elementwise.isnan, elementwise.isinf, elementwise.isfinite))
-abs, floor = map(_elementwise, (elementwise.abs, elementwise.floor))
-ceil, round = map(_elementwise, (elementwise.ceil, elementwise.round))
+abs, floor, ceil = map(_elementwise, (elementwise.abs, elementwise.floor, elementwise.ceil))
 exp, expm1, log = map(_elementwise, (elementwise.exp, elementwise.expm1, elementwise.log))
 log1p, log2, log10 = map(_elementwise, (elementwise.log1p, elementwise.log2, elementwise.log10))
 sqrt, rsqrt, reciprocal = map(_elementwise, (elementwise.sqrt, elementwise.rsqrt, elementwise.reciprocal))
@@ -69,58 +89,75 @@ sinh, cosh, arctan = map(_elementwise, (elementwise.sinh, elementwise.cosh, elem
 relu = _elementwise(activation.relu)
 
 
-def sign(x: Tensor) -> Tensor:
-    """1, 0 or -1 as x is above, at or below 0; bools as they are."""
-    return movement.clone(x) if x.spec.dtype.kind == "b" else elementwise.sign(x)
+def sign(input: Tensor) -> Tensor:
+    """1, 0 or -1 as a number is above, at or below 0; bools as they are."""
+    return movement.clone(input) if input.spec.dtype.kind == "b" else elementwise.sign(input)
 
 
-def tanh(x: Tensor) -> Tensor:
+def tanh(input: Tensor) -> Tensor:
     """The hyperbolic tangent; of integers as floats."""
-    return activation.tanh(movement.as_float(x))
+    return activation.tanh(movement.as_float(input))
 
 
-def sigmoid(x: Tensor) -> Tensor:
-    """1 / (1 + exp(-x)); of integers as floats."""
-    return activation.sigmoid(movement.as_float(x))
+def pow(input: Any, exponent: Any, *, out: None = None) -> Tensor:
+    """input to the power of exponent; one of them may be a number."""
+    if out is not None:
+        raise refusal("pow", "out")
+    return elementwise.pow(input, exponent)
 
 
-def erf(x: Tensor) -> Tensor:
-    """2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x; of integers as floats."""
-    return activation.erf(movement.as_float(x))
+def round(input: Tensor, *, decimals: int = 0) -> Tensor:
+    """To the nearest whole number, halves to even; with ``decimals`` to so many digits behind the point."""
+    if not decimals:
+        return elementwise.round(input)
+    scale = 10.0 ** builtins.abs(decimals)
+    if decimals > 0:
+        return elementwise.round(input * scale) / scale
+    return elementwise.round(input / scale) * scale
 
 
-def square(x: Tensor) -> Tensor:
-    """x * x; of bools as integers."""
-    return elementwise.square(movement.cast(x, dtype=np.dtype(np.int64)) if x.spec.dtype.kind == "b" else x)
+def sigmoid(input: Tensor) -> Tensor:
+    """1 / (1 + exp(-input)); of integers as floats."""
+    return activation.sigmoid(movement.as_float(input))
 
 
-def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
-    """``x`` kept between two numbers, or two tensors that broadcast; one of them may be absent."""
-    return elementwise.clamp(x, min, max)
+def erf(input: Tensor) -> Tensor:
+    """2 / sqrt(pi) times the integral of exp(-t^2) from 0 to input; of integers as floats."""
+    return activation.erf(movement.as_float(input))
+
+
+def square(input: Tensor) -> Tensor:
+    """input * input; of bools as integers."""
+    return elementwise.square(movement.cast(input, dtype=np.dtype(np.int64)) if input.spec.dtype.kind == "b" else input)
+
+
+def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
+    """``input`` kept between two numbers, or two tensors that broadcast; one of them may be absent."""
+    return elementwise.clamp(input, min, max)
 
 
 # -- reductions --------------------------------------------------------------------------------------------------------
 
 
-def sum(x: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+def sum(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """Sum over ``dim``, or over everything. Integers and bools are summed as int64, which ``dtype`` converts to."""
-    x = x if dtype is None else x.to(dtype)
-    made = reduce.sum(x, dims=normalize_dims(dim, x.spec.ndim), keepdim=keepdim)
+    input = input if dtype is None else input.to(dtype)
+    made = reduce.sum(input, dims=normalize_dims(dim, input.spec.ndim), keepdim=keepdim)
     return made if dtype is None else made.to(dtype)
 
 
-def mean(x: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+def mean(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The mean over ``dim``, or over everything."""
-    x = x if dtype is None else x.to(dtype)
-    return reduce.mean(x, dims=normalize_dims(dim, x.spec.ndim), keepdim=keepdim)
+    input = input if dtype is None else input.to(dtype)
+    return reduce.mean(input, dims=normalize_dims(dim, input.spec.ndim), keepdim=keepdim)
 
 
-def amax(x: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
-    return reduce.amax(x, dims=normalize_dims(dim, x.spec.ndim), keepdim=keepdim)
+def amax(input: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
+    return reduce.amax(input, dims=normalize_dims(dim, input.spec.ndim), keepdim=keepdim)
 
 
-def amin(x: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
-    return reduce.amin(x, dims=normalize_dims(dim, x.spec.ndim), keepdim=keepdim)
+def amin(input: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
+    return reduce.amin(input, dims=normalize_dims(dim, input.spec.ndim), keepdim=keepdim)
 
 
 class Ranked(NamedTuple):
@@ -130,14 +167,14 @@ class Ranked(NamedTuple):
     indices: Any
 
 
-def max(x: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -> Any:
+def max(input: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -> Any:
     """The largest value; with ``dim`` a pair of values and indices; of two tensors, the larger element by element."""
-    return _extreme(x, dim, keepdim, amax, reduce.max_with_index, elementwise.maximum)
+    return _extreme(input, dim, keepdim, amax, reduce.max_with_index, elementwise.maximum)
 
 
-def min(x: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -> Any:
+def min(input: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -> Any:
     """The smallest value; see :func:`max`."""
-    return _extreme(x, dim, keepdim, amin, reduce.min_with_index, elementwise.minimum)
+    return _extreme(input, dim, keepdim, amin, reduce.min_with_index, elementwise.minimum)
 
 
 def _extreme(x: Tensor, dim: Any, keepdim: bool, whole: Any, indexed: Any, pairwise: Any) -> Any:
@@ -149,13 +186,13 @@ def _extreme(x: Tensor, dim: Any, keepdim: bool, whole: Any, indexed: Any, pairw
     return Ranked(*(indexed(x, dim=d, keepdim=keepdim) if x.spec.ndim else indexed(reshape(x, 1), dim=0, keepdim=False)))
 
 
-def argmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """Positions of the largest value along ``dim``, or in the flattened tensor."""
-    return _arg(reduce.argmax, x, dim, keepdim)
+    return _arg(reduce.argmax, input, dim, keepdim)
 
 
-def argmin(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    return _arg(reduce.argmin, x, dim, keepdim)
+def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    return _arg(reduce.argmin, input, dim, keepdim)
 
 
 def _arg(op: Any, x: Tensor, dim: int | None, keepdim: bool) -> Tensor:
@@ -166,63 +203,77 @@ def _arg(op: Any, x: Tensor, dim: int | None, keepdim: bool) -> Tensor:
     return op(reshape(x, -1), dim=0, keepdim=False)
 
 
-def any(x: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
-    return reduce.any(x, dims=normalize_dims(dim, x.spec.ndim), keepdim=keepdim)
+def any(input: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
+    return reduce.any(input, dims=normalize_dims(dim, input.spec.ndim), keepdim=keepdim)
 
 
-def all(x: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
-    return reduce.all(x, dims=normalize_dims(dim, x.spec.ndim), keepdim=keepdim)
+def all(input: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
+    return reduce.all(input, dims=normalize_dims(dim, input.spec.ndim), keepdim=keepdim)
 
 
-def logsumexp(x: Tensor, dim: Dim, keepdim: bool = False) -> Tensor:
-    """log(sum(exp(x))) over ``dim``, without overflow; of integers as floats."""
-    return reduce.logsumexp(movement.as_float(x), dims=normalize_dims(dim, x.spec.ndim), keepdim=keepdim)
+def logsumexp(input: Tensor, dim: Dim, keepdim: bool = False) -> Tensor:
+    """log(sum(exp(input))) over ``dim``, without overflow; of integers as floats."""
+    return reduce.logsumexp(movement.as_float(input), dims=normalize_dims(dim, input.spec.ndim), keepdim=keepdim)
 
 
-def allclose(x: Tensor, y: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
-    return bool(np.allclose(x.detach().cpu().numpy(), y.detach().cpu().numpy(), rtol, atol, equal_nan))
+def allclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
+    return bool(np.allclose(input.detach().cpu().numpy(), other.detach().cpu().numpy(), rtol, atol, equal_nan))
 
 
-def equal(x: Tensor, y: Tensor) -> bool:
+def equal(input: Tensor, other: Tensor) -> bool:
     """Same shape and same values."""
-    return x.spec.shape == y.spec.shape and bool(all(elementwise.eq(x, y)).item())
+    return input.spec.shape == other.spec.shape and bool(all(elementwise.eq(input, other)).item())
 
 
-def softmax(x: Tensor, dim: int) -> Tensor:
-    """exp(x) over its sum along ``dim``."""
-    return nn.softmax(x, dim=dim_of(dim, x))
+def softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
+    """exp(input) over its sum along ``dim``."""
+    return nn.softmax(input if dtype is None else input.to(dtype), dim=dim_of(dim, input))
 
 
-def log_softmax(x: Tensor, dim: int) -> Tensor:
-    return nn.log_softmax(x, dim=dim_of(dim, x))
+def log_softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
+    return nn.log_softmax(input if dtype is None else input.to(dtype), dim=dim_of(dim, input))
 
 
 # -- matrix products ---------------------------------------------------------------------------------------------------
 
 
-def matmul(x: Tensor, y: Tensor) -> Tensor:
+def matmul(input: Tensor, other: Tensor, *, out: None = None) -> Tensor:
     """NumPy's ``@``: vectors are rows or columns, leading dimensions broadcast."""
-    if not isinstance(y, Value):
-        raise TypeError(f"matmul takes two tensors, but got {type(y).__name__}")
-    if not x.spec.ndim or not y.spec.ndim:
-        raise SpecError(f"both arguments to matmul need to be at least 1D, but they are {x.spec.ndim}D and "
-                        f"{y.spec.ndim}D")
-    row, column = x.spec.ndim == 1, y.spec.ndim == 1
-    out = linalg.matmul(unsqueeze(x, 0) if row else x, unsqueeze(y, 1) if column else y)
-    out = squeeze(out, -1) if column else out
-    return squeeze(out, -1 if column else -2) if row else out
+    if out is not None:
+        raise refusal("matmul", "out")
+    if not isinstance(other, Value):
+        raise TypeError(f"matmul takes two tensors, but got {type(other).__name__}")
+    if not input.spec.ndim or not other.spec.ndim:
+        raise SpecError(f"both arguments to matmul need to be at least 1D, but they are {input.spec.ndim}D and "
+                        f"{other.spec.ndim}D")
+    row, column = input.spec.ndim == 1, other.spec.ndim == 1
+    made = linalg.matmul(unsqueeze(input, 0) if row else input, unsqueeze(other, 1) if column else other)
+    made = squeeze(made, -1) if column else made
+    return squeeze(made, -1 if column else -2) if row else made
 
 
-def _product(name: str, ndims: tuple[int, int]) -> Any:
-    def function(x: Tensor, y: Tensor) -> Tensor:
-        if (x.spec.ndim, y.spec.ndim) != ndims:
-            raise SpecError(f"{name}: expected tensors of {ndims[0]} and {ndims[1]} dimensions, but got "
-                            f"{list(x.spec.shape)} and {list(y.spec.shape)}")
-        return matmul(x, y)
-
-    function.__name__ = function.__qualname__ = name
-    return function
+def _checked(name: str, x: Tensor, y: Tensor, ndims: tuple[int, int]) -> Tensor:
+    if (x.spec.ndim, y.spec.ndim) != ndims:
+        raise SpecError(f"{name}: expected tensors of {ndims[0]} and {ndims[1]} dimensions, but got "
+                        f"{list(x.spec.shape)} and {list(y.spec.shape)}")
+    return matmul(x, y)
 
 
-mm, bmm = _product("mm", (2, 2)), _product("bmm", (3, 3))
-mv, dot = _product("mv", (2, 1)), _product("dot", (1, 1))
+def mm(input: Tensor, mat2: Tensor) -> Tensor:
+    """The product of two matrices. Raises :class:`SpecError` for anything else."""
+    return _checked("mm", input, mat2, (2, 2))
+
+
+def bmm(input: Tensor, mat2: Tensor) -> Tensor:
+    """The products of matrices [b, n, k] and [b, k, m]. Raises :class:`SpecError` for anything else."""
+    return _checked("bmm", input, mat2, (3, 3))
+
+
+def mv(input: Tensor, vec: Tensor) -> Tensor:
+    """The product of a matrix and a vector. Raises :class:`SpecError` for anything else."""
+    return _checked("mv", input, vec, (2, 1))
+
+
+def dot(input: Tensor, tensor: Tensor) -> Tensor:
+    """The sum of the products of two vectors' elements. Raises :class:`SpecError` for anything else."""
+    return _checked("dot", input, tensor, (1, 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -203,6 +204,7 @@ def unique(input: Tensor, sorted: bool = True, return_inverse: bool = False, ret
 
 
 def _on_a_copy(name: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    @wraps(function)
     def copied(input: Tensor, *args: Any, **attrs: Any) -> Tensor:
         return function(sh.clone(input), *args, **attrs)
 

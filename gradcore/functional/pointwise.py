@@ -17,19 +17,7 @@ from gradcore.spec import limits
 Tensor = Any
 
 
-def _named(name: str, op: Op) -> Any:
-    """The function of an op of one or two operands."""
-    if len(op.inputs) == 1:
-        def function(input: Tensor) -> Tensor:
-            return op(input)  # type: ignore[operator]
-    else:
-        def function(input: Tensor, other: Any) -> Tensor:  # type: ignore[misc]
-            return op(input, other)  # type: ignore[operator]
-
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = op.__doc__ or f"The op {op.name!r}, element by element."
-    return function
-
+_named = m.elementwise_function
 
 exp2, asin, acos = (_named(n, o) for n, o in (
     ("exp2", pointwise.exp2), ("asin", pointwise.arcsin), ("acos", pointwise.arccos)))
@@ -136,12 +124,43 @@ def positive(input: Tensor) -> Tensor:
 
 
 def _written(name: str, op: Op) -> Callable[..., Any]:
-    def function(input: Tensor, *others: Any, **attrs: Any) -> Tensor:
-        return op(input, *others, **attrs)  # type: ignore[operator]
+    if len(op.inputs) == 1:
+        def function(input: Tensor) -> Tensor:
+            return op(input)  # type: ignore[operator]
+    else:
+        def function(input: Tensor, other: Any) -> Tensor:  # type: ignore[misc]
+            return op(input, other)  # type: ignore[operator]
 
     function.__name__ = function.__qualname__ = f"{name}_"
     function.__doc__ = f"``{name}``, written over the tensor; returns it."
     return function
+
+
+def _pow_(input: Tensor, exponent: Any) -> Tensor:
+    """The tensor to the power of a number or a tensor, in place; returns it."""
+    return in_place.IN_PLACE["pow"](input, exponent)  # type: ignore[operator]
+
+
+def _round_(input: Tensor, *, decimals: int = 0) -> Tensor:
+    """``round``, written over the tensor; returns it."""
+    if decimals:
+        return movement.copy_(input, m.round(input, decimals=decimals))
+    return in_place.IN_PLACE["round"](input)  # type: ignore[operator]
+
+
+def _lerp_(input: Tensor, end: Tensor, weight: Any) -> Tensor:
+    """``lerp``, written over the tensor; returns it."""
+    return in_place.IN_PLACE["lerp"](input, end, weight)  # type: ignore[operator]
+
+
+def _addcmul_(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    """``addcmul``, written over the tensor; returns it."""
+    return in_place.IN_PLACE["addcmul"](input, tensor1, tensor2, value=value)  # type: ignore[operator]
+
+
+def _addcdiv_(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    """``addcdiv``, written over the tensor; returns it."""
+    return in_place.IN_PLACE["addcdiv"](input, tensor1, tensor2, value=value)  # type: ignore[operator]
 
 
 def _clamp_(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
@@ -183,6 +202,7 @@ _SECOND = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "arcsinh": "asi
 #: Methods of a tensor that are no functions.
 TENSOR_METHODS: dict[str, Callable[..., Any]] = {f"{n}_": _written(n, o) for n, o in in_place.IN_PLACE.items()}
 TENSOR_METHODS |= {f"{second}_": TENSOR_METHODS[f"{n}_"] for n, second in _SECOND.items()}
+TENSOR_METHODS |= {fn.__name__[1:]: fn for fn in (_pow_, _round_, _lerp_, _addcmul_, _addcdiv_, _nan_to_num_)}
 TENSOR_METHODS |= {"clamp_": _clamp_, "clip_": _clamp_, "masked_fill_": _masked_fill_, "where": _where,
                    "nan_to_num_": _nan_to_num_,
                    "div_": _div_, "divide_": _div_, "true_divide_": _div_, "subtract_": _sub_,

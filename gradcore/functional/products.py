@@ -166,9 +166,9 @@ def total(x: Tensor, dims: Sequence[int]) -> Tensor:
 # -- in place ------------------------------------------------------------------------------------------------------------
 
 
-def _added(name: str, product: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def function(input: Tensor, *operands: Tensor, beta: float = 1, alpha: float = 1) -> Tensor:
-        made = product(*operands)
+def _added(name: str, product: Callable[..., Tensor], operands: str) -> Callable[..., Tensor]:
+    def function(input: Tensor, *tensors: Tensor, beta: float = 1, alpha: float = 1) -> Tensor:
+        made = product(*tensors)
         if beta == 0:
             return movement.copy_(input, made if alpha == 1 else made * alpha)
         scaled = input if beta == 1 else elementwise.mul_(input, beta)
@@ -176,13 +176,15 @@ def _added(name: str, product: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"``{name[:-1]}``, written over the tensor; returns it."
+    function.operands = tuple(operands.split())  # type: ignore[attr-defined]
     return function
 
 
 #: Methods of a tensor that are no functions.
-TENSOR_METHODS = {name: _added(name, product) for name, product in {
-    "addmm_": m.mm, "addmv_": m.mv, "addr_": outer, "baddbmm_": m.bmm,
-    "addbmm_": lambda a, b: tensordot(a, b, ((0, 2), (0, 1)))}.items()}
+TENSOR_METHODS = {name: _added(name, product, operands) for name, product, operands in (
+    ("addmm_", m.mm, "mat1 mat2"), ("addmv_", m.mv, "mat vec"), ("addr_", outer, "vec1 vec2"),
+    ("baddbmm_", m.bmm, "batch1 batch2"),
+    ("addbmm_", lambda a, b: tensordot(a, b, ((0, 2), (0, 1))), "batch1 batch2"))}
 
 ger = outer
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,91 +30,117 @@ def size_of(shape: tuple[Any, ...]) -> tuple[int, ...]:
     return tuple(int(n) for n in sizes)
 
 
-def reshape(x: Tensor, *shape: Any) -> Tensor:
+def reshape(input: Tensor, *shape: Any) -> Tensor:
     """A view where the layout allows one, else a copy."""
-    return movement.reshape(x, size_of(shape))
+    return movement.reshape(input, size_of(shape))
 
 
-def view(x: Tensor, *shape: Any) -> Tensor:
+def view(input: Tensor, *size: Any) -> Tensor:
     """A view; raises SpecError where the layout allows none."""
-    return movement.view(x, shape=size_of(shape))
+    return movement.view(input, shape=size_of(size))
 
 
-def tril(x: Tensor, diagonal: int = 0) -> Tensor:
+def tril(input: Tensor, diagonal: int = 0) -> Tensor:
     """The last two dimensions with zeros above the diagonal, or above the one ``diagonal`` beside it."""
-    return movement.tril(x, diagonal=diagonal)
+    return movement.tril(input, diagonal=diagonal)
 
 
-def triu(x: Tensor, diagonal: int = 0) -> Tensor:
+def triu(input: Tensor, diagonal: int = 0) -> Tensor:
     """The last two dimensions with zeros below the diagonal, or below the one ``diagonal`` beside it."""
-    return movement.triu(x, diagonal=diagonal)
+    return movement.triu(input, diagonal=diagonal)
 
 
-def as_strided(x: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Tensor:
-    """A view with sizes, strides and offset in elements of the storage. Raises SpecError for what is not inside ``x``.
+def as_strided(input: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Tensor:
+    """A view with sizes, strides and offset in elements of the storage. Raises SpecError for what is not inside ``input``.
 
-    ``x`` must be contiguous. Elements that overlap without being an expanded dimension have no gradient.
+    ``input`` must be contiguous. Elements that overlap without being an expanded dimension have no gradient.
     """
-    start = x.spec.offset if storage_offset is None else storage_offset
-    return movement.as_strided(x, shape=tuple(size), strides=tuple(stride), offset=start - x.spec.offset)
+    start = input.spec.offset if storage_offset is None else storage_offset
+    return movement.as_strided(input, shape=tuple(size), strides=tuple(stride), offset=start - input.spec.offset)
 
 
-def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-    if not x.spec.ndim:
-        return reshape(x, 1)
-    start, end = dim_of(start_dim, x), dim_of(end_dim, x)
+def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    if not input.spec.ndim:
+        return reshape(input, 1)
+    start, end = dim_of(start_dim, input), dim_of(end_dim, input)
     if start > end:
         raise SpecError(f"flatten() has invalid args: start_dim {start_dim} cannot come after end_dim {end_dim}")
-    merged = int(np.prod(x.spec.shape[start:end + 1], dtype=np.int64))
-    return movement.reshape(x, (*x.spec.shape[:start], merged, *x.spec.shape[end + 1:]))
+    merged = int(np.prod(input.spec.shape[start:end + 1], dtype=np.int64))
+    return movement.reshape(input, (*input.spec.shape[:start], merged, *input.spec.shape[end + 1:]))
 
 
-def unflatten(x: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
-    d = dim_of(dim, x)
-    return movement.reshape(x, (*x.spec.shape[:d], *sizes, *x.spec.shape[d + 1:]))
+def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
+    d = dim_of(dim, input)
+    return movement.reshape(input, (*input.spec.shape[:d], *sizes, *input.spec.shape[d + 1:]))
 
 
-def squeeze(x: Tensor, dim: Dim = None) -> Tensor:
+def squeeze(input: Tensor, dim: Dim = None) -> Tensor:
     """Without its dimensions of size 1, or without those named."""
-    dims = range(x.spec.ndim) if dim is None else normalize_dims(dim, x.spec.ndim)
-    gone = {d for d in dims if x.spec.shape[d] == 1}
-    return movement.slice(x, index=tuple((0,) if d in gone else (0, n, 1) for d, n in enumerate(x.spec.shape)))
+    dims = range(input.spec.ndim) if dim is None else normalize_dims(dim, input.spec.ndim)
+    gone = {d for d in dims if input.spec.shape[d] == 1}
+    return movement.slice(input, index=tuple((0,) if d in gone else (0, n, 1) for d, n in enumerate(input.spec.shape)))
 
 
-def unsqueeze(x: Tensor, dim: int) -> Tensor:
-    d = normalize_dim(dim, x.spec.ndim + 1)
-    return movement.slice(x, index=tuple((0, n, 1) for n in x.spec.shape[:d]) + ((),))
+def unsqueeze(input: Tensor, dim: int) -> Tensor:
+    d = normalize_dim(dim, input.spec.ndim + 1)
+    return movement.slice(input, index=tuple((0, n, 1) for n in input.spec.shape[:d]) + ((),))
 
 
-def permute(x: Tensor, *dims: Any) -> Tensor:
-    return movement.permute(x, dims=tuple(dim_of(d, x) for d in size_of(dims)))
+def _row(x: Tensor) -> Tensor:
+    return x if x.spec.ndim else reshape(x, 1)
 
 
-def transpose(x: Tensor, dim0: int, dim1: int) -> Tensor:
-    order = list(range(x.spec.ndim))
+def _plane(x: Tensor) -> Tensor:
+    return x if x.spec.ndim > 1 else unsqueeze(_row(x), 0)
+
+
+def _block(x: Tensor) -> Tensor:
+    return x if x.spec.ndim > 2 else unsqueeze(_plane(x), -1)
+
+
+def _at_least(name: str, widened: Callable[[Tensor], Tensor]) -> Any:
+    def function(*tensors: Any) -> Any:
+        if len(tensors) == 1 and not isinstance(tensors[0], (list, tuple)):
+            return widened(tensors[0])
+        return tuple(map(widened, tensors[0] if len(tensors) == 1 else tensors))
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"A tensor with {name[8]} dimensions or more; of several, or of a list, a tuple of them."
+    return function
+
+
+atleast_1d, atleast_2d, atleast_3d = map(_at_least, ("atleast_1d", "atleast_2d", "atleast_3d"), (_row, _plane, _block))
+
+
+def permute(input: Tensor, *dims: Any) -> Tensor:
+    return movement.permute(input, dims=tuple(dim_of(d, input) for d in size_of(dims)))
+
+
+def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
+    order = list(range(input.spec.ndim))
     if order:
-        a, b = dim_of(dim0, x), dim_of(dim1, x)
+        a, b = dim_of(dim0, input), dim_of(dim1, input)
         order[a], order[b] = order[b], order[a]
-    return movement.permute(x, dims=tuple(order))
+    return movement.permute(input, dims=tuple(order))
 
 
-def t(x: Tensor) -> Tensor:
-    if x.spec.ndim > 2:
-        raise SpecError(f"t() expects a tensor with <= 2 dimensions, but self is {x.spec.ndim}D")
-    return transpose(x, 0, 1) if x.spec.ndim == 2 else x
+def t(input: Tensor) -> Tensor:
+    if input.spec.ndim > 2:
+        raise SpecError(f"t() expects a tensor with <= 2 dimensions, but self is {input.spec.ndim}D")
+    return transpose(input, 0, 1) if input.spec.ndim == 2 else input
 
 
-def expand(x: Tensor, *shape: Any) -> Tensor:
+def expand(input: Tensor, *size: Any) -> Tensor:
     """A view in which dimensions of size 1 are repeated without a copy; -1 leaves one as it is."""
-    return movement.expand(x, shape=size_of(shape))
+    return movement.expand(input, shape=size_of(size))
 
 
-def expand_as(x: Tensor, other: Tensor) -> Tensor:
-    return movement.expand(x, shape=other.spec.shape)
+def expand_as(input: Tensor, other: Tensor) -> Tensor:
+    return movement.expand(input, shape=other.spec.shape)
 
 
-def broadcast_to(x: Tensor, shape: Sequence[int]) -> Tensor:
-    return movement.expand(x, shape=tuple(shape))
+def broadcast_to(input: Tensor, size: Sequence[int]) -> Tensor:
+    return movement.expand(input, shape=tuple(size))
 
 
 def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -127,11 +153,11 @@ def _need_dims(message: str, x: Tensor) -> None:
         raise SpecError(message)
 
 
-def narrow(x: Tensor, dim: int, start: int, length: int) -> Tensor:
+def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
     """A view of ``length`` elements of ``dim`` from ``start``, which counts from the end where it is negative."""
-    _need_dims("narrow() cannot be applied to a 0-dim tensor.", x)
-    d = dim_of(dim, x)
-    n = x.spec.shape[d]
+    _need_dims("narrow() cannot be applied to a 0-dim tensor.", input)
+    d = dim_of(dim, input)
+    n = input.spec.shape[d]
     if length < 0:
         raise SpecError(f"narrow(): length must be non-negative, but got {length}.")
     if not -n <= start <= n:
@@ -139,20 +165,20 @@ def narrow(x: Tensor, dim: int, start: int, length: int) -> Tensor:
     start = start + n if start < 0 else start
     if start + length > n:
         raise SpecError(f"start ({start}) + length ({length}) exceeds dimension size ({n}).")
-    return movement.narrow(x, d, start, length)
+    return movement.narrow(input, d, start, length)
 
 
-def select(x: Tensor, dim: int, index: int) -> Tensor:
-    return x[(builtins.slice(None),) * dim_of(dim, x) + (index,)]
+def select(input: Tensor, dim: int, index: int) -> Tensor:
+    return input[(builtins.slice(None),) * dim_of(dim, input) + (index,)]
 
 
 def contiguous(x: Tensor) -> Tensor:
     return x if x.spec.contiguous else movement.clone(x)
 
 
-def clone(x: Tensor) -> Tensor:
+def clone(input: Tensor) -> Tensor:
     """A copy of its own storage; gradients pass through."""
-    return movement.clone(x)
+    return movement.clone(input)
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
@@ -179,11 +205,11 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     return cat([unsqueeze(x, dim) for x in tensors], normalize_dim(dim, tensors[0].spec.ndim + 1))
 
 
-def split(x: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+def split(tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
     """Views of parts along ``dim``: of one size, or of the sizes given."""
-    _need_dims("split expects at least a 1-dimensional tensor", x)
-    d = dim_of(dim, x)
-    n = x.spec.shape[d]
+    _need_dims("split expects at least a 1-dimensional tensor", tensor)
+    d = dim_of(dim, tensor)
+    n = tensor.spec.shape[d]
     if isinstance(split_size_or_sections, int):
         size = split_size_or_sections
         if size <= 0:
@@ -191,52 +217,52 @@ def split(x: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0) 
         sizes = [builtins.min(size, n - at) for at in range(0, n, size)] or [0]
     else:
         sizes = list(split_size_or_sections)
-    return movement.split(x, sizes=tuple(sizes), dim=d)
+    return movement.split(tensor, sizes=tuple(sizes), dim=d)
 
 
-def chunk(x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     if chunks <= 0:
         raise SpecError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
-    _need_dims("chunk expects at least a 1-dimensional tensor", x)
-    return split(x, -(-x.spec.shape[dim_of(dim, x)] // chunks) or 1, dim)
+    _need_dims("chunk expects at least a 1-dimensional tensor", input)
+    return split(input, -(-input.spec.shape[dim_of(dim, input)] // chunks) or 1, dim)
 
 
-def unbind(x: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
-    if not x.spec.ndim:
+def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+    if not input.spec.ndim:
         raise DimError(f"Dimension specified as {dim} but tensor has no dimensions")
-    return tuple(squeeze(part, dim) for part in split(x, 1, dim)) if x.spec.shape[dim_of(dim, x)] else ()
+    return tuple(squeeze(part, dim) for part in split(input, 1, dim)) if input.spec.shape[dim_of(dim, input)] else ()
 
 
-def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
+def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     """Slices of ``dim`` at the integer positions of ``index``, a vector or one number; of a 0-d tensor its only element."""
     if index.spec.ndim > 1:
         raise SpecError(f"index_select(): Index is supposed to be a vector, but got shape {list(index.spec.shape)}")
     index = index if index.spec.ndim else reshape(index, 1)
-    if not x.spec.ndim:
+    if not input.spec.ndim:
         if index.spec.numel != 1:
             raise SpecError(f"index_select(): Index to scalar can have only 1 value, got {index.spec.numel} value(s)")
-        return reshape(movement.take(reshape(x, 1), index, dim=dim_of(dim, x), wrap=False), ())
-    return movement.take(x, index, dim=dim_of(dim, x), wrap=False)
+        return reshape(movement.take(reshape(input, 1), index, dim=dim_of(dim, input), wrap=False), ())
+    return movement.take(input, index, dim=dim_of(dim, input), wrap=False)
 
 
-def take_along_dim(x: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
-    """Elements along ``dim`` at positions of ``indices``, whose other sizes broadcast against ``x``; without it, both flat."""
+def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
+    """Elements along ``dim`` at positions of ``indices``, whose other sizes broadcast; without it, both flat."""
     if dim is None:
-        return take_along_dim(reshape(x, -1), reshape(indices, -1), 0)
-    d = dim_of(dim, x)
-    if indices.spec.ndim != x.spec.ndim:
+        return take_along_dim(reshape(input, -1), reshape(indices, -1), 0)
+    d = dim_of(dim, input)
+    if indices.spec.ndim != input.spec.ndim:
         raise SpecError(f"take_along_dim(): input and indices should have the same number of dimensions, but got "
-                        f"{x.spec.ndim} and {indices.spec.ndim}")
-    shape = broadcast_shapes(x.spec.shape[:d] + (1,) + x.spec.shape[d + 1:],
+                        f"{input.spec.ndim} and {indices.spec.ndim}")
+    shape = broadcast_shapes(input.spec.shape[:d] + (1,) + input.spec.shape[d + 1:],
                              indices.spec.shape[:d] + (1,) + indices.spec.shape[d + 1:])
     wide = (*shape[:d], indices.spec.shape[d], *shape[d + 1:])
-    return movement.take_along(contiguous(movement.expand(x, shape=(*shape[:d], x.spec.shape[d], *shape[d + 1:]))),
+    return movement.take_along(contiguous(movement.expand(input, shape=(*shape[:d], input.spec.shape[d], *shape[d + 1:]))),
                                contiguous(movement.expand(indices, shape=wide)), dim=d)
 
 
-def nonzero(x: Tensor) -> Tensor:
+def nonzero(input: Tensor) -> Tensor:
     """Positions of what is not zero, [N, ndim] int64: the values are read on the host, for N depends on them."""
-    if x.storage.device.type == "meta":
+    if input.storage.device.type == "meta":
         raise DataDependentShape("nonzero: the shape of the result depends on values, and meta has none")
-    values = x.storage.device.read(x.storage, x.spec)
-    return upload(np.argwhere(values).astype(np.int64), x.storage.device, op="nonzero", role="output")
+    values = input.storage.device.read(input.storage, input.spec)
+    return upload(np.argwhere(values).astype(np.int64), input.storage.device, op="nonzero", role="output")

@@ -14,7 +14,8 @@ LINES = 350
 
 #: What stands on which floor: modules and packages, by their first part below gradcore.
 FLOORS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "spec", "events", "folds", "missing", "nearest", "overwriting", "tiling", "units"}),
+    frozenset({"arguments", "errors", "spec", "events", "folds", "missing", "nearest", "overwriting", "tiling",
+               "units"}),
     frozenset({"memory", "report"}),
     frozenset({"devices"}),
     frozenset({"ops"}),

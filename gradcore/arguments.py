@@ -1,0 +1,125 @@
+"""Arguments of PyTorch's that a function here does not name: NumPy's spellings, sizes by keyword, and what is not covered.
+
+PyTorch takes ``axis=`` for ``dim=``, and ``size=`` for the sizes that may stand in a row. What else it takes, by the names in
+``torch_arguments.txt`` beside this file, says nothing where it is None or False, and raises NotImplementedError where it does
+say something. A call with keywords that the function names, or with none, is handed on as it is.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, wraps
+from pathlib import Path
+from typing import Any
+
+#: Second names of parameters, as PyTorch takes them.
+ALIASES = {"axis": "dim", "keepdims": "keepdim", "axis0": "dim0", "axis1": "dim1", "sections": "indices_or_sections",
+           "indices": "indices_or_sections", "split_size": "split_size_or_sections",
+           "tensor_indices_or_sections": "indices_or_sections", "input": "A"}
+#: The same of single functions.
+OWN_ALIASES = {"max": {"other": "dim"}, "min": {"other": "dim"}, "uniform_": {"from": "a", "to": "b"},
+               "vector_norm": {"input": "x"}}
+#: Arguments of PyTorch's that change nothing here, whatever is said.
+HARMLESS = frozenset({"_stacklevel", "layout", "memory_format", "implicit"})
+#: What to write instead.
+INSTEAD = {
+    "out": "take the result, or copy it with out.copy_(...)",
+    "size_average": "say reduction='mean' or 'sum'",
+    "reduce": "say reduction='none'",
+    "generator": "draw with gradcore.rand or randn, of the same shape",
+    "sparse": "gradients are dense",
+    "max_norm": "scale the rows of the weight before the call",
+    "scale_grad_by_freq": "scale weight.grad after backward",
+    "antialias": "blur with gradcore.nn.functional.avg_pool2d first",
+    "out_dtype": "convert the operands with x.to(dtype)",
+    "pin_memory": "call x.pin_memory() on the result",
+    "inputs": "use gradcore.autograd.grad",
+    "dtype": "convert with x.to(dtype)"}
+
+
+def refusal(name: str, argument: str) -> NotImplementedError:
+    """The error for an argument of PyTorch's that is not here: it names it, and what to write instead."""
+    instead = INSTEAD.get(argument, "docs/ops.md and docs/pytorch.md list what there is")
+    return NotImplementedError(f"{name}(): the argument {argument!r} of PyTorch's is not covered by gradcore: {instead}")
+
+
+@cache
+def torch_arguments() -> dict[str, dict[str, frozenset[str]]]:
+    """The arguments of PyTorch's functions and methods: by their path below ``torch``, then by name."""
+    text = Path(__file__).with_name("torch_arguments.txt").read_text()
+    parts = (part.partition("]\n") for part in text.split("\n[")[1:])
+    return {path.removeprefix("torch").removeprefix("."): {
+        name: frozenset(names.split()) for name, _, names in (line.partition(":") for line in lines.splitlines())}
+        for path, _, lines in parts}
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a function takes: its parameters, their second names, and what it leaves to PyTorch."""
+
+    name: str
+    parameters: tuple[str, ...]
+    aliases: dict[str, str]
+    #: The parameter that takes what stands in a row, if there is one, and the names that single operands in it have.
+    star: str | None
+    operands: tuple[str, ...]
+    absent: frozenset[str]
+
+    def normal(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments by the names that the function has. Raises NotImplementedError for one that it has not."""
+        kept: dict[str, Any] = {}
+        row: list[Any] = []
+        for name, value in named.items():
+            real = self.aliases.get(name, name)
+            if real in kept or (real != name and real in named):
+                raise TypeError(f"{self.name}() got multiple values for argument {real!r}")
+            if name == self.star:
+                row.extend(value if isinstance(value, (tuple, list)) else (value,))
+            elif real in self.parameters or name in self.operands or name not in self.absent:
+                kept[real] = value
+            elif not (value is None or value is False or name in HARMLESS):
+                raise refusal(self.name, name)
+        row.extend(kept.pop(name) for name in self.operands if name in kept)
+        if row and not args and self.parameters and self.parameters[0] in kept:
+            args = (kept.pop(self.parameters[0]),)
+        return (*args, *row), kept
+
+
+def form_of(function: Any, path: str, name: str) -> Form:
+    """The form of a function that PyTorch has at ``path`` by this name."""
+    parameters = tuple(inspect.signature(function).parameters.values())
+    known = torch_arguments().get(path, {}).get(name, frozenset())
+    row = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
+    operands = getattr(function, "operands", ())
+    star = row if row in known or operands else None
+    names = tuple(p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
+    aliases = {a: real for a, real in (ALIASES | OWN_ALIASES.get(name, {})).items() if real in names and a not in names}
+    return Form(name, names, aliases, star, operands, known - {*names, *aliases, star, *operands})
+
+
+def lenient(function: Callable[..., Any], path: str, name: str) -> Callable[..., Any]:
+    """The function, taking PyTorch's other arguments; itself where there are none."""
+    form = form_of(function, path, name)
+    if not (form.aliases or form.star or form.absent):
+        return function
+    plain = frozenset(form.parameters)
+
+    @wraps(function)
+    def call(*args: Any, **named: Any) -> Any:
+        if named:
+            if not plain.issuperset(named):
+                args, named = form.normal(args, named)
+            return function(*args, **named)
+        return function(*args)
+
+    return call
+
+
+def accept(namespace: dict[str, Any], path: str) -> None:
+    """Make the functions of a module, PyTorch's ``path``, lenient: those that PyTorch has, too."""
+    for name in torch_arguments()[path]:
+        function = namespace.get(name)
+        if inspect.isfunction(function):
+            namespace[name] = lenient(function, path, name)
