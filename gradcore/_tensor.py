@@ -16,6 +16,7 @@ from gradcore.devices.device import Device, Storage
 from gradcore.engine import modes
 from gradcore.engine.dispatch import install_tensor
 from gradcore.engine.node import Node
+from gradcore.functional.mathematics import scaled
 from gradcore.ops import creation, elementwise, movement
 from gradcore.spec import TensorSpec, is_floating
 
@@ -215,10 +216,10 @@ class Tensor(Operators, Conversions, Gradients):
         return self.to(other.dtype)
 
     def add_(self, other: Any, *, alpha: Any = 1) -> Tensor:
-        return elementwise.add_(self, other if alpha == 1 else other * alpha)
+        return elementwise.add_(self, scaled(self, other, alpha))
 
     def sub_(self, other: Any, *, alpha: Any = 1) -> Tensor:
-        return elementwise.sub_(self, other if alpha == 1 else other * alpha)
+        return elementwise.sub_(self, scaled(self, other, alpha))
 
     def mul_(self, other: Any) -> Tensor:
         return elementwise.mul_(self, other)

@@ -27,14 +27,21 @@ def _elementwise(op: Op) -> Any:
     return function
 
 
+def scaled(x: Any, y: Any, alpha: Any) -> Any:
+    """alpha * y, which goes with ``x``. Raises RuntimeError for a factor that is no integer where both are."""
+    if isinstance(alpha, float) and not is_floating(promote([v.spec if isinstance(v, Value) else type(v) for v in (x, y)])):
+        raise RuntimeError(f"For integral input tensors, argument alpha must not be a floating point number: got {alpha}")
+    return y if alpha == 1 else elementwise.mul(y, alpha) if isinstance(y, Value) else y * alpha
+
+
 def add(x: Tensor, y: Any, *, alpha: Any = 1) -> Tensor:
     """x + alpha * y"""
-    return elementwise.add(x, y if alpha == 1 else elementwise.mul(y, alpha))
+    return elementwise.add(x, scaled(x, y, alpha))
 
 
 def sub(x: Tensor, y: Any, *, alpha: Any = 1) -> Tensor:
     """x - alpha * y"""
-    return elementwise.sub(x, y if alpha == 1 else elementwise.mul(y, alpha))
+    return elementwise.sub(x, scaled(x, y, alpha))
 
 
 def div(x: Tensor, y: Any, *, rounding_mode: str | None = None) -> Tensor:
@@ -46,9 +53,10 @@ def div(x: Tensor, y: Any, *, rounding_mode: str | None = None) -> Tensor:
     if rounding_mode != "trunc":
         raise RuntimeError("div expected rounding_mode to be one of None, 'trunc', or 'floor' but found "
                            f"{rounding_mode!r}")
-    made = pointwise.trunc(elementwise.div(x, y))
-    whole = promote([v.spec if isinstance(v, Value) else type(v) for v in (x, y)])
-    return made if is_floating(whole) else movement.cast(made, dtype=whole)
+    if is_floating(promote([v.spec if isinstance(v, Value) else type(v) for v in (x, y)])):
+        return pointwise.trunc(elementwise.div(x, y))
+    # Floats would not hold large integers.
+    return elementwise.floor_divide(elementwise.sub(x, pointwise.fmod(x, y)), y)
 
 
 mul, neg, pow = map(_elementwise, (elementwise.mul, elementwise.neg, elementwise.pow))
@@ -150,7 +158,8 @@ def _arg(op: Any, x: Tensor, dim: int | None, keepdim: bool) -> Tensor:
         return op(x, dim=dim_of(dim, x), keepdim=keepdim)
     if x.spec.numel == 0:
         raise DimError(f"{op.name}(): Expected reduction dim to be specified for an empty tensor")
-    return op(reshape(x, -1), dim=0, keepdim=False)
+    found = op(reshape(x, -1), dim=0, keepdim=False)
+    return reshape(found, (1,) * x.spec.ndim) if keepdim else found
 
 
 def any(x: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:

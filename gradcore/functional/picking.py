@@ -142,8 +142,9 @@ def index_put_(input: Tensor, indices: Sequence[Any], values: Tensor, accumulate
 
 def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     """Positions of what is not zero, [N, ndim] int64, or a tuple of one [N] a dimension; the values are read on the host."""
-    found = sh.nonzero(input)
-    return sh.unbind(found, 1) if as_tuple else found
+    if as_tuple:
+        return sh.unbind(sh.nonzero(input if input.spec.ndim else sh.reshape(input, 1)), 1)
+    return sh.nonzero(input)
 
 
 def count_nonzero(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:

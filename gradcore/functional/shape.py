@@ -176,7 +176,8 @@ def split(x: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0) 
 def chunk(x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     if chunks <= 0:
         raise SpecError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
-    return split(x, -(-x.spec.shape[dim_of(dim, x)] // chunks) or 1, dim)
+    n = x.spec.shape[dim_of(dim, x)]
+    return split(x, -(-n // chunks) if n else [0] * chunks, dim)
 
 
 def unbind(x: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
