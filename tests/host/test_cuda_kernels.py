@@ -47,8 +47,8 @@ def test_every_declared_input_gives_its_place_to_a_result(emulated):
     seen = set()
     for row, dtype in CALLS:
         if any((row.op, name) not in seen for name in row.declared.may_alias):
-            both = Both(emulated, max(row.tolerance / 1e-5, 1))
-            both.run(row, dtype)
+            both = Both(emulated)
+            both.run(row, dtype, max(row.tolerance / 1e-5, 1))
             seen |= both.aliased
     assert seen == {(name, place) for name, op in all_ops().items() for place in op.may_alias}
 
@@ -59,7 +59,7 @@ def test_a_wrong_declaration_is_seen(emulated, monkeypatch, name, place):
     with pytest.raises(AssertionError, match=f"{name} cannot be written over {place}"):
         for row, dtype in CALLS:
             if row.op == name and dtype == np.float32:
-                Both(emulated, max(row.tolerance / 1e-5, 1)).run(row, dtype)
+                Both(emulated).run(row, dtype, max(row.tolerance / 1e-5, 1))
 
 
 def test_every_op_has_a_kernel():
