@@ -24,7 +24,10 @@ def _with_a_dimension(*tensors: Tensor) -> list[Tensor]:
 
 
 def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
-    """input[.., index[.., i, ..], ..] along ``dim``; the other sizes are the index's, which are at most the input's."""
+    """input[.., index[.., i, ..], ..] along ``dim``; the other sizes are the index's, which are at most the input's.
+
+    Raises IndexError for a position outside, a negative one too, on the CPU; on a GPU it reads NaN, of integers 0.
+    """
     d = sh.dim_of(dim, input)
     x, places = _with_a_dimension(input, index)
     if x.spec.ndim != places.spec.ndim:

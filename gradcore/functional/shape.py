@@ -185,7 +185,10 @@ def unbind(x: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
 
 
 def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
-    """Slices of ``dim`` at the integer positions of a 1-d ``index``."""
+    """Slices of ``dim`` at the integer positions of a 1-d ``index``.
+
+    Raises IndexError for a position outside, a negative one too, on the CPU; on a GPU it reads NaN, of integers 0.
+    """
     if index.spec.ndim != 1:
         raise SpecError(f"index_select(): Index is supposed to be a vector, but got shape {list(index.spec.shape)}")
     return movement.take(x, index, dim=dim_of(dim, x), wrap=False)

@@ -235,7 +235,10 @@ def _soft_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None, re
 
 def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100,
              reduction: str = "mean") -> Tensor:
-    """-input[target] for log-probabilities [N, C, d...] and classes [N, d...]; see :func:`cross_entropy`."""
+    """-input[target] for log-probabilities [N, C, d...] and classes [N, d...]; see :func:`cross_entropy`.
+
+    Raises IndexError for a class outside on the CPU; on a GPU the loss is NaN.
+    """
     check_reduction(reduction)
     rows, classes = _rows(input, target)
     kept = movement.cast(elementwise.ne(classes, ignore_index), dtype=rows.spec.dtype)
