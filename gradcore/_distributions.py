@@ -12,7 +12,7 @@ from gradcore import _tensor, functional
 from gradcore._random import Generator, normal_, rand, randn, uniform_
 from gradcore.engine import modes
 from gradcore.functional import folding, types
-from gradcore.ops import movement
+from gradcore.ops import movement, random
 from gradcore.spec import broadcast_shapes, is_floating
 
 Tensor = Any
@@ -66,12 +66,12 @@ def random_(tensor: Tensor, *args: int, generator: Generator | None = None) -> T
 def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | None = None) -> Tensor:
     """1 with the probability that ``input`` says, or ``p``, else 0, in input's dtype.
 
-    Raises RuntimeError for a ``p`` outside [0, 1]; probabilities in a tensor are not read.
+    Raises RuntimeError for a ``p`` outside [0, 1]; probabilities in a tensor on a GPU are not looked at.
     """
     if p is not None and not 0 <= p <= 1:
         raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
     u = rand(*input.spec.shape, generator=generator, dtype=np.float64, device=input.device)
-    return (u < (input if p is None else p)).to(input.dtype)
+    return (random.chance(u, input) if p is None else u < p).to(input.dtype)
 
 
 def bernoulli_(tensor: Tensor, p: Any = 0.5, *, generator: Generator | None = None) -> Tensor:
@@ -105,7 +105,8 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, g
 
     Without replacement each is the first to arrive of those left, in a race of exponential times: Efraimidis and Spirakis,
     Weighted Random Sampling with a Reservoir, 2006. Raises RuntimeError for what is no vector or matrix of floats and for more
-    samples than categories. The weights' values are not read: a row of zeros gives its first categories.
+    samples than categories; on the CPU for weights that are negative, infinite or NaN, and for rows of zeros, for which a GPU,
+    which nobody waits for, gives some category.
     """
     if input.spec.ndim not in (1, 2) or not is_floating(input.dtype):
         raise RuntimeError(f"multinomial expects weights of 1 or 2 dimensions, of a floating type, but got {input.spec}")
@@ -113,7 +114,7 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, g
     if num_samples <= 0 or (not replacement and num_samples > categories):
         raise RuntimeError("cannot sample n_sample <= 0 samples, nor n_sample > prob_dist.size(-1) without replacement: got "
                            f"{num_samples} of {categories} categories")
-    weights = input.to(np.dtype(np.float64))
+    weights = random.sampling_weights(input)
     if not replacement:
         u = rand(*weights.spec.shape, generator=generator, dtype=np.float64, device=weights.device)
         times = -functional.log(1 - u)

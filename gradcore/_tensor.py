@@ -17,6 +17,7 @@ from gradcore.devices.device import Device
 from gradcore.engine import modes
 from gradcore.engine.dispatch import install_tensor
 from gradcore.engine.node import Node, Value
+from gradcore.functional.mathematics import scaled
 from gradcore.ops import creation, elementwise, movement
 from gradcore.spec import is_floating
 
@@ -228,10 +229,10 @@ class Tensor(Operators, Conversions, Gradients):
         return self.to(other.dtype)
 
     def add_(self, other: Any, *, alpha: Any = 1) -> Tensor:
-        return elementwise.add_(self, other if alpha == 1 else other * alpha)
+        return elementwise.add_(self, scaled(self, other, alpha))
 
     def sub_(self, other: Any, *, alpha: Any = 1) -> Tensor:
-        return elementwise.sub_(self, other if alpha == 1 else other * alpha)
+        return elementwise.sub_(self, scaled(self, other, alpha))
 
     def mul_(self, other: Any) -> Tensor:
         return elementwise.mul_(self, other)

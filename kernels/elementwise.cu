@@ -24,7 +24,7 @@ template <> __device__ __forceinline__ i64 nearest(i64 x) { return x; }
 UNARY(Copy, x)
 UNARY(Neg, -x)
 UNARY(Abs, x < 0 ? -x : x == 0 ? (C)0 : x)
-UNARY(Sign, x > 0 ? (C)1 : x < 0 ? (C)-1 : x == 0 ? (C)0 : x)
+UNARY(Sign, x > 0 ? (C)1 : x < 0 ? (C)-1 : (C)0)
 UNARY(Floor, down(x))
 UNARY(Ceil, up(x))
 UNARY(Round, nearest(x))

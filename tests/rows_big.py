@@ -288,6 +288,8 @@ for name in ("tril", "triu"):
     add(name, t, diagonal=-1)
 
 add("advance", state, numel=10)
+add("chance", floats(N, M, low=0, high=1), floats(N, M, low=0, high=1))
+add("sampling_weights", floats(N, M, low=0.1))
 add("dropout", x, state, 0.5)
 add("dropout", t, state, 0.5)
 for dtype in (F32, np.dtype(np.float64), F16):

@@ -171,6 +171,14 @@ def _dropped(x: Any, state: Any, p: float) -> Any:
 
 
 ROWS += [
+    *[Row("chance", k, args, torch=lambda t, u, p: u < p) for k, args in {
+        "plain": (floats(3, 4, low=0, high=1), floats(3, 4, low=0, high=1)),
+        "broadcast": (floats(3, 4, low=0, high=1), floats(4, low=0, high=1)), "number": (floats(5, low=0, high=1), 0.5),
+        "layouts": (floats(3, 4, low=0, high=1, layout="transposed"), floats(3, 1, low=0, high=1)),
+        "empty": (floats(0), floats(0))}.items()],
+    *[Row("sampling_weights", k, (x,), numpy=lambda w: w.astype(F64)) for k, x in {
+        "rows": floats(3, 4, low=0.1), "vector": floats(5, low=0.1), "empty": floats(0, 3),
+        "layouts": floats(4, 3, low=0.1, layout="transposed")}.items()],
     Row("advance", "plain", (_state,), {"numel": 10}, numpy=lambda s: s),
     Row("uniform", "plain", (_state, 0.0, 1.0), {"shape": (2, 3), "dtype": F32},
         numpy=lambda s, a, b: _philox(s).random((2, 3), dtype=np.float32)),

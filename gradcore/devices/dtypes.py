@@ -28,11 +28,20 @@ _CHOICES = frozenset("maximum minimum fmax fmin clamp".split())
 #: Ops that take an integer beside a tensor modulo the number of its dtype's values; the others refuse one that does not fit.
 _WRAPPING = frozenset("""add sub mul floor_divide remainder fmod bitwise_and bitwise_or bitwise_xor bitwise_left_shift
     bitwise_right_shift""".split())
+#: Ops that have no result where an integer is divided by 0.
+_DIVISIONS = frozenset("floor_divide remainder fmod floor_divide_ remainder_ fmod_".split())
 _FLOAT, _BYTE = np.dtype(np.float32), np.dtype(np.uint8)
 
 
 def suited(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
     """The kernel as it takes the dtypes of its operands, and how many bytes it makes for that at most."""
+    made, nbytes = _suited(kernel, operands)
+    if operands.op in _DIVISIONS and not any(s is float or (isinstance(s, TensorSpec) and s.floating) for s in operands.inputs):
+        made = _checked(made)
+    return made, nbytes
+
+
+def _suited(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
     specs = [s for s in (*operands.inputs, *operands.outputs) if isinstance(s, TensorSpec)]
     if any(s.narrow for s in specs) and operands.op not in MOVES:
         return _widened(kernel, operands)
@@ -106,5 +115,16 @@ def _as_bytes(kernel: Kernel, signed: list[int]) -> Kernel:
 
     def run(*arrays: Any) -> None:
         kernel(*[a.astype(_BYTE) if k in signed else a for k, a in enumerate(arrays)])
+
+    return run
+
+
+def _checked(kernel: Kernel) -> Kernel:
+    """NumPy makes 0 of an integer over 0; this raises RuntimeError in PyTorch's words."""
+
+    def run(*arrays: Any) -> None:
+        if np.size(arrays[0]) and not np.all(arrays[1]):
+            raise RuntimeError("ZeroDivisionError: an integer is divided by 0")
+        kernel(*arrays)
 
     return run

@@ -132,7 +132,7 @@ ELEMENTWISE |= {name: function("".join(part.capitalize() for part in name.split(
 ELEMENTWISE |= {name: _test(named) for name, named in {
     "eq": "Eq", "ne": "Ne", "lt": "Lt", "le": "Le", "gt": "Gt", "ge": "Ge", "logical_and": "LogicalAnd",
     "logical_or": "LogicalOr", "logical_xor": "LogicalXor", "logical_not": "LogicalNot", "isnan": "IsNan", "isinf": "IsInf",
-    "isfinite": "IsFinite"}.items()}
+    "isfinite": "IsFinite", "chance": "Lt"}.items()}
 
 
 def _extent(x: Any) -> tuple[int, int]:
@@ -257,6 +257,11 @@ def clone(x: Any, out: Any) -> None:
 
 @kernel
 def cast(x: Any, out: Any, *, dtype: Any) -> None:
+    copy(x, out)
+
+
+@kernel
+def sampling_weights(x: Any, out: Any) -> None:
     copy(x, out)
 
 

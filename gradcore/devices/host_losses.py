@@ -36,6 +36,11 @@ def huber(x: Array, delta: Any, out: Array, workspace: Array) -> None:
 @kernel
 def bce(x: Array, target: Array, out: Array, workspace: Array) -> None:
     for xs, ts, outs, a, b in _with_room(workspace, 2, x, target, out):
+        for name, part in (("input", xs), ("target", ts)):
+            low, high = np.minimum.reduce(part), np.maximum.reduce(part)
+            # Of a NaN neither holds.
+            if not (low >= 0 and high <= 1):
+                raise RuntimeError(f"all elements of {name} should be between 0 and 1, but there are {low} and {high}")
         np.negative(xs, a)
         np.log1p(a, a)
         np.maximum(a, LEAST_LOG, out=a)

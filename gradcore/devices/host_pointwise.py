@@ -80,6 +80,12 @@ HOST_KERNELS |= {"fmax": fmax, "fmin": fmin, "pow": pow}
 
 
 @pointwise
+def sign(x: Array) -> Any:
+    """0 for NaN, as in PyTorch."""
+    return np.where(x == x, np.sign(x), 0)
+
+
+@pointwise
 def frac(x: Array) -> Any:
     return x - np.trunc(x)
 

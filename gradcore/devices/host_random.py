@@ -1,4 +1,4 @@
-"""Random numbers and optimizer updates on the CPU.
+"""Random numbers, what is drawn by them, and optimizer updates on the CPU.
 
 NumPy's own Philox 4x64-10 makes the bits; ``ops.random`` says what a state holds. NumPy raises the counter before it
 makes the first block, halves a 64-bit word low part first, and takes the upper 24 (53) bits as a fraction: the CUDA
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.host_kernels import Array, kernel, pieces
+from gradcore.devices.host_kernels import PIECE_ROWS, Array, kernel, pieces
 from gradcore.devices.kernels import split_workspace
 from gradcore.spec import PIECE
 
@@ -171,3 +171,28 @@ def adam_(params: Sequence[Array], grads: Sequence[Array], means: Sequence[Array
             np.true_divide(m, t, t)
             np.multiply(t, rate / correction, t)
             np.subtract(p, t, p)
+
+
+@kernel
+def chance(u: Array, p: Any, out: Array) -> None:
+    if np.size(p):
+        low, high = np.min(p), np.max(p)
+        # Of a NaN neither holds.
+        if not (low >= 0 and high <= 1):
+            raise RuntimeError(f"bernoulli: expected probabilities in [0, 1], but there are {low} and {high}")
+    np.less(u, p, out)
+
+
+@kernel
+def sampling_weights(x: Array, out: Array) -> None:
+    out[...] = x
+    if not out.size:
+        return
+    low, high = out.min(), out.max()
+    if not (low >= 0 and high < np.inf):
+        raise RuntimeError("multinomial: probability tensor contains either inf, nan or element < 0: there are "
+                           f"{low} and {high}")
+    lines = out.reshape(-1, out.shape[-1])
+    for start in range(0, len(lines), PIECE_ROWS):
+        if not np.maximum.reduce(lines[start:start + PIECE_ROWS], axis=1).all():
+            raise RuntimeError("multinomial: invalid distribution (sum of probabilities <= 0)")

@@ -121,7 +121,8 @@ def weighted_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor |
 def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
     """Rows of ``weight`` [rows, columns] at integer positions: result [*input.shape, columns].
 
-    Raises IndexError for a position outside on the CPU, and :class:`SpecError` for positions that are no integers.
+    Raises IndexError for a position outside, a negative one too, on the CPU (on a GPU it reads NaN), and :class:`SpecError`
+    for positions that are no integers.
     """
     if padding_idx is not None:
         rows = weight.spec.shape[0]

@@ -35,6 +35,17 @@ def set_default_dtype(dtype: Any) -> None:
             device.calls.clear()
 
 
+def _check_range(values: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> None:
+    """Raises RuntimeError for Python integers beyond the dtype's; a negative one may stand for an unsigned one, modulo 2^n."""
+    if dtype.kind not in "iu" or not values.size:
+        return
+    low, high = int(values.min()), int(values.max())
+    most = int(np.iinfo(dtype).max)
+    least = int(np.iinfo(dtype).min) if dtype.kind == "i" else -most
+    if low < least or high > most:
+        raise RuntimeError(f"value cannot be converted to type {dtype.name} without overflow: {high if high > most else low}")
+
+
 def tensor(data: Any, *, dtype: Any = None, device: str | Device | None = None, requires_grad: bool = False) -> Tensor:
     """A fresh tensor with a copy of ``data``: numbers, nested lists, an array or a tensor.
 
@@ -52,6 +63,8 @@ def tensor(data: Any, *, dtype: Any = None, device: str | Device | None = None, 
         category(values.dtype)
     except TypeError:
         raise TypeError(f"tensor(): new tensors hold numbers, but got data of dtype {values.dtype}") from None
+    if plain and values.dtype.kind in "iu":
+        _check_range(values, np.dtype(np.int64 if dtype is None else dtype))
     if dtype is not None:
         values = values.astype(np.dtype(dtype))
     elif plain and values.dtype.kind == "f":
@@ -153,6 +166,8 @@ def arange(start: float, end: float | None = None, step: float = 1, *, dtype: An
         start, end = 0, start
     if dtype is None:
         dtype = np.int64 if builtins.all(isinstance(v, (int, np.integer)) for v in (start, end, step)) else get_default_dtype()
+    if np.dtype(dtype).kind in "iu":
+        start, end, step = int(start), int(end), int(step)
     return creation.arange(start, step, length=creation.length_of_range(start, end, step), dtype=np.dtype(dtype),
                            device=device)
 

@@ -122,7 +122,12 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
         flat = sh.reshape(input, -1)
         if not flat.spec.numel:
             return movement.cast_to(m.sum(flat) * math.nan, input.spec)
-        return median(flat, 0).values
+        found = median(flat, 0).values
+        if not found.requires_grad:
+            return found
+        # Elements that are equal to it share the gradient, as they do in amax.
+        same = elementwise.where(elementwise.eq(flat, found.detach()), flat, -math.inf)
+        return elementwise.where(elementwise.isnan(found), found, reduce.amax(same, dims=(0,), keepdim=False))
     d = sh.dim_of(dim, input)
     n = _size(input, d)
     if not n:

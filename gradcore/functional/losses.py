@@ -122,7 +122,8 @@ def _need_one_size(input: Tensor, target: Tensor) -> None:
 def binary_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean") -> Tensor:
     """-(target log(input) + (1 - target) log(1 - input)), the logarithms being -100 at least.
 
-    Only input and target are kept. Raises ValueError for a target of another size.
+    Only input and target are kept. Raises ValueError for a target of another size, RuntimeError for numbers outside [0, 1] on
+    the CPU; a GPU, which nobody waits for, makes NaN of them.
     """
     _need_one_size(input, target)
     return _weighed(losses.bce(input, target), weight, reduction)
@@ -158,7 +159,7 @@ def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: b
         loss = entropy - target * input
     if reduction != "batchmean":
         return reduced(loss, reduction)
-    return sum(loss) / max(input.spec.shape[0] if input.spec.ndim else 1, 1)
+    return sum(loss) / (input.spec.shape[0] if input.spec.ndim else 1)
 
 
 def multilabel_soft_margin_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean") -> Tensor:

@@ -42,18 +42,26 @@ def _elementwise(op: Op) -> Any:
     return elementwise_function(op.name, op)
 
 
+def scaled(input: Any, other: Any, alpha: Any) -> Any:
+    """alpha * other, which goes with ``input``. Raises RuntimeError for a factor that is no integer where both are."""
+    if isinstance(alpha, float) and not is_floating(promote([v.spec if isinstance(v, Value) else type(v)
+                                                             for v in (input, other)])):
+        raise RuntimeError(f"For integral input tensors, argument alpha must not be a floating point number: got {alpha}")
+    return other if alpha == 1 else elementwise.mul(other, alpha) if isinstance(other, Value) else other * alpha
+
+
 def add(input: Tensor, other: Any, *, alpha: Any = 1, out: None = None) -> Tensor:
     """input + alpha * other"""
     if out is not None:
         raise refusal("add", "out")
-    return elementwise.add(input, other if alpha == 1 else elementwise.mul(other, alpha))
+    return elementwise.add(input, scaled(input, other, alpha))
 
 
 def sub(input: Tensor, other: Any, *, alpha: Any = 1, out: None = None) -> Tensor:
     """input - alpha * other"""
     if out is not None:
         raise refusal("sub", "out")
-    return elementwise.sub(input, other if alpha == 1 else elementwise.mul(other, alpha))
+    return elementwise.sub(input, scaled(input, other, alpha))
 
 
 def div(input: Tensor, other: Any, *, rounding_mode: str | None = None, out: None = None) -> Tensor:
@@ -67,9 +75,10 @@ def div(input: Tensor, other: Any, *, rounding_mode: str | None = None, out: Non
     if rounding_mode != "trunc":
         raise RuntimeError("div expected rounding_mode to be one of None, 'trunc', or 'floor' but found "
                            f"{rounding_mode!r}")
-    made = pointwise.trunc(elementwise.div(input, other))
-    whole = promote([v.spec if isinstance(v, Value) else type(v) for v in (input, other)])
-    return made if is_floating(whole) else movement.cast(made, dtype=whole)
+    if is_floating(promote([v.spec if isinstance(v, Value) else type(v) for v in (input, other)])):
+        return pointwise.trunc(elementwise.div(input, other))
+    # Floats would not hold large integers.
+    return elementwise.floor_divide(elementwise.sub(input, pointwise.fmod(input, other)), other)
 
 
 mul, neg = map(_elementwise, (elementwise.mul, elementwise.neg))
@@ -200,7 +209,8 @@ def _arg(op: Any, x: Tensor, dim: int | None, keepdim: bool) -> Tensor:
         return op(x, dim=dim_of(dim, x), keepdim=keepdim)
     if x.spec.numel == 0:
         raise DimError(f"{op.name}(): Expected reduction dim to be specified for an empty tensor")
-    return op(reshape(x, -1), dim=0, keepdim=False)
+    found = op(reshape(x, -1), dim=0, keepdim=False)
+    return reshape(found, (1,) * x.spec.ndim) if keepdim else found
 
 
 def any(input: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:

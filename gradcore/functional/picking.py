@@ -25,7 +25,10 @@ def _with_a_dimension(*tensors: Tensor) -> list[Tensor]:
 
 
 def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
-    """input[.., index[.., i, ..], ..] along ``dim``; the other sizes are the index's, which are at most the input's."""
+    """input[.., index[.., i, ..], ..] along ``dim``; the other sizes are the index's, which are at most the input's.
+
+    Raises IndexError for a position outside, a negative one too, on the CPU; on a GPU it reads NaN, of integers 0.
+    """
     d = sh.dim_of(dim, input)
     x, places = _with_a_dimension(input, index)
     if x.spec.ndim != places.spec.ndim:
@@ -143,8 +146,9 @@ def index_put_(input: Tensor, indices: Sequence[Any], values: Tensor, accumulate
 
 def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     """Positions of what is not zero, [N, ndim] int64, or a tuple of one [N] a dimension; the values are read on the host."""
-    found = sh.nonzero(input)
-    return sh.unbind(found, 1) if as_tuple else found
+    if as_tuple:
+        return sh.unbind(sh.nonzero(input if input.spec.ndim else sh.reshape(input, 1)), 1)
+    return sh.nonzero(input)
 
 
 def count_nonzero(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 from gradcore.engine.node import Value
 from gradcore.errors import SpecError
 from gradcore.functional import mathematics as m
-from gradcore.functional.shape import nonzero, unbind
+from gradcore.functional.shape import nonzero, unbind, unsqueeze
 from gradcore.ops import elementwise, in_place, movement, pointwise
 from gradcore.ops.op import Op
 from gradcore.spec import limits
@@ -83,8 +83,14 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
     Those are a tuple of int64 [N], one a dimension, for which values are read on the host.
     """
     if input is None and other is None:
-        return unbind(nonzero(condition), 1)
+        return unbind(nonzero(condition if condition.spec.ndim else unsqueeze(condition, 0)), 1)
     return elementwise.where(condition, input, other)
+
+
+def _check_fill(x: Tensor, value: Any) -> None:
+    """Raises RuntimeError for an infinity or a NaN where integers stand."""
+    if x.spec.dtype.kind in "iu" and isinstance(value, float) and not math.isfinite(value):
+        raise RuntimeError(f"value cannot be converted to type {x.spec.dtype.name} without overflow: {value}")
 
 
 def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
@@ -92,6 +98,7 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
     if isinstance(value, Value) and value.spec.ndim:
         raise SpecError("masked_fill only supports a 0-dimensional value tensor, but got tensor with "
                         f"{value.spec.ndim} dimension(s).")
+    _check_fill(input, value)
     return movement.cast_to(elementwise.where(mask, value, input), input.spec)
 
 
@@ -170,6 +177,7 @@ def _clamp_(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
 
 def _masked_fill_(input: Tensor, mask: Tensor, value: Any) -> Tensor:
     """``value``, a number or a 0-d tensor, written where the mask is True; returns the tensor."""
+    _check_fill(input, value)
     return pointwise.masked_fill_(input, mask, value)
 
 
@@ -192,7 +200,7 @@ def _div_(input: Tensor, other: Any, *, rounding_mode: str | None = None) -> Ten
 
 def _sub_(input: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
     """The difference, written over the tensor; returns it."""
-    return elementwise.sub_(input, other if alpha == 1 else elementwise.mul(other, alpha))
+    return elementwise.sub_(input, m.scaled(input, other, alpha))
 
 
 _SECOND = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh",

@@ -48,6 +48,8 @@ def _plus(name: str, input: Tensor, product: Tensor, beta: float, alpha: float) 
     if lead < 0 or any(n not in (1, k) for n, k in zip(input.spec.shape, shape[lead:], strict=True)):
         raise SpecError(f"{name}: The expanded size of the tensor {list(shape)} must match the existing size "
                         f"{list(input.spec.shape)}")
+    if not product.spec.floating:
+        beta, alpha = int(beta), int(alpha)
     product = product if alpha == 1 else product * alpha
     if beta == 0:
         return product

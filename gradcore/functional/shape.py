@@ -224,7 +224,8 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     if chunks <= 0:
         raise SpecError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
     _need_dims("chunk expects at least a 1-dimensional tensor", input)
-    return split(input, -(-input.spec.shape[dim_of(dim, input)] // chunks) or 1, dim)
+    n = input.spec.shape[dim_of(dim, input)]
+    return split(input, -(-n // chunks) if n else [0] * chunks, dim)
 
 
 def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
@@ -234,7 +235,10 @@ def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
 
 
 def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
-    """Slices of ``dim`` at the integer positions of ``index``, a vector or one number; of a 0-d tensor its only element."""
+    """Slices of ``dim`` at the integer positions of ``index``, a vector or one number; of a 0-d tensor its only element.
+
+    Raises IndexError for a position outside, a negative one too, on the CPU; on a GPU it reads NaN, of integers 0.
+    """
     if index.spec.ndim > 1:
         raise SpecError(f"index_select(): Index is supposed to be a vector, but got shape {list(index.spec.shape)}")
     index = index if index.spec.ndim else reshape(index, 1)

@@ -41,6 +41,7 @@ from gradcore.functional.losses import (
 )
 from gradcore.functional.norms import *  # noqa: F403
 from gradcore.functional.padding import fold, pad, unfold
+from gradcore.functional.picking import scatter_
 from gradcore.functional.sampling import *  # noqa: F403
 from gradcore.functional.similarity import (
     cosine_embedding_loss,
@@ -142,14 +143,19 @@ def layer_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | 
 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
-    """int64 of shape [*, num_classes] with a 1 where the class is; -1 reads the largest class from the device."""
+    """int64 of shape [*, num_classes] with a 1 where the class is; -1 reads the largest class from the device.
+
+    Raises IndexError for a class outside on the CPU; a GPU, which nobody waits for, gives it zeros.
+    """
     if tensor.spec.dtype.kind not in "iu":
         raise SpecError("one_hot is only applicable to index tensor of type LongTensor, but got "
                         f"{tensor.spec.dtype.name}")
+    if not tensor.spec.numel and num_classes <= 0:
+        raise RuntimeError(f"Can not infer total number of classes from empty tensor: got num_classes={num_classes}")
     if num_classes == -1:
         num_classes = int(functional.amax(tensor).item()) + 1
-    classes = functional.arange(num_classes, dtype=tensor.spec.dtype, device=tensor.storage.device)
-    return movement.cast(elementwise.eq(functional.unsqueeze(tensor, -1), classes), dtype=np.dtype(np.int64))
+    zeros = functional.zeros(*tensor.spec.shape, num_classes, dtype=np.dtype(np.int64), device=tensor.storage.device)
+    return scatter_(zeros, -1, functional.unsqueeze(tensor, -1), 1)
 
 
 # -- losses ------------------------------------------------------------------------------------------------------------
@@ -231,7 +237,10 @@ def _soft_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None, re
 
 def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100,
              reduction: str = "mean") -> Tensor:
-    """-input[target] for log-probabilities [N, C, d...] and classes [N, d...]; see :func:`cross_entropy`."""
+    """-input[target] for log-probabilities [N, C, d...] and classes [N, d...]; see :func:`cross_entropy`.
+
+    Raises IndexError for a class outside on the CPU; on a GPU the loss is NaN.
+    """
     check_reduction(reduction)
     rows, classes = _rows(input, target)
     kept = movement.cast(elementwise.ne(classes, ignore_index), dtype=rows.spec.dtype)

@@ -13,7 +13,7 @@ import numpy as np
 from gradcore.errors import SpecError
 from gradcore.ops.creation import sized
 from gradcore.ops.op import op
-from gradcore.ops.shapes import need_float, with_workspace
+from gradcore.ops.shapes import compare, need_float, with_workspace
 from gradcore.spec import PIECE, TensorSpec, is_floating
 
 #: Shape and dtype of a generator's state: key, unused word, counter, unused word.
@@ -40,6 +40,13 @@ def _dropout_spec(x: TensorSpec, state: TensorSpec, p: type) -> Any:
     return with_workspace(x.like(), min(x.numel, PIECE) * 5)
 
 
+def _weights_spec(x: TensorSpec) -> TensorSpec:
+    need_float("multinomial", input=x)
+    if not x.ndim:
+        raise SpecError("multinomial: expected a dimension of categories, but got a 0-d tensor")
+    return x.like(np.float64)
+
+
 #: A copy of the state for one launch, with the generator moved on past the numbers that it will take.
 advance = op("advance", _advance_spec, writes=("state",))
 uniform = op("uniform", _random_spec, doc="Uniform in [low, high).")
@@ -47,3 +54,8 @@ normal = op("normal", _normal_spec, doc="Box and Muller's transform of pairs of 
 dropout = op("dropout", _dropout_spec, contiguous=True, may_alias=("x",), x=lambda g, state, p: dropout(g, state, p),
              doc="x / (1 - p) with probability 1 - p, else 0. The mask is made again in backward, never stored. "
                  "Srivastava et al., JMLR 15 (2014).")
+chance = op("chance", compare,
+            doc="True with probability p, for u uniform in [0, 1). The CPU raises RuntimeError for p outside [0, 1].")
+sampling_weights = op("sampling_weights", _weights_spec,
+                      doc="Weights [.., categories] as float64. The CPU raises RuntimeError for one that is negative or not "
+                          "finite, and for a row of zeros.")

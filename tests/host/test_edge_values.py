@@ -1,0 +1,89 @@
+"""Values at the edges of what functions take: empty, infinite, NaN, tied, beyond a dtype's range; the answers are PyTorch's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+from tests.conftest import raises
+
+
+def slope(t: Any, call: Callable[[Any], Any], *values: float) -> Any:
+    """The gradient of what the call makes, summed."""
+    x = t.tensor(values, requires_grad=True)
+    call(x).sum().backward()
+    return x.grad
+
+
+def whole(t: Any) -> Any:
+    return t.tensor([[1, 2], [3, 4]])
+
+
+#: What is called on the library it is given.
+SAME: dict[str, Callable[[Any], Any]] = {
+    "sign of nan": lambda t: t.sign(t.tensor([math.nan, -2.0, 0.0, 3.0])),
+    "sign of nan in place": lambda t: t.tensor([math.nan, -2.0]).sign_(),
+    "sign of ints": lambda t: t.tensor([-3, 0, 9]).sign(),
+    "slope of abs": lambda t: slope(t, t.abs, math.nan, -2.0, 0.0),
+    "slope of std": lambda t: slope(t, t.std, 2.0, 2.0, 2.0),
+    "slope of median": lambda t: slope(t, t.median, 0.0, 1.0, 0.0),
+    "slope of a median of ties": lambda t: slope(t, t.median, 3.0, 1.0, 3.0, 3.0, 7.0),
+    "slope of a median of infinities": lambda t: slope(t, t.median, math.inf, math.inf, 2.0, math.inf),
+    "median of nan": lambda t: t.tensor([1.0, math.nan, 2.0], requires_grad=True).median().detach(),
+    "slope of 0 ** y": lambda t: slope(t, lambda y: 0 ** y, -1.0, 0.0, 2.0),
+    "slope of (-2) ** y": lambda t: slope(t, lambda y: (-2) ** y, -1.0, 2.0),
+    "argmax kept": lambda t: t.ones(2, 3).argmax(keepdim=True),
+    "argmin kept": lambda t: t.argmin(t.tensor([[1, 0], [2, 3]]), None, True),
+    "where of 0-d": lambda t: t.where(t.tensor(True)), "where of a false 0-d": lambda t: t.where(t.tensor(False)),
+    "nonzero of 0-d": lambda t: t.tensor(3).nonzero(as_tuple=True),
+    "chunks of nothing": lambda t: t.zeros(0).chunk(3), "chunks of no columns": lambda t: t.zeros(2, 0).chunk(2, 1),
+    "fewer chunks": lambda t: t.zeros(5).chunk(4),
+    "kl_div of nothing": lambda t: t.nn.functional.kl_div(t.zeros(0), t.zeros(0), reduction="batchmean"),
+    "negative bytes": lambda t: t.tensor([-1, -255, 255], dtype=t.uint8),
+    "large floats": lambda t: t.tensor(2**63, dtype=t.float64),
+    "large bools": lambda t: t.tensor([300, 0], dtype=t.bool),
+    "arange": lambda t: t.arange(0.5, 4.7, 1.2, dtype=t.int64), "arange end": lambda t: t.arange(0, 4.7, dtype=t.int64),
+    "addmm of ints": lambda t: t.addmm(whole(t), whole(t), whole(t), alpha=1.5, beta=2.7),
+    "addmv of ints": lambda t: t.addmv(t.tensor([1, 2]), whole(t), t.tensor([1, 2]), alpha=0.5),
+    "alpha of mixed": lambda t: t.add(t.tensor([1, 2]), t.tensor(1.5), alpha=0.5),
+    "alpha of a number": lambda t: t.add(t.tensor([1, 2]), 2.5, alpha=0.5),
+    "truncated quotient": lambda t: t.div(t.tensor([2**62 + 1, -7, 7]), t.tensor([1, 2, -2]), rounding_mode="trunc"),
+    "truncated quotient of bytes": lambda t: t.div(t.tensor([200, 7], dtype=t.uint8), 3, rounding_mode="trunc"),
+    "masked_fill of ints": lambda t: t.tensor([1, 2]).masked_fill(t.tensor([True, False]), 1.5),
+    "no ints over 0": lambda t: t.tensor([], dtype=t.int64) // 0, "floats over 0": lambda t: t.tensor([1.0, -1.0]) // 0,
+    "one_hot": lambda t: t.nn.functional.one_hot(t.tensor([[0, 2], [1, 1]]), 4),
+    "one_hot of 0-d": lambda t: t.nn.functional.one_hot(t.tensor(1), 3),
+    "one_hot of none": lambda t: t.nn.functional.one_hot(t.zeros(0, dtype=t.int64), 3),
+    "one_hot to the largest": lambda t: t.nn.functional.one_hot(t.tensor([0, 2])),
+    "bce at the ends": lambda t: t.nn.functional.binary_cross_entropy(t.tensor([0.0, 1.0, 0.5]), t.tensor([0.0, 0.5, 1.0])),
+}
+
+
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", SAME)
+def test_the_answer_is_torchs(name: str, torch: Any) -> None:
+    ours, theirs = (found if isinstance(found, tuple) else (found,) for found in map(SAME[name], (gradcore, torch)))
+    assert len(ours) == len(theirs)
+    for a, b in zip(ours, theirs, strict=True):
+        assert f"torch.{a.dtype.name}" == str(b.dtype)
+        np.testing.assert_array_equal(a.numpy(), b.numpy(), strict=True)
+
+
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", ["floor_divide", "remainder", "fmod", "floor_divide_", "remainder_", "fmod_", "div", "div_"])
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "int64"])
+def test_an_integer_over_0_is_refused(dtype: str, name: str, torch: Any) -> None:
+    how = {"rounding_mode": "trunc"} if name.startswith("div") else {}
+    for t in (gradcore, torch):
+        x, y = (t.tensor(v, dtype=getattr(t, dtype)) for v in ([4, 5], [2, 0]))
+        for divisor in (0, y):
+            with raises(RuntimeError, "ZeroDivisionError"):
+                getattr(x, name)(divisor, **how)
+        assert t is torch or x.tolist() == [4, 5]
