@@ -38,6 +38,7 @@ from gradcore.functional.losses import (
     smooth_l1_loss,
     soft_margin_loss,
     warn_of_sizes,
+    weighted,
 )
 from gradcore.functional.norms import *  # noqa: F403
 from gradcore.functional.padding import fold, pad, unfold
@@ -105,12 +106,12 @@ def _dim(name: str, input: Tensor, dim: int | None) -> int:
     return normalize_dim(dim, input.spec.ndim)
 
 
-def softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
-    """exp(x) over its sum along ``dim``."""
+def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
+    """exp(x) over its sum along ``dim``. ``_stacklevel`` changes nothing."""
     return nn.softmax(input if dtype is None else input.to(dtype=dtype), dim=_dim("softmax", input, dim))
 
 
-def log_softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
+def log_softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
     return nn.log_softmax(input if dtype is None else input.to(dtype=dtype), dim=_dim("log_softmax", input, dim))
 
 
@@ -238,10 +239,12 @@ def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, ignore
     return -functional.sum(loss) / (functional.sum(norm) if reduction == "mean" else 1)
 
 
-def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """(input - target)^2: its mean, its sum, or element by element."""
+def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean", weight: Tensor | None = None) -> Tensor:
+    """(input - target)^2: its mean, its sum, or element by element; the mean is over ``weight``, of the input's shape."""
     check_reduction(reduction)
     same = warn_of_sizes(input, target)
+    if weight is not None:
+        return weighted(elementwise.square(elementwise.sub(input, target)), input, weight, reduction)
     if same and reduction != "none":
         return nn.mse_loss(input, target, reduction=reduction)
     return reduced(elementwise.square(elementwise.sub(input, target)), reduction)
