@@ -17,12 +17,12 @@ from typing import Any
 #: Second names of parameters, as PyTorch takes them.
 ALIASES = {"axis": "dim", "keepdims": "keepdim", "axis0": "dim0", "axis1": "dim1", "sections": "indices_or_sections",
            "indices": "indices_or_sections", "split_size": "split_size_or_sections",
-           "tensor_indices_or_sections": "indices_or_sections", "input": "A"}
+           "tensor_indices_or_sections": "indices_or_sections"}
 #: The same of single functions.
 OWN_ALIASES = {"max": {"other": "dim"}, "min": {"other": "dim"}, "uniform_": {"from": "a", "to": "b"},
-               "vector_norm": {"input": "x"}, "copy_": {"other": "src"}}
+               "copy_": {"other": "src"}}
 #: Arguments of PyTorch's that change nothing here, whatever is said.
-HARMLESS = frozenset({"_stacklevel", "layout", "memory_format", "implicit"})
+HARMLESS = frozenset({"_stacklevel", "layout", "memory_format", "implicit", "cudnn_enable", "cudnn_enabled"})
 #: What to write instead.
 INSTEAD = {
     "out": "take the result, or copy it with out.copy_(...)",
@@ -100,6 +100,8 @@ def form_of(function: Any, path: str, name: str) -> Form:
     row = code.co_varnames[count] if code.co_flags & inspect.CO_VARARGS else None
     star = row if row in known or operands else None
     aliases = {a: real for a, real in (ALIASES | OWN_ALIASES.get(name, {})).items() if real in names and a not in names}
+    if names[:1] in (("A",), ("x",), ("self",), ("tensor",)):
+        aliases["input"] = names[0]
     return Form(name, names, names[0] if code.co_argcount else None, aliases, star, operands,
                 known - {*names, *aliases, star, *operands})
 

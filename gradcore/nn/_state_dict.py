@@ -11,6 +11,7 @@ from gradcore import functional
 from gradcore._tensor import Tensor
 from gradcore.engine import modes, owners
 from gradcore.events import TAGS
+from gradcore.nn import paths
 from gradcore.spec import category
 
 Module = Any
@@ -76,6 +77,8 @@ def load(module: Module, state_dict: Mapping[str, Any], strict: bool, assign: bo
                 owners.retag(target, role=was.role, layer=was.layer)
             else:
                 target.copy_(given)
+    if assign:
+        paths.structure_changed()
     return IncompatibleKeys(missing, unexpected)
 
 

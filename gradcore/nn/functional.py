@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,7 @@ __all__ += ["binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_
 __all__ += bags.__all__ + dropouts.__all__ + norms.__all__ + sampling.__all__ + volumes.__all__
 __all__ += _activations.__all__
 __all__ += ["fold", "gumbel_softmax", "pad", "unfold"]
+__all__ += ["celu_", "elu_", "hardtanh_", "leaky_relu_", "relu_", "selu_", "threshold_"]
 
 Tensor = Any
 
@@ -149,6 +151,26 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
         num_classes = int(functional.amax(tensor).item()) + 1
     classes = functional.arange(num_classes, dtype=tensor.spec.dtype, device=tensor.storage.device)
     return movement.cast(elementwise.eq(functional.unsqueeze(tensor, -1), classes), dtype=np.dtype(np.int64))
+
+
+# -- in place ----------------------------------------------------------------------------------------------------------
+
+
+def _written(function: Callable[..., Tensor]) -> Any:
+    @functools.wraps(function)
+    def written(input: Tensor, *args: Any, **options: Any) -> Tensor:
+        # The gradient reads what is overwritten: a copy of it is kept.
+        kept = movement.clone(input) if input.requires_grad else input
+        return movement.copy_(input, function(kept, *args, **options))
+
+    written.__name__ = written.__qualname__ = f"{function.__name__}_"
+    written.__doc__ = f"``{function.__name__}``, written over the tensor; returns it."
+    return written
+
+
+relu_, elu_, selu_, celu_ = (_written(f) for f in (relu, _activations.elu, _activations.selu, _activations.celu))
+leaky_relu_, hardtanh_, threshold_ = (_written(f) for f in (
+    _activations.leaky_relu, _activations.hardtanh, _activations.threshold))
 
 
 # -- losses ------------------------------------------------------------------------------------------------------------

@@ -329,10 +329,7 @@ class Module(Hooked):
         Raises RuntimeError that lists every size mismatch and, if ``strict``, every key that is missing or unexpected;
         then nothing was copied.
         """
-        found = _state_dict.load(self, state_dict, strict, assign)
-        if assign:
-            paths.structure_changed()
-        return found
+        return _state_dict.load(self, state_dict, strict, assign)
 
     # -- how it is shown -----------------------------------------------------------------------------------------------
 

@@ -96,7 +96,8 @@ REFUSED = {
     "Tensor.add_": "b", "Tensor.to": "other", "Tensor.backward": "inputs", "Tensor.expand": "implicit",
     "Tensor.is_pinned Tensor.pin_memory": "device", "Tensor.random_": "from to", "Tensor.record_stream": "s",
     "nn.functional.embedding nn.functional.embedding_bag": "max_norm norm_type scale_grad_by_freq sparse",
-    "nn.functional.interpolate": "antialias recompute_scale_factor", "nn.functional.one_hot": "input"}
+    "nn.functional.interpolate": "antialias recompute_scale_factor", "layer_norm": "cudnn_enable",
+    "group_norm": "cudnn_enabled", "nn.functional.elu_": "scale input_scale"}
 
 
 def test_what_is_refused_is_known() -> None:
@@ -197,6 +198,15 @@ CALLS: dict[str, Callable[..., Any]] = {
     "mse_loss": lambda t, x, y, m, i: t.nn.functional.mse_loss(x, target=y, reduction="none", weight=x.abs()),
     "weighted": lambda t, x, y, m, i: t.nn.functional.mse_loss(x, y, weight=y.abs()) + t.nn.functional.l1_loss(
         x, y, weight=y.abs()) + t.nn.functional.huber_loss(x, y, weight=y.abs()),
+    "written": lambda t, x, y, m, i: t.exp_(input=x.clone()) + t.relu_(x.clone()) + t.nn.functional.relu_(input=y),
+    "elu_": lambda t, x, y, m, i: t.nn.functional.elu_(x, alpha=2.0) + t.nn.functional.leaky_relu_(y, negative_slope=0.5),
+    "hardtanh_": lambda t, x, y, m, i: t.nn.functional.hardtanh_(x, min_val=0.0) + t.nn.functional.threshold_(y, 1.0, 3.0),
+    "selu_": lambda t, x, y, m, i: t.nn.functional.selu_(x) + t.nn.functional.celu_(y),
+    "conv2d": lambda t, x, y, m, i: t.conv2d(input=x[None, None], weight=y[None, None, :1, :2]),
+    "layer_norm": lambda t, x, y, m, i: t.layer_norm(x, normalized_shape=(3,)) + t.detach(input=x),
+    "group_norm": lambda t, x, y, m, i: t.group_norm(x, num_groups=1, cudnn_enabled=True) + t.t(input=m),
+    "infinities": lambda t, x, y, m, i: t.isposinf(x / 0) | t.isneginf(input=y / 0) | (t.sgn(x) == 1),
+    "asarray": lambda t, x, y, m, i: t.asarray([1, 2], dtype=t.float64) + t.asarray(i, copy=True) + t.asarray(3.0),
     "nothing": lambda t, x, y, m, i: t.sum(x, 0, out=None) + t.nn.functional.mse_loss(x, y, size_average=None, reduce=None),
     "embedding": lambda t, x, y, m, i: t.nn.functional.embedding(i, x, max_norm=None, scale_grad_by_freq=False, sparse=False)}
 
@@ -263,3 +273,33 @@ def test_the_kind_of_a_tensor_has_pytorchs_name(torch: Any) -> None:
         ours, theirs = (t.zeros(1, dtype=getattr(t, name)).type() for t in (gradcore, torch))
         assert ours == theirs
     assert gradcore.ones(1).type(gradcore.int64).dtype == np.int64
+
+
+def test_what_is_written_over_has_its_gradient(torch: Any) -> None:
+    grads = []
+    for t in (gradcore, torch):
+        x = t.tensor([-1.5, 0.25, 3.0], requires_grad=True)
+        y = x * 2
+        assert t.nn.functional.elu_(y) is y
+        y.sum().backward()
+        grads.append(x.grad.tolist())
+    np.testing.assert_allclose(*grads, rtol=1e-6)
+
+
+def test_shapes_are_broadcast(torch: Any) -> None:
+    for shapes in (((2, 1), (3,)), ((), (4, 1), 5), ((0,), (1,))):
+        assert gradcore.broadcast_shapes(*shapes) == tuple(torch.broadcast_shapes(*shapes))
+    assert not gradcore.is_complex(gradcore.ones(1))
+
+
+def test_a_forked_generator_goes_on_from_where_it_was() -> None:
+    state = gradcore.get_rng_state()
+    with gradcore.fork_rng():
+        inside = gradcore.manual_seed(3) and gradcore.rand(3).tolist(), gradcore.randperm(8).tolist()
+    behind = gradcore.rand(3).tolist(), gradcore.randperm(8).tolist()
+    gradcore.set_rng_state(state)
+    assert gradcore.rand(3).tolist() == behind[0] and inside[0] != behind[0]
+    before = gradcore.get_rng_state().tolist()
+    with gradcore.fork_rng(enabled=False):
+        gradcore.rand(3)
+    assert gradcore.get_rng_state().tolist() != before
