@@ -3,6 +3,7 @@
 Names follow PyTorch where PyTorch has the thing; ``step``, ``StepReport`` and the memory figures are gradcore's own.
 """
 
+import math as _math
 from typing import Any as _Any
 
 import numpy as _np
@@ -19,14 +20,14 @@ from gradcore.devices.device import Device
 from gradcore.devices.device import get_device as device
 from gradcore._tensor import Size, Tensor
 from gradcore.functional import (
-    abs, add, all, allclose, amax, amin, any, arange, arctan, argmax, argmin, as_strided, as_tensor, bmm, broadcast_tensors,
-    broadcast_to, cat, ceil, chunk, clamp, clone, cos, cosh, div, dot, empty, empty_like, eq, equal, erf, exp, expm1, eye,
-    flatten, floor, floor_divide, from_numpy, full, full_like, ge, get_default_dtype, gt, index_select, isfinite, isinf,
-    isnan, le, linspace, log, log1p, log2, log10, log_softmax, logical_and, logical_not, logical_or, logical_xor,
-    logsumexp, lt, matmul, max, maximum, mean, min, minimum, mm, mul, mv, narrow, ne, neg,
-    ones, ones_like, permute, pow, reciprocal, relu, remainder, reshape, round, rsqrt, select, set_default_dtype,
-    sigmoid, sign, sin, sinh, softmax, split, sqrt, square, squeeze, stack, sub, sum, take_along_dim, tan, tanh,
-    tensor, transpose, tril, triu, unbind, unflatten, unsqueeze, zeros, zeros_like)
+    abs, add, all, allclose, amax, amin, any, arange, arctan, argmax, argmin, as_strided, as_tensor, asarray, bmm,
+    broadcast_tensors, broadcast_to, cat, ceil, chunk, clamp, clone, cos, cosh, div, dot, empty, empty_like, eq, equal, erf,
+    exp, expm1, eye, flatten, floor, floor_divide, from_numpy, full, full_like, ge, get_default_dtype, gt, index_select,
+    isfinite, isinf, isnan, le, linspace, log, log1p, log2, log10, log_softmax, logical_and, logical_not, logical_or,
+    logical_xor, logsumexp, lt, matmul, max, maximum, mean, min, minimum, mm, mul, mv, narrow, ne, neg, ones, ones_like,
+    permute, pow, reciprocal, relu, remainder, reshape, round, rsqrt, select, set_default_dtype, sigmoid, sign, sin, sinh,
+    softmax, split, sqrt, square, squeeze, stack, sub, sum, take_along_dim, tan, tanh, tensor, transpose, tril, triu,
+    unbind, unflatten, unsqueeze, zeros, zeros_like)
 from gradcore.functional.arranging import *
 from gradcore.functional.counting import *
 from gradcore.functional.folding import *
@@ -37,9 +38,10 @@ from gradcore.functional.einsum import einsum
 from gradcore.functional.activation import celu, hardshrink, prelu, selu, softmin, threshold
 from gradcore.functional.types import *
 from gradcore.functional.interop import from_dlpack
+from gradcore.functional.shape import t
 from gradcore._random import (
-    Generator, default_generator, initial_seed, manual_seed, normal_, rand, rand_like, randn, randn_like, randperm, seed,
-    uniform_)
+    Generator, default_generator, fork_rng, get_rng_state, initial_seed, manual_seed, normal_, rand, rand_like, randn,
+    randn_like, randperm, seed, set_rng_state, uniform_)
 from gradcore._distributions import bernoulli, multinomial, normal, randint
 from gradcore._memory import (
     empty_cache, max_memory_allocated, max_memory_requested, max_memory_reserved, memory_allocated, memory_requested,
@@ -55,15 +57,22 @@ from gradcore.functional import linalg
 from gradcore.functional.linalg import cholesky, det, inv, slogdet
 from gradcore.functional.linalg import inv as inverse, matrix_power
 from gradcore.devices.precision import get_float32_matmul_precision, set_float32_matmul_precision
-from gradcore import amp, autograd, backends, cuda, data, memory, nn, onnx, optim, program, utils
+from gradcore import amp, autograd, backends, cuda, data, memory, nn, onnx, optim, program, utils, version
+from gradcore._format import set_printoptions
+from gradcore._settings import (
+    are_deterministic_algorithms_enabled, get_num_threads, set_num_threads, use_deterministic_algorithms)
 from gradcore.amp import autocast, get_autocast_dtype, is_autocast_enabled
 from gradcore.autograd.inspection import graph
+from gradcore.nn.functional import (
+    adaptive_avg_pool1d, avg_pool1d, bilinear, channel_shuffle, conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d,
+    cosine_similarity, group_norm, layer_norm, pairwise_distance, pixel_shuffle, pixel_unshuffle)
 from gradcore.program import compile, gradients, load_program, record, trace
 from gradcore.utils.files import load, save
 
 float16, float32, float64 = _np.dtype(_np.float16), _np.dtype(_np.float32), _np.dtype(_np.float64)
-int8, int16, int32, int64 = (_np.dtype(t) for t in (_np.int8, _np.int16, _np.int32, _np.int64))
-uint8 = _np.dtype(_np.uint8)
+int8, int16, int32, int64 = (_np.dtype(kind) for kind in (_np.int8, _np.int16, _np.int32, _np.int64))
+uint8, short = _np.dtype(_np.uint8), int16
+inf, nan, pi, e, newaxis = _math.inf, _math.nan, _math.pi, _math.e, None
 half, float, double, int, long = float16, float32, float64, int32, int64
 bool = _np.dtype(_np.bool_)
 
@@ -81,6 +90,10 @@ for _path, _module in {
         "autograd.graph": autograd.graph, "cuda": cuda, "amp": amp, "utils": utils, "utils.data": utils.data}.items():
     _missing.watch(_module, _path)
 
+# What PyTorch has of a tensor's methods as functions: those that write over their first argument.
+for _name in _missing.torch_names()[""]:
+    if (_name.endswith("_") or _name == "detach") and _name not in globals() and hasattr(Tensor, _name):
+        globals()[_name] = getattr(Tensor, _name)
 for _path, _names in {"": globals(), "nn.functional": vars(nn.functional), "nn.init": vars(nn.init),
                       "linalg": vars(linalg)}.items():
     _arguments.accept(_names, _path)

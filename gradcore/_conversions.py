@@ -95,15 +95,14 @@ class Conversions(Value):
                 "strides": None if own.contiguous else tuple(s * step for s in own.strides),
                 "data": (self.storage.block.address + own.offset * step if own.numel else 0, False)}
 
-    def to(self, *args: Any, device: Any = None, dtype: Any = None, non_blocking: Any = False, copy: Any = False,
-           other: Any = None) -> Any:
-        """On another device, as another dtype, or both, or as ``other`` is; the tensor itself where nothing changes.
+    def to(self, *args: Any, device: Any = None, dtype: Any = None, non_blocking: Any = False, copy: Any = False) -> Any:
+        """On another device, as another dtype, or both; the tensor itself where nothing changes.
 
         ``copy`` makes a copy even then.
         ``non_blocking`` (bool) copies a tensor in pinned memory to a GPU while the host and the GPU's other work go on: its
         values must not change until then.
         """
-        for a in args if other is None else (*args, other):
+        for a in args:
             if a is True or a is False:
                 non_blocking = a
             elif isinstance(a, Value):

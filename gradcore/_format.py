@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -9,15 +10,39 @@ import numpy as np
 from gradcore.errors import DataDependentShape
 from gradcore.spec import default_float
 
+#: What :func:`set_printoptions` sets, under NumPy's names.
+_OPTIONS: dict[str, Any] = {}
+_PROFILES: dict[str, dict[str, Any]] = {
+    "default": {"precision": 4, "threshold": 1000, "edgeitems": 3, "max_line_width": None, "suppress_small": None},
+    "short": {"precision": 2, "threshold": 1000, "edgeitems": 2, "max_line_width": None, "suppress_small": None},
+    "full": {"precision": 4, "threshold": sys.maxsize, "edgeitems": 3, "max_line_width": None, "suppress_small": None}}
+_OPTIONS.update(_PROFILES["default"])
+
+
+def set_printoptions(precision: int | None = None, threshold: float | None = None, edgeitems: int | None = None,
+                     linewidth: int | None = None, profile: str | None = None, sci_mode: bool | None = None) -> None:
+    """How tensors are shown: digits, from how many elements on only ``edgeitems`` at each end, columns of a line.
+
+    ``profile`` is ``"default"``, ``"short"`` or ``"full"``; ``sci_mode=False`` writes small numbers without an exponent,
+    and True changes nothing. Raises KeyError for another profile.
+    """
+    if profile is not None:
+        _OPTIONS.update(_PROFILES[profile])
+    for name, value in (("precision", precision), ("edgeitems", edgeitems), ("max_line_width", linewidth),
+                        ("threshold", None if threshold is None else int(min(threshold, sys.maxsize))),
+                        ("suppress_small", None if sci_mode is None else not sci_mode or None)):
+        if value is not None:
+            _OPTIONS[name] = value
+
 
 def format_tensor(tensor: Any) -> str:
-    """PyTorch's way: values to four digits, what is not the default behind them."""
+    """PyTorch's way: values to four digits or as :func:`set_printoptions` says, what is not the default behind them."""
     parts = []
     try:
         values = tensor.storage.device.read(tensor.storage, tensor.spec)
         if tensor.spec.narrow:
             values = values.astype(np.float32)
-        text = np.array2string(values, precision=4, separator=", ", threshold=1000, prefix="tensor(")
+        text = np.array2string(values, separator=", ", prefix="tensor(", **_OPTIONS)
     except DataDependentShape:
         text = "..."
         parts.append(f"size={tuple(tensor.spec.shape)}")

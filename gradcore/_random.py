@@ -7,6 +7,8 @@ the same uniforms on every device.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -131,6 +133,37 @@ def seed() -> int:
     chosen = secrets.randbits(53)
     manual_seed(chosen)
     return chosen
+
+
+def get_rng_state() -> Tensor:
+    """The state of the CPU's default generator, int64 [4]."""
+    return default_generator("cpu").get_state()
+
+
+def set_rng_state(new_state: Tensor) -> None:
+    """Let the CPU's default generator go on from a state of :func:`get_rng_state`."""
+    default_generator("cpu").set_state(new_state)
+
+
+def _generators() -> list[Generator]:
+    """The default generators that there are, the CPU's among them."""
+    cpu = default_generator("cpu")
+    return [cpu, *(d.generator for d in devices() if d.generator not in (None, cpu))]
+
+
+@contextmanager
+def fork_rng(devices: Any = None, enabled: bool = True) -> Iterator[None]:
+    """What is drawn inside is forgotten: behind the block all default generators go on from where they were before."""
+    if not enabled:
+        yield
+        return
+    forked = [(g, g.get_state(), g._seed, g._permutations) for g in _generators()]
+    try:
+        yield
+    finally:
+        for generator, state, chosen, permutations in forked:
+            generator.set_state(state)
+            generator._seed, generator._permutations = chosen, permutations
 
 
 # -- random tensors ----------------------------------------------------------------------------------------------------

@@ -17,12 +17,12 @@ from typing import Any
 #: Second names of parameters, as PyTorch takes them.
 ALIASES = {"axis": "dim", "keepdims": "keepdim", "axis0": "dim0", "axis1": "dim1", "sections": "indices_or_sections",
            "indices": "indices_or_sections", "split_size": "split_size_or_sections",
-           "tensor_indices_or_sections": "indices_or_sections", "input": "A"}
+           "tensor_indices_or_sections": "indices_or_sections"}
 #: The same of single functions.
 OWN_ALIASES = {"max": {"other": "dim"}, "min": {"other": "dim"}, "uniform_": {"from": "a", "to": "b"},
-               "vector_norm": {"input": "x"}}
+               "copy_": {"other": "src"}}
 #: Arguments of PyTorch's that change nothing here, whatever is said.
-HARMLESS = frozenset({"_stacklevel", "layout", "memory_format", "implicit"})
+HARMLESS = frozenset({"_stacklevel", "layout", "memory_format", "implicit", "cudnn_enable", "cudnn_enabled"})
 #: What to write instead.
 INSTEAD = {
     "out": "take the result, or copy it with out.copy_(...)",
@@ -61,6 +61,8 @@ class Form:
 
     name: str
     parameters: tuple[str, ...]
+    #: The one that stands before a row.
+    first: str | None
     aliases: dict[str, str]
     #: The parameter that takes what stands in a row, if there is one, and the names that single operands in it have.
     star: str | None
@@ -82,21 +84,26 @@ class Form:
             elif not (value is None or value is False or name in HARMLESS):
                 raise refusal(self.name, name)
         row.extend(kept.pop(name) for name in self.operands if name in kept)
-        if row and not args and self.parameters and self.parameters[0] in kept:
-            args = (kept.pop(self.parameters[0]),)
+        if row and not args and self.first in kept:
+            args = (kept.pop(self.first),)
         return (*args, *row), kept
 
 
 def form_of(function: Any, path: str, name: str) -> Form:
     """The form of a function that PyTorch has at ``path`` by this name."""
-    parameters = tuple(inspect.signature(function).parameters.values())
+    # A signature costs as much as the import of a module, for each of hundreds of functions.
+    code = inspect.unwrap(function).__code__
+    count = code.co_argcount + code.co_kwonlyargcount
+    names = code.co_varnames[:count]
     known = torch_arguments().get(path, {}).get(name, frozenset())
-    row = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
     operands = getattr(function, "operands", ())
+    row = code.co_varnames[count] if code.co_flags & inspect.CO_VARARGS else None
     star = row if row in known or operands else None
-    names = tuple(p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
     aliases = {a: real for a, real in (ALIASES | OWN_ALIASES.get(name, {})).items() if real in names and a not in names}
-    return Form(name, names, aliases, star, operands, known - {*names, *aliases, star, *operands})
+    if names[:1] in (("A",), ("x",), ("self",), ("tensor",)):
+        aliases["input"] = names[0]
+    return Form(name, names, names[0] if code.co_argcount else None, aliases, star, operands,
+                known - {*names, *aliases, star, *operands})
 
 
 def lenient(function: Callable[..., Any], path: str, name: str) -> Callable[..., Any]:

@@ -28,9 +28,7 @@ FORMULAS: dict[str, str] = {
     "((x[1:] + x[:-1]) / 2).cumsum(0)": "cumulative_trapezoid",
     "x * 2.0 ** y": "ldexp ldexp_",
     "x < 0": "signbit",
-    "x.sign()": "sgn sgn_",
-    "x == float('inf')": "isposinf",
-    "x == -float('inf')": "isneginf",
+    "x.sign()": "sgn_",
     "gradcore.where(x == 0, y, (x > 0).to(x.dtype))": "heaviside heaviside_",
     "x.exp().cumsum(0).log()": "logcumsumexp",
     "gradcore.logaddexp(x * 0.6931471805599453, y * 0.6931471805599453) / 0.6931471805599453": "logaddexp2",
@@ -51,7 +49,7 @@ WORDS: dict[str, str] = {
     "gradcore.linalg.solve": "cholesky_solve cholesky_inverse triangular_solve solve_triangular tensorsolve tensorinv solve",
     "gradcore.linalg.norm": "frobenius_norm",
     _COMPLEX: """complex complex32 complex64 complex128 cfloat cdouble chalf real imag angle conj conj_physical conj_physical_
-        polar resolve_conj resolve_neg is_complex is_conj is_neg isreal view_as_complex view_as_real""",
+        polar resolve_conj resolve_neg is_conj is_neg isreal view_as_complex view_as_real""",
     _SCIPY: """digamma digamma_ lgamma lgamma_ mvlgamma mvlgamma_ polygamma polygamma_ igamma igamma_ igammac igammac_ i0 i0_
         erfinv erfinv_ special""",
     "numpy.fft, of x.detach().numpy(), without a gradient": """fft stft istft bartlett_window blackman_window hamming_window
@@ -73,10 +71,9 @@ WORDS: dict[str, str] = {
     "gradcore.normal, bernoulli, multinomial, rand and gradcore.Tensor.uniform_": """poisson binomial cauchy_ exponential_
         geometric_ log_normal_ distributions""",
     "gradcore.randint": "randint_like",
-    "gradcore.tensor": """new_tensor asarray frombuffer from_file FloatTensor DoubleTensor HalfTensor BFloat16Tensor LongTensor
+    "gradcore.tensor": """new_tensor frombuffer from_file FloatTensor DoubleTensor HalfTensor BFloat16Tensor LongTensor
         IntTensor ShortTensor CharTensor ByteTensor BoolTensor as_subclass""",
     "gradcore.empty": "new new_empty_strided empty_strided empty_permuted",
-    "gradcore.int16": "short",
     "gradcore.uint8": "uint16 uint32 uint64 uint1 uint2 uint3 uint4 uint5 uint6 uint7 bit",
     "gradcore.int8": "int1 int2 int3 int4 int5 int6 int7 qint8 qint32 quint8",
     "gradcore.float16": "float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn_x2",
@@ -90,11 +87,11 @@ WORDS: dict[str, str] = {
     "gradcore.autocast and gradcore.amp.GradScaler": """quantization ao quantize_per_tensor quantize_per_channel
         quantize_per_tensor_dynamic dequantize qat quantized quantizable intrinsic custom_fwd custom_bwd
         is_autocast_available""",
-    "gradcore.manual_seed and gradcore.Generator": """get_rng_state set_rng_state get_rng_state_all set_rng_state_all seed_all
-        manual_seed_all random quasirandom""",
+    "gradcore.manual_seed and gradcore.Generator": """cuda.get_rng_state cuda.set_rng_state get_rng_state_all
+        set_rng_state_all seed_all random quasirandom""",
     "the argument device= of creation, and gradcore.Tensor.to": """set_default_device get_default_device set_device device_of
         set_default_tensor_type""",
-    "the environment's OMP_NUM_THREADS": "set_num_threads get_num_threads set_num_interop_threads get_num_interop_threads",
+    "the environment's OMP_NUM_THREADS": "set_num_interop_threads get_num_interop_threads",
     "gradcore.compile": "jit fx fork wait cuda.graph CUDAGraph graphs make_graphed_callables compiler cond while_loop",
     "gradcore.onnx.export": "export",
     "gradcore.autograd.grad, with create_graph=True for more than one derivative": "functional forward_ad func vmap",
@@ -133,14 +130,14 @@ WORDS: dict[str, str] = {
     "gradcore.optim.lr_scheduler.OneCycleLR": "CyclicLR",
     "gradcore.utils.data.Dataset": "StackDataset ChainDataset",
     "gradcore.utils.data.DataLoader, whose workers are threads": "get_worker_info",
+    "x = x.squeeze(...) and its like: a tensor keeps its shape": """squeeze_ unsqueeze_ transpose_ t_ swapaxes_ swapdims_""",
     "gradcore.Tensor.to": "to_mkldnn",
-    "NumPy's printing options, numpy.set_printoptions, of x.detach().numpy()": "set_printoptions",
     "numpy.corrcoef, of x.detach().numpy()": "corrcoef",
     "gradcore.Tensor.sum": "sum_to_size",
     "gradcore.autocast": """clear_autocast_cache is_autocast_cache_enabled set_autocast_cache_enabled set_autocast_dtype
         set_autocast_enabled""",
-    "gradcore.manual_seed alone, for kernels add in the same order in every run": """use_deterministic_algorithms deterministic
-        are_deterministic_algorithms_enabled set_deterministic_debug_mode get_deterministic_debug_mode""",
+    "gradcore.manual_seed alone, for kernels add in the same order in every run": """deterministic
+        set_deterministic_debug_mode get_deterministic_debug_mode""",
     "gradcore.Tensor.contiguous": """memory_format contiguous_format channels_last channels_last_3d preserve_format layout
         strided dim_order""",
     "gradcore.reshape": "resize resize_as resize_as_sparse_",

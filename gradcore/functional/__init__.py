@@ -7,6 +7,7 @@ from gradcore.functional.counting import *  # noqa: F403
 from gradcore.functional.creation import (
     arange,
     as_tensor,
+    asarray,
     empty,
     empty_like,
     eye,
@@ -171,6 +172,7 @@ __all__ = [  # noqa: PLE0604 - strings all
     "argmin",
     "as_strided",
     "as_tensor",
+    "asarray",
     "bmm",
     "broadcast_tensors",
     "broadcast_to",

@@ -137,9 +137,9 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     return a * activation.sigmoid(b)
 
 
-def softmin(input: Tensor, dim: int) -> Tensor:
-    """softmax of -x."""
-    return nn.softmax(-input, dim=dim_of(dim, input))
+def softmin(input: Tensor, dim: int, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
+    """softmax of -x. ``_stacklevel`` changes nothing."""
+    return nn.softmax(-(input if dtype is None else input.to(dtype)), dim=dim_of(dim, input))
 
 
 #: Those that are functions of the package and methods, too.

@@ -82,6 +82,15 @@ def as_tensor(data: Any, dtype: Any = None, device: str | Device | None = None) 
     return tensor(data, dtype=dtype, device=device)
 
 
+def asarray(obj: Any, *, dtype: Any = None, device: str | Device | None = None, copy: bool | None = None,
+            requires_grad: bool = False) -> Tensor:
+    """:func:`as_tensor`, or with ``copy`` a fresh tensor whatever ``obj`` is."""
+    if requires_grad or copy:
+        dtype, device = (dtype or obj.spec.dtype, device or obj.storage.device) if isinstance(obj, Value) else (dtype, device)
+        return tensor(obj, dtype=dtype, device=device, requires_grad=requires_grad)
+    return as_tensor(obj, dtype, device)
+
+
 def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
     """A tensor on the CPU that shares the array's memory and keeps it alive; of a read-only or an empty array, a copy.
 

@@ -28,6 +28,14 @@ def reduced(loss: Tensor, reduction: str) -> Tensor:
     return loss if reduction == "none" else mean(loss) if reduction == "mean" else sum(loss)
 
 
+def weighted(loss: Tensor, input: Tensor, weight: Tensor, reduction: str) -> Tensor:
+    """The loss times weights, element by element, its sum, or its mean over them. Raises ValueError for another size."""
+    if weight.spec.shape != input.spec.shape:
+        raise ValueError("Weights and input must have the same size.")
+    made = reduced(elementwise.mul(loss, weight), "sum" if reduction == "mean" else reduction)
+    return elementwise.div(made, sum(weight)) if reduction == "mean" else made
+
+
 def warn_of_sizes(input: Tensor, target: Tensor) -> bool:
     """Are input and target of one size? Warns where they are not."""
     same = bool(input.spec.shape == target.spec.shape)
@@ -41,18 +49,26 @@ def warn_of_sizes(input: Tensor, target: Tensor) -> bool:
 # -- distances from a value --------------------------------------------------------------------------------------------
 
 
-def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """|input - target|"""
+def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", weight: Tensor | None = None) -> Tensor:
+    """|input - target|; the mean over ``weight``, of the input's shape, if given."""
     warn_of_sizes(input, target)
-    return reduced(elementwise.abs(elementwise.sub(input, target)), reduction)
+    loss = elementwise.abs(elementwise.sub(input, target))
+    return reduced(loss, reduction) if weight is None else weighted(loss, input, weight, reduction)
 
 
-def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
-    """d^2 / 2 where |d| < delta, else delta (|d| - delta / 2), d = input - target. Raises ValueError for delta <= 0."""
+def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0,
+               weight: Tensor | None = None) -> Tensor:
+    """d^2 / 2 where |d| < delta, else delta (|d| - delta / 2), d = input - target. Raises ValueError for delta <= 0.
+
+    ``weight``, of the input's shape, scales it element by element; unlike that of :func:`l1_loss`, the mean is over elements.
+    """
     if delta <= 0:
         raise ValueError(f"huber_loss does not support non-positive values for delta: {delta}")
     warn_of_sizes(input, target)
-    return reduced(losses.huber(elementwise.sub(input, target), float(delta)), reduction)
+    loss = losses.huber(elementwise.sub(input, target), float(delta))
+    if weight is not None and weight.spec.shape != input.spec.shape:
+        raise ValueError("Weights and input must have the same size.")
+    return reduced(loss if weight is None else elementwise.mul(loss, weight), reduction)
 
 
 def smooth_l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:

@@ -38,6 +38,7 @@ bitwise_xor, bitwise_left_shift, bitwise_right_shift = (_named(n, o) for n, o in
 # PyTorch's second names.
 arcsin, arccos, arcsinh, arccosh, arctanh, arctan2, atan, fix = asin, acos, asinh, acosh, atanh, atan2, m.arctan, trunc
 absolute, negative, multiply, divide, true_divide, subtract = m.abs, m.neg, m.mul, m.div, m.div, m.sub
+sgn = m.sign
 greater, greater_equal, less, less_equal, not_equal, clip = m.gt, m.ge, m.lt, m.le, m.ne, m.clamp
 
 
@@ -110,6 +111,16 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8
     if not equal_nan:
         return found
     return elementwise.logical_or(found, elementwise.logical_and(elementwise.isnan(input), elementwise.isnan(other)))
+
+
+def isposinf(input: Tensor) -> Tensor:
+    """Where the elements are plus infinity."""
+    return elementwise.eq(input, math.inf)
+
+
+def isneginf(input: Tensor) -> Tensor:
+    """Where the elements are minus infinity."""
+    return elementwise.eq(input, -math.inf)
 
 
 def deg2rad(input: Tensor) -> Tensor:
@@ -224,7 +235,7 @@ METHODS = (
     "exp2 asin acos asinh acosh atanh atan arcsin arccos arcsinh arccosh arctanh erfc sinc trunc fix frac fmod fmax fmin atan2 "
     "arctan2 hypot logaddexp bitwise_not bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift absolute "
     "negative multiply divide true_divide subtract greater greater_equal less less_equal not_equal clip clamp_min clamp_max "
-    "nan_to_num lerp addcmul addcdiv masked_fill isclose deg2rad rad2deg positive").split()
+    "isposinf isneginf sgn nan_to_num lerp addcmul addcdiv masked_fill isclose deg2rad rad2deg positive").split()
 
 __all__ = [  # noqa: PLE0604 - the names above, which are methods as well
     *METHODS, "where"]

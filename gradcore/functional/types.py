@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from gradcore import spec
 from gradcore.engine.node import Value
 from gradcore.engine.operands import TENSORS
 from gradcore.spec import category, default_float, is_floating, join, limits, promote
 
-__all__ = ["can_cast", "finfo", "iinfo", "is_floating_point", "is_tensor", "numel", "promote_types", "result_type"]
+__all__ = ["broadcast_shapes", "can_cast", "finfo", "iinfo", "is_complex", "is_floating_point",
+           "is_tensor", "numel", "promote_types", "result_type"]
 
 
 def is_tensor(obj: Any) -> bool:
@@ -26,6 +28,16 @@ def numel(input: Any) -> int:
 def is_floating_point(input: Any) -> bool:
     """Is the tensor's dtype float16, bfloat16, float32 or float64?"""
     return bool(input.spec.floating)
+
+
+def is_complex(input: Any) -> bool:
+    """False: every dtype is real."""
+    return False
+
+
+def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
+    """The shape that tensors of these shapes, tuples or ints, broadcast to. Raises :class:`SpecError` where they do not."""
+    return spec.broadcast_shapes(*((shape,) if isinstance(shape, int) else tuple(shape) for shape in shapes))
 
 
 def promote_types(type1: Any, type2: Any) -> np.dtype[Any]:

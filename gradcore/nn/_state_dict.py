@@ -9,7 +9,9 @@ import numpy as np
 
 from gradcore import functional
 from gradcore._tensor import Tensor
-from gradcore.engine import modes
+from gradcore.engine import modes, owners
+from gradcore.events import TAGS
+from gradcore.nn import paths
 from gradcore.spec import category
 
 Module = Any
@@ -43,8 +45,8 @@ def _collect(module: Module, prefix: str, keep_vars: bool, found: dict[str, Tens
             _collect(child, f"{prefix}{name}.", keep_vars, found)
 
 
-def load(module: Module, state_dict: Mapping[str, Any], strict: bool) -> IncompatibleKeys:
-    """Check everything, then copy."""
+def load(module: Module, state_dict: Mapping[str, Any], strict: bool, assign: bool = False) -> IncompatibleKeys:
+    """Check everything, then copy, or take the bytes over."""
     if not isinstance(state_dict, Mapping):
         raise TypeError(f"Expected state_dict to be dict-like, got {type(state_dict)}.")
     own = collect(module, "", True)
@@ -68,7 +70,15 @@ def load(module: Module, state_dict: Mapping[str, Any], strict: bool) -> Incompa
     with modes.no_grad():
         for key, value in values.items():
             target = own[key]
-            target.copy_(value if isinstance(value, Tensor) else functional.tensor(value, device=target.device))
+            given = value if isinstance(value, Tensor) else functional.tensor(value, device=None if assign else target.device)
+            if assign:
+                was = TAGS[target.storage.block.tag]
+                target.data = given.detach()
+                owners.retag(target, role=was.role, layer=was.layer)
+            else:
+                target.copy_(given)
+    if assign:
+        paths.structure_changed()
     return IncompatibleKeys(missing, unexpected)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ from gradcore.functional.losses import (
     smooth_l1_loss,
     soft_margin_loss,
     warn_of_sizes,
+    weighted,
 )
 from gradcore.functional.norms import *  # noqa: F403
 from gradcore.functional.padding import fold, pad, unfold
@@ -66,6 +68,7 @@ __all__ += ["binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_
 __all__ += bags.__all__ + dropouts.__all__ + norms.__all__ + sampling.__all__ + volumes.__all__
 __all__ += _activations.__all__
 __all__ += ["fold", "gumbel_softmax", "pad", "unfold"]
+__all__ += ["celu_", "elu_", "hardtanh_", "leaky_relu_", "relu_", "selu_", "threshold_"]
 
 Tensor = Any
 
@@ -108,12 +111,12 @@ def _dim(name: str, input: Tensor, dim: int | None) -> int:
     return normalize_dim(dim, input.spec.ndim)
 
 
-def softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
-    """exp(x) over its sum along ``dim``."""
+def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
+    """exp(x) over its sum along ``dim``. ``_stacklevel`` changes nothing."""
     return nn.softmax(input if dtype is None else input.to(dtype=dtype), dim=_dim("softmax", input, dim))
 
 
-def log_softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
+def log_softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
     return nn.log_softmax(input if dtype is None else input.to(dtype=dtype), dim=_dim("log_softmax", input, dim))
 
 
@@ -156,6 +159,26 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
         num_classes = int(functional.amax(tensor).item()) + 1
     zeros = functional.zeros(*tensor.spec.shape, num_classes, dtype=np.dtype(np.int64), device=tensor.storage.device)
     return scatter_(zeros, -1, functional.unsqueeze(tensor, -1), 1)
+
+
+# -- in place ----------------------------------------------------------------------------------------------------------
+
+
+def _written(function: Callable[..., Tensor]) -> Any:
+    @functools.wraps(function)
+    def written(input: Tensor, *args: Any, **options: Any) -> Tensor:
+        # The gradient reads what is overwritten: a copy of it is kept.
+        kept = movement.clone(input) if input.requires_grad else input
+        return movement.copy_(input, function(kept, *args, **options))
+
+    written.__name__ = written.__qualname__ = f"{function.__name__}_"
+    written.__doc__ = f"``{function.__name__}``, written over the tensor; returns it."
+    return written
+
+
+relu_, elu_, selu_, celu_ = (_written(f) for f in (relu, _activations.elu, _activations.selu, _activations.celu))
+leaky_relu_, hardtanh_, threshold_ = (_written(f) for f in (
+    _activations.leaky_relu, _activations.hardtanh, _activations.threshold))
 
 
 # -- losses ------------------------------------------------------------------------------------------------------------
@@ -250,10 +273,15 @@ def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, ignore
     return -functional.sum(loss) / (functional.sum(norm) if reduction == "mean" else 1)
 
 
-def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """(input - target)^2: its mean, its sum, or element by element; of the dtype that both promote to."""
+def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean", weight: Tensor | None = None) -> Tensor:
+    """(input - target)^2: its mean, its sum, or element by element; of the dtype that both promote to.
+
+    The mean is over ``weight``, of the input's shape.
+    """
     check_reduction(reduction)
     same = warn_of_sizes(input, target)
+    if weight is not None:
+        return weighted(elementwise.square(elementwise.sub(input, target)), input, weight, reduction)
     if same and reduction != "none":
         dtype = promote([input.spec, target.spec])
         return nn.mse_loss(input.to(dtype), target.to(dtype), reduction=reduction)

@@ -276,10 +276,12 @@ class Module(Hooked):
         paths.structure_changed()
         return self
 
-    def to(self: M, *args: Any, device: Any = None, dtype: Any = None) -> M:
+    def to(self: M, *args: Any, device: Any = None, dtype: Any = None, non_blocking: Any = False) -> M:
         """To a device, a floating dtype, or both, given by name or by a tensor; integers keep their dtype."""
         for a in args:
-            if isinstance(a, Tensor):
+            if a is True or a is False:
+                non_blocking = a
+            elif isinstance(a, Tensor):
                 device, dtype = a.device, a.dtype
             elif isinstance(a, Device) or (isinstance(a, str) and a.partition(":")[0] in ("cpu", "cuda", "meta")):
                 device = a
@@ -287,7 +289,8 @@ class Module(Hooked):
                 dtype = a
         if dtype is not None and not is_floating(np.dtype(dtype)):
             raise TypeError(f"nn.Module.to only accepts floating point dtypes, but got desired dtype={np.dtype(dtype)}")
-        return self._convert(lambda t: t.to(device=device, dtype=dtype if t.is_floating_point() else None))
+        return self._convert(lambda t: t.to(device=device, dtype=dtype if t.is_floating_point() else None,
+                                            non_blocking=non_blocking))
 
     def to_empty(self: M, *, device: Any) -> M:
         """To a device without the values: for a model that was made on meta."""
@@ -318,13 +321,15 @@ class Module(Hooked):
         """Parameters and persistent buffers by path. The tensors share their bytes with the module."""
         return _state_dict.collect(self, prefix, keep_vars)
 
-    def load_state_dict(self, state_dict: Any, strict: bool = True) -> _state_dict.IncompatibleKeys:
+    def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> _state_dict.IncompatibleKeys:
         """Copy values in by path: of this library's tensors, or of anything that NumPy makes an array of.
 
+        With ``assign`` parameters and buffers take over the values' bytes, device and dtype instead, as those of a model on
+        meta must.
         Raises RuntimeError that lists every size mismatch and, if ``strict``, every key that is missing or unexpected;
         then nothing was copied.
         """
-        return _state_dict.load(self, state_dict, strict)
+        return _state_dict.load(self, state_dict, strict, assign)
 
     # -- how it is shown -----------------------------------------------------------------------------------------------
 

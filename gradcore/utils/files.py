@@ -102,10 +102,11 @@ def _join(path: str, key: Any) -> str:
     return f"{path}.{key}" if path else str(key)
 
 
-def load(f: Place, map_location: str | Device | None = None, *, weights_only: bool = True) -> Any:
+def load(f: Place, map_location: str | Device | None = None, *, weights_only: bool = True, mmap: bool | None = None) -> Any:
     """What :func:`save` wrote, or the tensors of any safetensors file as a dict; on the CPU, or the device that is given.
 
-    Nothing of a file is run, so ``weights_only`` may be left as it is. Raises :class:`SafetensorsError`, which says what is
+    Nothing of a file is run, so ``weights_only`` may be left as it is; ``mmap`` changes nothing: a tensor is read when
+    it is made. Raises :class:`SafetensorsError`, which says what is
     wrong, for a file of anything else, and OSError.
     """
     if isinstance(f, (str, os.PathLike)):

@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from gradcore import _memory
+from gradcore._random import default_generator
 from gradcore._streams import Event, Stream, current_stream, default_stream, set_stream, stream
+from gradcore.cuda import amp
 from gradcore.devices.availability import cuda_status
 from gradcore.devices.device import Device, get_device
 from gradcore.engine.state import SCOPES, SITES, find_site, local
@@ -17,10 +19,10 @@ from gradcore.events import TAGS, Tag
 
 AnyDevice = str | Device | None
 
-__all__ = ["Event", "OutOfMemoryError", "Stream", "current_device", "current_stream", "default_stream", "device_count",
-           "empty_cache", "get_device_name", "is_available", "max_memory_allocated", "max_memory_reserved", "memory_allocated",
-           "memory_reserved", "memory_summary", "reset_peak_memory_stats", "set_stream", "stream", "synchronize",
-           "use_for_cupy"]
+__all__ = ["Event", "OutOfMemoryError", "Stream", "amp", "current_device", "current_stream", "default_stream", "device_count",
+           "empty_cache", "get_device_name", "is_available", "manual_seed", "manual_seed_all", "max_memory_allocated",
+           "max_memory_reserved", "memory_allocated", "memory_reserved", "memory_summary", "reset_peak_memory_stats",
+           "set_stream", "stream", "synchronize", "use_for_cupy"]
 
 
 def is_available() -> bool:
@@ -73,6 +75,18 @@ def empty_cache() -> None:
 
 def memory_summary(device: AnyDevice = None) -> str:
     return _memory.memory_summary(device or "cuda")
+
+
+def manual_seed(seed: int) -> None:
+    """Start the GPU's default generator again from ``seed``; without a GPU nothing happens."""
+    if is_available():
+        default_generator("cuda").manual_seed(seed)
+
+
+def manual_seed_all(seed: int) -> None:
+    """:func:`manual_seed` of every GPU."""
+    for index in range(device_count() if is_available() else 0):
+        default_generator(f"cuda:{index}").manual_seed(seed)
 
 
 @contextmanager

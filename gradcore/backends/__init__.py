@@ -1,10 +1,16 @@
-"""``gradcore.backends.cuda.matmul.allow_tf32``: PyTorch's other name for :func:`gradcore.set_float32_matmul_precision`."""
+"""PyTorch's switches of what it computes with.
+
+``cuda.matmul.allow_tf32`` is another name for :func:`gradcore.set_float32_matmul_precision`; those of ``cudnn`` change nothing.
+"""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 
+from gradcore.backends import cudnn, mps
 from gradcore.devices.precision import get_float32_matmul_precision, set_float32_matmul_precision
+
+__all__ = ["cuda", "cudnn", "mps"]
 
 
 class _Matmul:

@@ -1,0 +1,24 @@
+"""The older names of :mod:`gradcore.amp`, for CUDA alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradcore import amp
+
+__all__ = ["GradScaler", "autocast"]
+
+
+class GradScaler(amp.GradScaler):
+    """:class:`gradcore.amp.GradScaler` of CUDA."""
+
+    def __init__(self, init_scale: float = 2.0**16, growth_factor: float = 2.0, backoff_factor: float = 0.5,
+                 growth_interval: int = 2000, enabled: bool = True) -> None:
+        super().__init__("cuda", init_scale, growth_factor, backoff_factor, growth_interval, enabled)
+
+
+class autocast(amp.autocast):
+    """:class:`gradcore.autocast` of CUDA: tensors elsewhere are not cast."""
+
+    def __init__(self, enabled: bool = True, dtype: Any = None, cache_enabled: bool = True) -> None:
+        super().__init__("cuda", dtype, enabled, cache_enabled)

@@ -1,0 +1,118 @@
+"""What scripts for PyTorch set before they begin: constants, switches, seeds, how tensors are printed."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore import version
+from gradcore.cuda.amp import GradScaler, autocast
+from tests.conftest import raises
+
+
+@pytest.fixture
+def printing() -> Iterator[None]:
+    yield
+    gradcore.set_printoptions(profile="default")
+
+
+def test_constants() -> None:
+    assert (gradcore.inf, gradcore.pi, gradcore.e, gradcore.newaxis) == (math.inf, math.pi, math.e, None)
+    assert math.isnan(gradcore.nan) and gradcore.ones(2)[gradcore.newaxis].shape == (1, 2)
+    assert gradcore.short == np.int16
+
+
+def test_switches_of_cudnn_are_taken_and_change_nothing() -> None:
+    cudnn = importlib.import_module("gradcore.backends.cudnn")
+    x, weight = gradcore.ones(1, 1, 4, 4), gradcore.ones(1, 1, 3, 3)
+    before = gradcore.nn.functional.conv2d(x, weight).tolist()
+    was = {name: getattr(cudnn, name) for name in ("deterministic", "benchmark", "enabled", "allow_tf32")}
+    try:
+        for name, value in was.items():
+            setattr(gradcore.backends.cudnn, name, not value)
+        assert gradcore.nn.functional.conv2d(x, weight).tolist() == before
+    finally:
+        for name, value in was.items():
+            setattr(cudnn, name, value)
+    assert not cudnn.is_available() and cudnn.version() is None
+    assert not gradcore.backends.mps.is_available() and not gradcore.backends.mps.is_built()
+
+
+def test_settings_are_remembered() -> None:
+    threads = gradcore.get_num_threads()
+    assert threads >= 1 and not gradcore.are_deterministic_algorithms_enabled()
+    try:
+        gradcore.set_num_threads(3)
+        gradcore.use_deterministic_algorithms(True, warn_only=True)
+        assert gradcore.get_num_threads() == 3 and gradcore.are_deterministic_algorithms_enabled()
+    finally:
+        gradcore.set_num_threads(threads)
+        gradcore.use_deterministic_algorithms(False)
+    with raises(RuntimeError, "expects a positive integer"):
+        gradcore.set_num_threads(0)
+    with raises(TypeError, "expects an int, but got float"):
+        gradcore.set_num_threads(2.0)  # type: ignore[arg-type]
+
+
+def test_the_version_of_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gradcore.devices.availability import CudaStatus
+
+    for status, found in ((CudaStatus((12, 4), True, 1, ""), "12.4"), (CudaStatus((12, 4), False, 0, "no CuPy"), None),
+                          (CudaStatus(None, False, 0, "no driver"), None)):
+        monkeypatch.setattr(version, "cuda_status", lambda status=status: status)
+        assert version.cuda == found and version.hip is None
+    with raises(AttributeError, "module 'gradcore.version' has no attribute 'cudaa'"):
+        _ = version.cudaa
+
+
+def test_autocast_of_cuda_alone() -> None:
+    x = gradcore.ones(2, 2)
+    with autocast():
+        assert gradcore.is_autocast_enabled("cuda") and not gradcore.is_autocast_enabled("cpu") and (x @ x).dtype == np.float32
+    with gradcore.cuda.amp.autocast(enabled=False):
+        assert not gradcore.is_autocast_enabled()
+    assert autocast(dtype=gradcore.float16)(lambda: gradcore.get_autocast_dtype("cuda"))() == np.float16
+    scaler = GradScaler(8.0)
+    assert scaler.get_scale() == 8 and isinstance(scaler, gradcore.amp.GradScaler)
+
+
+def test_seeds_of_a_gpu_that_is_not_there_are_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gradcore.cuda, "is_available", lambda: False)
+    state = gradcore.default_generator().get_state().tolist()
+    gradcore.cuda.manual_seed(3)
+    gradcore.cuda.manual_seed_all(3)
+    assert gradcore.default_generator().get_state().tolist() == state
+
+
+def test_seeds_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = {name: gradcore.Generator() for name in ("cuda", "cuda:0", "cuda:1")}
+    for name, value in {"is_available": lambda: True, "device_count": lambda: 2, "default_generator": made.__getitem__}.items():
+        monkeypatch.setattr(gradcore.cuda, name, value)
+    gradcore.cuda.manual_seed(3)
+    gradcore.cuda.manual_seed_all(5)
+    assert [g.initial_seed() for g in made.values()] == [3, 5, 5]
+
+
+@pytest.mark.usefixtures("printing")
+def test_printing(torch: Any) -> None:
+    x = gradcore.tensor([1.23456, 0.00001])
+    gradcore.set_printoptions(precision=2, sci_mode=False)
+    torch.set_printoptions(precision=2, sci_mode=False)
+    try:
+        assert repr(x).replace("0.  ", "0.00") == repr(torch.tensor([1.23456, 0.00001]))
+    finally:
+        torch.set_printoptions(profile="default")
+    gradcore.set_printoptions(profile="default", threshold=3, edgeitems=1)
+    assert repr(gradcore.arange(9)) == "tensor([0, ..., 8])"
+    gradcore.set_printoptions(profile="full")
+    assert "..." not in repr(gradcore.arange(2000))
+    gradcore.set_printoptions(linewidth=20)
+    assert max(map(len, repr(gradcore.arange(20)).splitlines())) <= 20
+    with raises(KeyError, "loud"):
+        gradcore.set_printoptions(profile="loud")
