@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.device import Device, devices, get_device
+from gradcore.engine.dlpack import array_of
 from gradcore.engine.node import Value
 from gradcore.engine.owners import borrow, send, upload
 from gradcore.errors import SpecError
@@ -62,11 +63,24 @@ def tensor(data: Any, *, dtype: Any = None, device: str | Device | None = None, 
 
 
 def as_tensor(data: Any, dtype: Any = None, device: str | Device | None = None) -> Tensor:
-    """``data`` itself where it already is such a tensor, else :func:`tensor` of it."""
+    """``data`` itself where it already is such a tensor; over its memory where it is such an array, or another library's tensor
+    on the CPU, that can be written to (see :func:`from_numpy`); else :func:`tensor` of it.
+    """
     if isinstance(data, Value):
         known: Tensor = data
         return known.to(device=device, dtype=dtype)
+    if get_device(device) is get_device("cpu"):
+        if hasattr(data, "__dlpack_device__") and not isinstance(data, np.ndarray) and data.__dlpack_device__()[0] == 1:
+            data = array_of(data)
+        if isinstance(data, np.ndarray) and _lends(data) and (dtype is None or np.dtype(dtype) == data.dtype):
+            return from_numpy(data)
     return tensor(data, dtype=dtype, device=device)
+
+
+def _lends(array: np.ndarray[Any, Any]) -> bool:
+    """Can a tensor show the array's own bytes?"""
+    return bool(array.size and array.flags.writeable and array.dtype.isnative and (
+        array.dtype.kind in "biuf" or is_floating(array.dtype)) and not any(s < 0 or s % array.itemsize for s in array.strides))
 
 
 def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:

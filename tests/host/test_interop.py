@@ -172,6 +172,29 @@ def test_the_array_lives_as_long_as_what_shows_it() -> None:
     assert ledger.live is not None and life() is None
 
 
+@pytest.mark.oracle
+def test_as_tensor_shares_what_pytorchs_does(torch: Any) -> None:
+    def shares(library: Any, **options: Any) -> list[bool]:
+        found = []
+        for source in (np.ones((2, 3), np.float32), np.ones((2, 3)).T, np.ones(4, np.int64)[::2], np.array(3.0),
+                       torch.ones(2, 3), torch.ones(2, 3).T, torch.ones(4, dtype=torch.bfloat16)):
+            x = library.as_tensor(source, **options)
+            x.fill_(5)
+            found.append(float(source.flatten()[0]) == 5)
+        return found
+
+    assert shares(gradcore) == shares(torch) == [True] * 7
+    narrowed = [True, False, False, False, True, True, False]
+    assert shares(gradcore, dtype=gradcore.float32) == shares(torch, dtype=torch.float32) == narrowed
+    for plain in ([1.0, 2.0], np.float32(3), np.ones(0, np.float32), np.ones(3)[::-1]):
+        assert gradcore.as_tensor(plain).tolist() == np.asarray(plain).tolist()
+    assert gradcore.as_tensor(np.ones(3, np.float32), device="meta").device == "meta"
+    fixed = np.ones(3)
+    fixed.flags.writeable = False
+    gradcore.as_tensor(fixed).fill_(0)
+    assert fixed.all()
+
+
 def test_what_cannot_be_shared_is_copied() -> None:
     array = np.ones(3, np.float32)
     array.flags.writeable = False
