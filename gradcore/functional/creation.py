@@ -40,7 +40,7 @@ def tensor(data: Any, *, dtype: Any = None, device: str | Device | None = None, 
     """A fresh tensor with a copy of ``data``: numbers, nested lists, an array or a tensor.
 
     Python floats become the default dtype, integers int64; an array keeps its dtype. Raises TypeError and ValueError
-    for data that is ragged or not numeric.
+    for data that is ragged or not numeric, RuntimeError for None.
     """
     if isinstance(data, Value):
         data = data.storage.device.read(data.storage, data.spec)
@@ -49,6 +49,8 @@ def tensor(data: Any, *, dtype: Any = None, device: str | Device | None = None, 
         values = np.asarray(data)
     except ValueError as error:
         raise ValueError(f"tensor(): expected numbers in a regular shape: {error}") from None
+    if values.dtype == object and None in values.reshape(-1).tolist():
+        raise RuntimeError("Could not infer dtype of NoneType")
     try:
         category(values.dtype)
     except TypeError:
