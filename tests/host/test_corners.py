@@ -12,6 +12,11 @@ import numpy as np
 import pytest
 
 import gradcore
+from gradcore.devices.device import Operands
+from gradcore.devices.host import make_host
+from gradcore.spec import TensorSpec
+from tests.conftest import raises
+from tests.meta.simulated_cuda import HostCard
 
 CALLS: dict[str, Callable[[Any], Any]] = {
     "softmax of no rows": lambda t: t.zeros(0, 3).softmax(0), "softmax of empty rows": lambda t: t.zeros(3, 0).softmax(1),
@@ -175,3 +180,27 @@ def test_corners_are_pytorchs(name: str, torch: Any) -> None:
     else:
         assert not isinstance(ours, Exception), f"{ours!r} in place of {theirs!r}"
         np.testing.assert_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_a_devices_kernels_are_given_numbers_that_fit(kind: str) -> None:
+    if kind == "cuda":
+        pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
+        from gradcore.devices import gpu
+
+        device: Any = gpu.CudaDevice(0, cuda=HostCard(), strict=True)
+    else:
+        device = make_host()
+    spec = TensorSpec.of((2,), np.uint8)
+    given: list[Any] = []
+    for name, number in (("add", 1000), ("add_", -1), ("where", -1)):
+        written = (0,) if name.endswith("_") else ()
+        operands = Operands(name, (spec, int), () if written else (spec,), written, lambda: None)
+        device.suited(lambda *arrays: given.append(arrays), operands)[0]("x", number, "out")
+    assert given == [("x", 232, "out"), ("x", 255, "out"), ("x", 255, "out")]
+    whole = spec.like(np.dtype(np.int64))
+    kernel, _ = device.suited(lambda *arrays: given.append(arrays), Operands("pow", (whole, int), (whole,), (), lambda: None))
+    with raises(RuntimeError, "Integers to negative integer powers are not allowed", "-2"):
+        kernel("x", -2, "out")
+    kernel("x", 2**40, "out")
+    assert given[3:] == [("x", 2**40, "out")]
