@@ -9,6 +9,7 @@ import numpy as np
 from gradcore import functional, spec
 from gradcore.devices.device import Device, get_device
 from gradcore.engine import exports
+from gradcore.engine.dlpack import as_bfloat
 from gradcore.engine.exports import Shown
 from gradcore.engine.node import Value
 from gradcore.engine.owners import pin
@@ -65,7 +66,10 @@ class Conversions(Value):
         if self.edge is not None:
             raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
         self.__dlpack_device__()
-        return self._shown("__dlpack__").__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
+        array = self._shown("__dlpack__")
+        bits = array if array.dtype.kind != "V" else array.view(np.uint16)
+        capsule = bits.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
+        return capsule if bits is array else as_bfloat(capsule)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """(1, 0), the CPU. Raises BufferError for a tensor elsewhere."""

@@ -43,12 +43,17 @@ def format_tensor(tensor: Any) -> str:
         if tensor.spec.narrow:
             values = values.astype(np.float32)
         text = np.array2string(values, separator=", ", prefix="tensor(", **_OPTIONS)
+        empty = not tensor.spec.numel
     except DataDependentShape:
-        text = "..."
+        text, empty = "...", False
         parts.append(f"size={tuple(tensor.spec.shape)}")
     if tensor.storage.device.type != "cpu":
         parts.append(f"device='{tensor.storage.device}'")
-    if tensor.spec.dtype not in (default_float(), np.int64, np.bool_) or tensor.storage.device.type == "meta":
+    if empty and tensor.spec.ndim != 1:
+        parts.append(f"size={tuple(tensor.spec.shape)}")
+    # Values tell int64 and bool by themselves.
+    plain = (default_float(),) if empty else (default_float(), np.int64, np.bool_)
+    if tensor.spec.dtype not in plain or tensor.storage.device.type == "meta":
         parts.append(f"dtype=gradcore.{tensor.spec.dtype.name}")
     if tensor.grad_fn is not None:
         parts.append(f"grad_fn={tensor.grad_fn!r}")

@@ -178,8 +178,9 @@ def _index_tensor(item: Any, device: Device) -> Any:
         return item
     array = np.asarray(item)
     if array.dtype.kind not in "iu" and array.size:
-        raise TypeError(f"an index must be an int, a slice, None, Ellipsis, integers or bools, but got {type(item).__name__} "
-                        f"{item!r}")
+        kind = TypeError if isinstance(item, (str, bytes, list, tuple, np.ndarray)) else DimError
+        raise kind(f"an index must be an int, a slice, None, Ellipsis, integers or bools, but got {type(item).__name__} "
+                   f"{item!r}")
     return upload(array.astype(np.int64), device)
 
 

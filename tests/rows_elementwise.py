@@ -135,8 +135,6 @@ ROWS += [
     Row("maximum", "nan", (floats(3, given=(math.nan, 1, 2)), floats(3, given=(1, math.nan, 1))),
         torch=ARITHMETIC["maximum"][0], gradient=False),
     *[Row("pow", f"to {n}", (floats(2, 3), n), torch=ARITHMETIC["pow"][0]) for n in (0, 1, 2, 3, 2.0)],
-    Row("pow", "whole", (ints(7, given=(0, 2, -1, 1, -1, 3, -2)), ints(7, given=(-1, -2, -1, -3, -2, 2, 3))),
-        torch=ARITHMETIC["pow"][0]),
     Row("pow", "to -1", (floats(2, 3, low=0.3), -1), torch=ARITHMETIC["pow"][0]),
     Row("pow", "to 0.5", (floats(2, 3, low=0.3), 0.5), torch=ARITHMETIC["pow"][0]),
     Row("pow", "zeros", (floats(4, given=(0, 0, 0, 2)), floats(4, given=(0, 1, 2, 0))), torch=ARITHMETIC["pow"][0],

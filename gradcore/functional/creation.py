@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.device import Device, devices, get_device
+from gradcore.engine.dlpack import array_of
 from gradcore.engine.node import Value
 from gradcore.engine.owners import borrow, send, upload
 from gradcore.errors import SpecError
@@ -50,7 +51,7 @@ def tensor(data: Any, *, dtype: Any = None, device: str | Device | None = None, 
     """A fresh tensor with a copy of ``data``: numbers, nested lists, an array or a tensor.
 
     Python floats become the default dtype, integers int64; an array keeps its dtype. Raises TypeError and ValueError
-    for data that is ragged or not numeric.
+    for data that is ragged or not numeric, RuntimeError for None.
     """
     if isinstance(data, Value):
         data = data.storage.device.read(data.storage, data.spec)
@@ -59,6 +60,8 @@ def tensor(data: Any, *, dtype: Any = None, device: str | Device | None = None, 
         values = np.asarray(data)
     except ValueError as error:
         raise ValueError(f"tensor(): expected numbers in a regular shape: {error}") from None
+    if values.dtype == object and None in values.reshape(-1).tolist():
+        raise RuntimeError("Could not infer dtype of NoneType")
     try:
         category(values.dtype)
     except TypeError:
@@ -75,10 +78,17 @@ def tensor(data: Any, *, dtype: Any = None, device: str | Device | None = None, 
 
 
 def as_tensor(data: Any, dtype: Any = None, device: str | Device | None = None) -> Tensor:
-    """``data`` itself where it already is such a tensor, else :func:`tensor` of it."""
+    """``data`` itself where it already is such a tensor; over its memory where it is such an array, or another library's tensor
+    on the CPU, that can be written to (see :func:`from_numpy`); else :func:`tensor` of it.
+    """
     if isinstance(data, Value):
         known: Tensor = data
         return known.to(device=device, dtype=dtype)
+    if get_device(device) is get_device("cpu"):
+        if hasattr(data, "__dlpack_device__") and not isinstance(data, np.ndarray) and data.__dlpack_device__()[0] == 1:
+            data = array_of(data)
+        if isinstance(data, np.ndarray) and _lends(data) and (dtype is None or np.dtype(dtype) == data.dtype):
+            return from_numpy(data)
     return tensor(data, dtype=dtype, device=device)
 
 
@@ -89,6 +99,12 @@ def asarray(obj: Any, *, dtype: Any = None, device: str | Device | None = None, 
         dtype, device = (dtype or obj.spec.dtype, device or obj.storage.device) if isinstance(obj, Value) else (dtype, device)
         return tensor(obj, dtype=dtype, device=device, requires_grad=requires_grad)
     return as_tensor(obj, dtype, device)
+
+
+def _lends(array: np.ndarray[Any, Any]) -> bool:
+    """Can a tensor show the array's own bytes?"""
+    return bool(array.size and array.flags.writeable and array.dtype.isnative and (
+        array.dtype.kind in "biuf" or is_floating(array.dtype)) and not any(s < 0 or s % array.itemsize for s in array.strides))
 
 
 def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:

@@ -207,12 +207,11 @@ def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, i
     """-log softmax(input)[target] over the classes in dimension 1: input [N, C, d...], target [N, d...] of classes.
 
     A floating target of the input's shape holds probabilities. With ``reduction="mean"`` the mean is over the weights
-    of what is not ignored. Raises ValueError for a smoothing outside [0, 1] and :class:`SpecError` for shapes that do
-    not fit.
+    of what is not ignored. Raises :class:`SpecError` for a smoothing outside [0, 1] and for shapes that do not fit.
     """
     check_reduction(reduction)
     if not 0 <= label_smoothing <= 1:
-        raise ValueError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
+        raise SpecError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
     if is_floating(target.spec.dtype) and target.spec.shape == input.spec.shape:
         return _soft_cross_entropy(input, target, weight, reduction, label_smoothing)
     if input.spec.ndim == 2 and not label_smoothing:

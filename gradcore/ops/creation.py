@@ -31,6 +31,8 @@ def _arange_spec(start: type, step: type, *, length: int, dtype: Any) -> TensorS
 
 
 def _eye_spec(*, rows: int, columns: int, dtype: Any) -> TensorSpec:
+    if rows < 0 or columns < 0:
+        raise SpecError(f"eye: n and m must be greater or equal to 0, got {rows} and {columns}")
     return TensorSpec.of((rows, columns), dtype)
 
 

@@ -38,7 +38,16 @@ mul = op("mul", broadcast, may_alias=("x", "y"),
 div = op("div", divide, may_alias=("x", "y"),
          x=lambda g, y, x_spec: sum_to(g / y, to=x_spec),
          y=lambda g, x, y, y_spec: sum_to(-g * (x / y) / y, to=y_spec))
-neg = op("neg", like, may_alias=("x",), x=lambda g: -g)
+
+
+def _neg_spec(x: TensorSpec) -> TensorSpec:
+    if _is_bool(x):
+        raise SpecError("Negation, the `-` operator, on a bool tensor is not supported. If you are trying to invert a mask, "
+                        "use the `~` or `logical_not()` operator instead.")
+    return like(x)
+
+
+neg = op("neg", _neg_spec, may_alias=("x",), x=lambda g: -g)
 reciprocal = op("reciprocal", float_like, may_alias=("x",), x=lambda g, out: -g * (out * out))
 floor_divide = op("floor_divide", broadcast, may_alias=("x", "y"))
 remainder = op("remainder", broadcast, may_alias=("x", "y"),

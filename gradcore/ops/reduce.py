@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.errors import SpecError
+from gradcore.errors import DimError
 from gradcore.ops.elementwise import eq, exp
 from gradcore.ops.movement import cast, expand, reshape, take_along_grad
 from gradcore.ops.op import op
@@ -31,25 +31,36 @@ def _mean_spec(x: TensorSpec, *, dims: Dims, keepdim: bool) -> TensorSpec:
     return TensorSpec.of(reduced(x, dims, keepdim), x.dtype)
 
 
-def _extreme_spec(x: TensorSpec, *, dims: Dims, keepdim: bool) -> TensorSpec:
-    if 0 in [x.shape[d] for d in dims]:
-        raise SpecError(f"amax(): Expected reduction dim to have a non-zero size, but got shape {list(x.shape)}")
-    return TensorSpec.of(reduced(x, dims, keepdim), x.dtype)
+def _extreme_spec(name: str) -> Any:
+    def infer(x: TensorSpec, *, dims: Dims, keepdim: bool) -> TensorSpec:
+        if 0 in [x.shape[d] for d in dims]:
+            raise DimError(f"{name}(): Expected reduction dim to have non-zero size, but got shape {list(x.shape)}")
+        return TensorSpec.of(reduced(x, dims, keepdim), x.dtype)
+
+    return infer
 
 
 def _bool_spec(x: TensorSpec, *, dims: Dims, keepdim: bool) -> TensorSpec:
     return TensorSpec.of(reduced(x, dims, keepdim), np.bool_)
 
 
-def _arg_spec(x: TensorSpec, *, dim: int, keepdim: bool) -> TensorSpec:
-    if x.shape[dim] == 0:
-        raise SpecError(f"argmax(): Expected reduction dim {dim} to have non-zero size, but got {list(x.shape)}")
-    return TensorSpec.of(reduced(x, (dim,), keepdim), np.int64)
+def _arg_spec(name: str) -> Any:
+    def infer(x: TensorSpec, *, dim: int, keepdim: bool) -> TensorSpec:
+        if x.shape[dim] == 0:
+            raise DimError(f"{name}(): Expected reduction dim {dim} to have non-zero size, but got {list(x.shape)}")
+        return TensorSpec.of(reduced(x, (dim,), keepdim), np.int64)
+
+    return infer
 
 
-def _with_index_spec(x: TensorSpec, *, dim: int, keepdim: bool) -> tuple[TensorSpec, TensorSpec]:
-    index = _arg_spec(x, dim=dim, keepdim=keepdim)
-    return index.like(x.dtype), index
+def _with_index_spec(name: str) -> Any:
+    position = _arg_spec(name)
+
+    def infer(x: TensorSpec, *, dim: int, keepdim: bool) -> tuple[TensorSpec, TensorSpec]:
+        index = position(x, dim=dim, keepdim=keepdim)
+        return index.like(x.dtype), index
+
+    return infer
 
 
 def widen(g: Any, x_spec: TensorSpec, dims: Dims) -> Any:
@@ -71,12 +82,12 @@ def _extreme_rule(g: Any, x: Any, out: Any, dims: Dims) -> Any:
     return winners * widen(g / reshape(sum(winners, dims=dims, keepdim=False), g.spec.shape), x.spec, dims)
 
 
-amax = op("amax", _extreme_spec, x=_extreme_rule)
-amin = op("amin", _extreme_spec, x=_extreme_rule)
+amax = op("amax", _extreme_spec("amax"), x=_extreme_rule)
+amin = op("amin", _extreme_spec("amin"), x=_extreme_rule)
 any = op("any", _bool_spec)
 all = op("all", _bool_spec)
-argmax = op("argmax", _arg_spec)
-argmin = op("argmin", _arg_spec)
+argmax = op("argmax", _arg_spec("argmax"))
+argmin = op("argmin", _arg_spec("argmin"))
 
 
 def _indexed_rule(g_values: Any, indices: Any, x_spec: TensorSpec, dim: int, keepdim: bool) -> Any:
@@ -84,8 +95,8 @@ def _indexed_rule(g_values: Any, indices: Any, x_spec: TensorSpec, dim: int, kee
     return take_along_grad(reshape(g_values, shape), reshape(indices, shape), shape=x_spec.shape, dim=dim)
 
 
-max_with_index = op("max_with_index", _with_index_spec, outputs=("values", "indices"), x=_indexed_rule)
-min_with_index = op("min_with_index", _with_index_spec, outputs=("values", "indices"), x=_indexed_rule)
+max_with_index = op("max_with_index", _with_index_spec("max"), outputs=("values", "indices"), x=_indexed_rule)
+min_with_index = op("min_with_index", _with_index_spec("min"), outputs=("values", "indices"), x=_indexed_rule)
 
 
 def _logsumexp_spec(x: TensorSpec, *, dims: Dims, keepdim: bool) -> Any:

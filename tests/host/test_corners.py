@@ -12,6 +12,11 @@ import numpy as np
 import pytest
 
 import gradcore
+from gradcore.devices.device import Operands
+from gradcore.devices.host import make_host
+from gradcore.spec import TensorSpec
+from tests.conftest import raises
+from tests.meta.simulated_cuda import HostCard
 
 CALLS: dict[str, Callable[[Any], Any]] = {
     "softmax of no rows": lambda t: t.zeros(0, 3).softmax(0), "softmax of empty rows": lambda t: t.zeros(3, 0).softmax(1),
@@ -68,6 +73,17 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "gradcheck of a tensor": lambda t: t.autograd.gradcheck(lambda x: x * x, t.ones(2, dtype=t.float64).requires_grad_()),
     "gradgradcheck of a tensor": lambda t: t.autograd.gradgradcheck(lambda x: x ** 3, *[
         t.ones(2, dtype=t.float64).requires_grad_() for _ in range(2)]),
+    "- of bools": lambda t: -t.tensor([True]), "neg_ of bools": lambda t: t.tensor([True]).neg_(),
+    "tensor of None": lambda t: t.tensor(None), "tensor of Nones": lambda t: t.tensor([1, None]), "eye": lambda t: t.eye(-1),
+    "eye of no rows": lambda t: t.eye(2, -1), "tensor of a word": lambda t: t.tensor("a"),
+    "label_smoothing": lambda t: t.nn.functional.cross_entropy(t.ones(2, 3), t.tensor([0, 1]), label_smoothing=2.0),
+    "max of nothing": lambda t: t.zeros(0, 3).max(0), "amax of nothing": lambda t: t.zeros(0, 3).amax(0),
+    "amin of all of nothing": lambda t: t.zeros(0).amin(), "argmin of nothing": lambda t: t.zeros(0, 3).argmin(0),
+    "indexed by a float": lambda t: square(t)[1.0], "indexed by a word": lambda t: square(t)["a"],
+    "indexed by a dict": lambda t: square(t)[{}], "expand": lambda t: t.ones(3).expand(-1, -1, 4),
+    **{f"repr of {shape} {dtype}": lambda t, s=shape, d=dtype: repr(t.zeros(*s, dtype=getattr(t, d))).replace(t.__name__, "")
+       for shape in ((0, 3), (0,), (2, 0), (1, 0, 2)) for dtype in ("float32", "int64", "bool", "uint8", "float64")},
+    "repr of nothing with a gradient": lambda t: repr(t.zeros(0, 3, requires_grad=True)),
     "tanh of ints": lambda t: t.tanh(t.tensor([1, 2])), "Tensor.tanh of bools": lambda t: t.tensor([True, False]).tanh(),
     "F.tanh of ints": lambda t: t.nn.functional.tanh(t.tensor([1, 2], dtype=t.int32)),
     "F.sigmoid of ints": lambda t: t.nn.functional.sigmoid(t.tensor([0, 2])),
@@ -164,3 +180,27 @@ def test_corners_are_pytorchs(name: str, torch: Any) -> None:
     else:
         assert not isinstance(ours, Exception), f"{ours!r} in place of {theirs!r}"
         np.testing.assert_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_a_devices_kernels_are_given_numbers_that_fit(kind: str) -> None:
+    if kind == "cuda":
+        pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
+        from gradcore.devices import gpu
+
+        device: Any = gpu.CudaDevice(0, cuda=HostCard(), strict=True)
+    else:
+        device = make_host()
+    spec = TensorSpec.of((2,), np.uint8)
+    given: list[Any] = []
+    for name, number in (("add", 1000), ("add_", -1), ("where", -1)):
+        written = (0,) if name.endswith("_") else ()
+        operands = Operands(name, (spec, int), () if written else (spec,), written, lambda: None)
+        device.suited(lambda *arrays: given.append(arrays), operands)[0]("x", number, "out")
+    assert given == [("x", 232, "out"), ("x", 255, "out"), ("x", 255, "out")]
+    whole = spec.like(np.dtype(np.int64))
+    kernel, _ = device.suited(lambda *arrays: given.append(arrays), Operands("pow", (whole, int), (whole,), (), lambda: None))
+    with raises(RuntimeError, "Integers to negative integer powers are not allowed", "-2"):
+        kernel("x", -2, "out")
+    kernel("x", 2**40, "out")
+    assert given[3:] == [("x", 2**40, "out")]

@@ -72,6 +72,35 @@ def test_pytorch_both_ways(torch: Any) -> None:
     assert source[0, 0].item() == 18 and source[3, 2].item() == 22
 
 
+@pytest.mark.oracle
+def test_pytorchs_bfloat16_both_ways(torch: Any) -> None:
+    x = gradcore.tensor(VALUES).bfloat16()
+    for part in (x, x.T[1:]):
+        theirs = torch.from_dlpack(part)
+        assert theirs.dtype == torch.bfloat16 and theirs.data_ptr() == part.data_ptr()
+        np.testing.assert_array_equal(theirs.float().numpy(), part.float().numpy())
+        theirs += 1
+        np.testing.assert_array_equal(theirs.float().numpy(), part.float().numpy())
+    source = torch.tensor(VALUES, dtype=torch.bfloat16).T
+    for given in (source, source.__dlpack__(), torch.utils.dlpack.to_dlpack(source)):
+        ours = gradcore.from_dlpack(given)
+        assert ours.dtype == gradcore.bfloat16 and ours.data_ptr() == source.data_ptr() and ours.stride() == source.stride()
+        ours += 1
+        np.testing.assert_array_equal(ours.float().numpy(), source.float().numpy())
+    assert gradcore.from_dlpack(gradcore.tensor(VALUES).bfloat16()).dtype == gradcore.bfloat16
+
+
+def test_a_capsule_is_used_once() -> None:
+    x = gradcore.tensor(VALUES)
+    for version in (None, (1, 0)):
+        capsule = x.__dlpack__(max_version=version)
+        y = gradcore.from_dlpack(capsule)
+        assert y.data_ptr() == x.data_ptr()
+        np.testing.assert_array_equal(y.numpy(), VALUES)
+        with raises(ValueError, "a capsule is consumed once", "used_dltensor"):
+            gradcore.from_dlpack(capsule)
+
+
 def test_what_is_refused_says_what_to_do() -> None:
     x, w = gradcore.ones(2), gradcore.ones(2, requires_grad=True)
     for call, kind, text in (
@@ -80,7 +109,7 @@ def test_what_is_refused_says_what_to_do() -> None:
             (lambda: np.from_dlpack(w), BufferError, "Can't export tensors that require gradient, use tensor.detach()"),
             (lambda: np.from_dlpack(gradcore.ones(2, device="meta")), BufferError, "a tensor on meta is not exported"),
             (lambda: gradcore.ones(2, device="meta").__dlpack__(), BufferError, "use Tensor.cpu()"),
-            (lambda: gradcore.from_dlpack(3), TypeError, "expects an object with __dlpack__, but got int"),
+            (lambda: gradcore.from_dlpack(3), TypeError, "expects an object with __dlpack__ or its capsule, but got int"),
             (lambda: gradcore.from_dlpack(np.ones(0), copy=False), ValueError, "what is read-only, empty, or goes to another"),
             (lambda: gradcore.from_dlpack(np.ones(2), copy=False, device="meta"), ValueError, "another device is copied"),
             (lambda: gradcore.from_numpy(np.ones(4)[::-1]), ValueError, "stride in the given numpy array is negative"),
@@ -141,6 +170,29 @@ def test_the_array_lives_as_long_as_what_shows_it() -> None:
     assert ledger.live and life() is not None
     del shown
     assert ledger.live is not None and life() is None
+
+
+@pytest.mark.oracle
+def test_as_tensor_shares_what_pytorchs_does(torch: Any) -> None:
+    def shares(library: Any, **options: Any) -> list[bool]:
+        found = []
+        for source in (np.ones((2, 3), np.float32), np.ones((2, 3)).T, np.ones(4, np.int64)[::2], np.array(3.0),
+                       torch.ones(2, 3), torch.ones(2, 3).T, torch.ones(4, dtype=torch.bfloat16)):
+            x = library.as_tensor(source, **options)
+            x.fill_(5)
+            found.append(float(source.flatten()[0]) == 5)
+        return found
+
+    assert shares(gradcore) == shares(torch) == [True] * 7
+    narrowed = [True, False, False, False, True, True, False]
+    assert shares(gradcore, dtype=gradcore.float32) == shares(torch, dtype=torch.float32) == narrowed
+    for plain in ([1.0, 2.0], np.float32(3), np.ones(0, np.float32), np.ones(3)[::-1]):
+        assert gradcore.as_tensor(plain).tolist() == np.asarray(plain).tolist()
+    assert gradcore.as_tensor(np.ones(3, np.float32), device="meta").device == "meta"
+    fixed = np.ones(3)
+    fixed.flags.writeable = False
+    gradcore.as_tensor(fixed).fill_(0)
+    assert fixed.all()
 
 
 def test_what_cannot_be_shared_is_copied() -> None:

@@ -1,0 +1,93 @@
+"""Capsules of DLPack where NumPy does not know the dtype: bfloat16 goes through it as the 16 bits that it is made of.
+
+The structures are those of dlpack.h, version 1: https://dmlc.github.io/dlpack/latest/c_api.html
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from gradcore.spec import bfloat16
+
+_UNSIGNED, _BFLOAT = 1, 4
+#: Where a capsule's tensor begins in what it points to, in bytes, by the capsule's name.
+_STARTS = {b"dltensor": 0, b"dltensor_versioned": 32}
+
+
+class _Tensor(ctypes.Structure):
+    """DLTensor up to its dtype."""
+
+    _fields_ = (("data", ctypes.c_void_p), ("device", ctypes.c_int32), ("device_id", ctypes.c_int32), ("ndim", ctypes.c_int32),
+                ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
+
+
+_name = ctypes.pythonapi.PyCapsule_GetName
+_name.restype, _name.argtypes = ctypes.c_char_p, (ctypes.py_object,)
+_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer.restype, _pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+
+
+def _tensor(capsule: Any) -> _Tensor:
+    name = _name(capsule)
+    if name not in _STARTS:
+        raise ValueError(f"from_dlpack: a capsule is consumed once, and is called dltensor until then, but this is {name!r}")
+    return _Tensor.from_address(_pointer(capsule, name) + _STARTS[name])
+
+
+def is_capsule(value: Any) -> bool:
+    return type(value).__name__ == "PyCapsule"
+
+
+def as_bfloat(capsule: Any) -> Any:
+    """The capsule of an array of uint16, which then says that it holds bfloat16."""
+    _tensor(capsule).code = _BFLOAT
+    return capsule
+
+
+def array_of(source: Any) -> np.ndarray[Any, Any]:
+    """An array over the memory of another library's tensor, or of what a capsule holds.
+
+    NumPy takes what came by a capsule from before version 1 for read-only, since that cannot say: other libraries write to it.
+    """
+    given = _Given(source)
+    array: np.ndarray[Any, Any] = np.from_dlpack(given)
+    if given.silent:
+        array = np.asarray(_Writable(array))
+    return array.view(bfloat16()) if given.bfloat else array
+
+
+class _Given:
+    """What NumPy is given: the capsule, with uint16 in place of bfloat16."""
+
+    def __init__(self, source: Any) -> None:
+        if is_capsule(source):
+            self.capsule = source
+        else:
+            try:
+                self.capsule = source.__dlpack__(max_version=(1, 0))
+            except TypeError:
+                # A library from before version 1.
+                self.capsule = source.__dlpack__()
+        tensor = _tensor(self.capsule)
+        self.silent = _name(self.capsule) == b"dltensor"
+        self.device = tensor.device, tensor.device_id
+        self.bfloat = (tensor.code, tensor.bits, tensor.lanes) == (_BFLOAT, 16, 1)
+        if self.bfloat:
+            tensor.code = _UNSIGNED
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device
+
+
+class _Writable:
+    """The bytes of an array, which it keeps alive."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.owner = array
+        self.__array_interface__ = {**array.__array_interface__, "data": (array.ctypes.data, False)}
