@@ -13,7 +13,7 @@ from gradcore.ops import elementwise, pointwise
 from gradcore.ops.in_place import IN_PLACE
 
 #: What ``==`` and ``!=`` compare element by element; everything else is left to Python, which knows whether it is the same.
-COMPARED = (Value, bool, int, float, complex, np.generic, np.ndarray)
+COMPARED = (Value, int, float, complex, np.generic, np.ndarray)
 
 # The four operators that everything is made of have a shorter way than calling the op.
 _add, _sub, _mul, _div = elementwise.add, elementwise.sub, elementwise.mul, elementwise.div

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 #: Second names of parameters, as PyTorch takes them.
-ALIASES = {"axis": "dim", "keepdims": "keepdim", "axis0": "dim0", "axis1": "dim1", "sections": "indices_or_sections",
+ALIASES = {"axis": "dim", "keepdims": "keepdim", "sections": "indices_or_sections",
            "indices": "indices_or_sections", "split_size": "split_size_or_sections",
            "tensor_indices_or_sections": "indices_or_sections"}
 #: The same of single functions.
 OWN_ALIASES = {"max": {"other": "dim"}, "min": {"other": "dim"}, "uniform_": {"from": "a", "to": "b"},
-               "copy_": {"other": "src"}}
+               "swapaxes": {"axis0": "dim0", "axis1": "dim1"}, "copy_": {"other": "src"}}
 #: Arguments of PyTorch's that change nothing here, whatever is said.
 HARMLESS = frozenset({"_stacklevel", "layout", "memory_format", "implicit", "cudnn_enable", "cudnn_enabled"})
 #: What to write instead.
@@ -43,6 +43,15 @@ def refusal(name: str, argument: str) -> NotImplementedError:
     """The error for an argument of PyTorch's that is not here: it names it, and what to write instead."""
     instead = INSTEAD.get(argument, "docs/ops.md and docs/pytorch.md list what there is")
     return NotImplementedError(f"{name}(): the argument {argument!r} of PyTorch's is not covered by gradcore: {instead}")
+
+
+def dims_by_numpy(name: str, dim: Any, keepdim: bool, axis: Any, keepdims: bool, out: Any) -> tuple[Any, bool]:
+    """``dim`` and ``keepdim`` of a function that names NumPy's spellings itself, for it is called too often to be wrapped."""
+    if out is not None:
+        raise refusal(name, "out")
+    if dim is not None and axis is not None:
+        raise TypeError(f"{name}() got multiple values for argument 'dim'")
+    return axis if dim is None else dim, keepdim or keepdims
 
 
 @cache

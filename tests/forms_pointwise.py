@@ -17,7 +17,7 @@ _x, _y = floats(2, 3, low=0.3, high=0.9), floats(2, 3, low=1.1, high=2)
 UNARY = ("abs absolute neg negative exp exp2 expm1 log log1p log2 log10 sqrt rsqrt square reciprocal sin cos tan asin acos "
          "atan arcsin arccos arctan sinh cosh tanh asinh atanh arcsinh arctanh erf erfc sinc sigmoid relu frac nan_to_num "
          "deg2rad rad2deg positive").split()
-CONSTANT = "sign sgn floor ceil round trunc fix".split()
+CONSTANT = "sign floor ceil round trunc fix".split()
 BINARY = ("add subtract sub mul multiply div divide true_divide pow fmod remainder atan2 arctan2 hypot maximum minimum fmax "
           "fmin logaddexp").split()
 COMPARE = ("eq ne lt le gt ge not_equal less less_equal greater greater_equal isclose logical_and logical_or "
@@ -59,6 +59,8 @@ for _name in COMPARE:
 for _name in WHOLE:
     FORMS += both(_name, ints(3, 1, low=-5, high=9), ints(4), gradient=False)
 FORMS += [*both("bitwise_not", ints(4), gradient=False), *both("logical_not", floats(4), gradient=False)]
+# torch's gradient of it is no array.
+FORMS += both("sgn", _x, gradient=False)
 for _name in ("isnan", "isinf", "isfinite", "isposinf", "isneginf"):
     FORMS += both(_name, floats(3, given=(float("nan"), float("inf"), 1)), gradient=False)
 # torch has no derivative of some of them in place.

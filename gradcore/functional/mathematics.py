@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradcore.arguments import refusal
+from gradcore.arguments import dims_by_numpy, refusal
 from gradcore.engine.node import Value
 from gradcore.errors import DimError, SpecError
 from gradcore.functional.shape import dim_of, reshape, squeeze, unsqueeze
@@ -148,15 +148,21 @@ def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
 # -- reductions --------------------------------------------------------------------------------------------------------
 
 
-def sum(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+def sum(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None, axis: Dim = None,
+        keepdims: bool = False, out: None = None) -> Tensor:
     """Sum over ``dim``, or over everything. Integers and bools are summed as int64, which ``dtype`` converts to."""
+    if axis is not None or keepdims or out is not None:
+        dim, keepdim = dims_by_numpy("sum", dim, keepdim, axis, keepdims, out)
     input = input if dtype is None else input.to(dtype)
     made = reduce.sum(input, dims=normalize_dims(dim, input.spec.ndim), keepdim=keepdim)
     return made if dtype is None else made.to(dtype)
 
 
-def mean(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+def mean(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None, axis: Dim = None,
+         keepdims: bool = False, out: None = None) -> Tensor:
     """The mean over ``dim``, or over everything."""
+    if axis is not None or keepdims or out is not None:
+        dim, keepdim = dims_by_numpy("mean", dim, keepdim, axis, keepdims, out)
     input = input if dtype is None else input.to(dtype)
     return reduce.mean(input, dims=normalize_dims(dim, input.spec.ndim), keepdim=keepdim)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.arguments import refusal
 from gradcore.engine.owners import upload
 from gradcore.errors import DataDependentShape, DimError, SpecError
 from gradcore.ops import movement
@@ -30,14 +31,16 @@ def size_of(shape: tuple[Any, ...]) -> tuple[int, ...]:
     return tuple(int(n) for n in sizes)
 
 
-def reshape(input: Tensor, *shape: Any) -> Tensor:
+def reshape(input: Tensor, *sizes: Any, shape: Any = None) -> Tensor:
     """A view where the layout allows one, else a copy."""
-    return movement.reshape(input, size_of(shape))
+    return movement.reshape(input, size_of(sizes if shape is None else (shape,)))
 
 
-def view(input: Tensor, *size: Any) -> Tensor:
+def view(input: Tensor, *sizes: Any, size: Any = None, dtype: None = None) -> Tensor:
     """A view; raises SpecError where the layout allows none."""
-    return movement.view(input, shape=size_of(size))
+    if dtype is not None:
+        raise refusal("view", "dtype")
+    return movement.view(input, shape=size_of(sizes if size is None else (size,)))
 
 
 def tril(input: Tensor, diagonal: int = 0) -> Tensor:
@@ -112,8 +115,8 @@ def _at_least(name: str, widened: Callable[[Tensor], Tensor]) -> Any:
 atleast_1d, atleast_2d, atleast_3d = map(_at_least, ("atleast_1d", "atleast_2d", "atleast_3d"), (_row, _plane, _block))
 
 
-def permute(input: Tensor, *dims: Any) -> Tensor:
-    return movement.permute(input, dims=tuple(dim_of(d, input) for d in size_of(dims)))
+def permute(input: Tensor, *order: Any, dims: Any = None) -> Tensor:
+    return movement.permute(input, dims=tuple(dim_of(d, input) for d in size_of(order if dims is None else (dims,))))
 
 
 def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:

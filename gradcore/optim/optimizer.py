@@ -11,6 +11,7 @@ import numpy as np
 from gradcore import functional
 from gradcore._tensor import Tensor
 from gradcore.engine import modes
+from gradcore.engine.hooks import RemovableHandle, hang
 from gradcore.engine.state import mark, scoped
 from gradcore.events import TAGS
 
@@ -36,6 +37,8 @@ class Optimizer:
             raise TypeError("params argument given to the optimizer should be an iterable of Tensors or dicts, but got "
                             f"{type(params).__name__}")
         self.defaults = defaults
+        self._before: dict[int, Callable[..., Any]] = {}
+        self._after: dict[int, Callable[..., Any]] = {}
         self.state: dict[Tensor, dict[str, Any]] = defaultdict(dict)
         self.param_groups: list[Group] = []
         groups = list(params)
@@ -79,6 +82,11 @@ class Optimizer:
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update the parameters that have a gradient. ``closure`` computes the loss again, which is returned."""
+        given: tuple[tuple[Any, ...], dict[str, Any]] = ((self,) if closure is None else (self, closure), {})
+        for hook in list(self._before.values()):
+            changed = hook(self, *given)
+            given = given if changed is None else changed
+        closure = given[0][1] if len(given[0]) > 1 else given[1].get("closure")
         loss = None
         if closure is not None:
             with modes.enable_grad():
@@ -90,7 +98,20 @@ class Optimizer:
                     self._update(group)
         finally:
             mark("end", "optimizer")
+        for hook in list(self._after.values()):
+            hook(self, *given)
         return loss
+
+    def register_step_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call ``hook(optimizer, args, kwargs)`` before each step; what it returns replaces both, None leaves them.
+
+        The optimizer is the first of ``args``, as in PyTorch, and the closure the second, if there is one.
+        """
+        return hang(self._before, hook)
+
+    def register_step_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call ``hook(optimizer, args, kwargs)`` after each step."""
+        return hang(self._after, hook)
 
     def _update(self, group: Group) -> None:
         raise NotImplementedError

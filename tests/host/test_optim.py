@@ -261,3 +261,27 @@ def test_an_update_that_runs_out_of_memory_leaves_the_step_count() -> None:
 class _Full:
     def allocate(self, *args: Any) -> Any:
         raise MemoryError("full")
+
+
+def test_hooks_around_a_step(oracle: Any) -> None:
+    seen: list[tuple[Any, ...]] = []
+    for library in (gradcore, oracle):
+        p = library.ones(2, requires_grad=True)
+        optimizer = library.optim.SGD([p], lr=0.5)
+
+        def doubled(optimizer: Any, args: Any, kwargs: Any) -> None:
+            for group in optimizer.param_groups:
+                group["lr"] *= 2
+
+        def loss(p: Any = p) -> Any:
+            p.grad = None
+            total = (p * p).sum()
+            total.backward()
+            return total
+
+        before = optimizer.register_step_pre_hook(doubled)
+        optimizer.register_step_post_hook(lambda o, args, kwargs, p=p: seen.append((len(args), len(kwargs), p.tolist())))
+        assert optimizer.step(loss).item() == 2
+        before.remove()
+        optimizer.step()
+    assert seen[:2] == seen[2:] and [found[0] for found in seen[:2]] == [2, 1]
