@@ -188,7 +188,7 @@ def test_what_looks_at_a_tensor_finds_what_it_found_before() -> None:
         def short(self) -> str:
             return "mine"
 
-    assert Mine(x.storage, x.spec, x.array, None).short() == "mine"
+    assert Mine(x).short() == "mine"
 
 
 def test_each_entry_is_of_a_name_that_pytorch_has() -> None:
