@@ -187,7 +187,7 @@ def test_what_looks_at_a_tensor_finds_what_it_found_before() -> None:
         def conj(self) -> str:
             return "mine"
 
-    assert Mine([1.0]).conj() == "mine"
+    assert Mine(x).conj() == "mine"
 
 
 def test_each_entry_is_of_a_name_that_pytorch_has() -> None:
