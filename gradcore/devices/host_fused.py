@@ -50,7 +50,8 @@ def gelu_with_slopes(steps: Steps) -> Steps | None:
     room = [spare.reshape(-1)[k * length:(k + 1) * length] for k in range(6)]
     both = partial(gelu_with_grad, **first[0].keywords)  # type: ignore[attr-defined]
     arrays = [x, out, slopes, *room]
-    return [[], [products[0], *(noted(both, arrays) or [(both, arrays)]), *products[1:]], [(np.copyto, [result, slopes])]]
+    return [[], [products[0], *(noted(both, arrays) or [(both, arrays)]), *products[1:]],
+            [] if region(result) == region(slopes) else [(np.copyto, [result, slopes])]]
 
 
 def loss_with_slopes(steps: Steps) -> Steps | None:
