@@ -7,7 +7,6 @@ replay takes. Each of the two is interleaved with the eager step; ratios of medi
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 from dataclasses import replace
@@ -18,7 +17,7 @@ from bench.timing import interleave, one_thread
 one_thread()
 
 import gradcore  # noqa: E402
-from bench.workloads import WORKLOADS, Workload, step_on  # noqa: E402
+from bench.workloads import WORKLOADS, Workload, command, step_on  # noqa: E402
 
 BATCHES = {"small": (1, 64, 512), "large": (16, 128, 512), "cnn": (1, 8, 64), "gpt": (1, 2, 8)}
 
@@ -42,11 +41,7 @@ def measured(workload: Workload, rounds: int, times: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="*", choices=tuple(WORKLOADS), default=list(WORKLOADS))
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+    options = command(__doc__).parse_args()
     results: dict[str, Any] = {}
     if not options.json:
         print("| model | batch | nodes | eager step | building them | all Python | replay | of eager |\n" + "|---" * 8 + "|")

@@ -6,7 +6,6 @@ eager's bit by bit, and with PyTorch's, before anything is timed. Ratios of medi
 
 from __future__ import annotations
 
-import argparse
 import json
 from typing import Any
 
@@ -18,7 +17,7 @@ import numpy as np  # noqa: E402
 
 import gradcore  # noqa: E402
 from bench.step import pair  # noqa: E402
-from bench.workloads import WORKLOADS, Workload  # noqa: E402
+from bench.workloads import WORKLOADS, Workload, command  # noqa: E402
 
 #: Steps from the same weights: the batch is learnt by heart in few of them, and the denormal numbers that gradients then are
 #: made of would be all that is timed.
@@ -36,11 +35,7 @@ def runs(torch: Any, workload: Workload) -> tuple[Any, Any, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="*", choices=tuple(WORKLOADS), default=list(WORKLOADS))
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+    options = command(__doc__).parse_args()
     import torch
 
     torch.set_num_threads(1)

@@ -6,7 +6,6 @@ the losses after six steps are compared before anything is timed. Ratios of medi
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +17,7 @@ one_thread()
 import numpy as np  # noqa: E402
 
 import gradcore  # noqa: E402
-from bench.workloads import WORKLOADS, Workload, loss_of  # noqa: E402
+from bench.workloads import WORKLOADS, Workload, command, loss_of  # noqa: E402
 
 
 def training(library: Any, workload: Workload, model: Any, x: np.ndarray, y: np.ndarray) -> Callable[[], Any]:
@@ -57,11 +56,8 @@ def cost_of_recompute(ours: Callable[[], Any], workload: Workload, rounds: int) 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command(__doc__)
     parser.add_argument("--recompute", action="store_true", help="also time what making outputs again in backward costs")
-    parser.add_argument("--models", nargs="*", choices=tuple(WORKLOADS), default=list(WORKLOADS))
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     import torch
 

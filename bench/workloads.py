@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -46,10 +47,17 @@ def loss_of(library: Any, model: Any, x: Any, y: Any) -> Any:
     return library.nn.functional.cross_entropy(scores.view(-1, scores.shape[-1]), y.view(-1))
 
 
-def step_on(library: Any, workload: Workload, device: str) -> tuple[Callable[[Any, Any], Any], tuple[Any, Any]]:
-    """A function of a batch that runs a training step of a fresh model and returns the loss, and a batch for it."""
-    model = workload.build(library).to(device)
-    optimizer = getattr(library.optim, workload.optimizer)(model.parameters(), **workload.settings)
+def step_on(library: Any, workload: Workload, device: str, weights: Any = None,
+            **settings: Any) -> tuple[Callable[[Any, Any], Any], tuple[Any, Any]]:
+    """A function of a batch that runs a training step of a fresh model and returns the loss, and a batch for it.
+
+    The model begins with ``weights`` where there are some, and ``settings`` are further ones of its optimizer.
+    """
+    model = workload.build(library)
+    if weights is not None:
+        model.load_state_dict({name: library.tensor(value) for name, value in weights.items()})
+    model = model.to(device)
+    optimizer = getattr(library.optim, workload.optimizer)(model.parameters(), **workload.settings, **settings)
 
     def step(x: Any, y: Any) -> Any:
         optimizer.zero_grad()
@@ -128,3 +136,12 @@ WORKLOADS = {
 }
 #: Batch sizes that the bytes kept are compared at.
 PEAK_BATCHES = {"cnn": 128, "gpt": 32}
+
+
+def command(doc: str | None) -> argparse.ArgumentParser:
+    """What benches of training steps take."""
+    parser = argparse.ArgumentParser(description=doc)
+    parser.add_argument("--models", nargs="*", choices=tuple(WORKLOADS), default=list(WORKLOADS))
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--json", action="store_true")
+    return parser

@@ -11,8 +11,8 @@ from typing import Any
 
 import gradcore
 from bench.gpu.part import Outcome, Setting
-from bench.gpu.steps import batch_step, initial_weights, torch_on
-from bench.workloads import WORKLOADS, Workload
+from bench.gpu.steps import initial_weights, torch_on
+from bench.workloads import WORKLOADS, Workload, step_on
 
 #: cudaGraphNodeType.
 _KINDS = {0: "kernels", 1: "copies", 2: "memsets"}
@@ -76,7 +76,7 @@ def _compare(name: str, workload: Workload, torch: Any, setting: Setting, outcom
     if device.graphs is not None:
         counted = device.graphs._cuda = Counting(device.graphs._cuda)
     for how in ("eager", "one by one", *(("captured",) if counted is not None else ())):
-        step, batch = batch_step(gradcore, workload, setting.device, weights)
+        step, batch = step_on(gradcore, workload, setting.device, weights)
         if how != "eager":
             step = compiled = gradcore.compile(step, capture=how == "captured")
         runs[how] = lambda step=step, batch=batch: step(*batch)  # type: ignore[misc]
@@ -89,7 +89,7 @@ def _compare(name: str, workload: Workload, torch: Any, setting: Setting, outcom
     outcome.problems += [f"{name}: losses {how} are {found}, eager {losses['eager']}"
                          for how, found in losses.items() if found != losses["eager"]]
     if torch is not None:
-        step, batch = batch_step(torch, workload, setting.device, weights)
+        step, batch = step_on(torch, workload, setting.device, weights)
         runs["torch"] = lambda step=step, batch=batch: step(*batch)  # type: ignore[misc]
         if setting.device == "cuda":
             runs["torch graph"] = torch_graph(torch, workload, weights)
@@ -140,7 +140,7 @@ def host_cost(run: Callable[[], Any], device: Any, times: int) -> float:
 def torch_graph(torch: Any, workload: Workload, weights: Any) -> Callable[[], Any]:
     """PyTorch's whole step as a CUDA graph, with its batch copied in before each replay."""
     more = {"capturable": True} if workload.optimizer == "Adam" else {}
-    step, batch = batch_step(torch, workload, "cuda", weights, **more)
+    step, batch = step_on(torch, workload, "cuda", weights, **more)
     static = [t.clone() for t in batch]
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())

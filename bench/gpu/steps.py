@@ -12,35 +12,15 @@ import numpy as np
 
 import gradcore
 from bench.gpu.part import Outcome, Setting
-from bench.workloads import WORKLOADS, Workload, loss_of
+from bench.workloads import WORKLOADS, Workload, step_on
 
 #: Each model at the batch of the table, and at one that fills a GPU.
 _BATCHES = {"small": (64, 512), "large": (512, 4096), "cnn": (64, 512), "gpt": (8, 64)}
 
 
-def batch_step(library: Any, workload: Workload, device: str, weights: Any = None,
-               **settings: Any) -> tuple[Callable[[Any, Any], Any], tuple[Any, Any]]:
-    """A step on a device, from given weights where there are some, which returns the loss; and the batch that it takes."""
-    model = workload.build(library)
-    if weights is not None:
-        model.load_state_dict({name: library.tensor(value) for name, value in weights.items()})
-    model = model.to(device)
-    optimizer = getattr(library.optim, workload.optimizer)(model.parameters(), **workload.settings, **settings)
-
-    def step(x: Any, y: Any) -> Any:
-        optimizer.zero_grad()
-        loss = loss_of(library, model, x, y)
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    x, y = (library.tensor(a, device=device) for a in workload.arrays())
-    return step, (x, y)
-
-
 def training_step(library: Any, workload: Workload, device: str, weights: Any = None) -> Callable[[], Any]:
     """One step on a device, from given weights where there are some; it returns the loss."""
-    step, batch = batch_step(library, workload, device, weights)
+    step, batch = step_on(library, workload, device, weights)
     return lambda: step(*batch)
 
 
