@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.devices.calls import Call
 from gradcore.errors import DeviceError
 from gradcore.events import READ, UPLOAD
 from gradcore.memory.ledger import Ledger
@@ -18,18 +19,6 @@ from gradcore.memory.resource import Block, MemoryResource, Stream
 from gradcore.memory.stack import Stack
 from gradcore.report.step import DriverFigures
 from gradcore.spec import TensorSpec
-
-
-class Changing(float):
-    """Stands for a number that is another one at every run, where a kernel is written out: found again by identity.
-
-    ``cells`` are arrays without dimensions that take its place, for a run to write to.
-    """
-
-    cells: list[Any]
-
-    def __init__(self, value: float) -> None:
-        self.cells = []
 
 
 @dataclass(frozen=True)
@@ -206,15 +195,19 @@ class Device:
         """What dispatch calls to launch a kernel here: on inputs, then outputs, then workspace."""
         return kernel
 
-    def written_out(self, op: str, kernel: Callable[..., Any], args: list[Any]) -> list[Any] | None:
+    def written_out(self, op: str, kernel: Callable[..., Any], args: list[Any]) -> list[Call] | None:
         """What a kernel comes to on given arrays, as (function, arguments) pairs, where that saves time; else None."""
         return None
 
-    def fused(self, kind: str, steps: list[list[Any]]) -> list[list[Any]] | None:
+    def stand_in(self, nbytes: int) -> Block | None:
+        """Bytes outside the books that nobody will touch, where calls are written out for tensors that are not there yet."""
+        return None
+
+    def fused(self, kind: str, steps: list[list[Call]]) -> list[list[Call]] | None:
         """The calls of neighbouring instructions, a list each, made into calls that do the same in less time; else None."""
         return None
 
-    def arranged(self, calls: list[Any]) -> list[Any]:
+    def arranged(self, calls: list[Call]) -> list[Call]:
         """A replay's calls in an order and in pieces that suit the device, with the same results."""
         return calls
 

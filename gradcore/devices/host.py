@@ -24,6 +24,7 @@ from gradcore.devices import (  # noqa: F401 - their kernels register themselves
 )
 from gradcore.devices.attention import build_attention
 from gradcore.devices.batch_norm import build_batch_norm
+from gradcore.devices.calls import Call
 from gradcore.devices.convolution import build_convolution
 from gradcore.devices.device import Device, Operands, register
 from gradcore.devices.dtypes import suited
@@ -31,11 +32,11 @@ from gradcore.devices.host_fused import fused
 from gradcore.devices.host_kernels import HOST_KERNELS, column_sums
 from gradcore.devices.host_pieces import in_pieces
 from gradcore.devices.host_pointwise import in_place_kernels
-from gradcore.devices.host_tape import Call, written_out
+from gradcore.devices.host_tape import written_out
 from gradcore.devices.kernels import build_kernels
 from gradcore.devices.pooling import build_pooling
 from gradcore.devices.recurrent import build_recurrent
-from gradcore.memory.resource import Block, Stream
+from gradcore.memory.resource import Block, Segment, Stream
 from gradcore.memory.sources import HostSource
 from gradcore.memory.stack import build
 from gradcore.memory.streams import NoDriver
@@ -55,6 +56,11 @@ class HostDevice(Device):
 
     def written_out(self, op: str, kernel: Callable[..., Any], args: list[Any]) -> list[Call] | None:
         return written_out(op, kernel, args)
+
+    def stand_in(self, nbytes: int) -> Block:
+        memory = np.empty(nbytes, np.uint8)
+        # On a stream of its own: no list of free blocks may ever see it.
+        return Block(Segment(nbytes, memory.ctypes.data, memory), 0, nbytes, Stream(0))
 
     def fused(self, kind: str, steps: list[list[Call]]) -> list[list[Call]] | None:
         return fused(kind, steps)

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices import host_networks as networks
+from gradcore.devices.calls import Call
 from gradcore.devices.host_erf import gelu_with_grad
 from gradcore.devices.host_kernels import PIECE_ROWS, rows
 from gradcore.devices.host_pieces import region
-from gradcore.devices.host_tape import Call, noted
+from gradcore.devices.host_tape import noted
 from gradcore.devices.kernels import split_workspace
 from gradcore.spec import PIECE
 
@@ -19,6 +20,7 @@ from gradcore.spec import PIECE
 _SHORTEST = 4096
 
 
+Array = np.ndarray[Any, Any]
 Steps = list[list[Call]]
 
 
@@ -27,9 +29,6 @@ def fused(kind: str, steps: Steps) -> Steps | None:
     kernel, given = steps[0][0]
     if not isinstance(kernel, partial) or not isinstance(given[0], np.ndarray) or given[0].itemsize < 4:
         # Floats of 16 bits go through kernels of 32.
-        return None
-    if any(a is None for step in steps[::len(steps) - 1] for call in step for a in call[1][:2]):
-        # Not known before a run brings it.
         return None
     return gelu_with_slopes(steps) if kind == "gelu with slopes" else loss_with_slopes(steps)
 
@@ -76,17 +75,18 @@ def loss_with_slopes(steps: Steps) -> Steps | None:
     values, fold, given = ((room.reshape(classes, count), folds.reshape(1, count), logits.T) if narrow
                            else (room.reshape(count, classes), folds.reshape(count, 1), logits))
     result = values.T if narrow else values
-    labels, axis, step = target.view(f"u{target.itemsize}"), 0 if narrow else 1, count if narrow else 1
+    axis, step = 0 if narrow else 1, count if narrow else 1
     bases = np.arange(count) * (1 if narrow else classes)
     one = np.ones((), loss.dtype)
     largest: Any = np.maximum.reduce
     add_up: Any = np.add.reduce
 
-    def run() -> None:
+    # A run may bring its own logits and labels: every array over them is an argument.
+    def run(logits: Array, given: Array, target: Array, labels: Array) -> None:
         if largest(labels) >= classes:
             # In the second's workspace: the first's may be somebody else's by then.
             first[0](logits, target, weight, loss, workspace)
-            second[0](*second[1])
+            second[0](second[1][0], logits, target, weight, slopes, workspace)
             return
         np.copyto(values, given)
         largest(values, axis, None, fold, True)
@@ -105,4 +105,4 @@ def loss_with_slopes(steps: Steps) -> Steps | None:
         room[places] -= 1
         np.multiply(result, one / count if reduction == "mean" else one, slopes)
 
-    return [[], cotangent, [(run, [])]]
+    return [[], cotangent, [(run, [logits, given, target, target.view(f"u{target.itemsize}")])]]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.host_tape import Call
+from gradcore.devices.calls import Call
 from gradcore.spec import PIECE
 
 Region = tuple[int, int]

@@ -12,9 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.device import Changing
-
-Call = tuple[Callable[..., Any], list[Any]]
+from gradcore.devices.calls import Call, Changing
 
 #: Ops whose kernels look at no value, tested to be so. The others are called as they are.
 STRAIGHT = frozenset((

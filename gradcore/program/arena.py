@@ -44,4 +44,7 @@ class Part(Storage):
 
 def moved(spec: TensorSpec, given: TensorSpec) -> TensorSpec:
     """A spec over traced bytes, for bytes that begin at another offset."""
-    return TensorSpec.strided(spec.shape, spec.dtype, spec.strides, spec.offset + given.offset) if given.offset else spec
+    if not given.offset:
+        return spec
+    return TensorSpec.strided(spec.shape, spec.dtype, spec.strides,
+                              spec.offset + given.offset * given.dtype.itemsize // spec.dtype.itemsize)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
+from gradcore.devices.calls import Call
 from gradcore.devices.device import Storage, get_device
 from gradcore.devices.gpu_numbers import ROOM, Numbers
 from gradcore.errors import CaptureError, DeviceFault
@@ -22,7 +23,7 @@ from gradcore.events import TAGS, Tag
 from gradcore.program.plan import Plan
 from gradcore.program.program import Instruction, Number
 from gradcore.program.recorder import Trace
-from gradcore.program.replay import Call, Replay, run_calls
+from gradcore.program.replay import Replay, run_calls
 from gradcore.spec import TensorSpec, round_up
 
 #: Captures that were of no use, one after another, before a program is not captured any more.

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
 
-from gradcore.devices.device import Changing, Device, Storage, get_device
+from gradcore.devices.calls import Call, Changing
+from gradcore.devices.device import Device, Storage, get_device
 from gradcore.engine.dispatch import fresh
 from gradcore.engine.node import Leaf, make_value
 from gradcore.engine.state import local
@@ -26,10 +27,8 @@ from gradcore.program.narration import most_live, narrate
 from gradcore.program.plan import Plan
 from gradcore.program.program import Instruction, Number, Operand
 from gradcore.program.recorder import Trace
+from gradcore.program.stand_ins import Place, StandIns
 from gradcore.spec import TensorSpec
-
-#: A kernel and its arguments, which are changed where a run brings its own.
-Call = tuple[Callable[..., Any], list[Any]]
 
 
 class Replay:
@@ -72,7 +71,8 @@ class Replay:
         self._origins: dict[int, tuple[TensorSpec, int, Any]] = {}
         self._clone = self.device.kernel("clone")
         #: By buffer that a run brings: every place that takes an array of it.
-        self._patches: dict[int, list[tuple[list[Any], int, TensorSpec]]] = {}
+        self._patches: dict[int, list[Place]] = {}
+        self._stand_ins = StandIns(self.device)
         #: By update: the places of its numbers.
         self._numbers: list[list[tuple[Any, Any, int]]] = [[] for _ in self.trace.updates]
         steps: list[list[Call]] = []
@@ -89,7 +89,7 @@ class Replay:
             steps.append([(kernel, args)] if len(steps) in ends else self._written_out(instruction, kernel, args))
         for kind, first in together:
             fused = self.device.fused(kind, steps[first:first + 3])
-            if fused is None:
+            if fused is None or self._stand_ins.hidden(list(chain(*fused))):
                 for k in (first, first + 2):
                     steps[k] = self._written_out(self.program.instructions[k], *steps[k][0])
             else:
@@ -99,6 +99,7 @@ class Replay:
         if split is not None:
             self._split = len(self._calls)
             self._calls += self.device.arranged(list(chain(*steps[split:])))
+        self._patches |= self._stand_ins.places(self._calls)
         self._gradients = [(leaf, None if x is None else self._shown(x)) for leaf, x in self.trace.left]
         read = set(self.trace.slots.values())
         # The pairs themselves: another reference to a gradient would look like a holder.
@@ -109,20 +110,14 @@ class Replay:
                          if (b.index in left if split is None else b.first < split <= b.last)]
         self._lasting_bytes = (sum(b.requested for b in self._lasting), sum(b.size for b in self._lasting))
 
-    def _varies(self, args: list[Any]) -> bool:
-        """Does a run bring some of these arguments?"""
-        return any(place[0] is args for places in self._patches.values() for place in places)
-
     def _take_arena(self) -> Arena:
         return Arena.of(self.device, self.plan.nbytes, self.program)
 
     def _written_out(self, instruction: Instruction, kernel: Callable[..., Any], args: list[Any]) -> list[Call]:
-        """The kernel's call, or what it comes to on these arguments, if none of them changes from run to run but numbers."""
-        if self._varies(args):
-            return [(kernel, args)]
+        """The kernel's call, or what it comes to on these arguments, where a run can reach all that changes among them."""
         numbers = {k: Changing(k) for k, x in enumerate(instruction.operands) if isinstance(x, Number)}
         calls = self.device.written_out(instruction.op, kernel, [numbers.get(k, a) for k, a in enumerate(args)])
-        if calls is None:
+        if calls is None or self._stand_ins.hidden(calls):
             return [(kernel, args)]
         for k, number in numbers.items():
             x = instruction.operands[k]
@@ -146,8 +141,10 @@ class Replay:
 
     def _argument(self, x: Operand, args: list[Any]) -> Any:
         if self.program.buffers[x.buffer].kind in ("input", "gradient slot"):
-            self._patches.setdefault(x.buffer, []).append((args, len(args), x.spec))
-            return None
+            found = self._stand_ins.array(x.buffer, max(self.program.buffers[x.buffer].nbytes, x.spec.extent), x.spec)
+            if found is None or not x.spec.numel:
+                self._patches.setdefault(x.buffer, []).append((args, len(args), x.spec))
+            return found
         return self.device.array(self._block(x.buffer), x.spec)
 
     def _shown(self, x: Operand) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gradcore.devices import host_pieces
-from gradcore.devices.device import Changing
+from gradcore.devices.calls import Changing
 from gradcore.devices.host_pieces import in_pieces
 from gradcore.devices.host_tape import Call
 

@@ -109,7 +109,7 @@ def test_a_hundred_steps_are_replayed_bit_for_bit(name: str, passed: bool, monke
     assert eager == replayed
     plan = compiled.plans[-1]
     assert len(compiled.traces) == 2 and plan.bound <= plan.nbytes <= 1.02 * plan.bound
-    assert fused.count("loss_with_slopes") == (not passed), "the loss and its slopes are made together"
+    assert fused.count("loss_with_slopes") == 1, "the loss and its slopes are made together"
     assert fused.count("gelu_with_slopes") == 2 * (name == "bent"), "gelu and its gradient are made together"
 
 

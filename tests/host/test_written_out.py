@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gradcore
-from gradcore.devices.device import Changing
+from gradcore.devices.calls import Changing
 from gradcore.devices.host import make_host
 from gradcore.devices.host_tape import STRAIGHT, written_out
 from tests.rows import ROWS, Row, tensors_of
