@@ -75,9 +75,10 @@ def loss_with_slopes(steps: Steps) -> Steps | None:
     values, fold, given = ((room.reshape(classes, count), folds.reshape(1, count), logits.T) if narrow
                            else (room.reshape(count, classes), folds.reshape(count, 1), logits))
     result = values.T if narrow else values
-    axis, step = 0 if narrow else 1, count if narrow else 1
+    axis, step = 0 if narrow else 1, np.asarray(count if narrow else 1)
     bases = np.arange(count) * (1 if narrow else classes)
-    one = np.ones((), loss.dtype)
+    one, share = np.ones((), loss.dtype), np.asarray(1 / count, loss.dtype)
+    scale = one / count if reduction == "mean" else one
     largest: Any = np.maximum.reduce
     add_up: Any = np.add.reduce
 
@@ -89,20 +90,20 @@ def loss_with_slopes(steps: Steps) -> Steps | None:
             second[0](second[1][0], logits, target, weight, slopes, workspace)
             return
         np.copyto(values, given)
-        largest(values, axis, None, fold, True)
+        largest(values, axis, None, folds)
         np.subtract(values, fold, values)
         np.multiply(target, step, places)
         np.add(places, bases, places)
         chosen = room.take(places)
         np.exp(values, values)
-        add_up(values, axis, None, fold, True)
+        add_up(values, axis, None, folds)
         np.log(folds, losses)
         np.subtract(losses, chosen, losses)
         add_up(losses, 0, None, loss)
         if reduction == "mean":
-            np.multiply(loss, 1 / count, loss)
+            np.multiply(loss, share, loss)
         np.true_divide(values, fold, values)
         room[places] -= 1
-        np.multiply(result, one / count if reduction == "mean" else one, slopes)
+        np.multiply(result, scale, slopes)
 
     return [[], cotangent, [(run, [logits, given, target, target.view(f"u{target.itemsize}")])]]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from operator import is_
 from typing import Any
 
 from gradcore.engine.node import Leaf
-from gradcore.program.guards import ModuleGuard, hooks_on
+from gradcore.program.guards import Guard, ModuleGuard, OptimizerGuard, hooks_on, identical
 
 
 def all_hold(guards: Iterable[Any], presence: dict[Leaf, bool]) -> Callable[[], bool]:
@@ -23,6 +24,12 @@ def all_hold(guards: Iterable[Any], presence: dict[Leaf, bool]) -> Callable[[], 
         return found
 
     for guard in guards:
+        if type(guard) is Guard:
+            terms[_of_guard(guard, name)] = None
+            continue
+        if type(guard) is OptimizerGuard:
+            terms |= dict.fromkeys(_of_optimizer(guard, name))
+            continue
         if type(guard) is not ModuleGuard or guard.forward is not None:
             terms[f"{name(guard)}.holds()"] = None
             continue
@@ -40,5 +47,26 @@ def all_hold(guards: Iterable[Any], presence: dict[Leaf, bool]) -> Callable[[], 
             terms[f"{name(tensor)}.edge is {name(edge)}"] = None
     for leaf, wanted in presence.items():
         terms[f"({name(leaf)}.grad is not None) is {wanted}"] = None
-    check: Callable[[], bool] = eval(f"lambda: {' and '.join(terms) or 'True'}", names)
+    # What cannot be looked at any more is not what it was.
+    exec(f"def check():\n try: return {' and '.join(terms) or 'True'}\n except Exception: return False", names)
+    # Taken out of its own globals, so that reference counts alone let it go.
+    check: Callable[[], bool] = names.pop("check")
     return check
+
+
+def _of_guard(guard: Guard, name: Callable[[Any], str]) -> str:
+    now = f"{name(guard.look)}()"
+    if guard.same is identical:
+        return f"{now} is {name(guard.seen)}"
+    return f"{name(guard.same)}({now}, {name(guard.seen)})"
+
+
+def _of_optimizer(guard: OptimizerGuard, name: Callable[[Any], str]) -> Iterator[str]:
+    optimizer = name(guard.optimizer)
+    yield f"{optimizer}.state is {name(guard.state)}"
+    yield f"len({optimizer}.param_groups) == {len(guard.groups)}"
+    for k, (options, params) in enumerate(guard.groups):
+        group = f"{optimizer}.param_groups[{k}]"
+        yield f"{name(guard.options)}({group}) == {name(options)}"
+        yield f"len({group}['params']) == {len(params)}"
+        yield f"all(map({name(is_)}, {group}['params'], {name(params)}))"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Iterator
+from operator import is_
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -73,7 +74,7 @@ def _equal(now: Any, seen: Any) -> bool:
     return type(now) is type(seen) and (now == seen or (now != now and seen != seen))
 
 
-def _identical(now: Any, seen: Any) -> bool:
+def identical(now: Any, seen: Any) -> bool:
     return now is seen
 
 
@@ -99,7 +100,7 @@ def of_value(name: str, look: Callable[[], Any], value: Any, key: tuple[Any, ...
     elif is_plain(value):
         yield Guard(name, look, copy.deepcopy(value), _equal), key
     elif isinstance(value, (Module, Optimizer, FunctionType)):
-        yield Guard(name, look, value, _identical), key
+        yield Guard(name, look, value, identical), key
         if isinstance(value, Optimizer) and "param_groups" in names:
             yield OptimizerGuard(value, True), (*key, "options")
     elif isinstance(value, (list, tuple)) and len(value) <= _MOST:
@@ -199,12 +200,18 @@ class OptimizerGuard:
         self.state = optimizer.state
         self.groups = self._groups()
 
+    def options(self, group: dict[str, Any]) -> list[Any]:
+        """The options of a group that a program is bound to."""
+        return [v for k, v in group.items() if k != "params" and (k != "lr" or self.rates)]
+
     def _groups(self) -> list[Any]:
-        return [[v for k, v in group.items() if k != "params" and (k != "lr" or self.rates)] + [*map(id, group["params"])]
-                for group in self.optimizer.param_groups]
+        return [(self.options(group), list(group["params"])) for group in self.optimizer.param_groups]
 
     def holds(self) -> bool:
-        return self.optimizer.state is self.state and self._groups() == self.groups
+        now = self._groups()
+        return (self.optimizer.state is self.state and len(now) == len(self.groups) and all(
+            options == before and len(params) == len(these) and all(map(is_, params, these))
+            for (options, params), (before, these) in zip(now, self.groups, strict=True)))
 
     def storages(self) -> list[Any]:
         return []

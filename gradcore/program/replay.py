@@ -15,7 +15,6 @@ from typing import Any
 
 from gradcore.devices.calls import Call, Changing
 from gradcore.devices.device import Device, Storage, get_device
-from gradcore.engine.dispatch import fresh
 from gradcore.engine.node import Leaf, make_value
 from gradcore.engine.state import local
 from gradcore.events import TAGS
@@ -167,7 +166,9 @@ class Replay:
             updates: list[tuple[Any, dict[str, Any], list[Any]]] = []
             for places, before, (optimizer, group, params) in zip(self._numbers, self._updated_before, self.trace.updates,
                                                                   strict=True):
-                numbers = optimizer._advanced(optimizer.state[params[0]] if before is None else updates[before][1])
+                numbers = {}
+                if optimizer._numbers:
+                    numbers = optimizer._advanced(optimizer.state[params[0]] if before is None else updates[before][1])
                 operands = optimizer._operands(group, numbers)
                 updates.append((optimizer, numbers, params))
                 for args, at, position in places:
@@ -236,6 +237,8 @@ class Replay:
         """Point the calls at what this run was given, and at the gradients that it finds."""
         if self.device.several:
             self._note_stream(inputs)
+        if not self._patches:
+            return
         array = self.device.array
         for x, tensor in zip(self.program.inputs, inputs, strict=True):
             for args, at, spec in self._patches.get(x.buffer, ()):
@@ -314,12 +317,12 @@ class Replay:
         if buffer.kind != "made":
             storage = self._given(x.buffer, inputs)
             return make_value(storage, x.spec, self.device.array(storage.block, x.spec), None)
-        copy = copies.get(x.buffer)
+        copy: Storage | None = copies.get(x.buffer)
         if copy is None:
             spec, tag, source = self._copied(x)
-            copy = copies[x.buffer] = fresh(self.device, spec, tag, 0)
-            local.state.launch(self._clone, source, copy.array)
-        return make_value(copy.storage, x.spec, self.device.array(copy.storage.block, x.spec), None)
+            copy = copies[x.buffer] = self.device.allocate(spec.nbytes, tag)
+            local.state.launch(self._clone, source, self.device.array(copy.block, spec))
+        return make_value(copy, x.spec, self.device.array(copy.block, x.spec), None)
 
     def _copied(self, x: Operand) -> tuple[TensorSpec, int, Any]:
         """The bytes of an output: their spec, for whom they are copied, and where they lie; found out once an arena."""
