@@ -20,7 +20,7 @@ from gradcore.devices.device import Device, Operands, Storage
 from gradcore.devices.dtypes import numbers_fitted
 from gradcore.devices.gpu_faults import WatchedDriver, WatchedSource
 from gradcore.devices.gpu_graphs import Graphs, Refusing, refuse
-from gradcore.devices.gpu_kernels import build_cuda_kernels, refuse_bfloat16
+from gradcore.devices.gpu_kernels import build_cuda_kernels
 from gradcore.errors import OutOfMemory, UndeclaredAllocation
 from gradcore.events import TAGS, Site, Tag
 from gradcore.memory.ledger import Ledger
@@ -213,7 +213,6 @@ class CudaDevice(Device):
         self.memory = self.stack.top if thread is None else Refusing(self.stack.top, thread)
 
     def suited(self, kernel: Callable[..., Any], operands: Operands) -> tuple[Callable[..., Any], int]:
-        refuse_bfloat16(operands)
         return numbers_fitted(kernel, operands), 0
 
     def bind(self, kernel: Callable[..., Any], op: str = "") -> Callable[..., Any]:
