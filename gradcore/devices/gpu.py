@@ -19,6 +19,7 @@ from gradcore.devices import gpu_faults, gpu_gemm
 from gradcore.devices.device import Device, Operands, Storage
 from gradcore.devices.dtypes import numbers_fitted
 from gradcore.devices.gpu_faults import WatchedDriver, WatchedSource
+from gradcore.devices.gpu_fused import fused
 from gradcore.devices.gpu_graphs import Graphs, Refusing, refuse
 from gradcore.devices.gpu_kernels import build_cuda_kernels
 from gradcore.errors import OutOfMemory, UndeclaredAllocation
@@ -218,6 +219,9 @@ class CudaDevice(Device):
     def bind(self, kernel: Callable[..., Any], op: str = "") -> Callable[..., Any]:
         launch = self.bridge.wrap(op, kernel)
         return gpu_faults.wait_after(launch, self._cuda) if self._blocking else launch
+
+    def fused(self, kind: str, steps: list[list[Any]]) -> list[list[Any]] | None:
+        return fused(kind, steps, self.bind)
 
     def make_array(self, block: Block, spec: TensorSpec) -> cupy.ndarray:
         return array_over(block.segment.memory, block.offset, spec)
