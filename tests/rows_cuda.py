@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests import rows_losses, rows_optimizers
+from tests import rows_losses, rows_optimizers, rows_recurrent
 from tests.rows import ROWS, Row, bools, floats, ints
 
 F32 = np.dtype(np.float32)
@@ -112,7 +112,7 @@ add("sgd_", many, many, many, 0.1, **{**SGD, "momentum": 0.9})
 positive = [floats(*o.shape, low=0, high=1) for o in many]
 add("adam_", many, many, many, positive, 0.1, 3, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.1, decoupled=True,
     maximize=False)
-SIZES += rows_optimizers.MANY + rows_losses.SIZES
+SIZES += rows_optimizers.MANY + rows_losses.SIZES + rows_recurrent.SIZES
 add("linear", floats(3, 5, 7), floats(4, 7), floats(4))
 add("matmul", floats(2, 3, 4, 5), floats(3, 5, 6), transpose_a=False, transpose_b=False)
 add("matmul", floats(2, 1, 4, 5), floats(3, 6, 5), transpose_a=False, transpose_b=True)
@@ -152,20 +152,21 @@ for lead, length, keys, width, values, causal, mask, drop in (
 
 #: Elimination is in at least single precision.
 DECOMPOSED = frozenset("inv solve det slogdet cholesky".split())
+_RECURRENT = frozenset(row.op for row in rows_recurrent.NARROW)
 #: A call of each op on floats, for storage of two bytes and arithmetic in four, and every size of what rounds on its way.
 _FIRST = [*{row.op: row for row in reversed(ROWS) if any(o.kind == "float" for o in row.operands())
-            and "dtype" not in row.attrs and not row.declared.view and row.op not in DECOMPOSED}.values()]
+            and "dtype" not in row.attrs and not row.declared.view and row.op not in DECOMPOSED | _RECURRENT}.values()]
 _NARROW_SIZES = frozenset((
     "sum mean var softmax layer_norm layer_norm_grad batch_norm cross_entropy embedding_grad conv2d_weight_grad attention "
     "windows_grad").split())
-BFLOAT = [*_FIRST, *[row for row in SIZES if row.op in _NARROW_SIZES]]
+BFLOAT = [*_FIRST, *[row for row in SIZES if row.op in _NARROW_SIZES], *rows_recurrent.NARROW]
 #: What runs in float16 as well, through the same templates.
 _HALF_OPS = frozenset((
     "add mul relu_grad gelu_tanh sum mean amax softmax log_softmax softmax_grad cross_entropy layer_norm take take_grad cat "
     "clone cast linear matmul uniform dropout maximum where argmax conv2d conv2d_weight_grad max_pool2d batch_norm attention "
     "silu silu_grad mish elu elu_grad softplus hardtanh leaky_relu lerp addcmul masked_fill_ exp2 flip roll cumsum ranked "
     "windows_grad var adam_").split())
-HALF = [row for row in BFLOAT if row.op in _HALF_OPS]
+HALF = [row for row in BFLOAT if row.op in _HALF_OPS | _RECURRENT]
 
 #: Instances that only tests launch: a bias and its activation in one pass, RMS norm, what the tests of bfloat16 begin with.
 UNBOUND = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from tests.rows import Operand, Row, floats
 
 ROWS: list[Row] = []
 BIG: list[Row] = []
+#: Where the CUDA kernels change their way: rows of whole accesses and not, several blocks, no step at all.
+SIZES: list[Row] = []
 
 
 def _stacked(t: Any, outputs: list[Any], backwards: bool) -> Any:
@@ -143,6 +146,26 @@ for _case, _shape in (("plain", (3, 2, 4)), ("one step", (1, 3, 2)), ("one sampl
             Row("gru", f"{_name} no bias", (_s(3), floats(3 * _n, _n), None, _h), _how, torch=gru(_backwards)),
             Row("gru_grad", _name, (_s(1), _gates, _s(1), _h, floats(3 * _n, _n)), _how, numpy=gru_grad(_backwards),
                 tolerance=1e-4)]
+
+for _shape in ((2, 3, 8), (3, 1, 16), (2, 50, 24), (1, 5, 7), (0, 2, 4), (0, 3, 5)):
+    _s, _h, _c, _gates = _sizes(*_shape)
+    _n = _shape[2]
+    # What relu gives, with some zeros.
+    _ramp = tuple(k % 5 / 4 for k in range(_shape[0] * _shape[1] * _n))
+    for _how in ({"backwards": False}, {"backwards": True}):
+        for _relu in (False, True):
+            SIZES += [Row("rnn", f"size {_shape} {_relu} {_how}", (_s(1), floats(_n, _n), _h), {"relu": _relu, **_how}),
+                      Row("rnn_grad", f"size {_shape} {_relu} {_how}",
+                          (_s(1), floats(*_shape, given=_ramp), _h, floats(_n, _n)), {"relu": _relu, **_how})]
+        SIZES += [Row(op, f"size {_shape} {_how}", operands, _how, tolerance=1e-4) for op, operands in (
+            ("lstm", (_s(4), floats(4 * _n, _n), _h, _c)),
+            ("lstm_grad", (_s(1), _c, _gates, _s(1), _s(1), _h, _c, floats(4 * _n, _n))),
+            ("lstm_grad", (_s(1), None, _gates, _s(1), _s(1), _h, _c, floats(4 * _n, _n))),
+            ("gru", (_s(3), floats(3 * _n, _n), floats(3 * _n), _h)),
+            ("gru_grad", (_s(1), _gates, _s(1), _h, floats(3 * _n, _n))))]
+
+#: In storage of two bytes, where a step begins with states that were rounded.
+NARROW = [replace(row, tolerance=1e-2) for row in SIZES if row.name.startswith(("size (2, 50, 24)", "size (1, 5, 7)"))]
 
 _s, _h, _c, _gates = _sizes(64, 32, 256)
 for _how in ({"backwards": False}, {"backwards": True}):

@@ -58,6 +58,27 @@ def _channels(on: dict[str, Any]) -> tuple[Any, Any]:
     return gradcore.zeros(32, **on), gradcore.ones(32, **on)
 
 
+#: Elements of a state: so few that the product of a step is bound by memory as well.
+_STATE = 32
+
+
+def _step(gates: int, rows: int, on: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """What the input gives to all gates of one step, the weight of the state, a state."""
+    batch = rows * _WIDTH // (gates * _STATE)
+    return (gradcore.rand(1, batch, gates * _STATE, **on), gradcore.rand(gates * _STATE, _STATE, **on),
+            gradcore.rand(batch, _STATE, **on))
+
+
+def _lstm_back(rows: int, on: dict[str, Any]) -> tuple[Any, ...]:
+    gates, weight, h = _step(4, rows, on)
+    return h.view(1, *h.shape), h, gates, h.view(1, *h.shape), h.view(1, *h.shape), h, h, weight
+
+
+def _gru_back(rows: int, on: dict[str, Any]) -> tuple[Any, ...]:
+    gates, weight, h = _step(4, rows, on)
+    return h.view(1, *h.shape), gates, h.view(1, *h.shape), h, weight[:3 * _STATE]
+
+
 _SGD = {"momentum": 0.9, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False, "maximize": False, "first": False}
 _ADAM = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0, "decoupled": False, "maximize": False}
 _POOL = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0), "dilation": (1, 1)}
@@ -85,6 +106,11 @@ CASES = (
          lambda n, on: (_images(n, on), _images(n, on), _channels(on)[1], *_channels(on)), 5, needs=(True, True, True)),
     case("max pooling", "max_pool2d", lambda n, on: (_images(n, on),), 1 + 5 / 16, ceil_mode=False, **_POOL),
     case("embedding", "embedding", lambda n, on: (gradcore.rand(256, 256, **on), _ids(4 * n, 256, on)), 1, padding=None),
+    case("RNN, a step", "rnn", lambda n, on: _step(1, n, on), 5, relu=False, backwards=False),
+    case("LSTM, a step", "lstm", lambda n, on: (*_step(4, n, on), _step(4, n, on)[2]), 5.5, backwards=False),
+    case("LSTM's gradient", "lstm_grad", _lstm_back, 5.75, backwards=False),
+    case("GRU, a step", "gru", lambda n, on: (*_step(3, n, on)[:2], None, _step(3, n, on)[2]), 16 / 3, backwards=False),
+    case("GRU's gradient", "gru_grad", _gru_back, 6.75, backwards=False),
     case("SGD with momentum", "sgd_", lambda n, on: ([_x(n, on)], [_x(n, on)], [_x(n, on)], 0.1), 5, **_SGD),
     case("Adam", "adam_", lambda n, on: ([_x(n, on)], [_x(n, on)], [_x(n, on)], [_x(n, on)], 0.1, 3), 7, **_ADAM),
 )

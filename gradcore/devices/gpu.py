@@ -19,8 +19,9 @@ from gradcore.devices import gpu_faults, gpu_gemm
 from gradcore.devices.device import Device, Operands, Storage
 from gradcore.devices.dtypes import numbers_fitted
 from gradcore.devices.gpu_faults import WatchedDriver, WatchedSource
+from gradcore.devices.gpu_fused import fused
 from gradcore.devices.gpu_graphs import Graphs, Refusing, refuse
-from gradcore.devices.gpu_kernels import build_cuda_kernels, refuse_bfloat16
+from gradcore.devices.gpu_kernels import build_cuda_kernels
 from gradcore.errors import OutOfMemory, UndeclaredAllocation
 from gradcore.events import TAGS, Site, Tag
 from gradcore.memory.ledger import Ledger
@@ -213,12 +214,14 @@ class CudaDevice(Device):
         self.memory = self.stack.top if thread is None else Refusing(self.stack.top, thread)
 
     def suited(self, kernel: Callable[..., Any], operands: Operands) -> tuple[Callable[..., Any], int]:
-        refuse_bfloat16(operands)
         return numbers_fitted(kernel, operands), 0
 
     def bind(self, kernel: Callable[..., Any], op: str = "") -> Callable[..., Any]:
         launch = self.bridge.wrap(op, kernel)
         return gpu_faults.wait_after(launch, self._cuda) if self._blocking else launch
+
+    def fused(self, kind: str, steps: list[list[Any]]) -> list[list[Any]] | None:
+        return fused(kind, steps, self.bind)
 
     def make_array(self, block: Block, spec: TensorSpec) -> cupy.ndarray:
         return array_over(block.segment.memory, block.offset, spec)

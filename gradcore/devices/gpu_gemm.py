@@ -12,99 +12,54 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import cupy
 import numpy as np
 from cupy.cuda import runtime
 
-from gradcore.devices.precision import get_float32_matmul_precision
+from gradcore.devices.gpu_problems import (
+    COMPUTE_32F,
+    COMPUTE_32F_FAST_TF32,
+    DATA,
+    EPILOGUES,
+    FACTORS,
+    INSTEAD,
+    VECTOR_ALIGNMENT,
+    Library,
+    Matrix,
+    Problem,
+    compute_of,
+)
 from gradcore.errors import CaptureError, DeviceError, KernelError
 from gradcore.units import parse_bytes
 
-#: cudaDataType of each kind of element.
-DATA = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
-COMPUTE_32F, COMPUTE_64F, COMPUTE_32F_FAST_TF32 = 68, 70, 77  # cublasComputeType_t
-#: What may follow a product in the same launch, and cuBLASLt's name for it. The vector has an element for each row of the
-#: product as cuBLAS sees it (``bias``), or receives the sums of ``y`` over the inner dimension (``bias_gradient``). GELU is the
-#: approximation by tanh.
-EPILOGUES = {"": "DEFAULT", "bias": "BIAS", "relu_bias": "RELU_BIAS", "gelu_bias": "GELU_BIAS", "bias_gradient": "BGRADB"}
-#: Bytes that the vector's address has to be a multiple of.
-VECTOR_ALIGNMENT = 16
-# The factors are read from host memory while a product is put on its stream, so they live as long as the process.
-_NUMBERS = {kind: np.array((1, 0), np.float64 if kind == "float64" else np.float32) for kind in DATA}
-#: Where one and zero are, by the kind of the elements: halves are multiplied in single precision.
-_FACTORS = {kind: (pair.ctypes.data, pair.ctypes.data + pair.itemsize) for kind, pair in _NUMBERS.items()}
 _MOST_PLANS = 4096
-
-
-class Matrix(NamedTuple):
-    """How a matrix, or each of a batch, lies: does cuBLAS, which reads column by column, take it transposed; elements from
-    one column to the next and from one matrix to the next; bytes, up to 256, that all of their addresses are multiples of."""
-
-    transposed: int
-    leading: int
-    step: int
-    aligned: int
-
-
-class Problem(NamedTuple):
-    """out = x y for a batch of matrices of m rows and n columns, with k products summed; ``then`` is a key of EPILOGUES."""
-
-    kind: str
-    m: int
-    n: int
-    k: int
-    batch: int
-    x: Matrix
-    y: Matrix
-    out: Matrix
-    then: str = ""
-
-
-class Library(Protocol):
-    """What gradcore asks of a library."""
-
-    #: Memory that it takes where no pool of ours sees it, and why; "" for none.
-    unseen: str
-
-    def plan(self, problem: Problem) -> Any:
-        """What :meth:`run` takes, None if the library has no way to do it."""
-        ...
-
-    def run(self, plan: Any, x: int, y: int, out: int, vector: int) -> None:
-        """Put the product of what lies at these addresses on the current stream."""
-        ...
-
-
-def alignment(address: int, step: int) -> int:
-    """Bytes, up to 256, that ``address`` and every multiple of ``step`` bytes behind it are multiples of."""
-    both = address | step | 256
-    return both & -both
-
-
-def _compute(kind: str) -> int:
-    if kind == "float64":
-        return COMPUTE_64F
-    return COMPUTE_32F_FAST_TF32 if kind == "float32" and get_float32_matmul_precision() != "highest" else COMPUTE_32F
+_DEVICE_TO_HOST = 2  # cudaMemcpyDeviceToHost
+#: How the host reads an element: a type of NumPy's, and the bytes that are copied into its last ones.
+_ELEMENT = {"float32": (np.float32, 4), "float64": (np.float64, 8), "float16": (np.float16, 2), "bfloat16": (np.float32, 2)}
 
 
 class Plan:
     """What cuBLASLt needs to know of a product, and the algorithm that it chose; its descriptors go when it does."""
 
-    __slots__ = ("descriptor", "layouts", "one", "zero", "result", "algorithm", "bytes", "vector", "_at", "_destroy")
+    __slots__ = ("kind", "descriptor", "layouts", "one", "zero", "not_a_number", "result", "algorithm", "bytes", "vector",
+                 "exact", "_at", "_destroy")
 
-    def __init__(self, lt: Any, descriptor: int, layouts: tuple[int, int, int], kind: str, vector: bool) -> None:
+    def __init__(self, lt: Any, descriptor: int, layouts: tuple[int, int, int], problem: Problem) -> None:
+        self.kind = problem.kind
         self.descriptor = descriptor
         self.layouts = layouts
-        self.one, self.zero = _FACTORS[kind]
+        self.one, self.zero, self.not_a_number = FACTORS[problem.kind]
         #: The heuristic's result, whose first field is the algorithm.
         self.result = lt.MatmulHeuristicResult(1)
         self.algorithm: int = self.result.ptr
         #: Of the workspace.
         self.bytes = 0
         #: Where a vector's address is written before each run, and where that is; None where there is no vector.
-        self.vector = np.zeros(1, np.int64) if vector else None
+        self.vector = np.zeros(1, np.int64) if problem.then else None
+        #: Does it keep NaN? None until it was tried.
+        self.exact: bool | None = None if problem.then == "relu_bias" else True
         self._at: int = 0 if self.vector is None else self.vector.ctypes.data
         self._destroy = lt.matrix_layout_destroy, lt.matmul_desc_destroy
 
@@ -141,7 +96,7 @@ class CublasLt:
         self._lock = threading.Lock()
 
     def plan(self, problem: Problem) -> Plan | None:
-        compute = _compute(problem.kind)
+        compute = compute_of(problem.kind)
         key = problem, compute
         try:
             return self._plans[key]
@@ -167,17 +122,25 @@ class CublasLt:
 
         describe(of.TRANSA, problem.x.transposed)
         describe(of.TRANSB, problem.y.transposed)
-        if problem.then:
-            describe(of.EPILOGUE, getattr(lt.Epilogue, EPILOGUES[problem.then]))
+        # With its bias alone, so that an activation behind it changes neither the algorithm nor the order of its sums.
+        first = INSTEAD[problem.then] if problem.then == "relu_bias" else problem.then
+        if first:
+            describe(of.EPILOGUE, getattr(lt.Epilogue, EPILOGUES[first]))
         m, n, k = problem.m, problem.n, problem.k
         x = self._layout(data, (k, m) if problem.x.transposed else (m, k), problem.x, problem.batch)
         y = self._layout(data, (n, k) if problem.y.transposed else (k, n), problem.y, problem.batch)
         out = self._layout(data, (m, n), problem.out, problem.batch)
-        plan = Plan(lt, descriptor, (x, y, out), problem.kind, bool(problem.then))
+        plan = Plan(lt, descriptor, (x, y, out), problem)
         if problem.then:
             # The heuristic reads from this address how far the vector is aligned.
             plan.point(lt, VECTOR_ALIGNMENT)
-        return plan if self._choose(plan, problem) else None
+        if not self._choose(plan, problem):
+            return None
+        if first != problem.then:
+            describe(of.EPILOGUE, getattr(lt.Epilogue, EPILOGUES[problem.then]))
+            if not self._suits(plan):
+                return None
+        return plan
 
     def _layout(self, data: int, shape: tuple[int, int], matrix: Matrix, batch: int) -> int:
         lt = self._lt
@@ -213,20 +176,45 @@ class CublasLt:
         plan.bytes = int(plan.result.workspace_size)
         return True
 
-    def run(self, plan: Plan, x: int, y: int, out: int, vector: int) -> None:
+    def _suits(self, plan: Plan) -> bool:
+        """Is the algorithm, which was chosen for a descriptor that has changed, one for what it says now, in our workspace?"""
+        lt, result = self._lt, self._lt.MatmulHeuristicResult(1)
+        try:
+            lt.matmul_algo_check(self._handle, plan.descriptor, *plan.layouts, plan.layouts[2], plan.algorithm, result.ptr)
+        except lt.cuBLASLtError:
+            return False
+        plan.bytes = int(result.workspace_size)
+        return not int(result.state) and plan.bytes <= self.workspace
+
+    def exact(self, plan: Plan, x: int, y: int, out: int, vector: int) -> bool:
+        """cuBLASLt does not say what its relu makes of NaN, and the hardware's maximum of NaN and 0 is 0. So a plan with a relu
+        is tried: with NaN for a factor, which is to be everywhere in the result. What has not been tried before a capture
+        breaks it."""
+        if plan.exact is None:
+            stream, (dtype, nbytes) = current_stream(), _ELEMENT[plan.kind]
+            found = np.zeros(1, dtype)
+            self.run(plan, x, y, out, vector, plan.not_a_number)
+            runtime.memcpyAsync(found.ctypes.data + found.nbytes - nbytes, out, nbytes, _DEVICE_TO_HOST, stream)
+            runtime.streamSynchronize(stream)
+            plan.exact = bool(np.isnan(found[0]))
+        return plan.exact
+
+    def run(self, plan: Plan, x: int, y: int, out: int, vector: int, factor: int = 0) -> None:
+        """``factor``: where a factor is that all products are multiplied by, 0 for one."""
         stream = current_stream()
         workspace = self.reserve_for(stream) if plan.bytes else 0
+        factor = factor or plan.one
         if plan.vector is None:
-            self._start(plan, x, y, out, workspace, stream)
+            self._start(plan, factor, x, y, out, workspace, stream)
             return
         with self._lock:
             plan.point(self._lt, vector)
-            self._start(plan, x, y, out, workspace, stream)
+            self._start(plan, factor, x, y, out, workspace, stream)
 
-    def _start(self, plan: Plan, x: int, y: int, out: int, workspace: int, stream: int) -> None:
+    def _start(self, plan: Plan, factor: int, x: int, y: int, out: int, workspace: int, stream: int) -> None:
         a, b, c = plan.layouts
         try:
-            self._lt.matmul(self._handle, plan.descriptor, plan.one, x, a, y, b, plan.zero, out, c, out, c, plan.algorithm,
+            self._lt.matmul(self._handle, plan.descriptor, factor, x, a, y, b, plan.zero, out, c, out, c, plan.algorithm,
                             workspace, plan.bytes, stream)
         except self._lt.cuBLASLtError as error:
             raise KernelError(f"cuBLASLt cannot put a matrix product on the device: {error}") from error
@@ -269,10 +257,14 @@ class Cublas:
     def plan(self, problem: Problem) -> Problem | None:
         return None if problem.then else problem
 
+    def exact(self, plan: Problem, x: int, y: int, out: int, vector: int) -> bool:
+        """Nothing follows."""
+        return True
+
     def run(self, plan: Problem, x: int, y: int, out: int, vector: int) -> None:
         kind, m, n, k, batch, a, b, c, _ = plan
-        data, compute = DATA[kind], _compute(kind)
-        one, nothing = _FACTORS[kind]
+        data, compute = DATA[kind], compute_of(kind)
+        one, nothing, _ = FACTORS[kind]
         head = (self._handle(), a.transposed, b.transposed, m, n, k, one)
         calls = self._calls
         try:

@@ -1,7 +1,7 @@
-"""The kernel table of the GPU: CUDA C++ of our own for every op that has it, CuPy's functions for what is left.
+"""The kernel table of the GPU: CUDA C++ of our own for every op; wide heads of attention alone run over CuPy's functions.
 
-Elementwise functions, reductions, products, positions and optimizers stand in files of their own; random numbers, losses
-and norms here.
+Elementwise functions, reductions, products, positions, recurrent layers and optimizers stand in files of their own; losses and
+norms here.
 """
 
 from __future__ import annotations
@@ -10,14 +10,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import cupy
 import numpy as np
 
 from gradcore.devices import gpu_launch as gl
 from gradcore.devices.attention import build_attention
-from gradcore.devices.batch_norm import build_batch_norm
-from gradcore.devices.convolution import build_convolution
-from gradcore.devices.device import Operands
 from gradcore.devices.gpu_attention import own_attention
 from gradcore.devices.gpu_decompositions import DECOMPOSITIONS
 from gradcore.devices.gpu_elementwise import ELEMENTWISE, wide
@@ -29,14 +25,12 @@ from gradcore.devices.gpu_optimizers import OPTIMIZERS
 from gradcore.devices.gpu_ordering import ORDERING
 from gradcore.devices.gpu_pointwise import POINTWISE
 from gradcore.devices.gpu_random import RANDOM
-from gradcore.devices.kernels import build_kernels, split_workspace
-from gradcore.devices.pooling import build_pooling
-from gradcore.devices.recurrent import build_recurrent
-from gradcore.spec import TensorSpec
+from gradcore.devices.gpu_recurrent import RECURRENT
+from gradcore.devices.kernels import split_workspace
 
 #: The kernels of our own.
 KERNELS: dict[str, Callable[..., Any]] = {**ELEMENTWISE, **POINTWISE, **FOLDS, **IMAGES, **INDEXING, **LINALG,
-                                          **ORDERING, **DECOMPOSITIONS, **OPTIMIZERS, **RANDOM}
+                                          **ORDERING, **DECOMPOSITIONS, **OPTIMIZERS, **RANDOM, **RECURRENT}
 
 
 def kernel(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -46,15 +40,7 @@ def kernel(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def build_cuda_kernels() -> dict[str, Callable[..., Any]]:
     """Every kernel of the GPU by op name."""
-    return {**build_kernels(cupy), **build_convolution(cupy), **build_pooling(cupy), **build_batch_norm(cupy),
-            **build_recurrent(CupyWithProducts()), **KERNELS}
-
-
-def refuse_bfloat16(operands: Operands) -> None:
-    """Raise NotImplementedError for an op on bfloat16 whose kernel is made of CuPy's functions, or eliminates."""
-    if (operands.op not in KERNELS or operands.op in DECOMPOSITIONS) and any(
-            isinstance(s, TensorSpec) and s.dtype.name == "bfloat16" for s in (*operands.inputs, *operands.outputs)):
-        raise NotImplementedError(f"op {operands.op!r} has no CUDA kernel for bfloat16: convert its operands to float32")
+    return dict(KERNELS)
 
 
 # Wider heads than a multiprocessor has room for run over CuPy.

@@ -16,7 +16,7 @@ from gradcore.devices import gpu_gemm
 from gradcore.devices import gpu_launch as gl
 from gradcore.devices.gpu_elementwise import apply, copy, wide
 from gradcore.devices.gpu_folds import fold
-from gradcore.devices.gpu_gemm import DATA, VECTOR_ALIGNMENT, Matrix, Problem, alignment
+from gradcore.devices.gpu_problems import DATA, INSTEAD, VECTOR_ALIGNMENT, Matrix, Problem, alignment
 
 Shape = tuple[int, ...]
 
@@ -37,38 +37,38 @@ def leading(rows: int, columns: int, row: int, column: int) -> tuple[int, int] |
     return None
 
 
-def product(a: Any, b: Any, out: Any, then: str = "", vector: Any = None) -> bool:
+def product(a: Any, b: Any, out: Any, then: str = "", vector: Any = None) -> str:
     """``out``, whose rows or columns are contiguous, is a @ b with leading dimensions broadcast; nothing is copied.
 
-    ``then`` is a key of :data:`~gradcore.devices.gpu_gemm.EPILOGUES` for the operands in the order b, a. True if it was done
-    with ``vector`` in the same launch; otherwise it is the caller's to do.
+    ``then`` is a key of :data:`~gradcore.devices.gpu_problems.EPILOGUES` for the operands in the order b, a. Returns what of
+    it was done with ``vector`` in the same launch, another of the keys; the rest is the caller's to do.
     """
     if not out.size:
-        return False
+        return ""
     if not a.shape[-1]:
         copy(0, out)
-        return False
+        return ""
     x, y, z = a.data.ptr, b.data.ptr, out.data.ptr
     how = _described(a.dtype, a.shape, a.strides, b.shape, b.strides, out.shape, out.strides,
                      (alignment(x, 0), alignment(y, 0), alignment(z, 0)), then)
     if type(how) is Problem:
         library = gpu_gemm.library()
-        plan = library.plan(how)
-        if plan is None and then:
-            then = ""
-            plan = library.plan(how._replace(then=""))
+        plan, at = library.plan(how), vector.data.ptr if then else 0
+        while then and (plan is None or not library.exact(plan, y, x, z, at)):
+            then = INSTEAD[then]
+            plan = library.plan(how._replace(then=then))
         if plan is not None:
-            library.run(plan, y, x, z, vector.data.ptr if then else 0)
-            return bool(then)
+            library.run(plan, y, x, z, at if then else 0)
+            return then
     elif how == _TURNED:
         product(b.swapaxes(-1, -2), a.swapaxes(-1, -2), out.swapaxes(-1, -2))
-        return False
+        return ""
     elif how == _EACH:
         for k in range(out.shape[0]):
             product(*(t[k % t.shape[0]] if t.ndim == out.ndim else t for t in (a, b, out)))
-        return False
+        return ""
     _plain(a, b, out)
-    return False
+    return ""
 
 
 # What to do where a library cannot multiply at once.
@@ -145,6 +145,21 @@ def linear(x: Any, weight: Any, bias: Any, out: Any) -> None:
     then = "bias" if bias is not None and _whole(bias) else ""
     if not product(flat, weight.T, out.reshape((*flat.shape[:-1], weight.shape[0])), then, bias) and bias is not None:
         apply("Add", wide(out.dtype), out, out, bias)
+
+
+def linear_relu(x: Any, weight: Any, bias: Any, out: Any) -> None:
+    """What relu makes of :func:`linear` with a bias, in the same launch where a library has an exact way.
+
+    The same values as of two ops: rounding keeps order and zero, so it does not matter which is first. A zero may have another
+    sign, since a maximum does not tell them apart.
+    """
+    flat = _flat(x)
+    then = "relu_bias" if _whole(bias) else ""
+    done = product(flat, weight.T, out.reshape((*flat.shape[:-1], weight.shape[0])), then, bias)
+    if done == "bias":
+        apply("Relu", wide(out.dtype), out, out)
+    elif not done:
+        apply("Then<Relu, Add>", wide(out.dtype), out, out, bias)
 
 
 def linear_grad(dy: Any, x: Any, weight: Any, *outputs: Any, needs: tuple[bool, bool, bool]) -> None:

@@ -26,11 +26,13 @@ Steps = list[list[Call]]
 
 def fused(kind: str, steps: Steps) -> Steps | None:
     """The calls of some instructions that ``program.fusion`` names, with the same results in less time; None for no better."""
+    if kind not in KINDS:
+        return None
     kernel, given = steps[0][0]
     if not isinstance(kernel, partial) or not isinstance(given[0], np.ndarray) or given[0].itemsize < 4:
         # Floats of 16 bits go through kernels of 32.
         return None
-    return gelu_with_slopes(steps) if kind == "gelu with slopes" else loss_with_slopes(steps)
+    return KINDS[kind](steps)
 
 
 def gelu_with_slopes(steps: Steps) -> Steps | None:
@@ -107,3 +109,6 @@ def loss_with_slopes(steps: Steps) -> Steps | None:
         np.multiply(result, scale, slopes)
 
     return [[], cotangent, [(run, [logits, given, target, target.view(f"u{target.itemsize}")])]]
+
+
+KINDS = {"gelu with slopes": gelu_with_slopes, "loss with slopes": loss_with_slopes}

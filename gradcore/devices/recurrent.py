@@ -1,4 +1,4 @@
-"""Recurrent layers over ``xp``, which is NumPy or CuPy: a step is a matrix product and a few passes over its result."""
+"""Recurrent layers over ``xp``, a library like NumPy: a step is a matrix product and a few passes over its result."""
 
 from __future__ import annotations
 
@@ -6,6 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 from gradcore.devices.kernels import split_workspace
+
+
+def steps(length: int, backwards: bool) -> range:
+    """The positions of a sequence in the order in which they are gone through."""
+    return range(length - 1, -1, -1) if backwards else range(length)
+
+
+def before(t: int, states: Any, first: Any, backwards: bool) -> Any:
+    """The state that step ``t`` began with."""
+    k = t + 1 if backwards else t - 1
+    return states[k] if 0 <= k < len(states) else first
 
 
 def build_recurrent(xp: Any) -> dict[str, Callable[..., Any]]:
@@ -19,14 +30,6 @@ def build_recurrent(xp: Any) -> dict[str, Callable[..., Any]]:
                 length *= n
             lengths.append((length, like.dtype))
         return [room.reshape(shape) for room, shape in zip(split_workspace(workspace, *lengths), shapes)]
-
-    def steps(length: int, backwards: bool) -> Any:
-        return range(length - 1, -1, -1) if backwards else range(length)
-
-    def before(t: int, states: Any, first: Any, backwards: bool) -> Any:
-        """The state that step ``t`` began with."""
-        k = t + 1 if backwards else t - 1
-        return states[k] if 0 <= k < len(states) else first
 
     def sigmoid(x: Any) -> None:
         # By tanh: exp(-x) would overflow for large negative x.

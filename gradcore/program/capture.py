@@ -63,10 +63,9 @@ class CapturedReplay(Replay):
         self._back: dict[int, tuple[int, int, int]] = {}
         count, split = len(self.program.instructions), self.program.split
         parts = (slice(0, count if split is None else split), slice(split or 0, count))
-        self._instructions = [self.program.instructions[part] for part in parts]
         #: By part, the input buffers that it writes to.
-        self._returned = [{i.operands[w].buffer for i in part for w in i.writes
-                           if self.program.buffers[i.operands[w].buffer].kind == "input"} for part in self._instructions]
+        self._returned = [{i.operands[w].buffer for i in self.program.instructions[part] for w in i.writes
+                           if self.program.buffers[i.operands[w].buffer].kind == "input"} for part in parts]
         self._writes_inputs = any(self._returned)
 
     # -- binding -------------------------------------------------------------------------------------------------------
@@ -211,7 +210,8 @@ class CapturedReplay(Replay):
         if self._table is not None:
             self._table.frozen = True
         try:
-            graph = self.device.graphs.capture(lambda: _run_named(calls, self._instructions[part]))
+            callers = self._callers[self._split:] if part else self._callers[:self._split]
+            graph = self.device.graphs.capture(lambda: _run_named(calls, callers))
             self._captured[part] = Captured(graph, slots, len(calls))
         except DeviceFault:
             raise

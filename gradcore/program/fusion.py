@@ -1,26 +1,49 @@
-"""Fusion: which neighbours in a program one kernel does together, with the same bits, over the memory that is planned for them.
+"""Fusion: which neighbours in a program one kernel does together, with the same values, over the memory planned for them.
 
-The program, its plan and its log stay as they are; only the calls that a replay makes are fewer.
+The program, its plan and its log stay as they are; only the calls that a replay makes are fewer. A device does those kinds
+that it has a kernel for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from gradcore.program.program import Instruction, Program
 
 
-def groups(program: Program) -> Iterator[tuple[str, int]]:
-    """Kinds of groups of three neighbours, with the positions where they begin. No two groups share an instruction."""
+class Group(NamedTuple):
+    """``length`` instructions from ``first`` on; ``kind`` is a key of :data:`KINDS`."""
+
+    kind: str
+    first: int
+    length: int
+
+
+class Kind(NamedTuple):
+    """``holds`` says of ``length`` neighbours whether they do what the kernel does, ``lives`` of the program and the positions
+    of the first and the last whether buffers are alive at the last, or dead behind it, as the kernel needs."""
+
+    length: int
+    holds: Callable[..., bool]
+    lives: Callable[[Program, int, int], bool]
+
+
+def groups(program: Program) -> Iterator[Group]:
+    """Neighbours that are done together. No two groups share an instruction, and none lies in both parts of a program."""
     k = 0
-    while k < len(program.instructions) - 2:
-        three = program.instructions[k:k + 3]
-        kind = next((name for name, holds in KINDS.items() if holds(*three)), None)
-        if kind is not None and not _PLACES[kind](program, three, k + 2):
-            kind = None
-        if kind is not None and (program.split is None or not k < program.split < k + 3):
-            yield kind, k
-        k += 1 if kind is None else 3
+    while k < len(program.instructions):
+        kind = next((name for name, kind in KINDS.items() if _is(program, kind, k)), None)
+        if kind is not None:
+            yield Group(kind, k, KINDS[kind].length)
+        k += 1 if kind is None else KINDS[kind].length
+
+
+def _is(program: Program, kind: Kind, first: int) -> bool:
+    end = first + kind.length
+    found = program.instructions[first:end]
+    return (len(found) == kind.length and kind.holds(*found) and kind.lives(program, first, end - 1)
+            and (program.split is None or not first < program.split < end))
 
 
 def _is_loss_with_slopes(loss: Instruction, one: Instruction, slopes: Instruction) -> bool:
@@ -36,9 +59,21 @@ def _is_gelu_with_slopes(again: Instruction, products: Instruction, slopes: Inst
             and slopes.operands == (products.outputs[0], again.operands[0]) and slopes.attrs == again.attrs)
 
 
-KINDS = {"loss with slopes": _is_loss_with_slopes, "gelu with slopes": _is_gelu_with_slopes}
-#: By kind, are buffers alive at the third instruction, or dead after it, as the kernel needs? The loss is filled there, and
-#: lies in bytes of its own if it still lives; the cotangent of gelu is overwritten.
-_PLACES: dict[str, Callable[[Program, Sequence[Instruction], int], bool]] = {
-    "loss with slopes": lambda program, three, at: program.buffers[three[0].outputs[0].buffer].last >= at,
-    "gelu with slopes": lambda program, three, at: program.buffers[three[1].outputs[0].buffer].last <= at}
+def _is_linear_with_relu(linear: Instruction, relu: Instruction) -> bool:
+    """A linear layer with a bias, and relu of what it makes."""
+    return ((linear.op, relu.op) == ("linear", "relu") and linear.operands[2] is not None
+            and relu.operands == linear.outputs)
+
+
+def _last(program: Program, k: int, output: int = 0) -> int:
+    """Where a result of an instruction is read last."""
+    return program.buffers[program.instructions[k].outputs[output].buffer].last
+
+
+KINDS = {
+    # It is filled by the last of the three, and lies in bytes of its own if it still lives.
+    "loss with slopes": Kind(3, _is_loss_with_slopes, lambda program, first, last: _last(program, first) >= last),
+    # The cotangent of gelu is overwritten.
+    "gelu with slopes": Kind(3, _is_gelu_with_slopes, lambda program, first, last: _last(program, first + 1) <= last),
+    # What relu is given is never made; its gradient reads its result.
+    "linear with relu": Kind(2, _is_linear_with_relu, lambda program, first, last: _last(program, first) <= last)}

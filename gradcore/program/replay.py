@@ -77,7 +77,7 @@ class Replay:
         steps: list[list[Call]] = []
         together = list(groups(self.program))
         #: What may be done at one go is not taken apart before.
-        ends = {k for _, first in together for k in (first, first + 2)}
+        ends = {k for group in together for k in (group.first, group.first + group.length - 1)}
         for kernel, instruction in zip(self.trace.kernels, self.program.instructions, strict=True):
             args: list[Any] = []
             workspace = () if instruction.workspace is None else (instruction.workspace,)
@@ -86,13 +86,15 @@ class Replay:
                     self._numbers[x.update].append((args, len(args), x.position))
                 args.append(self._argument(x, args) if isinstance(x, Operand) else x)
             steps.append([(kernel, args)] if len(steps) in ends else self._written_out(instruction, kernel, args))
-        for kind, first in together:
-            fused = self.device.fused(kind, steps[first:first + 3])
+        for kind, first, length in together:
+            fused = self.device.fused(kind, steps[first:first + length])
             if fused is None or self._stand_ins.hidden(list(chain(*fused))):
-                for k in (first, first + 2):
+                for k in (first, first + length - 1):
                     steps[k] = self._written_out(self.program.instructions[k], *steps[k][0])
             else:
-                steps[first:first + 3] = fused
+                steps[first:first + length] = fused
+        #: What each call is for, as long as the device does not arrange them.
+        self._callers = [i for i, step in zip(self.program.instructions, steps, strict=True) for _ in step]
         split = self.program.split
         self._calls = self.device.arranged(list(chain(*steps[:split])))
         if split is not None:

@@ -60,6 +60,25 @@ def test_linear_and_its_gradients_are_numpys(gemm, kind):
         np.testing.assert_allclose(found.cpu().numpy(), expected, rtol=30 * TOLERANCE[kind], atol=300 * TOLERANCE[kind])
 
 
+@pytest.mark.parametrize("kind", TOLERANCE)
+def test_relu_behind_a_linear_layer_has_the_values_of_two_launches(gemm, kind):
+    import cupy
+
+    from gradcore.devices.gpu_elementwise import apply, wide
+    from gradcore.devices.gpu_linalg import linear, linear_relu
+
+    for rows, inner, columns in ((300, 64, 32), (5, 7, 3), (1, 512, 1000), (2048, 1024, 256)):
+        shapes = (rows, inner), (columns, inner), (columns,)
+        x, w, bias = (cupy.asarray(RNG.normal(size=shape).astype(kind)) for shape in shapes)
+        x[-1] = np.nan
+        apart, together = (cupy.empty((rows, columns), kind) for _ in range(2))
+        linear(x, w, bias, apart)
+        apply("Relu", wide(apart.dtype), apart, apart)
+        linear_relu(x, w, bias, together)
+        np.testing.assert_array_equal(cupy.asnumpy(together), cupy.asnumpy(apart))
+        assert cupy.isnan(together[-1]).all()
+
+
 def test_tf32_only_when_asked(gemm):
     a, b = (RNG.normal(size=(256, 256)).astype(np.float32) for _ in range(2))
     expected = a.astype(np.float64) @ b.astype(np.float64)

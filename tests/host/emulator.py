@@ -139,7 +139,9 @@ class Emulator:
             patch.setattr(gpu_launch, "zero", self.zero)
             patch.setattr(gpu_gemm, "library", lambda: self.library)
             patch.setattr(gpu_gemm, "current_stream", lambda: 7)
-            patch.setattr(gpu_gemm, "runtime", SimpleNamespace(streamIsCapturing=lambda stream: False))
+            patch.setattr(gpu_gemm, "runtime", SimpleNamespace(
+                streamIsCapturing=lambda stream: False, streamSynchronize=lambda stream: None,
+                memcpyAsync=lambda to, source, nbytes, kind, stream: ctypes.memmove(to, source, nbytes)))
             yield
 
 

@@ -32,7 +32,7 @@ class MatmulPreferenceAttribute(IntEnum):
 
 
 class Epilogue(IntEnum):
-    DEFAULT, BIAS, RELU_BIAS, GELU_BIAS, BGRADB = 1, 4, 6, 36, 512
+    DEFAULT, BIAS, RELU_BIAS, BGRADB = 1, 4, 6, 512
 
 
 _P = MatmulPreferenceAttribute
@@ -81,19 +81,17 @@ def _write(data: int, matrix: np.ndarray, values: np.ndarray) -> None:
 
 
 def gemm(data: int, compute: int, ta: int, tb: int, sizes: tuple[int, int, int], a: int, lda: int, b: int, ldb: int, c: int,
-         ldc: int, then: int = 1, vector: int = 0) -> None:
-    """One product, with a bias, or the bias's gradient, in the same launch."""
+         ldc: int, then: int = 1, vector: int = 0, factor: float = 1.0, larger: Any = np.maximum) -> None:
+    """One product, with a bias, an activation or the bias's gradient in the same launch. ``larger`` is relu's maximum."""
     m, n, k = sizes
     stored = STORED[data]
     x = _read(data, compute, columns(stored, a, lda, k if ta else m, m if ta else k), ta)
     y = _read(data, compute, columns(stored, b, ldb, n if tb else k, k if tb else n), tb)
-    made = x @ y
-    if then in (Epilogue.BIAS, Epilogue.RELU_BIAS, Epilogue.GELU_BIAS):
+    made = x @ y if factor == 1 else x @ y * np.array(factor, x.dtype)
+    if then in (Epilogue.BIAS, Epilogue.RELU_BIAS):
         made = made + _read(data, 68 if compute == 77 else compute, at(vector, stored, m)[:, None], 0)
     if then == Epilogue.RELU_BIAS:
-        made = np.maximum(made, 0)
-    if then == Epilogue.GELU_BIAS:
-        made = made * 0.5 * (1 + np.tanh(np.sqrt(2 / np.pi) * (made + 0.044715 * made ** 3)))
+        made = larger(made, 0)
     if then == Epilogue.BGRADB:
         _write(data, at(vector, stored, n), y.sum(0))
     _write(data, columns(stored, c, ldc, m, n), made)
@@ -121,7 +119,8 @@ class Result:
 
 
 class FakeLt:
-    """``nvmath.bindings.cublasLt``. ``without`` are epilogues and ways to compute that it has no algorithm for."""
+    """``nvmath.bindings.cublasLt``. ``without`` are epilogues and ways to compute that it has no algorithm for; ``larger`` is
+    its relu's maximum."""
 
     MatmulDescAttribute, MatrixLayoutAttribute = MatmulDescAttribute, MatrixLayoutAttribute
     MatmulPreferenceAttribute, Epilogue = MatmulPreferenceAttribute, Epilogue
@@ -130,6 +129,7 @@ class FakeLt:
     def __init__(self, runs: Callable[[], bool] = lambda: True) -> None:
         self.runs = runs
         self.without: set[int] = set()
+        self.larger: Any = np.maximum
         #: By handle: what was created, and the attributes that were set.
         self.made: dict[int, dict[Any, Any]] = {}
         self.algorithms: dict[int, dict[Any, Any]] = {}
@@ -190,6 +190,13 @@ class FakeLt:
         words[0], words[8], words[9] = number, self.algorithms[number]["bytes"], how["compute"] in self.without
         at(found, np.int32)[0] = 1
 
+    def matmul_algo_check(self, handle: int, desc: int, a: int, b: int, c: int, d: int, algo: int, result: int) -> None:
+        if self.made[desc][MatmulDescAttribute.EPILOGUE] in self.without:
+            raise cuBLASLtError("not supported")
+        chosen, words = self.algorithms[int(at(algo, np.uint64)[0])], at(result, np.uint64, 10)
+        assert chosen["of"] == (desc, a, b, d), "an algorithm of another plan"
+        words[8], words[9] = chosen["bytes"], 0
+
     def matmul(self, handle: int, desc: int, alpha: int, a: int, adesc: int, b: int, bdesc: int, beta: int, c: int, cdesc: int,
                d: int, ddesc: int, algo: int, workspace: int, nbytes: int, stream: int) -> None:
         how, x, y, z = (self.made[h] for h in (desc, adesc, bdesc, ddesc))
@@ -197,7 +204,8 @@ class FakeLt:
         assert chosen["of"] == (desc, adesc, bdesc, ddesc), "an algorithm of another plan"
         assert (c, cdesc) == (d, ddesc)
         scale = FACTORS[how["compute"]]
-        assert (at(alpha, scale)[0], at(beta, scale)[0]) == (1, 0)
+        factor = float(at(alpha, scale)[0])
+        assert (factor == 1 or factor != factor) and at(beta, scale)[0] == 0
         assert nbytes >= chosen["bytes"]
         assert not nbytes or (workspace and not workspace % 256)
         for address, least in zip((a, b, c, d), (_P.MIN_ALIGNMENT_A_BYTES, _P.MIN_ALIGNMENT_B_BYTES, _P.MIN_ALIGNMENT_C_BYTES,
@@ -213,12 +221,12 @@ class FakeLt:
         count = z.get(MatrixLayoutAttribute.BATCH_COUNT, 1)
         then = how.get(MatmulDescAttribute.EPILOGUE, 1)
         self.calls.append({"sizes": (m, n, k), "count": count, "transposed": (ta, tb), "data": x["data"], "stream": stream,
-                           "compute": how["compute"], "epilogue": then, "workspace": workspace, "c": d})
+                           "compute": how["compute"], "epilogue": then, "workspace": workspace, "c": d, "factor": factor})
         size = np.dtype(STORED[x["data"]]).itemsize
         steps = [layout.get(MatrixLayoutAttribute.STRIDED_BATCH_OFFSET, 0) * size for layout in (x, y, z)]
         for i in range(count if self.runs() else 0):
             gemm(x["data"], how["compute"], ta, tb, (m, n, k), a + i * steps[0], x["leading"], b + i * steps[1], y["leading"],
-                 d + i * steps[2], z["leading"], then, vector)
+                 d + i * steps[2], z["leading"], then, vector, factor, self.larger)
 
 
 class FakeCublas:

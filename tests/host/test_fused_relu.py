@@ -1,0 +1,226 @@
+"""A linear layer and relu in one launch of a replay, with no GPU: which neighbours are, and what stays as it was."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
+
+import gradcore
+from gradcore import nn
+from gradcore.devices import gpu_fused, gpu_linalg
+from gradcore.events import normalized
+from gradcore.program.fusion import groups
+from tests.host.captured_steps import data
+from tests.host.emulator import Copy
+from tests.host.fake_cublas import Epilogue
+from tests.host.graph_bed import Bed, bits, emulator_of
+
+pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed: the emulator cannot be compiled"),
+              pytest.mark.timeout(600), pytest.mark.xdist_group("emulator")]
+
+F = nn.functional
+
+
+class Training:
+    """A step of a network whose two hidden layers are followed by relu."""
+
+    def __init__(self, wrap: Any = lambda f: f) -> None:
+        gradcore.manual_seed(3)
+        self.model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3)).to("cuda")
+        optimizer = gradcore.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+
+        def step(x: Any, y: Any) -> Any:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(self.model(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        self.run = wrap(step)
+
+    def state(self) -> list[bytes]:
+        return [bits(t) for p in self.model.parameters() for t in (p, p.grad)]
+
+
+def layers() -> tuple[Any, Any, Any]:
+    gradcore.manual_seed(4)
+    return (*[nn.Linear(6, 8).to("cuda") for _ in range(2)], nn.Linear(6, 8, bias=False).to("cuda"))
+
+
+#: How many layers of each of the functions are joined with their relu.
+JOINED = {"joined": 1, "two": 2, "no bias": 0, "the layer's result is returned": 0, "another op between": 0,
+          "read once more": 0, "another shape": 0, "three in a row": 3}
+
+
+def functions() -> dict[str, Any]:
+    """Functions of one input."""
+    one, two, bare = layers()
+    back = nn.Linear(8, 6).to("cuda")
+
+    def both(x: Any) -> Any:
+        z = one(x)
+        return z, F.relu(z)
+
+    def between(x: Any) -> Any:
+        z, other = one(x), x * 2
+        return F.relu(z) + other.sum()
+
+    def again(x: Any) -> Any:
+        z = one(x)
+        return F.relu(z) * z
+
+    def row(x: Any) -> Any:
+        return F.relu(two(F.relu(back(F.relu(one(x)))))) * 2
+
+    found = (lambda x: F.relu(one(x)), lambda x: F.relu(one(x)) + F.relu(two(x)), lambda x: F.relu(bare(x)), both, between,
+             again, lambda x: F.relu(one(x).reshape(-1)), row)
+    return dict(zip(JOINED, found, strict=True))
+
+
+def differentiated(wrap: Any = lambda f: f) -> list[bytes]:
+    """A function of which the caller takes the gradient, three times."""
+    one, two, _ = layers()
+    f, found = wrap(lambda x: F.relu(one(x)) * F.relu(two(x))), []
+    for k in range(3):
+        y = f(data(k)[0])
+        (y * y).sum().backward()
+        found += [bits(t) for t in (y, one.weight.grad, two.bias.grad)]
+    if hasattr(f, "explain"):
+        found.append(f.explain())
+    return found
+
+
+def launched(bed: Bed) -> None:
+    """Everything that the tests launch."""
+    for cublas in (False, True):
+        if cublas:
+            bed.use_cublas()
+        training = Training(gradcore.compile)
+        for k in range(3):
+            training.run(*data(k))
+        differentiated(gradcore.compile)
+        with gradcore.no_grad():
+            for f in functions().values():
+                step = gradcore.compile(f)
+                for k in range(2):
+                    step(data(k)[0])
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return emulator_of(tmp_path_factory.mktemp("relu"), launched)
+
+
+@pytest.fixture
+def bed(kernels: Any) -> Any:
+    with Bed(kernels).in_place() as found:
+        yield found
+
+
+def program_of(step: Any) -> Any:
+    return next(iter(step._entries.values()))[0].replay.program
+
+
+def found_in(program: Any) -> list[Any]:
+    return [group for group in groups(program) if group.kind == "linear with relu"]
+
+
+@pytest.mark.parametrize("how", ["cublasLt", "makes 0 of NaN", "without relu", "cuBLAS"])
+def test_a_training_step_has_the_bits_of_the_eager_one(bed: Bed, how: str) -> None:
+    if how == "cuBLAS":
+        bed.use_cublas()
+    elif how == "makes 0 of NaN":
+        bed.library._lt.larger = np.fmax
+    elif how == "without relu":
+        bed.library._lt.without = {Epilogue.RELU_BIAS}
+    eager, captured = Training(), Training(gradcore.compile)
+    for k in range(5):
+        assert bits(eager.run(*data(k))) == bits(captured.run(*data(k))), k
+        assert eager.state() == captured.state(), k
+    program = program_of(captured.run)
+    assert len(found_in(program)) == 2
+    if how == "cuBLAS":
+        assert "called one by one: linear in layer " in captured.run.explain()
+    else:
+        # relu's two launches are left out, whatever it is that the product's launch does.
+        assert f"{len(program.instructions) - 2} kernels' calls are one graph" in captured.run.explain()
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_only_what_nobody_else_reads_is_left_out(bed: Bed, name: str) -> None:
+    f, count = functions()[name], JOINED[name]
+    step = gradcore.compile(f)
+    with gradcore.no_grad():
+        for k in range(4):
+            x = data(k)[0]
+            found, expected = step(x), f(x)
+            for a, b in zip(*(v if isinstance(v, tuple) else (v,) for v in (found, expected)), strict=True):
+                assert bits(a) == bits(b)
+        program = program_of(step)
+        assert len(found_in(program)) == count
+        bed.take()
+        step(x)
+        nodes = list(bed.card.nodes.values())[-1]
+    assert nodes.count("product") == sum(i.op == "linear" for i in program.instructions)
+    assert len(nodes) == len(program.instructions) - count
+
+
+def test_a_program_in_two_parts_is_two_graphs(bed: Bed) -> None:
+    *found, text = differentiated(gradcore.compile)
+    assert found == differentiated()
+    assert "3 kernels' calls are one graph" in text and "of the second part" in text
+
+
+def test_a_result_in_the_place_of_an_operand_is_made_by_two_launches() -> None:
+    room = Copy(np.zeros(64, np.float32)).cupy()
+    x, weight, bias, made, result = (room[k:k + n].reshape(shape) for k, n, shape in (
+        (0, 6, (2, 3)), (8, 12, (4, 3)), (20, 4, (4,)), (24, 8, (2, 4)), (32, 8, (2, 4))))
+    for first, place, joined in ((x, result, True), (None, result, True), (x, made, True), (x, room[4:12].reshape(2, 4), False),
+                                 (x, room[16:24].reshape(2, 4), False)):
+        steps: list[Any] = [[(None, [first, weight, bias, made])], [(None, [made, place])]]
+        found = gpu_fused.fused("linear with relu", steps, lambda kernel, op: (kernel, op))
+        if not joined:
+            assert found is None and steps[0][0][1][3] is made
+            continue
+        ((kernel, arguments),), nothing = found
+        assert kernel == (gpu_linalg.linear_relu, "linear") and nothing == []
+        assert arguments is steps[0][0][1] and arguments[3] is place, "a run puts what it brings into the same list"
+    assert gpu_fused.fused("gelu with slopes", [], lambda kernel, op: kernel) is None
+
+
+@pytest.mark.parametrize("larger", [np.maximum, np.fmax], ids=["NaN stays", "0 of NaN"])
+def test_nan_stays_in_a_captured_step(bed: Bed, larger: Any) -> None:
+    bed.library._lt.larger = larger
+    step, values = gradcore.compile(functions()["joined"]), np.ones((5, 6), np.float32)
+    with gradcore.no_grad():
+        for _ in range(3):
+            step(gradcore.tensor(values, device="cuda"))
+        values[1] = np.nan
+        found = step(gradcore.tensor(values, device="cuda")).cpu().numpy()
+    assert np.isnan(found[1]).all() and not np.isnan(np.delete(found, 1, 0)).any()
+    assert "are one graph" in step.explain()
+
+
+def logged(bed: Bed, left_out: int) -> tuple[list[Any], int]:
+    """The log of the fourth step, and its peak."""
+    training = Training(gradcore.compile)
+    for k in range(3):
+        training.run(*data(k))
+    batch = data(3)
+    with gradcore.step(device=bed.device) as step:
+        training.run(*batch)
+    assert f"{len(program_of(training.run).instructions) - left_out} kernels' calls are one graph" in training.run.explain()
+    return list(normalized(step.raw_log)), step.report.peak.allocated
+
+
+def test_the_log_is_as_without(kernels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Bed(kernels).in_place() as bed:
+        ours = logged(bed, 2)
+    with Bed(kernels).in_place() as bed:
+        monkeypatch.setattr(bed.device, "fused", lambda kind, steps: None)
+        assert logged(bed, 0) == ours
