@@ -1,0 +1,145 @@
+"""How many kernels a training step launches on CUDA, counted without one: ``python -m bench.launches``.
+
+The step is traced on meta, and the CUDA kernels of its instructions run over arrays that lie nowhere, with launches and
+products noted instead of done. Needs CuPy, and no driver. Products are taken to have every epilogue that is asked for; kernels
+that a library splits a product into are not seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any
+from unittest import mock
+
+import gradcore
+from bench.workloads import WORKLOADS, step_on
+from gradcore.engine.plans import Call
+from gradcore.ops.op import get_op
+from gradcore.program.fusion import groups
+from gradcore.program.program import Number, Operand, Program
+from gradcore.spec import round_up
+
+#: Kernels of PyTorch's eager steps, as they were counted on a GPU when the goals were set.
+TORCH = {"small": 25, "large": 37, "cnn": 48, "gpt": 225}
+
+
+class _Library:
+    """Multiplies nothing, with any epilogue."""
+
+    unseen = ""
+
+    def __init__(self, noted: Counter[str]) -> None:
+        self._noted = noted
+
+    def plan(self, problem: Any) -> Any:
+        return problem
+
+    def exact(self, *asked: Any) -> bool:
+        return True
+
+    def run(self, plan: Any, *addresses: int) -> None:
+        self._noted[f"product, {plan.then}" if plan.then else "product"] += 1
+
+
+class _Device:
+    """As much of a CUDA device as an op is bound to."""
+
+    def __init__(self) -> None:
+        from gradcore.devices.gpu_kernels import build_cuda_kernels
+
+        self._table = build_cuda_kernels()
+
+    def kernel(self, name: str) -> Callable[..., Any]:
+        return self._table[name]
+
+    def suited(self, kernel: Callable[..., Any], operands: Any) -> tuple[Callable[..., Any], int]:
+        from gradcore.devices.dtypes import numbers_fitted
+
+        return numbers_fitted(kernel, operands), 0
+
+    def bind(self, kernel: Callable[..., Any], op: str = "") -> Callable[..., Any]:
+        return kernel
+
+
+@contextmanager
+def noting() -> Iterator[Counter[str]]:
+    """What CUDA kernels launch inside is counted by name, and not launched."""
+    from gradcore.devices import gpu_gemm, gpu_launch
+
+    noted: Counter[str] = Counter()
+
+    def start(family: str, instance: str, *rest: Any) -> None:
+        noted[f"{family}: {instance}"] += 1
+
+    def zero(array: Any) -> None:
+        noted["memset"] += 1
+
+    library = _Library(noted)
+    with mock.patch.multiple(gpu_launch, start=start, zero=zero), mock.patch.object(gpu_gemm, "library", lambda: library):
+        yield noted
+
+
+def launches(program: Program, fused: bool) -> Counter[str]:
+    """Of a program, as it stands or with what a replay does in one launch done so."""
+    from gradcore.devices import gpu_fused
+    from gradcore.devices.gpu import SegmentMemory, array_over
+
+    device, nowhere, starts, end = _Device(), SegmentMemory(1 << 40, 1 << 40, 0), {}, 0
+    for b in program.buffers:
+        starts[b.index] = end
+        end += round_up(b.nbytes)
+
+    def argument(x: Any) -> Any:
+        return array_over(nowhere, starts[x.buffer], x.spec) if isinstance(x, Operand) else 0.1 if isinstance(x, Number) else x
+
+    steps: list[list[Any]] = []
+    for i in program.instructions:
+        specs = tuple(x.spec if isinstance(x, Operand) else float if isinstance(x, Number) else type(x) for x in i.operands)
+        call = Call(get_op(i.op), specs, i.counts, dict(i.attrs), device)  # type: ignore[arg-type]
+        workspace = () if i.workspace is None else (i.workspace,)
+        steps.append([(call.kernel, [argument(x) for x in (*i.operands, *i.outputs, *workspace)])])
+    for kind, first, length in groups(program) if fused else ():
+        together = gpu_fused.fused(kind, steps[first:first + length], device.bind)
+        if together is not None:
+            steps[first:first + length] = together
+    with noting() as noted:
+        for kernel, args in chain(*steps):
+            kernel(*args)
+    return noted
+
+
+def counted(name: str) -> dict[str, Counter[str]]:
+    """What one step of a model launches, run eagerly and replayed."""
+    step, batch = step_on(gradcore, WORKLOADS[name], "meta")
+    compiled = gradcore.compile(step)
+    for _ in range(2):
+        compiled(*batch)
+    program = compiled.programs[0]
+    return {"eager": launches(program, False), "replayed": launches(program, True)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="*", choices=tuple(WORKLOADS), default=list(WORKLOADS))
+    parser.add_argument("--kernels", action="store_true", help="also name the kernels of a replayed step")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    found = {name: counted(name) for name in options.models}
+    if options.json:
+        print(json.dumps(found, indent=2))
+        return
+    for name, of in found.items():
+        totals = {how: sum(kernels.values()) for how, kernels in of.items()}
+        print(f"{name:6} {WORKLOADS[name].about}: {totals['eager']} launches eagerly, {totals['replayed']} replayed; "
+              f"PyTorch's eager step {TORCH[name]}")
+        for kernel, count in of["replayed"].most_common() if options.kernels else ():
+            print(f"{count:8}  {kernel}")
+
+
+if __name__ == "__main__":
+    main()
