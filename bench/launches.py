@@ -21,6 +21,7 @@ from bench.workloads import WORKLOADS, step_on
 from gradcore.engine.plans import Call
 from gradcore.ops.op import get_op
 from gradcore.program.fusion import groups
+from gradcore.program.plan import Plan
 from gradcore.program.program import Number, Operand, Program
 from gradcore.spec import round_up
 
@@ -84,15 +85,17 @@ def noting() -> Iterator[Counter[str]]:
         yield noted
 
 
-def launches(program: Program, fused: bool) -> Counter[str]:
+def launches(program: Program, plan: Plan, fused: bool) -> Counter[str]:
     """Of a program, as it stands or with what a replay does in one launch done so."""
     from gradcore.devices import gpu_fused
     from gradcore.devices.gpu import SegmentMemory, array_over
 
-    device, nowhere, starts, end = _Device(), SegmentMemory(1 << 40, 1 << 40, 0), {}, 0
+    device, nowhere = _Device(), SegmentMemory(1 << 40, 1 << 40, 0)
+    starts, end = dict(plan.offsets), plan.nbytes
     for b in program.buffers:
-        starts[b.index] = end
-        end += round_up(b.nbytes)
+        if b.index not in starts:
+            starts[b.index] = end
+            end += round_up(b.nbytes)
 
     def argument(x: Any) -> Any:
         return array_over(nowhere, starts[x.buffer], x.spec) if isinstance(x, Operand) else 0.1 if isinstance(x, Number) else x
@@ -119,8 +122,8 @@ def counted(name: str) -> dict[str, Counter[str]]:
     compiled = gradcore.compile(step)
     for _ in range(2):
         compiled(*batch)
-    program = compiled.programs[0]
-    return {"eager": launches(program, False), "replayed": launches(program, True)}
+    program, plan = compiled.programs[0], compiled.plans[0]
+    return {"eager": launches(program, plan, False), "replayed": launches(program, plan, True)}
 
 
 def main() -> None:

@@ -223,6 +223,23 @@ __global__ void map(i64 n, Out* out, P... x) {
     if (N > 1 && i < n) store<Op, Out, 1>(out + i, load<C, 1>(x, i)...);
 }
 
+// A function of x, and in the place of a cotangent its product with the function's slope: 2 tensors read, 2 written.
+template <typename F, typename G, typename C, int N, typename T>
+__global__ void with_slopes(i64 n, T* out, T* slopes, const T* x) {
+    i64 whole = n / N;
+    EACH(i, whole) {
+        Pack<C, N> dy = load<C, N>(slopes, i * N), v = load<C, N>(x, i * N);
+        store<F, T, N>(out + i * N, v);
+        store<G, T, N>(slopes + i * N, dy, v);
+    }
+    i64 i = whole * N + (i64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (N > 1 && i < n) {
+        Pack<C, 1> dy = load<C, 1>(slopes, i), v = load<C, 1>(x, i);
+        store<F, T, 1>(out + i, v);
+        store<G, T, 1>(slopes + i, dy, v);
+    }
+}
+
 // Tensor 0 of the axes is out, the others are the operands in order.
 template <typename Op, typename C, typename Out, typename... P>
 __global__ void map_strided(i64 n, const __grid_constant__ Axes axes, Out* out, P... x) {

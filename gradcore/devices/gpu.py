@@ -138,6 +138,7 @@ class Bridge:
             finally:
                 self._op = before
 
+        launch.__wrapped__ = kernel  # type: ignore[attr-defined]
         return launch
 
 

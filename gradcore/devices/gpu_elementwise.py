@@ -201,6 +201,16 @@ def gelu_grad(dy: Any, x: Any, out: Any, workspace: Any, *, tanh: bool = False) 
     apply("GeluTanhGrad" if tanh else "GeluGrad", wide(out.dtype), out, dy, x)
 
 
+def gelu_with_grad(x: Any, out: Any, slopes: Any, *, tanh: bool = False) -> None:
+    """gelu of ``x``, and its gradient for the cotangent that ``slopes`` hold, in their place; all of them contiguous."""
+    if not x.size:
+        return
+    length = 16 // x.itemsize if gl.packed(x, out, slopes) else 1
+    functions = ("GeluTanh", "GeluTanhGrad") if tanh else ("Gelu", "GeluGrad")
+    types = (*functions, wide(x.dtype), length, x.dtype)
+    gl.run("elementwise", "with_slopes", types, -(-x.size // length), np.int64(x.size), out, slopes, x)
+
+
 @kernel
 def mse_grad(dy: Any, x: Any, target: Any, out: Any, *, reduction: str) -> None:
     apply("MseGrad", wide(out.dtype), out, dy, x, target, 2.0 / max(x.size, 1) if reduction == "mean" else 2.0)

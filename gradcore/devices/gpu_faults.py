@@ -106,6 +106,7 @@ def wait_after(launch: Callable[..., Any], cuda: Any) -> Callable[..., Any]:
             raise_fault(error, "", blocking=True)
             raise
 
+    launched.__wrapped__ = launch  # type: ignore[attr-defined]
     return launched
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import cupy
 
 from gradcore.devices.calls import Call
-from gradcore.devices.gpu_linalg import linear_relu
+from gradcore.devices.gpu_elementwise import gelu_with_grad
+from gradcore.devices.gpu_linalg import linear_grad, linear_relu
 
 Steps = list[list[Call]]
 
@@ -16,7 +19,13 @@ Steps = list[list[Call]]
 def fused(kind: str, steps: Steps, bind: Callable[..., Any]) -> Steps | None:
     """The calls of some instructions that ``program.fusion`` names, with the same results in fewer launches; None for no
     such way."""
-    return linear_with_relu(steps, bind) if kind == "linear with relu" else None
+    return KINDS[kind](steps, bind) if kind in KINDS else None
+
+
+def attributes(kernel: Callable[..., Any]) -> dict[str, Any]:
+    """What an op's kernel is bound to."""
+    found = inspect.unwrap(kernel)
+    return found.keywords if isinstance(found, partial) else {}
 
 
 def linear_with_relu(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
@@ -31,3 +40,25 @@ def linear_with_relu(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
     # The same list, which is where a run puts what it brings.
     given[3] = result
     return [[(bind(linear_relu, "linear"), given)], []]
+
+
+def gelu_with_slopes(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
+    """gelu made again, the product that its gradient waits for, that gradient: both gelus are one kernel between the products.
+
+    The gradient is made where its cotangent lies, if that is where it belongs; the second product reads gelu's result then.
+    """
+    ((gelu, (x, out, _)),), ((_, (dy, _, weight, *made)),), ((_, (slopes, _, result, _)),) = steps
+    arrays = x, out, slopes, result
+    if dy is None or any(a is None or not a.flags.c_contiguous for a in arrays):
+        return None
+    if slopes.data.ptr != result.data.ptr or any(cupy.may_share_memory(slopes, a) for a in (dy, x, out)):
+        return None
+    first, *rest = made
+    # A weight has two dimensions and its bias one.
+    needs = False, any(a.ndim == 2 for a in rest), any(a.ndim == 1 for a in rest)
+    before, after = (bind(partial(linear_grad, needs=n), "linear_grad") for n in ((True, False, False), needs))
+    both = bind(partial(gelu_with_grad, tanh=attributes(gelu).get("tanh", False)), "gelu")
+    return [[], [(before, [dy, None, weight, first]), (both, [x, out, slopes]), (after, [dy, out, None, *rest])], []]
+
+
+KINDS = {"linear with relu": linear_with_relu, "gelu with slopes": gelu_with_slopes}

@@ -190,7 +190,7 @@ class Ledger:
             if self.arenas:
                 for block in self.arenas:
                     del live[block.serial]
-                live |= {b.serial: b for b in self.ranges}
+                live |= {b.serial: b for b in sorted(self.ranges, key=lambda b: b.serial)}
             return live
 
     @property
@@ -245,7 +245,9 @@ class Ledger:
             self._note_segments()
             log = [] if log is None else log
             log.extend((RESERVE, s.index, s.nbytes) for s in self.pool.segments.values())
-            for b in (*(b for b in self.pool.live.values() if b not in self.arenas), *self.ranges):
+            # A set has no order, and the same run writes the same log.
+            ranges = sorted(self.ranges, key=lambda b: b.serial)
+            for b in (*(b for b in self.pool.live.values() if b not in self.arenas), *ranges):
                 log.append(opening(b))
                 log.extend([(KEEP, b.serial, 0, "kept before the log began")] * b.keeps)
             if self.log is not None:

@@ -190,7 +190,7 @@ def test_a_result_in_the_place_of_an_operand_is_made_by_two_launches() -> None:
         ((kernel, arguments),), nothing = found
         assert kernel == (gpu_linalg.linear_relu, "linear") and nothing == []
         assert arguments is steps[0][0][1] and arguments[3] is place, "a run puts what it brings into the same list"
-    assert gpu_fused.fused("gelu with slopes", [], lambda kernel, op: kernel) is None
+    assert gpu_fused.fused("a kind of the host", [], lambda kernel, op: kernel) is None
 
 
 @pytest.mark.parametrize("larger", [np.maximum, np.fmax], ids=["NaN stays", "0 of NaN"])

@@ -1,0 +1,91 @@
+"""gelu made again and its gradient, in one launch of a replay between the products that read them; with no GPU."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
+
+import gradcore
+from gradcore import nn
+from gradcore.devices import gpu_fused
+from tests.host.captured_steps import data
+from tests.host.emulator import Copy
+from tests.host.graph_bed import Bed, bits, emulator_of
+
+pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed: the emulator cannot be compiled"),
+              pytest.mark.timeout(600), pytest.mark.xdist_group("emulator")]
+
+F = nn.functional
+
+
+class Training:
+    """A step of a network with a gelu of either kind: bias or none behind the first, an odd width behind the second."""
+
+    def __init__(self, approximate: str, wrap: Any = lambda f: f) -> None:
+        gradcore.manual_seed(3)
+        self.model = nn.Sequential(nn.Linear(6, 12), nn.GELU(approximate), nn.Linear(12, 7, bias=False), nn.GELU(approximate),
+                                   nn.Linear(7, 3)).to("cuda")
+        optimizer = gradcore.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+
+        def step(x: Any, y: Any) -> Any:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(self.model(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        self.run = wrap(step)
+
+    def state(self) -> list[bytes]:
+        return [bits(t) for p in self.model.parameters() for t in (p, p.grad)]
+
+
+def launched(bed: Bed) -> None:
+    """Everything that the tests launch."""
+    for approximate in ("none", "tanh"):
+        for wrap in (lambda f: f, gradcore.compile):
+            training = Training(approximate, wrap)
+            for k in range(3):
+                training.run(*data(k))
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return emulator_of(tmp_path_factory.mktemp("gelu"), launched)
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_a_training_step_has_the_bits_of_the_eager_one(kernels: Any, approximate: str) -> None:
+    with Bed(kernels).in_place() as bed:
+        eager, captured = Training(approximate), Training(approximate, gradcore.compile)
+        for k in range(5):
+            assert bits(eager.run(*data(k))) == bits(captured.run(*data(k))), k
+            assert eager.state() == captured.state(), k
+        nodes = list(bed.card.nodes.values())[-1]
+    assert nodes.count("with_slopes") == 2 and "are one graph" in captured.run.explain()
+    # Forward's gelus are the only others.
+    assert nodes.count("map") == len([n for n in nodes if n == "map"]) and "GeluGrad" not in str(nodes)
+
+
+def test_a_gradient_that_lies_elsewhere_is_made_by_a_launch_of_its_own() -> None:
+    room = Copy(np.zeros(256, np.float32)).cupy()
+    x, out, dy, dx, elsewhere = (room[k:k + 8].reshape(2, 4) for k in (0, 8, 16, 24, 32))
+    weight, dweight, dbias = room[40:56].reshape(4, 4), room[56:72].reshape(4, 4), room[72:76]
+
+    def steps(x: Any, out: Any, dy: Any, result: Any) -> list[Any]:
+        return [[(None, [x, out, None])], [(None, [dy, out, weight, dx, dweight, dbias])], [(None, [dx, x, result, None])]]
+
+    def bind(kernel: Any, op: str) -> tuple[Any, str]:
+        return kernel, op
+
+    for given in ((x, out, dy, elsewhere), (None, out, dy, dx), (x, out, None, dx), (x, dx, dy, dx), (x[:, ::2], out, dy, dx)):
+        assert gpu_fused.fused("gelu with slopes", steps(*given), bind) is None
+    nothing, calls, rest = gpu_fused.fused("gelu with slopes", steps(x, out, dy, dx), bind)
+    assert nothing == rest == [] and [op for (_, op), _ in calls] == ["linear_grad", "gelu", "linear_grad"]
+    assert [kernel.keywords.get("needs") for (kernel, _), _ in calls] == [(True, False, False), None, (False, True, True)]
+    assert [len(args) for _, args in calls] == [4, 3, 5]
