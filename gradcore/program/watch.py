@@ -15,6 +15,7 @@ from collections.abc import Container, Iterator
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
+from gradcore._gradients import Gradients
 from gradcore.engine.node import Value
 from gradcore.engine.state import is_inside
 from gradcore.nn.module import Module
@@ -22,6 +23,7 @@ from gradcore.optim import Optimizer
 from gradcore.optim.lr_scheduler import LRScheduler
 from gradcore.program.guards import Found, of_object, of_value
 
+_SETS_GRADIENT: CodeType = Gradients.grad.fset.__code__  # type: ignore[attr-defined]
 _STANDARD = sysconfig.get_paths()["stdlib"]
 
 
@@ -43,6 +45,8 @@ class Watcher:
         self.drawn: list[str] = []
         #: By id of a list, dict or set: the line that changed it by one of its methods.
         self.changed: dict[int, str] = {}
+        #: Instructions that dropped the gradient of a tensor, which a replay does too.
+        self.dropped: set[tuple[CodeType, int]] = set()
 
     def __enter__(self) -> Watcher:
         self._before = sys.getprofile()
@@ -61,6 +65,8 @@ class Watcher:
         inside = is_inside(code)
         if is_library(code.co_filename):
             return
+        if code is _SETS_GRADIENT and frame.f_locals["value"] is None and frame.f_back is not None:
+            self.dropped.add((frame.f_back.f_code, frame.f_back.f_lasti))
         first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
         if isinstance(first, (Module, LRScheduler, Optimizer)):
             self.methods.setdefault(id(first), (first, set()))[1].add(code)
@@ -123,7 +129,8 @@ class Watcher:
         """What the functions did to Python's own objects, which a replay would not do: a line each."""
         # A constructor fills an object that is new.
         found = [f"{code.co_filename}:{line} assigns to {name}" for code in self.codes
-                 if code.co_name not in ("__init__", "__post_init__") for name, line in _assigned(code, self._containers(code))]
+                 if code.co_name not in ("__init__", "__post_init__")
+                 for name, line, at in _assigned(code, self._containers(code)) if (code, at) not in self.dropped]
         found += self.drawn
         found += dict.fromkeys(f"{self.changed[id(x)]} on {name}, which it refers to" for code in self.codes
                                for name, x in self._containers(code).items() if id(x) in self.changed)
@@ -137,21 +144,24 @@ _CHANGING = frozenset(("append", "extend", "insert", "pop", "popitem", "remove",
                        "setdefault", "sort", "reverse"))
 
 
-def _assigned(code: CodeType, containers: Container[str]) -> Iterator[tuple[str, int]]:
-    """Attributes, globals and variables of enclosing functions that code assigns to, with the line; items of containers too."""
+def _assigned(code: CodeType, containers: Container[str]) -> Iterator[tuple[str, int, int]]:
+    """Attributes, globals and variables of enclosing functions that code assigns to; items of containers too.
+
+    Each with its line, and where the instruction stands in the code.
+    """
     line, outside = code.co_firstlineno, ""
     for instruction in dis.get_instructions(code):
         line = (instruction.positions.lineno if instruction.positions else None) or line
         name = instruction.argval
         if instruction.opname in ("STORE_ATTR", "STORE_GLOBAL", "DELETE_ATTR", "DELETE_GLOBAL") or (
                 instruction.opname in ("STORE_DEREF", "DELETE_DEREF") and name in code.co_freevars):
-            yield str(name), line
+            yield str(name), line, instruction.offset
         if instruction.opname in ("LOAD_GLOBAL", "LOAD_DEREF") and (name not in code.co_cellvars):
             outside = str(name)
         elif instruction.opname in ("STORE_FAST", "STORE_NAME", "POP_TOP", "RETURN_VALUE"):
             outside = ""
         elif instruction.opname in ("STORE_SUBSCR", "DELETE_SUBSCR") and outside in containers:
-            yield f"an item of {outside}", line
+            yield f"an item of {outside}", line, instruction.offset
 
 
 def _of_code(code: CodeType, variables: dict[str, Any], closure: tuple[Any, ...], names: set[str]) -> Found:
