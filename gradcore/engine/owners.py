@@ -15,11 +15,18 @@ from gradcore.memory.resource import Segment
 from gradcore.spec import TensorSpec
 
 
-def upload(values: np.ndarray[Any, Any], device: Device, *, op: str = "upload", role: str = "input") -> Any:
-    """A fresh tensor with the host's values. Uploads allocate on every device alike, the CPU too."""
+def upload(values: np.ndarray[Any, Any], device: Device, *, op: str = "upload", role: str = "input",
+           constant: bool = False) -> Any:
+    """A fresh tensor with the host's values. Uploads allocate on every device alike, the CPU too.
+
+    ``constant`` says that shapes and attributes alone decide the values, and that nobody will write to them: a replay goes on
+    with those of the traced run.
+    """
     device = device.compute
     spec = TensorSpec.of(values.shape, values.dtype)
     value = fresh(device, spec, _tag(op, role, spec), local.state.node)
+    if constant and type(device.ledger.log) not in (list, type(None)):
+        device.ledger.log.constant(value.storage)  # type: ignore[union-attr]
     device.upload(value.storage, spec, values)
     return value
 

@@ -38,8 +38,9 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
         raise NotImplementedError("Only 2D, 3D, 4D, 5D padding with non-constant padding are supported for now")
     for d, before, after in edges:
         if before or after:
-            input = movement.take(input, upload(_positions(input.spec.shape[d], before, after, mode), input.storage.device),
-                                  dim=d)
+            places = _positions(input.spec.shape[d], before, after, mode)
+            table = upload(places, input.storage.device, op="pad", role="temporary", constant=True)
+            input = movement.take(input, table, dim=d)
     return input if any(b or a for _, b, a in edges) else sh.clone(input)
 
 

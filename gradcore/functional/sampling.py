@@ -67,7 +67,7 @@ def _nearest(x: Tensor, dim: int, old: int, new: int, scale: float) -> Tensor:
         return movement.reshape(wide, (*lead[:-1], new, *tail))
     # In float32, as PyTorch works it out.
     places = np.minimum(np.floor(np.arange(new, dtype=np.float32) * np.float32(1 / scale)), old - 1).astype(np.int64)
-    return movement.take(x, upload(places, x.storage.device, op="interpolate", role="temporary"), dim=dim)
+    return movement.take(x, upload(places, x.storage.device, op="interpolate", role="temporary", constant=True), dim=dim)
 
 
 def _mixed(x: Tensor, dim: int, old: int, new: int, scale: float, corners: bool) -> Tensor:
@@ -78,7 +78,7 @@ def _mixed(x: Tensor, dim: int, old: int, new: int, scale: float, corners: bool)
     matrix = np.zeros((new, old))
     matrix[places, first] = 1 - share
     matrix[places, np.minimum(first + 1, old - 1)] += share
-    table = upload(matrix.astype(x.spec.dtype), x.storage.device, op="interpolate", role="temporary")
+    table = upload(matrix.astype(x.spec.dtype), x.storage.device, op="interpolate", role="temporary", constant=True)
     return transpose(linalg.linear(transpose(x, dim, -1), table), dim, -1)
 
 

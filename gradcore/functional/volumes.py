@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.engine.owners import upload
 from gradcore.errors import SpecError
-from gradcore.functional.creation import tensor
 from gradcore.functional.images import max_pool2d
 from gradcore.functional.padding import pad
 from gradcore.functional.shape import contiguous, squeeze, unsqueeze
@@ -103,14 +103,15 @@ def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = 
     x = input
     for d in (0, 1):
         if len(places[d]) != shape[d]:
-            table = tensor(places[d], device=input.storage.device)
+            table = upload(places[d], input.storage.device, op="adaptive_max_pool2d", role="temporary", constant=True)
             x = movement.take(x, table, dim=input.spec.ndim - 2 + d)
     if not return_indices:
         return max_pool2d(x, kernel)
     out, found = max_pool2d(x, kernel, return_indices=True)
     # From where it lies in what was laid out to where it lay before.
     flat = places[0][:, None] * shape[1] + places[1][None, :]
-    return out, movement.take(tensor(flat.reshape(-1), device=input.storage.device), found, dim=0)
+    table = upload(flat.reshape(-1), input.storage.device, op="adaptive_max_pool2d", role="temporary", constant=True)
+    return out, movement.take(table, found, dim=0)
 
 
 def adaptive_max_pool1d(input: Tensor, output_size: Size, return_indices: bool = False) -> Any:

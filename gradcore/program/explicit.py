@@ -155,6 +155,7 @@ class _Log(list[Raw]):
         self.launches = [launch for recorder in recorders for launch in recorder.log.launches]
         self.disturbed = any(recorder.log.disturbed for recorder in recorders)
         self.bytes_of = {leaf: serial for recorder in recorders for leaf, serial in recorder.log.bytes_of.items()}
+        self.constants = {serial: of for recorder in recorders for serial, of in recorder.log.constants.items()}
 
 
 class _ChainBuilder(Builder):

@@ -48,9 +48,15 @@ class TraceLog(list[Raw]):
         self.disturbed = False
         #: The serials of the bytes that leaves stand for.
         self.bytes_of: dict[Leaf, int] = {}
+        #: By serial, what the library filled with values that only shapes and attributes decide.
+        self.constants: dict[int, Storage] = {}
 
     def viewed(self, source: Any) -> None:
         """A view of ``source`` is taken. The operands of launches say all that a program needs to know of it."""
+
+    def constant(self, storage: Storage) -> None:
+        """What is uploaded to this storage will be the same in every run."""
+        self.constants[storage.serial] = storage
 
     def launched(self, call: Call, args: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
         """An op runs. What it makes is not held."""
@@ -75,7 +81,7 @@ class TraceLog(list[Raw]):
                              "`if tensor:`, an op whose shape depends on values). A traced function runs once and is "
                              "replayed without its Python code, so what depends on the value would be frozen: compute it with "
                              "ops, or read it outside, from what the function returns")
-        if record[0] == UPLOAD:
+        if record[0] == UPLOAD and record[1] not in self.constants:
             raise TraceError(f"{SITES[here()]} makes a tensor from host data. A replay would go on with the values of the "
                              "traced run: make it outside, and pass it as an argument or let the function refer to it")
         super().append(record)
@@ -185,7 +191,7 @@ class Builder:
         self._storages: dict[int, Storage] = {}
         self._slots: dict[int, Leaf] = {}
         self._records = recorder.records()
-        self._made = {r[1]: r for r in self._records if r[0] == ALLOC}
+        self._made = {r[1]: r for r in self._records if r[0] == ALLOC and r[1] not in recorder.log.constants}
         self._known = {r[1]: r for r in recorder.log if r[0] == ALLOC}
         self._obstacles: list[str] = []
         self._leaves = recorder.slots_before()

@@ -1,0 +1,116 @@
+"""Tables that the library makes from shapes alone are the same in every run, so a trace takes them for constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore import nn
+from gradcore.errors import TraceError
+from tests.conftest import raises
+from tests.rows import parts
+
+F = nn.functional
+
+
+def image(seed: int, *shape: int) -> Any:
+    return gradcore.tensor(np.random.default_rng(seed).standard_normal(shape or (2, 3, 6, 5)).astype(np.float32))
+
+
+FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "bilinear": lambda x: F.interpolate(x, size=(9, 7), mode="bilinear"),
+    "corners": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=True),
+    "nearest": lambda x: F.interpolate(x, size=(7, 8)),
+    "reflect": lambda x: F.pad(x, (1, 2, 2, 1), mode="reflect"),
+    "replicate": lambda x: F.pad(x, (1, 2, 1, 0), mode="replicate"),
+    "circular": lambda x: F.pad(x, (1, 2, 0, 3), mode="circular"),
+    "adaptive": lambda x: F.adaptive_max_pool2d(x, (4, 3)),
+    "adaptive with indices": lambda x: F.adaptive_max_pool2d(x, (4, 3), return_indices=True)[1] * 1.5,
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_replay_is_the_eager_run_forward_and_backward(name: str) -> None:
+    f = FUNCTIONS[name]
+    weight = image(9, 3, 1, 1).requires_grad_()
+
+    def step(x: Any) -> Any:
+        weight.grad = None
+        y = f(x * weight)
+        loss = (y * y).sum() if y.requires_grad else y.sum() + weight.sum()
+        loss.backward()
+        return loss
+
+    compiled = gradcore.compile(step)
+    for k in range(4):
+        x = image(k)
+        found = compiled(x).item(), weight.grad.tolist()
+        assert found == (step(x).item(), weight.grad.tolist())
+    assert len(compiled.programs) == 2, compiled.explain()
+
+
+def test_what_a_trace_holds_goes_with_it() -> None:
+    device = gradcore.device("cpu")
+    before = device.ledger.allocated
+    compiled = gradcore.compile(FUNCTIONS["reflect"])
+    for k in range(3):
+        compiled(image(k))
+    # Two tables of positions.
+    assert device.ledger.allocated == before + 2 * 512
+    del compiled
+    assert device.ledger.allocated == before
+
+
+def test_a_saved_program_has_its_tables(tmp_path: Path) -> None:
+    compiled = gradcore.compile(FUNCTIONS["reflect"])
+    for k in range(2):
+        compiled(image(k))
+    compiled.save(tmp_path / "program")
+    found = gradcore.load_program(tmp_path / "program")(image(5))
+    assert parts(found)[0].tolist() == FUNCTIONS["reflect"](image(5)).tolist()
+
+
+def test_a_recorded_graph_runs_again_with_its_tables() -> None:
+    a = image(0)
+    with gradcore.record():
+        y = FUNCTIONS["bilinear"](a)
+    a.copy_(image(1))
+    y.forward()
+    assert y.tolist() == FUNCTIONS["bilinear"](image(1)).tolist()
+
+
+def test_a_chain_of_graphs_keeps_the_tables_of_its_parts() -> None:
+    first = gradcore.trace(FUNCTIONS["reflect"], image(0))
+    second = gradcore.trace(lambda y: (FUNCTIONS["bilinear"](y) * 2).sum(), first.outputs)
+    for k in range(3):
+        first.execute(image(k))
+        found = second.execute()
+        assert found.item() == (FUNCTIONS["bilinear"](FUNCTIONS["reflect"](image(k))) * 2).sum().item()
+
+
+def test_a_convolution_with_reflected_borders_trains_compiled() -> None:
+    gradcore.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1, padding_mode="reflect"), nn.ReLU(), nn.Upsample(scale_factor=1.5))
+    optimizer = gradcore.optim.Adam(model.parameters())
+
+    def step(x: Any) -> Any:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    compiled = gradcore.compile(step)
+    losses = [compiled(image(k)).item() for k in range(6)]
+    gradcore.manual_seed(0)
+    assert len(compiled.programs) == 1 and len(set(losses)) == 6
+
+
+def test_a_list_of_positions_is_still_refused() -> None:
+    with raises(TraceError, "makes a tensor from host data"):
+        gradcore.compile(lambda x: x[[1, 0]])(image(0))
