@@ -84,6 +84,9 @@ class Module(Hooked):
             self._put("_parameters", name, value)
         elif isinstance(value, Module):
             self._put("_modules", name, value)
+        elif isinstance(getattr(value, "__wrapped__", None), Module):  # compiled: calls go through what the child is wrapped in
+            self._put("_modules", name, value.__wrapped__)
+            own[name] = value
         elif name in own.get("_parameters", ()):
             if value is not None:
                 raise TypeError(f"cannot assign '{type(value).__name__}' as parameter '{name}' (gradcore.nn.Parameter "
@@ -251,11 +254,10 @@ class Module(Hooked):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Let the gradients of all parameters go, or fill them with zeros."""
         for p in self.parameters():
-            if p.grad is not None:
-                if set_to_none:
-                    p.grad = None
-                else:
-                    p.grad.detach_().zero_()
+            if set_to_none:
+                p.grad = None
+            elif p.grad is not None:
+                p.grad.detach_().zero_()
 
     def apply(self: M, fn: Callable[[Module], None]) -> M:
         """Call ``fn`` on every module, children first."""
@@ -325,9 +327,8 @@ class Module(Hooked):
         """Copy values in by path: of this library's tensors, or of anything that NumPy makes an array of.
 
         With ``assign`` parameters and buffers take over the values' bytes, device and dtype instead, as those of a model on
-        meta must.
-        Raises RuntimeError that lists every size mismatch and, if ``strict``, every key that is missing or unexpected;
-        then nothing was copied.
+        meta must. Raises RuntimeError that lists every size mismatch and, if ``strict``, every key that is missing or
+        unexpected; then nothing was copied.
         """
         return _state_dict.load(self, state_dict, strict, assign)
 

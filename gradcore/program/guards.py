@@ -233,9 +233,10 @@ class ModuleGuard:
         #: Hooks of the module put a forward of its own into it.
         self.forward = own.get("forward")
         self.hooks = tuple(module.hooks_in_order())
-        members = [(name, value) for part in ("_parameters", "_buffers", "_modules") for name, value in own[part].items()]
+        # What the names stand for: a compiled child is another object than the module.
+        members = [(name, own.get(name)) for part in ("_parameters", "_buffers", "_modules") for name in own[part]]
         self.tensors = [(name, value, value.storage, value.edge) for name, value in members if isinstance(value, Value)]
-        self.others = [(name, value) for name, value in members if not isinstance(value, Value)]
+        self.others: list[tuple[str, Any]] = [(name, value) for name, value in members if not isinstance(value, Value)]
         self.counts = [(part, len(own[part])) for part in ("_parameters", "_buffers", "_modules")]
         #: Leaves, and the hooks that see their gradients.
         self.leaves = [(edge[0], edge[0].hooks, hooks_on(edge[0])) for _, _, _, edge in self.tensors
@@ -264,7 +265,7 @@ class ModuleGuard:
         own, kind = self.module.__dict__, type(self.module).__name__
         if own["training"] is not self.training:
             return f"training of {kind} is {own['training']} and was {self.training}"
-        for name, value, *_ in (*self.tensors, *self.others):
+        for name, value in (*[t[:2] for t in self.tensors], *self.others):
             if own.get(name) is not value:
                 return f"{name} of {kind} is another object than before"
         for name, tensor, storage, edge in self.tensors:
