@@ -52,7 +52,13 @@ class TraceLog(list[Raw]):
         self.constants: dict[int, Storage] = {}
 
     def viewed(self, source: Any) -> None:
-        """A view of ``source`` is taken. The operands of launches say all that a program needs to know of it."""
+        """A view of ``source`` is taken. The operands of launches say all else that a program needs to know of it."""
+        self._read(source)
+
+    def _read(self, value: Any) -> None:
+        if value.edge is not None and type(value.edge[0]) is Leaf and value.edge[0] not in self.leaves:
+            self.leaves[value.edge[0]] = None
+            self.bytes_of[value.edge[0]] = value.storage.serial
 
     def constant(self, storage: Storage) -> None:
         """What is uploaded to this storage will be the same in every run."""
@@ -64,9 +70,7 @@ class TraceLog(list[Raw]):
         for a in args:
             if type(a) in TENSORS:
                 operands.append((ref(a.storage), a.spec))
-                if a.edge is not None and type(a.edge[0]) is Leaf and a.edge[0] not in self.leaves:
-                    self.leaves[a.edge[0]] = None
-                    self.bytes_of[a.edge[0]] = a.storage.serial
+                self._read(a)
             else:
                 operands.append(a)
         self.launches.append((call, operands))

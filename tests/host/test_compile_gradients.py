@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import pytest
+
 import gradcore
 from gradcore import nn
 
@@ -49,3 +52,27 @@ def test_other_things_called_grad_are_assigned_eagerly() -> None:
     compiled = gradcore.compile(g)
     compiled(gradcore.ones(3))
     assert "assigns to grad" in compiled.explain() and not compiled.programs
+
+
+VIEWS: dict[str, Any] = {
+    "rows": lambda x, w: x @ w[:3],
+    "transposed": lambda x, w: x @ w[:, :3].t(),
+    "expanded": lambda x, w: x * w[:1, :3].expand(4, 3),
+    "parts": lambda x, w: x @ w.chunk(2)[0] + w.chunk(2)[1][0],
+    "a view alone": lambda x, w: w.view(-1),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_the_callers_gradient_reaches_what_was_read_through_views_alone(name: str) -> None:
+    w = gradcore.tensor(np.random.default_rng(0).standard_normal((6, 6)).astype(np.float32), requires_grad=True)
+    f = VIEWS[name]
+    compiled = gradcore.compile(lambda x: f(x, w))
+    for k in range(4):
+        x, found = gradcore.full((4, 3), float(k + 1)), []
+        for run in (lambda x: f(x, w), compiled):
+            w.grad = None
+            y = run(x)
+            y.backward(gradcore.ones(*y.shape) * 2)
+            found.append((y.tolist(), w.grad.tolist()))
+        assert found[0] == found[1]
