@@ -277,10 +277,10 @@ class Replay:
         for x, g in zip(self.program.cotangents, cotangents, strict=True):
             for args, at, spec in self._patches.get(x.buffer, ()):
                 args[at] = self.device.array(g.storage.block, moved(spec, g.spec))
-        serials = [*self._inputs, *cotangents]
-        self._play(slice(self.program.split, None), self._calls[self._split:], serials, 1)
+        given = [*self._inputs, *cotangents]
+        self._play(slice(self.program.split, None), self._calls[self._split:], given, 1)
         copies: dict[int, Any] = {}
-        return [None if x is None else self._result(x, (), copies) for x in self.program.gradients]
+        return [None if x is None else self._result(x, given, copies) for x in self.program.gradients]
 
     def release(self) -> None:
         """Let go of what the run was given, and of what waits for a second part. A finaliser may call this."""
@@ -305,7 +305,12 @@ class Replay:
         if buffer in self.trace.slots:
             found: Storage = self.trace.slots[buffer].grad.storage
             return found
-        return next(t.storage for x, t in zip(self.program.inputs, inputs, strict=True) if x.buffer == buffer)
+        return self._tensor(buffer, inputs).storage
+
+    def _tensor(self, buffer: int, inputs: Sequence[Any]) -> Any:
+        """What a run was given for a buffer: an argument, or a cotangent behind them."""
+        given = zip((*self.program.inputs, *self.program.cotangents), inputs, strict=False)
+        return next(t for x, t in given if x.buffer == buffer)
 
     def _results(self, inputs: Sequence[Any]) -> list[Any]:
         copies: dict[int, Any] = {}
@@ -317,8 +322,11 @@ class Replay:
         if buffer.kind == "captured":
             return self._shown(x)
         if buffer.kind != "made":
-            storage = self._given(x.buffer, inputs)
-            return make_value(storage, x.spec, self.device.array(storage.block, x.spec), None)
+            storage, spec = self._given(x.buffer, inputs), x.spec
+            if buffer.index in {c.buffer for c in self.program.cotangents}:
+                # A gradient that is the cotangent itself, which may lie anywhere in its bytes.
+                spec = moved(spec, self._tensor(x.buffer, inputs).spec)
+            return make_value(storage, spec, self.device.array(storage.block, spec), None)
         copy: Storage | None = copies.get(x.buffer)
         if copy is None:
             spec, tag, source = self._copied(x)

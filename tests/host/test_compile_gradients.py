@@ -76,3 +76,21 @@ def test_the_callers_gradient_reaches_what_was_read_through_views_alone(name: st
             y.backward(gradcore.ones(*y.shape) * 2)
             found.append((y.tolist(), w.grad.tolist()))
         assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("offset", [0, 2])
+def test_a_gradient_that_is_the_cotangent_itself(offset: int) -> None:
+    w, v = (gradcore.ones(4).requires_grad_() for _ in range(2))
+    whole = gradcore.tensor(np.arange(8, dtype=np.float32))
+
+    def f(x: Any) -> tuple[Any, Any]:
+        return w.view(2, 2), v * x
+
+    compiled = gradcore.compile(f)
+    for k in range(3):
+        w.grad = v.grad = None
+        same, times = compiled(gradcore.full((4,), float(k)))
+        gradcore.autograd.backward([same, times], [whole[offset:offset + 4].view(2, 2), gradcore.ones(4)])
+        assert w.grad.tolist() == whole[offset:offset + 4].tolist() and v.grad.tolist() == [float(k)] * 4
+        w.grad.zero_()
+        assert whole.tolist() == list(range(8)), "the gradient has bytes of its own"
