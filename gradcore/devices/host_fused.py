@@ -24,7 +24,7 @@ Steps = list[list[Call]]
 
 def fused(kind: str, steps: Steps) -> Steps | None:
     """The calls of some instructions that ``program.fusion`` names, with the same results in less time; None for no better."""
-    if kind not in KINDS:
+    if kind not in ("gelu with slopes", "loss with slopes"):
         return None
     kernel, given = steps[0][0]
     if not isinstance(kernel, partial) or not isinstance(given[0], np.ndarray) or given[0].itemsize < 4:
@@ -33,7 +33,7 @@ def fused(kind: str, steps: Steps) -> Steps | None:
     if any(a is None for step in steps[::len(steps) - 1] for call in step for a in call[1][:2]):
         # Not known before a run brings it.
         return None
-    return KINDS[kind](steps)
+    return gelu_with_slopes(steps) if kind == "gelu with slopes" else loss_with_slopes(steps)
 
 
 def gelu_with_slopes(steps: Steps) -> Steps | None:
@@ -108,6 +108,3 @@ def loss_with_slopes(steps: Steps) -> Steps | None:
         np.multiply(result, one / count if reduction == "mean" else one, slopes)
 
     return [[], cotangent, [(run, [])]]
-
-
-KINDS = {"gelu with slopes": gelu_with_slopes, "loss with slopes": loss_with_slopes}
