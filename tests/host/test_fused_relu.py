@@ -289,6 +289,8 @@ def test_relu_follows_a_linear_layer_with_the_values_of_two_calls(alone: Emulato
     made = [call.get("epilogue", 1) for call in calls_of(library) if call.get("factor", 1) == 1]
     assert made == 3 * epilogues
     assert len(calls_of(library)) - len(made) == (without == set()), "NaN is tried once a plan"
+    if without == set():
+        assert {chosen["epilogue"] for chosen in library._lt.algorithms.values()} == {4}, "the layer's algorithm is taken"
     assert [name[len("map<"):].split(", " + gpu_launch.name_of(wide(expected.dtype)))[0] for name in launches] == 3 * kernels
 
 
