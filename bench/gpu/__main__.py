@@ -33,7 +33,7 @@ PARTS = (
     Part("largest batch", "Does the largest GPT that should fit fit?", "bench.gpu.limits:largest_batch", 18),
     Part("steps", "How long is a step, and how high its peak, beside torch?", "bench.gpu.steps:steps", 42),
     Part("graphs", "How long is a captured step, beside torch's graph?", "bench.gpu.graphs:graphs", 30),
-    Part("bandwidth", "Which share of a copy's bandwidth do memory-bound kernels reach?", "bench.gpu.speed:bandwidth", 27),
+    Part("bandwidth", "Which share of a copy's bandwidth do memory-bound kernels reach?", "bench.gpu.speed:bandwidth", 29),
     Part("arithmetic", "How fast are products, convolutions and attention?", "bench.gpu.speed:arithmetic", 15),
     Part("host", "What does a call cost the host?", "bench.gpu.host:host_cost", 10),
     Part("sanitizer", "Does compute-sanitizer find anything?", "bench.gpu.correct:sanitizer", 37, needs_gpu=True),

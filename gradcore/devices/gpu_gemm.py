@@ -1,10 +1,11 @@
 """The one interface to the libraries that multiply matrices: cuBLASLt through nvmath-python, or cuBLAS through CuPy without it.
 
 A library plans a product (:class:`Problem`) once and runs the plan on addresses. cuBLASLt is handed its stream and its
-workspace with each call, so it allocates nothing, waits for nothing and can be captured in a graph. The workspace is one block
-for each stream, made at the stream's first product and kept: in the library pool, beside the log and never in it, because its
-size depends on the device and not on shapes, and because a workspace declared by each product would be allocated on the CPU
-too, where nobody needs it. cuBLAS through CuPy takes a workspace of its own, which no pool of ours sees.
+workspace with each call, so it allocates nothing, waits for nothing (but once for a plan with a relu: :meth:`CublasLt.exact`)
+and can be captured in a graph. The workspace is one block for each stream, made at the stream's first product and kept: in the
+library pool, beside the log and never in it, because its size depends on the device and not on shapes, and because a workspace
+declared by each product would be allocated on the CPU too, where nobody needs it. cuBLAS through CuPy takes a workspace of its
+own, which no pool of ours sees.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from gradcore.devices.gpu_problems import (
     DATA,
     EPILOGUES,
     FACTORS,
-    INSTEAD,
     VECTOR_ALIGNMENT,
     Library,
     Matrix,
@@ -123,7 +123,7 @@ class CublasLt:
         describe(of.TRANSA, problem.x.transposed)
         describe(of.TRANSB, problem.y.transposed)
         # With its bias alone, so that an activation behind it changes neither the algorithm nor the order of its sums.
-        first = INSTEAD[problem.then] if problem.then == "relu_bias" else problem.then
+        first = "bias" if problem.then == "relu_bias" else problem.then
         if first:
             describe(of.EPILOGUE, getattr(lt.Epilogue, EPILOGUES[first]))
         m, n, k = problem.m, problem.n, problem.k

@@ -75,6 +75,7 @@ def alignment(address: int, step: int) -> int:
 
 
 def compute_of(kind: str) -> int:
+    """The cublasComputeType_t of products of one kind: TF32 only where it was asked for."""
     if kind == "float64":
         return COMPUTE_64F
     return COMPUTE_32F_FAST_TF32 if kind == "float32" and get_float32_matmul_precision() != "highest" else COMPUTE_32F

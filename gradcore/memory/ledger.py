@@ -182,6 +182,10 @@ class Ledger:
             if self.log is not None:
                 self.log.append((RETAG, block.serial, tag))
 
+    def _open(self) -> list[Block]:
+        """The ranges that are open, in order of allocation: a set's own order is another one in each run."""
+        return sorted(self.ranges, key=lambda b: b.serial)
+
     @property
     def live(self) -> dict[int, Block]:
         """Live blocks by serial, in order of allocation; of an arena, the ranges that are open in it."""
@@ -190,7 +194,7 @@ class Ledger:
             if self.arenas:
                 for block in self.arenas:
                     del live[block.serial]
-                live |= {b.serial: b for b in sorted(self.ranges, key=lambda b: b.serial)}
+                live |= {b.serial: b for b in self._open()}
             return live
 
     @property
@@ -245,9 +249,7 @@ class Ledger:
             self._note_segments()
             log = [] if log is None else log
             log.extend((RESERVE, s.index, s.nbytes) for s in self.pool.segments.values())
-            # A set has no order, and the same run writes the same log.
-            ranges = sorted(self.ranges, key=lambda b: b.serial)
-            for b in (*(b for b in self.pool.live.values() if b not in self.arenas), *ranges):
+            for b in (*(b for b in self.pool.live.values() if b not in self.arenas), *self._open()):
                 log.append(opening(b))
                 log.extend([(KEEP, b.serial, 0, "kept before the log began")] * b.keeps)
             if self.log is not None:

@@ -185,6 +185,7 @@ class FakeLt:
         number = 10_000 + self.planned
         pointer = how.get(MatmulDescAttribute.BIAS_POINTER, 0)
         self.algorithms[number] = {**self.made[preference], "vector": pointer & -pointer, "of": (desc, a, b, d),
+                                   "epilogue": how.get(MatmulDescAttribute.EPILOGUE, 1),
                                    "bytes": min(1024, self.made[preference][_P.MAX_WORKSPACE_BYTES])}
         words = at(result, np.uint64, 10)
         words[0], words[8], words[9] = number, self.algorithms[number]["bytes"], how["compute"] in self.without

@@ -12,13 +12,16 @@ pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nod
 
 import gradcore
 from gradcore import nn
-from gradcore.devices import gpu_fused, gpu_linalg
+from gradcore.devices import gpu_fused, gpu_gemm, gpu_launch
+from gradcore.devices.gpu_elementwise import apply, wide
+from gradcore.devices.gpu_linalg import LINALG, linear_relu
 from gradcore.events import normalized
 from gradcore.program.fusion import groups
 from tests.host.captured_steps import data
-from tests.host.emulator import Copy
+from tests.host.emulator import Copy, Emulator
 from tests.host.fake_cublas import Epilogue
 from tests.host.graph_bed import Bed, bits, emulator_of
+from tests.host.test_gemm import KINDS, calls_of, library_of
 
 pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed: the emulator cannot be compiled"),
               pytest.mark.timeout(600), pytest.mark.xdist_group("emulator")]
@@ -188,7 +191,7 @@ def test_a_result_in_the_place_of_an_operand_is_made_by_two_launches() -> None:
             assert found is None and steps[0][0][1][3] is made
             continue
         ((kernel, arguments),), nothing = found
-        assert kernel == (gpu_linalg.linear_relu, "linear") and nothing == []
+        assert kernel == (linear_relu, "linear") and nothing == []
         assert arguments is steps[0][0][1] and arguments[3] is place, "a run puts what it brings into the same list"
     assert gpu_fused.fused("a kind of the host", [], lambda kernel, op: kernel) is None
 
@@ -224,3 +227,79 @@ def test_the_log_is_as_without(kernels: Any, monkeypatch: pytest.MonkeyPatch) ->
     with Bed(kernels).in_place() as bed:
         monkeypatch.setattr(bed.device, "fused", lambda kind, steps: None)
         assert logged(bed, 0) == ours
+
+
+# -- what the product's launch does ------------------------------------------------------------------------------------------
+
+
+def through_relu(kind: Any, apart: bool = False) -> Any:
+    """relu of ``linear`` in one call, or in two; a column of it is NaN."""
+    generator = np.random.default_rng(7)
+    x, w, bias = (generator.normal(size=s).astype(kind) for s in ((6, 5), (4, 5), (4,)))
+    bias[2] = np.nan
+    copies = [Copy(a) for a in (x, w, bias, np.zeros((6, 4), kind))]
+    *given, out = (c.cupy() for c in copies)
+    if apart:
+        LINALG["linear"](*given, out)
+        apply("Relu", wide(out.dtype), out, out)
+    else:
+        linear_relu(*given, out)
+    for copy in copies:
+        copy.check("linear_relu")
+    return copies[3].array
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """An emulator with the kernels that may stand behind a product."""
+    emulator = Emulator(tmp_path_factory.mktemp("alone"))
+    emulator.library = library_of("cupy", lambda: False)
+    with emulator.in_place():
+        for kind in KINDS:
+            through_relu(kind)
+            through_relu(kind, apart=True)
+        emulator.compile()
+        yield emulator
+
+
+#: What cuBLASLt has no algorithm for, its relu's maximum, and the launches of a product's call: epilogues, kernels of ours.
+RELUS: dict[str, Any] = {"exact": (set(), np.maximum, [6], []),
+         "makes 0 of NaN": (set(), np.fmax, [4], ["Relu"]),
+         "without relu": ({Epilogue.RELU_BIAS}, np.maximum, [4], ["Relu"]),
+         "without epilogues": ({Epilogue.RELU_BIAS, Epilogue.BIAS}, np.maximum, [1], ["Then<Relu, Add>"]),
+         "cuBLAS": (None, np.maximum, [1], ["Then<Relu, Add>"])}
+
+
+@pytest.mark.parametrize("case", RELUS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_relu_follows_a_linear_layer_with_the_values_of_two_calls(alone: Emulator, kind: str, case: str,
+                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    without, larger, epilogues, kernels = RELUS[case]
+    library = library_of("cupy" if without is None else "cublasLt")
+    if without is not None:
+        library._lt.without, library._lt.larger = without, larger
+    monkeypatch.setattr(alone, "library", library)
+    expected = through_relu(kind, apart=True)
+    assert np.isnan(expected[:, 2]).all() and (expected[:, [0, 1, 3]] == 0).any()
+    calls_of(library).clear()
+    launches: list[str] = []
+    monkeypatch.setattr(gpu_launch, "start", lambda *what: (launches.append(what[1]), alone.start(*what)))
+    for _ in range(3):
+        np.testing.assert_array_equal(through_relu(kind), expected)
+    made = [call.get("epilogue", 1) for call in calls_of(library) if call.get("factor", 1) == 1]
+    assert made == 3 * epilogues
+    assert len(calls_of(library)) - len(made) == (without == set()), "NaN is tried once a plan"
+    if without == set():
+        assert {chosen["epilogue"] for chosen in library._lt.algorithms.values()} == {4}, "the layer's algorithm is taken"
+    assert [name[len("map<"):].split(", " + gpu_launch.name_of(wide(expected.dtype)))[0] for name in launches] == 3 * kernels
+
+
+def test_what_was_not_tried_before_a_capture_breaks_it(alone: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alone, "library", library_of("cublasLt"))
+
+    def refused(stream: int) -> None:
+        raise RuntimeError("cudaErrorStreamCaptureUnsupported")
+
+    monkeypatch.setattr(gpu_gemm.runtime, "streamSynchronize", refused)
+    with pytest.raises(RuntimeError, match="CaptureUnsupported"):
+        through_relu("float32")

@@ -12,9 +12,8 @@ pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nod
 
 import gradcore
 from gradcore.devices import gpu_gemm, gpu_launch, gpu_linalg
-from gradcore.devices.gpu_elementwise import apply, wide
 from gradcore.devices.gpu_gemm import Cublas, CublasLt
-from gradcore.devices.gpu_linalg import LINALG, linear_relu, product
+from gradcore.devices.gpu_linalg import LINALG, product
 from gradcore.devices.gpu_problems import Matrix, Problem, alignment
 from gradcore.errors import CaptureError, SpecError
 from tests.host.emulator import Copy, Emulator, products
@@ -67,8 +66,6 @@ def plain(tmp_path_factory):
             multiplied(laid_out("plain", (3, 0), kind), laid_out("plain", (0, 2), kind))
         for kind, rows in itertools.product(KINDS, ROWS):
             through_linear(kind, rows)
-            through_relu(kind)
-            through_relu(kind, apart=True)
         awkward_bias()
         emulator.compile()
         emulator.library = library_of("cublasLt")
@@ -230,63 +227,6 @@ def test_linears_bias_and_its_gradient_follow_in_the_same_launch(route, kind, ro
     fused = route == "cublasLt"
     assert [call.get("epilogue", 1) for call in calls_of(plain.library)] == ([4, 1, 512] if fused else [1, 1, 1])
     assert bool(launches) is not fused
-
-
-def through_relu(kind, apart=False):
-    """relu of ``linear`` in one call, or in two; a column of it is NaN."""
-    generator = np.random.default_rng(7)
-    x, w, bias = (generator.normal(size=s).astype(kind) for s in ((6, 5), (4, 5), (4,)))
-    bias[2] = np.nan
-    copies = [Copy(a) for a in (x, w, bias, np.zeros((6, 4), kind))]
-    *given, out = (c.cupy() for c in copies)
-    if apart:
-        LINALG["linear"](*given, out)
-        apply("Relu", wide(out.dtype), out, out)
-    else:
-        linear_relu(*given, out)
-    for copy in copies:
-        copy.check("linear_relu")
-    return copies[3].array
-
-
-#: What cuBLASLt has no algorithm for, its relu's maximum, and the launches of a product's call: epilogues, kernels of ours.
-RELUS = {"exact": (set(), np.maximum, [6], []),
-         "makes 0 of NaN": (set(), np.fmax, [4], ["Relu"]),
-         "without relu": ({Epilogue.RELU_BIAS}, np.maximum, [4], ["Relu"]),
-         "without epilogues": ({Epilogue.RELU_BIAS, Epilogue.BIAS}, np.maximum, [1], ["Then<Relu, Add>"]),
-         "cuBLAS": (None, np.maximum, [1], ["Then<Relu, Add>"])}
-
-
-@pytest.mark.parametrize("case", RELUS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_relu_follows_a_linear_layer_with_the_values_of_two_calls(plain, kind, case, monkeypatch):
-    without, larger, epilogues, kernels = RELUS[case]
-    library = library_of("cupy" if without is None else "cublasLt")
-    if without is not None:
-        library._lt.without, library._lt.larger = without, larger
-    monkeypatch.setattr(plain, "library", library)
-    expected = through_relu(kind, apart=True)
-    assert np.isnan(expected[:, 2]).all() and (expected[:, [0, 1, 3]] == 0).any()
-    calls_of(library).clear()
-    launches = []
-    monkeypatch.setattr(gpu_launch, "start", lambda *what: (launches.append(what[1]), plain.start(*what)))
-    for _ in range(3):
-        np.testing.assert_array_equal(through_relu(kind), expected)
-    made = [call.get("epilogue", 1) for call in calls_of(library) if call.get("factor", 1) == 1]
-    assert made == 3 * epilogues
-    assert len(calls_of(library)) - len(made) == (without == set()), "NaN is tried once a plan"
-    assert [name[len("map<"):].split(", " + gpu_launch.name_of(wide(expected.dtype)))[0] for name in launches] == 3 * kernels
-
-
-def test_what_was_not_tried_before_a_capture_breaks_it(plain, monkeypatch):
-    monkeypatch.setattr(plain, "library", library_of("cublasLt"))
-
-    def refused(stream):
-        raise RuntimeError("cudaErrorStreamCaptureUnsupported")
-
-    monkeypatch.setattr(gpu_gemm.runtime, "streamSynchronize", refused)
-    with pytest.raises(RuntimeError, match="CaptureUnsupported"):
-        through_relu("float32")
 
 
 def awkward_bias():

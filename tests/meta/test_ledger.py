@@ -9,6 +9,7 @@ import pytest
 from gradcore import folds
 from gradcore.errors import OutOfMemory
 from gradcore.events import TAGS, Alloc, Free, Keep, Reserve, Retag, Scope, Site, Tag, typed
+from gradcore.memory.arena import close_ranges, open_ranges, range_of, set_aside
 from gradcore.memory.resource import Block, Stream
 from gradcore.memory.sources import CountingSource
 from gradcore.memory.stack import Stack
@@ -109,6 +110,22 @@ def test_a_log_opens_with_what_is_there() -> None:
                        *[Keep(first.serial, 0, "kept before the log began")] * 2]
     ledger.end_log()
     assert ledger.log is None
+
+
+def test_ranges_of_an_arena_open_a_log_in_order_of_allocation() -> None:
+    memory = stack()
+    ledger = memory.ledger
+    block = ledger.allocate(100 * 512, Stream(0), tag("arena"))
+    set_aside(ledger, block)
+    # Neither by address nor by place: a set would hold them in an order of its own.
+    ranges = [range_of(ledger, block, 512 * (k * 37 % 100), 512, 512, tag("a")) for k in range(100)]
+    open_ranges(ledger, ranges[::-1])
+    serials = [r.serial for r in ranges[::-1]]
+    assert [r.serial for r in map(typed, ledger.begin_log()) if isinstance(r, Alloc)] == serials == sorted(serials)
+    assert list(ledger.live) == serials
+    ledger.end_log()
+    close_ranges(ledger, ranges)
+    assert not ledger.ranges
 
 
 def test_a_log_shows_the_moment() -> None:
