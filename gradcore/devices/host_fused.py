@@ -26,7 +26,7 @@ Steps = list[list[Call]]
 
 def fused(kind: str, steps: Steps) -> Steps | None:
     """The calls of some instructions that ``program.fusion`` names, with the same results in less time; None for no better."""
-    if kind not in ("gelu with slopes", "loss with slopes"):
+    if kind not in KINDS:
         return None
     kernel, given = steps[0][0]
     if not isinstance(kernel, partial) or not isinstance(given[0], np.ndarray) or given[0].itemsize < 4:
