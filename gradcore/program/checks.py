@@ -65,8 +65,9 @@ def _of_optimizer(guard: OptimizerGuard, name: Callable[[Any], str]) -> Iterator
     optimizer = name(guard.optimizer)
     yield f"{optimizer}.state is {name(guard.state)}"
     yield f"len({optimizer}.param_groups) == {len(guard.groups)}"
-    for k, (options, params) in enumerate(guard.groups):
+    for k, (options, values, count, params) in enumerate(guard.groups):
         group = f"{optimizer}.param_groups[{k}]"
-        yield f"{name(guard.options)}({group}) == {name(options)}"
+        yield f"len({group}) == {count}"
+        yield f"{name(options)}({group}) == {name(values)}"
         yield f"len({group}['params']) == {len(params)}"
         yield f"all(map({name(is_)}, {group}['params'], {name(params)}))"

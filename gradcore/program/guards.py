@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Iterator
-from operator import is_
+from operator import is_, itemgetter
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -200,18 +200,21 @@ class OptimizerGuard:
         self.state = optimizer.state
         self.groups = self._groups()
 
-    def options(self, group: dict[str, Any]) -> list[Any]:
-        """The options of a group that a program is bound to."""
-        return [v for k, v in group.items() if k != "params" and (k != "lr" or self.rates)]
-
-    def _groups(self) -> list[Any]:
-        return [(self.options(group), list(group["params"])) for group in self.optimizer.param_groups]
+    def _groups(self) -> list[tuple[Callable[[dict[str, Any]], Any], Any, int, list[Any]]]:
+        """Of each group what gets the options that a program is bound to, these, the number of its entries, its parameters."""
+        found: list[tuple[Callable[[dict[str, Any]], Any], Any, int, list[Any]]] = []
+        for group in self.optimizer.param_groups:
+            names = [k for k in group if k != "params" and (k != "lr" or self.rates)]
+            options: Callable[[dict[str, Any]], Any] = itemgetter(*names) if names else lambda group: None
+            found.append((options, options(group), len(group), list(group["params"])))
+        return found
 
     def holds(self) -> bool:
-        now = self._groups()
+        now = self.optimizer.param_groups
         return (self.optimizer.state is self.state and len(now) == len(self.groups) and all(
-            options == before and len(params) == len(these) and all(map(is_, params, these))
-            for (options, params), (before, these) in zip(now, self.groups, strict=True)))
+            len(group) == count and options(group) == values and len(group["params"]) == len(params)
+            and all(map(is_, group["params"], params))
+            for group, (options, values, count, params) in zip(now, self.groups, strict=True)))
 
     def storages(self) -> list[Any]:
         return []
