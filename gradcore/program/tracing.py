@@ -85,9 +85,11 @@ class Tracing:
     def _all_guards(self, trace: Trace) -> list[Any]:
         """Everything that has to hold for a replay, but for the gradients that the program itself reads or makes."""
         found = self._watcher.guards(self._function)
+        updated = {id(o) for o, _, _ in trace.updates}
         seen = {id(o): o for o in (*(o for o, _, _ in trace.updates), *self._watcher.optimizers())}
+        # The rate is an operand of the program where the library's own update takes it.
         rates = "param_groups" in self._watcher.names()
-        found += [OptimizerGuard(o, rates) for o in seen.values()]
+        found += [OptimizerGuard(o, rates or i not in updated or self._watcher.is_extended(o)) for i, o in seen.items()]
         slots = dict.fromkeys(trace.slots.values())
         found += [GradientGuard(leaf, self._ran.specs[leaf]) for leaf in slots]
         # What has no gradient is left out by an update; with one, it would be another update.

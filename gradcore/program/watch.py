@@ -113,6 +113,10 @@ class Watcher:
         """Those whose methods ran."""
         return [owner for owner, _ in self.methods.values() if isinstance(owner, Optimizer)]
 
+    def is_extended(self, owner: Any) -> bool:
+        """Did methods of the object run that are written outside the library?"""
+        return any(not is_inside(code) for code in self.methods.get(id(owner), (owner, set()))[1])
+
     def names(self) -> set[str]:
         """Every global and attribute that the functions name."""
         return {name for code in self.codes for name in code.co_names}

@@ -94,3 +94,47 @@ def test_a_gradient_that_is_the_cotangent_itself(offset: int) -> None:
         assert w.grad.tolist() == whole[offset:offset + 4].tolist() and v.grad.tolist() == [float(k)] * 4
         w.grad.zero_()
         assert whole.tolist() == list(range(8)), "the gradient has bytes of its own"
+
+
+class Descent(gradcore.optim.Optimizer):
+    """An update of a user's own, which takes the rate as a number."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": 0.1})
+
+    def _update(self, group: dict[str, Any]) -> None:
+        for p in group["params"]:
+            if p.grad is not None:
+                p.sub_(p.grad * group["lr"])
+
+
+class Decaying(gradcore.optim.SGD):
+    """The library's update, and something that the rate decides besides."""
+
+    def _update(self, group: dict[str, Any]) -> None:
+        super()._update(group)
+        for p in group["params"]:
+            p.mul_(1 - group["lr"])
+
+
+@pytest.mark.parametrize("kind", [Descent, Decaying])
+def test_a_rate_that_a_users_own_update_takes_may_change(kind: Any) -> None:
+    def trained(wrap: Any) -> list[float]:
+        gradcore.manual_seed(0)
+        layer = nn.Linear(3, 2)
+        optimizer = kind(layer.parameters())
+
+        def step(x: Any) -> Any:
+            optimizer.zero_grad()
+            loss = layer(x).square().sum()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        run, losses = wrap(step), []
+        for k in range(6):
+            optimizer.param_groups[0]["lr"] = 0.01 * (1 + k // 3)
+            losses.append(run(gradcore.ones(4, 3)).item())
+        return losses
+
+    assert trained(gradcore.compile) == trained(lambda step: step)
