@@ -46,11 +46,17 @@ def second_of(recorder: Recorder, arguments: list[Any], outputs: list[Any], root
     beyond = [(edge[0], edge[0].edges) for _, edge in inside]
     for node, _ in beyond:
         node.edges = [None]
+    # Hooks of leaves see what every replay gives them, so the recorded gradient is one that they have not seen.
+    hooks = [(leaf, leaf.hooks) for leaf in recorder.log.leaves]
+    for leaf, _ in hooks:
+        leaf.hooks = None
     try:
         run_backward(tensors, cotangents, retain_graph=True, create_graph=False, captures=captures)
     finally:
         for node, before in beyond:
             node.edges = before
+        for leaf, of in hooks:
+            leaf.hooks = of
     return Second(split, roots, cotangents, targets, [captures[id(target), at][0] for target, at in edges])
 
 

@@ -136,16 +136,26 @@ def of_object(owner: Any, names: set[str], depth: int = 1) -> Found:
 
 
 def _of_class(owner: Any, names: set[str]) -> Found:
-    """What an object, or a class, has from its class: plain data, also in slots."""
+    """What an object, or a class, has from its class: plain data, also in slots, and methods, for which others may be put."""
     kind = owner if isinstance(owner, type) else type(owner)
     if kind.__module__.partition(".")[0] in ("gradcore", "numpy", "builtins"):
         return
     for attribute in sorted(n for n in names if n not in getattr(owner, "__dict__", {}) or owner is kind):
-        value = getattr(owner, attribute, _absent) if any(attribute in vars(c) for c in kind.__mro__) else _absent
+        if not any(attribute in vars(c) for c in kind.__mro__):
+            continue
+        value = getattr(owner, attribute, _absent)
         if value is not _absent and is_plain(value):
             yield from of_value(f"{attribute} of {kind.__name__}",
                                 lambda a=attribute: getattr(owner, a, _absent),  # type: ignore[misc]
                                 value, ("class", id(owner), attribute), names)
+        elif isinstance(_function_of(value), FunctionType):
+            yield Guard(f"{attribute} of {kind.__name__}",
+                        lambda a=attribute: _function_of(getattr(owner, a, None)),  # type: ignore[misc]
+                        _function_of(value), identical), ("method", id(owner), attribute)
+
+
+def _function_of(method: Any) -> Any:
+    return getattr(method, "__func__", method)
 
 
 class GradientGuard:
@@ -299,4 +309,5 @@ def _of_module(module: Module, names: set[str]) -> Found:
     for name in sorted((names & own.keys()) - members - _INTERNAL):
         yield from of_value(f"{name} of {type(module).__name__}", lambda n=name: own[n],  # type: ignore[misc]
                             own[name], ("attribute", id(module), name), names, 2)
-    yield from _of_class(module, names)
+    # Whoever calls a module does not name what that runs.
+    yield from _of_class(module, names | {"forward"})
