@@ -44,7 +44,8 @@ class Ledger:
         self.peak_reserved = 0
         #: Blocks that are reserved for a plan, and the ranges of them that count as allocated: see :mod:`memory.arena`.
         self.arenas: set[Block] = set()
-        self.ranges: set[Block] = set()
+        #: In the order in which they opened, which logs begin with.
+        self.ranges: dict[Block, None] = {}
         #: The log that is being written, or None. Appending is all that the hot path does with it.
         self.log: list[Raw] | None = None
         #: The logs around it, which go on when it ends, each with the number of records that the one inside opened with.
