@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -92,39 +93,48 @@ class Classifier:
         return [bits(loss), bits(self.logits.grad)]
 
 
-def others(wrap: Any = lambda f: f) -> dict[str, list[bytes]]:
-    """What is left as it was: a cotangent that is not 1, a loss for each row, a program in two parts."""
+def others(wrap: Any = lambda f: f) -> tuple[dict[str, list[bytes]], dict[str, Any]]:
+    """Other losses three times each, what they came to and their functions: a cotangent that is returned, one that is not 1, a
+    loss for each row, a program in two parts."""
     x = gradcore.tensor(np.linspace(-1, 3, 15, dtype=np.float32).reshape(5, 3), device="cuda", requires_grad=True)
     y = gradcore.tensor(np.array([0, 2, 1, 1, -100]), device="cuda")
     optimizer = gradcore.optim.SGD([x], lr=0.1)
+
+    def returned(y: Any) -> Any:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(x, y)
+        one = gradcore.ones((), device="cuda")
+        loss.backward(one)
+        return loss, one
 
     def doubled(y: Any) -> Any:
         optimizer.zero_grad()
         loss = F.cross_entropy(x, y)
         (loss * 2).backward()
-        return loss
+        return loss,
 
     def each(y: Any) -> Any:
         optimizer.zero_grad()
         loss = F.cross_entropy(x, y, reduction="none")
         loss.backward(gradcore.ones(5, device="cuda"))
-        return loss
+        return loss,
 
-    found = {}
-    for f in (doubled, each):
-        run = wrap(f)
+    def forward(y: Any) -> Any:
+        return F.cross_entropy(x, y),
+
+    found, runs = {}, {}
+    for f in (returned, doubled, each, forward):
+        runs[f.__name__] = run = wrap(f)
         for _ in range(3):
-            loss = run(y)
-        found[f.__name__] = [bits(loss), bits(x.grad)]
-    run = wrap(lambda y: F.cross_entropy(x, y))
-    for _ in range(3):
-        optimizer.zero_grad()
-        loss = run(y)
-        loss.backward()
-    return found | {"two parts": [bits(loss), bits(x.grad)]}
+            results = run(y)
+            if f is forward:
+                optimizer.zero_grad()
+                results[0].backward()
+        found[f.__name__] = [*map(bits, results), bits(x.grad)]
+    return found, runs
 
 
-DTYPES = (gradcore.float32, gradcore.float64, gradcore.float16)
+DTYPES = (gradcore.float32, gradcore.float64, gradcore.float16, gradcore.bfloat16)
 
 
 def launched(bed: Bed) -> None:
@@ -181,14 +191,16 @@ def test_the_gradient_is_left_where_the_plan_has_it(bed: Bed) -> None:
 
 
 def test_what_is_not_one_loss_and_its_own_gradient_stays(bed: Bed) -> None:
-    assert others(gradcore.compile) == others()
-    assert not any(node.count("cross_entropy") and "cross_entropy_grad" not in node and "map" not in node
-                   for node in bed.card.nodes.values() if len(node) > 1)
+    found, runs = others(gradcore.compile)
+    assert found == others()[0]
+    assert found["returned"][1] == np.float32(1).tobytes()
+    for name, left_out in (("returned", 2), ("doubled", 0), ("each", 0)):
+        count = len(program_of(runs[name]).instructions)
+        assert f"{count - left_out} kernels' calls are one graph" in runs[name].explain(), name
+    assert "1 kernels' calls are one graph, of the second part" in runs["forward"].explain()
 
 
 def test_a_loss_for_each_row_is_left_to_its_kernels() -> None:
-    from functools import partial
-
     def gradient() -> None: ...
 
     bound = partial(gradient, reduction="none", ignore_index=-100)
