@@ -1,9 +1,10 @@
 // Losses: cross-entropy of rows of logits against class indices, a team of threads a row, both ways; mean squared error.
 //
-// Traffic in bytes, N rows of C elements of s: forward reads N C s and N labels, writes a loss and a weight a row, which
-// one block then sums in a fixed order; backward reads N C s and N labels twice (the sum of weights, the rows), and writes
-// N C s; a row that fits is found in cache the second time. mse_loss reads 2 n s for n elements and writes up to 256
-// partial sums. A label that is no class gives NaN: the host cannot be asked without waiting for it.
+// Traffic in bytes, N rows of C elements of s: forward reads N C s and N labels, writes a loss and a weight a row, and one
+// block sums them in a fixed order: the block that made them, where it made all, or that of a second launch. Backward reads
+// N C s and N labels, and writes N C s; each block, or a launch before it, reads all labels for the sum of weights; a row that
+// fits is found in cache the second time. Both at one go read each row once. mse_loss reads 2 n s for n elements and writes
+// up to 256 partial sums. A label that is no class gives NaN: the host cannot be asked without waiting for it.
 
 #include "common.cuh"
 #include "softmax.cuh"
@@ -22,32 +23,38 @@ __device__ __forceinline__ Peak<A> peak_of(const T* x, int classes, const Team& 
     return team_peak(peak, team, room);
 }
 
-template <typename T, typename I>
-__global__ void cross_entropy_rows(const T* logits, const I* target, const T* weight, T* losses, T* weights, i64 rows,
-                                   int classes, i64 ignored, int lanes) {
-    typedef WIDE(T) A;
-    __shared__ A room[16];
-    Team team(lanes);
-    if (team.row >= rows) return;
-    const T* x = logits + team.row * classes;
-    Peak<A> peak = peak_of(x, classes, team, room);
-    if (team.rank) return;
-    i64 label = target[team.row];
-    A w = weight_of<A>(label, weight, classes, ignored);
-    weights[team.row] = (T)w;
-    // NaN is no label to read at; 0 times an infinite loss must not spoil the sum.
-    losses[team.row] = (T)(w == 0 ? (A)0 : w != w ? w : w * (log(peak.whole()) + (peak.top - (A)x[label])));
-}
-
 // The sum of `mine` over a block.
 __device__ __forceinline__ double block_sum(double mine) {
     __shared__ double room[8];
     return team_fold<Sum>(mine, Team(256), room);
 }
 
+// What all rows weigh together, found by a block.
+template <typename A, typename T, typename I>
+__device__ __forceinline__ A whole_of(const I* target, const T* weight, i64 rows, int classes, i64 ignored) {
+    // Where there are no weights, a thread counts ones: that is exact in single precision, and cheap on any card.
+    double total = 0;
+    A ones = 0;
+    for (i64 i = threadIdx.x; i < rows; i += 256) {
+        A w = weight_of<A>((i64)target[i], weight, classes, ignored);
+        if (weight) total += (double)w;
+        else ones += w;
+    }
+    return (A)block_sum(total + (double)ones);
+}
+
+// (softmax(x) - onehot(label)) * scale
+template <typename A, typename T>
+__device__ __forceinline__ void slopes_of(const T* x, const Peak<A>& peak, i64 label, A scale, T* out, int classes,
+                                          const Team& team) {
+    A share = (A)1 / peak.whole();
+    for (int c = team.rank; c < classes; c += team.lanes)
+        out[c] = (T)(scale == 0 ? (A)0 : (exp((A)x[c] - peak.top) * share - (A)(c == label)) * scale);
+}
+
 // One block: sum or mean of the rows, in an order that does not change from run to run.
 template <typename T>
-__global__ void cross_entropy_reduce(const T* losses, const T* weights, T* out, i64 rows, int mean) {
+__device__ __forceinline__ void fold_losses(const T* losses, const T* weights, T* out, i64 rows, int mean) {
     double loss = 0, weight = 0;
     for (i64 i = threadIdx.x; i < rows; i += 256) {
         loss += (double)losses[i];
@@ -58,31 +65,63 @@ __global__ void cross_entropy_reduce(const T* losses, const T* weights, T* out, 
     if (!threadIdx.x) *out = (T)(mean ? loss / weight : loss);
 }
 
-// One block: the whole weight, for the mean's gradient.
-template <typename T, typename I>
-__global__ void whole_weight(const I* target, const T* weight, WIDE(T)* out, i64 rows, int classes, i64 ignored) {
-    double total = 0;
-    for (i64 i = threadIdx.x; i < rows; i += 256) total += (double)weight_of<WIDE(T)>((i64)target[i], weight, classes, ignored);
-    total = block_sum(total);
-    if (!threadIdx.x) *out = (WIDE(T))total;
-}
-
-// (softmax(logits) - onehot(target)) * dy * weight [/ whole]
-template <typename T, typename I>
-__global__ void cross_entropy_grad(const T* dy, const T* logits, const I* target, const T* weight, const WIDE(T)* whole,
-                                   T* out, i64 rows, int classes, i64 ignored, int each, int lanes) {
+// Each row's loss and weight, and what `Slopes` asks for besides: its gradient, for the cotangent of 1 that is left in `one`.
+// The only block goes through all rows and leaves their sum or mean in `out`; with many, `out` is null. The mean's gradient
+// is over `whole`, or where that is null, over what each block finds.
+template <typename T, typename I, bool Slopes>
+__global__ void cross_entropy(const T* logits, const I* target, const T* weight, T* losses, T* weights, T* out,
+                              const WIDE(T)* whole, T* one, T* slopes, i64 rows, int classes, i64 ignored, int mean, int lanes) {
     typedef WIDE(T) A;
     __shared__ A room[16];
     Team team(lanes);
+    A over = 1;
+    if (Slopes && mean) over = whole ? *whole : whole_of<A>(target, weight, rows, classes, ignored);
+    if (Slopes && !team.row && !team.rank) *one = (T)(A)1;
+    for (i64 row = team.row; row < rows; row += (i64)gridDim.x * (256 / lanes)) {
+        const T* x = logits + row * classes;
+        Peak<A> peak = peak_of(x, classes, team, room);
+        i64 label = target[row];
+        A w = weight_of<A>(label, weight, classes, ignored);
+        if (!team.rank) {
+            weights[row] = (T)w;
+            // NaN is no label to read at; 0 times an infinite loss must not spoil the sum.
+            losses[row] = (T)(w == 0 ? (A)0 : w != w ? w : w * (log(peak.whole()) + (peak.top - (A)x[label])));
+        }
+        if (Slopes) slopes_of(x, peak, label, mean ? w / over : w, slopes + row * classes, classes, team);
+    }
+    if (!out) return;
+    __syncthreads();
+    fold_losses(losses, weights, out, rows, mean);
+}
+
+template <typename T>
+__global__ void cross_entropy_reduce(const T* losses, const T* weights, T* out, i64 rows, int mean) {
+    fold_losses(losses, weights, out, rows, mean);
+}
+
+// One block: the whole weight, for the mean's gradient.
+template <typename T, typename I>
+__global__ void whole_weight(const I* target, const T* weight, WIDE(T)* out, i64 rows, int classes, i64 ignored) {
+    WIDE(T) total = whole_of<WIDE(T)>(target, weight, rows, classes, ignored);
+    if (!threadIdx.x) *out = total;
+}
+
+// The gradient of the rows alone, over `whole` or what each block finds for a mean; `each` row may have a cotangent of its own.
+template <typename T, typename I>
+__global__ void cross_entropy_grad(const T* dy, const T* logits, const I* target, const T* weight, const WIDE(T)* whole,
+                                   T* out, i64 rows, int classes, i64 ignored, int mean, int each, int lanes) {
+    typedef WIDE(T) A;
+    __shared__ A room[16];
+    Team team(lanes);
+    A over = 1;
+    if (mean) over = whole ? *whole : whole_of<A>(target, weight, rows, classes, ignored);
     if (team.row >= rows) return;
     const T* x = logits + team.row * classes;
     i64 label = target[team.row];
     A scale = weight_of<A>(label, weight, classes, ignored) * (A)dy[each ? team.row : 0];
-    if (whole) scale /= *whole;
+    if (mean) scale /= over;
     Peak<A> peak = peak_of(x, classes, team, room);
-    A share = (A)1 / peak.whole();
-    for (int c = team.rank; c < classes; c += lanes)
-        out[team.row * classes + c] = (T)(scale == 0 ? (A)0 : (exp((A)x[c] - peak.top) * share - (A)(c == label)) * scale);
+    slopes_of(x, peak, label, scale, out + team.row * classes, classes, team);
 }
 
 // A block's part of the sum; a single block has it all, and `divisor` is 1 for a sum.

@@ -59,6 +59,28 @@ for shape in WIDE:
     add("layer_norm_apply", floats(*shape), floats(shape[1]), None, floats(shape[0], 1), floats(shape[0], 1), dims=1)
     add("layer_norm_grad", floats(*shape), floats(*shape), floats(shape[1]), floats(shape[0], 1),
         floats(shape[0], 1, low=0.5), dims=1, needs=(True, True, True))
+# Rows of a thread, a warp and a block, in one block and in several; labels that every block counts, and too many for that.
+for shape in ((600, 10), (513, 32), (4500, 33), (20, 33), (301, 40), (1, 3000)):
+    for case in (floats(shape[1], low=0.5), None):
+        classes = ints(shape[0], low=-1, high=shape[1])
+        for reduction in ("mean", "sum"):
+            add("cross_entropy", floats(*shape), classes, case, reduction=reduction, ignore_index=-1)
+        add("cross_entropy_grad", floats(), floats(*shape), classes, case, reduction="mean", ignore_index=-1)
+add("cross_entropy_grad", floats(700), floats(700, 3), ints(700, high=3), reduction="none", ignore_index=-1)
+# Joined with accesses of 16 bytes or of an element; within rows, in rows of their own, from strides; more than a launch takes.
+for shape in ((3, 5, 8), (2, 4, 6), (3, 16, 1)):
+    parts_of = [(*shape[:2], n * shape[2]) for n in (1, 3, 2)]
+    add("cat", [floats(*s) for s in parts_of], dim=2)
+    add("cat", [floats(shape[0], n, shape[2]) for n in (4, 8, 1)], dim=1)
+    for layout in ("transposed", "sliced"):
+        add("cat", [floats(*shape, layout=layout), floats(*shape)], dim=1)
+        add("cat", [floats(*shape, layout=layout), floats(*shape, layout=layout)], dim=2)
+add("cat", [floats(2, 3, 5, 8, layout="heads"), floats(2, 3, 9, 8, layout="heads")], dim=2)
+add("cat", [floats(2, 3, 5, 8, layout="heads"), floats(2, 3, 5, 8, layout="heads")], dim=1)
+add("cat", [floats(4, k % 3 * 4, 5) for k in range(15)], dim=1)
+add("cat", [floats(2, k % 3 + 1) for k in range(13)], dim=1)
+add("cat", [bools(3, 16), bools(3, 32)], dim=1)
+add("cat", [ints(2, 4), ints(2, 2)], dim=1)
 # One row, and some, in parts; columns, few and many, in parts; bits of whole numbers.
 for operand in (floats(20_000), floats(3, 17_000), floats(17_000, 2, layout="transposed")):
     add("sum", operand, dims=(len(operand.shape) - 1,), keepdim=False)
@@ -157,18 +179,19 @@ _RECURRENT = frozenset(row.op for row in rows_recurrent.NARROW)
 _FIRST = [*{row.op: row for row in reversed(ROWS) if any(o.kind == "float" for o in row.operands())
             and "dtype" not in row.attrs and not row.declared.view and row.op not in DECOMPOSED | _RECURRENT}.values()]
 _NARROW_SIZES = frozenset((
-    "sum mean var softmax layer_norm layer_norm_grad batch_norm cross_entropy embedding_grad conv2d_weight_grad attention "
-    "windows_grad").split())
+    "sum mean var softmax layer_norm layer_norm_grad batch_norm cross_entropy cross_entropy_grad cat embedding_grad "
+    "conv2d_weight_grad attention windows_grad").split())
 BFLOAT = [*_FIRST, *[row for row in SIZES if row.op in _NARROW_SIZES], *rows_recurrent.NARROW]
 #: What runs in float16 as well, through the same templates.
 _HALF_OPS = frozenset((
-    "add mul relu_grad gelu_tanh sum mean amax softmax log_softmax softmax_grad cross_entropy layer_norm take take_grad cat "
-    "clone cast linear matmul uniform dropout maximum where argmax conv2d conv2d_weight_grad max_pool2d batch_norm attention "
-    "silu silu_grad mish elu elu_grad softplus hardtanh leaky_relu lerp addcmul masked_fill_ exp2 flip roll cumsum ranked "
-    "windows_grad var adam_").split())
+    "add mul relu_grad gelu_tanh sum mean amax softmax log_softmax softmax_grad cross_entropy cross_entropy_grad layer_norm "
+    "take take_grad cat clone cast linear matmul uniform dropout maximum where argmax conv2d conv2d_weight_grad max_pool2d "
+    "batch_norm attention silu silu_grad mish elu elu_grad softplus hardtanh leaky_relu lerp addcmul masked_fill_ exp2 flip "
+    "roll cumsum ranked windows_grad var adam_").split())
 HALF = [row for row in BFLOAT if row.op in _HALF_OPS | _RECURRENT]
 
-#: Instances that only tests launch: a bias and its activation in one pass, RMS norm, what the tests of bfloat16 begin with.
+#: Instances that no op launches by itself: a bias and its activation in one pass, RMS norm, cross-entropy with its gradient,
+#: what the tests of bfloat16 begin with.
 UNBOUND = {
     "elementwise": {"map<Then<Relu, Add>, float, 4, float, const float*, Row<float>>",
                     "map<Then<Gelu, Add>, float, 4, float, const float*, Row<float>>",
@@ -176,5 +199,6 @@ UNBOUND = {
                     "map_strided<Copy, float, bfloat, const float*>"},
     "norm": {"layer_norm<float, false>", "layer_norm<bfloat, true>", "layer_norm_dx<float, false>",
              "affine_parts<float, false>"},
+    "loss": {f"cross_entropy<{kind}, long long, true>" for kind in ("float", "double", "half", "bfloat")},
     "softmax": {"softmax<bfloat, false>"}, "reduce": {"fold<Sum, bfloat, bfloat>"}, "optim": {"adam<bfloat>", "adam<half>"},
 }

@@ -6,6 +6,7 @@ of it. CuPy's own objects (arrays over blocks) work without one.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections import Counter
 from collections.abc import Callable
@@ -130,6 +131,7 @@ class Bridge:
     def wrap(self, op: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
         """The kernel, run with this allocator in CuPy's place."""
 
+        @functools.wraps(kernel, updated=())
         def launch(*arrays: Any) -> None:
             before, self._op = self._op, op
             try:
@@ -138,7 +140,6 @@ class Bridge:
             finally:
                 self._op = before
 
-        launch.__wrapped__ = kernel  # type: ignore[attr-defined]
         return launch
 
 

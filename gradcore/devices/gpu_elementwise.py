@@ -281,14 +281,6 @@ def slice_grad(dy: Any, out: Any, *, shape: Any, index: Any) -> None:
     copy(dy, basic_view(out, index))
 
 
-@kernel
-def cat(tensors: list[Any], out: Any, *, dim: int) -> None:
-    at, lead = 0, (slice(None),) * dim
-    for t in tensors:
-        copy(t, out[(*lead, slice(at, at + t.shape[dim]))])
-        at += t.shape[dim]
-
-
 def strided(flat: Any, shape: Any, strides: Any, offset: int) -> Any:
     """A view of part of a flat array; strides and offset in elements."""
     from cupy.lib.stride_tricks import as_strided

@@ -7,6 +7,7 @@ A kernel runs after the call that launched it has returned, so what it does wron
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -98,6 +99,7 @@ class WatchedDriver(CudaDriver):
 def wait_after(launch: Callable[..., Any], cuda: Any) -> Callable[..., Any]:
     """A kernel's launch that returns when the device is done, and raises :class:`DeviceFault` for what went wrong there."""
 
+    @functools.wraps(launch, updated=())
     def launched(*arrays: Any) -> None:
         launch(*arrays)
         try:
@@ -106,7 +108,6 @@ def wait_after(launch: Callable[..., Any], cuda: Any) -> Callable[..., Any]:
             raise_fault(error, "", blocking=True)
             raise
 
-    launched.__wrapped__ = launch  # type: ignore[attr-defined]
     return launched
 
 

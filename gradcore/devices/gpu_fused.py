@@ -12,6 +12,7 @@ import cupy
 from gradcore.devices.calls import Call
 from gradcore.devices.gpu_elementwise import gelu_with_grad
 from gradcore.devices.gpu_linalg import linear_grad, linear_relu
+from gradcore.devices.gpu_losses import cross_entropy_with_slopes
 
 Steps = list[list[Call]]
 
@@ -20,12 +21,6 @@ def fused(kind: str, steps: Steps, bind: Callable[..., Any]) -> Steps | None:
     """The calls of some instructions that ``program.fusion`` names, with the same results in fewer launches; None for no
     such way."""
     return KINDS[kind](steps, bind) if kind in KINDS else None
-
-
-def attributes(kernel: Callable[..., Any]) -> dict[str, Any]:
-    """What an op's kernel is bound to."""
-    found = inspect.unwrap(kernel)
-    return found.keywords if isinstance(found, partial) else {}
 
 
 def linear_with_relu(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
@@ -57,8 +52,27 @@ def gelu_with_slopes(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
     # A weight has two dimensions and its bias one.
     needs = False, any(a.ndim == 2 for a in rest), any(a.ndim == 1 for a in rest)
     before, after = (bind(partial(linear_grad, needs=n), "linear_grad") for n in ((True, False, False), needs))
-    both = bind(partial(gelu_with_grad, tanh=attributes(gelu).get("tanh", False)), "gelu")
+    both = bind(partial(gelu_with_grad, tanh=keywords(gelu).get("tanh", False)), "gelu")
     return [[], [(before, [dy, None, weight, first]), (both, [x, out, slopes]), (after, [dy, out, None, *rest])], []]
 
 
-KINDS = {"linear with relu": linear_with_relu, "gelu with slopes": gelu_with_slopes}
+def loss_with_slopes(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
+    """Rows of logits are read once, for what cross-entropy and its gradient make of them; so is the cotangent of 1 made.
+
+    All of it is done where the gradient was, in its workspace: what the plan put where the others had theirs is not there yet.
+    """
+    ((_, (*_, loss, _)),), _, ((gradient, given),) = steps
+    how = keywords(gradient)
+    if how.get("reduction") == "none":
+        return None
+    given.append(loss)
+    return [[], [], [(bind(partial(cross_entropy_with_slopes, **how), "cross_entropy"), given)]]
+
+
+def keywords(kernel: Callable[..., Any]) -> dict[str, Any]:
+    """The attributes that a kernel was bound with, those that are not the op's own."""
+    bound = inspect.unwrap(kernel)
+    return bound.keywords if isinstance(bound, partial) else {}
+
+
+KINDS = {"linear with relu": linear_with_relu, "gelu with slopes": gelu_with_slopes, "loss with slopes": loss_with_slopes}

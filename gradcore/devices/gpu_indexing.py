@@ -1,4 +1,4 @@
-"""Positions on the GPU: ranges, triangles, reading and writing by integer indices. None of them allocates or uses atomics.
+"""Positions on the GPU: ranges, triangles, joining, reading and writing by indices. None of them allocates or uses atomics.
 
 A position outside gives NaN (0 for integers) where it is read, and is passed over where it is written: the host cannot
 be asked without waiting for the device. On the CPU it is an IndexError.
@@ -6,12 +6,15 @@ be asked without waiting for the device. On the CPU it is an IndexError.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from typing import Any
 
 import numpy as np
 
 from gradcore.devices import gpu_launch as gl
+from gradcore.devices.gpu_elementwise import copy
 
 INDEXING: dict[str, Any] = {}
 
@@ -41,6 +44,65 @@ def _triangle(lower: bool) -> Any:
 
 
 INDEXING |= {"tril": _triangle(True), "triu": _triangle(False)}
+
+# -- joining -----------------------------------------------------------------------------------------------------------
+
+#: How many tensors a launch joins, and the structure of kernels/index.cu that names them.
+_JOINED = 6
+JOINED = np.dtype([("ends", "i8", (_JOINED,)), ("steps", "i8", (_JOINED,)), ("of", "u8", (_JOINED,))])
+
+
+@kernel
+def cat(tensors: list[Any], out: Any, *, dim: int) -> None:
+    given = [t for t in tensors if t.size]
+    alike = out.flags.c_contiguous and out.itemsize <= 8 and all(t.dtype == out.dtype for t in given)
+    size, at, lead = (_JOINED if alike and len(given) > 1 else 1), 0, (slice(None),) * dim
+    for k in range(0, len(given), size):
+        some = given[k:k + size]
+        length = sum([t.shape[dim] for t in some])
+        place = out[(*lead, slice(at, at + length))]
+        if size == 1:
+            copy(some[0], place)
+        else:
+            _join(some, place, out.shape[dim], dim)
+        at += length
+
+
+def _join(tensors: list[Any], place: Any, whole: int, dim: int) -> None:
+    """Fill ``place``, which is part of ``whole`` along ``dim`` in a tensor without gaps, with tensors of its dtype."""
+    count, tail, along, whole, steps, ends, axes = _joining(dim, place.shape, whole, gl.packed(place, *tensors), place.itemsize,
+                                                            *[(t.shape, t.strides) for t in tensors])
+    rest = [0] * (_JOINED - len(tensors))
+    joined = np.array(([*ends, *rest], [*steps, *rest], [*[t.data.ptr for t in tensors], *rest]), JOINED)
+    gl.run("index", "cat", (np.dtype(f"i{place.itemsize}"), count), place.size // count, place, joined, axes,
+           np.int64(place.size), np.int64(tail), np.int64(along), np.int64(whole))
+
+
+@functools.lru_cache(maxsize=1024)
+def _joining(dim: int, shape: tuple[int, ...], whole: int, aligned: bool, itemsize: int, *tensors: Any) -> tuple[Any, ...]:
+    """Elements of an access, what stands behind the dimension, its length here and in all, each tensor's step and end along
+    it, and how the tensors lie without it."""
+    strides = [tuple([s // itemsize for s in strides]) for _, strides in tensors]
+    ends = np.cumsum([size[dim] for size, _ in tensors]).tolist()
+    tail, steps = math.prod(shape[dim + 1:]), [step[dim] for step in strides]
+    behind = [gl.merged(size[dim:], step[dim:])[1] for (size, _), step in zip(tensors, strides, strict=True)]
+    if all(lie in ([], [[1]]) for lie in behind):
+        # What stands behind lies in one piece with the dimension: it is part of it.
+        ends, whole, tail, steps = [end * tail for end in ends], whole * tail, 1, [1] * len(tensors)
+        shape, strides = shape[:dim], [step[:dim] for step in strides]
+    else:
+        shape, strides = shape[:dim] + shape[dim + 1:], [step[:dim] + step[dim + 1:] for step in strides]
+    sizes, lie = gl.merged(shape, *strides)
+    # The neighbours of an access are neighbours in every tensor, and each access begins at a multiple of its length.
+    beside, lengths, apart = ((steps, [*ends, whole], lie) if tail == 1 else
+                              (lie[-1], [tail, sizes[-1]], [steps, *lie[:-1]]))
+    count = 16 // itemsize
+    if not aligned or any(s != 1 for s in beside) or any(n % count for n in (*lengths, *itertools.chain(*apart))):
+        count = 1
+    return count, tail, ends[-1], whole, steps, ends, gl.axes(shape, *strides)
+
+
+# -- reading and writing -----------------------------------------------------------------------------------------------
 
 #: No position.
 _NONE = -(1 << 62)

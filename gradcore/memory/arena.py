@@ -19,7 +19,7 @@ class _Closed:
         self._ledger = ledger
 
     def append(self, block: Block) -> None:
-        self._ledger.ranges.discard(block)
+        self._ledger.ranges.pop(block, None)
 
 
 class Range(Block):
@@ -55,7 +55,7 @@ def open_ranges(ledger: Ledger, ranges: Iterable[Range]) -> None:
             ledger.pool.serial += 1
             block.going = False
             block.serial = ledger.pool.serial
-            ledger.ranges.add(block)
+            ledger.ranges[block] = None
             ledger.count((block,), 1)
 
 
@@ -66,7 +66,7 @@ def close_ranges(ledger: Ledger, ranges: Iterable[Range]) -> None:
             if block.serial:
                 ledger.count((block,), -1)
                 block.serial = 0
-                ledger.ranges.discard(block)
+                ledger.ranges.pop(block, None)
 
 
 def set_aside(ledger: Ledger, block: Block) -> None:

@@ -44,7 +44,8 @@ class Ledger:
         self.peak_reserved = 0
         #: Blocks that are reserved for a plan, and the ranges of them that count as allocated: see :mod:`memory.arena`.
         self.arenas: set[Block] = set()
-        self.ranges: set[Block] = set()
+        #: In the order in which they opened, which logs begin with.
+        self.ranges: dict[Block, None] = {}
         #: The log that is being written, or None. Appending is all that the hot path does with it.
         self.log: list[Raw] | None = None
         #: The logs around it, which go on when it ends, each with the number of records that the one inside opened with.
@@ -182,10 +183,6 @@ class Ledger:
             if self.log is not None:
                 self.log.append((RETAG, block.serial, tag))
 
-    def _open(self) -> list[Block]:
-        """The ranges that are open, in order of allocation: a set's own order is another one in each run."""
-        return sorted(self.ranges, key=lambda b: b.serial)
-
     @property
     def live(self) -> dict[int, Block]:
         """Live blocks by serial, in order of allocation; of an arena, the ranges that are open in it."""
@@ -194,7 +191,7 @@ class Ledger:
             if self.arenas:
                 for block in self.arenas:
                     del live[block.serial]
-                live |= {b.serial: b for b in self._open()}
+                live |= {b.serial: b for b in self.ranges}
             return live
 
     @property
@@ -249,7 +246,7 @@ class Ledger:
             self._note_segments()
             log = [] if log is None else log
             log.extend((RESERVE, s.index, s.nbytes) for s in self.pool.segments.values())
-            for b in (*(b for b in self.pool.live.values() if b not in self.arenas), *self._open()):
+            for b in (*(b for b in self.pool.live.values() if b not in self.arenas), *self.ranges):
                 log.append(opening(b))
                 log.extend([(KEEP, b.serial, 0, "kept before the log began")] * b.keeps)
             if self.log is not None:

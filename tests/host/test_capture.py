@@ -25,7 +25,7 @@ def test_a_captured_step_is_the_eager_one_bit_for_bit(bed, kind, settings):
     assert "calls are one graph" in captured.run.explain()
     assert len(captured.run.traces) == 2
     nodes, = bed.card.nodes.values()
-    assert len(nodes) > 15 and not {"upload", "download"} & set(nodes)
+    assert len(nodes) > 10 and not {"upload", "download"} & set(nodes)
     bed.take()
     captured.step(9)
     given = bed.take()

@@ -1,0 +1,110 @@
+"""Losses of rows on the GPU: cross-entropy, its gradient, both at one go; mean squared error. None of them allocates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices import gpu_launch as gl
+from gradcore.devices.gpu_elementwise import wide
+from gradcore.devices.kernels import split_workspace
+
+LOSSES: dict[str, Any] = {}
+
+#: Rows up to this wide are a thread's own: a warp would spend more on exchanges than on exponentials.
+_NARROW = 32
+#: What one block may do while a second launch would be under way, in elements that a thread takes one after the other: some
+#: 50 cycles each, so about 2 microseconds. Folding a row over a team costs a thread as much as so many more.
+_SERIAL, _FOLD = 64, 16
+#: Labels that all blocks together may read, each for itself, to know the whole weight: 16 MB from the second level of the
+#: cache, the time of a launch. More are counted once, by a launch of its own.
+_COUNTED = 1 << 21
+
+
+def kernel(fn: Any) -> Any:
+    LOSSES[fn.__name__] = fn
+    return fn
+
+
+def _lanes(classes: int) -> int:
+    """Threads of the team for a row: the same for all kernels, which makes their bits the same."""
+    return 1 if classes <= _NARROW else gl.lanes_of(classes)
+
+
+def _blocks(rows: int, classes: int) -> int:
+    """Blocks that take a row for each of their teams."""
+    return -(-rows // (gl.BLOCK // _lanes(classes)))
+
+
+def _folding_blocks(rows: int, classes: int) -> int:
+    """One block, which then adds up the losses, where it goes through all rows in the time of a launch: up to 16,384 logits,
+    and fewer where teams fold."""
+    lanes, blocks = _lanes(classes), _blocks(rows, classes)
+    return 1 if blocks * (-(-classes // lanes) + (_FOLD if lanes > 1 else 0)) <= _SERIAL else blocks
+
+
+def _whole(blocks: int, logits: Any, target: Any, weight: Any, workspace: Any, reduction: str, ignore_index: int) -> Any:
+    """What all rows weigh together, for the gradient of a mean; None where each of the blocks counts for itself."""
+    rows, classes = logits.shape
+    if reduction != "mean" or blocks * rows <= _COUNTED:
+        return None
+    (whole,) = split_workspace(workspace, (1, wide(logits.dtype)))
+    gl.run_blocks("loss", "whole_weight", (logits.dtype, target.dtype), 1, target, weight, whole, np.int64(rows),
+                  np.int32(classes), np.int64(ignore_index))
+    return whole
+
+
+def _rows(blocks: int, logits: Any, target: Any, weight: Any, losses: Any, weights: Any, out: Any, reduction: str,
+          ignore_index: int, whole: Any = None, one: Any = None, slopes: Any = None) -> None:
+    """Losses and weights of the rows, what they come to in ``out`` where there is one, and ``slopes`` likewise."""
+    rows, classes = logits.shape
+    mean = np.int32(reduction == "mean")
+    gl.run_blocks("loss", "cross_entropy", (logits.dtype, target.dtype, "false" if slopes is None else "true"), blocks, logits,
+                  target, weight, losses, weights, out if blocks == 1 else None, whole, one, slopes, np.int64(rows),
+                  np.int32(classes), np.int64(ignore_index), mean, np.int32(_lanes(classes)))
+    if out is not None and blocks > 1:
+        gl.run_blocks("loss", "cross_entropy_reduce", (logits.dtype,), 1, losses, weights, out, np.int64(rows), mean)
+
+
+@kernel
+def cross_entropy(logits: Any, target: Any, weight: Any, out: Any, workspace: Any, *, reduction: str = "mean",
+                  ignore_index: int = -100) -> None:
+    rows = logits.shape[0]
+    losses, weights = split_workspace(workspace, (rows, logits.dtype), (rows, logits.dtype))
+    if reduction == "none":
+        _rows(_blocks(*logits.shape), logits, target, weight, out, weights, None, reduction, ignore_index)
+    else:
+        _rows(_folding_blocks(*logits.shape), logits, target, weight, losses, weights, out, reduction, ignore_index)
+
+
+@kernel
+def cross_entropy_grad(dy: Any, logits: Any, target: Any, weight: Any, out: Any, workspace: Any, *, reduction: str,
+                       ignore_index: int) -> None:
+    rows, classes = logits.shape
+    whole = _whole(_blocks(rows, classes), logits, target, weight, workspace, reduction, ignore_index)
+    gl.run_rows("loss", "cross_entropy_grad", (logits.dtype, target.dtype), rows, _lanes(classes), dy, logits, target, weight,
+                whole, out, np.int64(rows), np.int32(classes), np.int64(ignore_index), np.int32(reduction == "mean"),
+                np.int32(reduction == "none"))
+
+
+def cross_entropy_with_slopes(one: Any, logits: Any, target: Any, weight: Any, slopes: Any, workspace: Any, out: Any, *,
+                              reduction: str, ignore_index: int) -> None:
+    """A sum or mean in ``out``, the 1 that is its cotangent in ``one``, and the gradient in ``slopes``: the bits of three
+    launches and more in one, or in two where one block would be long at it, and one for the weight of very many rows."""
+    rows = logits.shape[0]
+    compute = wide(logits.dtype)
+    _, losses, weights = split_workspace(workspace, (1, compute), (rows, logits.dtype), (rows, logits.dtype))
+    blocks = _folding_blocks(*logits.shape)
+    whole = _whole(blocks, logits, target, weight, workspace, reduction, ignore_index)
+    _rows(blocks, logits, target, weight, losses, weights, out, reduction, ignore_index, whole, one, slopes)
+
+
+@kernel
+def mse_loss(x: Any, target: Any, out: Any, workspace: Any, *, reduction: str = "mean") -> None:
+    divisor = np.float64(x.size if reduction == "mean" else 1)
+    # Up to 4096 elements are one block's; beyond, the workspace, a piece of x, has room for the sums of 256.
+    blocks = min(-(-x.size // gl.BLOCK), gl.BLOCK) if x.size > 4096 else 1
+    gl.run_blocks("loss", "mse_loss", (x.dtype,), blocks, x, target, workspace, out, np.int64(x.size), divisor)
+    if blocks > 1:
+        gl.run_blocks("loss", "mse_total", (x.dtype,), 1, workspace, out, np.int32(blocks), divisor)

@@ -1,0 +1,70 @@
+"""How many kernels an op or a step launches on CUDA, counted with no GPU: what joins tensors and makes losses, small steps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
+
+from bench.launches import counted, noting
+from gradcore.devices.gpu_kernels import KERNELS
+from tests.host.emulator import view_of
+
+F4 = np.float32
+
+
+def launched(name: str, *operands: Any, **attrs: Any) -> Counter[str]:
+    """What a kernel launches on arrays, for which shapes stand."""
+    def array(x: Any) -> Any:
+        if isinstance(x, list):
+            return [array(part) for part in x]
+        if isinstance(x, tuple):
+            # From the host's allocator, whose large blocks begin anywhere: at a multiple of 16 as the pool's do.
+            size = int(np.prod(x))
+            room = np.zeros(4 * size + 16, np.uint8)
+            start = -room.ctypes.data % 16
+            return view_of(room[start:start + 4 * size].view(F4).reshape(x), room)
+        return view_of(x) if isinstance(x, np.ndarray) else x
+
+    with noting() as noted:
+        KERNELS[name](*[array(x) for x in operands], **attrs)
+    return noted
+
+
+@pytest.mark.parametrize("shapes, dim, expected", [
+    ([(8, 128, 192)] * 3, 2, {"index: cat<int, 4>": 1}), ([(8, 3, 5), (8, 1, 5)], 1, {"index: cat<int, 1>": 1}),
+    ([(4, 4)] * 6, 0, {"index: cat<int, 4>": 1}), ([(4, 4)] * 7, 0, {"index: cat<int, 4>": 2}),
+    ([(0, 4), (3, 4), (0, 4)], 0, {"elementwise: map<Copy, float, 4, float, const float*>": 1}), ([(0, 4)] * 2, 0, {}),
+    ([(3, 1, 4)] * 5, 1, {"index: cat<int, 4>": 1})])
+def test_tensors_are_joined_by_one_launch(shapes: Any, dim: int, expected: dict[str, int]) -> None:
+    out = (*shapes[0][:dim], sum(s[dim] for s in shapes), *shapes[0][dim + 1:])
+    assert launched("cat", shapes, out, dim=dim) == expected
+
+
+def test_tensors_of_several_dtypes_are_copied_one_by_one() -> None:
+    whole = np.zeros(4, np.int64)
+    assert sum(launched("cat", [whole, (3,)], (7,), dim=0).values()) == 2
+
+
+@pytest.mark.parametrize("rows, classes, reduction, loss, slopes", [
+    (64, 10, "mean", 1, 1), (512, 10, "mean", 1, 1), (1536, 10, "sum", 1, 1), (1537, 10, "sum", 2, 1),
+    (24, 65, "mean", 1, 1), (32, 65, "mean", 2, 1), (1024, 256, "mean", 2, 1), (4096, 256, "mean", 2, 1),
+    (4097, 256, "mean", 2, 2), (4097, 256, "sum", 2, 1), (64, 10, "none", 1, 1), (0, 10, "mean", 1, 0), (0, 10, "none", 0, 0)])
+def test_losses_and_their_gradients(rows: int, classes: int, reduction: str, loss: int, slopes: int) -> None:
+    labels, room = np.zeros(rows, np.int64), np.zeros(8 * rows + 64 + 4 * classes, np.uint8)
+    result = (rows,) if reduction == "none" else ()
+    given = ((rows, classes), labels, None)
+    assert sum(launched("cross_entropy", *given, result, room, reduction=reduction).values()) == loss
+    assert sum(launched("cross_entropy_grad", result, *given, (rows, classes), room, reduction=reduction,
+                        ignore_index=-100).values()) == slopes
+
+
+def test_a_small_step() -> None:
+    """A replay's loss and its gradient are one launch, and two layers of three are one with their relu."""
+    found = counted("small")
+    assert {how: sum(kernels.values()) for how, kernels in found.items()} == {"eager": 16, "replayed": 12}
+    assert found["replayed"]["loss: cross_entropy<float, long long, true>"] == 1
