@@ -150,7 +150,7 @@ def test_rms_norm_both_ways(emulated):
     np.testing.assert_allclose(rstd, expected, rtol=1e-5)
     np.testing.assert_allclose(out, X * expected[:, None] * weight, rtol=1e-5)
     dx = launch(emulated, "norm", "layer_norm_dx<float, false>", 5, Y, X, weight, None, rstd, np.zeros_like(X), rows, width,
-                lanes)[-1]
+                np.int32(0), lanes)[-1]
     g, hat = Y * weight, X * rstd[:, None]
     np.testing.assert_allclose(dx, (g - hat * (g * hat).mean(1, keepdims=True)) * rstd[:, None], rtol=1e-4, atol=1e-5)
     dweight = launch(emulated, "norm", "affine_parts<float, false>", 2, Y, X, None, rstd, None, np.zeros(40, np.float32), None,
