@@ -103,7 +103,7 @@ class _Channels:
         #: Do the blocks that need what all of a channel's blocks made put it together by themselves?
         self.together = near and self.parts <= _SHARES
         #: Room for two numbers of each block.
-        self.made = None if self.alone else workspace[:self.parts * each].view(compute)
+        self.made: Any = None if self.alone else workspace[:self.parts * each].view(compute)
         self.channels, self.blocks = channels, channels * self.parts
         self.sizes = (np.int64(count), np.int64(inner), np.int64(channels))
         #: Blocks for each channel of the launch that puts together.

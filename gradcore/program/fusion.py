@@ -65,6 +65,23 @@ def _is_linear_with_relu(linear: Instruction, relu: Instruction) -> bool:
             and relu.operands == linear.outputs)
 
 
+def _is_norm_with_relu(norm: Instruction, relu: Instruction) -> bool:
+    """Batch norm, by the batch's statistics or given ones, and relu of what it makes."""
+    return norm.op in ("batch_norm", "batch_norm_apply") and relu.op == "relu" and relu.operands == norm.outputs[:1]
+
+
+def _is_norm_with_relu_slopes(norm: Instruction, relu: Instruction, slopes: Instruction) -> bool:
+    """Batch norm and relu made again, and the gradient of relu."""
+    return (norm.op == "batch_norm_apply" and _is_norm_with_relu(norm, relu) and slopes.op == "relu_grad"
+            and slopes.operands[1:] == relu.outputs and slopes.operands[0] != relu.outputs[0])
+
+
+def _is_norm_slopes_added(slopes: Instruction, added: Instruction) -> bool:
+    """The gradients of layer norm, and its dx added to another gradient of the same tensor."""
+    return (slopes.op == "layer_norm_grad" and added.op == "add_" and added.operands[1:] == slopes.outputs[:1]
+            and added.operands[0] != slopes.outputs[0])
+
+
 def _last(program: Program, k: int, output: int = 0) -> int:
     """Where a result of an instruction is read last."""
     return program.buffers[program.instructions[k].outputs[output].buffer].last
@@ -76,4 +93,11 @@ KINDS = {
     # The cotangent of gelu is overwritten.
     "gelu with slopes": Kind(3, _is_gelu_with_slopes, lambda program, first, last: _last(program, first + 1) <= last),
     # What relu is given is never made; its gradient reads its result.
-    "linear with relu": Kind(2, _is_linear_with_relu, lambda program, first, last: _last(program, first) <= last)}
+    "linear with relu": Kind(2, _is_linear_with_relu, lambda program, first, last: _last(program, first) <= last),
+    # Neither what relu is given nor what it makes is made.
+    "batch norm with relu gradient": Kind(3, _is_norm_with_relu_slopes, lambda program, first, last: (
+        max(_last(program, first), _last(program, first + 1)) <= last)),
+    "batch norm with relu": Kind(2, _is_norm_with_relu, lambda program, first, last: _last(program, first) <= last),
+    # dx is never made, and what it is added to is nothing that a run brings.
+    "layer norm gradient added": Kind(2, _is_norm_slopes_added, lambda program, first, last: (
+        _last(program, first) <= last and program.buffers[program.instructions[last].operands[0].buffer].kind == "made"))}
