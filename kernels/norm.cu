@@ -1,17 +1,18 @@
 // Layer and RMS norm, forward and backward, a team of threads a row; the affine map of all norms by given statistics.
 //
 // Traffic in bytes, n elements of s: layer and RMS norm read n s (a row that fits is found in cache again), write n s and
-// two numbers a row; dx reads 2 n s and writes n s; the gradients of weight and bias read 2 n s once more, from the cache
-// where layer_norm_grads makes them beside dx, and their parts lie in the workspace. affine reads and writes n s, and reads
-// n s more where it goes on to the gradient of relu. Ba, Kiros and Hinton, arXiv:1607.06450; Zhang and Sennrich,
-// arXiv:1910.07467.
+// two numbers a row, and read and write n s more where layer norm makes a sum first; dx reads 2 n s and writes n s; the
+// gradients of weight and bias read 2 n s once more, from the cache where layer_norm_grads makes them beside dx, and their
+// parts lie in the workspace. affine reads and writes n s, and reads n s more where it goes on to the gradient of relu.
+// Ba, Kiros and Hinton, arXiv:1607.06450; Zhang and Sennrich, arXiv:1910.07467.
 
 #include "common.cuh"
 
-// Rows that lie one after another. Centred is layer norm; else the mean is taken for 0, which is RMS norm.
+// Rows that lie one after another. Centred is layer norm, of `a` + `b` if they are given, which go to x first; else the mean
+// is taken for 0, which is RMS norm.
 template <typename T, bool Centred>
-__global__ void layer_norm(const T* x, const T* weight, const T* bias, T* out, T* mean, T* rstd, i64 rows, i64 width,
-                           double eps, int lanes) {
+__global__ void layer_norm(T* x, const T* weight, const T* bias, T* out, T* mean, T* rstd, i64 rows, i64 width, double eps,
+                           const T* a, const T* b, int lanes) {
     typedef WIDE(T) A;
     __shared__ A room[8];
     Team team(lanes);
@@ -20,7 +21,12 @@ __global__ void layer_norm(const T* x, const T* weight, const T* bias, T* out, T
     out += team.row * width;
     A m = 0, square = 0;
     if (Centred) {
-        for (i64 i = team.rank; i < width; i += lanes) m += (A)x[i];
+        i64 start = team.row * width;
+        for (i64 i = team.rank; i < width; i += lanes) {
+            T own = a ? (T)((A)a[start + i] + (A)b[start + i]) : x[i];
+            if (a) x[i] = own;
+            m += (A)own;
+        }
         m = team_fold<Sum>(m, team, room) / (A)width;
     }
     for (i64 i = team.rank; i < width; i += lanes) square += ((A)x[i] - m) * ((A)x[i] - m);

@@ -63,6 +63,20 @@ def norm_slopes_added(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
     return _gone_on(steps, slopes, given, total, True)
 
 
+def sum_with_norm(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
+    """Layer norm makes the sum that it is of. What an element is made of may lie where it goes: one thread does all of it."""
+    ((_, (a, b, total)),), ((norm, given),) = steps
+    if a is None or b is None:
+        # A run would put what it brings into another list.
+        return None
+    out, mean, rstd = given[3:6]
+    for x in (a, b):
+        if not _apart(x, mean, rstd) or any(x.data.ptr != y.data.ptr and not _apart(x, y) for y in (total, out)):
+            return None
+    given += a, b
+    return [[], [(norm, given)]]
+
+
 def _gone_on(steps: Steps, kernel: Callable[..., Any], given: list[Any], result: Any, *more: Any) -> Steps | None:
     """The kernel's call alone, into ``result`` and with arguments more, unless it would overwrite what it reads."""
     if not _apart(result, *given[:_RESULT], *given[_RESULT + 1:]):
@@ -74,4 +88,5 @@ def _gone_on(steps: Steps, kernel: Callable[..., Any], given: list[Any], result:
 
 KINDS: dict[str, Callable[[Steps, Callable[..., Any]], Steps | None]] = {
     "linear with relu": linear_with_relu, "batch norm with relu": norm_with_relu,
-    "batch norm with relu gradient": norm_with_relu_slopes, "layer norm gradient added": norm_slopes_added}
+    "batch norm with relu gradient": norm_with_relu_slopes, "layer norm gradient added": norm_slopes_added,
+    "sum with layer norm": sum_with_norm}

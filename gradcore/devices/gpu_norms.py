@@ -33,11 +33,12 @@ def kernel(fn: Any) -> Any:
 
 
 @kernel
-def layer_norm(x: Any, weight: Any, bias: Any, out: Any, mean: Any, rstd: Any, workspace: Any, *, dims: int,
-               eps: float) -> None:
+def layer_norm(x: Any, weight: Any, bias: Any, out: Any, mean: Any, rstd: Any, workspace: Any, a: Any = None, b: Any = None, *,
+               dims: int, eps: float) -> None:
+    """Of ``a`` + ``b`` if they are given, which goes to ``x``."""
     width = math.prod(x.shape[x.ndim - dims:])
     gl.run_rows("norm", "layer_norm", (x.dtype, "true"), mean.size, gl.lanes_of(width), x, weight, bias, out, mean, rstd,
-                np.int64(mean.size), np.int64(width), np.float64(eps))
+                np.int64(mean.size), np.int64(width), np.float64(eps), a, b)
 
 
 @kernel
@@ -45,7 +46,7 @@ def rms_norm(x: Any, weight: Any, out: Any, workspace: Any, *, dims: int, eps: f
     width = math.prod(x.shape[x.ndim - dims:])
     rows = math.prod(x.shape[:x.ndim - dims])
     gl.run_rows("norm", "layer_norm", (x.dtype, "false"), rows if width else 0, gl.lanes_of(width), x, weight, None, out, None,
-                workspace, np.int64(rows), np.int64(width), np.float64(eps))
+                workspace, np.int64(rows), np.int64(width), np.float64(eps), None, None)
 
 
 @kernel

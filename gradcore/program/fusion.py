@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from gradcore.program.program import Instruction, Program
+from gradcore.program.program import Instruction, Operand, Program
 
 
 class Group(NamedTuple):
@@ -82,6 +82,16 @@ def _is_norm_slopes_added(slopes: Instruction, added: Instruction) -> bool:
             and added.operands[0] != slopes.outputs[0])
 
 
+def _is_sum_with_norm(total: Instruction, norm: Instruction) -> bool:
+    """A sum of two tensors that lie alike, and layer norm of it."""
+    return ((total.op, norm.op) == ("add", "layer_norm") and norm.operands[0] == total.outputs[0]
+            and all(isinstance(x, Operand) and _alike(x, total.outputs[0]) for x in total.operands))
+
+
+def _alike(x: Operand, y: Operand) -> bool:
+    return x.spec.contiguous and y.spec.contiguous and (x.spec.shape, x.spec.dtype) == (y.spec.shape, y.spec.dtype)
+
+
 def _last(program: Program, k: int, output: int = 0) -> int:
     """Where a result of an instruction is read last."""
     return program.buffers[program.instructions[k].outputs[output].buffer].last
@@ -100,4 +110,6 @@ KINDS = {
     "batch norm with relu": Kind(2, _is_norm_with_relu, lambda program, first, last: _last(program, first) <= last),
     # dx is never made, and what it is added to is nothing that a run brings.
     "layer norm gradient added": Kind(2, _is_norm_slopes_added, lambda program, first, last: (
-        _last(program, first) <= last and program.buffers[program.instructions[last].operands[0].buffer].kind == "made"))}
+        _last(program, first) <= last and program.buffers[program.instructions[last].operands[0].buffer].kind == "made")),
+    # The sum is made as before.
+    "sum with layer norm": Kind(2, _is_sum_with_norm, lambda program, first, last: True)}

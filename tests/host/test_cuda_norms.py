@@ -82,6 +82,20 @@ def batch_norm_apply(shape: tuple[int, ...], dtype: Any) -> tuple[list[Any], lis
     return [relu, slopes], [made("batch_norm_apply", *given, out, workspace, more=more)[5] for more in ((True,), (True, dy))]
 
 
+def layer_norm(shape: tuple[int, ...], dtype: Any) -> tuple[list[Any], list[Any]]:
+    """A sum and layer norm of it, with room of its own for each result, and over what they are made of."""
+    x, y, weight = normal(1, dtype, *shape), normal(2, dtype, *shape), normal(3, dtype, shape[1])
+    how: dict[str, Any] = {"dims": 1, "eps": 1e-5}
+    results = [np.zeros_like(x), np.zeros_like(x[:, :1]), np.zeros_like(x[:, :1]), room("layer_norm", x, weight, weight, **how)]
+    total = made("add", x, y, results[0])[2]
+    apart = made("layer_norm", total, weight, weight, *results, **how)
+    together = made("layer_norm", results[0], weight, weight, *results, more=(x, y), **how)
+    copies = [Copy(a) for a in (x, weight, weight, y, *results[1:])]
+    given = [c.cupy() for c in copies]
+    TABLE["layer_norm"](*given, given[0], given[3], **how)
+    return [*apart[:6], *apart[:6]], [*together[:6], *[c.array for c in copies[:6]]]
+
+
 def layer_norm_grad(shape: tuple[int, ...], dtype: Any) -> tuple[list[Any], list[Any]]:
     """Three gradients, of which the first is added to another one."""
     rows, width = shape
@@ -96,7 +110,8 @@ def layer_norm_grad(shape: tuple[int, ...], dtype: Any) -> tuple[list[Any], list
     return apart[:8], together[:8]
 
 
-BOTH = [(f, shape, dtype) for f, shapes in ((batch_norm, IMAGES), (batch_norm_apply, IMAGES[:3]), (layer_norm_grad, ROWS))
+BOTH = [(f, shape, dtype) for f, shapes in ((batch_norm, IMAGES), (batch_norm_apply, IMAGES[:3]), (layer_norm, ROWS),
+                                               (layer_norm_grad, ROWS))
         for shape in shapes for dtype in DTYPES]
 
 

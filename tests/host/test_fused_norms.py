@@ -70,7 +70,7 @@ def rows() -> Any:
 MODELS: dict[str, tuple[Any, tuple[int, ...], list[str]]] = {
     # The second block's relu goes to a pool, which keeps positions: made again for its own gradient alone.
     "images": (images, (5, 2, 6, 6), ["batch norm with relu"] * 3 + ["batch norm with relu gradient"]),
-    "rows": (rows, (5, 6), ["layer norm gradient added"] * 2)}
+    "rows": (rows, (5, 6), ["layer norm gradient added"] * 2 + ["sum with layer norm"] * 2)}
 
 
 def data(seed: int, shape: tuple[int, ...]) -> tuple[Any, Any]:
@@ -107,6 +107,23 @@ def functions() -> dict[str, Any]:
     return dict(zip(JOINED, found, strict=True))
 
 
+#: How many groups each of these has, and how many of them are one launch.
+SUMS = {"made": (1, 1), "returned": (1, 1), "of the input": (1, 0), "of a row": (0, 0), "of a number": (0, 0)}
+
+
+def sums() -> dict[str, Any]:
+    gradcore.manual_seed(6)
+    norm, row = nn.LayerNorm(6).to("cuda"), gradcore.rand(6).to("cuda")
+
+    def returned(x: Any) -> Any:
+        z = x * 2 + x.exp()
+        return z, norm(z)
+
+    found = (lambda x: norm(x * 2 + x.exp()), returned, lambda x: norm(x + x.exp()), lambda x: norm(x.exp() + row),
+             lambda x: norm(x.exp() + 2.0))
+    return dict(zip(SUMS, found, strict=True))
+
+
 def slopes_of_a_sum(wrap: Any = lambda f: f) -> list[bytes]:
     """Two paths to an input whose gradient the caller takes; the gradient of one norm is that of the other path, too."""
     gradcore.manual_seed(5)
@@ -128,7 +145,7 @@ def launched(bed: Bed) -> None:
             training.run(*data(k, shape))
     slopes_of_a_sum(gradcore.compile)
     with gradcore.no_grad():
-        for f in functions().values():
+        for f in (*functions().values(), *sums().values()):
             step = gradcore.compile(f)
             for k in range(2):
                 step(data(k, (5, 6))[0])
@@ -167,9 +184,8 @@ def test_a_training_step_has_the_bits_of_the_eager_one(bed: Bed, name: str) -> N
     assert f"{len(program.instructions) - left_out} kernels' calls are one graph" in captured.run.explain()
 
 
-@pytest.mark.parametrize("name", JOINED)
-def test_only_what_nobody_else_reads_is_left_out(bed: Bed, name: str) -> None:
-    ours, theirs, count = functions()[name], functions()[name], JOINED[name]
+def check(bed: Bed, ours: Any, theirs: Any, count: int, joined: int) -> None:
+    """A captured function has the bits of the eager one; so many groups, of which some are one launch each."""
     step = gradcore.compile(ours)
     with gradcore.no_grad():
         for k in range(4):
@@ -182,7 +198,17 @@ def test_only_what_nobody_else_reads_is_left_out(bed: Bed, name: str) -> None:
         bed.take()
         step(x)
         nodes = list(bed.card.nodes.values())[-1]
-    assert len(nodes) == len(program.instructions) - count
+    assert len(nodes) == len(program.instructions) - joined
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_only_what_nobody_else_reads_is_left_out(bed: Bed, name: str) -> None:
+    check(bed, functions()[name], functions()[name], JOINED[name], JOINED[name])
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_a_sum_is_made_by_the_norm_of_it(bed: Bed, name: str) -> None:
+    check(bed, sums()[name], sums()[name], *SUMS[name])
 
 
 def test_a_gradient_is_not_added_where_the_norm_still_reads_it(bed: Bed) -> None:
@@ -225,6 +251,17 @@ def test_a_result_in_the_place_of_what_a_norm_reads_is_made_by_two_launches() ->
             assert given[5] is place and given[7] is True and given[8] is dy
         else:
             assert found is None and given[5] is out and len(given) == 7
+    for a, b, total, after, joined in (
+            (x, dy, result, out, True), (x, dy, x, out, True), (x, dy, result, dy, True), (dy, dy, dy, out, True),
+            (None, dy, result, out, False), (x, None, result, out, False), (x, dy, room[4:12].reshape(2, 4), out, False),
+            (x, dy, result, room[28:36].reshape(2, 4), False), (x, room[40:48].reshape(2, 4), result, out, False)):
+        given = [total, weight, weight, after, mean, mean, workspace]
+        found = fused("sum with layer norm", [a, b, total], given)
+        if joined:
+            assert found == [[], [("kernel", given)]]
+            assert given[7] is a and given[8] is b
+        else:
+            assert found is None and len(given) == 7
     rest = room[56:60], room[60:64], workspace
     for total, joined in ((result, True), (dy, False), (x, False), (other.T, False),
                           (room[52:60].reshape(2, 4), False), (room[64:80].reshape(2, 8)[:, ::2], False)):
