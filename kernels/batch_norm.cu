@@ -1,8 +1,8 @@
 // Batch norm, forward and backward: blocks that share a channel, or one block that has it to itself.
 //
-// Traffic in bytes, n elements of s: forward reads 3 n s and writes n s, the gradient reads 4 n s and writes n s; what one
-// block reads twice it finds in cache. Two numbers of each share of a channel lie in the workspace. Ioffe and Szegedy,
-// arXiv:1502.03167.
+// Traffic in bytes, n elements of s: forward reads 3 n s and writes n s, the gradient reads 4 n s, or 6 n s where it goes by
+// what relu showed, and writes n s; what one block reads twice it finds in cache. Two numbers of each share of a channel lie
+// in the workspace. Ioffe and Szegedy, arXiv:1502.03167.
 
 #include "common.cuh"
 
@@ -82,12 +82,13 @@ __device__ __forceinline__ void keep_statistics(T* mean, T* rstd, T* running_mea
     if (running_var) running_var[c] = (T)((A)running_var[c] * old + var * (now * (A)count / (A)(count - 1)));
 }
 
-// The mean and rstd, which T may round, stand in made[0, channels, 2] as well.
+// The mean and rstd, which T may round, stand in made[0, channels, 2] as well. `batches` counts this one, if it is given.
 template <typename T>
 __global__ void batch_statistics(WIDE(T)* made, T* mean, T* rstd, T* running_mean, T* running_var, i64 count,
-                                 i64 channels, int parts, double eps, double momentum) {
+                                 i64 channels, int parts, double eps, double momentum, i64* batches) {
     typedef WIDE(T) A;
     EACH(c, channels) {
+        if (batches && !c) ++*batches;
         A m, var;
         put_together(made + 2 * c, 2 * channels, count, parts, m, var);
         A r = (A)1 / sqrt(var + (A)eps);
@@ -109,7 +110,7 @@ __device__ __forceinline__ void gather(const A* made, i64 c, i64 channels, int p
 template <typename T>
 __global__ void batch_norm(const T* x, const T* weight, const T* bias, const WIDE(T)* made, T* out, T* mean, T* rstd,
                            T* running_mean, T* running_var, i64 count, i64 inner, i64 channels, int parts, int shares,
-                           double eps, double momentum, int relu) {
+                           double eps, double momentum, i64* batches, int relu) {
     typedef WIDE(T) A;
     __shared__ A room[8], pairs[64], both[2];
     Team team(256);
@@ -129,7 +130,10 @@ __global__ void batch_norm(const T* x, const T* weight, const T* bias, const WID
     __syncthreads();
     m = both[0];
     A r = both[1];
-    if (!team.rank && !share) keep_statistics(mean, rstd, running_mean, running_var, c, count, m, var, r, momentum);
+    if (!team.rank && !share) {
+        keep_statistics(mean, rstd, running_mean, running_var, c, count, m, var, r, momentum);
+        if (batches && !c) ++*batches;
+    }
     A factor = weight ? (A)weight[c] : (A)1, level = bias ? (A)bias[c] : (A)0;
     // Four loads before the first store, which the compiler has to take for one that may lie in their place.
     for (i64 from = first + team.rank; from < last; from += 1024) {
@@ -146,16 +150,37 @@ __global__ void batch_norm(const T* x, const T* weight, const T* bias, const WID
     }
 }
 
+// The cotangent of what batch norm makes; with `relu` that of relu, whose gradient follows from what it showed or, without
+// that, from what batch norm makes, which is made again. Places are those of a channel's elements from `first` on.
+template <typename T>
+struct Cotangent {
+    typedef WIDE(T) A;
+    const T *dy, *shown;
+    A factor, level;
+    bool relu, weighted, biased;
+    __device__ __forceinline__ Cotangent(const T* dy, const T* shown, const T* weight, const T* bias, int relu, i64 c,
+                                         i64 first)
+        : dy(dy + first), shown(shown ? shown + first : shown), factor(weight ? (A)weight[c] : (A)1),
+          level(bias ? (A)bias[c] : (A)0), relu(relu), weighted(weight), biased(bias) {}
+    __device__ __forceinline__ A at(i64 place, A hat) const {
+        A g = (A)dy[place];
+        if (!relu) return g;
+        if (shown) return (A)shown[place] > 0 ? g : (A)0;
+        A y = weighted ? hat * factor : hat;
+        return (A)(T)(biased ? y + level : y) > 0 ? g : (A)0;
+    }
+};
+
 // What a block's share of the channel that begins at x adds to the gradients of weight and bias.
 template <typename T>
-__device__ __forceinline__ void slopes_of(const T* dy, const T* x, const Channel& place, i64 first, i64 last, WIDE(T) m,
-                                          WIDE(T) r, const Team& team, WIDE(T)* room, WIDE(T)& w, WIDE(T)& b) {
+__device__ __forceinline__ void slopes_of(const Cotangent<T>& cotangent, const T* x, const Channel& place, i64 first, i64 last,
+                                          WIDE(T) m, WIDE(T) r, const Team& team, WIDE(T)* room, WIDE(T)& w, WIDE(T)& b) {
     typedef WIDE(T) A;
     w = b = 0;
     for (i64 i = first + team.rank; i < last; i += 256) {
         i64 at = place(i);
-        A g = (A)dy[at];
-        w += g * (((A)x[at] - m) * r);
+        A hat = ((A)x[at] - m) * r, g = cotangent.at(at, hat);
+        w += g * hat;
         b += g;
     }
     w = team_fold<Sum>(w, team, room);
@@ -164,16 +189,16 @@ __device__ __forceinline__ void slopes_of(const T* dy, const T* x, const Channel
 
 // The same of each share, into made[parts, channels, 2].
 template <typename T>
-__global__ void batch_grad_parts(const T* dy, const T* x, const T* mean, const T* rstd, WIDE(T)* made, i64 count, i64 inner,
-                                 i64 channels, int parts) {
+__global__ void batch_grad_parts(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, WIDE(T)* made,
+                                 const T* bias, const T* shown, i64 count, i64 inner, i64 channels, int parts, int relu) {
     typedef WIDE(T) A;
     __shared__ A room[8];
     Team team(256);
     i64 first, last, c = blockIdx.x % channels;
     share_of(count, blockIdx.x / channels, parts, first, last);
+    Cotangent<T> cotangent(dy, shown, weight, bias, relu, c, c * inner);
     A w, b;
-    slopes_of(dy + c * inner, x + c * inner, Channel(count, inner, channels), first, last, (A)mean[c], (A)rstd[c], team, room,
-              w, b);
+    slopes_of(cotangent, x + c * inner, Channel(count, inner, channels), first, last, (A)mean[c], (A)rstd[c], team, room, w, b);
     if (!team.rank) made[2 * blockIdx.x] = w, made[2 * blockIdx.x + 1] = b;
 }
 
@@ -190,32 +215,34 @@ __global__ void batch_grad_total(WIDE(T)* made, T* dweight, T* dbias, i64 channe
 
 template <typename T>
 __global__ void batch_norm_dx(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, const WIDE(T)* made,
-                              T* dx, i64 n, i64 inner, i64 channels) {
+                              T* dx, const T* bias, const T* shown, i64 n, i64 inner, i64 channels, int relu) {
     typedef WIDE(T) A;
     i64 count = n / channels;
     EACH(i, n) {
         i64 c = n < (i64)1 << 32 ? (i64)((u32)i / (u32)inner % (u32)channels) : i / inner % channels;
         A r = (A)rstd[c], own = weight ? r * (A)weight[c] : r;
         A level = made[2 * c + 1] / (A)count, slope = made[2 * c] / (A)count;
-        dx[i] = (T)(own * ((A)dy[i] - level - ((A)x[i] - (A)mean[c]) * r * slope));
+        A hat = ((A)x[i] - (A)mean[c]) * r, g = Cotangent<T>(dy, shown, weight, bias, relu, c, 0).at(i, hat);
+        dx[i] = (T)(own * (g - level - hat * slope));
     }
 }
 
 // All three gradients, of one of `shares` of a channel, as batch_norm goes about it; no dx where nobody wants it.
 template <typename T>
 __global__ void batch_norm_grads(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, const WIDE(T)* made,
-                                 T* dx, T* dweight, T* dbias, i64 count, i64 inner, i64 channels, int parts, int shares) {
+                                 T* dx, T* dweight, T* dbias, const T* bias, const T* shown, i64 count, i64 inner, i64 channels,
+                                 int parts, int shares, int relu) {
     typedef WIDE(T) A;
     __shared__ A room[8], pairs[64], both[2];
     Team team(256);
     Channel place(count, inner, channels);
     i64 first, last, c = blockIdx.x % channels, share = blockIdx.x / channels;
     share_of(count, share, shares, first, last);
-    dy += c * inner;
+    Cotangent<T> cotangent(dy, shown, weight, bias, relu, c, c * inner);
     x += c * inner;
     A m = (A)mean[c], r = (A)rstd[c], w = 0, b = 0;
     if (made) gather(made, c, channels, parts, pairs);
-    else slopes_of(dy, x, place, first, last, m, r, team, room, w, b);
+    else slopes_of(cotangent, x, place, first, last, m, r, team, room, w, b);
     if (!team.rank) {
         for (int part = 0; made && part < parts; ++part) w += pairs[2 * part], b += pairs[2 * part + 1];
         both[0] = w / (A)count, both[1] = b / (A)count;
@@ -231,8 +258,8 @@ __global__ void batch_norm_grads(const T* dy, const T* x, const T* weight, const
         for (int k = 0; k < 4; ++k)
             if (from + 256 * k < last) {
                 i64 at = place(from + 256 * k);
-                g[k] = (A)dy[at];
                 hat[k] = ((A)x[at] - m) * r;
+                g[k] = cotangent.at(at, hat[k]);
             }
 #pragma unroll
         for (int k = 0; k < 4; ++k)

@@ -9,6 +9,7 @@ import cupy
 
 from gradcore.devices.calls import Call
 from gradcore.devices.gpu_linalg import linear_relu
+from gradcore.devices.gpu_norms import alone
 
 Steps = list[list[Call]]
 
@@ -55,11 +56,52 @@ def norm_with_relu_slopes(steps: Steps, bind: Callable[..., Any]) -> Steps | Non
     return None if dy is None or not _apart(result, dy) else _gone_on(steps, norm, given, result, True, dy)
 
 
+def counted_norm(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
+    """Batch norm counts itself, and writes what relu makes of it where that comes next."""
+    ((_, (batches, _)),), ((norm, given),), *relu = steps
+    result = relu[0][0][1][1] if relu else given[_RESULT]
+    return None if batches is None else _gone_on(steps, norm, given, result, bool(relu), batches)
+
+
+def slopes_through_norm(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
+    """The gradients of batch norm go by what relu showed."""
+    ((_, (dy, shown, _)),), ((slopes, given),) = steps
+    return None if shown is None else _behind_relu(steps, slopes, given, dy, None, shown)
+
+
+def slopes_through_norm_again(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
+    """The gradients of batch norm go by what relu would show; else what goes before them is one launch."""
+    ((_, again),), _, ((_, (dy, _, _)),), ((slopes, given),) = steps
+    found = _behind_relu(steps, slopes, given, dy, again[2], None)
+    if found is None:
+        before = norm_with_relu_slopes(steps[:3], bind)
+        return before and [*before, steps[3]]
+    return found
+
+
+def _behind_relu(steps: Steps, kernel: Callable[..., Any], given: list[Any], dy: Any, bias: Any, shown: Any) -> Steps | None:
+    """Batch norm's gradients of relu's cotangent, which may lie where dx goes: one thread reads an element and writes there."""
+    x, (dx, *others, workspace) = given[1], given[_RESULT:]
+    if x is None or not alone(x):
+        others.append(workspace)
+    for read in (dy, shown, bias):
+        if read is not None and (not all(_apart(read, y) for y in others) or not (_apart(read, dx) or _same(read, dx))):
+            return None
+    if dy is None:
+        # A run would put what it brings into another list.
+        return None
+    given[0] = dy
+    given += True, bias, shown
+    return [*[[] for _ in steps[1:]], [(kernel, given)]]
+
+
+def _same(x: Any, y: Any) -> bool:
+    return (x.data.ptr, x.shape, x.dtype) == (y.data.ptr, y.shape, y.dtype)
+
+
 def norm_slopes_added(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
     """Layer norm's dx is added to another gradient where it is made."""
-    ((slopes, given),), ((_, (total, dx)),) = steps
-    if (total.shape, total.dtype) != (dx.shape, dx.dtype) or not total.flags.c_contiguous:
-        return None
+    ((slopes, given),), ((_, (total, _)),) = steps
     return _gone_on(steps, slopes, given, total, True)
 
 
@@ -71,7 +113,7 @@ def sum_with_norm(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
         return None
     out, mean, rstd = given[3:6]
     for x in (a, b):
-        if not _apart(x, mean, rstd) or any(x.data.ptr != y.data.ptr and not _apart(x, y) for y in (total, out)):
+        if not _apart(x, mean, rstd) or not all(_apart(x, y) or _same(x, y) for y in (total, out)):
             return None
     given += a, b
     return [[], [(norm, given)]]
@@ -88,5 +130,7 @@ def _gone_on(steps: Steps, kernel: Callable[..., Any], given: list[Any], result:
 
 KINDS: dict[str, Callable[[Steps, Callable[..., Any]], Steps | None]] = {
     "linear with relu": linear_with_relu, "batch norm with relu": norm_with_relu,
-    "batch norm with relu gradient": norm_with_relu_slopes, "layer norm gradient added": norm_slopes_added,
-    "sum with layer norm": sum_with_norm}
+    "counted batch norm with relu": counted_norm, "counted batch norm": counted_norm,
+    "batch norm with relu gradient": norm_with_relu_slopes, "relu gradient with batch norm's": slopes_through_norm,
+    "batch norm again with relu and gradients": slopes_through_norm_again,
+    "layer norm gradient added": norm_slopes_added, "sum with layer norm": sum_with_norm}

@@ -90,6 +90,16 @@ def layer_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any,
 # -- channels ----------------------------------------------------------------------------------------------------------
 
 
+def _near(x: Any) -> bool:
+    """Do blocks that have a channel each read what lies together, or is in cache?"""
+    return bool(math.prod(x.shape[2:]) >= _NEIGHBOURS or x.size <= _CACHED)
+
+
+def alone(x: Any) -> bool:
+    """Does one block do all of a channel? Then the workspace is not used."""
+    return bool(_near(x) and x.size <= _CHANNEL * x.shape[1])
+
+
 class _Channels:
     """How blocks share the channels of ``x``: each takes one or more, or ``parts`` of them share each."""
 
@@ -97,9 +107,7 @@ class _Channels:
         channels, compute = x.shape[1], wide(x.dtype)
         count, inner = x.size // max(channels, 1), math.prod(x.shape[2:])
         each = max(2 * channels * compute.itemsize, 1)
-        near = inner >= _NEIGHBOURS or x.size <= _CACHED
-        #: Does one block do all of a channel?
-        self.alone = near and count <= _CHANNEL
+        near, self.alone = _near(x), alone(x)
         self.parts = 1 if self.alone else max(min(workspace.nbytes // each, count // 2048, gl.BUSY // max(channels, 1)), 1)
         #: Do the blocks that need what all of a channel's blocks made put it together by themselves?
         self.together = near and self.parts <= _SHARES
@@ -113,8 +121,9 @@ class _Channels:
 
 @kernel
 def batch_norm(x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, out: Any, mean: Any, rstd: Any,
-               workspace: Any, relu: bool = False, *, momentum: float, eps: float) -> None:
-    by, numbers = _Channels(x, workspace), (np.float64(eps), np.float64(momentum))
+               workspace: Any, relu: bool = False, batches: Any = None, *, momentum: float, eps: float) -> None:
+    """``batches`` counts one more, if it is given."""
+    by, numbers = _Channels(x, workspace), (np.float64(eps), np.float64(momentum), batches)
     kept = mean, rstd, running_mean, running_var
     if not by.alone:
         gl.run_blocks("batch_norm", "batch_parts", (x.dtype,), by.blocks, x, by.made, *by.sizes, np.int32(by.parts))
@@ -138,17 +147,19 @@ def batch_norm_apply(x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, out: 
 
 
 @kernel
-def batch_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any, dweight: Any, dbias: Any, workspace: Any, *,
-                    needs: Any) -> None:
-    by = _Channels(x, workspace)
+def batch_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any, dweight: Any, dbias: Any, workspace: Any,
+                    relu: bool = False, bias: Any = None, shown: Any = None, *, needs: Any) -> None:
+    """``relu``: behind relu of what was normalised, which ``shown`` holds, or which is made again with ``bias``."""
+    by, given, last = _Channels(x, workspace), (dy, x, weight, mean, rstd), np.int32(relu)
     if not by.alone:
-        gl.run_blocks("batch_norm", "batch_grad_parts", (x.dtype,), by.blocks, dy, x, mean, rstd, by.made, *by.sizes,
-                      np.int32(by.parts))
+        gl.run_blocks("batch_norm", "batch_grad_parts", (x.dtype,), by.blocks, *given, by.made, bias, shown, *by.sizes,
+                      np.int32(by.parts), last)
     if by.together:
-        gl.run_blocks("batch_norm", "batch_norm_grads", (x.dtype,), by.channels * by.shares, dy, x, weight, mean, rstd, by.made,
-                      dx if needs[0] else None, dweight, dbias, *by.sizes, np.int32(by.parts), np.int32(by.shares))
+        gl.run_blocks("batch_norm", "batch_norm_grads", (x.dtype,), by.channels * by.shares, *given, by.made,
+                      dx if needs[0] else None, dweight, dbias, bias, shown, *by.sizes, np.int32(by.parts), np.int32(by.shares),
+                      last)
         return
     gl.run("batch_norm", "batch_grad_total", (x.dtype,), by.channels, by.made, dweight, dbias, by.sizes[2], np.int32(by.parts))
     if needs[0]:
-        gl.run("batch_norm", "batch_norm_dx", (x.dtype,), x.size, dy, x, weight, mean, rstd, by.made, dx, np.int64(x.size),
-               *by.sizes[1:])
+        gl.run("batch_norm", "batch_norm_dx", (x.dtype,), x.size, *given, by.made, dx, bias, shown, np.int64(x.size),
+               *by.sizes[1:], last)

@@ -67,10 +67,11 @@ def batch_norm(shape: tuple[int, ...], dtype: Any) -> tuple[list[Any], list[Any]
     how = {"momentum": 0.1, "eps": 1e-5}
     results = [np.zeros_like(given[0]), np.zeros_like(given[1]), np.zeros_like(given[1])]
     workspace = room("batch_norm", *given, *running, **how)
+    count = np.array(41)
     apart = made("batch_norm", *given, *running, *results, workspace, **how)
     apart[5] = made("relu", apart[5], results[0])[1]
-    together = made("batch_norm", *given, *running, *results, workspace, more=(True,), **how)
-    return apart[:8], together[:8]
+    together = made("batch_norm", *given, *running, *results, workspace, more=(True, count), **how)
+    return [*apart[:8], np.array(42)], [*together[:8], together[-1]]
 
 
 def batch_norm_apply(shape: tuple[int, ...], dtype: Any) -> tuple[list[Any], list[Any]]:
@@ -80,6 +81,24 @@ def batch_norm_apply(shape: tuple[int, ...], dtype: Any) -> tuple[list[Any], lis
     relu = made("relu", made("batch_norm_apply", *given, out, workspace)[5], out)[1]
     slopes = made("relu_grad", dy, relu, out)[2]
     return [relu, slopes], [made("batch_norm_apply", *given, out, workspace, more=more)[5] for more in ((True,), (True, dy))]
+
+
+def batch_norm_grad(shape: tuple[int, ...], dtype: Any) -> tuple[list[Any], list[Any]]:
+    """The gradient of relu, made again or held, and those of batch norm; dx lies apart, and where the cotangent did."""
+    x, weight, bias = channels(shape, dtype)
+    mean, rstd, dy = normal(4, dtype, shape[1]), normal(5, dtype, shape[1]), normal(6, dtype, *shape)
+    how = {"needs": (True, True, True)}
+    workspace, out = room("batch_norm_grad", dy, x, weight, mean, rstd, **how), np.zeros_like(x)
+    shown = made("relu", made("batch_norm_apply", x, weight, bias, mean, rstd, out, workspace)[5], out)[1]
+    slopes = made("relu_grad", dy, shown, out)[2]
+    results = [out, np.zeros_like(mean), np.zeros_like(mean), workspace]
+    apart = made("batch_norm_grad", slopes, x, weight, mean, rstd, *results, **how)[5:8]
+    again, held = (made("batch_norm_grad", dy, x, weight, mean, rstd, *results, more=(True, *more), **how)[5:8]
+                   for more in ((bias, None), (None, shown)))
+    copies = [Copy(a) for a in (dy, x, weight, mean, rstd, *results[1:], shown)]
+    given = [c.cupy() for c in copies]
+    TABLE["batch_norm_grad"](*given[:5], given[0], *given[5:8], True, None, given[8], **how)
+    return apart * 3, [*again, *held, *[copies[k].array for k in (0, 5, 6)]]
 
 
 def layer_norm(shape: tuple[int, ...], dtype: Any) -> tuple[list[Any], list[Any]]:
@@ -110,8 +129,8 @@ def layer_norm_grad(shape: tuple[int, ...], dtype: Any) -> tuple[list[Any], list
     return apart[:8], together[:8]
 
 
-BOTH = [(f, shape, dtype) for f, shapes in ((batch_norm, IMAGES), (batch_norm_apply, IMAGES[:3]), (layer_norm, ROWS),
-                                               (layer_norm_grad, ROWS))
+BOTH = [(f, shape, dtype) for f, shapes in ((batch_norm, IMAGES), (batch_norm_apply, IMAGES[:3]),
+                                               (batch_norm_grad, IMAGES), (layer_norm, ROWS), (layer_norm_grad, ROWS))
         for shape in shapes for dtype in DTYPES]
 
 
