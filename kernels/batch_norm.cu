@@ -5,6 +5,7 @@
 // in the workspace. Ioffe and Szegedy, arXiv:1502.03167.
 
 #include "common.cuh"
+#include "norm.cuh"
 
 // Where element i of a channel's lies in [samples, channels, inner]; 32 bits where they are enough, at a fraction of the cost.
 struct Channel {
@@ -143,8 +144,7 @@ __global__ void batch_norm(const T* x, const T* weight, const T* bias, const WID
             if (from + 256 * k < last) y[k] = ((A)x[place(from + 256 * k)] - m) * r;
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
-            if (weight) y[k] *= factor;
-            T now = (T)(bias ? y[k] + level : y[k]);
+            T now = (T)affine_of(y[k], weight, factor, bias, level);
             if (from + 256 * k < last) out[place(from + 256 * k)] = relu && (A)now < 0 ? (T)0 : now;
         }
     }
@@ -166,8 +166,7 @@ struct Cotangent {
         A g = (A)dy[place];
         if (!relu) return g;
         if (shown) return (A)shown[place] > 0 ? g : (A)0;
-        A y = weighted ? hat * factor : hat;
-        return (A)(T)(biased ? y + level : y) > 0 ? g : (A)0;
+        return (A)(T)affine_of(hat, weighted, factor, biased, level) > 0 ? g : (A)0;
     }
 };
 

@@ -7,6 +7,7 @@
 // Ba, Kiros and Hinton, arXiv:1607.06450; Zhang and Sennrich, arXiv:1910.07467.
 
 #include "common.cuh"
+#include "norm.cuh"
 
 // Rows that lie one after another. Centred is layer norm, of `a` + `b` if they are given, which go to x first; else the mean
 // is taken for 0, which is RMS norm.
@@ -32,9 +33,8 @@ __global__ void layer_norm(T* x, const T* weight, const T* bias, T* out, T* mean
     for (i64 i = team.rank; i < width; i += lanes) square += ((A)x[i] - m) * ((A)x[i] - m);
     A r = (A)1 / sqrt(team_fold<Sum>(square, team, room) / (A)width + (A)eps);
     for (i64 i = team.rank; i < width; i += lanes) {
-        A y = ((A)x[i] - m) * r;
-        if (weight) y *= (A)weight[i];
-        out[i] = (T)(bias ? y + (A)bias[i] : y);
+        A factor = weight ? (A)weight[i] : (A)1, level = bias ? (A)bias[i] : (A)0;
+        out[i] = (T)affine_of(((A)x[i] - m) * r, weight, factor, bias, level);
     }
     if (team.rank) return;
     if (mean) mean[team.row] = (T)m;
@@ -53,16 +53,11 @@ __global__ void affine(const T* x, const T* weight, const T* bias, const S* mean
     EACH(i, n) {
         i64 row = n < (i64)1 << 32 ? (i64)((u32)i / (u32)inner) : i / inner, column = i - row * inner;
         if (channels) row = column = row < (i64)1 << 32 ? (i64)((u32)row % (u32)channels) : row % channels;
-        A y = ((A)x[i] - (A)mean[step * row]) * (A)rstd[step * row];
-        if (weight) y *= (A)weight[column];
-        T made = (T)(bias ? y + (A)bias[column] : y);
+        A factor = weight ? (A)weight[column] : (A)1, level = bias ? (A)bias[column] : (A)0;
+        T made = (T)affine_of(((A)x[i] - (A)mean[step * row]) * (A)rstd[step * row], weight, factor, bias, level);
         out[i] = dy ? (T)((A)made > 0 ? (A)dy[i] : (A)0) : relu && (A)made < 0 ? (T)0 : made;
     }
 }
-
-// Rounded, and no part of a fused multiplication.
-__device__ __forceinline__ float plus(float a, float b) { return __fadd_rn(a, b); }
-__device__ __forceinline__ double plus(double a, double b) { return __dadd_rn(a, b); }
 
 // rstd (g - mean(g) - hat mean(g hat)), with g = dy weight and hat = (x - mean) rstd, of one row; `added` to what dx holds.
 template <typename T, bool Centred>
