@@ -1,17 +1,19 @@
-// Layer, RMS and batch norm, forward and backward: a team of threads a row, or blocks that share a channel.
+// Layer and RMS norm, forward and backward, a team of threads a row; the affine map of all norms by given statistics.
 //
 // Traffic in bytes, n elements of s: layer and RMS norm read n s (a row that fits is found in cache again), write n s and
-// two numbers a row; dx reads 2 n s and writes n s; the gradients of weight and bias read 2 n s once more, and their parts
-// lie in the workspace. batch_norm reads 3 n s and writes n s, its gradient reads 4 n s and writes n s; affine reads and
-// writes n s. Ba, Kiros and Hinton, arXiv:1607.06450; Zhang and Sennrich, arXiv:1910.07467; Ioffe and Szegedy,
-// arXiv:1502.03167.
+// two numbers a row, and read and write n s more where layer norm makes a sum first; dx reads 2 n s and writes n s; the
+// gradients of weight and bias read 2 n s once more, from the cache where layer_norm_grads makes them beside dx, and their
+// parts lie in the workspace. affine reads and writes n s, and reads n s more where it goes on to the gradient of relu.
+// Ba, Kiros and Hinton, arXiv:1607.06450; Zhang and Sennrich, arXiv:1910.07467.
 
 #include "common.cuh"
+#include "norm.cuh"
 
-// Rows that lie one after another. Centred is layer norm; else the mean is taken for 0, which is RMS norm.
+// Rows that lie one after another. Centred is layer norm, of `a` + `b` if they are given, which go to x first; else the mean
+// is taken for 0, which is RMS norm.
 template <typename T, bool Centred>
-__global__ void layer_norm(const T* x, const T* weight, const T* bias, T* out, T* mean, T* rstd, i64 rows, i64 width,
-                           double eps, int lanes) {
+__global__ void layer_norm(T* x, const T* weight, const T* bias, T* out, T* mean, T* rstd, i64 rows, i64 width, double eps,
+                           const T* a, const T* b, int lanes) {
     typedef WIDE(T) A;
     __shared__ A room[8];
     Team team(lanes);
@@ -20,15 +22,19 @@ __global__ void layer_norm(const T* x, const T* weight, const T* bias, T* out, T
     out += team.row * width;
     A m = 0, square = 0;
     if (Centred) {
-        for (i64 i = team.rank; i < width; i += lanes) m += (A)x[i];
+        i64 start = team.row * width;
+        for (i64 i = team.rank; i < width; i += lanes) {
+            T own = a ? (T)((A)a[start + i] + (A)b[start + i]) : x[i];
+            if (a) x[i] = own;
+            m += (A)own;
+        }
         m = team_fold<Sum>(m, team, room) / (A)width;
     }
     for (i64 i = team.rank; i < width; i += lanes) square += ((A)x[i] - m) * ((A)x[i] - m);
     A r = (A)1 / sqrt(team_fold<Sum>(square, team, room) / (A)width + (A)eps);
     for (i64 i = team.rank; i < width; i += lanes) {
-        A y = ((A)x[i] - m) * r;
-        if (weight) y *= (A)weight[i];
-        out[i] = (T)(bias ? y + (A)bias[i] : y);
+        A factor = weight ? (A)weight[i] : (A)1, level = bias ? (A)bias[i] : (A)0;
+        out[i] = (T)affine_of(((A)x[i] - m) * r, weight, factor, bias, level);
     }
     if (team.rank) return;
     if (mean) mean[team.row] = (T)m;
@@ -37,68 +43,67 @@ __global__ void layer_norm(const T* x, const T* weight, const T* bias, T* out, T
 
 // (x - mean) rstd weight + bias, the mean and rstd being given; the statistics and the affine map belong to rows and
 // columns of [rows, width], or both to channels: then `inner` elements share one of `channels` (0 for rows).
-// Where S is wider than T, a channel's statistics are neighbours: element c of them stands at 2 c.
+// Where S is wider than T, a channel's statistics are neighbours: element c of them stands at 2 c. With `relu` that of what
+// was rounded, NaN staying NaN, and with `dy` the gradient of relu for that cotangent.
 template <typename T, typename S>
 __global__ void affine(const T* x, const T* weight, const T* bias, const S* mean, const S* rstd, T* out, i64 n, i64 inner,
-                       i64 channels) {
+                       i64 channels, int relu, const T* dy) {
     typedef WIDE(T) A;
     const int step = sizeof(S) > sizeof(T) ? 2 : 1;
     EACH(i, n) {
         i64 row = n < (i64)1 << 32 ? (i64)((u32)i / (u32)inner) : i / inner, column = i - row * inner;
         if (channels) row = column = row < (i64)1 << 32 ? (i64)((u32)row % (u32)channels) : row % channels;
-        A y = ((A)x[i] - (A)mean[step * row]) * (A)rstd[step * row];
-        if (weight) y *= (A)weight[column];
-        out[i] = (T)(bias ? y + (A)bias[column] : y);
+        A factor = weight ? (A)weight[column] : (A)1, level = bias ? (A)bias[column] : (A)0;
+        T made = (T)affine_of(((A)x[i] - (A)mean[step * row]) * (A)rstd[step * row], weight, factor, bias, level);
+        out[i] = dy ? (T)((A)made > 0 ? (A)dy[i] : (A)0) : relu && (A)made < 0 ? (T)0 : made;
     }
 }
 
-// rstd (g - mean(g) - hat mean(g hat)), with g = dy weight and hat = (x - mean) rstd.
+// rstd (g - mean(g) - hat mean(g hat)), with g = dy weight and hat = (x - mean) rstd, of one row; `added` to what dx holds.
 template <typename T, bool Centred>
-__global__ void layer_norm_dx(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, T* dx, i64 rows,
-                              i64 width, int lanes) {
+__device__ __forceinline__ void row_dx(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, T* dx, i64 row,
+                                       i64 width, int added, const Team& team, WIDE(T)* room) {
     typedef WIDE(T) A;
-    __shared__ A room[8];
-    Team team(lanes);
-    if (team.row >= rows) return;
-    dy += team.row * width;
-    x += team.row * width;
-    dx += team.row * width;
-    A m = Centred ? (A)mean[team.row] : (A)0, r = (A)rstd[team.row], level = 0, slope = 0;
-    for (i64 i = team.rank; i < width; i += lanes) {
+    dy += row * width;
+    x += row * width;
+    dx += row * width;
+    A m = Centred ? (A)mean[row] : (A)0, r = (A)rstd[row], level = 0, slope = 0;
+    for (i64 i = team.rank; i < width; i += team.lanes) {
         A g = weight ? (A)dy[i] * (A)weight[i] : (A)dy[i];
         level += g;
         slope += g * (((A)x[i] - m) * r);
     }
     level = Centred ? team_fold<Sum>(level, team, room) / (A)width : (A)0;
     slope = team_fold<Sum>(slope, team, room) / (A)width;
-    for (i64 i = team.rank; i < width; i += lanes) {
+    for (i64 i = team.rank; i < width; i += team.lanes) {
         A g = weight ? (A)dy[i] * (A)weight[i] : (A)dy[i];
-        dx[i] = (T)((g - level - ((A)x[i] - m) * r * slope) * r);
+        T made = (T)((g - level - ((A)x[i] - m) * r * slope) * r);
+        dx[i] = added ? (T)plus((A)dx[i], (A)made) : made;
     }
 }
 
-// Sums over rows of dy hat and of dy: 32 columns a tile, eight warps over the rows of one of `parts`. Parts, [2, parts,
-// width] of them, are added up by affine_total; a single one is the result.
 template <typename T, bool Centred>
-__global__ void affine_parts(const T* dy, const T* x, const T* mean, const T* rstd, WIDE(T)* made, T* dweight, T* dbias,
-                             i64 rows, i64 width, int parts) {
+__global__ void layer_norm_dx(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, T* dx, i64 rows,
+                              i64 width, int added, int lanes) {
+    __shared__ WIDE(T) room[8];
+    Team team(lanes);
+    if (team.row < rows) row_dx<T, Centred>(dy, x, weight, mean, rstd, dx, team.row, width, added, team, room);
+}
+
+// What one row adds to the gradients of weight and bias at a column.
+template <typename T, bool Centred>
+__device__ __forceinline__ void add_slopes(const T* dy, const T* x, const T* mean, const T* rstd, i64 row, i64 width,
+                                           i64 column, WIDE(T)& w, WIDE(T)& b) {
     typedef WIDE(T) A;
-    __shared__ A weights[8][32], biases[8][32];
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    i64 part = blockIdx.x % parts, column = blockIdx.x / parts * 32 + lane;
-    i64 each = (rows + parts - 1) / parts, end = each * (part + 1) < rows ? each * (part + 1) : rows;
-    A w = 0, b = 0;
-    if (column < width)
-        for (i64 row = each * part + warp; row < end; row += 8) {
-            A g = (A)dy[row * width + column], m = Centred ? (A)mean[row] : (A)0;
-            w += g * (((A)x[row * width + column] - m) * (A)rstd[row]);
-            b += g;
-        }
-    weights[warp][lane] = w;
-    biases[warp][lane] = b;
-    __syncthreads();
-    if (warp || column >= width) return;
-    for (int k = 1; k < 8; ++k) w += weights[k][lane], b += biases[k][lane];
+    A g = (A)dy[row * width + column], m = Centred ? (A)mean[row] : (A)0;
+    w += g * (((A)x[row * width + column] - m) * (A)rstd[row]);
+    b += g;
+}
+
+// One of `parts` sums at a column, into made[2, parts, width], which affine_total adds up; a single one is the result.
+template <typename T>
+__device__ __forceinline__ void keep_slopes(WIDE(T)* made, T* dweight, T* dbias, i64 part, int parts, i64 width, i64 column,
+                                            WIDE(T) w, WIDE(T) b) {
     if (parts == 1) {
         dweight[column] = (T)w;
         if (dbias) dbias[column] = (T)b;
@@ -108,126 +113,80 @@ __global__ void affine_parts(const T* dy, const T* x, const T* mean, const T* rs
     }
 }
 
+// Sums over a block's warps of what each lane has, for the first warp.
+template <typename A>
+__device__ __forceinline__ void fold_warps(A& w, A& b) {
+    __shared__ A weights[8][32], biases[8][32];
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    weights[warp][lane] = w;
+    biases[warp][lane] = b;
+    __syncthreads();
+    if (warp) return;
+    for (int k = 1; k < 8; ++k) w += weights[k][lane], b += biases[k][lane];
+}
+
+// Sums over rows of dy hat and of dy: 32 columns a tile, eight warps over the rows of one of `parts`.
+template <typename T, bool Centred>
+__global__ void affine_parts(const T* dy, const T* x, const T* mean, const T* rstd, WIDE(T)* made, T* dweight, T* dbias,
+                             i64 rows, i64 width, int parts) {
+    i64 part = blockIdx.x % parts, column = blockIdx.x / parts * 32 + (threadIdx.x & 31);
+    i64 each = (rows + parts - 1) / parts, end = each * (part + 1) < rows ? each * (part + 1) : rows;
+    WIDE(T) w = 0, b = 0;
+    if (column < width)
+        for (i64 row = each * part + (threadIdx.x >> 5); row < end; row += 8)
+            add_slopes<T, Centred>(dy, x, mean, rstd, row, width, column, w, b);
+    fold_warps(w, b);
+    if (threadIdx.x < 32 && column < width) keep_slopes(made, dweight, dbias, part, parts, width, column, w, b);
+}
+
 template <typename T>
 __global__ void affine_total(const WIDE(T)* made, T* dweight, T* dbias, i64 width, int parts) {
-    EACH(column, width) {
-        WIDE(T) w = 0, b = 0;
-        for (int k = 0; k < parts; ++k) w += made[k * width + column], b += made[(parts + k) * width + column];
-        dweight[column] = (T)w;
-        if (dbias) dbias[column] = (T)b;
-    }
-}
-
-// Where element i of a channel's lies in [samples, channels, inner]; 32 bits where they are enough, at a fraction of the cost.
-struct Channel {
-    i64 inner, step;
-    bool small;
-    __device__ __forceinline__ Channel(i64 count, i64 inner, i64 channels)
-        : inner(inner), step(inner * channels), small(count < (i64)1 << 32) {}
-    __device__ __forceinline__ i64 operator()(i64 i) const {
-        i64 sample = small ? (i64)((u32)i / (u32)inner) : i / inner;
-        return sample * step + i - sample * inner;
-    }
-};
-
-// The first and the last of a block's share of `count` elements; `parts` blocks work on a channel.
-__device__ __forceinline__ void share_of(i64 count, i64 part, int parts, i64& first, i64& last) {
-    i64 each = (count + parts - 1) / parts;
-    first = part * each < count ? part * each : count;
-    last = first + each < count ? first + each : count;
-}
-
-// Mean and sum of squares around it of each share of a channel, into made[parts, channels, 2].
-template <typename T>
-__global__ void batch_parts(const T* x, WIDE(T)* made, i64 count, i64 inner, i64 channels, int parts) {
-    typedef WIDE(T) A;
-    __shared__ A room[8];
-    Team team(256);
-    Channel place(count, inner, channels);
-    i64 first, last;
-    share_of(count, blockIdx.x / channels, parts, first, last);
-    x += blockIdx.x % channels * inner;
-    A m = 0, square = 0;
-    for (i64 i = first + team.rank; i < last; i += 256) m += (A)x[place(i)];
-    m = team_fold<Sum>(m, team, room) / (A)(last > first ? last - first : 1);
-    for (i64 i = first + team.rank; i < last; i += 256) {
-        A d = (A)x[place(i)] - m;
-        square += d * d;
-    }
-    square = team_fold<Sum>(square, team, room);
-    if (!team.rank) made[2 * blockIdx.x] = m, made[2 * blockIdx.x + 1] = square;
-}
-
-// The shares put together (Chan, Golub and LeVeque, Stanford STAN-CS-79-773); unbiased variance for what runs. The mean and
-// rstd, which T may round, stand in made[0, channels, 2] as well.
-template <typename T>
-__global__ void batch_statistics(WIDE(T)* made, T* mean, T* rstd, T* running_mean, T* running_var, i64 count,
-                                 i64 channels, int parts, double eps, double momentum) {
-    typedef WIDE(T) A;
-    EACH(c, channels) {
-        A m = 0, square = 0, seen = 0;
-        for (int part = 0; part < parts; ++part) {
-            i64 first, last;
-            share_of(count, part, parts, first, last);
-            if (last == first) break;
-            const WIDE(T)* own = made + 2 * (part * channels + c);
-            A off = own[0] - m, size = (A)(last - first), whole = (A)last;
-            square += own[1] + off * off * (seen * size / whole);
-            m += off * (size / whole);
-            seen = whole;
+    i64 column = (i64)blockIdx.x * 32 + (threadIdx.x & 31);
+    WIDE(T) w = 0, b = 0;
+    if (column < width) {
+#pragma unroll 4
+        for (int k = threadIdx.x >> 5; k < parts; k += 8) {
+            w += made[k * width + column];
+            b += made[(parts + k) * width + column];
         }
-        A var = square / (A)count, old = (A)(1 - momentum), now = (A)momentum;
-        made[2 * c] = m;
-        made[2 * c + 1] = (A)1 / sqrt(var + (A)eps);
-        mean[c] = (T)m;
-        rstd[c] = (T)made[2 * c + 1];
-        if (running_mean) running_mean[c] = (T)((A)running_mean[c] * old + m * now);
-        if (running_var) running_var[c] = (T)((A)running_var[c] * old + var * (now * (A)count / (A)(count - 1)));
     }
+    fold_warps(w, b);
+    if (threadIdx.x < 32 && column < width) keep_slopes<T>(nullptr, dweight, dbias, 0, 1, width, column, w, b);
 }
 
-// What each share of a channel adds to the gradients of weight and bias, into made[parts, channels, 2].
+// dx, and the gradients of weight and bias, of the rows of one of `parts` blocks: teams take rows, and then groups of
+// threads take columns of the same rows, which are still in cache. Of rows that one turn of columns covers, some at a time.
 template <typename T>
-__global__ void batch_grad_parts(const T* dy, const T* x, const T* mean, const T* rstd, WIDE(T)* made, i64 count, i64 inner,
-                                 i64 channels, int parts) {
+__global__ void layer_norm_grads(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, T* dx, WIDE(T)* made,
+                                 T* dweight, T* dbias, i64 rows, i64 width, int parts, int added, int lanes) {
     typedef WIDE(T) A;
-    __shared__ A room[8];
-    Team team(256);
-    Channel place(count, inner, channels);
-    i64 first, last, channel = blockIdx.x % channels;
-    share_of(count, blockIdx.x / channels, parts, first, last);
-    A m = (A)mean[channel], r = (A)rstd[channel], w = 0, b = 0;
-    for (i64 i = first + team.rank; i < last; i += 256) {
-        i64 at = channel * inner + place(i);
-        A g = (A)dy[at];
-        w += g * (((A)x[at] - m) * r);
-        b += g;
-    }
-    w = team_fold<Sum>(w, team, room);
-    b = team_fold<Sum>(b, team, room);
-    if (!team.rank) made[2 * blockIdx.x] = w, made[2 * blockIdx.x + 1] = b;
-}
-
-// Their sums, which stay in the first share's place as well, where dx reads them in full precision.
-template <typename T>
-__global__ void batch_grad_total(WIDE(T)* made, T* dweight, T* dbias, i64 channels, int parts) {
-    EACH(c, channels) {
-        WIDE(T) w = 0, b = 0;
-        for (int part = 0; part < parts; ++part) w += made[2 * (part * channels + c)], b += made[2 * (part * channels + c) + 1];
-        made[2 * c] = w, made[2 * c + 1] = b;
-        dweight[c] = (T)w, dbias[c] = (T)b;
-    }
-}
-
-template <typename T>
-__global__ void batch_norm_dx(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, const WIDE(T)* made,
-                              T* dx, i64 n, i64 inner, i64 channels) {
-    typedef WIDE(T) A;
-    i64 count = n / channels;
-    EACH(i, n) {
-        i64 c = n < (i64)1 << 32 ? (i64)((u32)i / (u32)inner % (u32)channels) : i / inner % channels;
-        A r = (A)rstd[c], own = weight ? r * (A)weight[c] : r;
-        A level = made[2 * c + 1] / (A)count, slope = made[2 * c] / (A)count;
-        dx[i] = (T)(own * ((A)dy[i] - level - ((A)x[i] - (A)mean[c]) * r * slope));
+    __shared__ A room[8], weights[256], biases[256];
+    Team team(lanes);
+    i64 each = (rows + parts - 1) / parts, first = each * blockIdx.x, end = first + each < rows ? first + each : rows;
+    i64 some = width > 256 ? each : 32;
+    int across = 32;
+    while (across < 256 && across < width) across *= 2;
+    int group = threadIdx.x / across, groups = 256 / across;
+    for (i64 base = 0; base < width; base += across) {
+        i64 column = base + threadIdx.x % across;
+        A w = 0, b = 0;
+        for (i64 from = first; from < end; from += some) {
+            i64 to = from + some < end ? from + some : end;
+            if (!base)
+                for (i64 row = from + threadIdx.x / lanes; row < to; row += 256 / lanes)
+                    row_dx<T, true>(dy, x, weight, mean, rstd, dx, row, width, added, team, room);
+            if (column < width) {
+#pragma unroll 4
+                for (i64 row = from + group; row < to; row += groups)
+                    add_slopes<T, true>(dy, x, mean, rstd, row, width, column, w, b);
+            }
+        }
+        if (groups > 1) {  // the only turn
+            weights[threadIdx.x] = w;
+            biases[threadIdx.x] = b;
+            __syncthreads();
+            for (int k = across; k < 256 && !group; k += across) w += weights[k + threadIdx.x], b += biases[k + threadIdx.x];
+        }
+        if (!group && column < width) keep_slopes(made, dweight, dbias, blockIdx.x, parts, width, column, w, b);
     }
 }

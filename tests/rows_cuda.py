@@ -96,6 +96,9 @@ add("pow", ints(7, given=(0, 2, -1, 1, -1, 3, -2)), ints(7, given=(-1, -2, -1, -
 add("as_strided_grad", floats(40, 33), like=(33,), strides=(0, 1), offset=0)
 add("layer_norm_grad", floats(300, 40), floats(300, 40), None, floats(300, 1), floats(300, 1, low=0.5), dims=1,
     needs=(True, True, True))
+# Rows that are too many for the blocks that the workspace has room for.
+add("layer_norm_grad", floats(260, 1025), floats(260, 1025), floats(1025), floats(260, 1), floats(260, 1, low=0.5), dims=1,
+    needs=(True, True, True))
 
 for tail in (1, 4, 6, 1100):
     add("take", floats(9, tail), ints(2, 7, low=-9, high=9), dim=0)
@@ -148,8 +151,8 @@ for x, w, stride, padding, dilation, groups in (
     add("conv2d", floats(*x), floats(*w), floats(w[0]), **how)
     add("conv2d_input_grad", floats(x[0], w[0], *out), floats(*w), shape=x, **how)
     add("conv2d_weight_grad", floats(x[0], w[0], *out), floats(*x), shape=w, **how)
-# Channels of one block, and of several.
-for shape in ((2, 3, 5, 7), (4, 70, 33, 2), (5, 3, 31, 37), (9001, 2)):
+# Channels of one block, and of several; more shares than a block puts together, and elements that lie far from each other.
+for shape in ((2, 3, 5, 7), (4, 70, 33, 2), (5, 3, 31, 37), (9001, 2), (2, 3, 33800), (9001, 30)):
     channel = [floats(shape[1]), floats(shape[1], low=0.5)]
     add("batch_norm", floats(*shape), *channel, *channel, momentum=0.1, eps=1e-5)
     add("batch_norm_apply", floats(*shape), *channel, *channel)
@@ -179,7 +182,8 @@ _RECURRENT = frozenset(row.op for row in rows_recurrent.NARROW)
 _FIRST = [*{row.op: row for row in reversed(ROWS) if any(o.kind == "float" for o in row.operands())
             and "dtype" not in row.attrs and not row.declared.view and row.op not in DECOMPOSED | _RECURRENT}.values()]
 _NARROW_SIZES = frozenset((
-    "sum mean var softmax layer_norm layer_norm_grad batch_norm cross_entropy cross_entropy_grad cat embedding_grad "
+    "sum mean var softmax layer_norm layer_norm_grad batch_norm batch_norm_grad cross_entropy cross_entropy_grad cat "
+    "embedding_grad "
     "conv2d_weight_grad attention windows_grad").split())
 BFLOAT = [*_FIRST, *[row for row in SIZES if row.op in _NARROW_SIZES], *rows_recurrent.NARROW]
 #: What runs in float16 as well, through the same templates.

@@ -7,9 +7,11 @@ that it has a kernel for.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from gradcore.program.program import Instruction, Program
+import numpy as np
+
+from gradcore.program.program import Instruction, Operand, Program
 
 
 class Group(NamedTuple):
@@ -65,9 +67,74 @@ def _is_linear_with_relu(linear: Instruction, relu: Instruction) -> bool:
             and relu.operands == linear.outputs)
 
 
+def _is_norm_with_relu(norm: Instruction, relu: Instruction) -> bool:
+    """Batch norm, by the batch's statistics or given ones, and relu of what it makes."""
+    return (norm.op in ("batch_norm", "batch_norm_apply") and relu.op == "relu" and relu.operands == norm.outputs[:1]
+            and _alike(*relu.outputs, norm.outputs[0]))
+
+
+def _is_norm_with_relu_slopes(norm: Instruction, relu: Instruction, slopes: Instruction) -> bool:
+    """Batch norm and relu made again, and the gradient of relu."""
+    return (norm.op == "batch_norm_apply" and _is_norm_with_relu(norm, relu) and slopes.op == "relu_grad"
+            and slopes.operands[1:] == relu.outputs and _alike(*slopes.operands, *slopes.outputs)
+            and _unread(slopes.operands[:1], *norm.outputs, *relu.outputs))
+
+
+def _is_relu_slopes_through_norm(slopes: Instruction, norm: Instruction) -> bool:
+    """The gradient of relu, and that of the batch norm before it."""
+    return ((slopes.op, norm.op) == ("relu_grad", "batch_norm_grad") and norm.operands[:1] == slopes.outputs
+            and _alike(*slopes.operands, *slopes.outputs) and _unread(norm.operands[1:], *slopes.outputs))
+
+
+def _is_relu_slopes_through_norm_again(again: Instruction, relu: Instruction, slopes: Instruction, norm: Instruction) -> bool:
+    """The same of batch norm and relu that are made again for it."""
+    return (_is_norm_with_relu_slopes(again, relu, slopes) and _is_relu_slopes_through_norm(slopes, norm)
+            and norm.operands[1:] == (*again.operands[:2], *again.operands[3:]))
+
+
+def _counts(counted: Instruction) -> bool:
+    """Is it one more in a single whole number?"""
+    return (counted.op == "add_" and type(counted.operands[1]) is int and counted.operands[1] == 1
+            and counted.operands[0].spec.numel == 1 and counted.operands[0].spec.dtype == np.int64)
+
+
+def _is_norm_slopes_added(slopes: Instruction, added: Instruction) -> bool:
+    """The gradients of layer norm, and its dx added to another gradient of the same tensor."""
+    return (slopes.op == "layer_norm_grad" and added.op == "add_" and added.operands[1:] == slopes.outputs[:1]
+            and _alike(*added.operands) and _unread(added.operands[:1], slopes.outputs[0]))
+
+
+def _is_sum_with_norm(total: Instruction, norm: Instruction) -> bool:
+    """A sum of two tensors that lie alike, and layer norm of it."""
+    return ((total.op, norm.op) == ("add", "layer_norm") and norm.operands[0] == total.outputs[0]
+            and _alike(*total.operands, *total.outputs) and _unread(norm.operands[1:], *total.outputs))
+
+
+def _alike(*given: Any) -> bool:
+    """Are all of them tensors of one shape and type, in one piece?"""
+    return all(isinstance(x, Operand) and x.spec.contiguous
+               and (x.spec.shape, x.spec.dtype) == (given[0].spec.shape, given[0].spec.dtype) for x in given)
+
+
+def _unread(operands: tuple[Any, ...], *results: Operand) -> bool:
+    """Do operands show nothing of results that are not made any more, or not by then?"""
+    return not {x.buffer for x in operands if isinstance(x, Operand)} & {x.buffer for x in results}
+
+
 def _last(program: Program, k: int, output: int = 0) -> int:
     """Where a result of an instruction is read last."""
     return program.buffers[program.instructions[k].outputs[output].buffer].last
+
+
+def _known(program: Program, k: int, operand: int) -> bool:
+    """Does an operand lie where no run brings another one?"""
+    x = program.instructions[k].operands[operand]
+    return x is None or program.buffers[x.buffer].kind in ("made", "captured")
+
+
+def _passing(count: int) -> Callable[[Program, int, int], bool]:
+    """Are the results of the first ``count`` instructions read by nobody later?"""
+    return lambda program, first, last: all(_last(program, first + k) <= last for k in range(count))
 
 
 KINDS = {
@@ -76,4 +143,19 @@ KINDS = {
     # The cotangent of gelu is overwritten.
     "gelu with slopes": Kind(3, _is_gelu_with_slopes, lambda program, first, last: _last(program, first + 1) <= last),
     # What relu is given is never made; its gradient reads its result.
-    "linear with relu": Kind(2, _is_linear_with_relu, lambda program, first, last: _last(program, first) <= last)}
+    "linear with relu": Kind(2, _is_linear_with_relu, _passing(1)),
+    # None of the first results is made.
+    "batch norm again with relu and gradients": Kind(4, _is_relu_slopes_through_norm_again, lambda program, first, last: (
+        _passing(3)(program, first, last) and _known(program, first, 2))),
+    "batch norm with relu gradient": Kind(3, _is_norm_with_relu_slopes, _passing(2)),
+    "relu gradient with batch norm's": Kind(2, _is_relu_slopes_through_norm, _passing(1)),
+    "counted batch norm with relu": Kind(3, lambda counted, norm, relu: (
+        norm.op == "batch_norm" and _counts(counted) and _is_norm_with_relu(norm, relu)), lambda program, first, last: (
+        _last(program, first + 1) <= last)),
+    "counted batch norm": Kind(2, lambda counted, norm: norm.op == "batch_norm" and _counts(counted), _passing(0)),
+    "batch norm with relu": Kind(2, _is_norm_with_relu, _passing(1)),
+    # dx is never made, and what it is added to is nothing that a run brings.
+    "layer norm gradient added": Kind(2, _is_norm_slopes_added, lambda program, first, last: (
+        _last(program, first) <= last and program.buffers[program.instructions[last].operands[0].buffer].kind == "made")),
+    # The sum is made as before.
+    "sum with layer norm": Kind(2, _is_sum_with_norm, _passing(0))}

@@ -124,7 +124,7 @@ def test_bfloat16_rounds_to_nearest_and_computes_in_single(emulated):
     zeros, numbers = np.zeros_like(X), (np.zeros(37, np.uint16) for _ in range(2))
     ones = narrowed(np.ones(40))
     out = launch(emulated, "norm", "layer_norm<bfloat, true>", 5, a, ones, narrowed(zeros[0]), np.zeros_like(a), *numbers,
-                 np.int64(37), np.int64(40), np.float64(0), np.int32(32))[3]
+                 np.int64(37), np.int64(40), np.float64(0), None, None, np.int32(32))[3]
     x = widened(a)
     np.testing.assert_allclose(widened(out), (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True), rtol=2**-7, atol=1e-5)
 
@@ -145,12 +145,12 @@ def test_rms_norm_both_ways(emulated):
     weight, eps = Y[1], 1e-5
     rows, width, lanes = np.int64(37), np.int64(40), np.int32(32)
     *_, out, rstd = launch(emulated, "norm", "layer_norm<float, false>", 5, X, weight, None, np.zeros_like(X), None,
-                           np.zeros(37, np.float32), rows, width, np.float64(eps), lanes)
+                           np.zeros(37, np.float32), rows, width, np.float64(eps), None, None, lanes)
     expected = 1 / np.sqrt((X.astype(float)**2).mean(1) + eps)
     np.testing.assert_allclose(rstd, expected, rtol=1e-5)
     np.testing.assert_allclose(out, X * expected[:, None] * weight, rtol=1e-5)
     dx = launch(emulated, "norm", "layer_norm_dx<float, false>", 5, Y, X, weight, None, rstd, np.zeros_like(X), rows, width,
-                lanes)[-1]
+                np.int32(0), lanes)[-1]
     g, hat = Y * weight, X * rstd[:, None]
     np.testing.assert_allclose(dx, (g - hat * (g * hat).mean(1, keepdims=True)) * rstd[:, None], rtol=1e-4, atol=1e-5)
     dweight = launch(emulated, "norm", "affine_parts<float, false>", 2, Y, X, None, rstd, None, np.zeros(40, np.float32), None,

@@ -1,0 +1,165 @@
+"""Norms on the GPU: which blocks share a row or a channel, and in how few launches.
+
+A replay gives some of them one argument more, and they do the next instruction too; see ``gpu_fused``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices import gpu_launch as gl
+from gradcore.devices.gpu_elementwise import wide
+
+NORMS: dict[str, Any] = {}
+
+#: Blocks that keep most devices busy, and rows in turn that a team takes at most where there are fewer blocks.
+_FILLED, _TURNS = 128, 8
+#: Elements of a channel that one block takes, and the shares that it puts together without a launch of their own
+#: (kernels/batch_norm.cu has room for so many).
+_CHANNEL, _SHARES = 4096, 32
+#: Neighbours of a channel that fill an access, and elements that stay in any device's cache, where others read them too.
+_NEIGHBOURS, _CACHED = 32, 1 << 18
+
+
+def kernel(fn: Any) -> Any:
+    NORMS[fn.__name__] = fn
+    return fn
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def layer_norm(x: Any, weight: Any, bias: Any, out: Any, mean: Any, rstd: Any, workspace: Any, a: Any = None, b: Any = None, *,
+               dims: int, eps: float) -> None:
+    """Of ``a`` + ``b`` if they are given, which goes to ``x``."""
+    width = math.prod(x.shape[x.ndim - dims:])
+    gl.run_rows("norm", "layer_norm", (x.dtype, "true"), mean.size, gl.lanes_of(width), x, weight, bias, out, mean, rstd,
+                np.int64(mean.size), np.int64(width), np.float64(eps), a, b)
+
+
+@kernel
+def rms_norm(x: Any, weight: Any, out: Any, workspace: Any, *, dims: int, eps: float) -> None:
+    width = math.prod(x.shape[x.ndim - dims:])
+    rows = math.prod(x.shape[:x.ndim - dims])
+    gl.run_rows("norm", "layer_norm", (x.dtype, "false"), rows if width else 0, gl.lanes_of(width), x, weight, None, out, None,
+                workspace, np.int64(rows), np.int64(width), np.float64(eps), None, None)
+
+
+@kernel
+def layer_norm_apply(x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, out: Any, *, dims: int) -> None:
+    _affine(x, weight, bias, mean, rstd, out, math.prod(x.shape[x.ndim - dims:]), 0)
+
+
+def _affine(x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, out: Any, inner: int, channels: int, relu: bool = False,
+            dy: Any = None) -> None:
+    gl.run("norm", "affine", (x.dtype, mean.dtype), x.size, x, weight, bias, mean, rstd, out, np.int64(x.size),
+           np.int64(inner), np.int64(channels), np.int32(relu), dy)
+
+
+@kernel
+def layer_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any, dweight: Any, dbias: Any, workspace: Any,
+                    added: bool = False, *, dims: int, needs: Any) -> None:
+    """``added``: to what ``dx`` holds."""
+    rows, width = mean.size, math.prod(x.shape[x.ndim - dims:])
+    types, sizes, lanes = (x.dtype, "true"), (np.int64(rows), np.int64(width)), gl.lanes_of(width)
+    compute, teams = wide(x.dtype), gl.BLOCK // lanes
+    each = 2 * width * compute.itemsize
+    room = workspace.nbytes // max(each, 1)
+    blocks = max(min(room, -(-rows // teams), gl.BUSY), 1)
+    # The workspace has room for the sums of some blocks: where these are too few for many rows, rows and columns are worked
+    # on by launches of their own, which read them twice.
+    together = blocks >= _FILLED or rows <= blocks * teams * _TURNS
+    tiles = -(-width // 32)
+    parts = blocks if together else max(min(room, rows // 64, gl.BUSY // max(tiles, 1)), 1)
+    made = workspace[:parts * each] if parts > 1 else None
+    if together:
+        gl.run_blocks("norm", "layer_norm_grads", types[:1], parts, dy, x, weight, mean, rstd, dx, made, dweight, dbias, *sizes,
+                      np.int32(parts), np.int32(added), np.int32(lanes))
+    else:
+        gl.run_rows("norm", "layer_norm_dx", types, rows, lanes, dy, x, weight, mean, rstd, dx, *sizes, np.int32(added))
+        gl.run_blocks("norm", "affine_parts", types, tiles * parts, dy, x, mean, rstd, made, dweight, dbias, *sizes,
+                      np.int32(parts))
+    if parts > 1:
+        gl.run_blocks("norm", "affine_total", types[:1], tiles, made, dweight, dbias, sizes[1], np.int32(parts))
+
+
+# -- channels ----------------------------------------------------------------------------------------------------------
+
+
+def _near(x: Any) -> bool:
+    """Do blocks that have a channel each read what lies together, or is in cache?"""
+    return bool(math.prod(x.shape[2:]) >= _NEIGHBOURS or x.size <= _CACHED)
+
+
+def alone(x: Any) -> bool:
+    """Does one block do all of a channel? Then the workspace is not used."""
+    return bool(_near(x) and x.size <= _CHANNEL * x.shape[1])
+
+
+class _Channels:
+    """How blocks share the channels of ``x``: each takes one or more, or ``parts`` of them share each."""
+
+    def __init__(self, x: Any, workspace: Any) -> None:
+        channels, compute = x.shape[1], wide(x.dtype)
+        count, inner = x.size // max(channels, 1), math.prod(x.shape[2:])
+        each = max(2 * channels * compute.itemsize, 1)
+        near, self.alone = _near(x), alone(x)
+        self.parts = 1 if self.alone else max(min(workspace.nbytes // each, count // 2048, gl.BUSY // max(channels, 1)), 1)
+        #: Do the blocks that need what all of a channel's blocks made put it together by themselves?
+        self.together = near and self.parts <= _SHARES
+        #: Room for two numbers of each block.
+        self.made: Any = None if self.alone else workspace[:self.parts * each].view(compute)
+        self.channels, self.blocks = channels, channels * self.parts
+        self.sizes = (np.int64(count), np.int64(inner), np.int64(channels))
+        #: Blocks for each channel of the launch that puts together.
+        self.shares = 1 if self.alone else max(min(-(-count // 2048), 4 * gl.BUSY // max(channels, 1)), 1)
+
+
+@kernel
+def batch_norm(x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, out: Any, mean: Any, rstd: Any,
+               workspace: Any, relu: bool = False, batches: Any = None, *, momentum: float, eps: float) -> None:
+    """``batches`` counts one more, if it is given."""
+    by, numbers = _Channels(x, workspace), (np.float64(eps), np.float64(momentum), batches)
+    kept = mean, rstd, running_mean, running_var
+    if not by.alone:
+        gl.run_blocks("batch_norm", "batch_parts", (x.dtype,), by.blocks, x, by.made, *by.sizes, np.int32(by.parts))
+    if by.together:
+        gl.run_blocks("batch_norm", "batch_norm", (x.dtype,), by.channels * by.shares, x, weight, bias, by.made, out, *kept,
+                      *by.sizes, np.int32(by.parts), np.int32(by.shares), *numbers, np.int32(relu))
+        return
+    gl.run("batch_norm", "batch_statistics", (x.dtype,), by.channels, by.made, *kept, by.sizes[0], by.sizes[2],
+           np.int32(by.parts), *numbers)
+    if by.made.dtype != x.dtype:
+        # As they were before they were rounded.
+        mean, rstd = by.made, by.made[1:]
+    _affine(x, weight, bias, mean, rstd, out, int(by.sizes[1]), by.channels, relu)
+
+
+@kernel
+def batch_norm_apply(x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, out: Any, workspace: Any, relu: bool = False,
+                     dy: Any = None) -> None:
+    """``dy``: the gradient of relu for that cotangent."""
+    _affine(x, weight, bias, mean, rstd, out, math.prod(x.shape[2:]), x.shape[1], relu, dy)
+
+
+@kernel
+def batch_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any, dweight: Any, dbias: Any, workspace: Any,
+                    relu: bool = False, bias: Any = None, shown: Any = None, *, needs: Any) -> None:
+    """``relu``: behind relu of what was normalised, which ``shown`` holds, or which is made again with ``bias``."""
+    by, given, last = _Channels(x, workspace), (dy, x, weight, mean, rstd), np.int32(relu)
+    if not by.alone:
+        gl.run_blocks("batch_norm", "batch_grad_parts", (x.dtype,), by.blocks, *given, by.made, bias, shown, *by.sizes,
+                      np.int32(by.parts), last)
+    if by.together:
+        gl.run_blocks("batch_norm", "batch_norm_grads", (x.dtype,), by.channels * by.shares, *given, by.made,
+                      dx if needs[0] else None, dweight, dbias, bias, shown, *by.sizes, np.int32(by.parts), np.int32(by.shares),
+                      last)
+        return
+    gl.run("batch_norm", "batch_grad_total", (x.dtype,), by.channels, by.made, dweight, dbias, by.sizes[2], np.int32(by.parts))
+    if needs[0]:
+        gl.run("batch_norm", "batch_norm_dx", (x.dtype,), x.size, *given, by.made, dx, bias, shown, np.int64(x.size),
+               *by.sizes[1:], last)

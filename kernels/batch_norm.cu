@@ -1,0 +1,267 @@
+// Batch norm, forward and backward: blocks that share a channel, or one block that has it to itself.
+//
+// Traffic in bytes, n elements of s: forward reads 3 n s and writes n s, the gradient reads 4 n s, or 6 n s where it goes by
+// what relu showed, and writes n s; what one block reads twice it finds in cache. Two numbers of each share of a channel lie
+// in the workspace. Ioffe and Szegedy, arXiv:1502.03167.
+
+#include "common.cuh"
+#include "norm.cuh"
+
+// Where element i of a channel's lies in [samples, channels, inner]; 32 bits where they are enough, at a fraction of the cost.
+struct Channel {
+    i64 inner, step;
+    bool small;
+    __device__ __forceinline__ Channel(i64 count, i64 inner, i64 channels)
+        : inner(inner), step(inner * channels), small(count < (i64)1 << 32) {}
+    __device__ __forceinline__ i64 operator()(i64 i) const {
+        i64 sample = small ? (i64)((u32)i / (u32)inner) : i / inner;
+        return sample * step + i - sample * inner;
+    }
+};
+
+// The first and the last of a block's share of `count` elements; `parts` blocks work on a channel.
+__device__ __forceinline__ void share_of(i64 count, i64 part, int parts, i64& first, i64& last) {
+    i64 each = (count + parts - 1) / parts;
+    first = part * each < count ? part * each : count;
+    last = first + each < count ? first + each : count;
+}
+
+// Mean and sum of squares around it of a block's share of the channel that begins at x.
+template <typename T>
+__device__ __forceinline__ void moments_of(const T* x, const Channel& place, i64 first, i64 last, const Team& team,
+                                           WIDE(T)* room, WIDE(T)& m, WIDE(T)& square) {
+    typedef WIDE(T) A;
+    m = square = 0;
+    for (i64 i = first + team.rank; i < last; i += 256) m += (A)x[place(i)];
+    m = team_fold<Sum>(m, team, room) / (A)(last > first ? last - first : 1);
+    for (i64 i = first + team.rank; i < last; i += 256) {
+        A d = (A)x[place(i)] - m;
+        square += d * d;
+    }
+    square = team_fold<Sum>(square, team, room);
+}
+
+// The same of each share, into made[parts, channels, 2].
+template <typename T>
+__global__ void batch_parts(const T* x, WIDE(T)* made, i64 count, i64 inner, i64 channels, int parts) {
+    typedef WIDE(T) A;
+    __shared__ A room[8];
+    Team team(256);
+    i64 first, last;
+    share_of(count, blockIdx.x / channels, parts, first, last);
+    A m, square;
+    moments_of(x + blockIdx.x % channels * inner, Channel(count, inner, channels), first, last, team, room, m, square);
+    if (!team.rank) made[2 * blockIdx.x] = m, made[2 * blockIdx.x + 1] = square;
+}
+
+// The shares put together (Chan, Golub and LeVeque, Stanford STAN-CS-79-773), `step` apart: mean and variance of the channel.
+template <typename A>
+__device__ __forceinline__ void put_together(const A* own, i64 step, i64 count, int parts, A& m, A& var) {
+    A square = 0, seen = 0;
+    m = 0;
+    for (int part = 0; part < parts; ++part) {
+        i64 first, last;
+        share_of(count, part, parts, first, last);
+        if (last == first) break;
+        A off = own[part * step] - m, size = (A)(last - first), whole = (A)last;
+        square += own[part * step + 1] + off * off * (seen * size / whole);
+        m += off * (size / whole);
+        seen = whole;
+    }
+    var = square / (A)count;
+}
+
+// What is kept of a channel; unbiased variance for what runs.
+template <typename T>
+__device__ __forceinline__ void keep_statistics(T* mean, T* rstd, T* running_mean, T* running_var, i64 c, i64 count, WIDE(T) m,
+                                                WIDE(T) var, WIDE(T) r, double momentum) {
+    typedef WIDE(T) A;
+    A old = (A)(1 - momentum), now = (A)momentum;
+    mean[c] = (T)m;
+    rstd[c] = (T)r;
+    if (running_mean) running_mean[c] = (T)((A)running_mean[c] * old + m * now);
+    if (running_var) running_var[c] = (T)((A)running_var[c] * old + var * (now * (A)count / (A)(count - 1)));
+}
+
+// The mean and rstd, which T may round, stand in made[0, channels, 2] as well. `batches` counts this one, if it is given.
+template <typename T>
+__global__ void batch_statistics(WIDE(T)* made, T* mean, T* rstd, T* running_mean, T* running_var, i64 count,
+                                 i64 channels, int parts, double eps, double momentum, i64* batches) {
+    typedef WIDE(T) A;
+    EACH(c, channels) {
+        if (batches && !c) ++*batches;
+        A m, var;
+        put_together(made + 2 * c, 2 * channels, count, parts, m, var);
+        A r = (A)1 / sqrt(var + (A)eps);
+        made[2 * c] = m;
+        made[2 * c + 1] = r;
+        keep_statistics(mean, rstd, running_mean, running_var, c, count, m, var, r, momentum);
+    }
+}
+
+// Two numbers of each of a channel's shares, `parts` of 32 at most, side by side in shared memory.
+template <typename A>
+__device__ __forceinline__ void gather(const A* made, i64 c, i64 channels, int parts, A* pairs) {
+    if (threadIdx.x < 2 * parts) pairs[threadIdx.x] = made[2 * ((threadIdx.x >> 1) * channels + c) + (threadIdx.x & 1)];
+    __syncthreads();
+}
+
+// One of `shares` of a channel normalised. Each block puts together what batch_parts made; a block that has a channel to
+// itself, for which nothing was made, does all of it. With `relu` that of what was rounded; NaN stays NaN.
+template <typename T>
+__global__ void batch_norm(const T* x, const T* weight, const T* bias, const WIDE(T)* made, T* out, T* mean, T* rstd,
+                           T* running_mean, T* running_var, i64 count, i64 inner, i64 channels, int parts, int shares,
+                           double eps, double momentum, i64* batches, int relu) {
+    typedef WIDE(T) A;
+    __shared__ A room[8], pairs[64], both[2];
+    Team team(256);
+    Channel place(count, inner, channels);
+    i64 first, last, c = blockIdx.x % channels, share = blockIdx.x / channels;
+    share_of(count, share, shares, first, last);
+    x += c * inner;
+    out += c * inner;
+    A m, var;
+    if (made) gather(made, c, channels, parts, pairs);
+    else moments_of(x, place, first, last, team, room, m, var);
+    if (!team.rank) {
+        if (made) put_together(pairs, 2, count, parts, m, var);
+        else var /= (A)count;
+        both[0] = m, both[1] = (A)1 / sqrt(var + (A)eps);
+    }
+    __syncthreads();
+    m = both[0];
+    A r = both[1];
+    if (!team.rank && !share) {
+        keep_statistics(mean, rstd, running_mean, running_var, c, count, m, var, r, momentum);
+        if (batches && !c) ++*batches;
+    }
+    A factor = weight ? (A)weight[c] : (A)1, level = bias ? (A)bias[c] : (A)0;
+    // Four loads before the first store, which the compiler has to take for one that may lie in their place.
+    for (i64 from = first + team.rank; from < last; from += 1024) {
+        A y[4] = {};
+#pragma unroll
+        for (int k = 0; k < 4; ++k)
+            if (from + 256 * k < last) y[k] = ((A)x[place(from + 256 * k)] - m) * r;
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            T now = (T)affine_of(y[k], weight, factor, bias, level);
+            if (from + 256 * k < last) out[place(from + 256 * k)] = relu && (A)now < 0 ? (T)0 : now;
+        }
+    }
+}
+
+// The cotangent of what batch norm makes; with `relu` that of relu, whose gradient follows from what it showed or, without
+// that, from what batch norm makes, which is made again. Places are those of a channel's elements from `first` on.
+template <typename T>
+struct Cotangent {
+    typedef WIDE(T) A;
+    const T *dy, *shown;
+    A factor, level;
+    bool relu, weighted, biased;
+    __device__ __forceinline__ Cotangent(const T* dy, const T* shown, const T* weight, const T* bias, int relu, i64 c,
+                                         i64 first)
+        : dy(dy + first), shown(shown ? shown + first : shown), factor(weight ? (A)weight[c] : (A)1),
+          level(bias ? (A)bias[c] : (A)0), relu(relu), weighted(weight), biased(bias) {}
+    __device__ __forceinline__ A at(i64 place, A hat) const {
+        A g = (A)dy[place];
+        if (!relu) return g;
+        if (shown) return (A)shown[place] > 0 ? g : (A)0;
+        return (A)(T)affine_of(hat, weighted, factor, biased, level) > 0 ? g : (A)0;
+    }
+};
+
+// What a block's share of the channel that begins at x adds to the gradients of weight and bias.
+template <typename T>
+__device__ __forceinline__ void slopes_of(const Cotangent<T>& cotangent, const T* x, const Channel& place, i64 first, i64 last,
+                                          WIDE(T) m, WIDE(T) r, const Team& team, WIDE(T)* room, WIDE(T)& w, WIDE(T)& b) {
+    typedef WIDE(T) A;
+    w = b = 0;
+    for (i64 i = first + team.rank; i < last; i += 256) {
+        i64 at = place(i);
+        A hat = ((A)x[at] - m) * r, g = cotangent.at(at, hat);
+        w += g * hat;
+        b += g;
+    }
+    w = team_fold<Sum>(w, team, room);
+    b = team_fold<Sum>(b, team, room);
+}
+
+// The same of each share, into made[parts, channels, 2].
+template <typename T>
+__global__ void batch_grad_parts(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, WIDE(T)* made,
+                                 const T* bias, const T* shown, i64 count, i64 inner, i64 channels, int parts, int relu) {
+    typedef WIDE(T) A;
+    __shared__ A room[8];
+    Team team(256);
+    i64 first, last, c = blockIdx.x % channels;
+    share_of(count, blockIdx.x / channels, parts, first, last);
+    Cotangent<T> cotangent(dy, shown, weight, bias, relu, c, c * inner);
+    A w, b;
+    slopes_of(cotangent, x + c * inner, Channel(count, inner, channels), first, last, (A)mean[c], (A)rstd[c], team, room, w, b);
+    if (!team.rank) made[2 * blockIdx.x] = w, made[2 * blockIdx.x + 1] = b;
+}
+
+// Their sums, which stay in the first share's place as well, where dx reads them in full precision.
+template <typename T>
+__global__ void batch_grad_total(WIDE(T)* made, T* dweight, T* dbias, i64 channels, int parts) {
+    EACH(c, channels) {
+        WIDE(T) w = 0, b = 0;
+        for (int part = 0; part < parts; ++part) w += made[2 * (part * channels + c)], b += made[2 * (part * channels + c) + 1];
+        made[2 * c] = w, made[2 * c + 1] = b;
+        dweight[c] = (T)w, dbias[c] = (T)b;
+    }
+}
+
+template <typename T>
+__global__ void batch_norm_dx(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, const WIDE(T)* made,
+                              T* dx, const T* bias, const T* shown, i64 n, i64 inner, i64 channels, int relu) {
+    typedef WIDE(T) A;
+    i64 count = n / channels;
+    EACH(i, n) {
+        i64 c = n < (i64)1 << 32 ? (i64)((u32)i / (u32)inner % (u32)channels) : i / inner % channels;
+        A r = (A)rstd[c], own = weight ? r * (A)weight[c] : r;
+        A level = made[2 * c + 1] / (A)count, slope = made[2 * c] / (A)count;
+        A hat = ((A)x[i] - (A)mean[c]) * r, g = Cotangent<T>(dy, shown, weight, bias, relu, c, 0).at(i, hat);
+        dx[i] = (T)(own * (g - level - hat * slope));
+    }
+}
+
+// All three gradients, of one of `shares` of a channel, as batch_norm goes about it; no dx where nobody wants it.
+template <typename T>
+__global__ void batch_norm_grads(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, const WIDE(T)* made,
+                                 T* dx, T* dweight, T* dbias, const T* bias, const T* shown, i64 count, i64 inner, i64 channels,
+                                 int parts, int shares, int relu) {
+    typedef WIDE(T) A;
+    __shared__ A room[8], pairs[64], both[2];
+    Team team(256);
+    Channel place(count, inner, channels);
+    i64 first, last, c = blockIdx.x % channels, share = blockIdx.x / channels;
+    share_of(count, share, shares, first, last);
+    Cotangent<T> cotangent(dy, shown, weight, bias, relu, c, c * inner);
+    x += c * inner;
+    A m = (A)mean[c], r = (A)rstd[c], w = 0, b = 0;
+    if (made) gather(made, c, channels, parts, pairs);
+    else slopes_of(cotangent, x, place, first, last, m, r, team, room, w, b);
+    if (!team.rank) {
+        for (int part = 0; made && part < parts; ++part) w += pairs[2 * part], b += pairs[2 * part + 1];
+        both[0] = w / (A)count, both[1] = b / (A)count;
+        if (!share) dweight[c] = (T)w, dbias[c] = (T)b;
+    }
+    __syncthreads();
+    if (!dx) return;
+    dx += c * inner;
+    A slope = both[0], level = both[1], own = weight ? r * (A)weight[c] : r;
+    for (i64 from = first + team.rank; from < last; from += 1024) {
+        A g[4], hat[4];
+#pragma unroll
+        for (int k = 0; k < 4; ++k)
+            if (from + 256 * k < last) {
+                i64 at = place(from + 256 * k);
+                hat[k] = ((A)x[at] - m) * r;
+                g[k] = cotangent.at(at, hat[k]);
+            }
+#pragma unroll
+        for (int k = 0; k < 4; ++k)
+            if (from + 256 * k < last) dx[place(from + 256 * k)] = (T)(own * (g[k] - level - hat[k] * slope));
+    }
+}

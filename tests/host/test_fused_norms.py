@@ -1,0 +1,278 @@
+"""Norms and the instruction behind them in one launch of a replay, with no GPU: which pairs are, and what stays as it was."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
+
+import gradcore
+from gradcore import nn
+from gradcore.events import normalized
+from gradcore.program.fusion import groups
+from tests.host.graph_bed import Bed, bits, emulator_of
+
+pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed: the emulator cannot be compiled"),
+              pytest.mark.timeout(600), pytest.mark.xdist_group("emulator")]
+
+F = nn.functional
+
+
+class Residual(nn.Module):
+    """A block of a transformer's shape."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.linear = nn.LayerNorm(width), nn.Linear(width, width)
+
+    def forward(self, x: Any) -> Any:
+        return x + self.linear(self.norm(x))
+
+
+class Training:
+    """A step of a network whose norms have relu or a residual beside them."""
+
+    def __init__(self, model: Any, wrap: Any = lambda f: f) -> None:
+        self.model = model
+        optimizer = gradcore.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+        def step(x: Any, y: Any) -> Any:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        self.run = wrap(step)
+
+    def state(self) -> list[bytes]:
+        return [bits(t) for p in self.model.parameters() for t in (p, p.grad)] + [bits(b) for b in self.model.buffers()]
+
+
+def images() -> Any:
+    gradcore.manual_seed(3)
+    return nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.BatchNorm2d(3), nn.ReLU(), nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4),
+                         nn.ReLU(), nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)).to("cuda")
+
+
+def columns() -> Any:
+    gradcore.manual_seed(3)
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3), nn.BatchNorm1d(3)).to("cuda")
+
+
+def rows() -> Any:
+    gradcore.manual_seed(3)
+    return nn.Sequential(nn.Linear(6, 8), Residual(8), Residual(8), nn.LayerNorm(8), nn.Linear(8, 3)).to("cuda")
+
+
+# The second block's relu goes to a pool, which keeps positions: made again for its own gradient alone.
+IMAGES = [*["counted batch norm with relu"] * 2, "batch norm with relu", "batch norm again with relu and gradients",
+          "relu gradient with batch norm's"]
+#: What makes a model, the shape of its input, the groups of a step that have a norm, and how many calls are left out: two of
+#: them are the loss's, where that is made with its gradient.
+MODELS: dict[str, tuple[Any, tuple[int, ...], list[str], int]] = {
+    # The plan has put results of batch norm's gradient where the cotangent of relu was, so that relu's stays.
+    "small images": (images, (5, 2, 6, 6), IMAGES, 10), "images": (images, (9, 2, 12, 12), IMAGES, 11),
+    "columns": (columns, (5, 6), ["counted batch norm with relu", "counted batch norm", "batch norm with relu",
+                                  "relu gradient with batch norm's"], 5),
+    "rows": (rows, (5, 6), ["layer norm gradient added"] * 2 + ["sum with layer norm"] * 2, 6)}
+
+
+def data(seed: int, shape: tuple[int, ...]) -> tuple[Any, Any]:
+    generator = np.random.default_rng(seed)
+    return (gradcore.tensor(generator.standard_normal(shape).astype(np.float32), device="cuda"),
+            gradcore.tensor(generator.integers(0, 3, shape[0]), device="cuda"))
+
+
+#: How many calls each of the functions of a matrix is less than its instructions; one where batch norm counts itself alone.
+JOINED = {"joined": 2, "by given statistics": 1, "the norm's result is returned": 1, "another op between": 1,
+          "read once more": 1, "another shape": 1, "the input alone": 2}
+
+
+def functions() -> dict[str, Any]:
+    gradcore.manual_seed(4)
+    norm, given, plain = (nn.BatchNorm1d(6).to("cuda") for _ in range(3))
+    plain.weight = plain.bias = None
+    given.eval()
+
+    def both(x: Any) -> Any:
+        z = norm(x)
+        return z, F.relu(z)
+
+    def between(x: Any) -> Any:
+        z, other = norm(x), x * 2
+        return F.relu(z) + other.sum()
+
+    def again(x: Any) -> Any:
+        z = norm(x)
+        return F.relu(z) * z
+
+    found = (lambda x: F.relu(norm(x)), lambda x: F.relu(given(x)) * 2, both, between, again,
+             lambda x: F.relu(norm(x).reshape(-1)), lambda x: F.relu(plain(x)))
+    return dict(zip(JOINED, found, strict=True))
+
+
+#: How many groups each of these has, and how many of them are one launch.
+SUMS = {"made": (1, 1), "returned": (1, 1), "of the input": (1, 0), "of a row": (0, 0), "of a number": (0, 0)}
+
+
+def sums() -> dict[str, Any]:
+    gradcore.manual_seed(6)
+    norm, row = nn.LayerNorm(6).to("cuda"), gradcore.rand(6).to("cuda")
+
+    def returned(x: Any) -> Any:
+        z = x * 2 + x.exp()
+        return z, norm(z)
+
+    found = (lambda x: norm(x * 2 + x.exp()), returned, lambda x: norm(x + x.exp()), lambda x: norm(x.exp() + row),
+             lambda x: norm(x.exp() + 2.0))
+    return dict(zip(SUMS, found, strict=True))
+
+
+def slopes_of_a_sum(wrap: Any = lambda f: f) -> list[bytes]:
+    """Two paths to an input whose gradient the caller takes; the gradient of one norm is that of the other path, too."""
+    gradcore.manual_seed(5)
+    one, two = (nn.LayerNorm(6).to("cuda") for _ in range(2))
+    f, found = wrap(lambda x: x + one(x) + two(x * 2)), []
+    for k in range(3):
+        x = data(k, (5, 6))[0].requires_grad_()
+        y = f(x)
+        (y * y).sum().backward()
+        found += [bits(t) for t in (y, x.grad, one.weight.grad, two.bias.grad)]
+    return found
+
+
+def slopes_of_a_total(wrap: Any = lambda f: f) -> tuple[list[bytes], Any]:
+    """A step whose relu has one number for a cotangent, which is broadcast."""
+    gradcore.manual_seed(7)
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU()).to("cuda")
+
+    def step(x: Any) -> Any:
+        model.zero_grad()
+        total = model(x).sum()
+        total.backward()
+        return total
+
+    run, found = wrap(step), []
+    for k in range(3):
+        found += [bits(run(data(k, (5, 6))[0])), *[bits(p.grad) for p in model.parameters()]]
+    return found, run
+
+
+def launched(bed: Bed) -> None:
+    """Everything that the tests launch."""
+    for make, shape, *_ in MODELS.values():
+        training = Training(make(), gradcore.compile)
+        for k in range(3):
+            training.run(*data(k, shape))
+    slopes_of_a_sum(gradcore.compile)
+    slopes_of_a_total(gradcore.compile)
+    with gradcore.no_grad():
+        for f in (*functions().values(), *sums().values()):
+            step = gradcore.compile(f)
+            for k in range(2):
+                step(data(k, (5, 6))[0])
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return emulator_of(tmp_path_factory.mktemp("norms"), launched)
+
+
+@pytest.fixture
+def bed(kernels: Any) -> Any:
+    with Bed(kernels).in_place() as found:
+        yield found
+
+
+def program_of(step: Any) -> Any:
+    return next(iter(step._entries.values()))[0].replay.program
+
+
+def found_in(program: Any) -> list[Any]:
+    return [group for group in groups(program) if "norm" in group.kind]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_training_step_has_the_bits_of_the_eager_one(bed: Bed, name: str) -> None:
+    make, shape, expected, left_out = MODELS[name]
+    eager, captured = Training(make()), Training(make(), gradcore.compile)
+    for k in range(5):
+        assert bits(eager.run(*data(k, shape))) == bits(captured.run(*data(k, shape))), k
+        assert eager.state() == captured.state(), k
+    program = program_of(captured.run)
+    assert sorted(group.kind for group in found_in(program)) == sorted(expected)
+    assert f"{len(program.instructions) - left_out} kernels' calls are one graph" in captured.run.explain()
+
+
+def check(bed: Bed, ours: Any, theirs: Any, count: int, joined: int) -> None:
+    """A captured function has the bits of the eager one; so many groups, of which some are one launch each."""
+    step = gradcore.compile(ours)
+    with gradcore.no_grad():
+        for k in range(4):
+            x = data(k, (5, 6))[0]
+            found, expected = step(x), theirs(x)
+            for a, b in zip(*(v if isinstance(v, tuple) else (v,) for v in (found, expected)), strict=True):
+                assert bits(a) == bits(b)
+        program = program_of(step)
+        assert len(found_in(program)) == count
+        bed.take()
+        step(x)
+        nodes = list(bed.card.nodes.values())[-1]
+    assert len(nodes) == len(program.instructions) - joined
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_only_what_nobody_else_reads_is_left_out(bed: Bed, name: str) -> None:
+    check(bed, functions()[name], functions()[name], 1, JOINED[name])
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_a_sum_is_made_by_the_norm_of_it(bed: Bed, name: str) -> None:
+    check(bed, sums()[name], sums()[name], *SUMS[name])
+
+
+def test_a_gradient_is_not_added_where_the_norm_still_reads_it(bed: Bed) -> None:
+    assert slopes_of_a_sum(gradcore.compile) == slopes_of_a_sum()
+
+
+def test_a_cotangent_that_is_broadcast_goes_by_relus_own_gradient(bed: Bed) -> None:
+    found, run = slopes_of_a_total(gradcore.compile)
+    assert found == slopes_of_a_total()[0]
+    assert any(i.op == "relu_grad" and not i.operands[0].spec.contiguous for i in program_of(run).instructions)
+    assert [group.kind for group in found_in(program_of(run))] == ["counted batch norm with relu", "batch norm with relu"]
+
+
+def test_nan_stays_in_a_captured_step(bed: Bed) -> None:
+    step, values = gradcore.compile(functions()["by given statistics"]), np.ones((5, 6), np.float32)
+    with gradcore.no_grad():
+        for _ in range(3):
+            step(gradcore.tensor(values, device="cuda"))
+        values[1] = np.nan
+        found = step(gradcore.tensor(values, device="cuda")).cpu().numpy()
+    assert np.isnan(found[1]).all() and not np.isnan(np.delete(found, 1, 0)).any()
+    assert "are one graph" in step.explain()
+
+
+def logged(bed: Bed, name: str, left_out: int) -> tuple[list[Any], int]:
+    """The log of four runs, the last two of them captured, and its peak."""
+    make, shape, *_ = MODELS[name]
+    training, batch = Training(make(), gradcore.compile), data(3, shape)
+    with gradcore.step(device=bed.device) as step:
+        for _ in range(4):
+            training.run(*batch)
+    assert f"{len(program_of(training.run).instructions) - left_out} kernels' calls are one graph" in training.run.explain()
+    return list(normalized(step.raw_log)), step.report.peak.allocated
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_log_is_as_without(kernels: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    with Bed(kernels).in_place() as bed:
+        ours = logged(bed, name, MODELS[name][3])
+    with Bed(kernels).in_place() as bed:
+        monkeypatch.setattr(bed.device, "fused", lambda kind, steps: None)
+        assert logged(bed, name, 0) == ours

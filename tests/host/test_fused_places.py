@@ -1,0 +1,129 @@
+"""Where results may lie for a norm to do its neighbours' work: what other threads still read is not written over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
+
+from gradcore.devices import gpu_fused
+from tests.host.emulator import Copy
+
+
+def fused(kind: str, *steps: list[Any]) -> Any:
+    return gpu_fused.fused(kind, [[("kernel", args)] for args in steps], lambda kernel, op: kernel)
+
+
+class Room:
+    """Tensors side by side, as a plan may lay them."""
+
+    def __init__(self) -> None:
+        self.whole = Copy(np.zeros(128, np.float32)).cupy()
+        self.x, self.out, self.result, self.dy, self.other = map(self.matrix, (0, 8, 16, 24, 32))
+        self.weight, self.mean, self.bias, self.workspace = (self.whole[k:k + 4] for k in (40, 44, 48, 52))
+        self.dweight, self.dbias = self.whole[56:60], self.whole[60:64]
+
+    def matrix(self, first: int) -> Any:
+        return self.whole[first:first + 8].reshape(2, 4)
+
+
+def test_relu_of_a_norm_lies_apart_from_what_it_reads() -> None:
+    room = Room()
+    for place, joined in ((room.result, True), (room.out, True), (room.x, False), (room.matrix(4), False),
+                          (room.matrix(36), False), (room.matrix(50), False)):
+        given = [room.x, room.weight, None, None, None, room.out, room.mean, room.mean, room.workspace]
+        found = fused("batch norm with relu", given, [room.out, place])
+        if joined:
+            assert found == [[("kernel", given)], []]
+            assert given[5] is place and given[9:] == [True], "a run puts what it brings into the same list"
+        else:
+            assert found is None and given[5] is room.out and len(given) == 9
+    for cotangent, place, joined in ((room.dy, room.result, True), (room.dy, room.dy, False), (None, room.result, False),
+                                     (room.dy, room.x, False)):
+        given = [room.x, room.weight, None, room.mean, room.mean, room.out, room.workspace]
+        found = fused("batch norm with relu gradient", given, [room.out, room.other], [cotangent, room.other, place])
+        if joined:
+            assert found == [[("kernel", given)], [], []]
+            assert given[5] is place and given[7] is True and given[8] is room.dy
+        else:
+            assert found is None and given[5] is room.out and len(given) == 7
+
+
+def test_a_counter_goes_with_its_norm() -> None:
+    room, count = Room(), Copy(np.zeros((), np.int64)).cupy()
+    for held, relu, joined in ((count, True, True), (count, False, True), (None, True, False)):
+        given = [room.x, room.weight, None, None, None, room.out, room.mean, room.mean, room.workspace]
+        found = fused("counted batch norm", [held, 1], given, *[[room.out, room.result]] * relu)
+        if joined:
+            assert found == [[("kernel", given)], [], *[[]] * relu]
+            assert given[5] is (room.result if relu else room.out) and given[9] is relu and given[10] is count
+        else:
+            assert found is None and given[5] is room.out and len(given) == 9
+
+
+def test_gradients_lie_where_one_thread_reads_or_nobody() -> None:
+    room = Room()
+    rest = room.dweight, room.dbias, room.workspace
+    for cotangent, shown, place, behind, joined in (
+            (room.dy, room.other, room.result, rest, True), (room.dy, room.other, room.dy, rest, True),
+            (room.dy, room.other, room.other, rest, True), (room.dy, room.other, room.matrix(28), rest, False),
+            (room.dy, room.other, room.result, (room.whole[32:36], *rest[1:]), False),
+            (None, room.other, room.result, rest, False), (room.dy, None, room.result, rest, False)):
+        given = [room.out, room.x, room.weight, room.mean, room.mean, place, *behind]
+        found = fused("relu gradient with batch norm's", [cotangent, shown, room.out], given)
+        if joined:
+            assert found == [[], [("kernel", given)]]
+            assert given[0] is room.dy and given[9:11] == [True, None] and given[11] is room.other
+        else:
+            assert found is None and given[0] is room.out and len(given) == 9
+    # One block a channel leaves the workspace alone, so it may lie anywhere.
+    for x, joined in ((room.x, True), (None, False)):
+        given = [room.out, x, room.weight, room.mean, room.mean, room.result, *rest[:2], room.whole[24:28]]
+        assert (fused("relu gradient with batch norm's", [room.dy, room.other, room.out], given) is not None) == joined
+
+
+def test_relu_made_again_goes_to_the_gradients_or_to_their_cotangent() -> None:
+    room = Room()
+    for dweight, joined in ((room.dweight, True), (room.whole[24:28], False)):
+        again = [room.x, room.weight, room.bias, room.mean, room.mean, room.out, room.workspace]
+        given = [room.out, room.x, room.weight, room.mean, room.mean, room.result, dweight, room.dbias, room.workspace]
+        steps = again, [room.out, room.out], [room.dy, room.out, room.other], given
+        found = fused("batch norm again with relu and gradients", *steps)
+        if joined:
+            assert found == [[], [], [], [("kernel", given)]]
+            assert given[0] is room.dy and given[9] is True and given[10] is room.bias and given[11] is None
+        else:
+            assert found == [[("kernel", again)], [], [], [("kernel", given)]]
+            assert again[5] is room.other and again[7] is True and again[8] is room.dy and len(given) == 9
+
+
+def test_a_sum_lies_where_one_thread_reads() -> None:
+    room = Room()
+    x, dy, result, out = room.x, room.dy, room.result, room.out
+    for a, b, total, after, joined in (
+            (x, dy, result, out, True), (x, dy, x, out, True), (x, dy, result, dy, True), (dy, dy, dy, out, True),
+            (None, dy, result, out, False), (x, None, result, out, False), (x, dy, room.matrix(4), out, False),
+            (x, dy, result, room.matrix(28), False), (x, room.matrix(40), result, out, False)):
+        given = [total, room.weight, room.weight, after, room.mean, room.mean, room.workspace]
+        found = fused("sum with layer norm", [a, b, total], given)
+        if joined:
+            assert found == [[], [("kernel", given)]]
+            assert given[7] is a and given[8] is b
+        else:
+            assert found is None and len(given) == 7
+
+
+def test_dx_is_added_to_nothing_that_is_read() -> None:
+    room = Room()
+    rest = room.dweight, room.dbias, room.workspace
+    for total, joined in ((room.result, True), (room.dy, False), (room.x, False), (room.matrix(54), False)):
+        given = [room.dy, room.x, room.weight, room.mean, room.mean, room.out, *rest]
+        found = fused("layer norm gradient added", given, [total, room.out])
+        if joined:
+            assert found == [[("kernel", given)], []]
+            assert given[5] is total and given[9:] == [True]
+        else:
+            assert found is None and given[5] is room.out and len(given) == 9
