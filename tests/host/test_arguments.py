@@ -207,6 +207,12 @@ CALLS: dict[str, Callable[..., Any]] = {
     "group_norm": lambda t, x, y, m, i: t.group_norm(x, num_groups=1, cudnn_enabled=True) + t.t(input=m),
     "infinities": lambda t, x, y, m, i: t.isposinf(x / 0) | t.isneginf(input=y / 0) | (t.sgn(x) == 1),
     "asarray": lambda t, x, y, m, i: t.asarray([1, 2], dtype=t.float64) + t.asarray(i, copy=True) + t.asarray(3.0),
+    "isin": lambda t, x, y, m, i: t.isin(element=1, test_elements=i) | t.isin(elements=i, test_element=1),
+    "searched": lambda t, x, y, m, i: t.searchsorted(sorted_sequence=x[0].abs(), input=y, side="left") + t.bucketize(
+        input=x, boundaries=m[0], out_int32=True),
+    "composed": lambda t, x, y, m, i: t.xlogy(input=x.abs(), other=y.abs()) + t.copysign(x, other=y) + x.logit(eps=0.1),
+    "cdist": lambda t, x, y, m, i: t.cdist(x1=x, x2=y, p=1, compute_mode=None) + t.rsub(input=m[:2], other=1, alpha=2),
+    "numbers": lambda t, x, y, m, i: t.logspace(start=0, end=1, steps=3, base=2) + t.scalar_tensor(s=2, dtype=t.float64),
     "nothing": lambda t, x, y, m, i: t.sum(x, 0, out=None) + t.nn.functional.mse_loss(x, y, size_average=None, reduce=None),
     "embedding": lambda t, x, y, m, i: t.nn.functional.embedding(i, x, max_norm=None, scale_grad_by_freq=False, sparse=False)}
 
