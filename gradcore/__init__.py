@@ -31,10 +31,13 @@ from gradcore.functional import (
 from gradcore.functional.arranging import *
 from gradcore.functional.composed import *
 from gradcore.functional.counting import *
+from gradcore.functional.estimates import *
 from gradcore.functional.folding import *
+from gradcore.functional.gathering import *
 from gradcore.functional.picking import *
 from gradcore.functional.pointwise import *
 from gradcore.functional.products import *
+from gradcore.functional.running import *
 from gradcore.functional.searching import *
 from gradcore.functional.einsum import einsum
 from gradcore.functional.activation import celu, hardshrink, prelu, selu, softmin, threshold
@@ -66,8 +69,10 @@ from gradcore._settings import (
 from gradcore.amp import autocast, get_autocast_dtype, is_autocast_enabled
 from gradcore.autograd.inspection import graph
 from gradcore.nn.functional import (
-    adaptive_avg_pool1d, avg_pool1d, bilinear, channel_shuffle, conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d,
-    cosine_similarity, group_norm, layer_norm, pairwise_distance, pixel_shuffle, pixel_unshuffle)
+    adaptive_avg_pool1d, avg_pool1d, bilinear, celu_, channel_shuffle, conv1d, conv2d, conv3d, conv_transpose1d,
+    conv_transpose2d, cosine_similarity, group_norm, layer_norm, pairwise_distance, pixel_shuffle, pixel_unshuffle, rrelu_,
+    selu_, threshold_)
+from gradcore.nn.flat import *
 from gradcore.program import compile, gradients, load_program, record, trace
 from gradcore.utils.files import load, save
 

@@ -54,6 +54,45 @@ for _reduction in ("mean", "sum", "none"):
 form("multilabel_margin_loss:one sample", lambda t, x, y: t.nn.functional.multilabel_margin_loss(x, y), floats(4),
      ints(4, low=-1, high=4, given=(2, 2, 0, -1)))
 
+# -- as the package itself has them ----------------------------------------------------------------------------------------
+
+_rows, _stats = floats(3, 4), floats(4, low=0.5)
+_signs, _yes = ints(3, given=(1, -1, 1)), floats(3, 4, low=0, high=1)
+FLAT: dict[str, tuple[Callable[..., Any], tuple[Operand, ...]]] = {
+    "max_pool1d": (lambda t, x: t.max_pool1d(x, 2), (floats(1, 2, 5),)),
+    "max_pool2d": (lambda t, x: t.max_pool2d(x, 2, padding=1), (floats(1, 4, 5),)),
+    "max_pool3d": (lambda t, x: t.max_pool3d(x, 2), (floats(1, 2, 4, 4),)),
+    "adaptive_max_pool1d": (lambda t, x: t.adaptive_max_pool1d(x, 2), (floats(1, 2, 5),)),
+    "conv_transpose3d": (lambda t, x, w: t.conv_transpose3d(x, w), (floats(1, 1, 2, 2, 2), floats(1, 2, 1, 2, 2))),
+    "dropout": (lambda t, x: [t.dropout(x, 0.5, False), t.dropout(x, p=1.0, train=True)], (_rows,)),
+    "alpha_dropout": (lambda t, x: t.alpha_dropout(x, 0.5, train=False), (_rows,)),
+    "embedding": (lambda t, w, i: [t.embedding(w, i), t.embedding(w, i, padding_idx=1)], (floats(5, 2), ints(2, 3))),
+    "batch_norm": (lambda t, x, w, b, m, v: t.batch_norm(x, w, b, m.detach(), v.detach(), False, 0.1, 1e-5, True),
+                   (_rows, _stats, _stats, _stats, _stats)),
+    "instance_norm": (lambda t, x, w, b: t.instance_norm(x, w, b, None, None, True, 0.1, 1e-5, cudnn_enabled=True),
+                      (floats(2, 4, 3), _stats, _stats)),
+    "rms_norm": (lambda t, x, w: t.rms_norm(x, (4,), w), (_rows, _stats)),
+    "pdist": (lambda t, x: t.pdist(x), (_rows,)),
+    "rrelu": (lambda t, x: t.rrelu(x, upper=0.5), (_rows,)),
+    "rrelu_": (lambda t, x: t.rrelu_(x.clone()), (_rows,)),
+    "selu_": (lambda t, x: t.selu_(x.clone()), (_rows,)),
+    "celu_": (lambda t, x: t.celu_(x.clone(), alpha=1.0), (_rows,)),
+    "threshold_": (lambda t, x: t.threshold_(x.clone(), 0.3, -1.0), (_rows,)),
+    "binary_cross_entropy_with_logits": (lambda t, x, y, w: [t.binary_cross_entropy_with_logits(
+        x, y.detach(), None, w.detach(), reduction=r) for r in (0, 1, 2)], (_rows, _yes, _stats)),
+    "kl_div": (lambda t, x, y: [t.kl_div(x, y.detach(), 2), t.kl_div(x, y.detach(), log_target=True)], (_rows, _yes)),
+    "cosine_embedding_loss": (lambda t, x, y, s: t.cosine_embedding_loss(x, y, s, 0.2, 2), (_rows, _rows, _signs)),
+    "hinge_embedding_loss": (lambda t, x, s: t.hinge_embedding_loss(x, s, reduction=0), (floats(3), _signs)),
+    "margin_ranking_loss": (lambda t, x, y, s: t.margin_ranking_loss(x, y, s, 0.1), (floats(3), floats(3), _signs)),
+    "triplet_margin_loss": (lambda t, x, y, z: t.triplet_margin_loss(x, y, z, 1.0, 2.0, swap=True, reduction=2),
+                            (_rows, _rows, _rows)),
+    "poisson_nll_loss": (lambda t, x, y: t.poisson_nll_loss(x, y.detach(), True, False, 1e-8, 1), (_rows, _yes))}
+#: Those with operands, or rows of one, that have no gradient.
+DETACHED = ("batch_norm", "binary_cross_entropy_with_logits", "embedding", "kl_div", "poisson_nll_loss")
+# torch computes celu with constants that it has rounded to float32.
+FORMS += [Form(_name, _call, _given, tolerance=3e-5, double=1e-7 if _name == "celu_" else 1e-11, smooth=_name not in DETACHED)
+          for _name, (_call, _given) in FLAT.items()]
+
 # -- volumes ---------------------------------------------------------------------------------------------------------------
 
 _five, _four = floats(1, 2, 5, 4, 5), floats(2, 4, 5, 4)

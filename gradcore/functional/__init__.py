@@ -5,11 +5,14 @@ from gradcore.functional import (
     arranging,
     composed,
     counting,
+    estimates,
     folding,
+    gathering,
     linalg,
     picking,
     pointwise,
     products,
+    running,
     searching,
 )
 from gradcore.functional import types as _types
@@ -42,7 +45,9 @@ from gradcore.functional.creation import (
 )
 from gradcore.functional.distances import cdist
 from gradcore.functional.einsum import einsum
+from gradcore.functional.estimates import *  # noqa: F403
 from gradcore.functional.folding import *  # noqa: F403
+from gradcore.functional.gathering import *  # noqa: F403
 from gradcore.functional.mathematics import (
     abs,
     add,
@@ -117,6 +122,7 @@ from gradcore.functional.mathematics import (
 from gradcore.functional.picking import *  # noqa: F403
 from gradcore.functional.pointwise import *  # noqa: F403
 from gradcore.functional.products import *  # noqa: F403
+from gradcore.functional.running import *  # noqa: F403
 from gradcore.functional.searching import *  # noqa: F403
 from gradcore.functional.shape import (
     as_strided,
@@ -159,12 +165,13 @@ METHODS = (
     "squeeze unsqueeze permute transpose t expand expand_as broadcast_to narrow select contiguous clone split "
     "chunk unbind tril triu as_strided index_select take_along_dim softmax log_softmax").split() + [
         *pointwise.METHODS, *activation.METHODS, *arranging.METHODS, *composed.METHODS, *counting.METHODS,
-        *folding.METHODS, *picking.METHODS,
-        *products.METHODS, *searching.METHODS]
+        *estimates.METHODS, *folding.METHODS, *gathering.METHODS, *picking.METHODS, *products.METHODS, *running.METHODS,
+        *searching.METHODS]
 
 #: Methods of a tensor that are no functions: in-place forms, and those whose arguments stand in another order.
 TENSOR_METHODS = {**pointwise.TENSOR_METHODS, **picking.TENSOR_METHODS, **arranging.TENSOR_METHODS,
-                  **composed.TENSOR_METHODS, **linalg.TENSOR_METHODS, **folding.TENSOR_METHODS, **products.TENSOR_METHODS,
+                  **composed.TENSOR_METHODS, **gathering.TENSOR_METHODS, **linalg.TENSOR_METHODS, **folding.TENSOR_METHODS,
+                  **products.TENSOR_METHODS,
                   **{fn.__name__: fn for fn in (_types.is_complex, _types.is_inference, _types.is_nonzero, _types.is_same_size,
                                                 _types.is_signed)}}
 
@@ -173,10 +180,13 @@ __all__ = [  # noqa: PLE0604 - strings all
     *arranging.__all__,
     *composed.__all__,
     *counting.__all__,
+    *estimates.__all__,
     *folding.__all__,
+    *gathering.__all__,
     *picking.__all__,
     *pointwise.__all__,
     *products.__all__,
+    *running.__all__,
     *searching.__all__,
     "einsum",
     "linalg",

@@ -20,7 +20,7 @@ _MODES = {"use_mm_for_euclid_dist_if_necessary": 25, "use_mm_for_euclid_dist": 0
 
 
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0,
-          compute_mode: str | None = "use_mm_for_euclid_dist_if_necessary") -> Tensor:
+          compute_mode: str = "use_mm_for_euclid_dist_if_necessary") -> Tensor:
     """The p-norms of the differences between the vectors [..., P, M] and [..., R, M]: [..., P, R]; other dimensions broadcast.
 
     The differences, P R M numbers, are kept for backward. With p = 2 and more than 25 vectors in a set, or where
@@ -39,9 +39,9 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0,
         raise SpecError(f"cdist: expected one dtype, but found {x1.spec.dtype.name} and {x2.spec.dtype.name}")
     if p < 0:
         raise SpecError("cdist only supports non-negative p values")
-    if compute_mode is not None and compute_mode not in _MODES:
+    if compute_mode not in _MODES:
         raise ValueError(f"{compute_mode} is not a valid value for compute_mode")
-    most = _MODES[compute_mode or "use_mm_for_euclid_dist_if_necessary"]
+    most = _MODES[compute_mode]
     if p == 2 and most is not None and max(x1.spec.shape[-2], x2.spec.shape[-2]) > most:
         return _by_product(x1, x2)
     if not x1.spec.shape[-1]:

@@ -49,11 +49,11 @@ def searchsorted(sorted_sequence: Tensor, input: Any, *, out_int32: bool = False
                             f"{list(shape)} and got sorter tensor {list(sorter.spec.shape)}")
         sequence = movement.take_along(sequence, sorter, dim=len(shape) - 1, wrap=False)
     dtype = promote([sequence.spec, x.spec])
-    found = _bisected(movement.cast(sequence, dtype=dtype), movement.cast(x, dtype=dtype), right or side == "right")
+    found = bisected(movement.cast(sequence, dtype=dtype), movement.cast(x, dtype=dtype), right or side == "right")
     return movement.cast(found, dtype=np.dtype(np.int32)) if out_int32 else found
 
 
-def _bisected(sequence: Tensor, x: Tensor, right: bool) -> Tensor:
+def bisected(sequence: Tensor, x: Tensor, right: bool) -> Tensor:
     """The number of elements passed before the first that is not below ``x``, in strides that are halved."""
     n, dim = sequence.spec.shape[-1], sequence.spec.ndim - 1
     passed = creation.full(0, shape=x.spec.shape, dtype=_INT64, device=x.storage.device)
@@ -97,7 +97,7 @@ def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, inve
     else:
         dtype = promote([elements.spec, others.spec])
         elements, rising = movement.cast(elements, dtype=dtype), sort(movement.cast(sh.reshape(others, -1), dtype=dtype)).values
-        at = elementwise.clamp(_bisected(rising, elements, False), None, rising.spec.numel - 1)
+        at = elementwise.clamp(bisected(rising, elements, False), None, rising.spec.numel - 1)
         found = elementwise.eq(movement.take(rising, at, dim=0), elements)
     return elementwise.logical_not(found) if invert else found
 

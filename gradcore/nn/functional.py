@@ -72,7 +72,7 @@ __all__ += bags.__all__ + dropouts.__all__ + grids.__all__ + norms.__all__ + poo
 __all__ += volumes.__all__
 __all__ += _activations.__all__
 __all__ += ["fold", "gumbel_softmax", "pad", "unfold"]
-__all__ += ["celu_", "elu_", "hardtanh_", "leaky_relu_", "relu_", "selu_", "threshold_"]
+__all__ += ["celu_", "elu_", "hardtanh_", "leaky_relu_", "relu_", "rrelu_", "selu_", "threshold_"]
 
 Tensor = Any
 
@@ -181,8 +181,8 @@ def _written(function: Callable[..., Tensor]) -> Any:
 
 
 relu_, elu_, selu_, celu_ = (_written(f) for f in (relu, _activations.elu, _activations.selu, _activations.celu))
-leaky_relu_, hardtanh_, threshold_ = (_written(f) for f in (
-    _activations.leaky_relu, _activations.hardtanh, _activations.threshold))
+leaky_relu_, hardtanh_, threshold_, rrelu_ = (_written(f) for f in (
+    _activations.leaky_relu, _activations.hardtanh, _activations.threshold, dropouts.rrelu))
 
 
 # -- losses ------------------------------------------------------------------------------------------------------------
