@@ -22,6 +22,8 @@ _LN2 = 0.6931471805599453
 
 def _floats(input: Any, other: Any) -> tuple[Tensor, Tensor]:
     """Two operands, one of which may be a number, as tensors of the floating dtype that both promote to."""
+    if not isinstance(input, Value) and not isinstance(other, Value):
+        raise TypeError(f"expected a tensor and a number, or two tensors, but got {input!r} and {other!r}")
     dtype = promote([v.spec if isinstance(v, Value) else type(v) for v in (input, other)])
     dtype = dtype if is_floating(dtype) else default_float()
     device = (input if isinstance(input, Value) else other).storage.device

@@ -59,10 +59,11 @@ def logcumsumexp(input: Tensor, dim: int) -> Tensor:
         raise SpecError(f"logcumsumexp: expected a floating dtype, but got {input.spec.dtype.name}")
     d = sh.dim_of(dim, input)
     x = input if input.spec.ndim else sh.reshape(input, 1)
-    for step in _steps(x.spec.shape[d]):
+    steps = _steps(x.spec.shape[d])
+    for step in steps:
         head, before, here = _shifted(x, d, step)
         x = sh.cat([head, pointwise.logaddexp(before, here)], d)
-    return sh.reshape(x, input.spec.shape)
+    return sh.reshape(x, input.spec.shape) if steps else sh.clone(input)
 
 
 METHODS = "cummax cummin logcumsumexp".split()

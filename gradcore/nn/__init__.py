@@ -62,7 +62,7 @@ from gradcore.nn.padding import (
     ZeroPad2d,
     ZeroPad3d,
 )
-from gradcore.nn.parameter import Parameter
+from gradcore.nn.parameter import Buffer, Parameter
 from gradcore.nn.parameters import ParameterDict, ParameterList
 from gradcore.nn.pooling import *  # noqa: F403
 from gradcore.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
@@ -110,5 +110,5 @@ __all__ += ["GRU", "LSTM", "RNN", "AdaptiveAvgPool1d", "AlphaDropout", "AvgPool1
             "ReplicationPad1d", "ReplicationPad2d", "Transformer", "TransformerDecoder", "TransformerDecoderLayer",
             "TransformerEncoder", "TransformerEncoderLayer", "Unflatten", "Unfold", "Upsample", "UpsamplingBilinear2d",
             "UpsamplingNearest2d", "ZeroPad1d", "ZeroPad2d", "utils"]
-__all__ += ["CircularPad3d", "ConstantPad3d", "ConvTranspose3d", "ReflectionPad3d", "ReplicationPad3d", "ZeroPad3d"]
+__all__ += ["Buffer", "CircularPad3d", "ConstantPad3d", "ConvTranspose3d", "ReflectionPad3d", "ReplicationPad3d", "ZeroPad3d"]
 __all__ += activations.__all__ + pooling.__all__

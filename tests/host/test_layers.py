@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -251,6 +252,27 @@ def test_errors_say_what_was_expected() -> None:
             (lambda: F.embedding_bag(gradcore.arange(4), gradcore.ones(4, 2), mode="most"), ValueError, "but got 'most'")):
         with raises(kind, text):
             call()
+
+
+def test_a_buffer_is_listed_where_it_is_assigned(torch: Any) -> None:
+    found = []
+    for library in (gradcore, torch):
+        layer = library.nn.Module()
+        layer.kept, layer.passing = library.nn.Buffer(library.ones(2)), library.nn.Buffer(library.zeros(3), persistent=False)
+        first = [(name, b.tolist()) for name, b in layer.named_buffers()], list(layer.state_dict())
+        layer.kept, layer.passing = library.nn.Buffer(layer.kept + 1, persistent=False), library.nn.Buffer(library.ones(1))
+        layer = copy.deepcopy(layer)
+        found.append((first, [(name, b.tolist()) for name, b in layer.named_buffers()], list(layer.state_dict()),
+                      (layer.kept * 2).tolist(), list(layer.parameters()), layer.kept.requires_grad,
+                      tuple(library.nn.Buffer().shape)))
+    assert found[0] == found[1]
+
+    class Early(nn.Module):
+        def __init__(self) -> None:
+            self.buffer = nn.Buffer(gradcore.ones(1))
+
+    with raises(AttributeError, "cannot assign buffer before Module.__init__() call"):
+        Early()
 
 
 def test_slopes_are_drawn_in_training_alone() -> None:
