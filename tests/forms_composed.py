@@ -98,6 +98,8 @@ form("searchsorted:sorter", lambda t, s, x: t.searchsorted(s, x, sorter=s.argsor
 form("searchsorted:number", lambda t, s: [t.searchsorted(s, 1), t.bucketize(0.5, s), t.searchsorted(s[:0], 1.0)], _rising,
      gradient=False)
 form("isin", lambda t, x, y: t.isin(x, y), ints(3, 4, high=9), ints(2, 3, high=9), gradient=False)
+form("isin:nan", lambda t, x, y: [t.isin(x, y), t.isin(y, y)], floats(3, given=(1, _nan, 2)),
+     floats(4, given=(2, _nan, _nan, 1)), gradient=False)
 form("isin:invert", lambda t, x, y: t.isin(x, y, invert=True, assume_unique=False), ints(4), ints(3), gradient=False)
 form("isin:two types", lambda t, x, y: t.isin(x, y), ints(4, given=(1, 2, 3, 2)), floats(3, given=(2, 2.5, _nan)),
      gradient=False)
@@ -106,5 +108,7 @@ _runs = ints(7, given=(1, 1, 2, 2, 1, 3, 3))
 form("unique_consecutive", lambda t, x: t.unique_consecutive(x), _runs, gradient=False)
 form("unique_consecutive:counts", lambda t, x: x.reshape(1, 7).unique_consecutive(return_inverse=True, return_counts=True),
      _runs, gradient=False)
+form("unique_consecutive:empty", lambda t, x: t.unique_consecutive(x[:0], return_inverse=True, return_counts=True), _runs,
+     gradient=False)
 form("unique_consecutive:dim", lambda t, x: t.unique_consecutive(x, return_inverse=True, return_counts=True, dim=1),
      ints(2, 4, given=(1, 1, 2, 1, 0, 0, 2, 0)), gradient=False)

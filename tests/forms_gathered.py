@@ -69,6 +69,7 @@ _often = ints(2, 6, given=(1, 2, 2, 1, 0, 3, 5, 4, 4, 4, 5, 5))
 form("mode", lambda t, x: t.mode(x), _often, gradient=False)
 form("mode:dim", lambda t, x: x.mode(0, keepdim=True), _often, gradient=False)
 form("mode:floats", lambda t, x: t.mode(x, 1).values, floats(2, 3, given=(1, 2, 2, 3, 0, 3)), smooth=False)
+form("mode:nan", lambda t, x: t.mode(x).values, floats(2, 4, given=(1, _nan, _nan, 2, 3, _nan, 3, _nan)), gradient=False)
 form("mode:0d", lambda t, x: t.mode(x, 0), _0d)
 form("nanmedian", lambda t, x: t.nanmedian(x), floats(5, given=(_nan, 3, 1, _nan, 2)), smooth=False)
 form("nanmedian:equal", lambda t, x: x.nanmedian(), floats(5, given=(3, _nan, 1, 1, 1)), smooth=False)
@@ -80,6 +81,8 @@ form("nanmedian:ints", lambda t, x: t.nanmedian(x), ints(6), gradient=False)
 # -- gathered --------------------------------------------------------------------------------------------------------------
 
 form("block_diag", lambda t, x, y, z: t.block_diag(x, y, z), _f, floats(2), _0d)
+form("block_diag:none", lambda t: t.block_diag(), gradient=False)
+form("block_diag:of nothing", lambda t, x: t.block_diag(x[:, :0], x), _f)
 form("block_diag:types", lambda t, x, y: t.block_diag(x, y), ints(2, 1), floats(1, 2))
 form("cartesian_prod", lambda t, x, y, z: t.cartesian_prod(x, y, z), floats(2), floats(3), floats(1))
 form("cartesian_prod:one", lambda t, x: t.cartesian_prod(x), _v)
@@ -112,5 +115,9 @@ for _reduce in ("sum", "mean", "amax", "amin"):
 for _reduce in ("amax", "amin"):
     form(f"scatter_reduce:{_reduce} equal", lambda t, x, i, y, r=_reduce: x.scatter_reduce(0, i, y, r), floats(2, given=(1, 0)),
          ints(4, given=(0, 0, 0, 1)), floats(4, given=(1, 1, 0, 0)), smooth=False)
+    form(f"scatter_reduce:{_reduce} nan", lambda t, x, i, y, r=_reduce: x.scatter_reduce(0, i, y, r), floats(3),
+         ints(3, given=(0, 0, 1)), floats(3, given=(_nan, 5, 6)), gradient=False)
+    form(f"scatter_reduce:{_reduce} 0d", lambda t, x, i, y, r=_reduce: x.scatter_reduce(0, i, y, r), floats(),
+         ints(high=1), floats())
     form(f"scatter_reduce:{_reduce} infinite", lambda t, x, i, y, r=_reduce: x.scatter_reduce(0, i, y, r, include_self=False),
          floats(2), ints(3, given=(0, 0, 0)), floats(3, given=(math.inf, 1, -math.inf)), gradient=False)

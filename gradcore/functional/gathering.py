@@ -14,7 +14,7 @@ from gradcore.functional import arranging, folding, picking
 from gradcore.functional import shape as sh
 from gradcore.functional.padding import pad
 from gradcore.ops import arrangement, creation, elementwise, movement
-from gradcore.spec import is_floating, promote
+from gradcore.spec import default_float, is_floating, promote
 
 Tensor = Any
 
@@ -28,6 +28,8 @@ def block_diag(*tensors: Any) -> Tensor:
         if x.spec.ndim > 2:
             raise SpecError("torch.block_diag: Input tensors must have 2 or fewer dimensions. "
                             f"Input {k} has {x.spec.ndim} dimensions")
+    if not given:
+        return creation.empty(shape=(1, 0), dtype=default_float(), device=None)
     dtype = promote([x.spec for x in given])
     blocks = [sh.atleast_2d(x.to(dtype)) for x in given]
     whole, before, rows = sum(x.spec.shape[1] for x in blocks), 0, []
@@ -144,12 +146,15 @@ def _counts(x: Tensor, dim: int, index: Tensor, include_self: bool) -> Tensor:
 
 
 def _extreme(input: Tensor, dim: int, index: Tensor, src: Tensor, largest: bool, include_self: bool) -> Tensor:
-    ranked, order = folding.sort(src.detach(), dim, descending=not largest)
-    places = picking.gather(index, dim, order) if index.spec.ndim else index
+    given = src.detach()
     if is_floating(input.spec.dtype):
+        # A NaN wins either way: it is sorted to the end.
         worst: float = -math.inf if largest else math.inf
+        order = folding.argsort(given if largest else -given, dim)
     else:
         worst = int(np.iinfo(input.spec.dtype).min if largest else np.iinfo(input.spec.dtype).max)
+        order = folding.argsort(given, dim, descending=not largest)
+    ranked, places = (picking.gather(x, dim, order) for x in (given, index))
     start = creation.full(worst, shape=input.spec.shape, dtype=input.spec.dtype, device=input.storage.device)
     written = picking.scatter_(start, dim, places, ranked)
     nowhere = creation.full(False, shape=input.spec.shape, dtype=np.dtype(np.bool_), device=input.storage.device)

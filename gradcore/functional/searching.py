@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -54,17 +55,22 @@ def searchsorted(sorted_sequence: Tensor, input: Any, *, out_int32: bool = False
 
 
 def bisected(sequence: Tensor, x: Tensor, right: bool) -> Tensor:
-    """The number of elements passed before the first that is not below ``x``, in strides that are halved."""
+    """The number of elements passed before the first that is not below ``x``, in strides that are halved.
+
+    No element is above a NaN, and a NaN is above every number: it stands last.
+    """
     n, dim = sequence.spec.shape[-1], sequence.spec.ndim - 1
     passed = creation.full(0, shape=x.spec.shape, dtype=_INT64, device=x.storage.device)
     if not n:
         return passed
-    reached = elementwise.gt if right else elementwise.ge
+    below = elementwise.le if right else elementwise.lt
+    nan = elementwise.isnan(x) if x.spec.floating else None
     for k in reversed(range(n.bit_length())):
         further = passed + (1 << k)
         at = elementwise.clamp(further, None, n) - 1
         element = movement.take(sequence, at, dim=0) if dim == 0 else movement.take_along(sequence, at, dim=dim)
-        inside = elementwise.logical_and(elementwise.le(further, n), elementwise.logical_not(reached(element, x)))
+        ahead = below(element, x) if nan is None else elementwise.logical_or(below(element, x), nan)
+        inside = elementwise.logical_and(elementwise.le(further, n), ahead)
         passed = elementwise.where(inside, further, passed)
     return passed
 
@@ -113,7 +119,7 @@ def unique_consecutive(input: Tensor, return_inverse: bool = False, return_count
         raise DataDependentShape("unique_consecutive: the shape of the result depends on values, and meta has none")
     values = device.read(input.storage, input.spec)
     rows = values.reshape(-1) if dim is None else np.moveaxis(values, sh.dim_of(dim, input), 0)
-    flat = rows.reshape(rows.shape[0], -1)
+    flat = rows.reshape(rows.shape[0], math.prod(rows.shape[1:]))
     first = np.ones(len(flat), np.bool_)
     first[1:] = (flat[1:] != flat[:-1]).any(1)
     starts = np.flatnonzero(first)
