@@ -25,8 +25,8 @@ from tests.rows import Row, parts  # noqa: E402
 
 #: Modules of tests/ with sample calls: of ops (rows), and of functions and methods as users write them (forms).
 FAMILIES = ("rows_elementwise", "rows_pointwise", "rows_shapes", "rows_order", "rows_linalg", "rows_networks", "rows_images",
-            "rows_attention", "rows_losses", "rows_recurrent", "forms_pointwise", "forms_shapes",
-            "forms_folds", "forms_products", "forms_networks", "optimizers")
+            "rows_attention", "rows_losses", "rows_recurrent", "forms_pointwise", "forms_composed", "forms_shapes",
+            "forms_folds", "forms_gathered", "forms_products", "forms_networks", "optimizers")
 #: Name and options of optimizers that both have, which take twenty steps.
 OPTIMIZERS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("SGD", {"momentum": 0.9, "nesterov": True}), ("Adam", {}), ("AdamW", {"weight_decay": 0.1}),

@@ -21,19 +21,24 @@ from gradcore.devices.device import get_device as device
 from gradcore._tensor import Size, Tensor
 from gradcore.functional import (
     abs, add, all, allclose, amax, amin, any, arange, arctan, argmax, argmin, as_strided, as_tensor, asarray, bmm,
-    broadcast_tensors, broadcast_to, cat, ceil, chunk, clamp, clone, cos, cosh, div, dot, empty, empty_like, eq, equal, erf,
-    exp, expm1, eye, flatten, floor, floor_divide, from_numpy, full, full_like, ge, get_default_dtype, gt, index_select,
-    isfinite, isinf, isnan, le, linspace, log, log1p, log2, log10, log_softmax, logical_and, logical_not, logical_or,
-    logical_xor, logsumexp, lt, matmul, max, maximum, mean, min, minimum, mm, mul, mv, narrow, ne, neg, ones, ones_like,
-    permute, pow, reciprocal, relu, remainder, reshape, round, rsqrt, select, set_default_dtype, sigmoid, sign, sin, sinh,
-    softmax, split, sqrt, square, squeeze, stack, sub, sum, take_along_dim, tan, tanh, tensor, transpose, tril, triu,
-    unbind, unflatten, unsqueeze, zeros, zeros_like)
+    broadcast_tensors, broadcast_to, cat, cdist, ceil, chunk, clamp, clone, cos, cosh, div, dot, empty, empty_like, eq,
+    equal, erf, exp, expm1, eye, flatten, floor, floor_divide, from_numpy, full, full_like, ge, get_default_dtype, gt,
+    index_select, isfinite, isinf, isnan, le, linspace, log, log1p, log2, log10, log_softmax, logical_and, logical_not,
+    logical_or, logical_xor, logsumexp, logspace, lt, matmul, max, maximum, mean, min, minimum, mm, mul, mv, narrow, ne,
+    neg, ones, ones_like, permute, pow, range, reciprocal, relu, remainder, reshape, round, rsqrt, scalar_tensor, select,
+    set_default_dtype, sigmoid, sign, sin, sinh, softmax, split, sqrt, square, squeeze, stack, sub, sum, take_along_dim,
+    tan, tanh, tensor, transpose, tril, triu, unbind, unflatten, unsqueeze, zeros, zeros_like)
 from gradcore.functional.arranging import *
+from gradcore.functional.composed import *
 from gradcore.functional.counting import *
+from gradcore.functional.estimates import *
 from gradcore.functional.folding import *
+from gradcore.functional.gathering import *
 from gradcore.functional.picking import *
 from gradcore.functional.pointwise import *
 from gradcore.functional.products import *
+from gradcore.functional.running import *
+from gradcore.functional.searching import *
 from gradcore.functional.einsum import einsum
 from gradcore.functional.activation import celu, hardshrink, prelu, selu, softmin, threshold
 from gradcore.functional.types import *
@@ -64,8 +69,10 @@ from gradcore._settings import (
 from gradcore.amp import autocast, get_autocast_dtype, is_autocast_enabled
 from gradcore.autograd.inspection import graph
 from gradcore.nn.functional import (
-    adaptive_avg_pool1d, avg_pool1d, bilinear, channel_shuffle, conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d,
-    cosine_similarity, group_norm, layer_norm, pairwise_distance, pixel_shuffle, pixel_unshuffle)
+    adaptive_avg_pool1d, avg_pool1d, bilinear, celu_, channel_shuffle, conv1d, conv2d, conv3d, conv_transpose1d,
+    conv_transpose2d, cosine_similarity, group_norm, layer_norm, pairwise_distance, pixel_shuffle, pixel_unshuffle, rrelu_,
+    selu_, threshold_)
+from gradcore.nn.flat import *
 from gradcore.program import compile, gradients, load_program, record, trace
 from gradcore.utils.files import load, save
 

@@ -20,7 +20,8 @@ ALIASES = {"axis": "dim", "keepdims": "keepdim", "sections": "indices_or_section
            "tensor_indices_or_sections": "indices_or_sections"}
 #: The same of single functions.
 OWN_ALIASES = {"max": {"other": "dim"}, "min": {"other": "dim"}, "uniform_": {"from": "a", "to": "b"},
-               "swapaxes": {"axis0": "dim0", "axis1": "dim1"}, "copy_": {"other": "src"}}
+               "swapaxes": {"axis0": "dim0", "axis1": "dim1"}, "copy_": {"other": "src"},
+               "isin": {"element": "elements", "test_element": "test_elements"}}
 #: Arguments of PyTorch's that change nothing here, whatever is said.
 HARMLESS = frozenset({"_stacklevel", "layout", "memory_format", "implicit", "cudnn_enable", "cudnn_enabled"})
 #: What to write instead.

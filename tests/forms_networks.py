@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,16 @@ FORMS: list[Form] = []
 
 def form(name: str, call: Callable[..., Any], *operands: Operand, **options: Any) -> None:
     FORMS.append(Form(f"nn.functional.{name}", call, operands, **options))
+
+
+def _quiet(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The call, without what torch says of old names."""
+    def quiet(*args: Any) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            return call(*args)
+
+    return quiet
 
 
 _volume, _kernel = floats(1, 2, 4, 3, 4), floats(2, 2, 2, 1, 2)
@@ -42,3 +53,115 @@ for _reduction in ("mean", "sum", "none"):
          lambda t, x, y, r=_reduction: t.nn.functional.multilabel_margin_loss(x, y, reduction=r), floats(3, 4), _classes)
 form("multilabel_margin_loss:one sample", lambda t, x, y: t.nn.functional.multilabel_margin_loss(x, y), floats(4),
      ints(4, low=-1, high=4, given=(2, 2, 0, -1)))
+
+# -- as the package itself has them ----------------------------------------------------------------------------------------
+
+_rows, _stats = floats(3, 4), floats(4, low=0.5)
+_signs, _yes = ints(3, given=(1, -1, 1)), floats(3, 4, low=0, high=1)
+FLAT: dict[str, tuple[Callable[..., Any], tuple[Operand, ...]]] = {
+    "max_pool1d": (lambda t, x: t.max_pool1d(x, 2), (floats(1, 2, 5),)),
+    "max_pool2d": (lambda t, x: t.max_pool2d(x, 2, padding=1), (floats(1, 4, 5),)),
+    "max_pool3d": (lambda t, x: t.max_pool3d(x, 2), (floats(1, 2, 4, 4),)),
+    "adaptive_max_pool1d": (lambda t, x: t.adaptive_max_pool1d(x, 2), (floats(1, 2, 5),)),
+    "conv_transpose3d": (lambda t, x, w: t.conv_transpose3d(x, w), (floats(1, 1, 2, 2, 2), floats(1, 2, 1, 2, 2))),
+    "dropout": (lambda t, x: [t.dropout(x, 0.5, False), t.dropout(x, p=1.0, train=True)], (_rows,)),
+    "alpha_dropout": (lambda t, x: t.alpha_dropout(x, 0.5, train=False), (_rows,)),
+    "embedding": (lambda t, w, i: [t.embedding(w, i), t.embedding(w, i, padding_idx=1)], (floats(5, 2), ints(2, 3))),
+    "batch_norm": (lambda t, x, w, b, m, v: t.batch_norm(x, w, b, m.detach(), v.detach(), False, 0.1, 1e-5, True),
+                   (_rows, _stats, _stats, _stats, _stats)),
+    "instance_norm": (lambda t, x, w, b: t.instance_norm(x, w, b, None, None, True, 0.1, 1e-5, cudnn_enabled=True),
+                      (floats(2, 4, 3), _stats, _stats)),
+    "rms_norm": (lambda t, x, w: t.rms_norm(x, (4,), w), (_rows, _stats)),
+    "pdist": (lambda t, x: t.pdist(x), (_rows,)),
+    "rrelu": (lambda t, x: t.rrelu(x, upper=0.5), (_rows,)),
+    "rrelu_": (lambda t, x: t.rrelu_(x.clone()), (_rows,)),
+    "selu_": (lambda t, x: t.selu_(x.clone()), (_rows,)),
+    "celu_": (lambda t, x: t.celu_(x.clone(), alpha=1.0), (_rows,)),
+    "threshold_": (lambda t, x: t.threshold_(x.clone(), 0.3, -1.0), (_rows,)),
+    "binary_cross_entropy_with_logits": (lambda t, x, y, w: [t.binary_cross_entropy_with_logits(
+        x, y.detach(), None, w.detach(), reduction=r) for r in (0, 1, 2)], (_rows, _yes, _stats)),
+    "kl_div": (lambda t, x, y: [t.kl_div(x, y.detach(), 2), t.kl_div(x, y.detach(), log_target=True)], (_rows, _yes)),
+    "cosine_embedding_loss": (lambda t, x, y, s: t.cosine_embedding_loss(x, y, s, 0.2, 2), (_rows, _rows, _signs)),
+    "hinge_embedding_loss": (lambda t, x, s: t.hinge_embedding_loss(x, s, reduction=0), (floats(3), _signs)),
+    "margin_ranking_loss": (lambda t, x, y, s: t.margin_ranking_loss(x, y, s, 0.1), (floats(3), floats(3), _signs)),
+    "triplet_margin_loss": (lambda t, x, y, z: t.triplet_margin_loss(x, y, z, 1.0, 2.0, swap=True, reduction=2),
+                            (_rows, _rows, _rows)),
+    "poisson_nll_loss": (lambda t, x, y: t.poisson_nll_loss(x, y.detach(), True, False, 1e-8, 1), (_rows, _yes))}
+#: Those with operands, or rows of one, that have no gradient.
+DETACHED = ("batch_norm", "binary_cross_entropy_with_logits", "embedding", "kl_div", "poisson_nll_loss")
+# torch computes celu with constants that it has rounded to float32.
+FORMS += [Form(_name, _call, _given, tolerance=3e-5, double=1e-7 if _name == "celu_" else 1e-11, smooth=_name not in DETACHED)
+          for _name, (_call, _given) in FLAT.items()]
+
+# -- volumes ---------------------------------------------------------------------------------------------------------------
+
+_five, _four = floats(1, 2, 5, 4, 5), floats(2, 4, 5, 4)
+for _how, _options in {"": {}, "stride": {"stride": (1, 2, 1)}, "padding": {"padding": 1, "kernel_size": 3, "stride": 2},
+                       "ceil": {"stride": 3, "ceil_mode": True}}.items():
+    _options = {"kernel_size": 2} | _options
+    for _name in ("max", "avg"):
+        form(f"{_name}_pool3d:{_how}", lambda t, x, n=_name, o=_options: getattr(t.nn.functional, f"{n}_pool3d")(x, **o), _five)
+form("max_pool3d:dilation", lambda t, x: t.nn.functional.max_pool3d(x, (2, 1, 2), 1, 0, (2, 1, 3)), _five)
+form("max_pool3d:places", lambda t, x: t.nn.functional.max_pool3d(x, 3, 2, 1, return_indices=True), floats(2, 2, 5, 4, 5))
+form("max_pool3d:one sample", lambda t, x: t.nn.functional.max_pool3d(x, 2, return_indices=True), _four)
+form("max_pool3d:equal", lambda t, x: t.nn.functional.max_pool3d(x, 2, return_indices=True),
+     floats(1, 1, 2, 2, 2, given=(1,) * 8), smooth=False)
+for _how, _options in {"divisor": {"divisor_override": 3}, "count": {"padding": (1, 0, 1), "count_include_pad": False},
+                       "count ceil": {"padding": 1, "ceil_mode": True}, "uneven": {"padding": 1, "ceil_mode": True,
+                       "count_include_pad": False}}.items():
+    form(f"avg_pool3d:{_how}", lambda t, x, o=_options: t.nn.functional.avg_pool3d(x, (2, 3, 2), 2, **o), _five)
+form("avg_pool3d:one sample", lambda t, x: t.nn.functional.avg_pool3d(x, 2), _four)
+for _how, _size in {"": (2, 3, 2), ":one": 1, ":kept": (None, 2, None), ":more than there are": (7, 2, 6)}.items():
+    form(f"adaptive_avg_pool3d{_how}", lambda t, x, s=_size: t.nn.functional.adaptive_avg_pool3d(x, s), _five)
+    form(f"adaptive_max_pool3d{_how}", lambda t, x, s=_size: t.nn.functional.adaptive_max_pool3d(x, s), _five)
+form("adaptive_avg_pool3d:one sample", lambda t, x: t.nn.functional.adaptive_avg_pool3d(x, 2), _four)
+form("adaptive_max_pool3d:places", lambda t, x: t.nn.functional.adaptive_max_pool3d(x, (2, 3, 2), return_indices=True), _five)
+for _how, _options in {"": {}, "stride": {"stride": (2, 1, 3)}, "padding": {"padding": (1, 0, 1)}, "dilation": {"dilation": 2},
+                       "all": {"stride": 3, "padding": 2, "dilation": (2, 1, 2), "output_padding": (2, 1, 0)}}.items():
+    form(f"conv_transpose3d:{_how}", lambda t, x, w, b, o=_options: t.nn.functional.conv_transpose3d(x, w, b, **o),
+         floats(1, 2, 3, 2, 3), floats(2, 2, 2, 3, 2), floats(2), tolerance=3e-5)
+form("conv_transpose3d:groups", lambda t, x, w: t.nn.functional.conv_transpose3d(x, w, groups=2, stride=2), floats(2, 3, 2, 2),
+     floats(2, 2, 2, 1, 2), tolerance=3e-5)
+for _mode in ("reflect", "replicate", "circular"):
+    form(f"pad:{_mode} of volumes", lambda t, x, m=_mode: t.nn.functional.pad(x, (1, 0, 1, 1, 0, 1), m), floats(1, 1, 2, 3, 2))
+
+# -- powers, and slopes ----------------------------------------------------------------------------------------------------
+
+_positive = floats(1, 2, 6, low=0.3, high=1.5)
+form("lp_pool1d", lambda t, x: t.nn.functional.lp_pool1d(x, 2, 3, stride=2), _positive)
+form("lp_pool1d:ceil", lambda t, x: t.nn.functional.lp_pool1d(x, 3, 4, ceil_mode=True), _positive)
+form("lp_pool2d", lambda t, x: t.nn.functional.lp_pool2d(x, 2.0, (2, 3)), floats(1, 2, 4, 6))
+form("lp_pool3d", lambda t, x: t.nn.functional.lp_pool3d(x, 1.0, 2, 1), floats(1, 1, 3, 2, 3, low=0.3))
+for _size in (2, 3, 5):
+    form(f"local_response_norm:{_size}", lambda t, x, n=_size: t.nn.functional.local_response_norm(x, n, 0.5, 0.6, 2.0),
+         floats(2, 4, 3))
+form("local_response_norm:images", lambda t, x: t.nn.functional.local_response_norm(x, 3), floats(1, 5, 2, 3))
+form("local_response_norm:volumes", lambda t, x: t.nn.functional.local_response_norm(x, 2, alpha=1), floats(1, 3, 2, 1, 2))
+form("rrelu", lambda t, x: t.nn.functional.rrelu(x, 0.2, 0.4), floats(3, 4))
+
+# -- grids -----------------------------------------------------------------------------------------------------------------
+
+_image, _grid = floats(2, 3, 4, 5), floats(2, 3, 2, 2, low=-1.4, high=1.4)
+_block, _places = floats(1, 2, 3, 2, 4), floats(1, 2, 1, 3, 3, low=-1.4, high=1.4)
+for _corners in (False, True):
+    for _padding in ("zeros", "border", "reflection"):
+        for _mode in ("bilinear", "nearest"):
+            _options = {"mode": _mode, "padding_mode": _padding, "align_corners": _corners}
+            for _case, _x, _g in (("", _image, _grid), ("volumes ", _block, _places)):
+                form(f"grid_sample:{_case}{_mode} {_padding} {_corners}",
+                     lambda t, x, g, o=_options: t.nn.functional.grid_sample(x, g, **o), _x, _g, tolerance=5e-5)
+    form(f"affine_grid:{_corners}", lambda t, x, c=_corners: t.nn.functional.affine_grid(x, (2, 1, 3, 4), align_corners=c),
+         floats(2, 2, 3))
+    form(f"affine_grid:volumes {_corners}", lambda t, x, c=_corners: t.nn.functional.affine_grid(x, (1, 1, 2, 4, 3), c),
+         floats(1, 3, 4))
+    form(f"grid_sample:of affine_grid {_corners}", lambda t, x, m, c=_corners: t.nn.functional.grid_sample(
+        x, t.nn.functional.affine_grid(m, (2, 3, 2, 3), c), align_corners=c), _image, floats(2, 2, 3, low=-0.6, high=0.6),
+        tolerance=5e-5)
+form("grid_sample:far", lambda t, x, g: t.nn.functional.grid_sample(x, g, align_corners=False), floats(1, 1, 2, 2),
+     floats(1, 1, 4, 2, given=(9, 9, -9, 0, 1e8, 0, 1, 1)), smooth=False)
+form("grid_sample:one pixel", lambda t, x, g: [t.nn.functional.grid_sample(x, g, padding_mode=m, align_corners=True)
+     for m in ("border", "reflection")], floats(1, 2, 1, 1), floats(1, 2, 2, 2))
+for _how, _call in {"upsample": lambda t, x: t.nn.functional.upsample(x, scale_factor=2, mode="bilinear", align_corners=False),
+                    "upsample_nearest": lambda t, x: t.nn.functional.upsample_nearest(x, (3, 7)),
+                    "upsample_bilinear": lambda t, x: t.nn.functional.upsample_bilinear(x, scale_factor=2)}.items():
+    form(_how, _quiet(_call), floats(1, 2, 3, 4))

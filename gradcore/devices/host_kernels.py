@@ -144,6 +144,8 @@ def put_(x: Array, index: Array, values: Array, workspace: Array, *, dim: int, w
 def _along(index: Array, shape: Any, dim: int, workspace: Array, wrap: bool) -> tuple[Array, Array]:
     """Flat positions in an array of ``shape`` that ``take_along`` reads."""
     flat = split_workspace(workspace, (index.size, np.dtype(np.int64)))[0].reshape(index.shape)
+    if not index.size:
+        return flat, index  # an empty dimension has a stride of 0, which np.arange refuses
     positions(index, shape[dim], workspace, wrap)
     strides = np.cumprod([1, *shape[:0:-1]])[::-1].tolist() if shape else []
     np.multiply(flat, strides[dim], flat)

@@ -1,8 +1,24 @@
 """Functions on tensors: arguments as PyTorch takes them, turned into the ops' normal form."""
 
-from gradcore.functional import activation, arranging, counting, folding, linalg, picking, pointwise, products
+from gradcore.functional import (
+    activation,
+    arranging,
+    composed,
+    counting,
+    estimates,
+    folding,
+    gathering,
+    linalg,
+    picking,
+    pointwise,
+    products,
+    running,
+    searching,
+)
+from gradcore.functional import types as _types
 from gradcore.functional.activation import *  # noqa: F403 - what its __all__ names
 from gradcore.functional.arranging import *  # noqa: F403
+from gradcore.functional.composed import *  # noqa: F403
 from gradcore.functional.counting import *  # noqa: F403
 from gradcore.functional.creation import (
     arange,
@@ -16,16 +32,22 @@ from gradcore.functional.creation import (
     full_like,
     get_default_dtype,
     linspace,
+    logspace,
     ones,
     ones_like,
+    range,
+    scalar_tensor,
     set_default_dtype,
     tensor,
     transfer,
     zeros,
     zeros_like,
 )
+from gradcore.functional.distances import cdist
 from gradcore.functional.einsum import einsum
+from gradcore.functional.estimates import *  # noqa: F403
 from gradcore.functional.folding import *  # noqa: F403
+from gradcore.functional.gathering import *  # noqa: F403
 from gradcore.functional.mathematics import (
     abs,
     add,
@@ -100,6 +122,8 @@ from gradcore.functional.mathematics import (
 from gradcore.functional.picking import *  # noqa: F403
 from gradcore.functional.pointwise import *  # noqa: F403
 from gradcore.functional.products import *  # noqa: F403
+from gradcore.functional.running import *  # noqa: F403
+from gradcore.functional.searching import *  # noqa: F403
 from gradcore.functional.shape import (
     as_strided,
     broadcast_tensors,
@@ -140,21 +164,30 @@ METHODS = (
     "max min argmax argmin any all logsumexp allclose equal matmul mm bmm mv dot reshape view flatten unflatten "
     "squeeze unsqueeze permute transpose t expand expand_as broadcast_to narrow select contiguous clone split "
     "chunk unbind tril triu as_strided index_select take_along_dim softmax log_softmax").split() + [
-        *pointwise.METHODS, *activation.METHODS, *arranging.METHODS, *counting.METHODS, *folding.METHODS, *picking.METHODS,
-        *products.METHODS]
+        *pointwise.METHODS, *activation.METHODS, *arranging.METHODS, *composed.METHODS, *counting.METHODS,
+        *estimates.METHODS, *folding.METHODS, *gathering.METHODS, *picking.METHODS, *products.METHODS, *running.METHODS,
+        *searching.METHODS]
 
 #: Methods of a tensor that are no functions: in-place forms, and those whose arguments stand in another order.
 TENSOR_METHODS = {**pointwise.TENSOR_METHODS, **picking.TENSOR_METHODS, **arranging.TENSOR_METHODS,
-                  **linalg.TENSOR_METHODS, **folding.TENSOR_METHODS, **products.TENSOR_METHODS}
+                  **composed.TENSOR_METHODS, **gathering.TENSOR_METHODS, **linalg.TENSOR_METHODS, **folding.TENSOR_METHODS,
+                  **products.TENSOR_METHODS,
+                  **{fn.__name__: fn for fn in (_types.is_complex, _types.is_inference, _types.is_nonzero, _types.is_same_size,
+                                                _types.is_signed)}}
 
 __all__ = [  # noqa: PLE0604 - strings all
     *activation.__all__,
     *arranging.__all__,
+    *composed.__all__,
     *counting.__all__,
+    *estimates.__all__,
     *folding.__all__,
+    *gathering.__all__,
     *picking.__all__,
     *pointwise.__all__,
     *products.__all__,
+    *running.__all__,
+    *searching.__all__,
     "einsum",
     "linalg",
     "TENSOR_METHODS",
@@ -177,6 +210,7 @@ __all__ = [  # noqa: PLE0604 - strings all
     "broadcast_tensors",
     "broadcast_to",
     "cat",
+    "cdist",
     "ceil",
     "chunk",
     "clamp",
@@ -217,6 +251,7 @@ __all__ = [  # noqa: PLE0604 - strings all
     "log2",
     "log10",
     "log_softmax",
+    "logspace",
     "logical_and",
     "logical_not",
     "logical_or",
@@ -239,12 +274,14 @@ __all__ = [  # noqa: PLE0604 - strings all
     "ones_like",
     "permute",
     "pow",
+    "range",
     "reciprocal",
     "relu",
     "remainder",
     "reshape",
     "round",
     "rsqrt",
+    "scalar_tensor",
     "select",
     "set_default_dtype",
     "sigmoid",

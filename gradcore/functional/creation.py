@@ -14,7 +14,7 @@ from gradcore.engine.node import Value
 from gradcore.engine.owners import borrow, send, upload
 from gradcore.errors import SpecError
 from gradcore.functional.shape import size_of
-from gradcore.ops import creation
+from gradcore.ops import creation, elementwise, movement
 from gradcore.spec import category, default_float, is_floating, set_default_float
 
 Tensor = Any
@@ -202,6 +202,29 @@ def linspace(start: float, end: float, steps: int, *, dtype: Any = None, device:
         raise SpecError(f"number of steps must be non-negative, but got {steps}")
     step = (end - start) / (steps - 1) if steps > 1 else 0.0
     return creation.arange(float(start), step, length=steps, dtype=np.dtype(dtype or get_default_dtype()), device=device)
+
+
+def logspace(start: float, end: float, steps: int, base: float = 10.0, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """``base`` to the powers of :func:`linspace`, worked out in float64."""
+    powers = linspace(start, end, steps, dtype=np.dtype(np.float64), device=device)
+    return movement.cast(elementwise.pow(float(base), powers), dtype=np.dtype(dtype or get_default_dtype()))
+
+
+def range(start: float, end: float | None = None, step: float = 1, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Numbers from ``start`` (0 if only one is given) to ``end``, which is among them where a step reaches it.
+
+    They are floats unless ``dtype`` says otherwise. Use :func:`arange`, which ends before it, as Python's ranges do.
+    """
+    if end is None:
+        start, end = 0, start
+    creation.length_of_range(start, end, step)  # it raises for a step that never arrives
+    return creation.arange(start, step, length=int((end - start) / step) + 1, dtype=np.dtype(dtype or get_default_dtype()),
+                           device=device)
+
+
+def scalar_tensor(s: float, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """A 0-d tensor of a number, of the default dtype if no other is given."""
+    return full((), s, dtype=dtype or get_default_dtype(), device=device)
 
 
 def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None) -> Tensor:

@@ -1,15 +1,15 @@
-"""Dropout of whole channels, and dropout that keeps mean and variance."""
+"""What layers draw while they train: dropout of whole channels, dropout that keeps mean and variance, slopes of rectifiers."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from gradcore._random import default_generator
+from gradcore._random import default_generator, rand
 from gradcore.errors import SpecError
 from gradcore.functional import ones, ones_like
-from gradcore.ops import random
+from gradcore.ops import elementwise, random
 
-__all__ = ["alpha_dropout", "dropout1d", "dropout2d", "dropout3d"]
+__all__ = ["alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "rrelu"]
 
 Tensor = Any
 
@@ -68,3 +68,15 @@ def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace
     state = default_generator(input.storage.device).snapshot(input.spec.numel)
     on = random.dropout(ones_like(input), state, float(p)) * (1 - p)
     return random.dropout(input, state, float(p)) * (scale * (1 - p)) + ((1 - on) * (scale * _OFF) - scale * _OFF * p)
+
+
+def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False) -> Tensor:
+    """x, times a slope below 0: drawn between ``lower`` and ``upper`` for each element in training, else half way between them.
+
+    Xu et al., arXiv:1505.00853. ``inplace`` changes nothing. Backward keeps the slopes, a number an element.
+    """
+    slope: Any = (lower + upper) / 2
+    if training:
+        drawn = rand(*input.spec.shape, dtype=input.spec.dtype, device=input.storage.device)
+        slope = drawn * float(upper - lower) + float(lower)
+    return elementwise.where(elementwise.gt(input, 0), input, input * slope)

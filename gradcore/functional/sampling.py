@@ -15,7 +15,7 @@ from gradcore.functional.images import adaptive_avg_pool2d, avg_pool2d, conv2d, 
 from gradcore.ops import convolution, elementwise, linalg, movement
 
 __all__ = ["adaptive_avg_pool1d", "avg_pool1d", "channel_shuffle", "conv1d", "conv_transpose1d", "conv_transpose2d",
-           "interpolate", "max_pool1d", "pixel_shuffle", "pixel_unshuffle"]
+           "interpolate", "max_pool1d", "pixel_shuffle", "pixel_unshuffle", "upsample", "upsample_bilinear", "upsample_nearest"]
 
 Tensor = Any
 Size = int | Sequence[int]
@@ -80,6 +80,22 @@ def _mixed(x: Tensor, dim: int, old: int, new: int, scale: float, corners: bool)
     matrix[places, np.minimum(first + 1, old - 1)] += share
     table = upload(matrix.astype(x.spec.dtype), x.storage.device, op="interpolate", role="temporary", constant=True)
     return transpose(linalg.linear(transpose(x, dim, -1), table), dim, -1)
+
+
+def upsample(input: Tensor, size: Size | None = None, scale_factor: float | Sequence[float] | None = None,
+             mode: str = "nearest", align_corners: bool | None = None) -> Tensor:
+    """:func:`interpolate` by its old name."""
+    return interpolate(input, size, scale_factor, mode, align_corners)
+
+
+def upsample_nearest(input: Tensor, size: Size | None = None, scale_factor: float | Sequence[float] | None = None) -> Tensor:
+    """:func:`interpolate` to the nearest element."""
+    return interpolate(input, size, scale_factor)
+
+
+def upsample_bilinear(input: Tensor, size: Size | None = None, scale_factor: float | Sequence[float] | None = None) -> Tensor:
+    """:func:`interpolate` of two dimensions, whose corners stay in place."""
+    return interpolate(input, size, scale_factor, "bilinear", True)
 
 
 def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:

@@ -11,8 +11,8 @@ from gradcore.engine.node import Value
 from gradcore.engine.operands import TENSORS
 from gradcore.spec import category, default_float, is_floating, join, limits, promote
 
-__all__ = ["broadcast_shapes", "can_cast", "finfo", "iinfo", "is_complex", "is_floating_point",
-           "is_tensor", "numel", "promote_types", "result_type"]
+__all__ = ["broadcast_shapes", "can_cast", "finfo", "iinfo", "is_complex", "is_floating_point", "is_inference", "is_nonzero",
+           "is_same_size", "is_signed", "is_tensor", "numel", "promote_types", "result_type"]
 
 
 def is_tensor(obj: Any) -> bool:
@@ -33,6 +33,26 @@ def is_floating_point(input: Any) -> bool:
 def is_complex(input: Any) -> bool:
     """False: every dtype is real."""
     return False
+
+
+def is_inference(input: Any) -> bool:
+    """False: a tensor that was made in inference mode is like any other, and may be written to."""
+    return False
+
+
+def is_signed(input: Any) -> bool:
+    """Can the tensor's dtype hold negative numbers?"""
+    return bool(input.spec.dtype.kind not in "ub")
+
+
+def is_same_size(input: Any, other: Any) -> bool:
+    """Have the two tensors one shape?"""
+    return bool(input.spec.shape == other.spec.shape)
+
+
+def is_nonzero(input: Any) -> bool:
+    """Is the only element not 0? It is read on the host. Raises RuntimeError for more elements, or none."""
+    return bool(input)
 
 
 def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:

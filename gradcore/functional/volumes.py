@@ -11,14 +11,15 @@ from gradcore.engine.owners import upload
 from gradcore.errors import SpecError
 from gradcore.functional.images import max_pool2d
 from gradcore.functional.padding import pad
+from gradcore.functional.sampling import conv_transpose2d
 from gradcore.functional.shape import contiguous, squeeze, unsqueeze
-from gradcore.ops import arrangement, convolution, movement
+from gradcore.ops import arrangement, convolution, elementwise, movement
 
 Tensor = Any
 Size = int | Sequence[int]
 Triple = tuple[int, int, int]
 
-__all__ = ["adaptive_max_pool1d", "adaptive_max_pool2d", "conv3d"]
+__all__ = ["adaptive_max_pool1d", "adaptive_max_pool2d", "conv3d", "conv_transpose3d"]
 
 
 def triple(name: str, value: Size) -> Triple:
@@ -59,6 +60,41 @@ def conv3d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Si
                              dilation=holes[1:], groups=groups)
     out = movement.permute(movement.reshape(out, (n, count, *out.spec.shape[1:])), dims=(0, 2, 1, 3, 4))
     out = contiguous(out)
+    return squeeze(out, 0) if input.spec.ndim == 4 else out
+
+
+def conv_transpose3d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Size = 1, padding: Size = 0,
+                     output_padding: Size = 0, groups: int = 1, dilation: Size = 1) -> Tensor:
+    """The gradient of :func:`conv3d` by its input, as a layer: input [N, C, D, H, W] or [C, D, H, W], weight
+    [C, O / groups, kD, kH, kW], bias [O].
+
+    It is :func:`conv_transpose2d` of each slice to kD slices, which are added up.
+    """
+    (step, *steps), (side, *sides), (extra, *extras), (reach, *reaches) = (triple(n, v) for n, v in (
+        ("stride", stride), ("padding", padding), ("output_padding", output_padding), ("dilation", dilation)))
+    x = unsqueeze(input, 0) if input.spec.ndim == 4 else input
+    if x.spec.ndim != 5:
+        raise SpecError(f"Expected 4D (unbatched) or 5D (batched) input to conv_transpose3d, but got input of size: "
+                        f"{list(input.spec.shape)}")
+    if weight.spec.ndim != 5 or x.spec.shape[1] != weight.spec.shape[0]:
+        raise SpecError(f"Given transposed=1, weight of size {list(weight.spec.shape)}, [C, O / groups, kD, kH, kW], expected "
+                        f"input{list(x.spec.shape)} to have as many channels, but got {x.spec.shape[1]} channels instead")
+    if not 0 <= extra < max(step, reach):
+        raise SpecError(f"output padding must be smaller than either stride or dilation, but got output_padding: "
+                        f"{(extra, *extras)}, stride: {(step, *steps)} and dilation: {(reach, *reaches)}")
+    n, c, count, h, w = x.spec.shape
+    _, each, depth, kh, kw = weight.spec.shape
+    images = movement.reshape(movement.permute(x, dims=(0, 2, 1, 3, 4)), (n * count, c, h, w))
+    out = conv_transpose2d(images, movement.reshape(weight, (c, each * depth, kh, kw)), None, steps, sides, extras, groups,
+                           reaches)
+    h, w = out.spec.shape[2:]
+    slices = movement.permute(movement.reshape(out, (n, count, each * groups, depth, h, w)), dims=(0, 2, 1, 4, 5, 3))
+    whole = (count - 1) * step + reach * (depth - 1) + 1 + extra
+    out = arrangement.windows_grad(slices, shape=(n, each * groups, whole, h, w), dim=2, size=depth, step=step, dilation=reach)
+    if side:
+        out = contiguous(movement.narrow(out, 2, side, whole - 2 * side))
+    if bias is not None:
+        out = elementwise.add(out, movement.reshape(movement.cast_to(bias, out.spec), (-1, 1, 1, 1)))
     return squeeze(out, 0) if input.spec.ndim == 4 else out
 
 

@@ -1,6 +1,6 @@
 """Layers: modules with parameters, losses, and ways to fill them."""
 
-from gradcore.nn import activations, functional, init, utils
+from gradcore.nn import activations, functional, init, pooling, utils
 from gradcore.nn.activation import GELU, LogSoftmax, ReLU, Sigmoid, Softmax, Tanh
 from gradcore.nn.activations import *  # noqa: F403 - what its __all__ names
 from gradcore.nn.attention import Embedding, MultiheadAttention
@@ -48,17 +48,23 @@ from gradcore.nn.norm import (
 from gradcore.nn.padding import (
     CircularPad1d,
     CircularPad2d,
+    CircularPad3d,
     ConstantPad1d,
     ConstantPad2d,
+    ConstantPad3d,
     ReflectionPad1d,
     ReflectionPad2d,
+    ReflectionPad3d,
     ReplicationPad1d,
     ReplicationPad2d,
+    ReplicationPad3d,
     ZeroPad1d,
     ZeroPad2d,
+    ZeroPad3d,
 )
-from gradcore.nn.parameter import Parameter
+from gradcore.nn.parameter import Buffer, Parameter
 from gradcore.nn.parameters import ParameterDict, ParameterList
+from gradcore.nn.pooling import *  # noqa: F403
 from gradcore.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from gradcore.nn.sampling import (
     AdaptiveAvgPool1d,
@@ -84,7 +90,7 @@ from gradcore.nn.transformer import (
     TransformerEncoder,
     TransformerEncoderLayer,
 )
-from gradcore.nn.volumes import AdaptiveMaxPool1d, AdaptiveMaxPool2d, Conv3d
+from gradcore.nn.volumes import AdaptiveMaxPool1d, AdaptiveMaxPool2d, Conv3d, ConvTranspose3d
 
 __all__ = ["GELU", "AdaptiveAvgPool2d", "AvgPool2d", "BatchNorm1d", "BatchNorm2d", "Conv2d", "CrossEntropyLoss",
            "Dropout", "Embedding", "Flatten", "Identity", "LayerNorm", "Linear", "LogSoftmax", "MSELoss", "MaxPool2d",
@@ -104,4 +110,5 @@ __all__ += ["GRU", "LSTM", "RNN", "AdaptiveAvgPool1d", "AlphaDropout", "AvgPool1
             "ReplicationPad1d", "ReplicationPad2d", "Transformer", "TransformerDecoder", "TransformerDecoderLayer",
             "TransformerEncoder", "TransformerEncoderLayer", "Unflatten", "Unfold", "Upsample", "UpsamplingBilinear2d",
             "UpsamplingNearest2d", "ZeroPad1d", "ZeroPad2d", "utils"]
-__all__ += activations.__all__
+__all__ += ["Buffer", "CircularPad3d", "ConstantPad3d", "ConvTranspose3d", "ReflectionPad3d", "ReplicationPad3d", "ZeroPad3d"]
+__all__ += activations.__all__ + pooling.__all__

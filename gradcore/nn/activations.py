@@ -10,8 +10,8 @@ from gradcore.nn.module import Module
 from gradcore.nn.parameter import Parameter
 
 __all__ = ["CELU", "ELU", "GLU", "SELU", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU", "LogSigmoid",
-           "Mish", "PReLU", "ReLU6", "SiLU", "Softmax2d", "Softmin", "Softplus", "Softshrink", "Softsign", "Tanhshrink",
-           "Threshold"]
+           "Mish", "PReLU", "RReLU", "ReLU6", "SiLU", "Softmax2d", "Softmin", "Softplus", "Softshrink", "Softsign",
+           "Tanhshrink", "Threshold"]
 
 Tensor = Any
 
@@ -98,6 +98,21 @@ class LeakyReLU(_InPlace):
 
     def extra_repr(self) -> str:
         return self._with(f"negative_slope={self.negative_slope}")
+
+
+class RReLU(_InPlace):
+    """x, or below 0 a slope times x: drawn between ``lower`` and ``upper`` in training, else half way between them."""
+
+    def __init__(self, lower: float = 1 / 8, upper: float = 1 / 3, inplace: bool = False) -> None:
+        super().__init__(inplace)
+        self.lower = lower
+        self.upper = upper
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.rrelu(input, self.lower, self.upper, self.training)
+
+    def extra_repr(self) -> str:
+        return self._with(f"lower={self.lower}, upper={self.upper}")
 
 
 class Hardtanh(_InPlace):

@@ -15,11 +15,13 @@ from gradcore._distributions import gumbel_softmax
 from gradcore._random import Generator, default_generator
 from gradcore.errors import SpecError
 from gradcore.functional import activation as _activations
-from gradcore.functional import bags, dropouts, norms, sampling, volumes
+from gradcore.functional import bags, dropouts, grids, norms, pooling, sampling, volumes
 from gradcore.functional.activation import *  # noqa: F403 - what its __all__ names
 from gradcore.functional.attention import embedding, scaled_dot_product_attention
 from gradcore.functional.bags import *  # noqa: F403 - what its __all__ names
+from gradcore.functional.distances import pdist
 from gradcore.functional.dropouts import *  # noqa: F403
+from gradcore.functional.grids import *  # noqa: F403
 from gradcore.functional.images import adaptive_avg_pool2d, avg_pool2d, batch_norm, conv2d, max_pool2d
 from gradcore.functional.losses import (
     binary_cross_entropy,
@@ -44,6 +46,7 @@ from gradcore.functional.losses import (
 from gradcore.functional.norms import *  # noqa: F403
 from gradcore.functional.padding import fold, pad, unfold
 from gradcore.functional.picking import scatter_
+from gradcore.functional.pooling import *  # noqa: F403
 from gradcore.functional.sampling import *  # noqa: F403
 from gradcore.functional.similarity import (
     cosine_embedding_loss,
@@ -58,17 +61,18 @@ from gradcore.ops import activation, elementwise, linalg, movement, nn, random, 
 from gradcore.spec import is_floating, normalize_dim, promote
 
 __all__ = ["adaptive_avg_pool2d", "avg_pool2d", "batch_norm", "conv2d", "cross_entropy", "dropout", "embedding", "gelu",
-           "layer_norm", "linear", "log_softmax", "max_pool2d", "mse_loss", "nll_loss", "one_hot", "relu",
+           "layer_norm", "linear", "log_softmax", "max_pool2d", "mse_loss", "nll_loss", "one_hot", "pdist", "relu",
            "scaled_dot_product_attention", "sigmoid", "softmax", "tanh"]
 __all__ += ["binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_embedding_loss", "cosine_similarity",
             "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss", "margin_ranking_loss",
             "multi_margin_loss", "multilabel_margin_loss", "multilabel_soft_margin_loss", "normalize", "pairwise_distance",
             "poisson_nll_loss", "smooth_l1_loss", "soft_margin_loss", "triplet_margin_loss",
             "triplet_margin_with_distance_loss"]
-__all__ += bags.__all__ + dropouts.__all__ + norms.__all__ + sampling.__all__ + volumes.__all__
+__all__ += bags.__all__ + dropouts.__all__ + grids.__all__ + norms.__all__ + pooling.__all__ + sampling.__all__
+__all__ += volumes.__all__
 __all__ += _activations.__all__
 __all__ += ["fold", "gumbel_softmax", "pad", "unfold"]
-__all__ += ["celu_", "elu_", "hardtanh_", "leaky_relu_", "relu_", "selu_", "threshold_"]
+__all__ += ["celu_", "elu_", "hardtanh_", "leaky_relu_", "relu_", "rrelu_", "selu_", "threshold_"]
 
 Tensor = Any
 
@@ -177,8 +181,8 @@ def _written(function: Callable[..., Tensor]) -> Any:
 
 
 relu_, elu_, selu_, celu_ = (_written(f) for f in (relu, _activations.elu, _activations.selu, _activations.celu))
-leaky_relu_, hardtanh_, threshold_ = (_written(f) for f in (
-    _activations.leaky_relu, _activations.hardtanh, _activations.threshold))
+leaky_relu_, hardtanh_, threshold_, rrelu_ = (_written(f) for f in (
+    _activations.leaky_relu, _activations.hardtanh, _activations.threshold, dropouts.rrelu))
 
 
 # -- losses ------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from gradcore.events import TAGS
 from gradcore.functional import empty_like
 from gradcore.nn import _state_dict, paths
 from gradcore.nn.hooks import Hooked
-from gradcore.nn.parameter import Parameter
+from gradcore.nn.parameter import Buffer, Parameter
 from gradcore.spec import bfloat16, is_floating
 
 M = TypeVar("M", bound="Module")
@@ -76,9 +76,9 @@ class Module(Hooked):
     # -- what it has ---------------------------------------------------------------------------------------------------
 
     def __setattr__(self, name: str, value: Any) -> None:
-        own = self.__dict__
-        if isinstance(value, (Parameter, Module)) and "_modules" not in own:
-            kind = "parameters" if isinstance(value, Parameter) else "module"
+        own, given = self.__dict__, type(value).__name__
+        if isinstance(value, (Buffer, Parameter, Module)) and "_modules" not in own:
+            kind = "parameters" if isinstance(value, Parameter) else "buffer" if isinstance(value, Buffer) else "module"
             raise AttributeError(f"cannot assign {kind} before Module.__init__() call")
         if isinstance(value, Parameter):
             self._put("_parameters", name, value)
@@ -89,21 +89,20 @@ class Module(Hooked):
             own[name] = value
         elif name in own.get("_parameters", ()):
             if value is not None:
-                raise TypeError(f"cannot assign '{type(value).__name__}' as parameter '{name}' (gradcore.nn.Parameter "
-                                "or None expected)")
+                raise TypeError(f"cannot assign '{given}' as parameter '{name}' (gradcore.nn.Parameter or None expected)")
             self._put("_parameters", name, None)
         elif name in own.get("_modules", ()):
             if value is not None:
-                raise TypeError(f"cannot assign '{type(value).__name__}' as child module '{name}' (gradcore.nn.Module "
-                                "or None expected)")
+                raise TypeError(f"cannot assign '{given}' as child module '{name}' (gradcore.nn.Module or None expected)")
             self._put("_modules", name, None)
-        elif name in own.get("_buffers", ()):
+        elif isinstance(value, Buffer) or name in own.get("_buffers", ()):
             if value is not None and not isinstance(value, Tensor):
-                raise TypeError(f"cannot assign '{type(value).__name__}' as buffer '{name}' (gradcore.Tensor or None "
-                                "expected)")
+                raise TypeError(f"cannot assign '{given}' as buffer '{name}' (gradcore.Tensor or None expected)")
             if value is not None:
                 owners.retag(value, role="buffer")
             self._put("_buffers", name, value)
+            if isinstance(value, Buffer):
+                (self._transient.discard if value.persistent else self._transient.add)(name)
         else:
             object.__setattr__(self, name, value)
 

@@ -67,6 +67,12 @@ class ConstantPad2d(_ConstantPad):
     _dims = 2
 
 
+class ConstantPad3d(_ConstantPad):
+    """Borders of ``value`` around the last three dimensions: (left, right, top, bottom, front, back), or one size for all."""
+
+    _dims = 3
+
+
 class ZeroPad1d(_Pad):
     """Borders of zeros; sizes as in :class:`ConstantPad1d`."""
 
@@ -75,6 +81,12 @@ class ZeroPad2d(_Pad):
     """Borders of zeros; sizes as in :class:`ConstantPad2d`."""
 
     _dims = 2
+
+
+class ZeroPad3d(_Pad):
+    """Borders of zeros; sizes as in :class:`ConstantPad3d`."""
+
+    _dims = 3
 
 
 class ReflectionPad1d(_Pad):
@@ -87,6 +99,13 @@ class ReflectionPad2d(_Pad):
     """Borders that mirror what lies inside, without the edge; sizes as in :class:`ConstantPad2d`."""
 
     _dims = 2
+    _mode = "reflect"
+
+
+class ReflectionPad3d(_Pad):
+    """Borders that mirror what lies inside, without the edge; sizes as in :class:`ConstantPad3d`."""
+
+    _dims = 3
     _mode = "reflect"
 
 
@@ -103,6 +122,13 @@ class ReplicationPad2d(_Pad):
     _mode = "replicate"
 
 
+class ReplicationPad3d(_Pad):
+    """Borders that repeat the edge; sizes as in :class:`ConstantPad3d`."""
+
+    _dims = 3
+    _mode = "replicate"
+
+
 class CircularPad1d(_Pad):
     """Borders that go on at the other side; sizes as in :class:`ConstantPad1d`."""
 
@@ -113,4 +139,11 @@ class CircularPad2d(_Pad):
     """Borders that go on at the other side; sizes as in :class:`ConstantPad2d`."""
 
     _dims = 2
+    _mode = "circular"
+
+
+class CircularPad3d(_Pad):
+    """Borders that go on at the other side; sizes as in :class:`ConstantPad3d`."""
+
+    _dims = 3
     _mode = "circular"

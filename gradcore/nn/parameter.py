@@ -1,4 +1,4 @@
-"""A tensor that a module owns: what an optimizer changes."""
+"""Tensors that a module owns: what an optimizer changes, and what it does not."""
 
 from __future__ import annotations
 
@@ -31,4 +31,21 @@ class Parameter(Tensor):
         return f"Parameter containing:\n{super().__repr__()}"
 
 
-dispatch.install_tensor(Tensor, Parameter)
+class Buffer(Tensor):
+    """``data``'s own bytes. A module that it is assigned to lists it among its buffers, in the state dict if ``persistent``."""
+
+    __slots__ = ("persistent",)
+
+    def __init__(self, data: Tensor | None = None, *, persistent: bool = True) -> None:
+        super().__init__(*(() if data is None else (data,)))
+        self.persistent = persistent
+        owners.retag(self, role="buffer")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Buffer:
+        with modes.no_grad():
+            copy = Buffer(movement.clone(self), persistent=self.persistent)
+        memo[id(self)] = copy
+        return copy
+
+
+dispatch.install_tensor(Tensor, Parameter, Buffer)

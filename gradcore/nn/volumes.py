@@ -7,7 +7,7 @@ from typing import Any
 
 from gradcore.nn import functional as F
 from gradcore.nn.module import Module
-from gradcore.nn.sampling import Conv1d
+from gradcore.nn.sampling import Conv1d, ConvTranspose2d
 
 Tensor = Any
 Size = int | Sequence[int]
@@ -23,6 +23,17 @@ class Conv3d(Conv1d):
             input = F.pad(input, self._borders, self.padding_mode)
             return F.conv3d(input, self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
         return F.conv3d(input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+
+
+class ConvTranspose3d(ConvTranspose2d):
+    """The gradient of :class:`Conv3d` by its input, as a layer, with weight [in_channels, out_channels / groups, kD, kH,
+    kW]."""
+
+    _dims = 3
+
+    def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
+        return F.conv_transpose3d(input, self.weight, self.bias, self.stride, self.padding,  # type: ignore[arg-type]
+                                  self._extra(input, output_size), self.groups, self.dilation)
 
 
 class _AdaptiveMaxPool(Module):

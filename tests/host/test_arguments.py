@@ -96,6 +96,7 @@ REFUSED = {
     "Tensor.add_": "b", "Tensor.to": "other", "Tensor.backward": "inputs", "Tensor.expand": "implicit",
     "Tensor.is_pinned Tensor.pin_memory": "device", "Tensor.random_": "from to", "Tensor.record_stream": "s",
     "nn.functional.embedding nn.functional.embedding_bag": "max_norm norm_type scale_grad_by_freq sparse",
+    "embedding": "scale_grad_by_freq sparse",
     "nn.functional.interpolate": "antialias recompute_scale_factor", "layer_norm": "cudnn_enable",
     "group_norm": "cudnn_enabled", "nn.functional.elu_": "scale input_scale"}
 
@@ -207,6 +208,19 @@ CALLS: dict[str, Callable[..., Any]] = {
     "group_norm": lambda t, x, y, m, i: t.group_norm(x, num_groups=1, cudnn_enabled=True) + t.t(input=m),
     "infinities": lambda t, x, y, m, i: t.isposinf(x / 0) | t.isneginf(input=y / 0) | (t.sgn(x) == 1),
     "asarray": lambda t, x, y, m, i: t.asarray([1, 2], dtype=t.float64) + t.asarray(i, copy=True) + t.asarray(3.0),
+    "isin": lambda t, x, y, m, i: t.isin(element=1, test_elements=i) | t.isin(elements=i, test_element=1),
+    "searched": lambda t, x, y, m, i: t.searchsorted(sorted_sequence=x[0].abs(), input=y, side="left") + t.bucketize(
+        input=x, boundaries=m[0], out_int32=True),
+    "composed": lambda t, x, y, m, i: t.xlogy(input=x.abs(), other=y.abs()) + t.copysign(x, other=y) + x.logit(eps=0.1),
+    "cdist": lambda t, x, y, m, i: t.cdist(x1=x, x2=y, p=1, compute_mode="donot_use_mm_for_euclid_dist") + t.rsub(
+        input=m[:2], other=1, alpha=2),
+    "numbers": lambda t, x, y, m, i: t.logspace(start=0, end=1, steps=3, base=2) + t.scalar_tensor(s=2, dtype=t.float64),
+    "gathered": lambda t, x, y, m, i: t.block_diag(x, y) * t.vander(x=x[0], N=6, increasing=True).sum() + t.cov(
+        input=x, correction=0).sum() + t.combinations(input=x[0], r=2, with_replacement=True).sum(),
+    "running": lambda t, x, y, m, i: t.cummax(input=x, dim=1).values + t.logcumsumexp(y, dim=0),
+    "scatter_reduce": lambda t, x, y, m, i: t.scatter_reduce(input=x, dim=1, index=i[None], src=y, reduce="amax",
+                                                             include_self=False) + x.slice_scatter(src=y[:1], dim=0, end=1),
+    "integrals": lambda t, x, y, m, i: t.trapezoid(y=x, dx=2.0, dim=0) + t.cumulative_trapezoid(y=y, x=x, dim=0)[0],
     "nothing": lambda t, x, y, m, i: t.sum(x, 0, out=None) + t.nn.functional.mse_loss(x, y, size_average=None, reduce=None),
     "embedding": lambda t, x, y, m, i: t.nn.functional.embedding(i, x, max_norm=None, scale_grad_by_freq=False, sparse=False)}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ def compare(torch: Any, ours: Any, theirs: Any, *inputs: Any, shown: bool = True
         close(a, b, f"buffer {name}")
 
 
-X3, X4 = values(2, 6, 9), values(2, 6, 5, 7)
+X3, X4, X5 = values(2, 6, 9), values(2, 6, 5, 7), values(2, 2, 4, 5, 6)
 LAYERS: list[tuple[str, dict[str, Any], tuple[Any, ...]]] = [
     ("GroupNorm", {"num_groups": 3, "num_channels": 6}, (X4,)),
     ("GroupNorm", {"num_groups": 2, "num_channels": 6, "affine": False, "eps": 1e-2}, (X3,)),
@@ -90,6 +91,21 @@ LAYERS: list[tuple[str, dict[str, Any], tuple[Any, ...]]] = [
     ("Conv2d", {"in_channels": 6, "out_channels": 4, "kernel_size": (2, 3), "padding": "same", "padding_mode": "circular",
                 "bias": False}, (X4,)),
     ("Conv1d", {"in_channels": 6, "out_channels": 4, "kernel_size": 3, "padding": 2, "padding_mode": "replicate"}, (X3,)),
+    ("MaxPool3d", {"kernel_size": 2, "stride": (1, 2, 1), "ceil_mode": True}, (X5,)),
+    ("AvgPool3d", {"kernel_size": (2, 3, 2), "padding": 1, "count_include_pad": False}, (X5,)),
+    ("AdaptiveAvgPool3d", {"output_size": (3, 2, 4)}, (X5,)), ("AdaptiveMaxPool3d", {"output_size": (3, None, 4)}, (X5[0],)),
+    ("LPPool1d", {"norm_type": 2, "kernel_size": 3, "stride": 2}, (np.abs(X3),)),
+    ("LPPool2d", {"norm_type": 3, "kernel_size": (2, 3)}, (np.abs(X4),)),
+    ("LPPool3d", {"norm_type": 1.5, "kernel_size": 2, "ceil_mode": True}, (np.abs(X5),)),
+    ("LocalResponseNorm", {"size": 3, "alpha": 0.1}, (X3,)), ("LocalResponseNorm", {"size": 2, "k": 2.0}, (X4,)),
+    ("RReLU", {"lower": 0.25, "upper": 0.25}, (X4,)),
+    ("ConvTranspose3d", {"in_channels": 2, "out_channels": 4, "kernel_size": (2, 1, 3), "stride": 2, "padding": (1, 0, 1),
+                         "groups": 2}, (X5,)),
+    ("ConvTranspose3d", {"in_channels": 2, "out_channels": 3, "kernel_size": 2, "stride": (2, 3, 1),
+                         "output_padding": (1, 2, 0), "bias": False}, (X5[0],)),
+    ("ZeroPad3d", {"padding": 1}, (X5,)), ("ConstantPad3d", {"padding": (0, 1, -1, 2, 1, 0), "value": -1.5}, (X5,)),
+    ("ReflectionPad3d", {"padding": (2, 1, 1, 0, 3, 1)}, (X5,)), ("ReplicationPad3d", {"padding": 2}, (X5,)),
+    ("CircularPad3d", {"padding": (1, 0, 2, 3, 1, 1)}, (X5,)),
     ("UpsamplingNearest2d", {"scale_factor": 2}, (X4,)), ("UpsamplingBilinear2d", {"size": (8, 9)}, (X4,)),
     ("ChannelShuffle", {"groups": 3}, (X4,)), ("Softmax2d", {}, (X4,)), ("Softmax2d", {}, (X4[0],)),
     ("Unfold", {"kernel_size": (2, 3), "padding": 1}, (X4,)),
@@ -236,3 +252,45 @@ def test_errors_say_what_was_expected() -> None:
             (lambda: F.embedding_bag(gradcore.arange(4), gradcore.ones(4, 2), mode="most"), ValueError, "but got 'most'")):
         with raises(kind, text):
             call()
+
+
+def test_a_buffer_is_listed_where_it_is_assigned(torch: Any) -> None:
+    found = []
+    for library in (gradcore, torch):
+        layer = library.nn.Module()
+        layer.kept, layer.passing = library.nn.Buffer(library.ones(2)), library.nn.Buffer(library.zeros(3), persistent=False)
+        first = [(name, b.tolist()) for name, b in layer.named_buffers()], list(layer.state_dict())
+        layer.kept, layer.passing = library.nn.Buffer(layer.kept + 1, persistent=False), library.nn.Buffer(library.ones(1))
+        layer = copy.deepcopy(layer)
+        found.append((first, [(name, b.tolist()) for name, b in layer.named_buffers()], list(layer.state_dict()),
+                      (layer.kept * 2).tolist(), list(layer.parameters()), layer.kept.requires_grad,
+                      tuple(library.nn.Buffer().shape)))
+    assert found[0] == found[1]
+
+    class Early(nn.Module):
+        def __init__(self) -> None:
+            self.buffer = nn.Buffer(gradcore.ones(1))
+
+    with raises(AttributeError, "cannot assign buffer before Module.__init__() call"):
+        Early()
+
+
+def test_slopes_are_drawn_in_training_alone() -> None:
+    layer, x = nn.RReLU(0.1, 0.3), gradcore.full((4000,), -2.0, requires_grad=True)
+    y = layer(x)
+    y.sum().backward()
+    slopes = x.grad.numpy()
+    np.testing.assert_allclose(y.detach().numpy(), -2 * slopes, rtol=1e-6)
+    assert 0.1 <= slopes.min() < 0.11 and 0.29 < slopes.max() <= 0.3 and abs(slopes.mean() - 0.2) < 0.01
+    assert layer(gradcore.ones(3)).tolist() == [1, 1, 1]
+    np.testing.assert_allclose(layer.eval()(gradcore.tensor([-2.0, 5.0])).numpy(), [-0.4, 5], rtol=1e-6)
+
+
+def test_a_transposed_convolution_of_volumes_has_the_size_asked_for(torch: Any) -> None:
+    sizes = []
+    for library in (gradcore, torch):
+        layer = library.nn.ConvTranspose3d(1, 1, 3, stride=2, padding=1)
+        sizes.append([tuple(layer(library.zeros(1, 1, 2, 3, 4), output_size=n).shape) for n in ((3, 5, 7), (4, 6, 8))])
+    assert sizes[0] == sizes[1]
+    with raises(ValueError, "valid sizes range from [3, 5, 7] to [4, 6, 8]"):
+        nn.ConvTranspose3d(1, 1, 3, stride=2, padding=1)(gradcore.zeros(1, 1, 2, 3, 4), output_size=(3, 5, 9))

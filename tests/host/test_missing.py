@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import math
 import os
 import re
 import textwrap
@@ -101,14 +100,14 @@ def test_a_name_of_pytorchs_is_not_implemented_and_not_there(path: str) -> None:
     (lambda: gradcore.svd(gradcore.ones(2, 2)), "gradcore.linalg.solve"),
     (lambda: gradcore.linalg.eigh(gradcore.ones(2, 2)), "numpy.linalg's, of x.detach().numpy()"),
     (lambda: nn.functional.ctc_loss, "gradcore.nn.functional.cross_entropy"),
-    (lambda: nn.ConvTranspose3d(1, 1, 3), "gradcore.nn.ConvTranspose2d"),
+    (lambda: nn.LazyConv3d(1, 3), "gradcore.nn.Conv3d"),
     (lambda: nn.LazyLinear(3), "gradcore.nn.Linear"),
     (lambda: gradcore.optim.LBFGS([]), "gradcore.optim.Adam"),
     (lambda: gradcore.optim.lr_scheduler.CyclicLR(None), "gradcore.optim.lr_scheduler.OneCycleLR"),
-    (lambda: gradcore.cdist(gradcore.ones(2, 2), gradcore.ones(2, 2)), "norm(dim=-1)"),
+    (lambda: gradcore.logdet(gradcore.ones(2, 2)), "gradcore.linalg.slogdet(x).logabsdet"),
     (lambda: gradcore.ones(2).conj(), "real and imaginary parts"),
     (lambda: gradcore.ones(2).transpose_(0, 1), "x = x.squeeze(...) and its like"),
-    (lambda: gradcore.dropout(gradcore.ones(2)), "gradcore.nn.functional.dropout"),
+    (lambda: gradcore.ctc_loss(gradcore.ones(2)), "gradcore.nn.functional.cross_entropy"),
     (lambda: nn.init.eye(gradcore.ones(2, 2)), "gradcore.nn.init.eye_"),
     (lambda: gradcore.complex64, "real and imaginary parts"),
     (lambda: gradcore.fft.fft, "numpy.fft"),
@@ -124,15 +123,8 @@ def test_the_nearest_thing_is_named(call: Any, near: str) -> None:
 #: The arguments that a formula is compared on, by the name that it stands for, where they are not these.
 PAIR = ([0.25, 0.5, 0.0, 0.75], [2.0, -1.0, 3.0, 0.5])
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
-    "cdist": ([[1.0, 2.0], [3.0, 5.0]], [[0.0, 1.0], [2.0, 2.0], [4.0, 4.0]]), "diff": PAIR[:1], "logit": ([0.25, 0.5, 0.9],),
-    "xlogy": ([0.0, 0.5, 2.0], [0.0, 3.0, 1.5]), "float_power": ([0.5, 2.0, 3.0], 3), "logdet": ([[2.0, 1.0], [1.0, 3.0]],),
-    "bucketize": ([0.5, 3.5, 2.0], [1.0, 2.0, 3.0]), "searchsorted": ([1.0, 2.0, 3.0], [0.5, 3.5, 2.0]),
-    "isin": ([1, 2, 3], [3, 1]), "bincount": ([0, 3, 1, 3],), "trapezoid": PAIR[:1], "trapz": PAIR[:1],
-    "cumulative_trapezoid": PAIR[:1],
-    "ldexp": (PAIR[0], [1, 2, 3, 4]), "signbit": PAIR[1:], "sgn": PAIR[1:], "isposinf": ([math.inf, -math.inf, 1.0],),
-    "isneginf": ([math.inf, -math.inf, 1.0],), "heaviside": ([-1.0, 0.0, 2.0], [0.5, 0.5, 0.5]),
-    "logcumsumexp": (PAIR[1], 0), "scalar_tensor": (2.5,), "H": ([[1.0, 2.0], [3.0, 4.0]],), "mH": ([[1.0, 2.0], [3.0, 4.0]],),
-    "cov": ([[1.0, 2.0, 4.0], [3.0, 1.0, 0.0]],), "is_nonzero": ([2.0],), "nelement": PAIR[:1], "ndimension": PAIR[:1]}
+    "logdet": ([[2.0, 1.0], [1.0, 3.0]],), "trapezoid": PAIR[:1], "trapz": PAIR[:1], "cumulative_trapezoid": PAIR[:1],
+    "logcumsumexp": (PAIR[1], 0), "cov": ([[1.0, 2.0, 4.0], [3.0, 1.0, 0.0]],)}
 
 
 @pytest.mark.oracle
@@ -159,7 +151,7 @@ def test_a_name_that_nobody_has_is_an_attribute_error_alone() -> None:
 
 
 def test_imports_say_it_too() -> None:
-    for code in ("from gradcore import svd", "from gradcore import zeros, svd, ones", "from gradcore.nn import ConvTranspose3d",
+    for code in ("from gradcore import svd", "from gradcore import zeros, svd, ones", "from gradcore.nn import LazyLinear",
                  "from gradcore.nn.functional import ctc_loss as f"):
         kind, text = refused(lambda: exec(code, {}))  # noqa: B023
         assert issubclass(kind, ImportError) and issubclass(kind, NotImplementedError)

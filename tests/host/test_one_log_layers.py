@@ -35,6 +35,12 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Any, Callable[[Any], Any], Calla
                                      nn.ZeroPad2d(1)),
                np.ones((2, 3, 6, 6), F32), lambda y: F.huber_loss(y, gradcore.ones_like(y)), lambda p: optim.RMSprop(
                    p, momentum=0.9, centered=True, weight_decay=0.1)),
+    "volumes": (lambda: nn.Sequential(nn.ConvTranspose3d(2, 3, 2, stride=2), nn.ReflectionPad3d(1), nn.MaxPool3d(2),
+                                      nn.LocalResponseNorm(2), nn.AvgPool3d(2, 1), nn.RReLU(), nn.AdaptiveAvgPool3d(2),
+                                      nn.LPPool3d(2, 2), nn.Flatten(1)), np.ones((2, 2, 3, 4, 3), F32),
+                lambda y: gradcore.cdist(y, y + 1).sum() + F.grid_sample(
+                    y.reshape(2, 3, 1, 1), F.affine_grid(y.reshape(1, 2, 3).expand(2, 2, 3), (2, 3, 2, 2), False),
+                    align_corners=False).sum(), optim.SGD),
     "lstm": (lambda: Last(nn.LSTM(4, 5, 2, dropout=0.3, bidirectional=True)), np.ones((6, 3, 4), F32),
              lambda y: F.binary_cross_entropy_with_logits(y, gradcore.ones_like(y),
                                                           pos_weight=gradcore.ones(10, device=y.device)),

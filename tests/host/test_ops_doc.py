@@ -50,15 +50,17 @@ users write them, are compared with PyTorch in float32 and float64, values and g
 
 ## What is slow, or not there
 
-- `nonzero`, `masked_select`, `unique`, `where(condition)` and boolean indices read values on the host, since the shape of what
-  they give depends on them: the meta device refuses them. `x[mask] = number` reads nothing.
+- `nonzero`, `masked_select`, `unique`, `unique_consecutive`, `where(condition)` and boolean indices read values on the host,
+  since the shape of what they give depends on them: the meta device refuses them. `x[mask] = number` reads nothing.
 - On the GPU a sort takes about log2(n)^2 / 2 launches, and a system of equations or a determinant one block a matrix. Writes
   at positions read all k positions for each element that may be written: no atomics, so that sums are the same in every run.
 - On the CPU the recurrence behind the gradients of `prod` and `cumprod` is a loop over the dimension in Python.
 - Attention's second derivative stores the scores, and that of a recurrent layer takes 12 (RNN) to 88 (LSTM) launches a step.
 - `cumsum_`, `cumprod_`, `tril_` and `triu_` make their result before they write it over the tensor.
+- `searchsorted`, `bucketize`, `isin`, `cummax`, `cummin` and `logcumsumexp` take about log2(n) steps over n elements.
 - The gradient of `det` solves with the matrix, so that one without an inverse is an error there.
-- Singular values, eigenvalues, QR, norms made of them, `scatter_reduce`, `out=` and complex numbers are not there.
+- Singular values, eigenvalues, QR, norms made of them, `scatter_reduce(reduce="prod")`, `out=` and complex numbers are not
+  there.
 
 ## Functions, methods and operators: calls compared with PyTorch
 

@@ -1,0 +1,130 @@
+"""Elementwise functions that are made of a few others: logarithms that are safe at 0, signs and steps, double precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import numpy as np
+
+from gradcore.engine.node import Value
+from gradcore.errors import SpecError
+from gradcore.functional import types
+from gradcore.functional.pointwise import logaddexp
+from gradcore.ops import creation, elementwise, movement, pointwise
+from gradcore.spec import default_float, is_floating, promote
+
+Tensor = Any
+
+_LN2 = 0.6931471805599453
+
+
+def _floats(input: Any, other: Any) -> tuple[Tensor, Tensor]:
+    """Two operands, one of which may be a number, as tensors of the floating dtype that both promote to."""
+    if not isinstance(input, Value) and not isinstance(other, Value):
+        raise TypeError(f"expected a tensor and a number, or two tensors, but got {input!r} and {other!r}")
+    dtype = promote([v.spec if isinstance(v, Value) else type(v) for v in (input, other)])
+    dtype = dtype if is_floating(dtype) else default_float()
+    device = (input if isinstance(input, Value) else other).storage.device
+    one, two = (movement.cast(v, dtype=dtype) if isinstance(v, Value) else
+                creation.full(v, shape=(), dtype=dtype, device=device) for v in (input, other))
+    return one, two
+
+
+def xlogy(input: Any, other: Any) -> Tensor:
+    """input log(other), and 0 where ``input`` is 0, unless ``other`` is NaN; one of the two may be a number.
+
+    The gradient by ``other`` is 0, too, where both are 0.
+    """
+    x, y = _floats(input, other)
+    # A logarithm that is an infinity or a NaN there would make a NaN of 0.
+    apart = elementwise.logical_or(elementwise.le(y, 0), elementwise.isinf(y))
+    dead = elementwise.logical_and(elementwise.eq(x, 0), apart)
+    return x * elementwise.log(elementwise.where(dead, 1.0, y))
+
+
+def logit(input: Tensor, eps: float | None = None) -> Tensor:
+    """log(x / (1 - x)), of ``input`` kept between ``eps`` and 1 - eps if that is given; NaN outside of [0, 1]."""
+    x = movement.as_float(input)
+    x = x if eps is None else elementwise.clamp(x, float(eps), 1.0 - eps)
+    return elementwise.log(x / (1.0 - x))
+
+
+def signbit(input: Tensor) -> Tensor:
+    """Where the elements are negative, -0.0 among them; no NaN has a sign here."""
+    if not input.spec.floating:
+        return elementwise.lt(input, 0)
+    # The angle of (-1, x) has the sign of x, a zero's too.
+    return elementwise.lt(pointwise.arctan2(input.detach(), -1.0), 0)
+
+
+def copysign(input: Tensor, other: Any) -> Tensor:
+    """|input| with the sign of ``other``, a tensor or a number, -0.0 being negative; of integers as floats."""
+    x, y = _floats(input, other)
+    return elementwise.abs(x) * elementwise.where(signbit(y), -1.0, creation.full(1, shape=(), dtype=x.spec.dtype,
+                                                                                  device=x.storage.device))
+
+
+def heaviside(input: Tensor, values: Tensor) -> Tensor:
+    """0 below 0, 1 above it, ``values`` at 0, of one dtype; without a gradient. Raises :class:`SpecError` for two dtypes."""
+    if input.spec.dtype != values.spec.dtype:
+        raise SpecError(f"heaviside is not yet implemented for tensors with different dtypes: {input.spec.dtype.name} and "
+                        f"{values.spec.dtype.name}")
+    x = input.detach()
+    return elementwise.where(elementwise.eq(x, 0), values.detach(), movement.cast(elementwise.gt(x, 0), dtype=x.spec.dtype))
+
+
+def logaddexp2(input: Tensor, other: Tensor) -> Tensor:
+    """log2(2^input + 2^other), without overflow. Raises :class:`SpecError` for integers."""
+    if not (input.spec.floating and other.spec.floating):
+        raise SpecError(f"logaddexp2: expected floating dtypes, but got {input.spec.dtype.name} and {other.spec.dtype.name}")
+    return logaddexp(input * _LN2, other * _LN2) * (1 / _LN2)
+
+
+def float_power(input: Any, exponent: Any) -> Tensor:
+    """input to the power of exponent in float64; one of them may be a number."""
+    x, y = (movement.cast(v, dtype=np.dtype(np.float64)) if isinstance(v, Value) else float(v) for v in (input, exponent))
+    return elementwise.pow(x, y)
+
+
+def ldexp(input: Tensor, other: Tensor) -> Tensor:
+    """input 2^other; of integers as floats."""
+    x, power = input, other if other.spec.floating else movement.cast(other, dtype=default_float())
+    return elementwise.mul(x, pointwise.exp2(power))
+
+
+def rsub(input: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
+    """other - alpha input"""
+    return elementwise.sub(other, input if alpha == 1 else input * alpha)
+
+
+# -- in place --------------------------------------------------------------------------------------------------------------
+
+
+def _written(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    name = function.__name__
+
+    @wraps(function)
+    def written(input: Tensor, *args: Any, **options: Any) -> Tensor:
+        # The gradient reads what is overwritten: a copy of it is kept.
+        made = function(movement.clone(input) if input.requires_grad else input, *args, **options)
+        if not types.can_cast(made.spec.dtype, input.spec.dtype) or (
+                name == "float_power" and input.spec.dtype != made.spec.dtype):
+            raise SpecError(f"{name}_: result type {made.spec.dtype.name} can't be cast to the desired output type "
+                            f"{input.spec.dtype.name}")
+        return movement.copy_(input, made)
+
+    written.__name__ = written.__qualname__ = f"{name}_"
+    written.__doc__ = f"``{name}``, written over the tensor; returns it."
+    return written
+
+
+#: Methods of a tensor that are no functions.
+TENSOR_METHODS: dict[str, Callable[..., Any]] = {f"{fn.__name__}_": _written(fn) for fn in (
+    xlogy, logit, copysign, heaviside, float_power, ldexp)}
+
+METHODS = "xlogy logit signbit copysign heaviside logaddexp2 float_power ldexp".split()
+
+__all__ = [  # noqa: PLE0604 - strings all
+    *METHODS, "rsub"]

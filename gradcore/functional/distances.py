@@ -1,0 +1,73 @@
+"""Distances between the vectors of two sets, or of one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradcore.engine.owners import upload
+from gradcore.errors import SpecError
+from gradcore.functional import mathematics as m
+from gradcore.functional import shape as sh
+from gradcore.functional.folding import norm
+from gradcore.ops import elementwise, linalg, movement
+
+Tensor = Any
+
+#: When the product of the two sets gives the Euclidean distances.
+_MODES = {"use_mm_for_euclid_dist_if_necessary": 25, "use_mm_for_euclid_dist": 0, "donot_use_mm_for_euclid_dist": None}
+
+
+def cdist(x1: Tensor, x2: Tensor, p: float = 2.0,
+          compute_mode: str = "use_mm_for_euclid_dist_if_necessary") -> Tensor:
+    """The p-norms of the differences between the vectors [..., P, M] and [..., R, M]: [..., P, R]; other dimensions broadcast.
+
+    The differences, P R M numbers, are kept for backward. With p = 2 and more than 25 vectors in a set, or where
+    ``compute_mode`` says so, the distances are made of a matrix product instead, which rounds small ones more, and P R numbers
+    are kept. The gradient of a distance of 0 is 0; with an infinite ``p`` equal parts share theirs.
+    Raises :class:`SpecError` for sizes that do not fit and a negative ``p``.
+    """
+    for k, x in enumerate((x1, x2), 1):
+        if x.spec.ndim < 2:
+            raise SpecError(f"cdist only supports at least 2D tensors, X{k} got: {x.spec.ndim}D")
+        if not x.spec.floating:
+            raise SpecError(f"cdist only supports floating-point dtypes, X{k} got: {x.spec.dtype.name}")
+    if x1.spec.shape[-1] != x2.spec.shape[-1]:
+        raise SpecError(f"X1 and X2 must have the same number of columns. X1: {x1.spec.shape[-1]} X2: {x2.spec.shape[-1]}")
+    if x1.spec.dtype != x2.spec.dtype:
+        raise SpecError(f"cdist: expected one dtype, but found {x1.spec.dtype.name} and {x2.spec.dtype.name}")
+    if p < 0:
+        raise SpecError("cdist only supports non-negative p values")
+    if compute_mode not in _MODES:
+        raise ValueError(f"{compute_mode} is not a valid value for compute_mode")
+    most = _MODES[compute_mode]
+    if p == 2 and most is not None and max(x1.spec.shape[-2], x2.spec.shape[-2]) > most:
+        return _by_product(x1, x2)
+    if not x1.spec.shape[-1]:
+        return m.sum(sh.unsqueeze(x1, -2) - sh.unsqueeze(x2, -3), -1)
+    return norm(sh.unsqueeze(x1, -2) - sh.unsqueeze(x2, -3), p, -1)
+
+
+def _by_product(x1: Tensor, x2: Tensor) -> Tensor:
+    """The root of |x|^2 + |y|^2 - 2 x y."""
+    squares = [m.sum(elementwise.square(x), -1, True) for x in (x1, x2)]
+    both = linalg.matmul(x1, sh.transpose(x2, -2, -1)) * -2.0 + squares[0] + sh.transpose(squares[1], -2, -1)
+    # What rounding made negative is 0, too.
+    apart = elementwise.gt(both, 0)
+    return elementwise.where(apart, elementwise.sqrt(elementwise.where(apart, both, 1.0)), 0.0)
+
+
+def pdist(input: Tensor, p: float = 2.0) -> Tensor:
+    """The p-norms of the differences between any two of N vectors [N, M], N (N - 1) / 2 of them, row by row."""
+    if input.spec.ndim != 2:
+        raise SpecError(f"pdist only supports 2D tensors, got: {input.spec.ndim}D")
+    if p < 0:
+        raise SpecError("pdist only supports non-negative p values")
+    pairs = [upload(places, input.storage.device, op="pdist", role="temporary", constant=True)
+             for places in np.triu_indices(input.spec.shape[0], 1)]
+    one, two = (movement.take(input, places, dim=0) for places in pairs)
+    return norm(one - two, p, -1)
+
+
+__all__ = ["cdist", "pdist"]

@@ -1,0 +1,166 @@
+"""What stands for many numbers: covariances, integrals, the most frequent one, the middle of what is no NaN."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+
+from gradcore.errors import DimError, SpecError
+from gradcore.functional import arranging, folding
+from gradcore.functional import mathematics as m
+from gradcore.functional import shape as sh
+from gradcore.functional.counting import diff
+from gradcore.functional.mathematics import Ranked
+from gradcore.functional.searching import bisected
+from gradcore.ops import elementwise, linalg, movement, reduce
+
+Tensor = Any
+
+# -- covariance ------------------------------------------------------------------------------------------------------------
+
+
+def cov(input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None) -> Tensor:
+    """The covariances [D, D] of D variables, the rows of ``input`` [D, N], a number for a vector [N] of one.
+
+    Sums of products are divided by N - ``correction``. ``fweights`` [N] are integers that say how often an observation was
+    made, ``aweights`` [N] how much each counts; no value of them is looked at. Raises :class:`SpecError` for shapes that do
+    not fit.
+    """
+    if input.spec.ndim > 2:
+        raise SpecError("cov(): expected input to have two or fewer dimensions but got an input with "
+                        f"{input.spec.ndim} dimensions")
+    if input.spec.dtype.kind == "b":
+        raise SpecError("cov(): bool dtype is not supported for input")
+    x = movement.as_float(sh.reshape(input, (1, -1)) if input.spec.ndim < 2 else input)
+    for name, given in (("fweights", fweights), ("aweights", aweights)):
+        if given is not None and given.spec.shape != x.spec.shape[1:]:
+            raise SpecError(f"cov(): expected {name} to have one dimension of {x.spec.shape[1]} observations, but got "
+                            f"{list(given.spec.shape)}")
+    if fweights is not None and fweights.spec.dtype.kind not in "iu":
+        raise SpecError("cov(): expected fweights to have integral dtype but got fweights with "
+                        f"{fweights.spec.dtype.name} dtype")
+    given = [movement.cast_to(w, x.spec) for w in (fweights, aweights) if w is not None]
+    if not given:
+        return _plain_cov(x, correction)
+    weights = given[0] if len(given) == 1 else given[0] * given[1]
+    whole = m.sum(weights)
+    parts = whole if aweights is None else m.sum(weights * given[-1]) / whole
+    freedom = elementwise.clamp(whole - (correction if aweights is None else parts * float(correction)), 0.0, None)
+    x = x - m.sum(x * weights, 1, True) / whole
+    return sh.squeeze(linalg.matmul(x * weights, sh.transpose(x, 0, 1)) / freedom)
+
+
+def _plain_cov(x: Tensor, correction: int) -> Tensor:
+    freedom = x.spec.shape[1] - correction
+    if freedom <= 0:
+        warnings.warn("cov(): degrees of freedom is <= 0. Correction should be strictly less than the number of observations.",
+                      stacklevel=3)
+    x = x - m.mean(x, 1, True)
+    return sh.squeeze(linalg.matmul(x, sh.transpose(x, 0, 1)) / float(max(freedom, 0)))
+
+
+def corrcoef(input: Tensor) -> Tensor:
+    """Pearson's correlations [D, D] of D variables, the rows of ``input`` [D, N]: :func:`cov` over their deviations."""
+    if input.spec.ndim > 2:
+        raise SpecError("corrcoef(): expected input to have two or fewer dimensions but got an input with "
+                        f"{input.spec.ndim} dimensions")
+    found = cov(input)
+    if not found.spec.ndim:
+        return found / found
+    deviations = elementwise.sqrt(arranging.diagonal(found))
+    return elementwise.clamp(found / sh.unsqueeze(deviations, 1) / sh.unsqueeze(deviations, 0), -1.0, 1.0)
+
+
+# -- integrals -------------------------------------------------------------------------------------------------------------
+
+
+def _areas(name: str, y: Tensor, x: Tensor | None, dx: float | None, dim: int) -> tuple[Tensor, int]:
+    """Twice the area between each two neighbours along a dimension, and the dimension."""
+    if not y.spec.ndim:
+        raise DimError(f"Dimension specified as {dim} but tensor has no dimensions")
+    d = sh.dim_of(dim, y)
+    rest = max(y.spec.shape[d] - 1, 0)
+    pairs = movement.narrow(y, d, 0, rest) + movement.narrow(y, d, y.spec.shape[d] - rest, rest)
+    if x is None:
+        return (pairs if dx in (None, 1) else pairs * dx), d
+    if dx is not None:
+        raise TypeError(f"{name}() takes x or dx, but got both")
+    if x.spec.ndim == 1:
+        if x.spec.shape[0] != y.spec.shape[d]:
+            raise SpecError(f"{name}: There must be one `x` value for each sample point, but got {x.spec.shape[0]} for "
+                            f"{y.spec.shape[d]}")
+        return pairs * sh.reshape(diff(x), (-1, *(1,) * (y.spec.ndim - d - 1))), d
+    wide = sh.reshape(x, ((1,) * (y.spec.ndim - x.spec.ndim) + x.spec.shape))
+    return pairs * diff(wide, dim=d), d
+
+
+def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: float | None = None, dim: int = -1) -> Tensor:
+    """The integral along ``dim`` of values at ``x``, a vector or one of the values' dimensions, or ``dx`` (1) apart."""
+    areas, d = _areas("trapezoid", y, x, dx, dim)
+    return m.sum(areas, d) / 2
+
+
+def cumulative_trapezoid(y: Tensor, x: Tensor | None = None, *, dx: float | None = None, dim: int = -1) -> Tensor:
+    """The integrals up to each value along ``dim`` but the first; see :func:`trapezoid`."""
+    areas, d = _areas("cumulative_trapezoid", y, x, dx, dim)
+    return folding.cumsum(areas, d) / 2
+
+
+trapz = trapezoid
+
+# -- one of many -----------------------------------------------------------------------------------------------------------
+
+
+def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> Ranked:
+    """The most frequent value along ``dim``, the smallest of several, and the last place that it stands at.
+
+    Sorted, and bisected for where each run of equal ones begins and ends.
+    """
+    d = sh.dim_of(dim, input)
+    x = input if input.spec.ndim else sh.reshape(input, 1)
+    if not x.spec.shape[d]:
+        raise DimError(f"mode(): Expected reduction dim {d} to have non-zero size.")
+    rows = arranging.movedim(x.detach(), d, -1)
+    rising, stood = folding.sort(rows)
+    ends = [bisected(rising, rising, right) for right in (False, True)]
+    longest = reduce.argmax(ends[1] - ends[0], dim=rows.spec.ndim - 1, keepdim=True)
+    last = movement.take_along(ends[1], longest, dim=rows.spec.ndim - 1) - 1
+    places = arranging.movedim(movement.take_along(stood, last, dim=rows.spec.ndim - 1), -1, d)
+    return _at(input, x, places, d, keepdim)
+
+
+def _at(input: Tensor, x: Tensor, places: Tensor, d: int, keepdim: bool) -> Ranked:
+    """The element of each row at its place, and the place."""
+    found = (movement.take_along(x, sh.contiguous(places), dim=d, wrap=False), places)
+    return Ranked(*(sh.reshape(t, ()) if not input.spec.ndim else t if keepdim else sh.squeeze(t, d) for t in found))
+
+
+def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+    """:func:`median` of what is no NaN: of everything, or along ``dim`` with its position. NaN where there is nothing else."""
+    if dim is None:
+        flat = sh.reshape(input, -1)
+        if not flat.spec.numel:
+            return folding.median(input)
+        found = nanmedian(flat, 0).values
+        if not found.requires_grad:
+            return found
+        # Elements that are equal to it share the gradient, as they do in amax.
+        same = elementwise.where(elementwise.eq(flat, found.detach()), flat, -math.inf)
+        return elementwise.where(elementwise.isnan(found), found, reduce.amax(same, dims=(0,), keepdim=False))
+    d = sh.dim_of(dim, input)
+    x = input if input.spec.ndim else sh.reshape(input, 1)
+    if not x.spec.shape[d]:
+        raise DimError(f"median(): Expected reduction dim {d} to have non-zero size.")
+    stood = folding.argsort(x, d)
+    some = m.sum(elementwise.eq(x.detach(), x.detach()), d, True)
+    middle = elementwise.clamp(elementwise.floor_divide(some - 1, 2), 0, None)
+    return _at(input, x, movement.take_along(stood, movement.cast(middle, dtype=np.dtype(np.int64)), dim=d), d, keepdim)
+
+
+METHODS = "cov corrcoef mode nanmedian".split()
+
+__all__ = [  # noqa: PLE0604 - strings all
+    *METHODS, "cumulative_trapezoid", "trapezoid", "trapz"]

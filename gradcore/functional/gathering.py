@@ -1,0 +1,187 @@
+"""Tensors put together: along a diagonal, in every combination, as powers, and into a part of another."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+
+from gradcore.engine.owners import upload
+from gradcore.errors import SpecError
+from gradcore.functional import arranging, folding, picking
+from gradcore.functional import shape as sh
+from gradcore.functional.padding import pad
+from gradcore.ops import arrangement, creation, elementwise, movement
+from gradcore.spec import default_float, is_floating, promote
+
+Tensor = Any
+
+# -- products of sets ------------------------------------------------------------------------------------------------------
+
+
+def block_diag(*tensors: Any) -> Tensor:
+    """Matrices along the diagonal of one of zeros; a vector is a row, a number 1 by 1. Raises :class:`SpecError` for more."""
+    given = list(tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors)
+    for k, x in enumerate(given):
+        if x.spec.ndim > 2:
+            raise SpecError("torch.block_diag: Input tensors must have 2 or fewer dimensions. "
+                            f"Input {k} has {x.spec.ndim} dimensions")
+    if not given:
+        return creation.empty(shape=(1, 0), dtype=default_float(), device=None)
+    dtype = promote([x.spec for x in given])
+    blocks = [sh.atleast_2d(x.to(dtype)) for x in given]
+    whole, before, rows = sum(x.spec.shape[1] for x in blocks), 0, []
+    for x in blocks:
+        rows.append(pad(x, (before, whole - before - x.spec.shape[1])))
+        before += x.spec.shape[1]
+    return sh.cat(rows, 0)
+
+
+def cartesian_prod(*tensors: Any) -> Tensor:
+    """Every choice of one element of each vector, as rows [n m ..., number of vectors]; of a single vector itself."""
+    given = list(tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors)
+    for x in given:
+        if x.spec.ndim != 1:
+            raise SpecError(f"Expect a 1D vector, but got shape {list(x.spec.shape)}")
+    if len({x.spec.dtype for x in given}) > 1:
+        raise SpecError(f"meshgrid expects all tensors to have the same dtype, but got {[x.spec.dtype.name for x in given]}")
+    if len(given) == 1:
+        return given[0]
+    return sh.stack([sh.reshape(x, -1) for x in arranging.meshgrid(*given)], 1)
+
+
+def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
+    """Every choice of ``r`` elements of a vector, in its order, as rows [K, r]; ``with_replacement`` one may come again."""
+    if input.spec.ndim != 1:
+        raise SpecError(f"Expect a 1D vector, but got shape {list(input.spec.shape)}")
+    if r < 0:
+        raise SpecError(f"Expect a non-negative number, but got {r}")
+    if r == 0:
+        return creation.empty(shape=(0,), dtype=input.spec.dtype, device=input.storage.device)
+    choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+    places = np.array(list(choose(range(input.spec.shape[0]), r)), np.int64).reshape(-1, r)
+    return movement.take(input, upload(places, input.storage.device, op="combinations", role="temporary", constant=True), dim=0)
+
+
+def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
+    """The powers of a vector [n] as columns [n, N], the highest first unless ``increasing``; N is n if it is not given."""
+    if x.spec.ndim != 1:
+        raise SpecError(f"x must be a one-dimensional tensor, but got {list(x.spec.shape)}")
+    n, count = x.spec.shape[0], x.spec.shape[0] if N is None else N
+    if count < 0:
+        raise SpecError(f"N must be non-negative, but got {count}")
+    dtype = x.spec.dtype if is_floating(x.spec.dtype) else np.dtype(np.int64)
+    one = creation.full(1, shape=(n, min(count, 1)), dtype=dtype, device=x.storage.device)
+    if count < 2:
+        return one
+    again = movement.expand(sh.unsqueeze(x, 1), shape=(n, count - 1))
+    powers = sh.cat([one, folding.cumprod(again, 1)], 1)
+    return powers if increasing else arrangement.flip(powers, dims=(1,))
+
+
+# -- into a part of a copy -------------------------------------------------------------------------------------------------
+
+
+def _put(name: str, copy: Tensor, part: Tensor, src: Tensor) -> Tensor:
+    if part.spec.shape != src.spec.shape:
+        raise SpecError(f"{name}: expected src to have a size equal to the part of self. src size = {list(src.spec.shape)}, "
+                        f"part size = {list(part.spec.shape)}")
+    movement.copy_(part, src)
+    return copy
+
+
+def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
+    """A copy of ``input`` with ``src`` at one place of ``dim``."""
+    copy = sh.clone(input)
+    return _put("select_scatter", copy, sh.select(copy, dim, index), src)
+
+
+def slice_scatter(input: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None,
+                  step: int = 1) -> Tensor:
+    """A copy of ``input`` with ``src`` at the places of ``dim`` from ``start`` to ``end``, every ``step``."""
+    copy = sh.clone(input)
+    return _put("slice_scatter", copy, copy[(slice(None),) * sh.dim_of(dim, input) + (slice(start, end, step),)], src)
+
+
+def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """A copy of ``input`` with ``src`` on a diagonal of two dimensions; see :func:`diagonal`."""
+    copy = sh.clone(input)
+    return _put("diagonal_scatter", copy, arranging.diagonal(copy, offset, dim1, dim2), src)
+
+
+# -- folded into places ----------------------------------------------------------------------------------------------------
+
+
+def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
+    """``input`` with the elements of ``src`` folded along ``dim`` into the places of ``index``, by ``"sum"``, ``"mean"``,
+    ``"amax"`` or ``"amin"``; what stood there before is folded too, unless ``include_self`` is False.
+
+    For an extreme ``src`` is sorted, so that the winner is written last; those that are equal share its gradient. Raises
+    NotImplementedError for ``"prod"``, :class:`SpecError` for another reduction.
+    """
+    if reduce == "prod":
+        raise NotImplementedError("scatter_reduce(reduce='prod') is not covered: 'sum', 'mean', 'amax' and 'amin' are")
+    if reduce not in ("sum", "mean", "amax", "amin"):
+        raise SpecError(f"reduce argument must be either sum, prod, mean, amax or amin, got {reduce}")
+    for d, n in enumerate(index.spec.shape):
+        if n != src.spec.shape[d]:
+            src = movement.narrow(src, d, 0, n)
+    if reduce in ("sum", "mean"):
+        kept = input if include_self else picking.scatter(input, dim, index, 0)
+        total = picking.scatter_add(kept, dim, index, src)
+        if reduce == "sum":
+            return total
+        count = _counts(input, dim, index, include_self)
+        return total / count if is_floating(total.spec.dtype) else elementwise.floor_divide(total, count)
+    return _extreme(input, dim, index, src, reduce == "amax", include_self)
+
+
+def _counts(x: Tensor, dim: int, index: Tensor, include_self: bool) -> Tensor:
+    """How many elements meet at each place, at least 1."""
+    start = creation.full(int(include_self), shape=x.spec.shape, dtype=x.spec.dtype, device=x.storage.device)
+    ones = creation.full(1, shape=index.spec.shape, dtype=x.spec.dtype, device=x.storage.device)
+    return elementwise.clamp(picking.scatter_add_(start, dim, index, ones), 1, None)
+
+
+def _extreme(input: Tensor, dim: int, index: Tensor, src: Tensor, largest: bool, include_self: bool) -> Tensor:
+    given = src.detach()
+    if is_floating(input.spec.dtype):
+        # A NaN wins either way: it is sorted to the end.
+        worst: float = -math.inf if largest else math.inf
+        order = folding.argsort(given if largest else -given, dim)
+    else:
+        worst = int(np.iinfo(input.spec.dtype).min if largest else np.iinfo(input.spec.dtype).max)
+        order = folding.argsort(given, dim, descending=not largest)
+    ranked, places = (picking.gather(x, dim, order) for x in (given, index))
+    start = creation.full(worst, shape=input.spec.shape, dtype=input.spec.dtype, device=input.storage.device)
+    written = picking.scatter_(start, dim, places, ranked)
+    nowhere = creation.full(False, shape=input.spec.shape, dtype=np.dtype(np.bool_), device=input.storage.device)
+    touched = picking.scatter_(nowhere, dim, index, True)
+    own = input.detach()
+    met = (elementwise.maximum if largest else elementwise.minimum)(own, written) if include_self else written
+    best = elementwise.where(touched, met, own)
+    if not (input.requires_grad or src.requires_grad):
+        return best
+    # The mean of the winners, of which the value is taken away again: what is left of it is the gradient.
+    mine = elementwise.eq(own, best) if include_self else elementwise.logical_not(touched)
+    theirs = elementwise.eq(src.detach(), picking.gather(best, dim, index))
+    count = picking.scatter_add(movement.cast_to(mine, input.spec), dim, index, movement.cast_to(theirs, input.spec))
+    share = picking.scatter_add(elementwise.where(mine, input, 0.0), dim, index, elementwise.where(theirs, src, 0.0)) / count
+    return best + elementwise.where(elementwise.isfinite(best), share - share.detach(), 0.0)
+
+
+def scatter_reduce_(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
+    """:func:`scatter_reduce`, written over the tensor; returns it."""
+    kept = sh.clone(input) if input.requires_grad else input
+    return movement.copy_(input, scatter_reduce(kept, dim, index, src, reduce, include_self=include_self))
+
+
+#: Methods of a tensor that are no functions.
+TENSOR_METHODS = {"scatter_reduce_": scatter_reduce_}
+
+METHODS = "select_scatter slice_scatter diagonal_scatter scatter_reduce".split()
+
+__all__ = [  # noqa: PLE0604 - strings all
+    *METHODS, "block_diag", "cartesian_prod", "combinations", "vander"]

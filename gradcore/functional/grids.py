@@ -1,0 +1,133 @@
+"""Images and volumes read at places that a tensor says, and the places that an affine map says."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gradcore.engine.owners import upload
+from gradcore.errors import SpecError
+from gradcore.ops import creation, elementwise, linalg, movement
+
+Tensor = Any
+
+__all__ = ["affine_grid", "grid_sample"]
+
+
+def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor:
+    """Where each pixel of an image of ``size`` (N, C, H, W) comes from by the maps ``theta`` [N, 2, 3]: [N, H, W, 2].
+
+    Of a volume (N, C, D, H, W) by maps [N, 3, 4]: [N, D, H, W, 3]. -1 and 1 are the centres of the first and the last pixels
+    with ``align_corners``, else their outer edges. Jaderberg et al., arXiv:1506.02025.
+    """
+    dims = len(size) - 2
+    if dims not in (2, 3):
+        raise NotImplementedError("affine_grid only supports 4D and 5D sizes, for 2D and 3D affine transforms, respectively. "
+                                  f"Got size {tuple(size)}.")
+    if not theta.spec.floating:
+        raise ValueError(f"Expected theta to have floating point type, but got {theta.spec.dtype.name}")
+    if theta.spec.shape != (size[0], dims, dims + 1):
+        raise SpecError(f"Expected a batch of {dims}D affine matrices of shape {size[0]}x{dims}x{dims + 1} for size "
+                        f"{tuple(size)}. Got {list(theta.spec.shape)}.")
+    if min(size) <= 0:
+        raise ValueError(f"Expected non-zero, positive output size. Got {tuple(size)}")
+    axes = [np.linspace(-1, 1, n) * (1 if align_corners else (n - 1) / n) if n > 1 else np.zeros(1) for n in size[2:]]
+    # x is the last dimension of an image, and the first coordinate.
+    places = [*reversed(np.meshgrid(*axes, indexing="ij")), np.ones(tuple(size[2:]))]
+    base = upload(np.stack(places, -1).reshape(-1, dims + 1).astype(theta.spec.dtype), theta.storage.device, op="affine_grid",
+                  role="temporary", constant=True)
+    return movement.reshape(linalg.matmul(base, movement.permute(theta, dims=(0, 2, 1))), (size[0], *size[2:], dims))
+
+
+def grid_sample(input: Tensor, grid: Tensor, mode: str = "bilinear", padding_mode: str = "zeros",
+                align_corners: bool | None = None) -> Tensor:
+    """[N, C, H', W'] of an image [N, C, H, W], read at the places ``grid`` [N, H', W', 2] of coordinates x, y from -1 to 1.
+
+    Of a volume [N, C, D, H, W] at [N, D', H', W', 3]. ``"bilinear"`` mixes the pixels around a place, ``"nearest"`` takes one.
+    What lies outside is 0 for ``"zeros"``, the nearest pixel for ``"border"``, mirrored for ``"reflection"``. For
+    ``align_corners`` see :func:`affine_grid`. Backward keeps the 2^d pixels of each place, and adds the input's gradient up in
+    one order in every run. Raises NotImplementedError for ``"bicubic"``.
+    """
+    dims = input.spec.ndim - 2
+    if mode == "bicubic":
+        raise NotImplementedError("grid_sample(mode='bicubic') is not covered: 'bilinear' and 'nearest' are")
+    if mode not in ("bilinear", "nearest"):
+        raise ValueError(f"nn.functional.grid_sample(): expected mode to be 'bilinear', 'nearest' or 'bicubic', but got: "
+                         f"'{mode}'")
+    if padding_mode not in ("zeros", "border", "reflection"):
+        raise ValueError("nn.functional.grid_sample(): expected padding_mode to be 'zeros', 'border', or 'reflection', but "
+                         f"got: '{padding_mode}'")
+    if dims not in (2, 3) or grid.spec.ndim != input.spec.ndim or grid.spec.shape[-1] != dims or (
+            grid.spec.shape[0] != input.spec.shape[0]):
+        raise SpecError("grid_sampler(): expected an input [N, C, H, W] and a grid [N, H', W', 2], or of 5 dimensions, but "
+                        f"got {list(input.spec.shape)} and {list(grid.spec.shape)}")
+    if 0 in input.spec.shape[2:]:
+        raise SpecError("grid_sampler(): expected input to have non-empty spatial dimensions, but input has sizes "
+                        f"{list(input.spec.shape)}")
+    sizes = input.spec.shape[2:]
+    # Coordinates are x, y, z: the last dimension's first.
+    columns = [movement.reshape(movement.narrow(grid, dims + 1, dims - 1 - d, 1), (-1,)) for d in range(dims)]
+    at = [_place(x, n, padding_mode, bool(align_corners)) for x, n in zip(columns, sizes, strict=True)]
+    rows = movement.reshape(movement.permute(input, dims=(0, *range(2, dims + 2), 1)), (-1, input.spec.shape[1]))
+    read = _Pixels(rows, sizes, grid)
+    if mode == "nearest":
+        mixed = read([elementwise.round(x.detach()) for x in at])
+    else:
+        mixed = _mixed(read, at)
+    out = movement.reshape(mixed, (*grid.spec.shape[:-1], input.spec.shape[1]))
+    out = movement.permute(out, dims=(0, dims + 1, *range(1, dims + 1)))
+    return out if out.spec.contiguous else movement.clone(out)
+
+
+def _place(x: Tensor, n: int, padding_mode: str, corners: bool) -> Tensor:
+    """A coordinate from -1 to 1 as one in pixels, the first one's centre being 0."""
+    x = (x + 1.0) * ((n - 1) / 2) if corners else ((x + 1.0) * float(n) - 1.0) * 0.5
+    if padding_mode == "reflection":
+        low, span = (0.0, float(n - 1)) if corners else (-0.5, float(n))
+        if not span:
+            return x * 0.0
+        turned = elementwise.remainder(x - low, 2 * span)
+        x = elementwise.where(elementwise.gt(turned, span), 2 * span - turned, turned) + low
+    return x if padding_mode == "zeros" else elementwise.clamp(x, 0.0, float(n - 1))
+
+
+class _Pixels:
+    """Rows of an image's channels, to be read at whole coordinates [K] of each of its dimensions."""
+
+    def __init__(self, rows: Tensor, sizes: Sequence[int], grid: Tensor) -> None:
+        self.rows, self.sizes = rows, sizes
+        n, device = grid.spec.shape[0], grid.storage.device
+        each = math.prod(grid.spec.shape[1:-1])
+        first = creation.arange(0, math.prod(sizes), length=n, dtype=np.dtype(np.int64), device=device)
+        #: Where the image of each place begins.
+        self.first = movement.reshape(movement.expand(movement.reshape(first, (n, 1)), shape=(n, each)), (n * each,))
+
+    def __call__(self, at: Sequence[Tensor]) -> Tensor:
+        """[K, C], zeros where a place is outside: beside the last pixel stands one whose share is 0."""
+        places, inside = self.first, None
+        for d, (x, n) in enumerate(zip(at, self.sizes, strict=True)):
+            # What is no number is outside, too.
+            here = elementwise.logical_and(elementwise.ge(x, 0), elementwise.le(x, n - 1))
+            inside = here if inside is None else elementwise.logical_and(inside, here)
+            kept = movement.cast(elementwise.where(here, x, 0.0), dtype=np.dtype(np.int64))
+            places = places + kept * math.prod(self.sizes[d + 1:])
+        found = movement.take(self.rows, places, dim=0)
+        return elementwise.where(movement.reshape(inside, (-1, 1)), found, 0.0)
+
+
+def _mixed(read: _Pixels, at: Sequence[Tensor]) -> Tensor:
+    """The sum of the 2^d pixels around each place, each by its share."""
+    low = [elementwise.floor(x.detach()) for x in at]
+    shares = [(1.0 - (x - a), x - a) for x, a in zip(at, low, strict=True)]
+    total = None
+    for corner in itertools.product((0, 1), repeat=len(at)):
+        share = None
+        for side, pair in zip(corner, shares, strict=True):
+            share = pair[side] if share is None else share * pair[side]
+        part = read([a + 1.0 if side else a for side, a in zip(corner, low, strict=True)]) * movement.reshape(share, (-1, 1))
+        total = part if total is None else total + part
+    return total

@@ -1,0 +1,169 @@
+"""Pooling of volumes, one plane after the other, and pooling by a power of the elements.
+
+A window's largest element is the largest of its rows' largest, and its mean the mean of their means, since all rows of a window
+have one size: so the height and the width are pooled as images are, and then the depth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from gradcore.errors import SpecError
+from gradcore.functional import picking
+from gradcore.functional import shape as sh
+from gradcore.functional.images import adaptive_avg_pool2d, avg_pool2d, max_pool2d, pair
+from gradcore.functional.padding import pad
+from gradcore.functional.sampling import avg_pool1d
+from gradcore.functional.volumes import adaptive_max_pool2d, triple
+from gradcore.ops import activation, elementwise, movement
+
+Tensor = Any
+Size = int | Sequence[int]
+
+__all__ = ["adaptive_avg_pool3d", "adaptive_max_pool3d", "avg_pool3d", "local_response_norm", "lp_pool1d", "lp_pool2d",
+           "lp_pool3d", "max_pool3d"]
+
+
+def _volumes(name: str, x: Tensor) -> Tensor:
+    """[N, C, D, H, W] of what may be [C, D, H, W]."""
+    if x.spec.ndim not in (4, 5):
+        raise SpecError(f"{name}: Expected 4D or 5D (batch mode) tensor for input, but got {list(x.spec.shape)}")
+    return sh.unsqueeze(x, 0) if x.spec.ndim == 4 else x
+
+
+def _planes(x: Tensor) -> Tensor:
+    """[N, C D, H, W] of [N, C, D, H, W]."""
+    n, c, d, h, w = x.spec.shape
+    return movement.reshape(x, (n, c * d, h, w))
+
+
+def _columns(x: Tensor, like: Tensor) -> Tensor:
+    """[N, C, D, H' W'] of planes [N, C D, H', W']."""
+    n, c, d, *_ = like.spec.shape
+    return movement.reshape(x, (n, c, d, math.prod(x.spec.shape[2:])))
+
+
+def _whole(x: Tensor, planes: Tensor, input: Tensor) -> Tensor:
+    """[N, C, D', H', W'] of columns [N, C, D', H' W'], without N where the input had none."""
+    out = movement.reshape(x, (*x.spec.shape[:3], *planes.spec.shape[2:]))
+    return sh.squeeze(out, 0) if input.spec.ndim == 4 else out
+
+
+def max_pool3d(input: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
+               ceil_mode: bool = False, return_indices: bool = False) -> Any:
+    """The largest element of each window of [N, C, D, H, W] or [C, D, H, W]; with ``return_indices`` also where it lies, int64.
+
+    Two poolings, of planes and of what they give; backward keeps one byte an output of each.
+    """
+    kernel = triple("kernel_size", kernel_size)
+    steps = kernel if stride is None else triple("stride", stride)
+    sides, holes = triple("padding", padding), triple("dilation", dilation)
+    x = _volumes("max_pool3d", input)
+    how = (kernel[1:], steps[1:], sides[1:], holes[1:], ceil_mode)
+    deep = ((kernel[0], 1), (steps[0], 1), (sides[0], 0), (holes[0], 1), ceil_mode)
+    if not return_indices:
+        planes = max_pool2d(_planes(x), *how)
+        return _whole(max_pool2d(_columns(planes, x), *deep), planes, input)
+    planes, inside = max_pool2d(_planes(x), *how, return_indices=True)
+    out, found = max_pool2d(_columns(planes, x), *deep, return_indices=True)
+    return _whole(out, planes, input), _whole(_in_volume(inside, found, x), planes, input)
+
+
+def _in_volume(inside: Tensor, found: Tensor, x: Tensor) -> Tensor:
+    """Places in the volume, of places [N, C D, H', W'] in its planes and [N, C, D', H' W'] in columns of those."""
+    n, c, _, h, w = x.spec.shape
+    size = math.prod(inside.spec.shape[2:])
+    flat = movement.reshape(found, (n, c, math.prod(found.spec.shape[2:])))
+    places = picking.gather(movement.reshape(inside, (n, c, x.spec.shape[2] * size)), 2, flat)
+    return movement.reshape(elementwise.floor_divide(flat, size) * (h * w) + places, found.spec.shape)
+
+
+def adaptive_max_pool3d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
+    """The largest element of each of as many parts of [N, C, D, H, W] or [C, D, H, W] as ``output_size`` says.
+
+    None keeps a dimension. With ``return_indices`` also where it lies, int64.
+    """
+    x = _volumes("adaptive_max_pool3d", input)
+    depth, *size = _sizes(output_size, x)
+    planes, inside = adaptive_max_pool2d(_planes(x), size, True)
+    out, found = adaptive_max_pool2d(_columns(planes, x), (depth, None), True)
+    out = _whole(out, planes, input)
+    return (out, _whole(_in_volume(inside, found, x), planes, input)) if return_indices else out
+
+
+def _sizes(output_size: Any, x: Tensor) -> list[int]:
+    wanted = (output_size,) * 3 if output_size is None or isinstance(output_size, int) else tuple(output_size)
+    return [n if m is None else m for n, m in zip(x.spec.shape[2:], wanted, strict=True)]
+
+
+def avg_pool3d(input: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, ceil_mode: bool = False,
+               count_include_pad: bool = True, divisor_override: int | None = None) -> Tensor:
+    """The mean of each window of [N, C, D, H, W] or [C, D, H, W], or its sum over ``divisor_override``.
+
+    Backward keeps nothing.
+    """
+    kernel = triple("kernel_size", kernel_size)
+    steps = kernel if stride is None else triple("stride", stride)
+    sides = triple("padding", padding)
+    x = _volumes("avg_pool3d", input)
+    planes = avg_pool2d(_planes(x), kernel[1:], steps[1:], sides[1:], ceil_mode, count_include_pad,
+                        None if divisor_override is None else 1)
+    out = avg_pool2d(_columns(planes, x), (kernel[0], 1), (steps[0], 1), (sides[0], 0), ceil_mode, count_include_pad,
+                     divisor_override)
+    return _whole(out, planes, input)
+
+
+def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor:
+    """Means of as many parts of [N, C, D, H, W] or [C, D, H, W] as ``output_size`` says; None keeps a dimension."""
+    x = _volumes("adaptive_avg_pool3d", input)
+    depth, *size = _sizes(output_size, x)
+    planes = adaptive_avg_pool2d(_planes(x), size)
+    return _whole(adaptive_avg_pool2d(_columns(planes, x), (depth, None)), planes, input)
+
+
+# -- powers ----------------------------------------------------------------------------------------------------------------
+
+
+def _root(means: Tensor, count: int, power: float) -> Tensor:
+    return elementwise.pow(elementwise.sign(means) * activation.relu(elementwise.abs(means)) * float(count), 1.0 / power)
+
+
+def lp_pool1d(input: Tensor, norm_type: float, kernel_size: Size, stride: Size | None = None,
+              ceil_mode: bool = False) -> Tensor:
+    """The ``norm_type``-th root of the sum of such powers over each window of [N, C, L] or [C, L].
+
+    Where the sum is 0 the gradient is NaN, or infinite, as PyTorch's is.
+    """
+    size = kernel_size if isinstance(kernel_size, int) else kernel_size[0]
+    return _root(avg_pool1d(elementwise.pow(input, norm_type), kernel_size, stride, 0, ceil_mode), size, norm_type)
+
+
+def lp_pool2d(input: Tensor, norm_type: float, kernel_size: Size, stride: Size | None = None,
+              ceil_mode: bool = False) -> Tensor:
+    """:func:`lp_pool1d` of windows of [N, C, H, W] or [C, H, W]."""
+    count = math.prod(pair("kernel_size", kernel_size))
+    return _root(avg_pool2d(elementwise.pow(input, norm_type), kernel_size, stride, 0, ceil_mode), count, norm_type)
+
+
+def lp_pool3d(input: Tensor, norm_type: float, kernel_size: Size, stride: Size | None = None,
+              ceil_mode: bool = False) -> Tensor:
+    """:func:`lp_pool1d` of windows of [N, C, D, H, W] or [C, D, H, W]."""
+    count = math.prod(triple("kernel_size", kernel_size))
+    return _root(avg_pool3d(elementwise.pow(input, norm_type), kernel_size, stride, 0, ceil_mode), count, norm_type)
+
+
+def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
+    """x / (k + alpha m)^beta, m being the mean of the squares over ``size`` neighbouring channels of [N, C, ...].
+
+    Krizhevsky et al., NIPS 2012. Raises ValueError for fewer than three dimensions.
+    """
+    shape = input.spec.shape
+    if len(shape) < 3:
+        raise ValueError(f"Expected 3D or higher dimensionality input (got {len(shape)} dimensions)")
+    if not input.spec.numel:
+        return input
+    squares = movement.reshape(elementwise.square(input), (shape[0], 1, shape[1], math.prod(shape[2:])))
+    means = avg_pool2d(pad(squares, (0, 0, size // 2, (size - 1) // 2)), (size, 1), 1)
+    return input / elementwise.pow(movement.reshape(means, shape) * float(alpha) + float(k), float(beta))

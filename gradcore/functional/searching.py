@@ -1,0 +1,137 @@
+"""Where values stand among others: in a sorted sequence, in a set, in a run of equal ones."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gradcore.engine.node import Value
+from gradcore.engine.owners import upload
+from gradcore.errors import DataDependentShape, SpecError
+from gradcore.functional import shape as sh
+from gradcore.functional.folding import sort
+from gradcore.ops import creation, elementwise, movement
+from gradcore.spec import promote
+
+Tensor = Any
+
+_INT64 = np.dtype(np.int64)
+
+
+def _like(value: Any, other: Tensor) -> Tensor:
+    """A number as a 0-d tensor beside ``other``."""
+    return value if isinstance(value, Value) else creation.full(
+        value, shape=(), dtype=promote([other.spec, type(value)]), device=other.storage.device)
+
+
+def searchsorted(sorted_sequence: Tensor, input: Any, *, out_int32: bool = False, right: bool = False,
+                 side: str | None = None, sorter: Tensor | None = None) -> Tensor:
+    """How many elements of the last dimension, which rise, stand below each of ``input``; with ``right`` below or level.
+
+    The sequence is [n], or [..., n] beside an input [..., m]; the result, of the input's shape, is int64, or int32 if asked.
+    ``sorter`` says where in the sequence the elements in rising order stand. Bisection: about log2(n) steps of nine ops, and
+    no more memory than five times the result's, beside the operands. Raises :class:`SpecError` for shapes that do not fit.
+    """
+    if side not in (None, "left", "right"):
+        raise SpecError(f"torch.searchsorted(): side can only be 'left' or 'right' but got {side}")
+    if side == "left" and right:
+        raise SpecError("torch.searchsorted(): side and right can't be set to opposites, got side of left while right was True")
+    sequence, x = sorted_sequence.detach(), _like(input, sorted_sequence).detach()
+    shape = sequence.spec.shape
+    if len(shape) != 1 and (not shape or shape[:-1] != x.spec.shape[:-1] or len(shape) != x.spec.ndim):
+        raise SpecError("torch.searchsorted(): boundaries tensor should be 1 dimension or the first N-1 dimensions of "
+                        "boundaries tensor and input value tensor must match, but we got boundaries tensor "
+                        f"{list(shape)} and input value tensor {list(x.spec.shape)}")
+    if sorter is not None:
+        if sorter.spec.shape != shape:
+            raise SpecError(f"torch.searchsorted(): boundary and sorter must have the same size, but got boundary tensor "
+                            f"{list(shape)} and got sorter tensor {list(sorter.spec.shape)}")
+        sequence = movement.take_along(sequence, sorter, dim=len(shape) - 1, wrap=False)
+    dtype = promote([sequence.spec, x.spec])
+    found = bisected(movement.cast(sequence, dtype=dtype), movement.cast(x, dtype=dtype), right or side == "right")
+    return movement.cast(found, dtype=np.dtype(np.int32)) if out_int32 else found
+
+
+def bisected(sequence: Tensor, x: Tensor, right: bool) -> Tensor:
+    """The number of elements passed before the first that is not below ``x``, in strides that are halved.
+
+    No element is above a NaN, and a NaN is above every number: it stands last.
+    """
+    n, dim = sequence.spec.shape[-1], sequence.spec.ndim - 1
+    passed = creation.full(0, shape=x.spec.shape, dtype=_INT64, device=x.storage.device)
+    if not n:
+        return passed
+    below = elementwise.le if right else elementwise.lt
+    nan = elementwise.isnan(x) if x.spec.floating else None
+    for k in reversed(range(n.bit_length())):
+        further = passed + (1 << k)
+        at = elementwise.clamp(further, None, n) - 1
+        element = movement.take(sequence, at, dim=0) if dim == 0 else movement.take_along(sequence, at, dim=dim)
+        ahead = below(element, x) if nan is None else elementwise.logical_or(below(element, x), nan)
+        inside = elementwise.logical_and(elementwise.le(further, n), ahead)
+        passed = elementwise.where(inside, further, passed)
+    return passed
+
+
+def bucketize(input: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
+    """Which interval between the rising ``boundaries`` [n] each element lies in, 0 to n.
+
+    A boundary belongs to the one before it, with ``right`` to the one after it. See :func:`searchsorted` for what it takes.
+    """
+    if boundaries.spec.ndim != 1:
+        raise SpecError(f"boundaries tensor must be 1 dimension, but got dim({boundaries.spec.ndim})")
+    return searchsorted(boundaries, input, out_int32=out_int32, right=right)
+
+
+def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
+    """Which of ``elements`` are among ``test_elements``, or with ``invert`` are not; one of the two may be a number.
+
+    The second ones are sorted, and the first sought by :func:`searchsorted`: memory for both, not for their product.
+    ``assume_unique`` changes nothing.
+    """
+    if not isinstance(elements, Value) and not isinstance(test_elements, Value):
+        raise TypeError(f"isin takes a tensor and a number, or two tensors, but got {elements!r} and {test_elements!r}")
+    elements, others = (_like(v, w).detach() for v, w in ((elements, test_elements), (test_elements, elements)))
+    if "b" in (elements.spec.dtype.kind, others.spec.dtype.kind):
+        raise SpecError("Unsupported input type encountered for isin(): Bool")
+    if others.spec.numel == 1:
+        found = elementwise.eq(sh.unsqueeze(elements, -1), sh.reshape(others, -1)).any(-1)
+    elif not others.spec.numel:
+        found = creation.full(False, shape=elements.spec.shape, dtype=np.dtype(np.bool_), device=elements.storage.device)
+    else:
+        dtype = promote([elements.spec, others.spec])
+        elements, rising = movement.cast(elements, dtype=dtype), sort(movement.cast(sh.reshape(others, -1), dtype=dtype)).values
+        at = elementwise.clamp(bisected(rising, elements, False), None, rising.spec.numel - 1)
+        found = elementwise.eq(movement.take(rising, at, dim=0), elements)
+    return elementwise.logical_not(found) if invert else found
+
+
+def unique_consecutive(input: Tensor, return_inverse: bool = False, return_counts: bool = False,
+                       dim: int | None = None) -> Any:
+    """The elements, or the slices of ``dim``, without those that equal the one before; the values are read on the host.
+
+    With ``return_inverse`` which of them each element went to, with ``return_counts`` how many did, both int64.
+    """
+    device = input.storage.device
+    if device.type == "meta":
+        raise DataDependentShape("unique_consecutive: the shape of the result depends on values, and meta has none")
+    values = device.read(input.storage, input.spec)
+    rows = values.reshape(-1) if dim is None else np.moveaxis(values, sh.dim_of(dim, input), 0)
+    flat = rows.reshape(rows.shape[0], math.prod(rows.shape[1:]))
+    first = np.ones(len(flat), np.bool_)
+    first[1:] = (flat[1:] != flat[:-1]).any(1)
+    starts = np.flatnonzero(first)
+    inverse = np.cumsum(first) - 1
+    kept = rows[starts] if dim is None else np.moveaxis(rows[starts], 0, sh.dim_of(dim, input))
+    made = [upload(np.ascontiguousarray(a), device, op="unique_consecutive", role="output") for a, wanted in (
+        (kept, True), (inverse.reshape(values.shape) if dim is None else inverse, return_inverse),
+        (np.diff(starts, append=len(flat)), return_counts)) if wanted]
+    return made[0] if len(made) == 1 else tuple(made)
+
+
+METHODS = "isin unique_consecutive".split()
+
+__all__ = [  # noqa: PLE0604 - strings all
+    *METHODS, "bucketize", "searchsorted"]

@@ -1,0 +1,100 @@
+"""Functions of networks as the package itself has them, with arguments in another order than in ``nn.functional``.
+
+The reductions of losses are numbers, and no reduction is the default, as in PyTorch's binding.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from gradcore.nn import functional as F
+
+Tensor = Any
+Size = int | Sequence[int]
+
+__all__ = ["adaptive_max_pool1d", "alpha_dropout", "batch_norm", "binary_cross_entropy_with_logits", "conv_transpose3d",
+           "cosine_embedding_loss", "dropout", "embedding", "hinge_embedding_loss",
+           "instance_norm", "kl_div", "margin_ranking_loss", "max_pool1d", "max_pool2d", "max_pool3d", "pdist",
+           "poisson_nll_loss", "rms_norm", "rrelu", "triplet_margin_loss"]
+
+max_pool1d, max_pool2d, max_pool3d, pdist = F.max_pool1d, F.max_pool2d, F.max_pool3d, F.pdist
+conv_transpose3d, rms_norm, rrelu = F.conv_transpose3d, F.rms_norm, F.rrelu
+
+#: The reductions of losses, by PyTorch's numbers.
+_REDUCTIONS = ("none", "mean", "sum")
+
+
+def adaptive_max_pool1d(input: Tensor, output_size: Size) -> tuple[Tensor, Tensor]:
+    """The largest element of each of as many parts as ``output_size`` says, and where it lies."""
+    found: tuple[Tensor, Tensor] = F.adaptive_max_pool1d(input, output_size, return_indices=True)
+    return found
+
+
+def dropout(input: Tensor, p: float, train: bool) -> Tensor:
+    """:func:`gradcore.nn.functional.dropout`, which has to be told whether it trains."""
+    return F.dropout(input, p, train)
+
+
+def alpha_dropout(input: Tensor, p: float, train: bool) -> Tensor:
+    """:func:`gradcore.nn.functional.alpha_dropout`, which has to be told whether it trains."""
+    return F.alpha_dropout(input, p, train)
+
+
+def embedding(weight: Tensor, indices: Tensor, padding_idx: int = -1) -> Tensor:
+    """Rows of ``weight`` [K, D] at ``indices``; the row of ``padding_idx`` has no gradient, -1 being none."""
+    return F.embedding(indices, weight, None if padding_idx < 0 else padding_idx)
+
+
+def batch_norm(input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None,
+               running_var: Tensor | None, training: bool, momentum: float, eps: float, cudnn_enabled: bool = True) -> Tensor:
+    """:func:`gradcore.nn.functional.batch_norm`; ``cudnn_enabled`` changes nothing."""
+    return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+
+
+def instance_norm(input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None,
+                  running_var: Tensor | None, use_input_stats: bool, momentum: float, eps: float,
+                  cudnn_enabled: bool = True) -> Tensor:
+    """:func:`gradcore.nn.functional.instance_norm`; ``cudnn_enabled`` changes nothing."""
+    return F.instance_norm(input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
+
+
+def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, weight: Tensor | None = None,
+                                     pos_weight: Tensor | None = None, reduction: int = 0) -> Tensor:
+    """:func:`gradcore.nn.functional.binary_cross_entropy_with_logits`; no reduction is 0, the mean 1, the sum 2."""
+    return F.binary_cross_entropy_with_logits(input, target, weight, _REDUCTIONS[reduction], pos_weight)
+
+
+def kl_div(input: Tensor, target: Tensor, reduction: int = 0, *, log_target: bool = False) -> Tensor:
+    """:func:`gradcore.nn.functional.kl_div`."""
+    with warnings.catch_warnings():
+        # It advises another mean, which has no number.
+        warnings.simplefilter("ignore", UserWarning)
+        return F.kl_div(input, target, _REDUCTIONS[reduction], log_target)
+
+
+def cosine_embedding_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: int = 0) -> Tensor:
+    """:func:`gradcore.nn.functional.cosine_embedding_loss`."""
+    return F.cosine_embedding_loss(input1, input2, target, margin, _REDUCTIONS[reduction])
+
+
+def hinge_embedding_loss(input: Tensor, target: Tensor, margin: float = 1.0, reduction: int = 0) -> Tensor:
+    """:func:`gradcore.nn.functional.hinge_embedding_loss`."""
+    return F.hinge_embedding_loss(input, target, margin, _REDUCTIONS[reduction])
+
+
+def margin_ranking_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: int = 0) -> Tensor:
+    """:func:`gradcore.nn.functional.margin_ranking_loss`."""
+    return F.margin_ranking_loss(input1, input2, target, margin, _REDUCTIONS[reduction])
+
+
+def triplet_margin_loss(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2.0,
+                        eps: float = 1e-6, swap: bool = False, reduction: int = 0) -> Tensor:
+    """:func:`gradcore.nn.functional.triplet_margin_loss`."""
+    return F.triplet_margin_loss(anchor, positive, negative, margin, p, eps, swap, _REDUCTIONS[reduction])
+
+
+def poisson_nll_loss(input: Tensor, target: Tensor, log_input: bool, full: bool, eps: float, reduction: int) -> Tensor:
+    """:func:`gradcore.nn.functional.poisson_nll_loss`."""
+    return F.poisson_nll_loss(input, target, log_input, full, eps, _REDUCTIONS[reduction])
