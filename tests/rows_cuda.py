@@ -194,11 +194,13 @@ _HALF_OPS = frozenset((
     "roll cumsum ranked windows_grad var adam_").split())
 HALF = [row for row in BFLOAT if row.op in _HALF_OPS | _RECURRENT]
 
-#: Instances that no op launches by itself: a bias and its activation in one pass, RMS norm, cross-entropy with its gradient,
-#: what the tests of bfloat16 begin with.
+#: Instances that no op launches by itself: a bias and its activation in one pass, gelu and cross-entropy with their gradients,
+#: RMS norm, what the tests of bfloat16 begin with.
 UNBOUND = {
     "elementwise": {"map<Then<Relu, Add>, float, 4, float, const float*, Row<float>>",
                     "map<Then<Gelu, Add>, float, 4, float, const float*, Row<float>>",
+                    "with_slopes<Gelu, GeluGrad, float, 4, float>", "with_slopes<GeluTanh, GeluTanhGrad, float, 1, float>",
+                    "with_slopes<Gelu, GeluGrad, float, 8, half>",
                     "map<Add, float, 8, bfloat, const bfloat*, const bfloat*>",
                     "map_strided<Copy, float, bfloat, const float*>"},
     "norm": {"layer_norm<float, false>", "layer_norm<bfloat, true>", "layer_norm_dx<float, false>",

@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
 
 from gradcore.devices import gpu_elementwise, gpu_kernels, gpu_launch, gpu_optimizers
+from gradcore.devices.host import host_table
 from gradcore.ops import all_ops
 from tests.host.cuda_rows import OWN, Both, calls, emulate
 from tests.host.emulator import Copy
@@ -127,6 +128,20 @@ def test_bfloat16_rounds_to_nearest_and_computes_in_single(emulated):
                  np.int64(37), np.int64(40), np.float64(0), None, None, np.int32(32))[3]
     x = widened(a)
     np.testing.assert_allclose(widened(out), (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True), rtol=2**-7, atol=1e-5)
+
+
+@pytest.mark.parametrize("names, width", [("Gelu, GeluGrad", 4), ("GeluTanh, GeluTanhGrad", 1)])
+def test_gelu_and_its_gradient_in_one_pass(emulated, names, width):
+    # The last access is not whole.
+    x, dy = X.reshape(-1)[:1478], Y.reshape(-1)[:1478]
+    out, slopes, _ = launch(emulated, "elementwise", f"with_slopes<{names}, float, {width}, float>", 2, np.int64(x.size),
+                            np.zeros_like(x), dy, x)
+    table, room, tanh = host_table(), np.zeros(8 * x.nbytes, np.uint8), "Tanh" in names
+    expected = np.zeros_like(x), np.zeros_like(x)
+    table["gelu"](x.copy(), expected[0], room, tanh=tanh)
+    table["gelu_grad"](dy.copy(), x.copy(), expected[1], room, tanh=tanh)
+    np.testing.assert_allclose(out, expected[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(slopes, expected[1], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("function", ["Relu", "Gelu"])
