@@ -71,7 +71,7 @@ class Replay:
         self._clone = self.device.kernel("clone")
         #: By buffer that a run brings: every place that takes an array of it.
         self._patches: dict[int, list[Place]] = {}
-        self._stand_ins = StandIns(self.device)
+        self._stand_ins = StandIns(self.device, self.program)
         #: By update: the places of its numbers.
         self._numbers: list[list[tuple[Any, Any, int]]] = [[] for _ in self.trace.updates]
         steps: list[list[Call]] = []
@@ -142,7 +142,7 @@ class Replay:
 
     def _argument(self, x: Operand, args: list[Any]) -> Any:
         if self.program.buffers[x.buffer].kind in ("input", "gradient slot"):
-            found = self._stand_ins.array(x.buffer, max(self.program.buffers[x.buffer].nbytes, x.spec.extent), x.spec)
+            found = self._stand_ins.array(x)
             if found is None or not x.spec.numel:
                 self._patches.setdefault(x.buffer, []).append((args, len(args), x.spec))
             return found

@@ -6,8 +6,10 @@ run puts arrays over its own tensors in their places, laid out alike.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ import numpy as np
 from gradcore.devices.calls import Call
 from gradcore.devices.device import Device
 from gradcore.memory.resource import Block
+from gradcore.program.program import Operand, Program
 from gradcore.spec import TensorSpec
 
 #: Arguments of a call, the position of one, and how it shows the bytes of a buffer.
@@ -22,21 +25,26 @@ Place = tuple[list[Any], int, TensorSpec]
 
 
 class StandIns:
-    """The stand-ins of one binding, by buffer."""
+    """The stand-ins of one binding of a program, by buffer."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, program: Program) -> None:
         self._device = device
         self._blocks: dict[int, Block] = {}
+        #: What the program looks at. Borrowed bytes have no size in the books.
+        self._sizes: Counter[int] = Counter()
+        for x in chain(*(i.operands for i in program.instructions)):
+            if isinstance(x, Operand):
+                self._sizes[x.buffer] = max(self._sizes[x.buffer], x.spec.extent)
 
-    def array(self, buffer: int, nbytes: int, spec: TensorSpec) -> Any:
-        """What a call takes for a buffer of so many bytes meanwhile, or None on a device whose calls are not written out."""
-        block = self._blocks.get(buffer)
+    def array(self, x: Operand) -> Any:
+        """What a call takes for an operand meanwhile, or None on a device whose calls are not written out."""
+        block = self._blocks.get(x.buffer)
         if block is None:
-            block = self._device.stand_in(nbytes)
+            block = self._device.stand_in(self._sizes[x.buffer])
             if block is None:
                 return None
-            self._blocks[buffer] = block
-        return self._device.array(block, spec)
+            self._blocks[x.buffer] = block
+        return self._device.array(block, x.spec)
 
     def hidden(self, calls: Sequence[Call]) -> bool:
         """Does any of the calls hold a stand-in where no run could reach it, in the function itself?"""

@@ -111,6 +111,15 @@ def test_cotangents_that_begin_inside_a_storage() -> None:
         assert found == weight.grad.tolist()
 
 
+def test_borrowed_bytes_have_no_size_in_the_books() -> None:
+    compiled = gradcore.compile(lambda x: gradcore.relu(x[:2]).sum() + gradcore.relu(x).sum() * 2)
+    for k in range(3):
+        values = np.arange(12, dtype=np.float32).reshape(3, 4) - k
+        found = compiled(gradcore.from_numpy(values))
+        assert found.item() == np.maximum(values[:2], 0).sum() + 2 * np.maximum(values, 0).sum()
+    assert len(compiled.traces) == 1
+
+
 def test_nothing_of_a_batch_is_held_when_its_run_has_ended() -> None:
     compiled = gradcore.compile(lambda x: gradcore.relu(x) * 2)
     device = get_device("cpu")
