@@ -48,6 +48,31 @@ class Training:
                         for v in self.optimizer.state[p].values()]
 
 
+class Stepping:
+    """A step of any model of the bed's device: gradients, momentum."""
+
+    def __init__(self, model: Any, wrap: Any = lambda f: f) -> None:
+        self.model = model
+        optimizer = gradcore.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+        def step(x: Any, y: Any) -> Any:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        self.run = wrap(step)
+
+    def state(self) -> list[bytes]:
+        return [bits(t) for p in self.model.parameters() for t in (p, p.grad)] + [bits(b) for b in self.model.buffers()]
+
+
+def program_of(compiled: Any) -> Any:
+    """The program that a compiled function was traced to last."""
+    return next(iter(compiled._entries.values()))[0].replay.program
+
+
 def data(seed, batch=5):
     generator = np.random.default_rng(seed)
     return (gradcore.tensor(generator.standard_normal((batch, 6)).astype(np.float32), **on),

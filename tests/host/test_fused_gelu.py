@@ -13,7 +13,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nod
 import gradcore
 from gradcore import nn
 from gradcore.devices import gpu_fused
-from tests.host.captured_steps import data
+from tests.host.captured_steps import Stepping, data
 from tests.host.emulator import Copy
 from tests.host.graph_bed import Bed, bits, emulator_of
 
@@ -23,26 +23,13 @@ pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not
 F = nn.functional
 
 
-class Training:
+class Training(Stepping):
     """A step of a network with a gelu of either kind: bias or none behind the first, an odd width behind the second."""
 
     def __init__(self, approximate: str, wrap: Any = lambda f: f) -> None:
         gradcore.manual_seed(3)
-        self.model = nn.Sequential(nn.Linear(6, 12), nn.GELU(approximate), nn.Linear(12, 7, bias=False), nn.GELU(approximate),
-                                   nn.Linear(7, 3)).to("cuda")
-        optimizer = gradcore.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
-
-        def step(x: Any, y: Any) -> Any:
-            optimizer.zero_grad()
-            loss = F.cross_entropy(self.model(x), y)
-            loss.backward()
-            optimizer.step()
-            return loss
-
-        self.run = wrap(step)
-
-    def state(self) -> list[bytes]:
-        return [bits(t) for p in self.model.parameters() for t in (p, p.grad)]
+        super().__init__(nn.Sequential(nn.Linear(6, 12), nn.GELU(approximate), nn.Linear(12, 7, bias=False),
+                                       nn.GELU(approximate), nn.Linear(7, 3)).to("cuda"), wrap)
 
 
 def launched(bed: Bed) -> None:

@@ -17,6 +17,7 @@ from gradcore import nn
 from gradcore.devices import gpu_fused
 from gradcore.events import normalized
 from gradcore.program.fusion import groups
+from tests.host.captured_steps import program_of
 from tests.host.graph_bed import Bed, bits, emulator_of
 
 pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed: the emulator cannot be compiled"),
@@ -159,10 +160,6 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def bed(kernels: Any) -> Any:
     with Bed(kernels).in_place() as found:
         yield found
-
-
-def program_of(step: Any) -> Any:
-    return next(iter(step._entries.values()))[0].replay.program
 
 
 def losses_of(bed: Bed) -> Counter[str]:

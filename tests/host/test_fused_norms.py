@@ -14,6 +14,7 @@ import gradcore
 from gradcore import nn
 from gradcore.events import normalized
 from gradcore.program.fusion import groups
+from tests.host.captured_steps import Stepping, program_of
 from tests.host.graph_bed import Bed, bits, emulator_of
 
 pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed: the emulator cannot be compiled"),
@@ -31,26 +32,6 @@ class Residual(nn.Module):
 
     def forward(self, x: Any) -> Any:
         return x + self.linear(self.norm(x))
-
-
-class Training:
-    """A step of a network whose norms have relu or a residual beside them."""
-
-    def __init__(self, model: Any, wrap: Any = lambda f: f) -> None:
-        self.model = model
-        optimizer = gradcore.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-
-        def step(x: Any, y: Any) -> Any:
-            optimizer.zero_grad()
-            loss = F.cross_entropy(model(x), y)
-            loss.backward()
-            optimizer.step()
-            return loss
-
-        self.run = wrap(step)
-
-    def state(self) -> list[bytes]:
-        return [bits(t) for p in self.model.parameters() for t in (p, p.grad)] + [bits(b) for b in self.model.buffers()]
 
 
 def images() -> Any:
@@ -166,7 +147,7 @@ def slopes_of_a_total(wrap: Any = lambda f: f) -> tuple[list[bytes], Any]:
 def launched(bed: Bed) -> None:
     """Everything that the tests launch."""
     for make, shape, *_ in MODELS.values():
-        training = Training(make(), gradcore.compile)
+        training = Stepping(make(), gradcore.compile)
         for k in range(3):
             training.run(*data(k, shape))
     slopes_of_a_sum(gradcore.compile)
@@ -189,10 +170,6 @@ def bed(kernels: Any) -> Any:
         yield found
 
 
-def program_of(step: Any) -> Any:
-    return next(iter(step._entries.values()))[0].replay.program
-
-
 def found_in(program: Any) -> list[Any]:
     return [group for group in groups(program) if "norm" in group.kind]
 
@@ -200,7 +177,7 @@ def found_in(program: Any) -> list[Any]:
 @pytest.mark.parametrize("name", MODELS)
 def test_a_training_step_has_the_bits_of_the_eager_one(bed: Bed, name: str) -> None:
     make, shape, expected, left_out = MODELS[name]
-    eager, captured = Training(make()), Training(make(), gradcore.compile)
+    eager, captured = Stepping(make()), Stepping(make(), gradcore.compile)
     for k in range(5):
         assert bits(eager.run(*data(k, shape))) == bits(captured.run(*data(k, shape))), k
         assert eager.state() == captured.state(), k
@@ -261,7 +238,7 @@ def test_nan_stays_in_a_captured_step(bed: Bed) -> None:
 def logged(bed: Bed, name: str, left_out: int) -> tuple[list[Any], int]:
     """The log of four runs, the last two of them captured, and its peak."""
     make, shape, *_ = MODELS[name]
-    training, batch = Training(make(), gradcore.compile), data(3, shape)
+    training, batch = Stepping(make(), gradcore.compile), data(3, shape)
     with gradcore.step(device=bed.device) as step:
         for _ in range(4):
             training.run(*batch)

@@ -17,7 +17,7 @@ from gradcore.devices.gpu_elementwise import apply, wide
 from gradcore.devices.gpu_linalg import LINALG, linear_relu
 from gradcore.events import normalized
 from gradcore.program.fusion import groups
-from tests.host.captured_steps import data
+from tests.host.captured_steps import Stepping, data, program_of
 from tests.host.emulator import Copy, Emulator
 from tests.host.fake_cublas import Epilogue
 from tests.host.graph_bed import Bed, bits, emulator_of
@@ -29,25 +29,13 @@ pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not
 F = nn.functional
 
 
-class Training:
+class Training(Stepping):
     """A step of a network whose two hidden layers are followed by relu."""
 
     def __init__(self, wrap: Any = lambda f: f) -> None:
         gradcore.manual_seed(3)
-        self.model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3)).to("cuda")
-        optimizer = gradcore.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
-
-        def step(x: Any, y: Any) -> Any:
-            optimizer.zero_grad()
-            loss = F.cross_entropy(self.model(x), y)
-            loss.backward()
-            optimizer.step()
-            return loss
-
-        self.run = wrap(step)
-
-    def state(self) -> list[bytes]:
-        return [bits(t) for p in self.model.parameters() for t in (p, p.grad)]
+        model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+        super().__init__(model.to("cuda"), wrap)
 
 
 def layers() -> tuple[Any, Any, Any]:
@@ -123,10 +111,6 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def bed(kernels: Any) -> Any:
     with Bed(kernels).in_place() as found:
         yield found
-
-
-def program_of(step: Any) -> Any:
-    return next(iter(step._entries.values()))[0].replay.program
 
 
 def found_in(program: Any) -> list[Any]:
