@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -54,3 +55,13 @@ def all_forms() -> list[Form]:
 
     modules = (forms_pointwise, forms_composed, forms_shapes, forms_folds, forms_products, forms_gathered, forms_networks)
     return [form for module in modules for form in module.FORMS]
+
+
+def quiet(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The call, without what either library warns of."""
+    def called(*args: Any) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            return call(*args)
+
+    return called

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import gradcore
-from tests.forms import Form
+from tests.forms import Form, quiet
 from tests.rows import Operand, floats, ints
 
 FORMS: list[Form] = []
@@ -38,23 +37,12 @@ form("logcumsumexp:far apart", lambda t, x: t.logcumsumexp(x, 0), floats(5, give
 
 # -- estimates -------------------------------------------------------------------------------------------------------------
 
-
-def _quiet(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The call, without what both libraries say of too few observations."""
-    def quiet(*args: Any) -> Any:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            return call(*args)
-
-    return quiet
-
-
 _often, _much = ints(4, low=1), floats(4, low=0.3)
 form("cov", lambda t, x: t.cov(x), _f)
 form("cov:vector", lambda t, x: x.cov(correction=0), _v)
 form("cov:weights", lambda t, x, n, w: t.cov(x, fweights=n, aweights=w), _f, _often, _much)
 form("cov:counts", lambda t, x, n: t.cov(x, correction=0, fweights=n), _f, _often)
-form("cov:too few", _quiet(lambda t, x: [t.cov(x[:, :1]), t.cov(x[0, 0])]), _f, gradient=False)
+form("cov:too few", quiet(lambda t, x: [t.cov(x[:, :1]), t.cov(x[0, 0])]), _f, gradient=False)
 form("cov:ints", lambda t, x: t.cov(x), ints(2, 5), gradient=False, double=1e-6)
 form("corrcoef", lambda t, x: t.corrcoef(x), _f)
 form("corrcoef:vector", lambda t, x: x.corrcoef(), _v, smooth=False)

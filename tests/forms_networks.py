@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
-from tests.forms import Form
+from tests.forms import Form, quiet
 from tests.rows import Operand, floats, ints
 
 FORMS: list[Form] = []
@@ -14,16 +13,6 @@ FORMS: list[Form] = []
 
 def form(name: str, call: Callable[..., Any], *operands: Operand, **options: Any) -> None:
     FORMS.append(Form(f"nn.functional.{name}", call, operands, **options))
-
-
-def _quiet(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The call, without what torch says of old names."""
-    def quiet(*args: Any) -> Any:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            return call(*args)
-
-    return quiet
 
 
 _volume, _kernel = floats(1, 2, 4, 3, 4), floats(2, 2, 2, 1, 2)
@@ -164,4 +153,4 @@ form("grid_sample:one pixel", lambda t, x, g: [t.nn.functional.grid_sample(x, g,
 for _how, _call in {"upsample": lambda t, x: t.nn.functional.upsample(x, scale_factor=2, mode="bilinear", align_corners=False),
                     "upsample_nearest": lambda t, x: t.nn.functional.upsample_nearest(x, (3, 7)),
                     "upsample_bilinear": lambda t, x: t.nn.functional.upsample_bilinear(x, scale_factor=2)}.items():
-    form(_how, _quiet(_call), floats(1, 2, 3, 4))
+    form(_how, quiet(_call), floats(1, 2, 3, 4))

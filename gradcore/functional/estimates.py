@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from typing import Any
 
@@ -144,12 +143,7 @@ def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> A
         flat = sh.reshape(input, -1)
         if not flat.spec.numel:
             return folding.median(input)
-        found = nanmedian(flat, 0).values
-        if not found.requires_grad:
-            return found
-        # Elements that are equal to it share the gradient, as they do in amax.
-        same = elementwise.where(elementwise.eq(flat, found.detach()), flat, -math.inf)
-        return elementwise.where(elementwise.isnan(found), found, reduce.amax(same, dims=(0,), keepdim=False))
+        return folding.shared(flat, nanmedian(flat, 0).values)
     d = sh.dim_of(dim, input)
     x = input if input.spec.ndim else sh.reshape(input, 1)
     if not x.spec.shape[d]:

@@ -116,18 +116,21 @@ def _without(x: Tensor, d: int) -> Tensor:
     return sh.squeeze(x, d) if x.spec.ndim else x
 
 
+def shared(flat: Tensor, found: Tensor) -> Tensor:
+    """An element of ``flat`` with a gradient that all elements equal to it share, as they do in amax."""
+    if not found.requires_grad:
+        return found
+    same = elementwise.where(elementwise.eq(flat, found.detach()), flat, -math.inf)
+    return elementwise.where(elementwise.isnan(found), found, reduce.amax(same, dims=(0,), keepdim=False))
+
+
 def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     """The lower of the two in the middle, of everything or along ``dim`` with its position; a NaN if there is one."""
     if dim is None:
         flat = sh.reshape(input, -1)
         if not flat.spec.numel:
             return movement.cast_to(m.sum(flat) * math.nan, input.spec)
-        found = median(flat, 0).values
-        if not found.requires_grad:
-            return found
-        # Elements that are equal to it share the gradient, as they do in amax.
-        same = elementwise.where(elementwise.eq(flat, found.detach()), flat, -math.inf)
-        return elementwise.where(elementwise.isnan(found), found, reduce.amax(same, dims=(0,), keepdim=False))
+        return shared(flat, median(flat, 0).values)
     d = sh.dim_of(dim, input)
     n = _size(input, d)
     if not n:

@@ -16,6 +16,17 @@ from tests.conftest import raises
 Case = tuple[Callable[[Any], Any], Any, tuple[str, ...]]
 
 
+def refused_by_both(case: Case, torch: Any) -> None:
+    """The call is refused with what was given in the text, nothing stays allocated, and torch refuses it too."""
+    call, kind, texts = case
+    before = set(gradcore.device("cpu").ledger.live)
+    with raises(kind, *texts):
+        call(gradcore)
+    assert set(gradcore.device("cpu").ledger.live) == before
+    with raises((RuntimeError, IndexError, TypeError, ValueError)):
+        call(torch)
+
+
 def f(t: Any, *shape: int) -> Any:
     return t.tensor(np.ones(shape, np.float32))
 
@@ -138,13 +149,7 @@ CASES: dict[str, Case] = {
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", CASES)
 def test_what_torch_refuses_is_refused_with_what_was_given(name: str, torch: Any) -> None:
-    call, kind, texts = CASES[name]
-    before = set(gradcore.device("cpu").ledger.live)
-    with raises(kind, *texts):
-        call(gradcore)
-    assert set(gradcore.device("cpu").ledger.live) == before
-    with raises((RuntimeError, IndexError, TypeError, ValueError)):
-        call(torch)
+    refused_by_both(CASES[name], torch)
 
 
 #: What PyTorch has and is not covered here: it says so, and is never wrong.

@@ -14,7 +14,7 @@ from gradcore.events import normalized
 from tests import forms_composed, forms_gathered, forms_networks
 from tests.conftest import raises
 from tests.forms import Form
-from tests.host.test_form_errors import Case, f, i
+from tests.host.test_form_errors import Case, f, i, refused_by_both
 
 #: What reads values on the host, gives no tensor, or draws.
 ELSEWHERE = ("unique_consecutive", "Tensor.unique_consecutive", "is_nonzero", "is_same_size", "is_signed", "is_complex")
@@ -144,13 +144,7 @@ CASES: dict[str, Case] = {
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", CASES)
 def test_what_torch_refuses_is_refused_with_what_was_given(name: str, torch: Any) -> None:
-    call, kind, texts = CASES[name]
-    before = set(gradcore.device("cpu").ledger.live)
-    with raises(kind, *texts):
-        call(gradcore)
-    assert set(gradcore.device("cpu").ledger.live) == before
-    with raises((RuntimeError, IndexError, TypeError, ValueError)):
-        call(torch)
+    refused_by_both(CASES[name], torch)
 
 
 @pytest.mark.parametrize(("call", "texts"), [
