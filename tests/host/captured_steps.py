@@ -17,6 +17,18 @@ KINDS = [("SGD", {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}), ("Ad
          ("Adagrad", {"lr_decay": 0.1}), ("Adadelta", {}), ("NAdam", {}), ("RAdam", {}), ("Lion", {})]
 
 
+def step_of(model: Any, optimizer: Any) -> Any:
+    """A training step, which returns the loss."""
+    def step(x: Any, y: Any) -> Any:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
 class Training:
     """A network with its optimizer and schedule on the bed's device."""
 
@@ -25,16 +37,7 @@ class Training:
         self.model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 3)).to("cuda")
         self.optimizer = getattr(gradcore.optim, kind)(self.model.parameters(), lr=0.05, **settings)
         self.schedule = gradcore.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.8)
-        model, optimizer = self.model, self.optimizer
-
-        def step(x, y):
-            optimizer.zero_grad()
-            loss = F.cross_entropy(model(x), y)
-            loss.backward()
-            optimizer.step()
-            return loss
-
-        self.run = wrap(step)
+        self.run = wrap(step_of(self.model, self.optimizer))
 
     def step(self, k):
         gradcore.manual_seed(k)
@@ -53,16 +56,7 @@ class Stepping:
 
     def __init__(self, model: Any, wrap: Any = lambda f: f) -> None:
         self.model = model
-        optimizer = gradcore.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-
-        def step(x: Any, y: Any) -> Any:
-            optimizer.zero_grad()
-            loss = F.cross_entropy(model(x), y)
-            loss.backward()
-            optimizer.step()
-            return loss
-
-        self.run = wrap(step)
+        self.run = wrap(step_of(model, gradcore.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)))
 
     def state(self) -> list[bytes]:
         return [bits(t) for p in self.model.parameters() for t in (p, p.grad)] + [bits(b) for b in self.model.buffers()]
