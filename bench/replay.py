@@ -7,6 +7,7 @@ eager's bit by bit, and with PyTorch's, before anything is timed. Ratios of medi
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 from bench.timing import Paired, interleave, one_thread
@@ -17,25 +18,37 @@ import numpy as np  # noqa: E402
 
 import gradcore  # noqa: E402
 from bench.step import pair  # noqa: E402
-from bench.workloads import WORKLOADS, Workload, command  # noqa: E402
+from bench.workloads import WORKLOADS, Workload, command, step_on  # noqa: E402
 
 #: Steps from the same weights: the batch is learnt by heart in few of them, and the denormal numbers that gradients then are
 #: made of would be all that is timed.
 STEPS = 8
 
 
-def runs(torch: Any, workload: Workload) -> tuple[Any, Any, Any]:
-    """The step compiled, eager and PyTorch's, from the same weights, when their losses have been compared."""
+def runs(torch: Any, workload: Workload, brought: bool) -> tuple[Any, Any, Any, Any]:
+    """The step replayed, eager and PyTorch's, from the same weights, when their losses have been compared; and its plan.
+
+    ``brought``: is the batch an argument of the compiled step, or is it captured?
+    """
     eager, theirs = pair(torch, workload)
-    replayed = gradcore.compile(pair(torch, workload)[0])
+    if brought:
+        torch.manual_seed(0)
+        weights = {k: v.numpy() for k, v in workload.build(torch).state_dict().items()}
+        step, batch = step_on(gradcore, workload, "cpu", weights)
+        compiled = gradcore.compile(step)
+        replayed = partial(compiled, *batch)
+    else:
+        replayed = compiled = gradcore.compile(pair(torch, workload)[0])
     losses = [(replayed().item(), eager().item(), theirs().item()) for _ in range(3)]
     assert all(a == b for a, b, _ in losses), f"a replay's losses are not eager's: {losses}"
     np.testing.assert_allclose([a for a, _, _ in losses], [c for _, _, c in losses], rtol=2e-5)
-    return replayed, eager, theirs
+    return replayed, eager, theirs, compiled.plans[0]
 
 
 def main() -> None:
-    options = command(__doc__).parse_args()
+    parser = command(__doc__)
+    parser.add_argument("--brought", action="store_true", help="pass the batch to the compiled step, instead of capturing it")
+    options = parser.parse_args()
     import torch
 
     torch.set_num_threads(1)
@@ -44,14 +57,13 @@ def main() -> None:
         workload = WORKLOADS[name]
         found, eagerly = Paired([], []), Paired([], [])
         while len(found.ours) < options.rounds:
-            replayed, eager, theirs = runs(torch, workload)
+            replayed, eager, theirs, plan = runs(torch, workload, options.brought)
             some = min(options.rounds - len(found.ours), max(STEPS // workload.times, 1))
             for paired, other in ((found, theirs), (eagerly, eager)):
                 measured = interleave(replayed, other, times=workload.times, rounds=some)
                 paired.ours.extend(measured.ours)
                 paired.theirs.extend(measured.theirs)
         low, high = found.spread
-        plan = replayed.plans[0]
         results[name] = {"ratio": found.ratio, "quartiles": (low, high), "of eager": eagerly.ratio, "arena": plan.nbytes,
                          "bound": plan.bound}
         if not options.json:

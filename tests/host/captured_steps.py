@@ -9,24 +9,13 @@ import numpy as np
 import gradcore
 from gradcore import nn
 from tests.host.graph_bed import bits
+from tests.host.test_compile import step_of
 
 F = nn.functional
 on: dict[str, Any] = {"device": "cuda"}
 
 KINDS = [("SGD", {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}), ("Adam", {}), ("RMSprop", {"centered": True}),
          ("Adagrad", {"lr_decay": 0.1}), ("Adadelta", {}), ("NAdam", {}), ("RAdam", {}), ("Lion", {})]
-
-
-def step_of(model: Any, optimizer: Any) -> Any:
-    """A training step, which returns the loss."""
-    def step(x: Any, y: Any) -> Any:
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return step
 
 
 class Training:
