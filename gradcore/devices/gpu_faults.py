@@ -16,8 +16,12 @@ from gradcore.errors import DeviceError, DeviceFault, KernelError
 from gradcore.memory.driver import CudaDriver, CudaSource
 from gradcore.memory.resource import Segment, Stream
 
+#: cudaErrorInitializationError: what every call says in a process that was forked from one that had used the device.
+_FORKED = 3
 #: cudaError_t, which the driver's CUresult shares, of what a running kernel can do; the context is of no use afterwards.
 FAULTS = {
+    _FORKED: "CUDA is not initialized here. A process that was forked from one that had used the device cannot use it: start "
+             "it with multiprocessing.get_context('spawn')",
     214: "the device's memory met an error that could not be corrected", 220: "the connection between devices failed",
     700: "a kernel used an address outside any allocation", 702: "a kernel ran longer than the system lets it",
     710: "an assertion failed in a kernel", 714: "a kernel's stack was damaged", 715: "a kernel met an illegal instruction",
@@ -33,6 +37,8 @@ _FOREIGN = (209, 218, 222, 223)
 def _fault(error: BaseException, doing: str, blocking: bool = False) -> DeviceFault:
     """An error of ours for a kernel's fault, noticed while ``doing`` something."""
     status: int = error.status  # type: ignore[attr-defined]
+    if status == _FORKED:
+        return DeviceFault(f"CUDA error {status}: {FAULTS[status]} ({error})")
     after = "The process cannot use the device any more"
     if blocking:
         return DeviceFault(f"CUDA error {status} in the op that ran last: {FAULTS[status]} ({error}). {after}")

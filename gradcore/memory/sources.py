@@ -13,12 +13,13 @@ from gradcore.spec import ROUND
 class HostSource:
     """Segments of host memory, aligned to :data:`~gradcore.spec.ROUND` bytes as the device's are.
 
-    Anonymous maps are page-aligned, untouched pages cost nothing, and a closed map goes back to the system at once.
+    Anonymous maps are page-aligned, untouched pages cost nothing, and a closed map goes back to the system at once. They are
+    private: a forked process writes to pages of its own, and not to its parent's tensors.
     """
 
     def allocate(self, nbytes: int) -> Segment:
         try:
-            memory = mmap.mmap(-1, nbytes)
+            memory = mmap.mmap(-1, nbytes, access=mmap.ACCESS_COPY)
         except (OSError, ValueError, OverflowError) as error:
             raise SourceExhausted(f"the system refused {nbytes} bytes of host memory: {error}") from error
         address = ctypes.addressof(ctypes.c_char.from_buffer(memory))

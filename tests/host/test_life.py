@@ -281,3 +281,43 @@ def test_the_environment_limits_a_process_in_which_a_smaller_batch_trains(tmp_pa
                            env={**os.environ, "GRADCORE_MEMORY_LIMIT": "8MiB"}, timeout=120)
     assert found.returncode == 0, found.stderr[-2000:]
     assert "out of memory: " in found.stderr and "limit 8,388,608" in found.stderr and "in layer features." in found.stderr
+
+
+FORKED = """
+import multiprocessing
+import gradcore
+
+def weights(model):
+    return [p.tolist() for p in model.parameters()]
+
+def step(model, optimizer):
+    optimizer.zero_grad()
+    model(gradcore.ones(4, 64)).square().mean().backward()
+    optimizer.step()
+    return weights(model)
+
+def work(model, optimizer, results):
+    results.put(step(model, optimizer))
+
+model = gradcore.nn.Sequential(gradcore.nn.Linear(64, 32), gradcore.nn.ReLU(), gradcore.nn.Linear(32, 1))
+optimizer = gradcore.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+step(model, optimizer)
+before, live = weights(model), gradcore.memory_allocated()
+processes = multiprocessing.get_context("fork")
+results = processes.Queue()
+children = [processes.Process(target=work, args=(model, optimizer, results)) for _ in range(2)]
+for child in children:
+    child.start()
+theirs = [results.get(timeout=60) for _ in children]
+for child in children:
+    child.join(60)
+    assert child.exitcode == 0
+assert weights(model) == before and gradcore.memory_allocated() == live
+assert theirs[0] == theirs[1] == step(model, optimizer) != before
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_forked_processes_train_on_bytes_of_their_own() -> None:
+    found = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=120)
+    assert found.returncode == 0, found.stderr[-2000:]
