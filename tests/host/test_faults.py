@@ -37,7 +37,8 @@ COMPILER = """/tmp/x.cu(7): warning #177-D: variable "k" was declared but never 
     (CUDARuntimeError(700), DeviceFault, "noticed while kernel relu<float> of elementwise.cu was launched: a kernel used an "
                                          "address outside any allocation"),
     (CUDARuntimeError(3), DeviceFault, "CUDA error 3: CUDA is not initialized here. A process that was forked from one "
-                                       "that had used the device cannot use it: start it with multiprocessing.get_context('spawn')"),
+                                       "that had used the device cannot use it: start it with "
+                                       "multiprocessing.get_context('spawn')"),
     (ImportError("libnvrtc is missing"), DeviceError, "libnvrtc is missing. NVRTC comes with pip install 'gradcore[cuda13]'"),
 ], ids=lambda x: type(x).__name__ if isinstance(x, Exception) else None)
 def test_a_kernel_that_cannot_start_says_why(error, kind, words, monkeypatch):
