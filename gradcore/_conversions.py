@@ -11,8 +11,8 @@ from gradcore.devices.device import Device, get_device
 from gradcore.engine import exports
 from gradcore.engine.dlpack import as_bfloat
 from gradcore.engine.exports import Shown
-from gradcore.engine.node import Value
 from gradcore.engine.owners import pin
+from gradcore.engine.value import Value
 from gradcore.errors import SpecError
 from gradcore.ops import movement
 

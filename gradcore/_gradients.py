@@ -9,8 +9,9 @@ from weakref import ref
 from gradcore.engine import derived  # noqa: F401 - works out the rules of fused gradients
 from gradcore.engine.backward import run_backward
 from gradcore.engine.hooks import RemovableHandle, hang, hooks_of
-from gradcore.engine.node import Leaf, Node, Value, make_value
+from gradcore.engine.node import Leaf, Node
 from gradcore.engine.owners import retag
+from gradcore.engine.value import Value, make_value
 from gradcore.errors import DeviceError, SpecError
 from gradcore.spec import is_floating
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.device import Device
-from gradcore.engine.node import Value
 from gradcore.engine.owners import upload
+from gradcore.engine.value import Value
 from gradcore.errors import DataDependentShape, DimError, SpecError
 from gradcore.ops import creation, elementwise, movement, placing, pointwise
 from gradcore.spec import TensorSpec

@@ -8,7 +8,7 @@ import numpy as np
 
 from gradcore import functional
 from gradcore.engine.dispatch import binary
-from gradcore.engine.node import Value
+from gradcore.engine.value import Value
 from gradcore.ops import elementwise, pointwise
 from gradcore.ops.in_place import IN_PLACE
 

@@ -16,7 +16,8 @@ from gradcore._operators import Operators
 from gradcore.devices.device import Device
 from gradcore.engine import modes
 from gradcore.engine.dispatch import install_tensor
-from gradcore.engine.node import Node, Value
+from gradcore.engine.node import Node
+from gradcore.engine.value import Value
 from gradcore.functional.mathematics import scaled
 from gradcore.ops import creation, elementwise, movement
 from gradcore.spec import is_floating

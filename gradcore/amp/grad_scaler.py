@@ -8,7 +8,7 @@ import numpy as np
 
 from gradcore import functional
 from gradcore.engine.modes import no_grad
-from gradcore.engine.node import Value
+from gradcore.engine.value import Value
 from gradcore.ops import elementwise, reduce
 
 _READY, _UNSCALED, _STEPPED = range(3)

@@ -13,7 +13,8 @@ from gradcore.autograd.gradcheck import gradcheck, gradgradcheck
 from gradcore.autograd.inspection import Graph, kept_by_ops
 from gradcore.engine.backward import run_backward
 from gradcore.engine.modes import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
-from gradcore.engine.node import Node, Value
+from gradcore.engine.node import Node
+from gradcore.engine.value import Value
 from gradcore.functional import zeros_like
 
 Tensors = Any

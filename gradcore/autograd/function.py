@@ -11,9 +11,10 @@ from gradcore import functional
 from gradcore.engine.custom import custom_node
 from gradcore.engine.hook_calls import as_user
 from gradcore.engine.modes import no_grad
-from gradcore.engine.node import Leaf, Node, Value, make_value
+from gradcore.engine.node import Leaf, Node
 from gradcore.engine.residuals import residuals
 from gradcore.engine.state import local
+from gradcore.engine.value import Value, make_value
 from gradcore.engine.views import rebase
 from gradcore.errors import NoSecondDerivative, SpecError
 from gradcore.ops.movement import sum_to

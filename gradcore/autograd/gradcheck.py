@@ -9,7 +9,7 @@ import numpy as np
 
 from gradcore.engine.backward import run_backward
 from gradcore.engine.modes import no_grad
-from gradcore.engine.node import Value
+from gradcore.engine.value import Value
 from gradcore.functional import tensor
 
 Array = np.ndarray[Any, Any]

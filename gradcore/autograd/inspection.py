@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gradcore.engine.node import Again, Leaf, Node, Packed, Saved, Value
+from gradcore.engine.node import Leaf, Node
+from gradcore.engine.saved import Again, Packed, Saved
 from gradcore.engine.state import SCOPES, SITES
+from gradcore.engine.value import Value
 from gradcore.events import TAGS
 from gradcore.ops import all_ops
 

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from gradcore.engine.dispatch import apply
-from gradcore.engine.node import Leaf, Value
+from gradcore.engine.node import Leaf
 from gradcore.engine.state import local
+from gradcore.engine.value import Value
 from gradcore.ops import all_ops
 from gradcore.ops.movement import cast
 from gradcore.ops.op import Op

@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 
 from gradcore.engine.hook_calls import after_leaf, after_node, as_user, before_node, seen
-from gradcore.engine.node import Edge, Leaf, Node, Recipe, make_value
+from gradcore.engine.node import Leaf, Node
 from gradcore.engine.owners import retag
 from gradcore.engine.residuals import BACKWARD_SCOPES, backward_scope, residuals
+from gradcore.engine.saved import Recipe
 from gradcore.engine.state import SCOPES, SITES, here, local, mark
+from gradcore.engine.value import Edge, make_value
 from gradcore.errors import SpecError
 from gradcore.ops.creation import full
 from gradcore.ops.elementwise import add, add_

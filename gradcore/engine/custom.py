@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradcore.engine.dispatch import next_number
-from gradcore.engine.node import Node, keep
+from gradcore.engine.node import Node
+from gradcore.engine.saved import keep
 from gradcore.engine.state import here, local
 from gradcore.spec import TensorSpec
 

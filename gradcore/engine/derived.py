@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradcore.engine.backward import Sweep
-from gradcore.engine.node import Value, make_value
 from gradcore.engine.state import local
+from gradcore.engine.value import Value, make_value
 from gradcore.ops.movement import expand
 from gradcore.ops.op import install_differentiation
 

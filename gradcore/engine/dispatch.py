@@ -12,10 +12,12 @@ from time import perf_counter_ns
 from typing import Any
 
 from gradcore.devices.device import Device, Storage, get_device
-from gradcore.engine.node import PLAIN, Packed, Saved, build_node, install_made, keep, make_value
+from gradcore.engine.node import build_node
 from gradcore.engine.operands import TENSORS, flatten, operands, same_device
 from gradcore.engine.plans import OVERWRITTEN, Call, KeepPlan, infer
+from gradcore.engine.saved import Packed, Saved, keep
 from gradcore.engine.state import CODES, State, find_site, local
+from gradcore.engine.value import PLAIN, install_made, make_value
 from gradcore.engine.views import check_recorded_write, note_view, rebase
 from gradcore.errors import LocatedError, SpecError
 from gradcore.events import LAUNCH, TAGS, VIEW, Raw

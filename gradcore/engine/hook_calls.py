@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from gradcore.engine.hooks import Hooks
-from gradcore.engine.node import Leaf, Node, Value, make_value
+from gradcore.engine.node import Leaf, Node
 from gradcore.engine.state import local
+from gradcore.engine.value import Value, make_value
 from gradcore.errors import SpecError
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.device import Device
-from gradcore.engine.node import PLAIN, Value
+from gradcore.engine.value import PLAIN, Value
 from gradcore.errors import DeviceError
 from gradcore.ops.op import Op
 from gradcore.spec import is_floating

@@ -8,8 +8,8 @@ import numpy as np
 
 from gradcore.devices.device import Device, Storage, get_device
 from gradcore.engine.dispatch import fresh
-from gradcore.engine.node import Value, make_value
 from gradcore.engine.state import SCOPES, SITES, here, local
+from gradcore.engine.value import Value, make_value
 from gradcore.events import BORROW, TAGS, Tag
 from gradcore.memory.resource import Segment
 from gradcore.spec import TensorSpec

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradcore.engine.node import Again, Node, Packed, Recipe, Saved, Value, make_value, unpacked
+from gradcore.engine.node import Node
+from gradcore.engine.saved import Again, Packed, Recipe, Saved, unpacked
 from gradcore.engine.state import SCOPES, SITES, local, mark
+from gradcore.engine.value import Value, make_value
 from gradcore.errors import AlreadyReleased
 from gradcore.events import Scope
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.engine.node import Value
+from gradcore.engine.value import Value
 from gradcore.errors import SpecError
 from gradcore.functional import types
 from gradcore.functional.pointwise import logaddexp

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.engine.node import Value
+from gradcore.engine.value import Value
 from gradcore.errors import DataDependentShape, SpecError
 from gradcore.functional import arranging, picking, shape
 from gradcore.functional.folding import sort

@@ -10,8 +10,8 @@ import numpy as np
 
 from gradcore.devices.device import Device, devices, get_device
 from gradcore.engine.dlpack import array_of
-from gradcore.engine.node import Value
 from gradcore.engine.owners import borrow, send, upload
+from gradcore.engine.value import Value
 from gradcore.errors import SpecError
 from gradcore.functional.shape import size_of
 from gradcore.ops import creation, elementwise, movement

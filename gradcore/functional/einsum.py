@@ -6,7 +6,7 @@ import math
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
-from gradcore.engine.node import Value
+from gradcore.engine.value import Value
 from gradcore.errors import SpecError
 from gradcore.functional.arranging import diagonal
 from gradcore.functional.products import total

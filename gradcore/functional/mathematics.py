@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradcore.arguments import dims_by_numpy, refusal
-from gradcore.engine.node import Value
+from gradcore.engine.value import Value
 from gradcore.errors import DimError, SpecError
 from gradcore.functional.shape import dim_of, reshape, squeeze, unsqueeze
 from gradcore.ops import activation, elementwise, linalg, movement, nn, pointwise, reduce

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from gradcore import _indexing
-from gradcore.engine.node import Value
 from gradcore.engine.owners import upload
+from gradcore.engine.value import Value
 from gradcore.errors import DataDependentShape, SpecError
 from gradcore.functional import shape as sh
 from gradcore.ops import creation, movement, placing, reduce

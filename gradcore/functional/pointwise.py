@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from gradcore.engine.node import Value
+from gradcore.engine.value import Value
 from gradcore.errors import SpecError
 from gradcore.functional import mathematics as m
 from gradcore.functional.shape import nonzero, unbind, unsqueeze

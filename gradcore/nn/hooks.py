@@ -13,7 +13,7 @@ from weakref import ref
 
 from gradcore.autograd.function import Function
 from gradcore.engine.hooks import RemovableHandle, hang
-from gradcore.engine.node import Value
+from gradcore.engine.value import Value
 
 Tensor = Any
 Hook = Callable[..., Any]

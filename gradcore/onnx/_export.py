@@ -15,7 +15,7 @@ import gradcore.onnx.folds
 import gradcore.onnx.networks  # noqa: F401
 from gradcore import functional
 from gradcore.engine.modes import no_grad
-from gradcore.engine.node import Value as Tensor
+from gradcore.engine.value import Value as Tensor
 from gradcore.errors import ExportError, TraceError
 from gradcore.nn.module import Module
 from gradcore.onnx.batch import open_batch, open_shape

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradcore.engine.node import Leaf, Value
+from gradcore.engine.node import Leaf
+from gradcore.engine.value import Value
 
 
 class Output:

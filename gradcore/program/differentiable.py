@@ -11,8 +11,9 @@ from typing import Any
 from gradcore.engine.backward import run_backward
 from gradcore.engine.custom import custom_node
 from gradcore.engine.dispatch import fresh
-from gradcore.engine.node import Leaf, make_value
+from gradcore.engine.node import Leaf
 from gradcore.engine.state import local
+from gradcore.engine.value import make_value
 from gradcore.errors import AlreadyReleased, NoSecondDerivative
 from gradcore.functional import zeros
 from gradcore.program.capture import replay_of

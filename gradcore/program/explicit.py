@@ -14,7 +14,8 @@ from typing import Any
 from gradcore._random import default_generator
 from gradcore.autograd import grad
 from gradcore.devices.device import Device
-from gradcore.engine.node import Leaf, Value
+from gradcore.engine.node import Leaf
+from gradcore.engine.value import Value
 from gradcore.errors import ModifiedInPlace, TraceError
 from gradcore.events import LAUNCH, MARK, Raw
 from gradcore.functional import arranging

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.engine.node import Leaf, Value
+from gradcore.engine.node import Leaf
+from gradcore.engine.value import Value
 from gradcore.nn.module import Module
 from gradcore.optim import Optimizer
 from gradcore.program.arena import Part

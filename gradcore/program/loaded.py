@@ -13,8 +13,8 @@ import numpy as np
 from gradcore import functional, optim
 from gradcore.devices.device import Device, get_device
 from gradcore.engine.modes import no_grad
-from gradcore.engine.node import Value, make_value
 from gradcore.engine.state import scoped
+from gradcore.engine.value import Value, make_value
 from gradcore.errors import ProgramError, SpecError, TraceError
 from gradcore.program.capture import replay_of
 from gradcore.program.files import Shipment, read_program

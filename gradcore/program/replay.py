@@ -15,8 +15,9 @@ from typing import Any
 
 from gradcore.devices.calls import Call, Changing
 from gradcore.devices.device import Device, Storage, get_device
-from gradcore.engine.node import Leaf, make_value
+from gradcore.engine.node import Leaf
 from gradcore.engine.state import local
+from gradcore.engine.value import make_value
 from gradcore.events import TAGS
 from gradcore.memory.arena import Range, close_ranges, open_ranges
 from gradcore.memory.resource import Block

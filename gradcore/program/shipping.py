@@ -9,7 +9,8 @@ from typing import Any
 
 from gradcore import optim
 from gradcore.devices.device import Storage
-from gradcore.engine.node import Leaf, Value, make_value
+from gradcore.engine.node import Leaf
+from gradcore.engine.value import Value, make_value
 from gradcore.errors import TraceError
 from gradcore.events import DROP, KEEP, LAUNCH, TAGS
 from gradcore.nn.module import Module

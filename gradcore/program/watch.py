@@ -16,8 +16,8 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from gradcore._gradients import Gradients
-from gradcore.engine.node import Value
 from gradcore.engine.state import is_inside
+from gradcore.engine.value import Value
 from gradcore.nn.module import Module
 from gradcore.optim import Optimizer
 from gradcore.optim.lr_scheduler import LRScheduler

@@ -19,9 +19,10 @@ from gradcore.devices.device import Device
 from gradcore.engine.autocast import resumed
 from gradcore.engine.dispatch import next_number
 from gradcore.engine.modes import enable_grad, no_grad
-from gradcore.engine.node import Packed, Saved, Value, keep, make_value
 from gradcore.engine.residuals import scope_like, unpack
+from gradcore.engine.saved import Packed, Saved, keep
 from gradcore.engine.state import local
+from gradcore.engine.value import Value, make_value
 from gradcore.nn import paths
 
 Tensor = Any

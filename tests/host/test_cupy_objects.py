@@ -14,7 +14,7 @@ cupy = pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e
 
 import gradcore  # noqa: E402
 from gradcore.devices import gpu  # noqa: E402
-from gradcore.engine.node import Value  # noqa: E402
+from gradcore.engine.value import Value  # noqa: E402
 from gradcore.errors import OutOfMemory, SourceExhausted, UndeclaredAllocation  # noqa: E402
 from gradcore.events import TAGS, Alloc, Site, Tag  # noqa: E402
 from gradcore.memory.driver import CudaDriver, CudaSource  # noqa: E402

@@ -16,7 +16,7 @@ from gradcore.devices.availability import cuda_status
 from gradcore.devices.meta import make_meta
 from gradcore.devices.pinned import PinnedDevice
 from gradcore.engine import owners
-from gradcore.engine.node import make_value
+from gradcore.engine.value import make_value
 from gradcore.errors import TraceError
 from gradcore.events import Alloc, Launch, Read, Upload
 from gradcore.memory.driver import CudaDriver
