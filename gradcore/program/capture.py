@@ -20,6 +20,7 @@ from gradcore.devices.device import Storage, get_device
 from gradcore.devices.gpu_numbers import ROOM, Numbers
 from gradcore.errors import CaptureError, DeviceFault
 from gradcore.events import TAGS, Tag
+from gradcore.program.binding import Binding
 from gradcore.program.plan import Plan
 from gradcore.program.program import Instruction, Number
 from gradcore.program.recorder import Trace
@@ -70,29 +71,30 @@ class CapturedReplay(Replay):
 
     # -- binding -------------------------------------------------------------------------------------------------------
 
-    def _bind(self) -> None:
+    def _bind(self) -> Binding:
         self._forget()
-        super()._bind()
+        bound = super()._bind()
         if self.device.graphs is None:
-            return
+            return bound
         # A kernel of ours would cost the host several times as much.
         self._clone = self.device.graphs.copy_array
         self._held_blocks = list(map(_blocks, self.trace.storages.values()))
         if self.reason:
-            return
+            return bound
         try:
-            self._settle()
+            self._settle(bound)
         except BaseException:
             # Half of the calls have no place for what a run brings: the next run begins anew.
-            self._arena = None
+            self._bound = None
             raise
+        return bound
 
-    def _settle(self) -> None:
+    def _settle(self, bound: Binding) -> None:
         """Give what changes from run to run a place that stays."""
-        #: What calls take of a run where nothing is captured: see :class:`Replay`.
-        self._brought = {x.buffer: self._patches.pop(x.buffer) for x in (*self.program.inputs, *self.program.cotangents)
-                         if x.buffer in self._patches}
-        self._plain = self._numbers
+        #: What calls take of a run where nothing is captured: see :class:`Binding`.
+        self._brought = {x.buffer: bound.patches.pop(x.buffer) for x in (*self.program.inputs, *self.program.cotangents)
+                         if x.buffer in bound.patches}
+        self._plain = bound.numbers
         homes, at = {}, 0
         for buffer, places in self._brought.items():
             low, high = _span([spec for _, _, spec in places])
@@ -114,7 +116,7 @@ class CapturedReplay(Replay):
             [(k, start + homes[b][0], *homes[b][1:]) for b, k in _first(x.buffer for x in given).items()
              if b in homes and homes[b][2]] for given in (self.program.inputs, self.program.cotangents))
         self._table = self.device.graphs.numbers(count, start + at)
-        self._numbers = [[self._moving(args, k, position) for args, k, position in places] for places in self._plain]
+        bound.numbers = [[self._moving(args, k, position) for args, k, position in places] for places in self._plain]
 
     def _moving(self, args: list[Any], k: int, position: int) -> tuple[list[Any], int, int]:
         """Give a call a number of the table, and return the place of its value."""
@@ -132,27 +134,29 @@ class CapturedReplay(Replay):
         """From here on, calls take what a run brings, and kernels are called one by one."""
         self.reason = reason
         self._captured.clear()
-        self._patches |= self._brought
-        for ours, places in zip(self._numbers, self._plain, strict=True):
+        bound = self._bound
+        assert bound is not None
+        bound.patches |= self._brought
+        for ours, places in zip(bound.numbers, self._plain, strict=True):
             for (values, at, _), (args, k, _) in zip(ours, places, strict=True):
                 args[k] = values[at]
-        self._numbers, self._table, self._own = self._plain, None, None
+        bound.numbers, self._table, self._own = self._plain, None, None
         self._inputs_in, self._cotangents_in = [], []
         if self._inputs:
             # The second part is still to come.
-            super()._bring(self._inputs)
+            super()._bring(bound, self._inputs)
 
     # -- running -------------------------------------------------------------------------------------------------------
 
-    def _held(self) -> bool:
-        return super()._held() or self._moved()
+    def _held(self, bound: Binding) -> bool:
+        return super()._held(bound) or self._moved()
 
     def _moved(self) -> bool:
         """Is anything that was captured in other memory than it was?"""
         return self.device.graphs is not None and list(map(_blocks, self.trace.storages.values())) != self._held_blocks
 
-    def _bring(self, inputs: Sequence[Any]) -> None:
-        super()._bring(inputs)
+    def _bring(self, bound: Binding, inputs: Sequence[Any]) -> None:
+        super()._bring(bound, inputs)
         for k, home, low, nbytes in self._inputs_in:
             source = inputs[k].storage.block.address + low
             self.device.graphs.copy(home, source, nbytes)
@@ -160,20 +164,21 @@ class CapturedReplay(Replay):
                 self._back[self.program.inputs[k].buffer] = source, home, nbytes
 
     def forward(self, inputs: Sequence[Any]) -> list[Any]:
-        if self._arena is not None and self._moved():
+        if self._bound is not None and self._moved():
             self._bind()
         return super().forward(inputs)
 
     def backward(self, cotangents: Sequence[Any]) -> list[Any]:
+        assert self._bound is not None
         if self.device.several:
-            self._note_stream(cotangents)
+            self._note_stream(self._bound, cotangents)
         for k, home, low, nbytes in self._cotangents_in:
             g = cotangents[k]
             self.device.graphs.copy(home, g.storage.block.address + g.spec.offset * g.spec.dtype.itemsize + low, nbytes)
         return super().backward(cotangents)
 
-    def _note_stream(self, inputs: Sequence[Any]) -> None:
-        super()._note_stream(inputs)
+    def _note_stream(self, bound: Binding, inputs: Sequence[Any]) -> None:
+        super()._note_stream(bound, inputs)
         if self._own is not None:
             self._own.block.use_on(self.device.current)
 
@@ -210,7 +215,9 @@ class CapturedReplay(Replay):
         if self._table is not None:
             self._table.frozen = True
         try:
-            callers = self._callers[self._split:] if part else self._callers[:self._split]
+            bound = self._bound
+            assert bound is not None
+            callers = bound.callers[bound.split:] if part else bound.callers[:bound.split]
             graph = self.device.graphs.capture(lambda: _run_named(calls, callers))
             self._captured[part] = Captured(graph, slots, len(calls))
         except DeviceFault:

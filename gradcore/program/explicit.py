@@ -22,6 +22,7 @@ from gradcore.functional import arranging
 from gradcore.memory.arena import close_ranges
 from gradcore.program.arena import Arena
 from gradcore.program.arguments import rebuilt, template_of
+from gradcore.program.binding import Binding
 from gradcore.program.capture import CapturedReplay
 from gradcore.program.plan import Plan, plan
 from gradcore.program.program import Program
@@ -120,15 +121,16 @@ class _Stage(CapturedReplay):
     def _take_arena(self) -> Arena:
         return self._room.arena()
 
-    def _bind(self) -> None:
-        super()._bind()
+    def _bind(self) -> Binding:
+        bound = super()._bind()
         count = len(self.program.instructions)
-        self._lasting = [self._part(b.index).range for b in self.program.made() if b.first < count <= b.last]
-        self._lasting_bytes = (sum(b.requested for b in self._lasting), sum(b.size for b in self._lasting))
+        bound.leave([b.index for b in self.program.made() if b.first < count <= b.last])
+        return bound
 
     def close(self) -> None:
         """What it left for the next part is not waited for any more."""
-        close_ranges(self.device.ledger, self._lasting)
+        if self._bound is not None:
+            close_ranges(self.device.ledger, self._bound.lasting)
 
 
 class _Joined:

@@ -25,7 +25,7 @@ def test_every_address_in_a_graph_is_the_programs_own_or_captured(bed):
     for k in range(3):
         captured.step(k)
     replay = next(iter(captured.run._entries.values()))[0].replay
-    blocks = [replay._arena.block, replay._own.block, *(s.block for s in replay.trace.storages.values())]
+    blocks = [replay._bound.arena.block, replay._own.block, *(s.block for s in replay.trace.storages.values())]
     ranges = [(b.address, b.address + b.size) for b in blocks]
     segments = [(at, at + len(memory)) for at, memory in bed.card.held.items()]
     words = [int(word) for arguments in bed.captured for a in arguments if a.nbytes % 8 == 0
