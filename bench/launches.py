@@ -74,14 +74,14 @@ def noting() -> Iterator[Counter[str]]:
 
     noted: Counter[str] = Counter()
 
-    def start(family: str, instance: str, *rest: Any) -> None:
+    def launch(family: str, instance: str, *rest: Any) -> None:
         noted[f"{family}: {instance}"] += 1
 
-    def zero(array: Any) -> None:
+    def clear(pointer: Any, nbytes: int) -> None:
         noted["memset"] += 1
 
     library = _Library(noted)
-    with mock.patch.multiple(gpu_launch, start=start, zero=zero), mock.patch.object(gpu_gemm, "library", lambda: library):
+    with mock.patch.multiple(gpu_launch, launch=launch, clear=clear), mock.patch.object(gpu_gemm, "library", lambda: library):
         yield noted
 
 

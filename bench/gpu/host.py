@@ -52,12 +52,12 @@ def launch_of(run: Callable[[], Any]) -> Callable[[], Any]:
     from gradcore.devices import gpu_launch
 
     made: list[tuple[Any, ...]] = []
-    usual = gpu_launch.start
-    gpu_launch.start = lambda *what: made.append(what)
+    usual = gpu_launch.launch
+    gpu_launch.launch = lambda *what: made.append(what)
     try:
         run()
     finally:
-        gpu_launch.start = usual
+        gpu_launch.launch = usual
     (family, instance, blocks, threads, arguments), = made
     function = gpu_launch._function(family, instance, runtime.getDevice())
     return lambda: function((blocks,), (threads,), arguments)

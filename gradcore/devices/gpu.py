@@ -19,10 +19,12 @@ from cupy.cuda import memory, runtime
 from gradcore.devices import gpu_faults, gpu_gemm
 from gradcore.devices.device import Device, Operands, Storage
 from gradcore.devices.dtypes import numbers_fitted
+from gradcore.devices.gpu_again import again
 from gradcore.devices.gpu_faults import WatchedDriver, WatchedSource
 from gradcore.devices.gpu_fused import fused
 from gradcore.devices.gpu_graphs import Graphs, Refusing, refuse
 from gradcore.devices.gpu_kernels import build_cuda_kernels
+from gradcore.devices.gpu_launch import refuse_notes
 from gradcore.errors import OutOfMemory, UndeclaredAllocation
 from gradcore.events import TAGS, Site, Tag
 from gradcore.memory.ledger import Ledger
@@ -96,6 +98,7 @@ class Bridge:
 
     def allocate(self, nbytes: int) -> memory.MemoryPointer:
         """What CuPy calls for every array that it makes."""
+        refuse_notes()
         refuse(self.capturing, nbytes)
         if self.strict:
             raise UndeclaredAllocation(f"CuPy allocated {nbytes} bytes in the kernel of op {self._op!r}, which declares no "
@@ -220,7 +223,7 @@ class CudaDevice(Device):
 
     def bind(self, kernel: Callable[..., Any], op: str = "") -> Callable[..., Any]:
         launch = self.bridge.wrap(op, kernel)
-        return gpu_faults.wait_after(launch, self._cuda) if self._blocking else launch
+        return gpu_faults.wait_after(launch, self._cuda) if self._blocking else again(launch)
 
     def fused(self, kind: str, steps: list[list[Any]]) -> list[list[Any]] | None:
         return fused(kind, steps, self.bind)

@@ -143,6 +143,9 @@ def _extent(x: Any) -> tuple[int, int]:
 
 def check_apart(x: Any, y: Any) -> None:
     """Raise where threads would read of ``y`` what others have written to ``x``: NumPy copies then, behind the log."""
+    if gl.noted.tape is not None:
+        gl.noted.tape.append((check_apart, (), (x, y)))
+        return
     if not hasattr(y, "dtype") or not x.size or (x.data.ptr, x.strides, x.shape) == (y.data.ptr, y.strides, y.shape):
         return
     (first, last), (start, end) = _extent(x), _extent(y)

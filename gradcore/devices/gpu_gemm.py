@@ -19,6 +19,7 @@ import cupy
 import numpy as np
 from cupy.cuda import runtime
 
+from gradcore.devices.gpu_launch import refuse_notes
 from gradcore.devices.gpu_problems import (
     COMPUTE_32F,
     COMPUTE_32F_FAST_TF32,
@@ -191,6 +192,7 @@ class CublasLt:
         is tried: with NaN for a factor, which is to be everywhere in the result. What has not been tried before a capture
         breaks it."""
         if plan.exact is None:
+            refuse_notes()
             stream, (dtype, nbytes) = current_stream(), _ELEMENT[plan.kind]
             found = np.zeros(1, dtype)
             self.run(plan, x, y, out, vector, plan.not_a_number)

@@ -1,5 +1,6 @@
 """How a CUDA kernel of ours is launched: instances of templates, grids, layouts as arguments.
 
+What an op's kernel gives to the device passes :func:`start`, :func:`zero` and :func:`multiply`, where it can be noted instead.
 NVRTC compiles an instance when it is first launched, to machine code for the device at hand; CuPy keeps that on disk.
 """
 
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,8 +45,52 @@ def _function(family: str, instance: str, device: int) -> Any:
     return cupy.RawModule(code=source_of(family), options=("--std=c++17",), name_expressions=names).get_function(instance)
 
 
+class Unnoted(Exception):
+    """A kernel does something that cannot be noted."""
+
+
+class _Noted(threading.local):
+    #: Where a thread notes what a kernel would give to the device: function, and arguments that stay or may be addresses.
+    tape: list[tuple[Any, tuple[Any, ...], tuple[Any, ...]]] | None = None
+
+
+noted = _Noted()
+
+
+def refuse_notes() -> None:
+    """Raise :class:`Unnoted` where what follows would have to be done, or depends on more than operands' layouts."""
+    if noted.tape is not None:
+        raise Unnoted
+
+
 def start(family: str, instance: str, blocks: int, threads: int, arguments: tuple[Any, ...]) -> None:
-    """Put one kernel on the current stream. Every launch of a kernel of ours passes here, so a test can stand in.
+    """Put one kernel on the current stream."""
+    if noted.tape is not None:
+        noted.tape.append((launch, (family, instance, blocks, threads), arguments))
+        return
+    launch(family, instance, blocks, threads, arguments)
+
+
+def zero(array: Any) -> None:
+    """Set the bytes of a contiguous array to zero, on the current stream."""
+    if not array.size:
+        return
+    if noted.tape is not None:
+        noted.tape.append((clear, (array.nbytes,), (array,)))
+        return
+    clear(array.data, array.nbytes)
+
+
+def multiply(library: Any, plan: Any, *addresses: int) -> None:
+    """Put a product that a library planned on the current stream."""
+    if noted.tape is not None:
+        noted.tape.append((multiply, (library, plan), addresses))
+        return
+    library.run(plan, *addresses)
+
+
+def launch(family: str, instance: str, blocks: int, threads: int, arguments: tuple[Any, ...]) -> None:
+    """Every launch of a kernel of ours ends here, and every :func:`zero` in :func:`clear`, so tests can stand in.
 
     Raises :class:`KernelError` for one that does not compile or launch, :class:`DeviceFault` for one that failed before it.
     """
@@ -54,10 +100,8 @@ def start(family: str, instance: str, blocks: int, threads: int, arguments: tupl
         raise of_launch(error, family, instance, blocks, threads) from error
 
 
-def zero(array: Any) -> None:
-    """Set the bytes of a contiguous array to zero, on the current stream."""
-    if array.size:
-        array.data.memset_async(0, array.nbytes)
+def clear(pointer: Any, nbytes: int) -> None:
+    pointer.memset_async(0, nbytes)
 
 
 def name_of(dtype: Any) -> str:

@@ -58,7 +58,7 @@ def product(a: Any, b: Any, out: Any, then: str = "", vector: Any = None) -> str
             then = INSTEAD[then]
             plan = library.plan(how._replace(then=then))
         if plan is not None:
-            library.run(plan, y, x, z, at if then else 0)
+            gl.multiply(library, plan, y, x, z, at if then else 0)
             return then
     elif how == _TURNED:
         product(b.swapaxes(-1, -2), a.swapaxes(-1, -2), out.swapaxes(-1, -2))
@@ -179,6 +179,7 @@ class CupyWithProducts:
     """CuPy's functions, for kernels that are written over an array library, with the matrix products of this file."""
 
     def __getattr__(self, name: str) -> Any:
+        gl.refuse_notes()
         return getattr(cupy, name)
 
     @staticmethod

@@ -5,6 +5,7 @@ So do an update's numbers, unless they are :class:`~gradcore.devices.gpu_numbers
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -37,10 +38,22 @@ def _update(name: str, dtype: Any, how: How, numbers: tuple[Any, ...], *lists: S
     """One launch for each type and each 64 tensors; a list may be empty. ``how(*numbers)`` are the fields of ``dtype``."""
     there = numbers[0].block.hold(dtype, how, numbers) if type(numbers[0]) is Moving else None
     given = np.array(how(*map(float, numbers)), dtype) if there is None else np.zeros((), dtype)
+    for kind, blocks, whole, empty in _groups(tuple([(p.dtype, p.size) for p in lists[0]])):
+        group = empty.copy()
+        for row, tensors in zip(group["tensors"], lists, strict=False):
+            if tensors:
+                row[:len(whole)] = [tensors[k].data.ptr for k in whole]
+        gl.run_blocks("optim", name, (kind,), blocks, group, given, there)
+
+
+@functools.lru_cache(maxsize=256)
+def _groups(tensors: tuple[tuple[Any, int], ...]) -> list[tuple[Any, int, list[int], Any]]:
+    """A launch each: the type, the blocks, which tensors, and their table, which still wants addresses."""
+    found = []
     by_type: dict[Any, list[int]] = {}
-    for k, param in enumerate(lists[0]):
-        if param.size:
-            by_type.setdefault(param.dtype, []).append(k)
+    for k, (dtype, size) in enumerate(tensors):
+        if size:
+            by_type.setdefault(dtype, []).append(k)
     for kind, whole in by_type.items():
         for start in range(0, len(whole), _GROUP):
             some = whole[start:start + _GROUP]
@@ -48,12 +61,10 @@ def _update(name: str, dtype: Any, how: How, numbers: tuple[Any, ...], *lists: S
             group["count"] = len(some)
             for place, k in enumerate(some):
                 group["first"][place] = blocks
-                group["sizes"][place] = lists[0][k].size
-                blocks += -(-lists[0][k].size // _CHUNK)
-                for row, tensors in enumerate(lists):
-                    if tensors:
-                        group["tensors"][row, place] = tensors[k].data.ptr
-            gl.run_blocks("optim", name, (kind,), blocks, group, given, there)
+                group["sizes"][place] = tensors[k][1]
+                blocks += -(-tensors[k][1] // _CHUNK)
+            found.append((kind, blocks, some, group))
+    return found
 
 
 def _shrink(rate: float, weight_decay: float, decoupled: bool) -> tuple[float, float]:

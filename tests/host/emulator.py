@@ -80,7 +80,7 @@ class Copy:
 
 
 class Emulator:
-    """Stands in for ``gpu_launch.start`` and ``zero``; ``library`` multiplies matrices.
+    """Stands in for ``gpu_launch.launch`` and ``clear``; ``library`` multiplies matrices.
 
     Without a family's library it notes which instances are wanted, and runs nothing.
     """
@@ -115,7 +115,7 @@ class Emulator:
         assert made.returncode == 0, f"{family}.cu for a CPU:\n{made.stderr[:4000]}"
         return ctypes.CDLL(str(library)), {name: k for k, name in enumerate(instances)}
 
-    def start(self, family: str, instance: str, blocks: int, threads: int, arguments: tuple[Any, ...]) -> None:
+    def launch(self, family: str, instance: str, blocks: int, threads: int, arguments: tuple[Any, ...]) -> None:
         self.wanted.setdefault(family, set()).add(instance)
         found = self.libraries.get(family)
         if found is None:
@@ -127,16 +127,16 @@ class Emulator:
         call.restype = ctypes.c_bool
         assert call(blocks, threads, self.falling, pointers), f"{instance}: threads wait where others never come"
 
-    def zero(self, array: cupy.ndarray) -> None:
+    def clear(self, pointer: memory.MemoryPointer, nbytes: int) -> None:
         if self.libraries:
-            ctypes.memset(array.data.ptr, 0, array.nbytes)
+            ctypes.memset(pointer.ptr, 0, nbytes)
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
         """The CUDA device's launches come here."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(gpu_launch, "start", self.start)
-            patch.setattr(gpu_launch, "zero", self.zero)
+            patch.setattr(gpu_launch, "launch", self.launch)
+            patch.setattr(gpu_launch, "clear", self.clear)
             patch.setattr(gpu_gemm, "library", lambda: self.library)
             patch.setattr(gpu_gemm, "current_stream", lambda: 7)
             patch.setattr(gpu_gemm, "runtime", SimpleNamespace(

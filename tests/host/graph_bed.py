@@ -70,22 +70,22 @@ class Bed:
         #: The arguments of kernels of ours that were captured.
         self.captured: list[tuple[Any, ...]] = []
 
-    def start(self, family: str, instance: str, blocks: int, threads: int, arguments: tuple[Any, ...]) -> None:
+    def launch(self, family: str, instance: str, blocks: int, threads: int, arguments: tuple[Any, ...]) -> None:
         held = tuple(emulation._as_bytes(a) for a in arguments)
         if self.card.capturing:
             self.captured.append(held)
-        self.card.give(instance.split("<")[0], lambda: self.emulator.start(family, instance, blocks, threads, held))
+        self.card.give(instance.split("<")[0], lambda: self.emulator.launch(family, instance, blocks, threads, held))
 
-    def zero(self, array: Any) -> None:
-        address, nbytes = array.data.ptr, array.nbytes
+    def clear(self, pointer: Any, nbytes: int) -> None:
+        address = pointer.ptr
         self.card.give("zero", lambda: ctypes.memset(address, 0, nbytes))
 
     @contextmanager
     def in_place(self) -> Iterator[Bed]:
         library = watch.is_library
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(gpu_launch, "start", self.start)
-            patch.setattr(gpu_launch, "zero", self.zero)
+            patch.setattr(gpu_launch, "launch", self.launch)
+            patch.setattr(gpu_launch, "clear", self.clear)
             patch.setattr(gpu_gemm, "library", lambda: self.library)
             patch.setitem(gpu_gemm.LIBRARIES, 0, self.library)
             patch.setattr(gpu_gemm, "current_stream", lambda: self.card.current)
@@ -99,6 +99,8 @@ class Bed:
     def use_cublas(self) -> None:
         """Products go to cuBLAS by CuPy, as without nvmath-python."""
         self.library = gpu_gemm.Cublas("a test", Refusing(self.card, self.emulator), lambda: 7)
+        # What is written out there names the library that it was written for, which is for good otherwise.
+        self.device.calls.clear()
 
     def take(self) -> list[str]:
         """What was given to streams since this was asked last."""

@@ -141,10 +141,10 @@ def slopes(emulator: Emulator, rows: int, width: int, parts: int, lanes: int) ->
     given = [Copy(a) for a in (dy, x, weight, mean, rstd)]
     results = [Copy(np.full(shape, np.nan, np.float32)) for shape in ((rows, width), (2, parts, width), (width,), (width,))]
     sizes = np.int64(rows), np.int64(width), np.int32(parts)
-    emulator.start("norm", "layer_norm_grads<float>", parts, 256, (
+    emulator.launch("norm", "layer_norm_grads<float>", parts, 256, (
         *[c.cupy() for c in (*given, *results)], *sizes, np.int32(0), np.int32(lanes)))
     if parts > 1:
-        emulator.start("norm", "affine_total<float>", -(-width // 32), 256, (*[c.cupy() for c in results[1:]], *sizes[1:]))
+        emulator.launch("norm", "affine_total<float>", -(-width // 32), 256, (*[c.cupy() for c in results[1:]], *sizes[1:]))
     for copy in (*given, *results):
         copy.check("layer_norm_grads")
     return [results[k].array for k in (0, 2, 3)], (dy, x, weight, mean, rstd)

@@ -58,7 +58,7 @@ def arrays(n):
 @pytest.mark.parametrize("off", [0, 1, -1])
 def test_a_planted_write_outside_fails(planted, off):
     x, out = arrays(1000)
-    planted.start("planted", "shift", 4, 256, (x.cupy(), out.cupy(), np.int32(1000), np.int32(off)))
+    planted.launch("planted", "shift", 4, 256, (x.cupy(), out.cupy(), np.int32(1000), np.int32(off)))
     x.check("shift")
     if off:
         with pytest.raises(AssertionError, match="shift wrote outside an array"):
@@ -74,7 +74,7 @@ def test_a_planted_missing_barrier_fails(planted, wait):
     for falling in (False, True):
         planted.falling = falling
         x, out = arrays(256)
-        planted.start("planted", "reversed", 1, 256, (x.cupy(), out.cupy(), np.int32(wait)))
+        planted.launch("planted", "reversed", 1, 256, (x.cupy(), out.cupy(), np.int32(wait)))
         found.append(out.array)
     assert (found[0] == found[1]).all() == wait
     assert (found[0] == np.arange(256)[::-1]).all() == wait
@@ -82,14 +82,14 @@ def test_a_planted_missing_barrier_fails(planted, wait):
 
 def test_a_barrier_that_not_all_reach_fails(planted):
     with pytest.raises(AssertionError, match="parted: threads wait where others never come"):
-        planted.start("planted", "parted", 1, 64, (arrays(64)[1].cupy(),))
+        planted.launch("planted", "parted", 1, 64, (arrays(64)[1].cupy(),))
 
 
 def test_a_warp_folds_its_own_lanes(planted):
     for falling in (False, True):
         planted.falling = falling
         x, out = arrays(64)
-        planted.start("planted", "summed", 1, 64, (x.cupy(), out.cupy()))
+        planted.launch("planted", "summed", 1, 64, (x.cupy(), out.cupy()))
         np.testing.assert_array_equal(out.array, np.repeat(x.array.reshape(2, 32).sum(1), 32))
 
 
@@ -122,7 +122,7 @@ emulator.wanted["planted"] = {"shift"}
 emulator.libraries["planted"] = emulator._compile("planted", PLANTED)
 for n in (1000, 1001):
     x, out = Copy(np.zeros(1000, np.int32), exact=True), Copy(np.zeros(1001, np.int32), exact=True)
-    emulator.start("planted", "shift", 4, 256, (x.cupy(), out.cupy(), np.int32(n), np.int32(0)))
+    emulator.launch("planted", "shift", 4, 256, (x.cupy(), out.cupy(), np.int32(n), np.int32(0)))
     print("done", n)
 """
     done = sanitized(tmp_path, script)

@@ -267,7 +267,7 @@ def test_relu_follows_a_linear_layer_with_the_values_of_two_calls(alone: Emulato
     assert np.isnan(expected[:, 2]).all() and (expected[:, [0, 1, 3]] == 0).any()
     calls_of(library).clear()
     launches: list[str] = []
-    monkeypatch.setattr(gpu_launch, "start", lambda *what: (launches.append(what[1]), alone.start(*what)))
+    monkeypatch.setattr(gpu_launch, "launch", lambda *what: (launches.append(what[1]), alone.launch(*what)))
     for _ in range(3):
         np.testing.assert_array_equal(through_relu(kind), expected)
     made = [call.get("epilogue", 1) for call in calls_of(library) if call.get("factor", 1) == 1]

@@ -101,7 +101,7 @@ def test_every_layout_gives_numpys_product(plain, route, kind, monkeypatch):
 def test_what_can_be_read_by_columns_goes_to_the_library(route, monkeypatch, plain):
     """Transposed, sliced and head-split operands reach it where they lie, in one call for a batch, and nothing is launched."""
     monkeypatch.setattr(plain, "library", library_of(route))
-    monkeypatch.setattr(gpu_launch, "start", None)
+    monkeypatch.setattr(gpu_launch, "launch", None)
     for one, two in itertools.product(("plain", "transposed", "sliced", "heads"), repeat=2):
         a, b = laid_out(one, (3, 5, 7), "float32"), laid_out(two, (3, 7, 4), "float32")
         before = len(calls_of(plain.library))
@@ -219,7 +219,7 @@ def through_linear(kind, rows):
 def test_linears_bias_and_its_gradient_follow_in_the_same_launch(route, kind, rows, plain, monkeypatch):
     monkeypatch.setattr(plain, "library", library_of(route.split()[0]))
     launches = []
-    monkeypatch.setattr(gpu_launch, "start", lambda *what: (launches.append(what[1]), plain.start(*what)))
+    monkeypatch.setattr(gpu_launch, "launch", lambda *what: (launches.append(what[1]), plain.launch(*what)))
     if "without" in route:
         plain.library._lt.without = {Epilogue.BIAS, Epilogue.BGRADB}
     for found, expected in zip(*through_linear(kind, rows), strict=True):

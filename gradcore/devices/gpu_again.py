@@ -1,0 +1,173 @@
+"""What a kernel gives to the GPU, written out: a call's launches, done again on other arrays without the Python before them.
+
+Our kernels look at shapes, layouts and alignment, never at values, so an op on given specs launches the same each time but for
+addresses. Those are found by two runs that launch nothing, on arrays that lie nowhere, the second time somewhere else: what
+differs is an address. Some 10 microseconds of the host become two; docs/cuda.md has the figures.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cupy
+import numpy as np
+from cupy.cuda import memory
+
+from gradcore.devices import gpu_launch as gl
+from gradcore.devices.precision import get_float32_matmul_precision
+
+#: Sets of numbers that a kernel knows at most, and operands beyond which nothing is written out.
+_MOST, _WIDEST = 64, 32
+#: The bits of an address that decide how it is read: a block of the pool begins at a multiple of 512.
+_PLACE = 511
+#: Between the arrays of a run that launches nothing, and how much farther each is from its place than the one before in the
+#: second run: enough for its bytes, and for what lies before it.
+_APART, _FARTHER = 1 << 48, 1 << 32
+_address: Callable[[Any], Any] = np.uint64
+
+
+def again(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernel of a call, whose arrays have the same shapes, strides and dtypes each time; its launches are written out when
+    the same numbers come for the second time."""
+    known: dict[tuple[Any, ...], Callable[..., None] | bool] = {}
+
+    @functools.wraps(kernel, updated=())
+    def launch(*operands: Any) -> None:
+        key: list[Any] = [get_float32_matmul_precision()]
+        for x in operands:
+            if isinstance(x, cupy.ndarray):
+                key.append(x.data.ptr & _PLACE)
+            elif type(x) in (int, float, bool):
+                # 1, 1.0 and True are equal, and so are 0.0 and -0.0.
+                key.append(repr(x))
+            elif x is not None:
+                # It may be something else next time.
+                kernel(*operands)
+                return
+        which = tuple(key)
+        found = known.get(which)
+        if found is True:
+            found = known[which] = (len(operands) <= _WIDEST and _written_out(kernel, operands)) or False
+        if found:
+            found(*operands)
+            return
+        if found is None:
+            if len(known) >= _MOST:
+                known.clear()
+            known[which] = True
+        kernel(*operands)
+
+    return launch
+
+
+def _written_out(kernel: Callable[..., Any], operands: Sequence[Any]) -> Callable[..., None] | None:
+    """What a kernel gives to the device for operands like these, as a function of them; None where it cannot be noted."""
+    try:
+        first, second = (_noted(kernel, operands, shift) for shift in (0, _FARTHER))
+        names: dict[str, Any] = {"gl": gl, "address": _address, "patched": _patched}
+        places = [x.data.ptr & _PLACE if isinstance(x, cupy.ndarray) else 0 for x in operands]
+        lines = [_Part(*both, names, places).text() for both in zip(first, second, strict=True)]
+    except gl.Unnoted:
+        return None
+    head = f"def launches({', '.join(f'x{k}' for k in range(len(operands)))}):"
+    exec("\n    ".join((head, *(lines or ["pass"]))), names)
+    made: Callable[..., None] = names.pop("launches")
+    return made
+
+
+def _noted(kernel: Callable[..., Any], operands: Sequence[Any], shift: int) -> list[Any]:
+    """A run of the kernel on arrays that lie nowhere, ``shift`` bytes and more from where they lie without it."""
+    given = []
+    for k, x in enumerate(operands):
+        if isinstance(x, cupy.ndarray):
+            at = (k + 1) * (_APART + shift) + (x.data.ptr & _PLACE)
+            nowhere = memory.UnownedMemory(at, max(x.nbytes, 1), None, x.data.device_id)
+            x = cupy.ndarray(x.shape, x.dtype, memory.MemoryPointer(nowhere, 0), x.strides)
+        given.append(x)
+    gl.noted.tape = tape = []  # type: ignore[var-annotated]
+    try:
+        kernel(*given)
+    finally:
+        gl.noted.tape = None
+    return tape
+
+
+class _Part:
+    """One thing that a kernel gives to the device, as it was noted twice."""
+
+    def __init__(self, first: Any, second: Any, names: dict[str, Any], places: list[int]) -> None:
+        self.function, self.head, self.values = first
+        self.others = second[2]
+        self._names = names
+        self._places = places
+        if self.function is not second[0] or self.head != second[1] or len(self.values) != len(self.others):
+            raise gl.Unnoted
+
+    def text(self) -> str:
+        """A line of Python that does it."""
+        both = zip(self.values, self.others, strict=True)
+        if self.function is gl.launch:
+            family, instance, blocks, threads = self.head
+            values = "".join(f"{self._value(a, b)}, " for a, b in both)
+            return f"gl.launch({family!r}, {instance!r}, {blocks}, {threads}, ({values}))"
+        if self.function is gl.clear:
+            k, off = self._origin(self.values[0].data.ptr, self.others[0].data.ptr)
+            return f"gl.clear(x{k}.data + {off}, {self.head[0]})"
+        if self.function is gl.multiply:
+            library, plan = map(self._name, self.head)
+            return f"{library}.run({plan}, {', '.join(str(a) if a == b else self._at(a, b) for a, b in both)})"
+        whole = [self._value(a, b) for a, b in both]
+        if not all(isinstance(a, cupy.ndarray) is text.startswith("x") for a, text in zip(self.values, whole, strict=True)):
+            raise gl.Unnoted
+        return f"{self._name(self.function)}({', '.join(whole)})"
+
+    def _name(self, x: Any) -> str:
+        name = f"c{len(self._names)}"
+        self._names[name] = x
+        return name
+
+    def _value(self, a: Any, b: Any) -> str:
+        """A kernel's argument: an operand, an address within one, a structure that holds some, or what it always is."""
+        if isinstance(a, cupy.ndarray):
+            k, off = self._origin(a.data.ptr, b.data.ptr)
+            return f"address(x{k}.data.ptr + {off})" if off else f"x{k}"
+        if not isinstance(a, (np.ndarray, np.generic)):
+            return self._name(a)
+        words, others = _words(a), _words(b)
+        changed = np.flatnonzero(words != others).tolist()
+        if not changed:
+            return self._name(a)
+        if a.dtype != b.dtype or a.nbytes % 8:
+            raise gl.Unnoted
+        addresses = ", ".join(self._at(int(words[at]), int(others[at])) for at in changed)
+        return f"patched({self._name(words)}, {self._name(a.dtype)}, {self._name(changed)}, ({addresses},))"
+
+    def _at(self, first: int, second: int) -> str:
+        k, off = self._origin(first, second)
+        return f"x{k}.data.ptr + {off}"
+
+    def _origin(self, first: int, second: int) -> tuple[int, int]:
+        """The operand that an address of two runs points into, and how far from its first element."""
+        operand, rest = divmod(second - first, _FARTHER)
+        if rest or not 1 <= operand <= len(self._places):
+            raise gl.Unnoted
+        off = first - operand * _APART - self._places[operand - 1]
+        if not -_APART // 2 < off < _APART // 2:
+            raise gl.Unnoted
+        return operand - 1, off
+
+
+def _words(x: Any) -> np.ndarray[Any, Any]:
+    """A structure's bytes, eight by eight."""
+    held = np.zeros(-(-x.nbytes // 8), np.uint64)
+    held.view(np.uint8)[:x.nbytes] = np.frombuffer(x.tobytes(), np.uint8)
+    return held
+
+
+def _patched(words: np.ndarray[Any, Any], dtype: Any, places: list[int], addresses: tuple[int, ...]) -> Any:
+    """A structure with the addresses of this time."""
+    made = words.copy()
+    made[places] = addresses
+    return made.view(dtype).reshape(())
