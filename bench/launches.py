@@ -3,6 +3,9 @@
 The step is traced on meta, and the CUDA kernels of its instructions run over arrays that lie nowhere, with launches and
 products noted instead of done. Needs CuPy, and no driver. Products are taken to have every epilogue that is asked for; kernels
 that a library splits a product into are not seen.
+
+``--host`` times the Python between the engine and the launches, too: as the kernels are written, and written out as an eager
+step runs them from the third time on (``gradcore/devices/gpu_again.py``).
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain
+from statistics import median
+from time import perf_counter
 from typing import Any
 from unittest import mock
 
@@ -85,8 +90,8 @@ def noting() -> Iterator[Counter[str]]:
         yield noted
 
 
-def launches(program: Program, plan: Plan, fused: bool) -> Counter[str]:
-    """Of a program, as it stands or with what a replay does in one launch done so."""
+def calls_of(program: Program, plan: Plan, fused: bool) -> list[tuple[Any, list[Any]]]:
+    """The calls of a program's kernels, as it stands or with what a replay does in one launch done so."""
     from gradcore.devices import gpu_fused
     from gradcore.devices.gpu import SegmentMemory, array_over
 
@@ -110,19 +115,46 @@ def launches(program: Program, plan: Plan, fused: bool) -> Counter[str]:
         together = gpu_fused.fused(kind, steps[first:first + length], device.bind)
         if together is not None:
             steps[first:first + length] = together
+    return list(chain(*steps))
+
+
+def launches(program: Program, plan: Plan, fused: bool) -> Counter[str]:
+    """What the calls of a program launch, by kernel."""
     with noting() as noted:
-        for kernel, args in chain(*steps):
+        for kernel, args in calls_of(program, plan, fused):
             kernel(*args)
     return noted
 
 
-def counted(name: str) -> dict[str, Counter[str]]:
-    """What one step of a model launches, run eagerly and replayed."""
+def host(program: Program, plan: Plan, rounds: int = 40) -> dict[str, float]:
+    """Seconds of the host for the kernels of an eager step, launches aside: medians of rounds in turn."""
+    from gradcore.devices.gpu_again import again
+
+    plain = calls_of(program, plan, False)
+    ways = {"as written": plain, "written out": [(again(kernel), args) for kernel, args in plain]}
+    taken: dict[str, list[float]] = {way: [] for way in ways}
+    with noting():
+        for _ in range(rounds):
+            for way, calls in ways.items():
+                start = perf_counter()
+                for kernel, args in calls:
+                    kernel(*args)
+                taken[way].append(perf_counter() - start)
+    return {way: median(seconds) for way, seconds in taken.items()}
+
+
+def traced(name: str) -> tuple[Program, Plan]:
+    """One step of a model."""
     step, batch = step_on(gradcore, WORKLOADS[name], "meta")
     compiled = gradcore.compile(step)
     for _ in range(2):
         compiled(*batch)
-    program, plan = compiled.programs[0], compiled.plans[0]
+    return compiled.programs[0], compiled.plans[0]
+
+
+def counted(name: str) -> dict[str, Counter[str]]:
+    """What one step of a model launches, run eagerly and replayed."""
+    program, plan = traced(name)
     return {"eager": launches(program, plan, False), "replayed": launches(program, plan, True)}
 
 
@@ -130,8 +162,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="*", choices=tuple(WORKLOADS), default=list(WORKLOADS))
     parser.add_argument("--kernels", action="store_true", help="also name the kernels of a replayed step")
+    parser.add_argument("--host", action="store_true", help="time the host's Python instead")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    if options.host:
+        costs = {name: host(*traced(name)) for name in options.models}
+        if options.json:
+            print(json.dumps(costs, indent=2))
+            return
+        for name, of in costs.items():
+            print(f"{name:6} {WORKLOADS[name].about}: " + ", ".join(f"{s * 1e6:,.0f} us {way}" for way, s in of.items())
+                  + f", {of['written out'] / of['as written']:.2f} of it")
+        return
     found = {name: counted(name) for name in options.models}
     if options.json:
         print(json.dumps(found, indent=2))

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
 
-from bench.launches import counted, noting
+from bench.launches import counted, host, noting, traced
 from gradcore.devices.gpu_kernels import KERNELS
 from tests.host.emulator import view_of
 
@@ -68,3 +68,8 @@ def test_a_small_step() -> None:
     found = counted("small")
     assert {how: sum(kernels.values()) for how, kernels in found.items()} == {"eager": 16, "replayed": 12}
     assert found["replayed"]["loss: cross_entropy<float, long long, true>"] == 1
+
+
+def test_the_hosts_share_is_timed_both_ways() -> None:
+    found = host(*traced("small"), rounds=3)
+    assert list(found) == ["as written", "written out"] and min(found.values()) > 0
