@@ -106,11 +106,13 @@ def of_value(name: str, look: Callable[[], Any], value: Any, key: tuple[Any, ...
     elif isinstance(value, (list, tuple)) and len(value) <= _MOST:
         yield Guard(name, look, tuple(value), _same_items), key
         for k, item in enumerate(value):
-            yield from of_value(f"{name}[{k}]", lambda k=k: look()[k], item, (*key, k), names, 0)  # type: ignore[misc]
+            yield from of_value(f"{name}[{k}]", lambda k=k: look()[k], item, (*key, k), names,  # type: ignore[misc]
+                                max(depth - 1, 0))
     elif type(value) is dict and len(value) <= _MOST:
         yield Guard(f"the keys of {name}", lambda: tuple(look()), tuple(value), _equal), (*key, "keys")
         for k, item in value.items():
-            yield from of_value(f"{name}[{k!r}]", lambda k=k: look()[k], item, (*key, "item", k), names, 0)  # type: ignore[misc]
+            yield from of_value(f"{name}[{k!r}]", lambda k=k: look()[k], item, (*key, "item", k), names,  # type: ignore[misc]
+                                max(depth - 1, 0))
     elif isinstance(value, np.ndarray) and value.size <= _MOST:
         yield Guard(name, look, value.copy(), _same_array), key
     elif depth and isinstance(value, type):

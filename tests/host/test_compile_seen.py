@@ -240,3 +240,103 @@ def test_methods_and_copies_of_compiled_functions() -> None:
         other = copy.deepcopy(layer)
         other.weight.fill_(0)
         assert same(other(y)[0], other.bias) and not same(layer(y), other(y))
+
+
+class Counting(nn.Module):
+    """Counts its calls in a place that ``count`` writes to, and says in ``found`` how many they are."""
+
+    def __init__(self, count: Any) -> None:
+        super().__init__()
+        self.counts: Any = {"n": 0, "inner": {"n": 0}}
+        self.items = [0]
+        self.members = [type("Member", (), {"own": None})()]
+        self.members[0].own = {"n": 0}
+        self.count = count
+
+    def forward(self, x: Any) -> Any:
+        return x * self.count(self)
+
+
+def by_name(m: Any) -> int:
+    m.counts["n"] += 1
+    return m.counts["n"]  # type: ignore[no-any-return]
+
+
+def by_variable(m: Any) -> int:
+    inner = m.counts["inner"]
+    inner["n"] += 1
+    return inner["n"]  # type: ignore[no-any-return]
+
+
+def by_position(m: Any) -> int:
+    m.items[0] += 1
+    return m.items[0]  # type: ignore[no-any-return]
+
+
+def by_method(m: Any) -> int:
+    m.counts.update(n=m.counts["n"] + 1)
+    return m.counts["n"]  # type: ignore[no-any-return]
+
+
+def by_member(m: Any) -> int:
+    for member in m.members:
+        member.own["n"] += 1
+    return m.members[0].own["n"]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("count", [by_name, by_variable, by_position, by_method, by_member])
+def test_items_that_the_function_writes_are_not_frozen(count: Any) -> None:
+    compiled = gradcore.compile(Counting(count))
+    assert [compiled(gradcore.ones(1)).item() for _ in range(5)] == [1, 2, 3, 4, 5]
+    assert "the function changes what it refers to" in compiled.traces[0]
+
+
+class Counted(gradcore.optim.Optimizer):
+    """Steps that grow with the count of them, as an optimizer is written after PyTorch's."""
+
+    def __init__(self, params: Any, lr: float) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @gradcore.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                if not state:
+                    state["step"] = 0
+                state["step"] += 1
+                p.add_(p.grad, alpha=-group["lr"] * state["step"])
+
+
+def test_the_count_of_an_optimizer_of_ones_own_is_not_frozen() -> None:
+    weights = []
+    for wrap in (lambda f: f, gradcore.compile):
+        w = gradcore.ones(2, requires_grad=True)
+        optimizer = Counted([w], lr=0.1)
+
+        def step(x: Any, w: Any = w, optimizer: Any = optimizer) -> None:
+            optimizer.zero_grad()
+            (w * x).sum().backward()
+            optimizer.step()
+
+        run: Any = wrap(step)
+        for _ in range(5):
+            run(gradcore.ones(2))
+        weights.append(w.tolist())
+    assert weights[0] == weights[1]
+    assert "Counted counts 'step' in its state, which is 2 and was 1" in run.explain()
+
+
+def test_an_object_that_the_function_makes_is_let_go() -> None:
+    class Normal:
+        def __init__(self, mean: Any, deviation: Any) -> None:
+            self.mean, self.deviation = mean, deviation
+
+        def log_prob(self, x: Any) -> Any:
+            return -((x - self.mean) / self.deviation).square() - self.deviation.log()
+
+    layer = nn.Linear(2, 2)
+    compiled = gradcore.compile(lambda x: Normal(layer(x), layer(x).exp()).log_prob(x).sum())
+    for k in range(3):
+        compiled(gradcore.ones(3, 2) * k).backward()
+    assert len(compiled.programs) == len(compiled.traces) == 1, compiled.explain()
