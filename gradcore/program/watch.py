@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import dis
 import gc
+import random
 import sys
 import sysconfig
 from collections.abc import Container, Iterator
 from types import CodeType, FrameType, FunctionType
 from typing import Any
+
+import numpy as np
 
 from gradcore._gradients import Gradients
 from gradcore.autograd.function import FunctionCtx
@@ -22,7 +25,7 @@ from gradcore.engine.state import is_inside
 from gradcore.nn.module import Module
 from gradcore.optim import Optimizer
 from gradcore.optim.lr_scheduler import LRScheduler
-from gradcore.program.guards import Found, Guard, is_plain, of_object, of_value
+from gradcore.program.guards import GENERATORS, Draws, Found, Guard, is_plain, of_object, of_value
 
 _SETS_GRADIENT: CodeType = Gradients.grad.fset.__code__  # type: ignore[attr-defined]
 _STANDARD = sysconfig.get_paths()["stdlib"]
@@ -58,6 +61,9 @@ class Watcher:
         self.dropped: set[tuple[CodeType, int]] = set()
 
     def __enter__(self) -> Watcher:
+        for name, generator in (("random", random._inst), ("numpy.random", np.random.mtrand._rand)):
+            self._note(of_value(name, lambda g=generator: g, generator,  # type: ignore[misc]
+                                ("draws", name), set()))
         self._before = sys.getprofile()
         sys.setprofile(self._saw)
         return self
@@ -90,13 +96,16 @@ class Watcher:
             if not isinstance(x, (type, Value, Module, Optimizer, FunctionCtx)) and id(x) not in self.fresh and (
                     hasattr(x, "__dict__") or hasattr(x, "__slots__")):
                 self._enters(x, code, inside)
+            if isinstance(x, GENERATORS):
+                self._note(of_value(f"the argument {code.co_varnames[k]}", lambda x=x: x, x,  # type: ignore[misc]
+                                    ("draws", id(x)), set()))
         if not inside and code not in self.codes:
             seen = frame.f_locals
             self.codes[code] = frame.f_globals, {n: id(seen[n]) for n in code.co_freevars if n in seen}
             names = set(code.co_names)
             self._note(_of_code(code, frame.f_globals, (), names))
             for n in code.co_freevars:
-                if is_plain(seen.get(n)):
+                if n in seen and not isinstance(seen[n], Value):
                     self._note(of_value(f"the variable {n} of {code.co_name}'s closure",
                                         lambda x=seen[n]: x,  # type: ignore[misc]
                                         seen[n], ("cell", n, id(seen[n])), names))
@@ -112,7 +121,7 @@ class Watcher:
     def _note(self, found: Found) -> None:
         """Keep what is plain data as it is now. What holds a tensor would be one more who refers to it."""
         for guard, key in found:
-            if isinstance(guard, Guard) and is_plain(guard.seen):
+            if isinstance(guard, Guard) and (isinstance(guard.seen, np.ndarray) or is_plain(guard.seen)):
                 self.began.setdefault(key, guard)
 
     def _saw_builtin(self, frame: FrameType, called: Any) -> None:
@@ -130,7 +139,8 @@ class Watcher:
         found: dict[tuple[Any, ...], Any] = {}
 
         def add(key: tuple[Any, ...], guard: Any) -> None:
-            found.setdefault(key, guard)
+            if not isinstance(guard, Draws):
+                found.setdefault(key, guard)
 
         names = self.names()
         functions = [f for f in (getattr(function, "__func__", function), *gc.get_referrers(*self.codes))
@@ -141,8 +151,8 @@ class Watcher:
         for owner, codes in self.methods.values():
             if isinstance(owner, (Optimizer, LRScheduler)):
                 continue
-            for guard, key in of_object(owner, {name for code in codes for name in code.co_names} | (
-                    set() if isinstance(owner, Module) else names)):
+            # Others than its own methods read an object's attributes, too.
+            for guard, key in of_object(owner, {name for code in codes for name in code.co_names} | names):
                 add(key, guard)
         return list(found.values())
 
@@ -180,7 +190,8 @@ class Watcher:
                   for owner, codes in self.methods.values()
                   if isinstance(owner, LRScheduler) and any(c.co_name == "step" for c in codes)]
         # An item may be written by a name that says nothing of where it is: what is there now tells.
-        return found or [*(f"the function changes what it refers to: {guard.why_not()}"
+        return found or [*(f"the function draws from {guard.name}, which gives something else each time"
+                           if isinstance(guard, Draws) else f"the function changes what it refers to: {guard.why_not()}"
                            for guard in self.began.values() if not guard.holds()), *self._counts()]
 
     def _counts(self) -> list[str]:
