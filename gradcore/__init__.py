@@ -4,6 +4,7 @@ Names follow PyTorch where PyTorch has the thing; ``step``, ``StepReport`` and t
 """
 
 import math as _math
+import sys as _sys
 from typing import Any as _Any
 
 import numpy as _np
@@ -98,6 +99,10 @@ for _path, _module in {
         "autograd.graph": autograd.graph, "cuda": cuda, "amp": amp, "utils": utils, "utils.data": utils.data,
         "distributions": distributions, "func": func}.items():
     _missing.watch(_module, _path)
+
+# A module of its own in PyTorch, from which names are imported.
+_sys.modules[f"{__name__}.linalg"] = linalg
+_sys.meta_path.append(_missing.Finder())
 
 # What PyTorch has of a tensor's methods as functions: those that write over their first argument.
 for _name in _missing.torch_names()[""]:

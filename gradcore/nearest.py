@@ -100,6 +100,11 @@ WORDS: dict[str, str] = {
     "gradcore.nn.Dropout2d": "FeatureAlphaDropout feature_alpha_dropout feature_dropout",
     "gradcore.nn.Module.register_buffer": "UninitializedBuffer UninitializedParameter",
     "gradcore.nn.Sequential": "Container",
+    "gradcore.nn": "nn.modules",
+    "gradcore.utils.data": "dataloader",
+    "gradcore.distributions": """distributions.bernoulli distributions.categorical distributions.exponential
+        distributions.independent distributions.laplace distributions.multivariate_normal distributions.normal
+        distributions.uniform""",
     "gradcore.nn.RNN, gradcore.nn.LSTM and gradcore.nn.GRU": "RNNBase RNNCellBase lstm gru rnn_tanh rnn_relu",
     "gradcore.nn.LSTMCell, gradcore.nn.GRUCell and gradcore.nn.RNNCell": "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell",
     "gradcore.nn.MultiheadAttention": "multi_head_attention_forward",
