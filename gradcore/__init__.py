@@ -4,6 +4,7 @@ Names follow PyTorch where PyTorch has the thing; ``step``, ``StepReport`` and t
 """
 
 import math as _math
+import sys as _sys
 from typing import Any as _Any
 
 import numpy as _np
@@ -62,7 +63,8 @@ from gradcore.functional import linalg
 from gradcore.functional.linalg import cholesky, det, inv, slogdet
 from gradcore.functional.linalg import inv as inverse, matrix_power
 from gradcore.devices.precision import get_float32_matmul_precision, set_float32_matmul_precision
-from gradcore import amp, autograd, backends, cuda, data, memory, nn, onnx, optim, program, utils, version
+from gradcore import (
+    amp, autograd, backends, cuda, data, distributions, func, memory, nn, onnx, optim, program, utils, version)
 from gradcore._format import set_printoptions
 from gradcore._settings import (
     are_deterministic_algorithms_enabled, get_num_threads, set_num_threads, use_deterministic_algorithms)
@@ -94,8 +96,13 @@ _missing.mark(Tensor)
 for _path, _module in {
         "nn": nn, "nn.functional": nn.functional, "nn.init": nn.init, "nn.utils": nn.utils, "nn.utils.rnn": nn.utils.rnn,
         "optim": optim, "optim.lr_scheduler": optim.lr_scheduler, "linalg": linalg, "autograd": autograd,
-        "autograd.graph": autograd.graph, "cuda": cuda, "amp": amp, "utils": utils, "utils.data": utils.data}.items():
+        "autograd.graph": autograd.graph, "cuda": cuda, "amp": amp, "utils": utils, "utils.data": utils.data,
+        "distributions": distributions, "func": func}.items():
     _missing.watch(_module, _path)
+
+# A module of its own in PyTorch, from which names are imported.
+_sys.modules[f"{__name__}.linalg"] = linalg
+_sys.meta_path.append(_missing.Finder())
 
 # What PyTorch has of a tensor's methods as functions: those that write over their first argument.
 for _name in _missing.torch_names()[""]:

@@ -108,5 +108,9 @@ class NotCoveredImport(GradcoreError, ImportError, NotImplementedError):
     """As :class:`NotCovered`, for ``from gradcore import name``."""
 
 
+class NotCoveredModule(NotCoveredImport, ModuleNotFoundError):
+    """As :class:`NotCoveredImport`, for ``import gradcore.name``."""
+
+
 class ExportError(GradcoreError, NotImplementedError):
     """Something in a program has no counterpart in the format that it is exported to; the text names op, layer and line."""

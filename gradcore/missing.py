@@ -12,12 +12,13 @@ import difflib
 import sys
 from collections.abc import Callable
 from functools import cache
+from importlib.abc import MetaPathFinder
 from opcode import opmap
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from gradcore.errors import NotCovered, NotCoveredImport
+from gradcore.errors import NotCovered, NotCoveredImport, NotCoveredModule
 from gradcore.nearest import NEAREST
 
 #: Where a name is looked for that is not where PyTorch has it.
@@ -31,6 +32,16 @@ def torch_names() -> dict[str, frozenset[str]]:
     text = Path(__file__).with_name("torch_names.txt").read_text()
     parts = [part.partition("]\n") for part in text.split("\n[")[1:]]
     return {"" if path == "torch" else path.removeprefix("torch."): frozenset(names.split()) for path, _, names in parts}
+
+
+class Finder(MetaPathFinder):
+    """Asked last for a module of gradcore's that no file is: one of PyTorch's raises, and names what is nearest."""
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
+        root, _, rest = fullname.partition(".")
+        above, _, name = rest.rpartition(".")
+        if root == "gradcore" and name in torch_names().get(above, ()):
+            raise NotCoveredModule(_text(f"module {'.'.join(filter(None, (root, above)))!r}", above, name), name=fullname)
 
 
 class _Absent:

@@ -40,7 +40,20 @@ WORDS: dict[str, str] = {
     "gradcore.pow, and gradcore.log2": "frexp vander",
     "gradcore.linspace": "gradient",
     "gradcore.normal, bernoulli, multinomial, rand and gradcore.Tensor.uniform_": """poisson binomial cauchy_ exponential_
-        geometric_ log_normal_ distributions""",
+        geometric_ log_normal_""",
+    "gradcore.distributions.Normal": """LogNormal HalfNormal Cauchy HalfCauchy StudentT Gumbel VonMises GeneralizedPareto
+        LowRankMultivariateNormal LogisticNormal MixtureSameFamily TransformedDistribution transforms constraints
+        AbsTransform AffineTransform CatTransform ComposeTransform CorrCholeskyTransform CumulativeDistributionTransform
+        ExpTransform IndependentTransform LowerCholeskyTransform PositiveDefiniteTransform PowerTransform ReshapeTransform
+        SigmoidTransform SoftmaxTransform SoftplusTransform StackTransform StickBreakingTransform TanhTransform Transform
+        biject_to transform_to constraint_registry identity_transform""",
+    "gradcore.distributions.Exponential": """Gamma Beta Chi2 Dirichlet FisherSnedecor InverseGamma Kumaraswamy LKJCholesky
+        Pareto Weibull Wishart ExponentialFamily exp_family""",
+    "gradcore.distributions.Categorical": """Multinomial OneHotCategorical OneHotCategoricalStraightThrough
+        RelaxedOneHotCategorical Geometric NegativeBinomial Binomial Poisson distributions.multinomial
+        distributions.poisson distributions.binomial""",
+    "gradcore.distributions.Bernoulli": "ContinuousBernoulli RelaxedBernoulli",
+    "gradcore.distributions.kl_divergence": "register_kl",
     "gradcore.randint": "randint_like",
     "gradcore.tensor": """frombuffer from_file FloatTensor DoubleTensor HalfTensor BFloat16Tensor LongTensor
         IntTensor ShortTensor CharTensor ByteTensor BoolTensor as_subclass""",
@@ -65,7 +78,9 @@ WORDS: dict[str, str] = {
     "the environment's OMP_NUM_THREADS": "set_num_interop_threads get_num_interop_threads",
     "gradcore.compile": "jit fx fork wait cuda.graph CUDAGraph graphs make_graphed_callables compiler cond while_loop",
     "gradcore.onnx.export": "export",
-    "gradcore.autograd.grad, with create_graph=True for more than one derivative": "functional forward_ad func vmap",
+    "gradcore.autograd.grad, with create_graph=True for more than one derivative": """functional forward_ad vmap jacrev jacfwd
+        hessian vjp jvp linearize functionalize grad_and_value func.grad""",
+    "gradcore.func.functional_call": "stack_module_state stateless",
     "gradcore.autograd.set_detect_anomaly": "anomaly_mode set_anomaly_enabled",
     "gradcore.step, whose report names the owner of every byte": """profiler memory_snapshot memory_stats_as_nested_dict
         host_memory_stats memory_usage mem_get_info list_gpu_processes""",
@@ -85,6 +100,11 @@ WORDS: dict[str, str] = {
     "gradcore.nn.Dropout2d": "FeatureAlphaDropout feature_alpha_dropout feature_dropout",
     "gradcore.nn.Module.register_buffer": "UninitializedBuffer UninitializedParameter",
     "gradcore.nn.Sequential": "Container",
+    "gradcore.nn": "nn.modules",
+    "gradcore.utils.data": "dataloader",
+    "gradcore.distributions": """distributions.bernoulli distributions.categorical distributions.exponential
+        distributions.independent distributions.laplace distributions.multivariate_normal distributions.normal
+        distributions.uniform""",
     "gradcore.nn.RNN, gradcore.nn.LSTM and gradcore.nn.GRU": "RNNBase RNNCellBase lstm gru rnn_tanh rnn_relu",
     "gradcore.nn.LSTMCell, gradcore.nn.GRUCell and gradcore.nn.RNNCell": "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell",
     "gradcore.nn.MultiheadAttention": "multi_head_attention_forward",

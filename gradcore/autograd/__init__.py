@@ -40,15 +40,27 @@ def backward(tensors: Tensors, grad_tensors: Tensors = None, retain_graph: bool 
 
 
 def grad(outputs: Tensors, inputs: Tensors, grad_outputs: Tensors = None, retain_graph: bool | None = None,
-         create_graph: bool = False, allow_unused: bool = False, materialize_grads: bool = False) -> tuple[Any, ...]:
+         create_graph: bool = False, only_inputs: bool = True, allow_unused: bool | None = None, is_grads_batched: bool = False,
+         materialize_grads: bool = False) -> tuple[Any, ...]:
     """The gradients of ``outputs`` with respect to ``inputs``, returned and not accumulated.
+
+    Each is a tensor, or any iterable of tensors, such as the values of a dict. ``only_inputs`` changes nothing, as in PyTorch;
+    ``is_grads_batched`` raises NotImplementedError.
 
     Raises RuntimeError for an input that the outputs do not depend on, unless ``allow_unused`` (None for it) or
     ``materialize_grads`` (zeros for it).
     """
+    if is_grads_batched:
+        raise NotImplementedError("grad(is_grads_batched=True) is not supported: call grad once for each cotangent, with "
+                                  "retain_graph=True")
+    if materialize_grads and allow_unused is False:
+        raise ValueError("Expected allow_unused to be True or not passed when materialize_grads=True, but got: "
+                         "allow_unused=False.")
     roots, gradients = _roots(outputs, grad_outputs)
     wanted = _list(inputs)
     for k, x in enumerate(wanted):
+        if not isinstance(x, Value):
+            raise TypeError(f"grad: expected inputs to be tensors, but got {type(x).__name__}")
         if x.edge is None:
             raise RuntimeError(f"One of the differentiated Tensors does not require grad: inputs[{k}] of shape "
                                f"{list(x.spec.shape)}")
@@ -69,7 +81,7 @@ def grad(outputs: Tensors, inputs: Tensors, grad_outputs: Tensors = None, retain
 
 
 def _list(tensors: Tensors) -> list[Any]:
-    return list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]
+    return [tensors] if isinstance(tensors, Value) else list(tensors)
 
 
 def _roots(tensors: Tensors, cotangents: Tensors) -> tuple[list[Any], Sequence[Any]]:

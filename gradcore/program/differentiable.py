@@ -21,6 +21,9 @@ from gradcore.program.plan import Plan
 from gradcore.program.recorder import Recorder, Second, Trace
 from gradcore.program.replay import Replay
 
+_INNER = ("a backward inside its backward (checkpoint with use_reentrant=True) adds to gradients: call backward inside the "
+          "function, or take use_reentrant=False")
+
 
 def entered(tensors: list[Any]) -> list[Any]:
     """Arguments that need a gradient as tensors of their own, behind a node that passes gradients on: where a trace ends."""
@@ -51,6 +54,10 @@ def second_of(recorder: Recorder, arguments: list[Any], outputs: list[Any], root
     hooks = [(leaf, leaf.hooks) for leaf in recorder.log.leaves]
     for leaf, _ in hooks:
         leaf.hooks = None
+    # What a backward of the user's own, inside this one, adds to the leaves is not theirs yet: theirs is still to come.
+    slots = [(leaf, leaf.grad) for leaf in recorder.before]
+    for leaf, _ in slots:
+        leaf.grad = None
     try:
         run_backward(tensors, cotangents, retain_graph=True, create_graph=False, captures=captures)
     finally:
@@ -58,7 +65,11 @@ def second_of(recorder: Recorder, arguments: list[Any], outputs: list[Any], root
             node.edges = before
         for leaf, of in hooks:
             leaf.hooks = of
-    return Second(split, roots, cotangents, targets, [captures[id(target), at][0] for target, at in edges])
+        inner = any(leaf.grad is not None for leaf, _ in slots)
+        for leaf, grad in slots:
+            leaf.grad = grad
+    return Second(split, roots, cotangents, targets, [captures[id(target), at][0] for target, at in edges],
+                  [_INNER] if inner else [])
 
 
 class Differentiable:

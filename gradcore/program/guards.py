@@ -6,7 +6,9 @@ Plain data is compared by value; tensors, parameters, modules and functions by i
 from __future__ import annotations
 
 import copy
+import random
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from operator import is_, itemgetter
 from types import FunctionType, ModuleType
@@ -60,13 +62,31 @@ class Guard:
         return f"{self.name} is another object than before"
 
 
+class Draws(Guard):
+    """A generator's state. Who draws changes it: that is looked for behind a traced run, and is no reason to trace again."""
+
+    __slots__ = ()
+
+
+#: What gives other numbers each time, from a state of its own.
+GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
+
+
+def state_of(generator: Any) -> Any:
+    """A generator's state as something to compare."""
+    if isinstance(generator, random.Random):
+        return hash(generator.getstate())
+    return repr(generator.get_state(legacy=False) if isinstance(generator, np.random.RandomState)
+                else generator.bit_generator.state)
+
+
 def is_plain(x: Any, depth: int = 4) -> bool:
     """Is this a number, a text, None, or a small container of such?"""
     if isinstance(x, _PLAIN):
         return True
-    if depth and isinstance(x, (list, tuple, set, frozenset)) and len(x) <= _MOST:
+    if depth and isinstance(x, (list, tuple, set, frozenset, deque)) and len(x) <= _MOST:
         return all(is_plain(v, depth - 1) for v in x)
-    return bool(depth) and type(x) is dict and len(x) <= _MOST and all(
+    return bool(depth) and isinstance(x, dict) and len(x) <= _MOST and all(
         isinstance(k, _PLAIN) and is_plain(v, depth - 1) for k, v in x.items())
 
 
@@ -104,14 +124,20 @@ def of_value(name: str, look: Callable[[], Any], value: Any, key: tuple[Any, ...
         yield Guard(name, look, value, identical), key
         if isinstance(value, Optimizer) and "param_groups" in names:
             yield OptimizerGuard(value, True), (*key, "options")
+        if depth and isinstance(value, Module):
+            yield from _attributes(value, names, depth - 1)
+    elif isinstance(value, GENERATORS):
+        yield Draws(name, lambda: state_of(look()), state_of(value), _equal), key
     elif isinstance(value, (list, tuple)) and len(value) <= _MOST:
         yield Guard(name, look, tuple(value), _same_items), key
         for k, item in enumerate(value):
-            yield from of_value(f"{name}[{k}]", lambda k=k: look()[k], item, (*key, k), names, 0)  # type: ignore[misc]
-    elif type(value) is dict and len(value) <= _MOST:
+            yield from of_value(f"{name}[{k}]", lambda k=k: look()[k], item, (*key, k), names,  # type: ignore[misc]
+                                max(depth - 1, 0))
+    elif isinstance(value, dict) and len(value) <= _MOST and not any(isinstance(k, Value) for k in value):
         yield Guard(f"the keys of {name}", lambda: tuple(look()), tuple(value), _equal), (*key, "keys")
         for k, item in value.items():
-            yield from of_value(f"{name}[{k!r}]", lambda k=k: look()[k], item, (*key, "item", k), names, 0)  # type: ignore[misc]
+            yield from of_value(f"{name}[{k!r}]", lambda k=k: look()[k], item, (*key, "item", k), names,  # type: ignore[misc]
+                                max(depth - 1, 0))
     elif isinstance(value, np.ndarray) and value.size <= _MOST:
         yield Guard(name, look, value.copy(), _same_array), key
     elif depth and isinstance(value, type):
@@ -304,11 +330,16 @@ _INTERNAL = frozenset(("training", "forward", "_parameters", "_buffers", "_modul
 
 
 def _of_module(module: Module, names: set[str]) -> Found:
-    own = module.__dict__
     yield ModuleGuard(module), ("module", id(module))
+    yield from _attributes(module, names, 2)
+    # Whoever calls a module does not name what that runs.
+    yield from _of_class(module, names | {"forward"})
+
+
+def _attributes(module: Module, names: set[str], depth: int) -> Found:
+    """What code names of a module besides what it consists of."""
+    own = module.__dict__
     members = {name for part in ("_parameters", "_buffers", "_modules") for name in own[part]}
     for name in sorted((names & own.keys()) - members - _INTERNAL):
         yield from of_value(f"{name} of {type(module).__name__}", lambda n=name: own[n],  # type: ignore[misc]
-                            own[name], ("attribute", id(module), name), names, 2)
-    # Whoever calls a module does not name what that runs.
-    yield from _of_class(module, names | {"forward"})
+                            own[name], ("attribute", id(module), name), names, depth)

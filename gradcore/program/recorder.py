@@ -10,7 +10,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
-from weakref import ref
+from weakref import WeakKeyDictionary, ref
 
 from gradcore.devices.device import Device, Storage
 from gradcore.engine.node import Leaf, all_leaves
@@ -41,13 +41,13 @@ class TraceLog(list[Raw]):
         super().__init__()
         #: A launch each: the call, and for an operand its number, or the weakly held storage with the spec.
         self.launches: list[tuple[Call, list[Any]]] = []
-        #: Leaves that an op read.
-        self.leaves: dict[Leaf, None] = {}
+        #: Leaves that an op read, weakly: those that the run itself makes go when it lets them go, with their gradients.
+        self.leaves: WeakKeyDictionary[Leaf, None] = WeakKeyDictionary()
         #: The thread that is traced, and whether another one used the device meanwhile.
         self._thread = threading.get_ident()
         self.disturbed = False
         #: The serials of the bytes that leaves stand for.
-        self.bytes_of: dict[Leaf, int] = {}
+        self.bytes_of: WeakKeyDictionary[Leaf, int] = WeakKeyDictionary()
         #: By serial, what the library filled with values that only shapes and attributes decide.
         self.constants: dict[int, Storage] = {}
 
@@ -117,6 +117,8 @@ class Second:
     #: What the gradients are for: a leaf, or the position of an argument.
     targets: list[Leaf | int]
     gradients: list[Any]
+    #: Why that backward cannot be run again, a line each.
+    obstacles: list[str]
 
 
 @dataclass
@@ -197,7 +199,7 @@ class Builder:
         self._records = recorder.records()
         self._made = {r[1]: r for r in self._records if r[0] == ALLOC and r[1] not in recorder.log.constants}
         self._known = {r[1]: r for r in recorder.log if r[0] == ALLOC}
-        self._obstacles: list[str] = []
+        self._obstacles = [] if second is None else list(second.obstacles)
         self._leaves = recorder.slots_before()
         self._slot_serials = {serial: leaf for leaf, serial in self._leaves.items() if serial}
         self._inputs = [Operand(self._add(t.storage.serial, "input", t.storage), t.spec) for t in inputs]
@@ -280,8 +282,10 @@ class Builder:
         return left, presence
 
     def _escaped(self, survivors: set[int]) -> list[str]:
+        live, log, before = self._recorder.device.ledger.live, self._recorder.log, self._recorder.before
         kept = {s for s, index in self._index.items() if index in survivors}
-        live = self._recorder.device.ledger.live
+        # The graph of a result keeps the gradient of a leaf whose own bytes have gone: a replay's results have none.
+        kept |= {slot_of(leaf) for leaf, serial in log.bytes_of.items() if leaf not in before and serial not in live}
         # Where the gradient of the results was recorded too, the graph of the traced run still keeps its residuals.
         tags = [TAGS[record[7]] for serial, record in self._made.items()
                 if serial in live and serial not in kept and not (self._second and live[serial].keeps)]

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import dis
 import gc
+import random
 import sys
 import sysconfig
 from collections.abc import Container, Iterator
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
+import numpy as np
+
 from gradcore._gradients import Gradients
+from gradcore.autograd.function import FunctionCtx
 from gradcore.engine.state import is_inside
 from gradcore.engine.value import Value
 from gradcore.nn.module import Module
 from gradcore.optim import Optimizer
 from gradcore.optim.lr_scheduler import LRScheduler
-from gradcore.program.guards import Found, of_object, of_value
+from gradcore.program.guards import GENERATORS, Draws, Found, Guard, is_plain, of_object, of_value
 
 _SETS_GRADIENT: CodeType = Gradients.grad.fset.__code__  # type: ignore[attr-defined]
 _STANDARD = sysconfig.get_paths()["stdlib"]
@@ -42,13 +46,24 @@ class Watcher:
         self.codes: dict[CodeType, tuple[dict[str, Any], dict[str, int]]] = {}
         #: Codes that ran with an object as their first argument, by the object's id.
         self.methods: dict[int, tuple[Any, set[CodeType]]] = {}
+        #: By place: the plain data that code could get at when it was first entered.
+        self.began: dict[tuple[Any, ...], Guard] = {}
+        #: What optimizers kept in numbers when one of their methods ran first, by the optimizer's id and the parameter's.
+        self.counted: dict[int, dict[int, dict[str, Any]]] = {}
+        #: Ids of objects that were made in the run: nobody else has them, and they are let go when the run lets them go.
+        self.fresh: set[int] = set()
         self.drawn: list[str] = []
         #: By id of a list, dict or set: the line that changed it by one of its methods.
         self.changed: dict[int, str] = {}
+        #: Codes that ran with what a :class:`Function` keeps for backward as their first argument: each run has its own.
+        self.keeping: set[CodeType] = set()
         #: Instructions that dropped the gradient of a tensor, which a replay does too.
         self.dropped: set[tuple[CodeType, int]] = set()
 
     def __enter__(self) -> Watcher:
+        for name, generator in (("random", random._inst), ("numpy.random", np.random.mtrand._rand)):
+            self._note(of_value(name, lambda g=generator: g, generator,  # type: ignore[misc]
+                                ("draws", name), set()))
         self._before = sys.getprofile()
         sys.setprofile(self._saw)
         return self
@@ -69,14 +84,45 @@ class Watcher:
             self.dropped.add((frame.f_back.f_code, frame.f_back.f_lasti))
         first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
         if isinstance(first, (Module, LRScheduler, Optimizer)):
-            self.methods.setdefault(id(first), (first, set()))[1].add(code)
+            self._enters(first, code, inside)
+        if isinstance(first, Optimizer):
+            self.counted.setdefault(id(first), _numbers_of(first))
+        if isinstance(first, FunctionCtx):
+            self.keeping.add(code)
+        elif code.co_name == "__init__" and not isinstance(first, (Module, Optimizer)):
+            self.fresh.add(id(first))
         for k in range(0 if inside else code.co_argcount):
             x = frame.f_locals.get(code.co_varnames[k])
-            if not isinstance(x, (type, Value, Module, Optimizer)) and (hasattr(x, "__dict__") or hasattr(x, "__slots__")):
-                self.methods.setdefault(id(x), (x, set()))[1].add(code)
+            if not isinstance(x, (type, Value, Module, Optimizer, FunctionCtx)) and id(x) not in self.fresh and (
+                    hasattr(x, "__dict__") or hasattr(x, "__slots__")):
+                self._enters(x, code, inside)
+            if isinstance(x, GENERATORS):
+                self._note(of_value(f"the argument {code.co_varnames[k]}", lambda x=x: x, x,  # type: ignore[misc]
+                                    ("draws", id(x)), set()))
         if not inside and code not in self.codes:
             seen = frame.f_locals
             self.codes[code] = frame.f_globals, {n: id(seen[n]) for n in code.co_freevars if n in seen}
+            names = set(code.co_names)
+            self._note(_of_code(code, frame.f_globals, (), names))
+            for n in code.co_freevars:
+                if n in seen and not isinstance(seen[n], Value):
+                    self._note(of_value(f"the variable {n} of {code.co_name}'s closure",
+                                        lambda x=seen[n]: x,  # type: ignore[misc]
+                                        seen[n], ("cell", n, id(seen[n])), names))
+
+    def _enters(self, owner: Any, code: CodeType, inside: bool) -> None:
+        """Code runs with this object as an argument."""
+        codes = self.methods.setdefault(id(owner), (owner, set()))[1]
+        if code not in codes:
+            codes.add(code)
+            if not inside:
+                self._note(of_object(owner, set(code.co_names)))
+
+    def _note(self, found: Found) -> None:
+        """Keep what is plain data as it is now. What holds a tensor would be one more who refers to it."""
+        for guard, key in found:
+            if isinstance(guard, Guard) and (isinstance(guard.seen, np.ndarray) or is_plain(guard.seen)):
+                self.began.setdefault(key, guard)
 
     def _saw_builtin(self, frame: FrameType, called: Any) -> None:
         """Note what draws a number or an item that will be another one the next time."""
@@ -93,7 +139,8 @@ class Watcher:
         found: dict[tuple[Any, ...], Any] = {}
 
         def add(key: tuple[Any, ...], guard: Any) -> None:
-            found.setdefault(key, guard)
+            if not isinstance(guard, Draws):
+                found.setdefault(key, guard)
 
         names = self.names()
         functions = [f for f in (getattr(function, "__func__", function), *gc.get_referrers(*self.codes))
@@ -104,8 +151,8 @@ class Watcher:
         for owner, codes in self.methods.values():
             if isinstance(owner, (Optimizer, LRScheduler)):
                 continue
-            for guard, key in of_object(owner, {name for code in codes for name in code.co_names} | (
-                    set() if isinstance(owner, Module) else names)):
+            # Others than its own methods read an object's attributes, too.
+            for guard, key in of_object(owner, {name for code in codes for name in code.co_names} | names):
                 add(key, guard)
         return list(found.values())
 
@@ -134,13 +181,26 @@ class Watcher:
         # A constructor fills an object that is new.
         found = [f"{code.co_filename}:{line} assigns to {name}" for code in self.codes
                  if code.co_name not in ("__init__", "__post_init__")
-                 for name, line, at in _assigned(code, self._containers(code)) if (code, at) not in self.dropped]
+                 for name, line, at in _assigned(code, self._containers(code), code in self.keeping)
+                 if (code, at) not in self.dropped]
         found += self.drawn
         found += dict.fromkeys(f"{self.changed[id(x)]} on {name}, which it refers to" for code in self.codes
                                for name, x in self._containers(code).items() if id(x) in self.changed)
-        return found + [f"{type(owner).__name__}.step() moves the learning rate: call it after the function"
-                        for owner, codes in self.methods.values()
-                        if isinstance(owner, LRScheduler) and any(c.co_name == "step" for c in codes)]
+        found += [f"{type(owner).__name__}.step() moves the learning rate: call it after the function"
+                  for owner, codes in self.methods.values()
+                  if isinstance(owner, LRScheduler) and any(c.co_name == "step" for c in codes)]
+        # An item may be written by a name that says nothing of where it is: what is there now tells.
+        return found or [*(f"the function draws from {guard.name}, which gives something else each time"
+                           if isinstance(guard, Draws) else f"the function changes what it refers to: {guard.why_not()}"
+                           for guard in self.began.values() if not guard.holds()), *self._counts()]
+
+    def _counts(self) -> list[str]:
+        """Numbers that an optimizer of the user's own counted in its state."""
+        return [f"{type(o).__name__} counts {name!r} in its state, which is {now!r} and was {before.get(name)!r}"
+                for o in self.optimizers() if self.is_extended(o)
+                for p, state in _numbers_of(o).items()
+                for before in [self.counted[id(o)].get(p)] if before is not None
+                for name, now in state.items() if name not in o._numbers and before.get(name, now) != now][:1]
 
 
 #: Methods that change a list, a dict or a set.
@@ -148,15 +208,21 @@ _CHANGING = frozenset(("append", "extend", "insert", "pop", "popitem", "remove",
                        "setdefault", "sort", "reverse"))
 
 
-def _assigned(code: CodeType, containers: Container[str]) -> Iterator[tuple[str, int, int]]:
+def _assigned(code: CodeType, containers: Container[str], keeping: bool = False) -> Iterator[tuple[str, int, int]]:
     """Attributes, globals and variables of enclosing functions that code assigns to; items of containers too.
 
-    Each with its line, and where the instruction stands in the code.
+    Each with its line, and where the instruction stands in the code. Attributes of the first argument are left out of code
+    that is ``keeping`` something there.
     """
     line, outside = code.co_firstlineno, ""
+    before: Any = None
     for instruction in dis.get_instructions(code):
         line = (instruction.positions.lineno if instruction.positions else None) or line
-        name = instruction.argval
+        name, loaded = instruction.argval, before
+        # Newer Pythons load two variables at once, the second of which lies on top.
+        before = instruction.opname.startswith("LOAD_FAST") and (name[-1] if isinstance(name, tuple) else name)
+        if instruction.opname == "STORE_ATTR" and keeping and loaded == code.co_varnames[0]:
+            continue
         if instruction.opname in ("STORE_ATTR", "STORE_GLOBAL", "DELETE_ATTR", "DELETE_GLOBAL") or (
                 instruction.opname in ("STORE_DEREF", "DELETE_DEREF") and name in code.co_freevars):
             yield str(name), line, instruction.offset
@@ -166,6 +232,11 @@ def _assigned(code: CodeType, containers: Container[str]) -> Iterator[tuple[str,
             outside = ""
         elif instruction.opname in ("STORE_SUBSCR", "DELETE_SUBSCR") and outside in containers:
             yield f"an item of {outside}", line, instruction.offset
+
+
+def _numbers_of(optimizer: Optimizer) -> dict[int, dict[str, Any]]:
+    """By id of a parameter: the plain data in its state."""
+    return {id(p): {name: v for name, v in state.items() if is_plain(v)} for p, state in optimizer.state.items()}
 
 
 def _of_code(code: CodeType, variables: dict[str, Any], closure: tuple[Any, ...], names: set[str]) -> Found:

@@ -43,7 +43,7 @@ def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool = F
     if use_reentrant:
         if kwargs:
             raise ValueError(f"Unexpected keyword arguments: {','.join(kwargs)}")
-        return _Reentrant.apply(function, _Draws(args) if preserve_rng_state else None, *args)
+        return _Reentrant.apply(function, preserve_rng_state, *args)
     first, second = (nullcontext(), nullcontext()) if context_fn is None else context_fn()
     if not local.state.grad:
         with first:
@@ -74,27 +74,27 @@ def checkpoint_sequential(functions: Any, segments: int, input: Tensor, use_reen
     return run(modules[(segments - 1) * size:])(input)
 
 
-class _Draws:
-    """Where the random numbers of the devices in use stood, and where in the model the run was."""
+def _draws(args: Sequence[Any]) -> list[Tensor]:
+    """Where the random numbers of the devices in use stand."""
+    devices: set[Device] = {a.storage.device for a in args if isinstance(a, Value)}
+    with no_grad():
+        return [default_generator(d).get_state() for d in sorted(devices, key=lambda d: d.name)]
 
-    def __init__(self, args: Sequence[Any]) -> None:
-        devices: set[Device] = {a.storage.device for a in args if isinstance(a, Value)}
-        with no_grad():
-            self.states = [(d, default_generator(d).get_state()) for d in sorted(devices, key=lambda d: d.name)]
 
-    @contextmanager
-    def again(self) -> Iterator[None]:
-        """Draw what was drawn then; afterwards go on from now."""
+@contextmanager
+def _drawing(states: list[Tensor]) -> Iterator[None]:
+    """Draw what was drawn from these states on; afterwards go on from now."""
+    generators = [default_generator(state.storage.device) for state in states]
+    with no_grad():
+        now = [generator.get_state() for generator in generators]
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
+    try:
+        yield
+    finally:
         with no_grad():
-            now = [(d, default_generator(d).get_state()) for d, _ in self.states]
-            for device, state in self.states:
-                default_generator(device).set_state(state)
-        try:
-            yield
-        finally:
-            with no_grad():
-                for device, state in now:
-                    default_generator(device).set_state(state)
+            for generator, state in zip(generators, now, strict=True):
+                generator.set_state(state)
 
 
 class _Place:
@@ -141,7 +141,7 @@ class _Part:
         self.number = next_number()
         self.args = tuple(self._held(a) for a in args)
         self.kwargs = {k: self._held(a) for k, a in kwargs.items()}
-        self.draws = _Draws([*args, *kwargs.values()]) if preserve else None
+        self.draws = [self._held(state) for state in _draws([*args, *kwargs.values()])] if preserve else []
         self.place = _Place()
         self.check = check
         self.context = context
@@ -192,7 +192,8 @@ class _Part:
 
         args = [_shown(a) for a in self.args]
         kwargs = {k: _shown(a) for k, a in self.kwargs.items()}
-        with self.place.again(), self.draws.again() if self.draws else nullcontext(), enable_grad(), self.context:
+        draws = [_shown(state) for state in self.draws]
+        with self.place.again(), _drawing(draws), enable_grad(), self.context:
             try:
                 with saved_tensors_hooks(pack, unpack_same):
                     self.function(*args, **kwargs)
@@ -214,21 +215,23 @@ def _shown(held: Any) -> Any:
 
 class _Reentrant(Function):
     @staticmethod
-    def forward(ctx: Any, function: Callable[..., Any], draws: _Draws | None, *args: Any) -> Any:
-        ctx.function, ctx.draws, ctx.place = function, draws, _Place()
+    def forward(ctx: Any, function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+        ctx.function, ctx.place = function, _Place()
         ctx.plain = [None if isinstance(a, Value) else a for a in args]
         ctx.wanted = [isinstance(a, Value) and a.edge is not None for a in args]
         ctx.tensors = [k for k, a in enumerate(args) if isinstance(a, Value)]
-        ctx.save_for_backward(*[args[k] for k in ctx.tensors])
+        ctx.save_for_backward(*[args[k] for k in ctx.tensors], *(_draws(args) if preserve else ()))
         return function(*args)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         args = list(ctx.plain)
-        for k, t in zip(ctx.tensors, ctx.saved_tensors, strict=True):
+        saved = list(ctx.saved_tensors)
+        draws = [saved.pop() for _ in saved[len(ctx.tensors):]]
+        for k, t in zip(ctx.tensors, saved, strict=True):
             args[k] = t.detach()
             args[k].requires_grad = ctx.wanted[k]
-        with ctx.place.again(), ctx.draws.again() if ctx.draws else nullcontext(), enable_grad():
+        with ctx.place.again(), _drawing(draws), enable_grad():
             outputs = ctx.function(*args)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
         roots = [(o, g) for o, g in zip(outputs, gradients, strict=True) if isinstance(o, Value) and o.edge is not None]

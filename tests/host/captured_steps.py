@@ -15,8 +15,9 @@ from tests.host.test_compile import step_of
 F = nn.functional
 on: dict[str, Any] = {"device": "cuda"}
 
-KINDS = [("SGD", {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}), ("Adam", {}), ("RMSprop", {"centered": True}),
-         ("Adagrad", {"lr_decay": 0.1}), ("Adadelta", {}), ("NAdam", {}), ("RAdam", {}), ("Lion", {})]
+KINDS = [("SGD", {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}), ("Adam", {}),
+         ("AdamW", {"amsgrad": True}), ("RMSprop", {"centered": True}), ("Adagrad", {"lr_decay": 0.1}), ("Adadelta", {}),
+         ("NAdam", {}), ("RAdam", {}), ("Lion", {})]
 
 
 class Training:

@@ -1,7 +1,8 @@
-"""Gradients that a compiled function drops by itself, as ``zero_grad`` does."""
+"""Gradients that a compiled function drops by itself, as ``zero_grad`` does, or that its caller asks for."""
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import gradcore
 from gradcore import nn
+from gradcore.utils.checkpoint import checkpoint
 
 
 def test_a_loop_over_parameters_may_drop_their_gradients() -> None:
@@ -138,3 +140,96 @@ def test_a_rate_that_a_users_own_update_takes_may_change(kind: Any) -> None:
         return losses
 
     assert trained(gradcore.compile) == trained(lambda step: step)
+
+
+def once_and_compiled(f: Any, params: list[Any], x: Any) -> Any:
+    """The gradients of a function that its caller differentiates, called as it is written and compiled, four times each."""
+    compiled = gradcore.compile(f)
+    for k in range(4):
+        found = []
+        for run in (f, compiled):
+            for p in params:
+                p.grad = None
+            run(x * (k + 1)).backward()
+            found.append([p.grad.tolist() for p in params])
+        assert found[0] == found[1]
+    return compiled
+
+
+def test_a_backward_inside_the_callers_backward_adds_to_gradients_once() -> None:
+    first, part = nn.Linear(3, 4), nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    params = [*first.parameters(), *part.parameters()]
+
+    def loss(x: Any, reentrant: bool) -> Any:
+        return checkpoint(part, first(x), use_reentrant=reentrant).sum()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        old = once_and_compiled(lambda x: loss(x, True), params, gradcore.ones(2, 3))
+    assert not old.programs and "use_reentrant=False" in old.traces[0]
+    for reentrant in (True, False):
+
+        def step(x: Any, reentrant: bool = reentrant) -> Any:
+            for p in params:
+                p.grad = None
+            found = loss(x, reentrant)
+            found.backward()
+            return found
+
+        compiled = gradcore.compile(step)
+        for _ in range(4):
+            assert compiled(gradcore.ones(2, 3)).item() == step(gradcore.ones(2, 3)).item()
+        assert compiled.programs, compiled.explain()
+
+
+def test_a_checkpointed_part_is_replayed_for_the_callers_backward() -> None:
+    part = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Dropout(0.5))
+    compiled = gradcore.compile(lambda x: checkpoint(part, x, use_reentrant=False).sum())
+    for k in range(4):
+        found = []
+        for run in (lambda x: checkpoint(part, x, use_reentrant=False).sum(), compiled):
+            gradcore.manual_seed(k)
+            part[0].weight.grad = None
+            run(gradcore.ones(2, 3) * k).backward()
+            found.append(part[0].weight.grad.tolist())
+        assert found[0] == found[1]
+    assert len(compiled.programs) == 1 and len(compiled.traces) == 1
+
+
+def test_a_leaf_that_the_function_makes_goes_with_its_gradient() -> None:
+    """As in a physics-informed network, whose residual is a derivative with respect to the inputs."""
+    net = nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 1))
+
+    def step(x: Any) -> Any:
+        for p in net.parameters():
+            p.grad = None
+        x = x.clone().requires_grad_()
+        u = net(x)
+        slope, = gradcore.autograd.grad(u, x, gradcore.ones_like(u), create_graph=True)
+        loss = (slope - u).square().mean()
+        loss.backward()
+        return loss
+
+    compiled = gradcore.compile(step)
+    for k in range(4):
+        x = gradcore.full((3, 1), float(k))
+        found = compiled(x).item(), net[0].weight.grad.tolist()
+        assert found == (step(x).item(), net[0].weight.grad.tolist())
+    assert len(compiled.programs) == 2, compiled.explain()
+
+
+def test_a_function_may_keep_numbers_for_its_backward() -> None:
+    class Reverse(gradcore.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, factor: float) -> Any:
+            ctx.factor = factor
+            ctx.shape, ctx.doubled = x.shape, 2 * factor
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return g.reshape(ctx.shape) * (ctx.doubled - ctx.factor), None
+
+    layer = nn.Linear(3, 2)
+    compiled = once_and_compiled(lambda x: Reverse.apply(layer(x), -0.5).square().sum(), [layer.weight], gradcore.ones(2, 3))
+    assert len(compiled.programs) == 1

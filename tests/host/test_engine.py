@@ -249,6 +249,19 @@ def test_grad_of_what_was_not_used() -> None:
         grad(x * 2, [gradcore.tensor(1.0)])
 
 
+def test_grad_takes_pytorchs_arguments() -> None:
+    weights = {"w": leaf(2.0), "b": leaf(1.0)}
+    y = weights["w"] * weights["w"] * 3 + weights["b"]
+    found = grad(y, weights.values(), only_inputs=True, allow_unused=None)
+    assert [g.item() for g in found] == [12.0, 1.0]
+    with raises(NotImplementedError, "is_grads_batched=True"):
+        grad(y, weights["w"], is_grads_batched=True)
+    with raises(ValueError, "Expected allow_unused to be True or not passed when materialize_grads=True"):
+        grad(y, weights["w"], materialize_grads=True, allow_unused=False)
+    with raises(TypeError, "grad: expected inputs to be tensors, but got str"):
+        grad(y, weights)
+
+
 def test_grad_of_grad() -> None:
     x = leaf(2.0)
     (first,) = grad(x ** 3, x, create_graph=True)

@@ -29,7 +29,7 @@ INTERNAL = re.compile(
     r".*_gpu_dtype|.*_(ipu|xla|cpu)_(dtype|enabled)|bits\d.*|.*Storage|.*Type|.*Pipe|runtime_validation.*|functional_datapipe|"
     r"fused_moving.*|profiler_.*|classproperty|get_file_path|prepare_.*|compiled_with.*|.*_storage|thread_safe_generator")
 PATHS = ("", "Tensor", "nn", "nn.functional", "nn.init", "nn.utils", "nn.utils.rnn", "optim", "optim.lr_scheduler", "linalg",
-         "autograd", "autograd.graph", "cuda", "amp", "utils", "utils.data")
+         "autograd", "autograd.graph", "cuda", "amp", "utils", "utils.data", "distributions", "func")
 
 
 def part_of(library: Any, path: str) -> Any:
@@ -120,6 +120,25 @@ def test_the_nearest_thing_is_named(call: Any, near: str) -> None:
     assert issubclass(kind, NotImplementedError) and near in text
 
 
+@pytest.mark.parametrize(("line", "near"), [
+    ("import gradcore.distributed as dist", "one process on one device"),
+    ("from gradcore.optim.swa_utils import AveragedModel", "gradcore.optim.Adam, with a second model that follows"),
+    ("from gradcore.nn.modules.batchnorm import _BatchNorm", "gradcore.nn"),
+    ("from gradcore.distributions.normal import Normal", "gradcore.distributions")])
+def test_the_import_of_a_module_of_pytorchs_names_the_nearest_thing(line: str, near: str) -> None:
+    kind, text = refused(lambda: exec(line))
+    assert issubclass(kind, ModuleNotFoundError) and issubclass(kind, NotImplementedError)
+    assert text.endswith(f" is not covered by gradcore. Nearest: {near}") or f"Nearest: {near}: " in text
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'gradcore\.nothing'$"):
+        exec("import gradcore.nothing")
+
+
+def test_parts_are_imported_from_where_pytorch_has_them() -> None:
+    space: dict[str, Any] = {}
+    exec("from gradcore.linalg import norm\nfrom gradcore.optim.lr_scheduler import _LRScheduler", space)
+    assert space["norm"] is gradcore.linalg.norm and space["_LRScheduler"] is gradcore.optim.lr_scheduler.LRScheduler
+
+
 #: The arguments that a formula is compared on, by the name that it stands for, where they are not these.
 PAIR = ([0.25, 0.5, 0.0, 0.75], [2.0, -1.0, 3.0, 0.5])
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
@@ -158,7 +177,7 @@ def test_imports_say_it_too() -> None:
         assert "is not covered by gradcore. Nearest: gradcore." in text
     kind, text = refused(lambda: exec("from gradcore import qqqqqq", {}))
     assert kind is ImportError and "cannot import name 'qqqqqq'" in text
-    assert refused(lambda: exec("import gradcore.fft", {}))[0] is ModuleNotFoundError
+    assert issubclass(refused(lambda: exec("import gradcore.fft", {}))[0], ModuleNotFoundError)
     exec("from gradcore.nn import *\nfrom gradcore import *\nfrom gradcore import bfloat16, linalg", {})
 
 

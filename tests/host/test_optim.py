@@ -34,6 +34,8 @@ CONFIGS = [
     ("Adam", {"lr": 0.05, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.1, "maximize": True}),
     ("AdamW", {"lr": 0.05}),
     ("AdamW", {"lr": 0.05, "betas": (0.8, 0.95), "weight_decay": 0.1, "maximize": True}),
+    ("Adam", {"lr": 0.05, "betas": (0.8, 0.9), "weight_decay": 0.1, "maximize": True, "amsgrad": True}),
+    ("AdamW", {"lr": 0.05, "amsgrad": True}),
 ]
 
 
@@ -216,7 +218,7 @@ def test_errors_have_pytorchs_words() -> None:
             (lambda: optim.SGD([p], nesterov=True), ValueError, "Nesterov momentum requires a momentum and zero "),
             (lambda: optim.Adam([p], eps=-1), ValueError, "Invalid epsilon value: -1"),
             (lambda: optim.Adam([p], betas=(0.9, 1.0)), ValueError, "Invalid beta parameter at index 1: 1.0"),
-            (lambda: optim.Adam([p], amsgrad=True), NotImplementedError, "Adam(amsgrad=True) is not supported"),
+            (lambda: optim.Adam([p], differentiable=True), NotImplementedError, "Adam(differentiable=True) is not supported"),
             (lambda: optim.SGD([]), ValueError, "optimizer got an empty parameter list"),
             (lambda: optim.SGD(p), TypeError, "should be an iterable of Tensors or dicts, but got Tensor"),
             (lambda: optim.SGD([1.0]), TypeError, "can only optimize Tensors, but one of the params is float"),

@@ -74,6 +74,50 @@ def test_a_parametrization_of_ones_own() -> None:
     assert type(layer) is nn.Linear and isinstance(layer.weight, nn.Parameter)
 
 
+@pytest.mark.oracle
+def test_parametrizations_one_after_the_other_are_torchs(torch: Any) -> None:
+    found = []
+    for library in (gradcore, torch):
+        class Doubled(library.nn.Module):
+            def forward(self, x: Any) -> Any:
+                return 2 * x
+
+            def right_inverse(self, x: Any) -> Any:
+                return x / 2
+
+        class Shifted(Doubled):
+            def forward(self, x: Any) -> Any:
+                return x + x.t()
+
+        of = library.nn.utils.parametrize
+        layer = library.nn.Linear(2, 2, bias=False)
+        layer.load_state_dict({"weight": library.tensor([[1.0, 2.0], [3.0, 5.0]])})
+        for part in (Doubled(), Shifted()):
+            assert of.register_parametrization(layer, "weight", part) is layer
+        parts = layer.parametrizations.weight
+        state = {k: plain(v).copy() for k, v in layer.state_dict().items()}
+        values = [plain(layer.weight), plain(parts[0](library.ones(2, 2))), plain(layer(library.ones(1, 2)))]
+        layer.weight = library.tensor([[4.0, 0.0], [0.0, 4.0]])
+        layer.weight.square().sum().backward()
+        values += [plain(layer.weight), plain(parts.original).copy(), plain(parts.original.grad)]
+        original = parts.original
+        with of.cached():
+            assert layer.weight is layer.weight
+        assert layer.weight is not layer.weight
+        of.remove_parametrizations(layer, "weight")
+        assert layer.weight is original
+        found.append((list(state), [*state.values(), *values, plain(layer.weight)], len(parts), repr(layer)))
+    assert (found[0][0], found[0][2:]) == (found[1][0], found[1][2:])
+    for a, b in zip(found[0][1], found[1][1], strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_value_that_no_original_makes_is_refused() -> None:
+    layer = parametrize.register_parametrization(nn.Linear(3, 3), "weight", Symmetric())
+    with raises(RuntimeError, "parametrization Symmetric does not implement right_inverse."):
+        layer.weight = gradcore.ones(3, 3)
+
+
 def test_what_cannot_be_parametrized_is_refused() -> None:
     layer = nn.Linear(3, 3)
     with raises(ValueError, "'Linear' does not have a parameter with name 'scale'"):
@@ -83,8 +127,8 @@ def test_what_cannot_be_parametrized_is_refused() -> None:
     with raises(ValueError, "Linear does not have a parametrization on weight"):
         parametrize.remove_parametrizations(layer, "weight")
     parametrizations.weight_norm(layer)
-    with raises(NotImplementedError, "'weight' has a parametrization already"):
-        parametrizations.weight_norm(layer)
+    with raises(ValueError, "may not change the shape", "[3, 3]", "[6, 3]"):
+        parametrize.register_parametrization(layer, "weight", Wider())
     with raises(ValueError, "the original is several tensors"):
         parametrize.remove_parametrizations(layer, "weight", leave_parametrized=False)
 

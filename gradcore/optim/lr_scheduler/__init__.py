@@ -17,6 +17,9 @@ from gradcore.optim.lr_scheduler.factors import (
 from gradcore.optim.lr_scheduler.plateau import ReduceLROnPlateau
 from gradcore.optim.lr_scheduler.sequence import ChainedScheduler, SequentialLR
 
+#: What the base class was called once.
+_LRScheduler = LRScheduler
+
 __all__ = ["ChainedScheduler", "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "ExponentialLR",
            "LRScheduler", "LambdaLR", "LinearLR", "MultiStepLR", "MultiplicativeLR", "OneCycleLR", "PolynomialLR",
            "ReduceLROnPlateau", "SequentialLR", "StepLR"]

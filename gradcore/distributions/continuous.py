@@ -1,0 +1,145 @@
+"""Distributions of real numbers, whose draws are differentiable in their parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from gradcore import functional
+from gradcore._random import rand, randn
+from gradcore.distributions.distribution import Distribution, broadcast
+
+_LOG_TWO_PI = math.log(2 * math.pi)
+
+
+def _uniform(like: Any, shape: tuple[int, ...]) -> Any:
+    return rand(*shape, dtype=like.dtype, device=like.device)
+
+
+class Normal(Distribution):
+    """Normal with mean ``loc`` and standard deviation ``scale``."""
+
+    has_rsample = True
+    _shown = ("loc", "scale")
+
+    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
+        self.loc, self.scale = broadcast(loc, scale)
+        super().__init__(self.loc.shape)
+
+    @property
+    def mean(self) -> Any:
+        return self.loc
+
+    mode = mean
+
+    @property
+    def stddev(self) -> Any:
+        return self.scale
+
+    @property
+    def variance(self) -> Any:
+        return self.scale.square()
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
+        drawn = randn(*self._extended_shape(sample_shape), dtype=self.loc.dtype, device=self.loc.device)
+        return self.loc + drawn * self.scale
+
+    def log_prob(self, value: Any) -> Any:
+        return -(value - self.loc).square() / (2 * self.scale.square()) - self.scale.log() - _LOG_TWO_PI / 2
+
+    def cdf(self, value: Any) -> Any:
+        """The probability of values that are not larger."""
+        return 0.5 * (1 + functional.erf((value - self.loc) / (self.scale * math.sqrt(2))))
+
+    def entropy(self) -> Any:
+        return 0.5 + 0.5 * _LOG_TWO_PI + self.scale.log()
+
+
+class Laplace(Distribution):
+    """Density exp(-\\|x - loc\\| / scale) / (2 scale)."""
+
+    has_rsample = True
+    _shown = ("loc", "scale")
+
+    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
+        self.loc, self.scale = broadcast(loc, scale)
+        super().__init__(self.loc.shape)
+
+    @property
+    def mean(self) -> Any:
+        return self.loc
+
+    mode = mean
+
+    @property
+    def variance(self) -> Any:
+        return 2 * self.scale.square()
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
+        # In (-1/2, 1/2]: at -1/2 itself there would be the logarithm of 0.
+        u = 0.5 - _uniform(self.loc, self._extended_shape(sample_shape))
+        return self.loc - self.scale * u.sign() * functional.log1p(-2 * u.abs().clamp(max=0.5 - 2.0 ** -25))
+
+    def log_prob(self, value: Any) -> Any:
+        return -functional.log(2 * self.scale) - (value - self.loc).abs() / self.scale
+
+    def entropy(self) -> Any:
+        return 1 + functional.log(2 * self.scale)
+
+
+class Exponential(Distribution):
+    """Density rate exp(-rate x), for x from 0 on."""
+
+    has_rsample = True
+    _shown = ("rate",)
+
+    def __init__(self, rate: Any, validate_args: bool | None = None) -> None:
+        self.rate, = broadcast(rate)
+        super().__init__(self.rate.shape)
+
+    @property
+    def mean(self) -> Any:
+        return self.rate.reciprocal()
+
+    @property
+    def variance(self) -> Any:
+        return self.rate.pow(-2)
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
+        return -functional.log1p(-_uniform(self.rate, self._extended_shape(sample_shape))) / self.rate
+
+    def log_prob(self, value: Any) -> Any:
+        return self.rate.log() - self.rate * value
+
+    def entropy(self) -> Any:
+        return 1 - self.rate.log()
+
+
+class Uniform(Distribution):
+    """The same density everywhere from ``low`` on and below ``high``."""
+
+    has_rsample = True
+    _shown = ("low", "high")
+
+    def __init__(self, low: Any, high: Any, validate_args: bool | None = None) -> None:
+        self.low, self.high = broadcast(low, high)
+        super().__init__(self.low.shape)
+
+    @property
+    def mean(self) -> Any:
+        return (self.high + self.low) / 2
+
+    @property
+    def variance(self) -> Any:
+        return (self.high - self.low).square() / 12
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
+        return self.low + _uniform(self.low, self._extended_shape(sample_shape)) * (self.high - self.low)
+
+    def log_prob(self, value: Any) -> Any:
+        inside = (value >= self.low) & (value < self.high)
+        return functional.where(inside, -functional.log(self.high - self.low), -math.inf)
+
+    def entropy(self) -> Any:
+        return functional.log(self.high - self.low)

@@ -1,0 +1,101 @@
+"""Distributions of coins and of categories."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gradcore import functional
+from gradcore._distributions import bernoulli, multinomial
+from gradcore.distributions.distribution import Distribution, broadcast, one_of
+from gradcore.engine.modes import no_grad
+from gradcore.functional.types import finfo
+from gradcore.nn.functional import binary_cross_entropy_with_logits
+
+
+def _logs_of(probs: Any) -> Any:
+    """Probabilities away from 0 and 1, so that their logarithms are finite."""
+    room = float(finfo(probs.dtype).eps)
+    return probs.clamp(room, 1 - room)
+
+
+class Bernoulli(Distribution):
+    """1 with probability ``probs``, which is sigmoid(``logits``), and 0 otherwise."""
+
+    def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
+        if one_of(probs, logits):
+            self.probs, = broadcast(probs)
+            inside = _logs_of(self.probs)
+            self.logits = inside.log() - functional.log1p(-inside)
+            self._shown = ("probs",)  # type: ignore[misc]
+        else:
+            self.logits, = broadcast(logits)
+            self.probs = self.logits.sigmoid()
+            self._shown = ("logits",)  # type: ignore[misc]
+        super().__init__(self.probs.shape)
+
+    @property
+    def mean(self) -> Any:
+        return self.probs
+
+    @property
+    def variance(self) -> Any:
+        return self.probs * (1 - self.probs)
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Any:
+        with no_grad():
+            return bernoulli(self.probs.detach().expand(self._extended_shape(sample_shape)))
+
+    def log_prob(self, value: Any) -> Any:
+        logits, value = functional.broadcast_tensors(self.logits, value)
+        return -binary_cross_entropy_with_logits(logits, value, reduction="none")
+
+    def entropy(self) -> Any:
+        return binary_cross_entropy_with_logits(self.logits, self.probs, reduction="none")
+
+
+class Categorical(Distribution):
+    """An index into the last dimension of ``probs``, which need not add up to 1, or of softmax(``logits``).
+
+    Raises ValueError for parameters without a dimension.
+    """
+
+    def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
+        if one_of(probs, logits):
+            self._check("probs", probs)
+            self.probs = probs / probs.sum(-1, keepdim=True)
+            self.logits = _logs_of(self.probs).log()
+            self._shown = ("probs",)  # type: ignore[misc]
+        else:
+            self._check("logits", logits)
+            self.logits = logits - functional.logsumexp(logits, dim=-1, keepdim=True)
+            self.probs = self.logits.exp()
+            self._shown = ("logits",)  # type: ignore[misc]
+        super().__init__(self.probs.shape[:-1])
+
+    @staticmethod
+    def _check(name: str, parameter: Any) -> None:
+        if parameter.dim() < 1:
+            raise ValueError(f"`{name}` parameter must be at least one-dimensional.")
+
+    @property
+    def mode(self) -> Any:
+        return self.probs.argmax(dim=-1)
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Any:
+        shape = self._extended_shape(sample_shape)
+        count = 1
+        for n in sample_shape:
+            count *= n
+        with no_grad():
+            rows = self.probs.detach().reshape(-1, self.probs.shape[-1])
+            return multinomial(rows, count, True).t().reshape(shape)
+
+    def log_prob(self, value: Any) -> Any:
+        index, logits = functional.broadcast_tensors(value.long().unsqueeze(-1), self.logits)
+        return logits.gather(-1, index[..., :1]).squeeze(-1)
+
+    def entropy(self) -> Any:
+        # An impossible category adds nothing.
+        least = float(finfo(self.logits.dtype).min)
+        return -(self.logits.clamp(min=least) * self.probs).sum(-1)

@@ -1,0 +1,97 @@
+"""What distributions have in common: shapes, draws, and what they say when they lack something."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from gradcore import functional
+from gradcore._tensor import Size, Tensor
+from gradcore.engine.modes import no_grad
+
+
+class Distribution:
+    """Base class. A draw has ``sample_shape``, then ``batch_shape`` of independent ones, then ``event_shape`` of each.
+
+    Parameters are not looked at: to see whether a deviation is positive would read it from the device. ``validate_args`` is
+    taken and changes nothing.
+    """
+
+    has_rsample: ClassVar[bool] = False
+    #: The names of the parameters that its text shows.
+    _shown: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, batch_shape: Sequence[int] = (), event_shape: Sequence[int] = ()) -> None:
+        self._batch_shape, self._event_shape = Size(batch_shape), Size(event_shape)
+
+    @property
+    def batch_shape(self) -> Size:
+        return self._batch_shape
+
+    @property
+    def event_shape(self) -> Size:
+        return self._event_shape
+
+    def _extended_shape(self, sample_shape: Sequence[int] = ()) -> tuple[int, ...]:
+        return (*sample_shape, *self._batch_shape, *self._event_shape)
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Any:
+        """A draw, or ``sample_shape`` of them, without a graph."""
+        with no_grad():
+            return self.rsample(sample_shape)
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
+        """A draw that is differentiable in the parameters. Raises NotImplementedError where there is none."""
+        raise NotImplementedError(f"{type(self).__name__} has no draw that is differentiable in its parameters: use sample()")
+
+    def log_prob(self, value: Any) -> Any:
+        """The logarithm of the density, or of the probability, of values of [..., batch_shape, event_shape]."""
+        raise NotImplementedError(f"{type(self).__name__} has no log_prob")
+
+    def entropy(self) -> Any:
+        """In nats, of batch_shape."""
+        raise NotImplementedError(f"{type(self).__name__} has no entropy")
+
+    def perplexity(self) -> Any:
+        """exp(entropy)."""
+        return functional.exp(self.entropy())
+
+    @property
+    def mean(self) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} has no mean")
+
+    @property
+    def variance(self) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} has no variance")
+
+    @property
+    def stddev(self) -> Any:
+        return functional.sqrt(self.variance)
+
+    def __repr__(self) -> str:
+        shown = []
+        for name in self._shown:
+            value = getattr(self, name)
+            shown.append(f"{name}: {value.item() if value.numel() == 1 else value.shape}")
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def broadcast(*values: Any) -> list[Any]:
+    """Tensors and numbers as tensors of one shape. Numbers take a tensor's dtype and device."""
+    like = next((v for v in values if isinstance(v, Tensor)), None)
+    options: dict[str, Any] = {} if like is None else {"dtype": like.dtype, "device": like.device}
+    # Made on the device: what comes from the host could not be replayed.
+    tensors = [v if isinstance(v, Tensor) else functional.full((), float(v), **options) for v in values]
+    return list(functional.broadcast_tensors(*tensors))
+
+
+def one_of(probs: Any, logits: Any) -> bool:
+    """Are probabilities given, and not logits? Raises ValueError for both or neither."""
+    if (probs is None) == (logits is None):
+        raise ValueError("Either `probs` or `logits` must be specified, but not both.")
+    return probs is not None
+
+
+def summed(x: Any, dims: int) -> Any:
+    """The sum over the last so many dimensions."""
+    return x.sum(dim=tuple(range(-dims, 0))) if dims else x

@@ -1,0 +1,105 @@
+"""Distributions of several numbers at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from gradcore import functional
+from gradcore._random import randn
+from gradcore.distributions.distribution import Distribution, summed
+from gradcore.functional import linalg
+
+
+class Independent(Distribution):
+    """The last ``reinterpreted_batch_ndims`` batch dimensions of a distribution taken as one event.
+
+    Raises ValueError where it has fewer.
+    """
+
+    def __init__(self, base_distribution: Distribution, reinterpreted_batch_ndims: int,
+                 validate_args: bool | None = None) -> None:
+        batch, n = base_distribution.batch_shape, reinterpreted_batch_ndims
+        if n > len(batch):
+            raise ValueError("Expected reinterpreted_batch_ndims <= len(base_distribution.batch_shape), actual "
+                             f"{n} vs {len(batch)}")
+        self.base_dist, self.reinterpreted_batch_ndims = base_distribution, n
+        self.has_rsample = base_distribution.has_rsample  # type: ignore[misc]
+        super().__init__(batch[:len(batch) - n], (*batch[len(batch) - n:], *base_distribution.event_shape))
+
+    @property
+    def mean(self) -> Any:
+        return self.base_dist.mean
+
+    @property
+    def variance(self) -> Any:
+        return self.base_dist.variance
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Any:
+        return self.base_dist.sample(sample_shape)
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
+        return self.base_dist.rsample(sample_shape)
+
+    def log_prob(self, value: Any) -> Any:
+        return summed(self.base_dist.log_prob(value), self.reinterpreted_batch_ndims)
+
+    def entropy(self) -> Any:
+        return summed(self.base_dist.entropy(), self.reinterpreted_batch_ndims)
+
+    def __repr__(self) -> str:
+        return f"Independent({self.base_dist}, {self.reinterpreted_batch_ndims})"
+
+
+class MultivariateNormal(Distribution):
+    """Normal vectors with mean ``loc`` [..., n] and a covariance L L^T [..., n, n], given whole or as its factor.
+
+    Raises ValueError where not exactly one of ``covariance_matrix`` and ``scale_tril`` is given.
+    """
+
+    has_rsample = True
+
+    def __init__(self, loc: Any, covariance_matrix: Any = None, precision_matrix: Any = None, scale_tril: Any = None,
+                 validate_args: bool | None = None) -> None:
+        if precision_matrix is not None:
+            raise NotImplementedError("MultivariateNormal(precision_matrix=...) is not supported: pass its inverse as "
+                                      "covariance_matrix")
+        if (covariance_matrix is None) == (scale_tril is None):
+            raise ValueError("Exactly one of covariance_matrix or precision_matrix or scale_tril may be specified.")
+        factor = linalg.cholesky(covariance_matrix) if scale_tril is None else scale_tril
+        n = loc.shape[-1]
+        batch = functional.broadcast_tensors(loc[..., 0], factor[..., 0, 0])[0].shape
+        self.loc, self.scale_tril = loc.expand(*batch, n), factor.expand(*batch, n, n)
+        self._shown = ("loc", "covariance_matrix" if scale_tril is None else "scale_tril")  # type: ignore[misc]
+        super().__init__(batch, (n,))
+
+    @property
+    def covariance_matrix(self) -> Any:
+        return self.scale_tril @ self.scale_tril.mT
+
+    @property
+    def mean(self) -> Any:
+        return self.loc
+
+    mode = mean
+
+    @property
+    def variance(self) -> Any:
+        return self.scale_tril.square().sum(-1)
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
+        drawn = randn(*self._extended_shape(sample_shape), dtype=self.loc.dtype, device=self.loc.device)
+        return self.loc + (self.scale_tril @ drawn.unsqueeze(-1)).squeeze(-1)
+
+    def _half_log_det(self) -> Any:
+        return self.scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+    def log_prob(self, value: Any) -> Any:
+        offset = (value - self.loc).unsqueeze(-1)
+        factor = self.scale_tril.expand(*offset.shape[:-2], *self.scale_tril.shape[-2:])
+        distance = linalg.solve(factor, offset).squeeze(-1).square().sum(-1)
+        return -0.5 * (self.event_shape[0] * math.log(2 * math.pi) + distance) - self._half_log_det()
+
+    def entropy(self) -> Any:
+        return 0.5 * self.event_shape[0] * (1 + math.log(2 * math.pi)) + self._half_log_det()

@@ -1,0 +1,58 @@
+"""How far one distribution is from another of its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gradcore import functional
+from gradcore.distributions.continuous import Exponential, Laplace, Normal
+from gradcore.distributions.discrete import Bernoulli, Categorical
+from gradcore.distributions.distribution import Distribution, summed
+from gradcore.distributions.joint import Independent
+
+
+def _normal(p: Normal, q: Normal) -> Any:
+    ratio = (p.scale / q.scale).square()
+    return 0.5 * (ratio + ((p.loc - q.loc) / q.scale).square() - 1 - ratio.log())
+
+
+def _laplace(p: Laplace, q: Laplace) -> Any:
+    ratio, distance = p.scale / q.scale, (p.loc - q.loc).abs()
+    return -ratio.log() + distance / q.scale + ratio * functional.exp(-distance / p.scale) - 1
+
+
+def _exponential(p: Exponential, q: Exponential) -> Any:
+    ratio = q.rate / p.rate
+    return ratio - ratio.log() - 1
+
+
+def _bernoulli(p: Bernoulli, q: Bernoulli) -> Any:
+    softplus = functional.softplus
+    return (p.probs * (softplus(-q.logits) - softplus(-p.logits))
+            + (1 - p.probs) * (softplus(q.logits) - softplus(p.logits)))
+
+
+def _categorical(p: Categorical, q: Categorical) -> Any:
+    return (p.probs * (p.logits - q.logits)).sum(-1)
+
+
+def _independent(p: Independent, q: Independent) -> Any:
+    if p.reinterpreted_batch_ndims != q.reinterpreted_batch_ndims:
+        raise NotImplementedError("kl_divergence of Independent with different reinterpreted_batch_ndims")
+    return summed(kl_divergence(p.base_dist, q.base_dist), p.reinterpreted_batch_ndims)
+
+
+_OF: dict[type, Callable[[Any, Any], Any]] = {
+    Normal: _normal, Laplace: _laplace, Exponential: _exponential, Bernoulli: _bernoulli, Categorical: _categorical,
+    Independent: _independent}
+
+
+def kl_divergence(p: Distribution, q: Distribution) -> Any:
+    """The Kullback-Leibler divergence E_p[log p(x) - log q(x)], in nats, of batch_shape.
+
+    Raises NotImplementedError for distributions of different kinds, or of a kind that has none here.
+    """
+    if type(p) is not type(q) or type(p) not in _OF:
+        raise NotImplementedError(f"No KL(p || q) is implemented for p type {type(p).__name__} and q type {type(q).__name__}")
+    return _OF[type(p)](p, q)

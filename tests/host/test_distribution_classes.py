@@ -1,0 +1,132 @@
+"""``gradcore.distributions`` beside PyTorch's: the same densities, entropies and shapes, and draws that fit."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore import distributions, nn
+from gradcore.errors import NotCovered
+from tests.conftest import raises
+
+Maker = Any
+
+#: What a library makes two of its kind of, from tensors of that library, and values to ask for.
+KINDS: dict[str, tuple[Maker, Maker, Any]] = {
+    "Normal": (lambda t, d: d.Normal(t([0.5, -1.0]), t([1.0, 2.0])), lambda t, d: d.Normal(0.0, t([2.0, 0.5])),
+               [[0.1, 0.2], [3, -1]]),
+    "Laplace": (lambda t, d: d.Laplace(t([0.5, -1.0]), t([1.0, 2.0])), lambda t, d: d.Laplace(t([1.0, -1.0]), 2.0),
+                [0.1, -2.0]),
+    "Exponential": (lambda t, d: d.Exponential(t([0.5, 2.0])), lambda t, d: d.Exponential(t([1.5, 1.0])), [0.1, 2.0]),
+    "Uniform": (lambda t, d: d.Uniform(t([0.5, -1.0]), t([1.0, 2.0])), None, [[0.6, 1.9], [0.9, -1.0]]),
+    "Bernoulli": (lambda t, d: d.Bernoulli(t([0.2, 0.9])), lambda t, d: d.Bernoulli(logits=t([0.3, -1.0])),
+                  [[1.0, 0.0], [0, 0]]),
+    "Categorical": (lambda t, d: d.Categorical(t([[1.0, 3.0, 4.0], [2.0, 1.0, 1.0]])),
+                    lambda t, d: d.Categorical(logits=t([[0.1, 2.0, -1.0], [0.0, 0.0, 1.0]])), [2, 0]),
+    "Independent": (lambda t, d: d.Independent(d.Normal(t([[0.5, -1.0]]), t([[1.0, 2.0]])), 1),
+                    lambda t, d: d.Independent(d.Normal(t([[0.0, 0.0]]), 1.0), 1), [[0.1, 0.2]]),
+    "MultivariateNormal": (lambda t, d: d.MultivariateNormal(t([0.5, -1.0]), t([[2.0, 0.5], [0.5, 1.0]])), None,
+                           [[0.1, 0.2], [1, 1]]),
+}
+
+
+def made(library: Any, maker: Maker) -> Any:
+    return maker(lambda v: library.tensor(v, dtype=library.float64), library.distributions)
+
+
+def close(a: Any, b: Any, **how: Any) -> None:
+    assert tuple(a.shape) == tuple(b.shape)
+    np.testing.assert_allclose(np.asarray(a.detach()), np.asarray(b.detach()), rtol=1e-6, **how)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", KINDS)
+def test_they_say_what_pytorchs_say(name: str, torch: Any) -> None:
+    first, second, values = KINDS[name]
+    found = []
+    for library in (gradcore, torch):
+        p = made(library, first)
+        text = repr(p).replace("gradcore", "torch")
+        of = library.tensor(values) if name == "Categorical" else library.tensor(values, dtype=library.float64)
+        parts = [p.log_prob(of), p.entropy(), p.perplexity()]
+        if name != "Categorical":
+            parts += [p.mean, p.variance, p.stddev]
+        if second is not None:
+            q = made(library, second)
+            parts += [library.distributions.kl_divergence(p, q), library.distributions.kl_divergence(q, p)]
+        shapes = [tuple(p.sample(s).shape) for s in ((), (5,), (2, 3))] + [tuple(p.batch_shape), tuple(p.event_shape)]
+        found.append((parts, shapes, text, p.has_rsample))
+    for a, b in zip(found[0][0], found[1][0], strict=True):
+        close(a, b, atol=1e-12)
+    assert found[0][1:] == found[1][1:]
+
+
+@pytest.mark.parametrize("name", [n for n in KINDS if n != "Categorical"])
+def test_draws_have_the_mean_and_the_variance(name: str) -> None:
+    gradcore.manual_seed(0)
+    p = made(gradcore, KINDS[name][0])
+    drawn = p.sample((20000,))
+    assert not drawn.requires_grad and drawn.isfinite().all().item()
+    for found, expected in ((drawn.mean(0), p.mean), (drawn.var(0), p.variance)):
+        assert ((found - expected).abs() < 0.06 * p.stddev + 0.05 * p.variance).all().item()
+
+
+def test_categories_come_as_often_as_they_are_likely() -> None:
+    gradcore.manual_seed(0)
+    p = distributions.Categorical(gradcore.tensor([[1.0, 3.0, 4.0], [2.0, 1.0, 1.0]]))
+    counts = nn.functional.one_hot(p.sample((8000,)), 3).float().mean(0)
+    assert (counts - p.probs).abs().max().item() < 0.03 and p.mode.tolist() == [2, 0]
+
+
+@pytest.mark.parametrize("name", ["Normal", "Laplace", "Uniform", "Exponential", "MultivariateNormal"])
+def test_gradients_pass_through_a_draw(name: str) -> None:
+    parameters = {"Exponential": (2.0,), "Uniform": (0.0, 2.0)}.get(name, (1.0, 2.0))
+    leaves = [gradcore.full((1,), v, requires_grad=True) for v in parameters]
+    given = [leaves[0], leaves[1].reshape(1, 1)] if name == "MultivariateNormal" else leaves
+    getattr(distributions, name)(*given).rsample((4000,)).mean().backward()
+    # The mean of each is linear in all parameters but a rate, and does not depend on a deviation.
+    expected = {"Exponential": [-0.25], "Uniform": [0.5, 0.5]}.get(name, [1.0, 0.0])
+    assert [x.grad.item() for x in leaves] == pytest.approx(expected, abs=0.06)
+
+
+def test_a_policys_step_is_replayed() -> None:
+    policy = nn.Linear(3, 4)
+    optimizer = gradcore.optim.SGD(policy.parameters(), lr=0.1)
+
+    def step(x: Any, action: Any) -> Any:
+        optimizer.zero_grad()
+        choice = distributions.Categorical(logits=policy(x))
+        spread = distributions.Normal(policy(x), 0.5)
+        loss = -choice.log_prob(action).mean() - choice.entropy().mean() - spread.log_prob(spread.sample()).mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    start, found = {k: v.clone() for k, v in policy.state_dict().items()}, []
+    for run in (step, gradcore.compile(step)):
+        policy.load_state_dict(start)
+        gradcore.manual_seed(3)
+        found.append([run(gradcore.full((2, 3), 0.1 * k), gradcore.zeros(2, dtype=gradcore.int64)).item() for k in range(4)])
+    assert found[0] == found[1] and len(run.programs) == 1  # type: ignore[attr-defined]
+
+
+def test_what_there_is_not_says_so() -> None:
+    two = gradcore.ones(2)
+    for call, kind, text in (
+            (lambda: distributions.Categorical(), ValueError, "Either `probs` or `logits` must be specified, but not both."),
+            (lambda: distributions.Categorical(two.sum()), ValueError, "`probs` parameter must be at least one-dimensional"),
+            (lambda: distributions.Bernoulli(two, two), ValueError, "Either `probs` or `logits`"),
+            (lambda: distributions.Bernoulli(two).rsample(), NotImplementedError, "Bernoulli has no draw that is"),
+            (lambda: distributions.MultivariateNormal(two), ValueError, "Exactly one of covariance_matrix or"),
+            (lambda: distributions.MultivariateNormal(two, precision_matrix=two), NotImplementedError, "pass its inverse"),
+            (lambda: distributions.Independent(distributions.Normal(two, two), 2), ValueError, "actual 2 vs 1"),
+            (lambda: distributions.kl_divergence(distributions.Normal(two, two), distributions.Laplace(two, two)),
+             NotImplementedError, "No KL(p || q) is implemented for p type Normal and q type Laplace"),
+            (lambda: distributions.Beta, NotCovered, "gradcore.distributions.Exponential")):
+        with raises(kind, text):
+            call()
+    assert distributions.Normal(0, 1).log_prob(gradcore.zeros(())).item() == pytest.approx(-0.5 * math.log(2 * math.pi))
