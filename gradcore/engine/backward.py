@@ -73,9 +73,10 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
                 sweep.let_go(number)
         sweep.let_go(0)
     finally:
+        # Before anything that an interrupt could break off.
+        state.grad, state.scope, state.site, state.node, state.autocast = before
         for recipe in sweep.remade:
             recipe.value = None
-        state.grad, state.scope, state.site, state.node, state.autocast = before
         mark("end", "backward")
 
 

@@ -53,11 +53,15 @@ class Shown:
             "strides": tuple(s * step for s in spec.strides)}
         export = _asked(form)
         with _lock:
-            self._lease = _leases.setdefault(id(storage), _Lease(storage))
-            self._lease.shown[id(self)] = export
+            lease = _leases.setdefault(id(storage), _Lease(storage))
+            lease.shown[id(self)] = export
+            self._lease = lease
             _note(storage, export)
 
     def __del__(self) -> None:
+        if "_lease" not in self.__dict__:
+            # It was interrupted while it was made.
+            return
         with _lock:
             lease, key = self._lease, id(self)
             newest = next(reversed(lease.shown)) == key
