@@ -16,6 +16,7 @@ from gradcore.devices.storage import Storage as Storage
 from gradcore.devices.storage import new_storage
 from gradcore.errors import DeviceError
 from gradcore.events import READ, UPLOAD
+from gradcore.forking import brief
 from gradcore.memory.ledger import Ledger
 from gradcore.memory.resource import Block, MemoryResource, Stream
 from gradcore.memory.stack import Stack
@@ -270,7 +271,7 @@ class Device:
 _makers: dict[str, Callable[[int], Device]] = {}
 _devices: dict[str, Device] = {}
 _used: list[Device] = []
-_making = threading.Lock()
+_making = brief(threading.Lock())
 
 
 def register(kind: str, maker: Callable[[int], Device]) -> None:

@@ -21,6 +21,7 @@ from gradcore.engine.owners import retag
 from gradcore.engine.residuals import BACKWARD_SCOPES, backward_scope, residuals
 from gradcore.engine.state import SCOPES, SITES, here, local, mark
 from gradcore.errors import SpecError
+from gradcore.forking import long
 from gradcore.ops.creation import full
 from gradcore.ops.elementwise import add, add_
 from gradcore.ops.movement import clone
@@ -276,7 +277,7 @@ def accumulate(leaf: Leaf, g: Any) -> None:
         _accumulate(leaf, g)
 
 
-_accumulating = threading.RLock()
+_accumulating = long(threading.RLock())
 
 
 def _accumulate(leaf: Leaf, g: Any) -> None:
@@ -288,7 +289,8 @@ def _accumulate(leaf: Leaf, g: Any) -> None:
         else:
             leaf.grad = clone(g)
     else:
-        held = sys.getrefcount(there) > 3
+        # The slot's reference, the one above and the argument; a local passes none of its own from Python 3.14 on.
+        held = sys.getrefcount(leaf.grad) > 3
         if not held and not local.state.grad and _unseen(there):
             add_(there, g)
             return

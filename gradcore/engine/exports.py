@@ -15,12 +15,13 @@ from typing import Any
 from gradcore.devices.device import Storage
 from gradcore.engine.state import SITES, find_site, is_inside
 from gradcore.events import HELD_OUTSIDE, TAGS, Export
+from gradcore.forking import brief
 
 #: Libraries that ask for a tensor's bytes from functions in Python: the line that matters is the one that called them.
 _LIBRARIES = frozenset(("cupy", "jax", "numba", "numpy", "tensorflow", "torch"))
 
 # Re-entrant: an array may go while the lock is held, by the collector's hand.
-_lock = threading.RLock()
+_lock = brief(threading.RLock())
 
 
 class _Lease:

@@ -16,6 +16,7 @@ from typing import Any
 
 from gradcore.errors import OutOfMemory, StaleBlock
 from gradcore.events import ALLOC, FREE, KEEP, OUTSIDE, RESERVE, RETAG, UNRESERVE, Raw
+from gradcore.forking import brief
 from gradcore.memory.pool import Pool
 from gradcore.memory.resource import Block, Segment, Stream
 from gradcore.spec import ROUND
@@ -32,16 +33,14 @@ class Ledger:
     def __init__(self, pool: Pool, explain: Callable[[Ledger, OutOfMemory], str]) -> None:
         self._explain = explain
         #: Held while the books change. Re-entrant only so that it can be asked who holds it.
-        self.lock: Any = threading.RLock()
+        self.lock: Any = brief(threading.RLock())
         self._pending: deque[Block] = deque()
         #: What a finaliser calls with its block. While a log is written, the block is taken to the pool at once, so that
         #: the log shows the moment; otherwise by whoever comes next.
         self.release: Callable[[Block], None] = self._pending.append
         self.pool = pool
-        self._requested = 0
-        self._allocated = 0
-        self._peak_requested = 0
-        self._peak_allocated = 0
+        self._requested = self._allocated = 0
+        self._peak_requested = self._peak_allocated = 0
         self.peak_reserved = 0
         #: Blocks that are reserved for a plan, and the ranges of them that count as allocated: see :mod:`memory.arena`.
         self.arenas: set[Block] = set()

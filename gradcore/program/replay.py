@@ -18,6 +18,7 @@ from gradcore.devices.device import Device, Storage, get_device
 from gradcore.engine.node import Leaf, make_value
 from gradcore.engine.state import local
 from gradcore.events import TAGS
+from gradcore.forking import long
 from gradcore.memory.arena import Range, close_ranges, open_ranges
 from gradcore.memory.resource import Block
 from gradcore.program.arena import Arena, Part, moved
@@ -38,7 +39,7 @@ class Replay:
         self.program = trace.program
         self.plan = plan
         self.device: Device = get_device(self.program.device)
-        self._lock = threading.Lock()
+        self._lock = long(threading.Lock())
         firsts = [params[0] for _, _, params in trace.updates]
         #: By update: the last one before it in the same run of the same parameters, which counts on from there.
         self._updated_before = [next((j for j in range(k - 1, -1, -1) if firsts[j] is p), None) for k, p in enumerate(firsts)]
@@ -230,10 +231,9 @@ class Replay:
 
     def _held(self) -> bool:
         """Does anybody hold a gradient of the last run, beside the leaf whose slot it lies in?"""
-        for leaf, g in self._gradients:
-            if g is not None and (sys.getrefcount(g) > 3 + (leaf.grad is g) or sys.getrefcount(g.storage) > 3):
-                return True
-        return False
+        # Of what lies in something an argument is a reference of its own, of a local it is none from Python 3.14 on.
+        return any(pair[1] is not None and (sys.getrefcount(pair[1]) > 2 + (pair[0].grad is pair[1])
+                                            or sys.getrefcount(pair[1].storage) > 3) for pair in self._gradients)
 
     def _bring(self, inputs: Sequence[Any]) -> None:
         """Point the calls at what this run was given, and at the gradients that it finds."""
