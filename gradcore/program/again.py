@@ -6,6 +6,7 @@ Each run builds the graph that ``y.backward()`` consumes; nothing has to be reta
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -51,6 +52,8 @@ class _OpLog(TraceLog):
         self._name(source)
 
     def launched(self, call: Call, args: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
+        if threading.get_ident() != self._thread:
+            return
         operands = [(self._name(a), a.edge is not None) if type(a) in TENSORS else a for a in args]
         counts = [len(p) for p in call.positions] if call.op.lists else None
         names = [(v.storage.serial, v.spec) for v in outputs]

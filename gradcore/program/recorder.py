@@ -43,9 +43,10 @@ class TraceLog(list[Raw]):
         self.launches: list[tuple[Call, list[Any]]] = []
         #: Leaves that an op read.
         self.leaves: dict[Leaf, None] = {}
-        #: The thread that is traced, and whether another one used the device meanwhile.
+        #: The thread that is traced, whether another one used the device meanwhile, and its launches, by id of their record.
         self._thread = threading.get_ident()
         self.disturbed = False
+        self.foreign: dict[int, Raw] = {}
         #: The serials of the bytes that leaves stand for.
         self.bytes_of: dict[Leaf, int] = {}
         #: By serial, what the library filled with values that only shapes and attributes decide.
@@ -66,6 +67,8 @@ class TraceLog(list[Raw]):
 
     def launched(self, call: Call, args: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
         """An op runs. What it makes is not held."""
+        if threading.get_ident() != self._thread:
+            return
         operands: list[Any] = []
         for a in args:
             if type(a) in TENSORS:
@@ -78,6 +81,8 @@ class TraceLog(list[Raw]):
     def append(self, record: Raw) -> None:
         if threading.get_ident() != self._thread:
             self.disturbed = self.disturbed or record[0] in (LAUNCH, READ, UPLOAD)
+            if record[0] == LAUNCH:
+                self.foreign[id(record)] = record
             super().append(record)
             return
         if record[0] == READ:
@@ -208,7 +213,7 @@ class Builder:
     def trace(self, parts: tuple[int, ...] = (), results: Sequence[int] = ()) -> Trace:
         """The trace. ``parts`` are numbers of launches, and of ``results``, that are to be run one after the other by hand."""
         recorder = self._recorder
-        launches = [r for r in self._records if r[0] == LAUNCH]
+        launches = [r for r in self._records if r[0] == LAUNCH and id(r) not in recorder.log.foreign]
         updates = {at: k for k, (at, *_) in enumerate(recorder.updates())}
         instructions, kernels = [], []
         if recorder.log.disturbed:
