@@ -20,8 +20,8 @@ class Interrupt(BaseException):
     """As KeyboardInterrupt, which would end pytest."""
 
 
-def at_every_moment(run: Callable[[], Any]) -> Iterator[int]:
-    """Call ``run`` again and again; the n-th call is interrupted at the n-th moment, until one comes through.
+def at_every_moment(run: Callable[[], Any], where: str = "/gradcore/memory/", apart: int = 1) -> Iterator[int]:
+    """Call ``run`` again and again, each time interrupted ``apart`` moments later in files ``where``, until one comes through.
 
     Python raises what a signal's handler raises when a function of C's has returned, and when one of Python's begins: there it
     calls a profiler, too, which may raise in its place.
@@ -30,13 +30,13 @@ def at_every_moment(run: Callable[[], Any]) -> Iterator[int]:
 
     def interrupt(frame: FrameType, event: str, arg: object) -> None:
         nonlocal seen
-        if event in ("call", "c_return") and "/gradcore/memory/" in frame.f_code.co_filename.replace("\\", "/"):
+        if event in ("call", "c_return") and where in frame.f_code.co_filename.replace("\\", "/"):
             seen += 1
             if seen == moment:
                 raise Interrupt
 
     while True:
-        moment, seen = moment + 1, 0
+        moment, seen = moment + apart, 0
         sys.setprofile(interrupt)
         try:
             run()
