@@ -61,7 +61,8 @@ def set_memory_limit(limit: str | int | None, device: AnyDevice = None) -> None:
 def memory_stats(device: AnyDevice = None) -> dict[str, Any]:
     """The figures as a dictionary; bytes."""
     ledger = get_device(device).ledger
-    with ledger.settled():
+    with ledger.lock:
+        ledger.drain()
         cached, largest = ledger.pool.cached, ledger.pool.largest_free
     return {"requested": ledger.requested, "allocated": ledger.allocated, "reserved": ledger.reserved,
             "max_requested": ledger.peak_requested, "max_allocated": ledger.peak_allocated,

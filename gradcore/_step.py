@@ -26,8 +26,8 @@ from gradcore.report.step import DriverFigures, PinnedFigures, PoolFigures, Step
 
 #: Live bytes, as requested, at the ends of a device's last steps.
 _ends: dict[str, deque[int]] = {}
-#: Devices whose log a step is writing.
-_recorded: set[str] = set()
+#: By device, the log that a step is writing.
+_recorded: dict[str, list[Raw]] = {}
 
 
 #: How much a step records. ``off``: nothing. ``counts``: peaks and the pool's figures. ``events``: every record, so that each
@@ -74,28 +74,39 @@ class step:
         pool = next((d for d in devices() if d.name == "pinned" and d not in recorded), None)
         if logged and any(d.name in _recorded for d in recorded):
             raise RuntimeError("a step is being recorded already: steps do not nest")
-        if self.level == "stacks":
-            self._opened.enter_context(whole_stacks())
-        settle()
-        self._began = perf_counter()
-        self._starts = [_Start(d, logged) for d in recorded]
-        self._beside = None if pool is None else _Start(pool, False)
-        if logged:
-            self._opened.enter_context(scoped(phase="forward"))
-            mark("begin", "step")
+        try:
+            if self.level == "stacks":
+                self._opened.enter_context(whole_stacks())
+            settle()
+            self._began = perf_counter()
+            self._starts = [_Start(d) for d in recorded]
+            for start in self._starts:
+                start.begin(logged)
+            if pool is not None:
+                self._beside = _Start(pool)
+                self._beside.begin(False)
+            if logged:
+                self._opened.enter_context(scoped(phase="forward"))
+                mark("begin", "step")
+        except BaseException:
+            self._end()
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         if self.level == "off":
             return
-        if self.level != "counts":
-            mark("end", "step")
-        self._seconds = perf_counter() - self._began
-        settle()
-        self._opened.close()
-        for start in self._starts if self._beside is None else (self._beside, *self._starts):
-            start.end()
+        try:
+            if self.level != "counts":
+                mark("end", "step")
+            self._seconds = perf_counter() - self._began
+            settle()
+            self._end()
+        except BaseException:
+            # An interrupt: once more, so that no log stays open.
+            self._end()
+            raise
         self._pinned = _pinned_figures(self._starts if self._beside is None else [self._beside])
         most = max(self._starts, key=_Start.work)
         self._starts = []
@@ -107,6 +118,12 @@ class step:
         ends = _ends.setdefault(self._device.name, deque(maxlen=16))
         ends.append(ledger.requested)
         self._growth = growth_of(ends)
+
+    def _end(self) -> None:
+        """End what began; what has ended stays as it is."""
+        self._opened.close()
+        for start in self._starts if self._beside is None else (self._beside, *self._starts):
+            start.end()
 
     @property
     def log(self) -> list[Record]:
@@ -140,22 +157,29 @@ class step:
 class _Start:
     """A device as it was when a step began, and what it did since."""
 
-    def __init__(self, device: Device, logged: bool) -> None:
+    def __init__(self, device: Device) -> None:
         self.device = device
-        ledger = device.ledger
-        self.misses, self.allocations = ledger.pool.misses, ledger.allocations
-        self._before = ledger.begin_peaks()
+        self.misses, self.allocations = device.ledger.pool.misses, device.ledger.allocations
+        self._before: tuple[int, int, int] | None = None
         self.peaks = (0, 0, 0)
         self.log: list[Raw] | None = None
+
+    def begin(self, logged: bool) -> None:
+        ledger = self.device.ledger
+        self._before = ledger.begin_peaks()
         if logged:
-            _recorded.add(device.name)
-            self.log = ledger.begin_log()
+            self.log = _recorded[self.device.name] = []
+            ledger.begin_log(self.log)
 
     def end(self) -> None:
-        if self.log is not None:
-            self.device.ledger.end_log()
-            _recorded.discard(self.device.name)
-        self.peaks = self.device.ledger.end_peaks(self._before)
+        ledger = self.device.ledger
+        if self.log is not None and self.log is ledger.log:
+            ledger.end_log()
+        if self.log is not None and self.log is _recorded.get(self.device.name):
+            del _recorded[self.device.name]
+        if self._before is not None:
+            self.peaks = ledger.end_peaks(self._before)
+            self._before = None
 
     def work(self) -> int:
         """Launches, or allocations where nobody counted launches."""
@@ -175,7 +199,8 @@ def _pinned_figures(starts: list[_Start]) -> PinnedFigures | None:
 
 def pool_figures(ledger: Ledger, allocations: int, misses: int) -> PoolFigures:
     """What the pool has done since it had made so many allocations and had to search for so many of them."""
-    with ledger.settled():
+    with ledger.lock:
+        ledger.drain()
         pool = ledger.pool
         made = ledger.allocations - allocations
         return PoolFigures(made, made - (pool.misses - misses), len(pool.segments), pool.reserved, pool.cached,

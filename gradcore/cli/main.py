@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from collections.abc import Sequence
 
@@ -64,6 +65,9 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit status. Errors of ours are one line on standard error, status 1, of ``diff`` 2."""
     options = parser().parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal or a file of another encoding lacks the bars of a report, and the letters of a text: it shows a "?" there.
+        sys.stdout.reconfigure(errors="replace")
     try:
         status: int | None = options.run(options)
     except (GradcoreError, ValueError, OSError, ImportError, AttributeError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""A device is memory, a stream and a table of kernels. Storages are the bytes of tensors on it."""
+"""A device is memory, a stream and a table of kernels."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.calls import Call
+from gradcore.devices.storage import Storage, new_storage
 from gradcore.errors import DeviceError
 from gradcore.events import READ, UPLOAD
+from gradcore.forking import brief
 from gradcore.memory.ledger import Ledger
 from gradcore.memory.resource import Block, MemoryResource, Stream
 from gradcore.memory.stack import Stack
@@ -33,38 +35,6 @@ class Operands:
     writes: tuple[int, ...]
     #: Gives the bytes of workspace that floats of 16 bits would need if they were of 32; None for none.
     wide_workspace: Callable[[], int | None]
-
-
-class Storage:
-    """Bytes of one tensor and its views. The last reference to go gives the block back to the pool.
-
-    ``version`` counts writes, so that a residual that was written to since it was kept is noticed; ``written_by`` is
-    the tag of the last write, unset before the first.
-    """
-
-    __slots__ = ("device", "block", "version", "written_by", "views", "__weakref__")
-
-    written_by: int
-
-    def __init__(self, device: Device, block: Block) -> None:
-        self.device = device
-        self.block = block
-        self.version = 0
-        #: Weak references to the views that were taken, for writes to tell them; None before the first.
-        self.views: list[Any] | None = None
-
-    def __del__(self) -> None:
-        self.device.memory.release(self.block)
-
-    @property
-    def serial(self) -> int:
-        """The number that the log knows these bytes by."""
-        return self.block.serial
-
-    @property
-    def nbytes(self) -> int:
-        """Requested bytes."""
-        return self.block.requested
 
 
 #: Streams of a device and priority; the next one asked for is the first again.
@@ -119,7 +89,7 @@ class Device:
 
     def allocate(self, nbytes: int, tag: int, node: int = 0) -> Storage:
         """A fresh storage of ``nbytes`` bytes. Raises :class:`~gradcore.errors.OutOfMemory`."""
-        return Storage(self, self.memory.allocate(nbytes, self.current, tag, node))
+        return new_storage(self, nbytes, self.current, tag, node)
 
     # -- streams -------------------------------------------------------------------------------------------------------
 
@@ -300,7 +270,7 @@ class Device:
 _makers: dict[str, Callable[[int], Device]] = {}
 _devices: dict[str, Device] = {}
 _used: list[Device] = []
-_making = threading.Lock()
+_making = brief(threading.Lock())
 
 
 def register(kind: str, maker: Callable[[int], Device]) -> None:

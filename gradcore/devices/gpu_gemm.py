@@ -33,6 +33,7 @@ from gradcore.devices.gpu_problems import (
     compute_of,
 )
 from gradcore.errors import CaptureError, DeviceError, KernelError
+from gradcore.forking import long
 from gradcore.units import parse_bytes
 
 _MOST_PLANS = 4096
@@ -94,7 +95,7 @@ class CublasLt:
         self._held: dict[int, Any] = {}
         self._plans: dict[tuple[Problem, int], Plan | None] = {}
         # A vector's address is an attribute of its plan, which other threads may use as well.
-        self._lock = threading.Lock()
+        self._lock = long(threading.Lock())
 
     def plan(self, problem: Problem) -> Plan | None:
         compute = compute_of(problem.kind)

@@ -14,6 +14,7 @@ from typing import Any
 from gradcore.devices.gpu_faults import Watch, raise_fault
 from gradcore.devices.gpu_numbers import Numbers
 from gradcore.errors import CaptureError
+from gradcore.forking import long
 from gradcore.memory.resource import Block, MemoryResource, Stream
 
 # What this thread must not call while it captures (cudaMalloc, waiting for the device) is an error; other threads may.
@@ -81,7 +82,7 @@ class Graphs:
         self._cuda = cuda
         #: Streams that captured and have no graph now. A stream a live graph: as many as were ever alive at once.
         self._idle: list[Stream] = []
-        self._lock = threading.Lock()
+        self._lock = long(threading.Lock())
 
     def capture(self, run: Callable[[], None]) -> Graph:
         """What ``run`` gives to the current stream, as a graph; nothing of it runs now.

@@ -17,6 +17,7 @@ from gradcore.engine.dispatch import apply
 from gradcore.engine.node import Leaf
 from gradcore.engine.state import local
 from gradcore.engine.value import Value
+from gradcore.forking import brief
 from gradcore.ops import all_ops
 from gradcore.ops.movement import cast
 from gradcore.ops.op import Op
@@ -82,7 +83,7 @@ class Chosen(Op):
 
 
 _listed: list[Op] = [op for name, op in all_ops().items() if name in LOWER | FLOAT32]
-_lock = threading.Lock()
+_lock = brief(threading.Lock())
 #: Regions that are entered and not left, in all threads.
 _open = 0
 

@@ -23,6 +23,7 @@ from gradcore.engine.saved import Recipe
 from gradcore.engine.state import SCOPES, SITES, here, local, mark
 from gradcore.engine.value import Edge, make_value
 from gradcore.errors import SpecError
+from gradcore.forking import long
 from gradcore.ops.creation import full
 from gradcore.ops.elementwise import add, add_
 from gradcore.ops.movement import clone
@@ -75,9 +76,10 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
                 sweep.let_go(number)
         sweep.let_go(0)
     finally:
+        # Before anything that an interrupt could break off.
+        state.grad, state.scope, state.site, state.node, state.autocast = before
         for recipe in sweep.remade:
             recipe.value = None
-        state.grad, state.scope, state.site, state.node, state.autocast = before
         mark("end", "backward")
 
 
@@ -277,7 +279,7 @@ def accumulate(leaf: Leaf, g: Any) -> None:
         _accumulate(leaf, g)
 
 
-_accumulating = threading.RLock()
+_accumulating = long(threading.RLock())
 
 
 def _accumulate(leaf: Leaf, g: Any) -> None:
@@ -289,7 +291,8 @@ def _accumulate(leaf: Leaf, g: Any) -> None:
         else:
             leaf.grad = clone(g)
     else:
-        held = sys.getrefcount(there) > 3
+        # The slot's reference, the one above and the argument; a local passes none of its own from Python 3.14 on.
+        held = sys.getrefcount(leaf.grad) > 3
         if not held and not local.state.grad and _unseen(there):
             add_(there, g)
             return

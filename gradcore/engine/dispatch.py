@@ -11,7 +11,8 @@ from sys import _getframe
 from time import perf_counter_ns
 from typing import Any
 
-from gradcore.devices.device import Device, Storage, get_device
+from gradcore.devices.device import Device, get_device
+from gradcore.devices.storage import Storage, new_storage
 from gradcore.engine.node import build_node
 from gradcore.engine.operands import TENSORS, flatten, operands, same_device
 from gradcore.engine.plans import OVERWRITTEN, Call, KeepPlan, infer
@@ -141,14 +142,13 @@ def _run(state: State, device: Device, call: Call, tag: int, args: tuple[Any, ..
     stream = device.stream
     if device.several:
         stream = _on_stream(device, args)
-    block = device.memory.allocate(call.nbytes, stream, tag, number)
     result = _new(_tensor)
+    # new_storage, in line.
     storage = result.storage = _new(Storage)
-    # Storage.__init__, in line.
     storage.device = device
-    storage.block = block
     storage.version = 0
     storage.views = None
+    block = storage.block = device.memory.allocate(call.nbytes, stream, tag, number)
     spec = result.spec = call.spec
     array = block.arrays.get(spec)
     if array is None:
@@ -269,9 +269,9 @@ def _apply_contiguous(op: Op, call: Call, args: tuple[Any, ...], attrs: dict[str
 
 def fresh(device: Device, spec: TensorSpec, tag: int, number: int, stream: Stream | None = None) -> Any:
     """A tensor of bytes that nobody has written, of the current stream or a given one."""
-    block = device.memory.allocate(spec.nbytes, device.current if stream is None else stream, tag, number)
     value = _new(_tensor)
-    value.storage = Storage(device, block)
+    value.storage = new_storage(device, spec.nbytes, device.current if stream is None else stream, tag, number)
+    block = value.storage.block
     value.spec = spec
     array = block.arrays.get(spec)
     value.array = device.array(block, spec) if array is None else array

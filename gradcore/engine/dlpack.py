@@ -15,6 +15,8 @@ from gradcore.spec import bfloat16
 _UNSIGNED, _BFLOAT = 1, 4
 #: Where a capsule's tensor begins in what it points to, in bytes, by the capsule's name.
 _STARTS = {b"dltensor": 0, b"dltensor_versioned": 32}
+#: Where the flags of a versioned one stand, and the flag of what must not be written to.
+_FLAGS, _READ_ONLY = 24, 1
 
 
 class _Tensor(ctypes.Structure):
@@ -51,10 +53,11 @@ def array_of(source: Any) -> np.ndarray[Any, Any]:
     """An array over the memory of another library's tensor, or of what a capsule holds.
 
     NumPy takes what came by a capsule from before version 1 for read-only, since that cannot say: other libraries write to it.
+    NumPy before 2.3 takes any for read-only.
     """
     given = _Given(source)
     array: np.ndarray[Any, Any] = np.from_dlpack(given)
-    if given.silent:
+    if given.writable and not array.flags.writeable:
         array = np.asarray(_Writable(array))
     return array.view(bfloat16()) if given.bfloat else array
 
@@ -72,7 +75,10 @@ class _Given:
                 # A library from before version 1.
                 self.capsule = source.__dlpack__()
         tensor = _tensor(self.capsule)
-        self.silent = _name(self.capsule) == b"dltensor"
+        name = _name(self.capsule)
+        flags = 0 if name == b"dltensor" else ctypes.c_uint64.from_address(_pointer(self.capsule, name) + _FLAGS).value
+        #: Does the capsule not say that the bytes are read-only?
+        self.writable = not flags & _READ_ONLY
         self.device = tensor.device, tensor.device_id
         self.bfloat = (tensor.code, tensor.bits, tensor.lanes) == (_BFLOAT, 16, 1)
         if self.bfloat:

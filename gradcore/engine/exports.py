@@ -12,15 +12,16 @@ import threading
 from types import FrameType
 from typing import Any
 
-from gradcore.devices.device import Storage
+from gradcore.devices.storage import Storage
 from gradcore.engine.state import SITES, find_site, is_inside
 from gradcore.events import HELD_OUTSIDE, TAGS, Export
+from gradcore.forking import brief
 
 #: Libraries that ask for a tensor's bytes from functions in Python: the line that matters is the one that called them.
 _LIBRARIES = frozenset(("cupy", "jax", "numba", "numpy", "tensorflow", "torch"))
 
 # Re-entrant: an array may go while the lock is held, by the collector's hand.
-_lock = threading.RLock()
+_lock = brief(threading.RLock())
 
 
 class _Lease:
@@ -53,11 +54,15 @@ class Shown:
             "strides": tuple(s * step for s in spec.strides)}
         export = _asked(form)
         with _lock:
-            self._lease = _leases.setdefault(id(storage), _Lease(storage))
-            self._lease.shown[id(self)] = export
+            lease = _leases.setdefault(id(storage), _Lease(storage))
+            lease.shown[id(self)] = export
+            self._lease = lease
             _note(storage, export)
 
     def __del__(self) -> None:
+        if "_lease" not in self.__dict__:
+            # It was interrupted while it was made.
+            return
         with _lock:
             lease, key = self._lease, id(self)
             newest = next(reversed(lease.shown)) == key

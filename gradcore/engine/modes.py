@@ -21,11 +21,19 @@ class Mode:
         self._before: list[bool] = []
 
     def __enter__(self) -> None:
-        self._before.append(getattr(local.state, self._switch))
-        setattr(local.state, self._switch, self._enabled)
+        before = getattr(local.state, self._switch)
+        self._before.append(before)
+        try:
+            setattr(local.state, self._switch, self._enabled)
+        except BaseException:
+            # An interrupt, which finds the switch set and nobody to restore it.
+            setattr(local.state, self._switch, before)
+            raise
 
     def __exit__(self, *exc: object) -> None:
-        setattr(local.state, self._switch, self._before.pop())
+        before = self._before[-1]
+        del self._before[-1]
+        setattr(local.state, self._switch, before)
 
     def __call__(self, function: F) -> F:
         @functools.wraps(function)

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.device import Device, Storage, get_device
+from gradcore.devices.device import Device, get_device
+from gradcore.devices.storage import Storage
 from gradcore.engine.dispatch import fresh
 from gradcore.engine.state import SCOPES, SITES, here, local
 from gradcore.engine.value import Value, make_value

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from gradcore.devices.device import Storage
+from gradcore.devices.storage import Storage
 from gradcore.engine.state import local, mark
 from gradcore.engine.value import Edge, Value, make_value
 from gradcore.errors import ModifiedInPlace

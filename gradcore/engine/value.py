@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradcore.devices.device import Storage
+from gradcore.devices.storage import Storage
 from gradcore.spec import TensorSpec
 
 #: What an operand may be besides a tensor, by type.

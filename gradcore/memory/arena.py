@@ -50,7 +50,8 @@ def range_of(ledger: Ledger, block: Block, offset: int, nbytes: int, size: int, 
 
 def open_ranges(ledger: Ledger, ranges: Iterable[Range]) -> None:
     """They count as allocated, under new serials."""
-    with ledger.settled():
+    with ledger.lock:
+        ledger.drain()
         for block in ranges:
             ledger.pool.serial += 1
             block.going = False
@@ -61,7 +62,8 @@ def open_ranges(ledger: Ledger, ranges: Iterable[Range]) -> None:
 
 def close_ranges(ledger: Ledger, ranges: Iterable[Range]) -> None:
     """Those that are open count no more."""
-    with ledger.settled():
+    with ledger.lock:
+        ledger.drain()
         for block in ranges:
             if block.serial:
                 ledger.count((block,), -1)

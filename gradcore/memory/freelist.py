@@ -70,5 +70,11 @@ class FreeList:
         """Every free range as ``(start, size)``, by address."""
         return sorted(self._by_start.items())
 
+    def whole(self) -> bool:
+        """Do the tables agree? They do unless a call was interrupted."""
+        by_start = self._by_start
+        return (sum(by_start.values()) == self.total and self._by_size == sorted((n, s) for s, n in by_start.items())
+                and self._by_end == {s + n: s for s, n in by_start.items()})
+
     def _forget(self, size: int, start: int) -> None:
         del self._by_size[bisect_left(self._by_size, (size, start))]

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from gradcore.errors import OutOfMemory, StaleBlock
 from gradcore.events import ALLOC, FREE, KEEP, OUTSIDE, RESERVE, RETAG, UNRESERVE, Raw
+from gradcore.forking import brief
 from gradcore.memory.pool import Pool
 from gradcore.memory.resource import Block, Segment, Stream
 from gradcore.spec import ROUND
@@ -31,16 +32,15 @@ class Ledger:
 
     def __init__(self, pool: Pool, explain: Callable[[Ledger, OutOfMemory], str]) -> None:
         self._explain = explain
-        self._lock = threading.Lock()
+        #: Held while the books change. Re-entrant only so that it can be asked who holds it.
+        self.lock: Any = brief(threading.RLock())
         self._pending: deque[Block] = deque()
         #: What a finaliser calls with its block. While a log is written, the block is taken to the pool at once, so that
         #: the log shows the moment; otherwise by whoever comes next.
         self.release: Callable[[Block], None] = self._pending.append
         self.pool = pool
-        self._requested = 0
-        self._allocated = 0
-        self._peak_requested = 0
-        self._peak_allocated = 0
+        self._requested = self._allocated = 0
+        self._peak_requested = self._peak_allocated = 0
         self.peak_reserved = 0
         #: Blocks that are reserved for a plan, and the ranges of them that count as allocated: see :mod:`memory.arena`.
         self.arenas: set[Block] = set()
@@ -55,40 +55,62 @@ class Ledger:
 
     def allocate(self, nbytes: int, stream: Stream, tag: int = 0, node: int = 0) -> Block:
         """A tagged block. Raises :class:`OutOfMemory`, whose text names the top holders; nothing has changed then."""
-        self._lock.acquire()
+        block = None
         try:
-            if self._pending:
-                self._drain()
-            pool = self.pool
-            waiting = stream.waiting.get((nbytes + 511) & -512 or ROUND)
-            if waiting:
-                block = waiting.pop()
-                # Block.begin, in line.
-                block.serial = pool.serial = pool.serial + 1
-                block.requested = nbytes
-                block.tag = tag
-                block.node = node
-            else:
-                block = pool.allocate(nbytes, stream, tag, node)
+            with self.lock:
+                if self._pending:
+                    self.drain()
+                pool = self.pool
+                waiting = stream.waiting.get((nbytes + 511) & -512 or ROUND)
+                # An interrupt is raised after a call: from here to the end the usual way makes none.
+                if waiting:
+                    block = waiting[-1]
+                    del waiting[-1]
+                    # Block.begin, in line.
+                    block.serial = pool.serial = pool.serial + 1
+                    block.requested = nbytes
+                    block.tag = tag
+                    block.node = node
+                else:
+                    block = pool.allocate(nbytes, stream, tag, node)
+                self._requested += nbytes
+                self._allocated += block.size
+                log = self.log
                 if pool.changes:
                     self._note_segments()
-            self._requested += nbytes
-            self._allocated += block.size
-            if self.log is not None:
-                self.log.append((ALLOC, block.serial, block.segment.index, block.offset, nbytes, block.size, stream.index, tag,
-                                 node))
+                if log is not None:
+                    log += ((ALLOC, block.serial, block.segment.index, block.offset, nbytes, block.size, stream.index, tag,
+                             node),)
             return block
         except OutOfMemory as error:
             # The error itself is not kept: its traceback would pin the frames and what they hold.
             why, limit = str(error), error.limit
-        finally:
-            self._lock.release()
+        except BaseException:
+            self._undo(block)
+            raise
         raise self._out_of_memory(why, limit, nbytes)
+
+    def _undo(self, block: Block | None) -> None:
+        """A call was interrupted: nobody got the block, if there is one already."""
+        with self.lock:
+            self.pool.mend(self._pending)
+            self._note_segments()
+            if block is not None:
+                if self.log is not None and opening(block) not in self.log:
+                    self.log.append(opening(block))
+                self._pending.append(block)
+
+    def _recover(self) -> None:
+        """Drain, and give back what an interrupt has left without an owner."""
+        self.drain()
+        self._pending.extend(self.pool.lost())
+        self.drain()
 
     def adopt(self, segment: Segment, stream: Stream, tag: int) -> Block:
         """A block over bytes that somebody else owns: it has a number, an owner and a life in the log, and 0 bytes."""
         segment.index = OUTSIDE
-        with self.settled():
+        with self.lock:
+            self.drain()
             block = self.pool.adopt(segment, stream, tag)
             if self.log is not None:
                 self.log.append((ALLOC, block.serial, OUTSIDE, 0, 0, 0, stream.index, tag, 0))
@@ -102,34 +124,47 @@ class Ledger:
 
     def _release_now(self, block: Block) -> None:
         self._pending.append(block)
-        if self._lock.acquire(False):
-            try:
-                self._drain()
-            finally:
-                self._lock.release()
+        if self.lock._is_owned():
+            return
+        ours = False
+        try:
+            ours = self.lock.acquire(False)
+            if ours:
+                self.drain()
+        except BaseException:
+            # An interrupt may come before anybody has seen what acquire returned.
+            ours = self.lock._is_owned()
+            raise
+        finally:
+            if ours:
+                self.lock.release()
 
-    def _drain(self) -> None:
-        """Take what was given back to the pool. Live bytes only grow between two drains, so peaks are read here."""
+    def drain(self) -> None:
+        """With the lock held, take what was given back to the pool. Live bytes grow between two drains: peaks are read here."""
         if self._requested > self._peak_requested:
             self._peak_requested = self._requested
         if self._allocated > self._peak_allocated:
             self._peak_allocated = self._allocated
         pending = self._pending
         while pending:
-            block = pending.popleft()
-            # Books first: should the driver fail to order the streams, the block is lost, but nobody gets it unordered.
+            block = pending[0]
+            log = self.log
+            # Books first: should the driver fail to order the streams, the block is lost, but nobody gets it unordered. No call
+            # until then: an interrupt is raised after one.
             self._requested -= block.requested
             self._allocated -= block.size
-            if self.log is not None and block not in self.arenas:
-                self.log.append((FREE, block.serial))
+            if log is not None and block not in self.arenas:
+                log += ((FREE, block.serial),)
             block.serial = 0
+            del pending[0]
             if block.users is not None:
                 self.pool.settle(block)
             block.home.append(block)
 
     def _out_of_memory(self, why: str, limit: int | None, nbytes: int) -> OutOfMemory:
         """The error to raise, outside the lock and from the books."""
-        with self.settled():
+        with self.lock:
+            self.drain()
             self._note_segments()
         failure = OutOfMemory(why, asked=nbytes, live=self._allocated, cached=self.pool.cached,
                               largest_free=self.pool.largest_free, limit=limit)
@@ -137,10 +172,12 @@ class Ledger:
                            largest_free=failure.largest_free, limit=failure.limit)
 
     def _note_segments(self) -> None:
-        changes, self.pool.changes = self.pool.changes, []
         self.peak_reserved = max(self.peak_reserved, self.pool.reserved)
-        if self.log is not None:
-            self.log.extend((RESERVE if came else UNRESERVE, index, nbytes) for came, index, nbytes in changes)
+        found: list[Raw] = [(RESERVE if came else UNRESERVE, index, nbytes) for came, index, nbytes in self.pool.changes]
+        log = self.log
+        if log is not None:
+            log += found
+        self.pool.changes = []
 
     def count(self, blocks: Iterable[Block], sign: int) -> None:
         """Blocks count as allocated from now on (1), or no more (-1), without leaving the pool or going back to it."""
@@ -153,7 +190,7 @@ class Ledger:
     def set_aside(self, block: Block) -> None:
         """What was just allocated is an arena: it never counted, and no log has it."""
         # No draining before that: it would note a peak.
-        with self._lock:
+        with self.lock:
             self.arenas.add(block)
             self._requested -= block.requested
             self._allocated -= block.size
@@ -170,7 +207,8 @@ class Ledger:
         if self._requested + requested <= self._peak_requested and self._allocated + allocated <= self._peak_allocated:
             # What waits to be given back is counted still: it would only be less.
             return
-        with self.settled():
+        with self.lock:
+            self.drain()
             self._peak_requested = max(self._peak_requested, self._requested + requested)
             self._peak_allocated = max(self._peak_allocated, self._allocated + allocated)
 
@@ -186,7 +224,8 @@ class Ledger:
     @property
     def live(self) -> dict[int, Block]:
         """Live blocks by serial, in order of allocation; of an arena, the ranges that are open in it."""
-        with self.settled():
+        with self.lock:
+            self._recover()
             live = self.pool.live
             if self.arenas:
                 for block in self.arenas:
@@ -197,52 +236,48 @@ class Ledger:
     @property
     def requested(self) -> int:
         """Live bytes as they were asked for."""
-        with self.settled():
+        with self.lock:
+            self._recover()
             return self._requested
 
     @property
     def allocated(self) -> int:
         """Live bytes, rounded."""
-        with self.settled():
+        with self.lock:
+            self._recover()
             return self._allocated
 
     @property
     def peak_requested(self) -> int:
         """The most requested bytes live at once, since the start or :meth:`reset_peaks`."""
-        with self.settled():
+        with self.lock:
+            self.drain()
             return self._peak_requested
 
     @property
     def peak_allocated(self) -> int:
         """The most allocated bytes live at once."""
-        with self.settled():
+        with self.lock:
+            self.drain()
             return self._peak_allocated
 
     @property
     def allocations(self) -> int:
-        """Allocations so far."""
         return self.pool.serial
 
     @property
     def reserved(self) -> int:
-        """Bytes of all segments."""
         return self.pool.reserved
 
     # -- logs and figures ----------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def settled(self) -> Iterator[None]:
-        """Hold the lock with nothing pending, to read figures that agree with each other."""
-        with self._lock:
-            self._drain()
-            yield
 
     def begin_log(self, log: list[Raw] | None = None) -> list[Raw]:
         """Start a log, in the list given if there is one. It opens with what is there: segments, live blocks, what is kept.
 
         A log that is being written already waits, and has what is written meanwhile when the new one ends.
         """
-        with self.settled():
+        with self.lock:
+            self._recover()
             self._note_segments()
             log = [] if log is None else log
             log.extend((RESERVE, s.index, s.nbytes) for s in self.pool.segments.values())
@@ -257,17 +292,21 @@ class Ledger:
 
     def end_log(self) -> None:
         """The log that began last has ended."""
-        with self.settled():
+        with self.lock:
+            self.drain()
             ended, self.log = self.log, None
             if ended is not None and self._outer:
-                self.log, opening = self._outer.pop()
-                self.log.extend(ended[opening:])
+                outer, opening = self._outer[-1]
+                del self._outer[-1]
+                outer += ended[opening:]
+                self.log = outer
             else:
                 self.release = self._pending.append
 
     def so_far(self, log: list[Raw]) -> list[Raw]:
         """What a log has until now, with the logs that are being written inside it."""
-        with self.settled():
+        with self.lock:
+            self.drain()
             written = [*self._outer, (self.log or [], 0)]
             inside = next((i for i, (outer, _) in enumerate(written) if outer is log), len(written))
             found = list(log)
@@ -277,26 +316,34 @@ class Ledger:
 
     def flush(self) -> int:
         """Give wholly free segments back; returns their bytes."""
-        with self.settled():
-            freed = self.pool.flush()
-            self._note_segments()
-            return freed
+        with self.lock:
+            self._recover()
+            try:
+                freed = self.pool.flush()
+                self._note_segments()
+                return freed
+            except BaseException:
+                self._undo(None)
+                raise
 
     def begin_peaks(self) -> tuple[int, int, int]:
         """Measure peaks from now on; what it returns goes to :meth:`end_peaks`."""
-        with self.settled():
+        with self.lock:
+            self.drain()
             before = self._peak_requested, self._peak_allocated, self.peak_reserved
         self.reset_peaks()
         return before
 
     def end_peaks(self, before: tuple[int, int, int]) -> tuple[int, int, int]:
         """The peaks since :meth:`begin_peaks`: requested, allocated, reserved. Those from before it count again too."""
-        with self.settled():
+        with self.lock:
+            self.drain()
             found = self._peak_requested, self._peak_allocated, self.peak_reserved
             self._peak_requested, self._peak_allocated, self.peak_reserved = map(max, before, found)
         return found
 
     def reset_peaks(self) -> None:
-        with self.settled():
+        with self.lock:
+            self.drain()
             self._peak_requested, self._peak_allocated = self._requested, self._allocated
             self.peak_reserved = self.pool.reserved

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 
+from gradcore.forking import long
 from gradcore.memory.resource import Block, Driver, MemoryResource, Stream
 
 #: Bytes of a segment, by its index, from and to offsets, and the event that stands behind the copy.
@@ -21,7 +22,7 @@ class AfterCopies:
     def __init__(self, upstream: MemoryResource, driver: Driver) -> None:
         self._upstream = upstream
         self._driver = driver
-        self._lock = threading.Lock()
+        self._lock = long(threading.Lock())
         self._came: deque[_Busy] = deque()
         self._busy: list[_Busy] = []
 

@@ -7,6 +7,9 @@ not, it gives back what is wholly free and tries again; the last resort is memor
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Collection
+
 from gradcore.errors import OutOfMemory, SourceExhausted, StaleBlock
 from gradcore.memory.freelist import FreeList
 from gradcore.memory.resource import Block, Segment, Source, Stream
@@ -193,7 +196,8 @@ class Pool:
             # Books first: should the source fail, this segment is lost to us, but never handed out again.
             for ranges, start, size in free[index]:
                 ranges.remove(start, size)
-            segment = self.segments.pop(index)
+            segment = self.segments[index]
+            del self.segments[index]
             self.reserved -= segment.nbytes
             self.changes.append((False, segment.index, segment.nbytes))
             self._source.deallocate(segment)
@@ -209,6 +213,53 @@ class Pool:
                 for start, size in ranges.ranges():
                     ranges.remove(start, size)
                     into.add(start, size)
+
+    # -- after an interrupt --------------------------------------------------------------------------------------------
+
+    def mend(self, going: Collection[Block]) -> None:
+        """Make the free lists anew where a call broke off half way; ``going`` are blocks on their way back.
+
+        What counts is the segments and the blocks that are live, going or waiting: the rest is free.
+        """
+        if self._whole(going):
+            return
+        if len(self.streams) > 1:
+            # Nobody knows any more on which of the streams bytes were free.
+            self._order.drain()
+        for stream in self.streams:
+            for waiting in stream.waiting.values():
+                waiting[:] = [b for b in dict.fromkeys(waiting) if b in self.blocks and not b.serial]
+            stream.small, stream.large = FreeList(), FreeList()
+        waiting_now = {b for s in self.streams for blocks in s.waiting.values() for b in blocks}
+        self.blocks = {b for b in self.blocks if b.serial or b in waiting_now or b in going}
+        self.reserved = sum(s.nbytes for s in self.segments.values())
+        taken: dict[int, list[tuple[int, int]]] = {}
+        for block in self.blocks:
+            taken.setdefault(block.segment.index, []).append((block.offset, block.size))
+        for index, segment in self.segments.items():
+            free, at = self._list(self.streams[0], segment), 0
+            for offset, size in (*sorted(taken.get(index, ())), (segment.nbytes, 0)):
+                if offset > at:
+                    free.add(index * _SPACING + at, offset - at)
+                at = offset + size
+
+    def lost(self) -> list[Block]:
+        """Live blocks that nobody will give back: an interrupt that comes as a finaliser begins ends it there.
+
+        Whoever will give a block back refers to it, as the pool does.
+        """
+        blocks = list(self.blocks)
+        # One reference is the pool's, one the list's, one the argument here.
+        return [b for b, n in zip(blocks, list(map(sys.getrefcount, blocks)), strict=True) if n == 3 and b.serial]
+
+    def _whole(self, going: Collection[Block]) -> bool:
+        """Is every byte of the segments in one free list, or in a block that is live, going or waiting?"""
+        free = [ranges for s in self.streams for ranges in (s.small, s.large)]
+        waiting = {b for s in self.streams for blocks in s.waiting.values() for b in blocks}
+        return (all(ranges.whole() for ranges in free)
+                and waiting == {b for b in self.blocks if not b.serial and b not in going}
+                and sum(f.total for f in free) + sum(b.size for b in self.blocks) == self.reserved
+                == sum(s.nbytes for s in self.segments.values()))
 
     # -- what there is -------------------------------------------------------------------------------------------------
 

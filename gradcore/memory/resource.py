@@ -6,10 +6,11 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from gradcore.forking import brief
 from gradcore.memory.freelist import FreeList
 
 #: Held while a block's list of users is made longer: threads on several streams may read one tensor.
-_noting = threading.Lock()
+_noting = brief(threading.Lock())
 
 
 class Segment:

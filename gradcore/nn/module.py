@@ -61,13 +61,13 @@ class Module(Hooked):
             return paths.call_outermost(self, args, kwargs)
         state = local.state
         before, site = state.scope, state.site
-        state.scope = place[before]
-        # The lines of a forward of this library are nobody's: what it runs is put down to the line that calls it.
-        if self._foreign:
-            state.site = None
-        elif site is None:
-            state.site = find_site(_getframe(1))
         try:
+            state.scope = place[before]
+            # The lines of a forward of this library are nobody's: what it runs is put down to the line that calls it.
+            if self._foreign:
+                state.site = None
+            elif site is None:
+                state.site = find_site(_getframe(1))
             return self.forward(*args, **kwargs)
         finally:
             state.scope = before

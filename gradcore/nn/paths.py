@@ -14,6 +14,7 @@ from gradcore.engine import owners
 from gradcore.engine.node import Leaf
 from gradcore.engine.state import SCOPES
 from gradcore.events import Scope
+from gradcore.forking import brief
 
 Module = Any
 
@@ -51,7 +52,7 @@ class _Calls(threading.local):
 calls = _Calls()
 
 _structure = [0]
-_lock = threading.Lock()
+_lock = brief(threading.Lock())
 
 
 def structure_changed() -> None:

@@ -24,7 +24,7 @@ def _square(name: str, a: TensorSpec) -> None:
 
 def _result(a: TensorSpec, *outputs: TensorSpec, room: int) -> Inferred:
     """Room for a copy of the matrices, in which a device eliminates; NumPy takes copies in double precision by itself."""
-    return Inferred(outputs, workspace=room, library=4 * (a.nbytes + sum(s.nbytes for s in outputs)))
+    return Inferred(outputs, workspace=room, library=5 * (a.nbytes + sum(s.nbytes for s in outputs)))
 
 
 def _inv_spec(a: TensorSpec) -> Inferred:

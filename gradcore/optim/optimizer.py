@@ -12,7 +12,7 @@ from gradcore import functional
 from gradcore._tensor import Tensor
 from gradcore.engine import modes
 from gradcore.engine.hooks import RemovableHandle, hang
-from gradcore.engine.state import mark, scoped
+from gradcore.engine.state import SCOPES, local, mark, scoped
 from gradcore.events import TAGS
 
 Group = dict[str, Any]
@@ -92,11 +92,15 @@ class Optimizer:
             with modes.enable_grad():
                 loss = closure()
         mark("begin", "optimizer")
+        state = local.state
+        before = state.grad, state.scope
         try:
-            with modes.no_grad(), scoped(phase="optimizer"):
-                for group in self.param_groups:
-                    self._update(group)
+            state.grad = False
+            state.scope = SCOPES.index(SCOPES[state.scope]._replace(phase="optimizer"))
+            for group in self.param_groups:
+                self._update(group)
         finally:
+            state.grad, state.scope = before
             mark("end", "optimizer")
         for hook in list(self._after.values()):
             hook(self, *given)

@@ -6,13 +6,15 @@ Each run builds the graph that ``y.backward()`` consumes; nothing has to be reta
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from gradcore._random import default_generator
 from gradcore._tensor import Tensor
-from gradcore.devices.device import Storage, devices
+from gradcore.devices.device import devices
+from gradcore.devices.storage import Storage
 from gradcore.engine.modes import set_grad_enabled
 from gradcore.engine.operands import TENSORS
 from gradcore.engine.plans import Call
@@ -20,7 +22,8 @@ from gradcore.engine.state import local
 from gradcore.events import INVOCATIONS, VIEW, Raw
 from gradcore.ops.op import get_op
 from gradcore.program.compiled import Compiled
-from gradcore.program.recorder import TraceLog, busy
+from gradcore.program.recorder import busy
+from gradcore.program.trace_log import TraceLog
 
 #: A tensor as the record knows it: the serial of its bytes, and how they were seen.
 Name = tuple[int, Any]
@@ -51,6 +54,8 @@ class _OpLog(TraceLog):
         self._name(source)
 
     def launched(self, call: Call, args: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
+        if threading.get_ident() != self._thread:
+            return
         operands = [(self._name(a), a.edge is not None) if type(a) in TENSORS else a for a in args]
         counts = [len(p) for p in call.positions] if call.op.lists else None
         names = [(v.storage.serial, v.spec) for v in outputs]

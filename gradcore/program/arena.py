@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gradcore.devices.device import Device, Storage
+from gradcore.devices.device import Device
+from gradcore.devices.storage import Storage
 from gradcore.events import TAGS, Tag
 from gradcore.memory.arena import range_of, set_aside
 from gradcore.program.program import Program

@@ -16,8 +16,9 @@ from operator import attrgetter
 from typing import Any
 
 from gradcore.devices.calls import Call
-from gradcore.devices.device import Storage, get_device
+from gradcore.devices.device import get_device
 from gradcore.devices.gpu_numbers import ROOM, Numbers
+from gradcore.devices.storage import Storage
 from gradcore.errors import CaptureError, DeviceFault
 from gradcore.events import TAGS, Tag
 from gradcore.program.binding import Binding

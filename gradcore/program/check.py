@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.device import Storage
+from gradcore.devices.storage import Storage
 from gradcore.errors import TraceError
 from gradcore.events import TAGS, Tag
 from gradcore.program.arguments import template_of

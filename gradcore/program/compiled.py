@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import os
+import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from typing import Any
 from gradcore.engine.autocast import resumed
 from gradcore.engine.state import State, local
 from gradcore.errors import TraceError
+from gradcore.forking import long
 from gradcore.functional import get_default_dtype
 from gradcore.program.arguments import key_of, rebuilt, replaced, template_of
 from gradcore.program.capture import replay_of
@@ -30,6 +32,12 @@ from gradcore.program.tracing import Tracing
 
 #: What of a thread's state decides what a function does; the rest says for whom it is done.
 _MODES = attrgetter(*[name for name in State.__slots__ if name not in ("scope", "site", "node", "launch")])
+
+
+#: One thread traces at a time, for a device has one log. Re-entrant only so that it can be asked who holds it.
+_tracing: Any = long(threading.RLock())
+#: Seconds after which a thread does without a trace: the one that traces may be waiting for it.
+_PATIENCE = 5.0
 
 
 class Entry:
@@ -130,7 +138,17 @@ class Compiled:
         for entry in self._entries.get(key, ()):
             if entry.holds():
                 return self._replay(entry, tensors, args, kwargs)
-        return self._trace(key, tensors, kept, args, kwargs)
+        try:
+            if not _tracing.acquire(timeout=_PATIENCE):
+                return self._function(*args, **kwargs)
+            for entry in self._entries.get(key, ()):
+                # Another thread has traced it meanwhile.
+                if entry.holds():
+                    return self._replay(entry, tensors, args, kwargs)
+            return self._trace(key, tensors, kept, args, kwargs)
+        finally:
+            if _tracing._is_owned():
+                _tracing.release()
 
     # -- replay --------------------------------------------------------------------------------------------------------
 

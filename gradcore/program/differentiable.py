@@ -86,7 +86,10 @@ class Differentiable:
 
     def run(self, inputs: list[Any]) -> list[Any]:
         """The results, with a graph where they have one and gradients are recorded."""
-        replay = self._free.pop() if self._free else replay_of(self.trace, self.plan, self._capture)
+        try:
+            replay = self._free.pop()
+        except IndexError:
+            replay = replay_of(self.trace, self.plan, self._capture)
         results = replay.forward(inputs)
         second = self._second
         edges = [(x, 0) if isinstance(x, Leaf) else inputs[x].edge for x in second.targets]

@@ -204,7 +204,7 @@ class GradientGuard:
             return False
         # A replay that made it refers to it too.
         more = type(grad.storage) is Part
-        return sys.getrefcount(grad) > 3 + more or sys.getrefcount(grad.storage) > 2 + more
+        return sys.getrefcount(self.leaf.grad) > 3 + more or sys.getrefcount(grad.storage) > 2 + more
 
     def holds(self) -> bool:
         grad = self.leaf.grad

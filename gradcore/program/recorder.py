@@ -10,18 +10,17 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
-from weakref import WeakKeyDictionary, ref
 
-from gradcore.devices.device import Device, Storage
+from gradcore.devices.device import Device
+from gradcore.devices.storage import Storage
 from gradcore.engine.node import Leaf, all_leaves
-from gradcore.engine.operands import TENSORS
 from gradcore.engine.plans import Call
-from gradcore.engine.state import SITES, here
 from gradcore.errors import TraceError
-from gradcore.events import ALLOC, BORROW, DROP, KEEP, LAUNCH, MARK, READ, TAGS, UPLOAD, Raw
+from gradcore.events import ALLOC, BORROW, DROP, KEEP, LAUNCH, MARK, TAGS, Raw
 from gradcore.memory.ledger import opening
 from gradcore.optim import optimizer as optimizers
 from gradcore.program.program import Buffer, Instruction, Number, Operand, Program, Update, with_lifetimes
+from gradcore.program.trace_log import TraceLog
 
 
 class _Busy(threading.local):
@@ -32,63 +31,6 @@ class _Busy(threading.local):
 
 
 busy = _Busy()
-
-
-class TraceLog(list[Raw]):
-    """A log that keeps with each launch its call and operands, and refuses what no replay could do again."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        #: A launch each: the call, and for an operand its number, or the weakly held storage with the spec.
-        self.launches: list[tuple[Call, list[Any]]] = []
-        #: Leaves that an op read, weakly: those that the run itself makes go when it lets them go, with their gradients.
-        self.leaves: WeakKeyDictionary[Leaf, None] = WeakKeyDictionary()
-        #: The thread that is traced, and whether another one used the device meanwhile.
-        self._thread = threading.get_ident()
-        self.disturbed = False
-        #: The serials of the bytes that leaves stand for.
-        self.bytes_of: WeakKeyDictionary[Leaf, int] = WeakKeyDictionary()
-        #: By serial, what the library filled with values that only shapes and attributes decide.
-        self.constants: dict[int, Storage] = {}
-
-    def viewed(self, source: Any) -> None:
-        """A view of ``source`` is taken. The operands of launches say all else that a program needs to know of it."""
-        self._read(source)
-
-    def _read(self, value: Any) -> None:
-        if value.edge is not None and type(value.edge[0]) is Leaf and value.edge[0] not in self.leaves:
-            self.leaves[value.edge[0]] = None
-            self.bytes_of[value.edge[0]] = value.storage.serial
-
-    def constant(self, storage: Storage) -> None:
-        """What is uploaded to this storage will be the same in every run."""
-        self.constants[storage.serial] = storage
-
-    def launched(self, call: Call, args: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
-        """An op runs. What it makes is not held."""
-        operands: list[Any] = []
-        for a in args:
-            if type(a) in TENSORS:
-                operands.append((ref(a.storage), a.spec))
-                self._read(a)
-            else:
-                operands.append(a)
-        self.launches.append((call, operands))
-
-    def append(self, record: Raw) -> None:
-        if threading.get_ident() != self._thread:
-            self.disturbed = self.disturbed or record[0] in (LAUNCH, READ, UPLOAD)
-            super().append(record)
-            return
-        if record[0] == READ:
-            raise TraceError(f"{SITES[here()]} reads a value of a tensor on the host (item(), tolist(), printing, "
-                             "`if tensor:`, an op whose shape depends on values). A traced function runs once and is "
-                             "replayed without its Python code, so what depends on the value would be frozen: compute it with "
-                             "ops, or read it outside, from what the function returns")
-        if record[0] == UPLOAD and record[1] not in self.constants:
-            raise TraceError(f"{SITES[here()]} makes a tensor from host data. A replay would go on with the values of the "
-                             "traced run: make it outside, and pass it as an argument or let the function refer to it")
-        super().append(record)
 
 
 def _every_leaf() -> list[Leaf]:
@@ -210,7 +152,7 @@ class Builder:
     def trace(self, parts: tuple[int, ...] = (), results: Sequence[int] = ()) -> Trace:
         """The trace. ``parts`` are numbers of launches, and of ``results``, that are to be run one after the other by hand."""
         recorder = self._recorder
-        launches = [r for r in self._records if r[0] == LAUNCH]
+        launches = [r for r in self._records if r[0] == LAUNCH and id(r) not in recorder.log.foreign]
         updates = {at: k for k, (at, *_) in enumerate(recorder.updates())}
         instructions, kernels = [], []
         if recorder.log.disturbed:

@@ -13,10 +13,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradcore.devices.calls import Call
-from gradcore.devices.device import Device, Storage, get_device
+from gradcore.devices.device import Device, get_device
+from gradcore.devices.storage import Storage
 from gradcore.engine.state import local
 from gradcore.engine.value import make_value
 from gradcore.events import TAGS
+from gradcore.forking import long
 from gradcore.memory.arena import close_ranges, open_ranges
 from gradcore.program.arena import Arena, moved
 from gradcore.program.binding import Binding
@@ -34,7 +36,7 @@ class Replay:
         self.program = trace.program
         self.plan = plan
         self.device: Device = get_device(self.program.device)
-        self._lock = threading.Lock()
+        self._lock = long(threading.Lock())
         firsts = [params[0] for _, _, params in trace.updates]
         #: By update: the last one before it in the same run of the same parameters, which counts on from there.
         self._updated_before = [next((j for j in range(k - 1, -1, -1) if firsts[j] is p), None) for k, p in enumerate(firsts)]
@@ -139,10 +141,9 @@ class Replay:
 
     def _held(self, bound: Binding) -> bool:
         """Does anybody hold a gradient of the last run, beside the leaf whose slot it lies in?"""
-        for leaf, g in bound.gradients:
-            if g is not None and (sys.getrefcount(g) > 3 + (leaf.grad is g) or sys.getrefcount(g.storage) > 3):
-                return True
-        return False
+        # Of what lies in something an argument is a reference of its own, of a local it is none from Python 3.14 on.
+        return any(pair[1] is not None and (sys.getrefcount(pair[1]) > 2 + (pair[0].grad is pair[1])
+                                            or sys.getrefcount(pair[1].storage) > 3) for pair in bound.gradients)
 
     def _bring(self, bound: Binding, inputs: Sequence[Any]) -> None:
         """Point the calls at what this run was given, and at the gradients that it finds."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gradcore import optim
-from gradcore.devices.device import Storage
+from gradcore.devices.storage import Storage
 from gradcore.engine.node import Leaf
 from gradcore.engine.value import Value, make_value
 from gradcore.errors import TraceError

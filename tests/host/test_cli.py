@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from dataclasses import asdict
 
 import numpy as np
@@ -192,3 +195,13 @@ def test_a_run_leaves_no_memory(capsys, tmp_path):
     before = set(gradcore.device("cpu").ledger.live)
     run(capsys, "train", "--steps", 2, "--quiet", "--device", "cpu", "--out", tmp_path)
     assert set(gradcore.device("cpu").ledger.live) == before
+
+
+def test_an_output_that_knows_ascii_alone_gets_what_it_can_show(tmp_path):
+    """As with LC_ALL=C, and with a pipe on a system whose encoding is not UTF-8."""
+    for arguments in (["train", "--steps", "2", "--out", str(tmp_path)], ["train", "--steps", "1", "--model", "chargpt",
+                                                                          "--out", str(tmp_path)]):
+        found = subprocess.run([sys.executable, "-m", "gradcore.cli.main", *arguments], capture_output=True, timeout=120,
+                               env={**os.environ, "PYTHONIOENCODING": "ascii"})
+        assert found.returncode == 0 and not found.stderr, found.stderr[-2000:]
+        assert b"Largest tensors at the peak" in found.stdout and b"?" in found.stdout and found.stdout.isascii()

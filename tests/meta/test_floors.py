@@ -14,7 +14,7 @@ LINES = 350
 
 #: What stands on which floor: modules and packages, by their first part below gradcore.
 FLOORS: tuple[frozenset[str], ...] = (
-    frozenset({"arguments", "errors", "spec", "events", "folds", "missing", "nearest", "overwriting", "tiling",
+    frozenset({"arguments", "errors", "spec", "events", "folds", "forking", "missing", "nearest", "overwriting", "tiling",
                "units"}),
     frozenset({"memory", "report"}),
     frozenset({"devices"}),

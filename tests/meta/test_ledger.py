@@ -149,10 +149,12 @@ def test_a_log_around_another_has_its_records_too() -> None:
     held = ledger.allocate(1000, stream, tag("a"))
     outer = ledger.begin_log()
     opening = len(outer)
-    before = ledger.allocate(1, stream, tag("b")).serial
+    b = ledger.allocate(1, stream, tag("b"))
+    before = b.serial
     inner = ledger.begin_log()
     assert [r.serial for r in map(typed, inner) if isinstance(r, Alloc)] == [held.serial, before]
-    within = ledger.allocate(2, stream, tag("c")).serial
+    c = ledger.allocate(2, stream, tag("c"))
+    within = c.serial
     so_far, inside = ledger.so_far(outer), ledger.so_far(inner)
     assert [r[1] for r in so_far[opening:]] == [before, within] and len(outer) == opening + 1 and inside == inner
     ledger.end_log()
@@ -183,9 +185,8 @@ def test_peaks_start_again() -> None:
 def test_running_out_names_the_largest_holders() -> None:
     memory = stack(limit=32 * MiB)
     ledger, stream = memory.ledger, Stream(0)
-    for k in range(3):
-        ledger.allocate(4 * MiB, stream, tag("matmul", "layers.0", "parameter"))
-        ledger.allocate(100 * (k + 1), stream, tag("add", role="gradient"))
+    held = [ledger.allocate(nbytes, stream, who) for k in range(3) for nbytes, who in (
+        (4 * MiB, tag("matmul", "layers.0", "parameter")), (100 * (k + 1), tag("add", role="gradient")))]
     with pytest.raises(OutOfMemory) as caught:
         ledger.allocate(30 * MiB, stream)
     text = str(caught.value)
@@ -196,6 +197,7 @@ def test_running_out_names_the_largest_holders() -> None:
     assert f"{12 * MiB:,} bytes  parameter of matmul in layer layers.0, train.py:7" in lines[2]
     assert "1,536 bytes  gradient of add in layer (root), train.py:7" in lines[3]
     assert caught.value.__traceback__ is not None and caught.value.__cause__ is None
+    assert ledger.allocated == sum(b.size for b in held)
     assert caught.value.__context__ is None
     assert (caught.value.asked, caught.value.live) == (30 * MiB, 12 * MiB + 1536)
     assert caught.value.cached == ledger.reserved - caught.value.live

@@ -1,0 +1,48 @@
+"""An interrupt in a training step: afterwards nothing is live that was not, and the next step is as any other."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+
+import gradcore
+from gradcore import nn
+from gradcore.engine.state import local
+from tests.meta.test_interrupts import at_every_moment
+
+
+# The interrupt of a finaliser ends in it, and is told on standard error.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("recorded", [False, True], ids=["plain", "recorded"])
+def test_a_training_step_that_is_interrupted(recorded: bool) -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+    optimizer = gradcore.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
+    x = gradcore.ones(2, 4)
+
+    def train() -> Any:
+        optimizer.zero_grad()
+        loss = model(x).square().sum()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    def run() -> Any:
+        if not recorded:
+            return train()
+        with gradcore.step():
+            return train()
+
+    expected = run()
+    optimizer.zero_grad()
+    state = local.state
+    before, live = (state.grad, state.scope, state.site, state.node), gradcore.memory_allocated()
+    ledger = gradcore.device("cpu").ledger
+    for _ in at_every_moment(run, "/gradcore/engine/", 5):
+        gc.collect()
+        optimizer.zero_grad()
+        assert not ledger.lock._is_owned() and (state.grad, state.scope, state.site, state.node) == before
+        assert gradcore.memory_allocated() == live and ledger.log is None
+    assert run() == expected
+    optimizer.zero_grad()

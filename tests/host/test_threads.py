@@ -1,0 +1,75 @@
+"""Threads that train, trace and replay at once: each gets the numbers that it would get alone."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore import nn
+
+THREADS, STEPS = 4, 12
+
+
+@pytest.fixture(autouse=True)
+def threads_take_turns_often() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def models() -> list[Any]:
+    gradcore.manual_seed(3)
+    return [nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 10)) for _ in range(THREADS)]
+
+
+def losses(model: Any, compiled: bool) -> list[float]:
+    optimizer = gradcore.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    x, y = gradcore.tensor(np.linspace(-1, 1, 128, dtype=np.float32).reshape(8, 16)), gradcore.arange(8)
+
+    def step() -> Any:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    run = gradcore.compile(step) if compiled else step
+    return [run().item() for _ in range(STEPS)]
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.filterwarnings("ignore:.*was traced .* times without one replay:RuntimeWarning")
+def test_models_of_their_own_learn_as_they_would_alone(compiled: bool) -> None:
+    alone = [losses(model, False) for model in models()]
+    with ThreadPoolExecutor(THREADS) as pool:
+        together = list(pool.map(lambda model: losses(model, compiled), models()))
+    assert together == alone
+
+
+@pytest.mark.filterwarnings("ignore:.*was traced .* times without one replay:RuntimeWarning")
+def test_one_compiled_function_serves_several_threads() -> None:
+    model = models()[0]
+    compiled = gradcore.compile(lambda x: model(x))
+    given = [gradcore.full((8, 16), k + 1.0) for k in range(THREADS)]
+
+    def run(k: int) -> bool:
+        return all(_values(compiled, given[k]) == expected[k] for _ in range(STEPS))
+
+    expected = [_values(model, x) for x in given]
+    with ThreadPoolExecutor(THREADS) as pool:
+        assert list(pool.map(run, range(THREADS))) == [True] * THREADS
+
+
+def _values(function: Any, x: Any) -> tuple[Any, Any]:
+    """What a function returns, and its gradient for an argument of the thread's own."""
+    x = x.clone().requires_grad_()
+    y = function(x)
+    found, = gradcore.autograd.grad(y.sum(), [x])
+    return y.tolist(), found.tolist()

@@ -1,0 +1,117 @@
+"""An interrupt at any moment: no lock stays held, the books agree, and nothing is lost."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from gradcore.memory.ledger import Ledger
+from gradcore.memory.resource import Block, Stream
+from gradcore.memory.stack import Stack
+from tests.meta.memory_stacks import MiB, stack
+from tests.meta.test_ledger import check_books, check_free_lists
+
+
+class Interrupt(BaseException):
+    """As KeyboardInterrupt, which would end pytest."""
+
+
+def at_every_moment(run: Callable[[], Any], where: str = "/gradcore/memory/", apart: int = 1) -> Iterator[int]:
+    """Call ``run`` again and again, each time interrupted ``apart`` moments later in files ``where``, until one comes through.
+
+    Python raises what a signal's handler raises when a function of C's has returned, and when one of Python's begins: there it
+    calls a profiler, too, which may raise in its place.
+    """
+    moment = seen = 0
+
+    def interrupt(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal seen
+        if event in ("call", "c_return") and where in frame.f_code.co_filename.replace("\\", "/"):
+            seen += 1
+            if seen == moment:
+                raise Interrupt
+
+    while True:
+        moment, seen = moment + apart, 0
+        sys.setprofile(interrupt)
+        try:
+            run()
+            through = True
+        except Interrupt:
+            through = False
+        finally:
+            sys.setprofile(None)
+        if through:
+            assert moment > 1
+            return
+        # Out here, where nothing refers to the frames that the interrupt came through.
+        yield moment
+
+
+def check(memory: Stack) -> None:
+    assert not memory.ledger.lock._is_owned()
+    check_books(memory)
+    check_free_lists(memory)
+
+
+def give_back(ledger: Ledger, held: list[Block]) -> None:
+    for block in held:
+        if block.serial and block not in ledger._pending:
+            ledger.release(block)
+    held.clear()
+
+
+@pytest.mark.parametrize("logged", [False, True], ids=["no log", "a log"])
+@pytest.mark.parametrize("sizes", [(512, 512), (MiB, 512, 3 * MiB), (30 * MiB, 700)], ids=str)
+def test_an_allocation_that_is_interrupted_leaves_nothing(sizes: tuple[int, ...], logged: bool) -> None:
+    memory, stream = stack(), Stream(0)
+    ledger = memory.ledger
+    held: list[Block] = []
+    first = ledger.allocate(512, stream)
+
+    def run() -> None:
+        for nbytes in sizes:
+            held.append(ledger.allocate(nbytes, stream))
+        ledger.flush()
+        for block in held:
+            ledger.release(block)
+        held.clear()
+        # Nobody keeps this one.
+        ledger.allocate(100, stream)
+        ledger.flush()
+
+    if logged:
+        ledger.begin_log()
+    for _ in at_every_moment(run):
+        give_back(ledger, held)
+        assert ledger.allocated == 512 and list(ledger.live.values()) == [first]
+        check(memory)
+    assert ledger.allocated == 512
+    check(memory)
+    ledger.release(first)
+
+
+def test_a_log_that_is_interrupted_as_it_ends_can_be_ended_again() -> None:
+    memory, stream = stack(), Stream(0)
+    ledger = memory.ledger
+    block = ledger.allocate(512, stream)
+
+    def run() -> None:
+        log = ledger.begin_log()
+        inner = ledger.begin_log()
+        ledger.release(ledger.allocate(100, stream))
+        assert inner is ledger.log
+        ledger.end_log()
+        assert log is ledger.log
+        ledger.end_log()
+
+    for _ in at_every_moment(run):
+        while ledger.log is not None:
+            ledger.end_log()
+        assert ledger.allocated == 512 and ledger.release == ledger._pending.append
+        check(memory)
+    ledger.release(block)
