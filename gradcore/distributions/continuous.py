@@ -17,8 +17,8 @@ def _uniform(like: Any, shape: tuple[int, ...]) -> Any:
     return rand(*shape, dtype=like.dtype, device=like.device)
 
 
-class Normal(Distribution):
-    """Normal with mean ``loc`` and standard deviation ``scale``."""
+class _LocationScale(Distribution):
+    """Symmetric about ``loc``, as wide as ``scale`` says."""
 
     has_rsample = True
     _shown = ("loc", "scale")
@@ -32,6 +32,10 @@ class Normal(Distribution):
         return self.loc
 
     mode = mean
+
+
+class Normal(_LocationScale):
+    """Normal with mean ``loc`` and standard deviation ``scale``."""
 
     @property
     def stddev(self) -> Any:
@@ -56,21 +60,8 @@ class Normal(Distribution):
         return 0.5 + 0.5 * _LOG_TWO_PI + self.scale.log()
 
 
-class Laplace(Distribution):
+class Laplace(_LocationScale):
     """Density exp(-\\|x - loc\\| / scale) / (2 scale)."""
-
-    has_rsample = True
-    _shown = ("loc", "scale")
-
-    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
-        self.loc, self.scale = broadcast(loc, scale)
-        super().__init__(self.loc.shape)
-
-    @property
-    def mean(self) -> Any:
-        return self.loc
-
-    mode = mean
 
     @property
     def variance(self) -> Any:
