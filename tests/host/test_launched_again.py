@@ -1,4 +1,4 @@
-"""A kernel that meets arrays again launches what it launched then, without its Python: on an emulated card."""
+"""What a kernel launches, written out: done again on other arrays without its Python, on an emulated card."""
 
 from __future__ import annotations
 
@@ -78,13 +78,14 @@ def regrouped(values, arrays):
 
 
 @pytest.fixture
-def elsewhere(tmp_path, monkeypatch):
+def elsewhere(tmp_path):
     emulator = Emulator(tmp_path)
-    with emulator.in_place():
+    # Undone before the emulator's own patches, as those of the fixture monkeypatch would not be.
+    with emulator.in_place(), pytest.MonkeyPatch.context() as patch:
         found = Elsewhere(emulator)
-        monkeypatch.setattr(gpu_launch, "launch", lambda *what: found.given.append(
+        patch.setattr(gpu_launch, "launch", lambda *what: found.given.append(
             (*what[:4], [emulation._as_bytes(a).tobytes() for a in what[4]])))
-        monkeypatch.setattr(gpu_launch, "clear", lambda pointer, nbytes: found.given.append((pointer.ptr, nbytes)))
+        patch.setattr(gpu_launch, "clear", lambda pointer, nbytes: found.given.append((pointer.ptr, nbytes)))
         yield found
 
 
@@ -293,7 +294,7 @@ def test_a_trial_of_a_plan_is_no_part_of_what_is_written_out():
 
 
 @pytest.mark.parametrize(("kind", "settings"), KINDS[:2], ids=lambda x: x if isinstance(x, str) else "")
-def test_steps_from_memory_have_the_same_bits(bed, monkeypatch, kind, settings):
+def test_steps_written_out_have_the_same_bits(bed, monkeypatch, kind, settings):
     runs, wrap = Counter(), gpu.Bridge.wrap
 
     def counting(bridge, op, kernel):
