@@ -25,7 +25,6 @@ _PLACE = 511
 #: Between the arrays of a run that launches nothing, and how much farther each is from its place than the one before in the
 #: second run: enough for its bytes, and for what lies before it.
 _APART, _FARTHER = 1 << 48, 1 << 32
-_address: Callable[[Any], Any] = np.uint64
 _ndarray = cupy.ndarray
 
 
@@ -67,7 +66,7 @@ def _written_out(kernel: Callable[..., Any], operands: Sequence[Any]) -> Callabl
     """What a kernel gives to the device for operands like these, as a function of them; None where it cannot be noted."""
     try:
         first, second = (_noted(kernel, operands, shift) for shift in (0, _FARTHER))
-        names: dict[str, Any] = {"gl": gl, "address": _address, "patched": _patched}
+        names: dict[str, Any] = {"gl": gl, "address": np.uint64, "patched": _patched}
         places = [x.data.ptr & _PLACE if isinstance(x, cupy.ndarray) else 0 for x in operands]
         lines = [_Part(*both, names, places).text() for both in zip(first, second, strict=True)]
     except gl.Unnoted:
@@ -87,7 +86,8 @@ def _noted(kernel: Callable[..., Any], operands: Sequence[Any], shift: int) -> l
             nowhere = memory.UnownedMemory(at, max(x.nbytes, 1), None, x.data.device_id)
             x = cupy.ndarray(x.shape, x.dtype, memory.MemoryPointer(nowhere, 0), x.strides)
         given.append(x)
-    gl.noted.tape = tape = []  # type: ignore[var-annotated]
+    tape: list[Any] = []
+    gl.noted.tape = tape
     try:
         kernel(*given)
     finally:
