@@ -19,6 +19,7 @@ from gradcore.engine import modes
 from gradcore.engine.owners import upload
 from gradcore.ops import elementwise, movement, random
 from gradcore.ops.creation import sized
+from gradcore.spec import is_floating
 
 Tensor = Any
 
@@ -169,17 +170,21 @@ def fork_rng(devices: Any = None, enabled: bool = True) -> Iterator[None]:
 # -- random tensors ----------------------------------------------------------------------------------------------------
 
 
-def _draw(op: Any, low: float, high: float, shape: tuple[int, ...], dtype: Any, device: Any,
-          generator: Generator | None, requires_grad: bool) -> Tensor:
+def _of(device: Any, generator: Generator | None) -> Generator:
+    """The generator to draw from. Raises RuntimeError for one of another device."""
     if generator is None:
         generator = default_generator(device)
     elif device is not None and get_device(device) is not generator.device:
         raise RuntimeError(f"Expected a '{get_device(device)}' device type for generator but found "
                            f"'{generator.device}'")
+    return generator
+
+
+def _draw(op: Any, low: float, high: float, shape: tuple[int, ...], dtype: Any, device: Any,
+          generator: Generator | None, requires_grad: bool) -> Tensor:
     dtype = np.dtype(dtype or functional.get_default_dtype())
-    sized(shape, dtype)
-    result = op(generator.snapshot(int(np.prod(shape, dtype=np.int64))), float(low), float(high), shape=shape,
-                dtype=dtype)
+    spec = sized(shape, dtype)
+    result = op(_of(device, generator).snapshot(spec.numel), float(low), float(high), shape=shape, dtype=dtype)
     if op is random.uniform and dtype.itemsize == 2:
         # The largest float32 below ``high`` rounds to it, which is none of the numbers that were asked for.
         below = float(np.nextafter(dtype.type(high), dtype.type(low)))
@@ -219,13 +224,20 @@ def randperm(n: int, *, generator: Generator | None = None, dtype: Any = np.int6
                   op="randperm", role="output")
 
 
+def _fill(tensor: Tensor, op: Any, drawing: Any, first: float, second: float, generator: Generator | None) -> Tensor:
+    spec = tensor.spec
+    if spec.contiguous and is_floating(spec.dtype) and (spec.dtype.itemsize > 2 or op is random.normal_):
+        op(tensor, _of(tensor.device, generator)._state, float(first), float(second))
+        return tensor
+    return movement.copy_(tensor, _draw(drawing, first, second, spec.shape, tensor.dtype, tensor.device, generator, False))
+
+
 @modes.no_grad()
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generator | None = None) -> Tensor:
     """Fill with numbers uniform in [a, b). Raises RuntimeError for a > b."""
     if a > b:
         raise RuntimeError(f"uniform_ expects to return a [from, to) range, but found from={a} > to={b}")
-    return movement.copy_(tensor, _draw(random.uniform, a, b, tensor.spec.shape, tensor.dtype, tensor.device,
-                                        generator, False))
+    return _fill(tensor, random.uniform_, random.uniform, a, b, generator)
 
 
 @modes.no_grad()
@@ -233,5 +245,4 @@ def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Gene
     """Fill with numbers of a normal distribution. Raises RuntimeError for a negative ``std``."""
     if std < 0:
         raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
-    return movement.copy_(tensor, _draw(random.normal, mean, std, tensor.spec.shape, tensor.dtype, tensor.device,
-                                        generator, False))
+    return _fill(tensor, random.normal_, random.normal, mean, std, generator)

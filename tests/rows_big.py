@@ -295,6 +295,8 @@ add("dropout", t, state, 0.5)
 for dtype in (F32, np.dtype(np.float64), F16):
     add("uniform", state, -1.0, 1.0, shape=(N, M), dtype=dtype)
     add("normal", state, 0.0, 1.0, shape=(N, M), dtype=dtype)
+add("uniform_", x, state, -1.0, 1.0)
+add("normal_", x, state, 0.0, 1.0)
 SGD = {"dampening": 0.1, "weight_decay": 0.1, "first": False}
 ADAM = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.1}
 for maximize in (False, True):

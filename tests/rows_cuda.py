@@ -28,6 +28,8 @@ for n in (1, 3, 4, 5, 255, 1027, 4099):
     add("where", bools(n), floats(n), 0.0)
     add("mse_loss", floats(n), floats(n), reduction="mean")
     add("uniform", ints(4, given=(7, 0, 3, 0)), -1.0, 2.0, shape=(n,), dtype=F32)
+    add("uniform_", floats(n), ints(4, given=(7, 0, 3, 0)), -1.0, 2.0)
+    add("normal_", floats(n), ints(4, given=(7, 0, 3, 0)), -1.0, 2.0)
     add("dropout", floats(n), ints(4, given=(7, 0, 3, 0)), 0.3)
 # Rows that repeat, of a length that divides an access or does not; a cell; views that begin anywhere.
 for shape, row in (((9, 8), (8,)), ((9, 7), (7,)), ((4, 9, 8), (9, 8)), ((4, 9, 7), (4, 1, 7)), ((5, 6), (1,))):

@@ -192,6 +192,12 @@ ROWS += [
     Row("normal", "shifted", (_state, 1.0, 0.5), {"shape": (2, 3), "dtype": F64},
         numpy=lambda s, m, d: _normals(s, m, d, 6).reshape(2, 3)),
     Row("normal", "empty", (_state, 0.0, 1.0), {"shape": (0,), "dtype": F32}, numpy=lambda s, m, d: np.zeros(0, F32)),
+    *[Row("uniform_", name, (x, _state, -1.0, 2.0),
+          numpy=lambda x, s, a, b: _philox(s).random(x.shape, F32) * 3 - 1)
+      for name, x in (("plain", floats(2, 3)), ("empty", floats(0)))],
+    *[Row("normal_", name, (x, _state, 1.0, 0.5),
+          numpy=lambda x, s, m, d: _normals(s, m, d, x.size).reshape(x.shape).astype(F32))
+      for name, x in (("plain", floats(3, 3)), ("empty", floats(0)))],
     *[Row("dropout", name, (a, _state, p), numpy=_dropped) for name, a, p in (
         ("half", floats(2, 6), 0.5), ("none", floats(4), 0.0), ("all", floats(4), 1.0), ("empty", floats(0, 2), 0.5),
         ("transposed", floats(2, 3, layout="transposed"), 0.3))],

@@ -34,6 +34,18 @@ def normal(state: Any, mean: Any, std: Any, out: Any, workspace: Any, *, shape: 
 
 
 @kernel
+def uniform_(x: Any, state: Any, low: Any, high: Any) -> None:
+    uniform(state, low, high, x, shape=x.shape, dtype=x.dtype)
+    advance(state, state, numel=x.size)
+
+
+@kernel
+def normal_(x: Any, state: Any, mean: Any, std: Any, workspace: Any) -> None:
+    normal(state, mean, std, x, workspace, shape=x.shape, dtype=x.dtype)
+    advance(state, state, numel=x.size)
+
+
+@kernel
 def dropout(x: Any, state: Any, p: Any, out: Any, workspace: Any) -> None:
     scale = 0.0 if p >= 1 else 1.0 / (1.0 - p)
     gl.run("random", "dropout", (x.dtype,), -(-x.size // 8), x, state, np.float32(p), np.float64(scale), out,

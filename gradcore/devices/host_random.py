@@ -24,11 +24,15 @@ def _generator(state: Array) -> np.random.Generator:
                                                 counter=np.array([counter, 0, 0, 0], np.uint64)))
 
 
+def _pass(state: Array, numel: int) -> None:
+    # Four doubles a block at least, and one block spare for Box and Muller's odd one.
+    state[2] += numel // 4 + 2
+
+
 @kernel
 def advance(state: Array, out: Array, *, numel: int) -> None:
     out[...] = state
-    # Four doubles a block at least, and one block spare for Box and Muller's odd one.
-    state[2] += numel // 4 + 2
+    _pass(state, numel)
 
 
 @kernel
@@ -67,6 +71,18 @@ def normal(state: Array, mean: Any, std: Any, out: Array, workspace: Array, *, s
         np.multiply(second, radius, second)
         np.add(drawn, mean, drawn)
         np.copyto(part, drawn[:part.size], casting="unsafe")
+
+
+@kernel
+def uniform_(x: Array, state: Array, low: Any, high: Any) -> None:
+    uniform(state, low, high, x, shape=x.shape, dtype=x.dtype)
+    _pass(state, x.size)
+
+
+@kernel
+def normal_(x: Array, state: Array, mean: Any, std: Any, workspace: Array) -> None:
+    normal(state, mean, std, x, workspace, shape=x.shape, dtype=x.dtype)
+    _pass(state, x.size)
 
 
 @kernel

@@ -12,7 +12,7 @@ import numpy as np
 
 from gradcore.errors import SpecError
 from gradcore.ops.creation import sized
-from gradcore.ops.op import op
+from gradcore.ops.op import Inferred, op
 from gradcore.ops.shapes import compare, need_float, with_workspace
 from gradcore.spec import PIECE, TensorSpec, is_floating
 
@@ -35,6 +35,15 @@ def _normal_spec(state: TensorSpec, mean: type, std: type, *, shape: tuple[int, 
     return with_workspace(spec, 2 * min(spec.numel + 1, PIECE) * 8 + 32)
 
 
+def _filled(infer: Any, name: str) -> Any:
+    def spec(x: TensorSpec, state: TensorSpec, first: type, second: type) -> Inferred:
+        need_float(name, x=x)
+        drawn = infer(state, first, second, shape=x.shape, dtype=x.dtype)
+        return Inferred((), workspace=drawn.workspace if isinstance(drawn, Inferred) else None)
+
+    return spec
+
+
 def _dropout_spec(x: TensorSpec, state: TensorSpec, p: type) -> Any:
     need_float("dropout", input=x)
     return with_workspace(x.like(), min(x.numel, PIECE) * 5)
@@ -51,6 +60,10 @@ def _weights_spec(x: TensorSpec) -> TensorSpec:
 advance = op("advance", _advance_spec, writes=("state",))
 uniform = op("uniform", _random_spec, doc="Uniform in [low, high).")
 normal = op("normal", _normal_spec, doc="Box and Muller's transform of pairs of uniforms.")
+uniform_ = op("uniform_", _filled(_random_spec, "uniform_"), contiguous=True, writes=("x", "state"),
+              doc="Uniform in [low, high), over what a tensor held; the generator itself moves on.")
+normal_ = op("normal_", _filled(_normal_spec, "normal_"), contiguous=True, writes=("x", "state"),
+             doc="Normal, over what a tensor held; the generator itself moves on.")
 dropout = op("dropout", _dropout_spec, contiguous=True, may_alias=("x",), x=lambda g, state, p: dropout(g, state, p),
              doc="x / (1 - p) with probability 1 - p, else 0. The mask is made again in backward, never stored. "
                  "Srivastava et al., JMLR 15 (2014).")

@@ -148,7 +148,7 @@ def test_a_layer(name: str) -> None:
 OTHERWISE = {"mean": ("nothing",), "amax": ("nan",), "amin": ("nan",), "ranked": ("special",), "mse_loss": ("empty mean",),
              "cross_entropy": ("empty",), "empty": ("",), "attention": ("dropout",)}
 #: Ops that are in the table to be refused with a reason.
-REFUSED = ("dropout", "advance", "uniform", "normal", "batch_norm")
+REFUSED = ("dropout", "advance", "uniform", "uniform_", "normal", "normal_", "batch_norm")
 
 
 def exported(op: str) -> bool:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import pytest
 
 import gradcore
 from gradcore import _random
-from gradcore.events import TAGS
+from gradcore.events import TAGS, Alloc, Launch
 from gradcore.nn import functional as F
 from tests.conftest import raises
 
@@ -62,6 +65,28 @@ def test_fills_reach_the_tensor_itself_and_leave_no_graph() -> None:
         _random.uniform_(x, 1, 0)
     with raises(RuntimeError, "std >= 0.0", "-1"):
         _random.normal_(x, 0, -1)
+
+
+@pytest.mark.parametrize("fill, drawn", [(lambda x: _random.uniform_(x, -1, 2), lambda: _random.rand(3, 5) * 3 - 1),
+                                         (_random.normal_, lambda: _random.randn(3, 5))])
+@pytest.mark.parametrize("lies", ["contiguous", "transposed", "bfloat16"])
+def test_a_fill_draws_what_a_new_tensor_would_and_where_it_may_takes_no_memory(fill: Any, drawn: Any, lies: str) -> None:
+    x = (gradcore.empty(5, 3).T if lies == "transposed" else gradcore.empty(3, 5))
+    x = x.to(gradcore.bfloat16) if lies == "bfloat16" else x
+    results = []
+    for draw in (lambda: fill(x), drawn):
+        _random.manual_seed(5)
+        results.append((draw().numpy().copy(), _random.get_rng_state().numpy().copy()))
+    (filled, state), (expected, moved) = results
+    if lies != "bfloat16":
+        np.testing.assert_array_equal(filled, expected)
+    np.testing.assert_array_equal(state, moved)
+    with gradcore.step() as s:
+        fill(x)
+    if lies == "contiguous":
+        assert [r.invocation.op for r in s.log if isinstance(r, Launch)] in (["uniform_"], ["normal_"])
+        made = {r.tag.role for r in s.log if isinstance(r, Alloc) and r.tag.op in ("uniform_", "normal_")}
+        assert made <= {"workspace"}, made
 
 
 def test_a_state_can_be_kept_and_put_back() -> None:
