@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import gradcore
+from gradcore.devices.availability import cuda_status
 from gradcore.events import TAGS
 
 INSTALL_TORCH = "torch is not installed: pip install -e '.[oracle]'"
@@ -87,8 +88,13 @@ def _forget_what_failed(session: pytest.Session) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def default_generators() -> None:
     """They live as long as the process: made here, before a module's fixtures, they are no test's and have one place."""
-    gradcore.device("cpu"), gradcore.device("meta")
+    _devices()
     gradcore.manual_seed(0)
+
+
+def _devices() -> list[Any]:
+    """All kinds that there are here."""
+    return [gradcore.device(name) for name in ("cpu", "meta", "cuda") if name != "cuda" or cuda_status().available]
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +103,7 @@ def nothing_stays(request: pytest.FixtureRequest) -> Iterator[None]:
 
     What fails keeps its frames for the report, so only tests that pass are asked.
     """
-    watched = [gradcore.device("cpu"), gradcore.device("meta")]
+    watched = _devices()
     _forget_what_failed(request.session)
     gradcore.manual_seed(0)
     before = [set(device.ledger.live) for device in watched]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import json
 import os
@@ -9,6 +10,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -53,16 +55,22 @@ def environment(setting: Setting) -> Outcome:
 def device_figures() -> dict[str, Any]:
     from cupy.cuda import device, runtime
 
-    # Each is found when it is first asked for: a machine with a driver alone has neither.
-    from cupy_backends.cuda.libs import cublas, nvrtc
-
     found = runtime.getDeviceProperties(0)
     name = found["name"]
     return {"name": name.decode() if isinstance(name, bytes) else name,
             "compute capability": f"{found['major']}.{found['minor']}", "multiprocessors": found["multiProcessorCount"],
             "memory": found["totalGlobalMem"], "L2 cache": found.get("l2CacheSize"),
             "free and all bytes": list(runtime.memGetInfo()), "runtime": runtime.runtimeGetVersion(),
-            "NVRTC": ".".join(map(str, nvrtc.getVersion())), "cuBLAS": cublas.getVersion(device.get_cublas_handle())}
+            "NVRTC": _library("nvrtc", lambda nvrtc: ".".join(map(str, nvrtc.getVersion()))),
+            "cuBLAS": _library("cublas", lambda cublas: cublas.getVersion(device.get_cublas_handle()))}
+
+
+def _library(name: str, version: Callable[[Any], Any]) -> Any:
+    """What a library of CuPy's says of itself. Each is found when it is first asked for, and a machine may lack it."""
+    try:
+        return version(importlib.import_module(f"cupy_backends.cuda.libs.{name}"))
+    except Exception as error:  # ImportError, RuntimeError or the error of whoever looks for it
+        return f"cannot be loaded: {str(error).splitlines()[0][:200]}"
 
 
 def compile_all(setting: Setting) -> Outcome:

@@ -13,16 +13,24 @@ from gradcore.autograd.graph import save_on_cpu
 NAP = 20_000_000
 
 
+@pytest.fixture
+def device():
+    """A device of its own, whose segments are nobody's in the account of the one that all others use."""
+    made = poisoned("cuda")
+    yield made
+    made.driver.synchronize()
+    made.ledger.flush(), made.bridge.ledger.flush()
+
+
 @pytest.mark.parametrize("seed", range(2))
-def test_stamps_survive_on_eight_streams_with_poison(seed):
-    stress = Stress(poisoned("cuda"), seed)
+def test_stamps_survive_on_eight_streams_with_poison(device, seed):
+    stress = Stress(device, seed)
     stress.run(2000)
     assert stress.found() == 0
     assert stress.device.ledger.allocated > 0, "the counts themselves"
 
 
-def test_bytes_are_not_handed_on_while_a_kernel_sleeps():
-    device = poisoned("cuda")
+def test_bytes_are_not_handed_on_while_a_kernel_sleeps(device):
     side, other = cuda.Stream(device), cuda.Stream(device)
     with cuda.stream(side):
         x = gradcore.full((1 << 20,), 3.0, device=device)
@@ -38,12 +46,11 @@ def test_bytes_are_not_handed_on_while_a_kernel_sleeps():
     assert float(taken.max().item()) == -1.0
 
 
-def test_a_stream_that_others_recorded_is_waited_for():
+def test_a_stream_that_others_recorded_is_waited_for(device):
     import cupy
 
     from gradcore.devices.gpu import export
 
-    device = poisoned("cuda")
     side = cuda.Stream(device)
     x = gradcore.full((1 << 20,), 3.0, device=device)
     array, out = export(x), cupy.zeros(1 << 20, np.float32)

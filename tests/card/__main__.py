@@ -1,0 +1,42 @@
+"""A command in a process whose CuPy believes in a card, whose kernels the emulator computes:
+
+    python -m tests.card FOLDER pytest tests/gpu
+    python -m tests.card FOLDER gradcore.cli.main train --device cuda
+
+Everything between an op and the driver is what it is on a GPU: CuPy's arrays, streams, events and graphs, NVRTC's machine code,
+modules, launches. Processes that the command starts have a card, too. ``FOLDER`` keeps what both compilers made: the first
+launch of a kernel takes seconds. The exit code is the command's, or 1 for a fault, or where nothing was launched.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.card.session import start
+
+
+def main() -> None:
+    folder = Path(sys.argv[1]).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    # Found by every interpreter that the command starts.
+    site = folder / "site"
+    site.mkdir(exist_ok=True)
+    (site / "sitecustomize.py").write_text(f"from tests.card.session import start\nstart({str(folder)!r})\n")
+    os.environ["PYTHONPATH"] = f"{site}{os.pathsep}{Path(__file__).parents[2]}"
+    os.environ.setdefault("GRADCORE_STRICT", "1")
+    session = start(str(folder))
+    del sys.argv[:2]
+    code: Any = 0
+    try:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        code = end.code
+    sys.exit(code or bool(session.card.faults) or not session.card.functions)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""A card's memory: pages of the host's, of which it is known what belongs to the device."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Callable
+from ctypes import c_int, c_size_t, c_uint, c_void_p
+from typing import Any
+
+from tests.card.entries import FAULT, INVALID, NO_MEMORY, entry, put
+
+BYTES, PAGE = 8 << 30, 512
+
+
+class Memory:
+    """Allocations, and copies between them."""
+
+    #: What was asked for that a device would have failed at, or that nobody has written here.
+    faults: list[str]
+
+    def __init__(self) -> None:
+        #: By address: bytes, and what keeps them.
+        self.device: dict[int, tuple[int, Any]] = {}
+        self.pinned: dict[int, tuple[int, Any]] = {}
+
+    def fault(self, what: str, code: int = FAULT) -> int:
+        self.faults.append(what)
+        return code
+
+    def holds(self, address: int, nbytes: int) -> bool:
+        """Do bytes lie in one allocation of the device's?"""
+        return any(start <= address and address + nbytes <= start + size for start, (size, _) in self.device.items())
+
+    def mine(self) -> int:
+        raise NotImplementedError
+
+    def ends(self) -> int:
+        raise NotImplementedError
+
+    def submit(self, stream: int | None, work: Callable[[], Any]) -> int:
+        raise NotImplementedError
+
+    @entry(c_void_p, c_size_t)
+    def cudaMalloc(self, out: int, nbytes: int) -> int:
+        if self.mine():
+            return self.ends()
+        if sum(size for size, _ in self.device.values()) + nbytes > BYTES:
+            return NO_MEMORY
+        address = _take(self.device, nbytes)
+        put(out, c_void_p, address)
+        return 0
+
+    @entry(c_void_p)
+    def cudaFree(self, address: int | None) -> int:
+        if self.mine():
+            return self.ends()
+        if address and self.device.pop(address, None) is None:
+            return self.fault(f"cudaFree of {address:#x}, which is no allocation", INVALID)
+        return 0
+
+    @entry(c_void_p, c_size_t, c_uint)
+    def cudaHostAlloc(self, out: int, nbytes: int, flags: int) -> int:
+        put(out, c_void_p, _take(self.pinned, nbytes))
+        return 0
+
+    @entry(c_void_p)
+    def cudaFreeHost(self, address: int) -> int:
+        return 0 if self.pinned.pop(address, None) else self.fault(f"cudaFreeHost of {address:#x}, which is none", INVALID)
+
+    @entry(c_void_p, c_void_p)
+    def cudaMemGetInfo(self, free: int, total: int) -> int:
+        put(free, c_size_t, BYTES - sum(size for size, _ in self.device.values()))
+        put(total, c_size_t, BYTES)
+        return 0
+
+    @entry(c_void_p, c_void_p)
+    def cudaPointerGetAttributes(self, out: int, address: int) -> int:
+        kind = 2 if self.holds(address, 1) else 1 if any(s <= address < s + n for s, (n, _) in self.pinned.items()) else 0
+        # type, device, devicePointer, hostPointer
+        for at, c_type, value in ((0, c_int, kind), (4, c_int, 0), (8, c_void_p, address), (16, c_void_p, address)):
+            put(out + at, c_type, value)
+        return 0
+
+    @entry(c_void_p, c_void_p, c_size_t, c_int, c_void_p)
+    def cudaMemcpyAsync(self, to: int, source: int, nbytes: int, kind: int, stream: int | None) -> int:
+        for address, device in ((to, kind in (1, 3)), (source, kind in (2, 3))):
+            if nbytes and device != self.holds(address, nbytes):
+                return self.fault(f"a copy of kind {kind} between {to:#x} and {source:#x}, {nbytes} bytes", INVALID)
+        return self.submit(stream, lambda: ctypes.memmove(to, source, nbytes))
+
+    @entry(c_void_p, c_void_p, c_size_t, c_int)
+    def cudaMemcpy(self, to: int, source: int, nbytes: int, kind: int) -> int:
+        return self.cudaMemcpyAsync(to, source, nbytes, kind, None)
+
+    @entry(c_void_p, c_int, c_size_t, c_void_p)
+    def cudaMemsetAsync(self, address: int, value: int, nbytes: int, stream: int | None) -> int:
+        if nbytes and not self.holds(address, nbytes):
+            return self.fault(f"{nbytes} bytes are set at {address:#x}, outside any allocation")
+        return self.submit(stream, lambda: ctypes.memset(address, value, nbytes))
+
+
+def _take(held: dict[int, tuple[int, Any]], nbytes: int) -> int:
+    pages = mmap.mmap(-1, max(nbytes, 1) + PAGE)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+    address += -address % PAGE
+    held[address] = nbytes, pages
+    return address

@@ -1,0 +1,125 @@
+"""A process whose CuPy believes in a card: the emulator computes our kernels, a library of NumPy's the matrix products."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.card.card import Card
+from tests.card.hooks import install
+
+
+class Session:
+    """The card's side of kernels and products."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.card = Card(self.work)
+        #: Kernels that are not ours, by name: nobody runs them here.
+        self.others: Counter[str] = Counter()
+        #: What is being launched: family, instance, arguments.
+        self._asked: tuple[str, str, tuple[Any, ...]] | None = None
+        self._calls: dict[tuple[str, str], Any] = {}
+        self._known = folder / "instances.txt"
+
+    def start(self) -> None:
+        """Before anybody has looked for a driver."""
+        # What an interpreter runs at its end, it runs from the last that was registered to the first.
+        atexit.register(self.close)
+        install(self.card, self.folder)
+        from gradcore.devices import gpu_gemm, gpu_launch
+        from gradcore.program import watch
+        from tests.host import emulator, graph_bed
+
+        self._as_bytes = emulator._as_bytes
+        self.emulator = emulator.Emulator(self._own_folder())
+        known = self._known.read_text().splitlines() if self._known.exists() else []
+        for family, instance in {tuple(line.split(" ", 1)) for line in known}:
+            self.emulator.wanted.setdefault(family, set()).add(instance)
+        self.emulator.compile()
+        # A trace looks at nothing that is looked at on the card's side.
+        library, own = watch.is_library, str(Path(__file__).parent)
+        watch.is_library = lambda file: file.startswith(own) or file in graph_bed._CUDA or library(file)
+        launch = gpu_launch.launch
+
+        def asked(family: str, instance: str, blocks: int, threads: int, arguments: tuple[Any, ...]) -> None:
+            self._asked = family, instance, arguments
+            try:
+                launch(family, instance, blocks, threads, arguments)
+            finally:
+                self._asked = None
+
+        gpu_launch.launch = asked
+        lt = graph_bed.QueuedLt(self.card, self.emulator)  # type: ignore[arg-type]
+        lt.runs = lambda: True
+        make = gpu_gemm.make_library
+        gpu_gemm.make_library = lambda index: make(index) if os.environ.get("GRADCORE_GEMM") == "cupy" else gpu_gemm.CublasLt(
+            lt, gpu_gemm.workspace_bytes(index), gpu_gemm.RESERVES.get(index, gpu_gemm._from_cupy))
+
+    def _own_folder(self) -> Path:
+        """One that no other process of the command writes to."""
+        made = self.folder / f"{os.getpid()}-{len(list(self.folder.iterdir()))}"
+        made.mkdir()
+        return made
+
+    def work(self, name: str, blocks: int, threads: int, arguments: int) -> Callable[[], None]:
+        """A launch as it reached the driver: what CuPy made of the arguments is what is run on, now or later."""
+        if self._asked is None:
+            self.others[name] += 1
+            return lambda: None
+        family, instance, given = self._asked
+        addresses = (ctypes.c_void_p * len(given)).from_address(arguments)
+        held = []
+        for argument, address in zip(given, addresses, strict=True):
+            expected = self._as_bytes(argument)
+            found = ctypes.string_at(address, expected.nbytes)
+            if found != expected.tobytes():
+                self.card.fault(f"{instance}: {argument!r} reached the driver as {found!r}")
+            held.append(ctypes.create_string_buffer(found, len(found)))
+        call = self._calls.get((family, instance)) or self._compiled(family, instance)
+        pointers = (ctypes.c_void_p * len(held))(*[ctypes.addressof(h) for h in held])
+
+        def run(held: Any = held) -> None:
+            if not call(blocks, threads, False, pointers):
+                self.card.fault(f"{instance}: threads wait where others never come")
+
+        return run
+
+    def _compiled(self, family: str, instance: str) -> Any:
+        emulator = self.emulator
+        if instance not in emulator.libraries.get(family, (None, {}))[1]:
+            # A library of its own for what comes later: one that is loaded stays.
+            with self._known.open("a") as known:
+                known.write(f"{family} {instance}\n")
+            emulator.wanted[family] = {instance}
+            emulator.folder = self._own_folder()
+            emulator.libraries[family] = emulator._compile(family)
+        library, numbers = emulator.libraries[family]
+        call = self._calls[family, instance] = getattr(library, f"call_{numbers[instance]}")
+        call.restype = ctypes.c_bool
+        return call
+
+    def close(self) -> None:
+        if self.card.calls:
+            print(f"On the card: {sum(self.card.calls.values()):,} calls of the runtime and the driver; kernels that are not "
+                  f"ours: {', '.join(self.others) or 'none'}", *[f"fault: {what}" for what in self.card.faults], sep="\n",
+                  file=sys.stderr, flush=True)
+
+
+#: This process's, if it has a card.
+SESSION: Session | None = None
+
+
+def start(folder: str) -> Session:
+    """Let this process have a card."""
+    global SESSION
+    os.environ["CUPY_CACHE_DIR"] = f"{folder}/cubins"
+    SESSION = Session(Path(folder))
+    SESSION.start()
+    return SESSION

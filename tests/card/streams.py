@@ -1,0 +1,183 @@
+"""A card's streams, events and graphs. Work is done when it is given, or when a graph is launched that it was captured in."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from ctypes import c_float, c_int, c_uint, c_ulonglong, c_void_p
+from typing import Any
+
+from tests.card.entries import CAPTURING, GONE, INVALID, NO_CAPTURE, UNSUPPORTED, entry, put
+from tests.card.memory import Memory
+
+#: The default streams: legacy, legacy by name, one for each thread.
+_DEFAULT = (0, 1, 2)
+
+
+class Streams(Memory):
+    """What is in order, and what is captured. A call that a capture does not allow ends it, as it does with a driver."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: By handle: what is captured, or None.
+        self.streams: dict[int, list[Callable[[], Any]] | None] = dict.fromkeys(_DEFAULT)
+        self.events: dict[int, int] = {}
+        self.graphs: dict[int, list[Callable[[], Any]]] = {}
+        self.executables: dict[int, list[Callable[[], Any]]] = {}
+        #: Streams whose capture has ended without a graph.
+        self._broken: set[int] = set()
+        #: By thread: the stream that it captures.
+        self._capturing: dict[int, int] = {}
+        self._handles = 0x1000
+        self._clock = 0
+
+    def handle(self) -> int:
+        self._handles += 16
+        return self._handles
+
+    def submit(self, stream: int | None, work: Callable[[], Any]) -> int:
+        stream = stream or 0
+        if stream not in self.streams:
+            return self.fault(f"work on stream {stream:#x}, which does not exist", GONE)
+        captured = self.streams[stream]
+        if captured is not None:
+            captured.append(work)
+        elif stream in _DEFAULT and self.mine():
+            return self.ends()
+        else:
+            work()
+        return 0
+
+    def give(self, name: str, work: Callable[[], None], stream: int) -> None:
+        """Work of a library's."""
+        self.submit(stream, work)
+
+    def mine(self) -> int:
+        """The stream that this thread captures, 0 for none."""
+        return self._capturing.get(threading.get_ident(), 0)
+
+    def ends(self) -> int:
+        """Break this thread's capture off."""
+        self._broken.add(self.mine())
+        return CAPTURING
+
+    @entry(c_void_p, c_uint, c_int)
+    def cudaStreamCreateWithPriority(self, out: int, flags: int, priority: int) -> int:
+        made = self.handle()
+        self.streams[made] = None
+        put(out, c_void_p, made)
+        return 0
+
+    @entry(c_void_p, c_uint)
+    def cudaStreamCreateWithFlags(self, out: int, flags: int) -> int:
+        return self.cudaStreamCreateWithPriority(out, flags, 0)
+
+    @entry(c_void_p)
+    def cudaStreamDestroy(self, stream: int) -> int:
+        self.streams.pop(stream)
+        return 0
+
+    def _asked(self, stream: int | None) -> int:
+        stream = stream or 0
+        if stream not in self.streams:
+            return self.fault(f"stream {stream:#x} does not exist", GONE)
+        return self.ends() if self.streams[stream] is not None else 0
+
+    @entry(c_void_p)
+    def cudaStreamSynchronize(self, stream: int | None) -> int:
+        return self._asked(stream)
+
+    @entry(c_void_p)
+    def cudaStreamQuery(self, stream: int | None) -> int:
+        return self._asked(stream)
+
+    @entry(c_void_p, c_void_p, c_uint)
+    def cudaStreamWaitEvent(self, stream: int | None, event: int, flags: int) -> int:
+        known = (stream or 0) in self.streams and event in self.events
+        return 0 if known else self.fault("a wait for an event that is gone, or on a stream", GONE)
+
+    @entry(c_void_p, c_uint)
+    def cudaEventCreateWithFlags(self, out: int, flags: int) -> int:
+        made = self.handle()
+        self.events[made] = 0
+        put(out, c_void_p, made)
+        return 0
+
+    @entry(c_void_p)
+    def cudaEventDestroy(self, event: int) -> int:
+        return 0 if self.events.pop(event, None) is not None else self.fault("an event was destroyed twice", GONE)
+
+    @entry(c_void_p, c_void_p)
+    def cudaEventRecord(self, event: int, stream: int | None) -> int:
+        if event not in self.events or (stream or 0) not in self.streams:
+            return self.fault("an event that is gone, or a stream", GONE)
+        self._clock += 1
+        self.events[event] = self._clock
+        return 0
+
+    @entry(c_void_p)
+    def cudaEventQuery(self, event: int) -> int:
+        return 0 if event in self.events else self.fault("a question about an event that is gone", GONE)
+
+    @entry(c_void_p)
+    def cudaEventSynchronize(self, event: int) -> int:
+        return self.cudaEventQuery(event)
+
+    @entry(c_void_p, c_void_p, c_void_p)
+    def cudaEventElapsedTime(self, out: int, first: int, last: int) -> int:
+        put(out, c_float, float(self.events[last] - self.events[first]))
+        return 0
+
+    # -- capture -----------------------------------------------------------------------------------------------------------
+
+    @entry(c_void_p, c_int)
+    def cudaStreamBeginCapture(self, stream: int | None, mode: int) -> int:
+        if not stream or self.streams.get(stream, []) is not None or self.mine():
+            return UNSUPPORTED
+        self.streams[stream] = []
+        self._capturing[threading.get_ident()] = stream
+        return 0
+
+    @entry(c_void_p, c_void_p)
+    def cudaStreamEndCapture(self, stream: int, out: int) -> int:
+        captured = self.streams.get(stream)
+        if captured is None:
+            return NO_CAPTURE
+        self.streams[stream] = None
+        self._capturing = {thread: s for thread, s in self._capturing.items() if s != stream}
+        if stream in self._broken:
+            self._broken.discard(stream)
+            put(out, c_void_p, 0)
+            return NO_CAPTURE
+        made = self.handle()
+        self.graphs[made] = captured
+        put(out, c_void_p, made)
+        return 0
+
+    @entry(c_void_p, c_void_p)
+    def cudaStreamIsCapturing(self, stream: int | None, out: int) -> int:
+        put(out, c_int, int(self.streams.get(stream or 0) is not None))
+        return 0
+
+    @entry(c_void_p, c_void_p, c_ulonglong)
+    def cudaGraphInstantiate(self, out: int, graph: int, flags: int) -> int:
+        made = self.handle()
+        self.executables[made] = self.graphs[graph]
+        put(out, c_void_p, made)
+        return 0
+
+    @entry(c_void_p)
+    def cudaGraphDestroy(self, graph: int) -> int:
+        return 0 if self.graphs.pop(graph, None) is not None else self.fault("a graph was destroyed twice", INVALID)
+
+    @entry(c_void_p)
+    def cudaGraphExecDestroy(self, graph: int) -> int:
+        return 0 if self.executables.pop(graph, None) is not None else self.fault("a graph was destroyed twice", INVALID)
+
+    @entry(c_void_p, c_void_p)
+    def cudaGraphLaunch(self, graph: int, stream: int | None) -> int:
+        if graph not in self.executables:
+            return self.fault("a graph that is gone was launched", INVALID)
+        for work in self.executables[graph]:
+            self.submit(stream, work)
+        return 0
