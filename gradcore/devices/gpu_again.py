@@ -29,8 +29,8 @@ _ndarray = cupy.ndarray
 
 
 def again(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """The kernel of a call, whose arrays have the same shapes, strides and dtypes each time; its launches are written out when
-    the same numbers come for the second time."""
+    """The kernel of a call, whose arrays have the same shapes, strides and dtypes each time, as far as they are there; its
+    launches are written out when the same numbers come for the second time."""
     known: dict[tuple[Any, ...], Callable[..., None] | bool] = {}
 
     @functools.wraps(kernel, updated=())
@@ -42,7 +42,10 @@ def again(kernel: Callable[..., Any]) -> Callable[..., Any]:
             elif type(x) in (int, float, bool):
                 # 1, 1.0 and True are equal, and so are 0.0 and -0.0.
                 key.append(repr(x))
-            elif x is not None:
+            elif x is None:
+                # A replay gives one kernel what others leave out.
+                key.append(None)
+            else:
                 # It may be something else next time.
                 kernel(*operands)
                 return

@@ -38,11 +38,7 @@ class Session:
         from tests.host import emulator, graph_bed
 
         self._as_bytes = emulator._as_bytes
-        self.emulator = emulator.Emulator(self._own_folder())
-        known = self._known.read_text().splitlines() if self._known.exists() else []
-        for family, instance in {tuple(line.split(" ", 1)) for line in known}:
-            self.emulator.wanted.setdefault(family, set()).add(instance)
-        self.emulator.compile()
+        self.emulator = emulator.Emulator(self.folder)
         # A trace looks at nothing that is looked at on the card's side.
         library, own = watch.is_library, str(Path(__file__).parent)
         watch.is_library = lambda file: file.startswith(own) or file in graph_bed._CUDA or library(file)
@@ -93,6 +89,12 @@ class Session:
 
     def _compiled(self, family: str, instance: str) -> Any:
         emulator = self.emulator
+        if not emulator.libraries:
+            # Together it takes less, and whoever launches nothing does not wait for it.
+            for line in set(self._known.read_text().splitlines()) if self._known.exists() else ():
+                emulator.wanted.setdefault(line.split()[0], set()).add(line.split(" ", 1)[1])
+            emulator.folder = self._own_folder()
+            emulator.compile()
         if instance not in emulator.libraries.get(family, (None, {}))[1]:
             # A library of its own for what comes later: one that is loaded stays.
             with self._known.open("a") as known:

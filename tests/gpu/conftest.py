@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from gradcore.devices.availability import cuda_status
 
 def pytest_collection_modifyitems(items):
     status = cuda_status()
+    if not status.available and "GRADCORE_ON_CARD" in os.environ:
+        raise pytest.UsageError(f"the tests' card was not found: {status.reason}")
     for item in items:
         if "tests/gpu/" in str(item.path).replace("\\", "/"):
             item.add_marker("gpu")
@@ -23,16 +26,20 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[Any]:
-    """On the tests' own card (``tests/card``) a test tells nothing that needs more kernels than ours."""
+    """On the tests' own card (``tests/card``) what a device would have failed at fails the test, and one that needs more
+    kernels than ours tells nothing."""
     found = sys.modules.get("tests.card.session")
-    others = found.SESSION.others if found is not None and found.SESSION is not None else Counter()
-    before = others.copy()
+    session = None if found is None else found.SESSION
+    if session is None:
+        return (yield)
+    faults, others = len(session.card.faults), Counter(session.others)
+    result = None
     try:
         result = yield
     except Exception:
-        if others == before:
+        if session.others == others:
             raise
-        result = None
-    if others != before:
-        pytest.skip(f"the tests' card runs our kernels alone, and others were launched: {', '.join(others - before)}")
+    if session.others != others:
+        pytest.skip(f"the tests' card runs our kernels alone, and others were launched: {', '.join(session.others - others)}")
+    assert not session.card.faults[faults:]
     return result

@@ -154,6 +154,20 @@ def test_numbers_that_never_come_back_are_forgotten(launched):
     assert [given[1] for given in launched] == list(range(200))
 
 
+def test_what_is_left_out_is_another_launch(launched):
+    """Two batch norms of a replay share a kernel: one gives what relu showed, the other the bias that it is made again with."""
+    def kernel(x, bias, shown):
+        gpu_launch.run("elementwise", "either", (x.dtype,), x.size, x, bias, shown)
+
+    kernel = again(kernel)
+    for _ in range(4):
+        x, y = arrays(2)
+        kernel(x, y, None)
+        assert launched[-1] == (x.data.ptr, y.data.ptr, None)
+        kernel(x, None, y)
+        assert launched[-1] == (x.data.ptr, None, y.data.ptr)
+
+
 def test_another_place_is_another_launch(launched):
     def kernel(x, out):
         ran.append(gpu_launch.packed(x, out))
