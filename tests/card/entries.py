@@ -9,6 +9,9 @@ from typing import Any
 #: cudaError_t: an argument, no memory, a handle, what there is not, a call that ends a capture, one that was ended, an address.
 INVALID, NO_MEMORY, GONE, UNSUPPORTED, CAPTURING, NO_CAPTURE, FAULT, UNKNOWN = 1, 2, 400, 801, 900, 901, 700, 999
 
+#: CUgraphNodeType.
+KERNEL, COPY, FILL = 0, 1, 2
+
 #: By name: the type of what a function returns, and those of its arguments.
 ENTRIES: dict[str, tuple[Any, tuple[Any, ...]]] = {}
 

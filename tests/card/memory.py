@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ctypes import c_int, c_size_t, c_uint, c_void_p
 from typing import Any
 
-from tests.card.entries import FAULT, INVALID, NO_MEMORY, entry, put
+from tests.card.entries import COPY, FAULT, FILL, INVALID, NO_MEMORY, entry, put
 
 BYTES, PAGE = 8 << 30, 512
 
@@ -38,7 +38,7 @@ class Memory:
     def ends(self) -> int:
         raise NotImplementedError
 
-    def submit(self, stream: int | None, work: Callable[[], Any]) -> int:
+    def submit(self, stream: int | None, work: Callable[[], Any], kind: int) -> int:
         raise NotImplementedError
 
     @entry(c_void_p, c_size_t)
@@ -87,7 +87,7 @@ class Memory:
         for address, device in ((to, kind in (1, 3)), (source, kind in (2, 3))):
             if nbytes and device != self.holds(address, nbytes):
                 return self.fault(f"a copy of kind {kind} between {to:#x} and {source:#x}, {nbytes} bytes", INVALID)
-        return self.submit(stream, lambda: ctypes.memmove(to, source, nbytes))
+        return self.submit(stream, lambda: ctypes.memmove(to, source, nbytes), COPY)
 
     @entry(c_void_p, c_void_p, c_size_t, c_int)
     def cudaMemcpy(self, to: int, source: int, nbytes: int, kind: int) -> int:
@@ -97,7 +97,7 @@ class Memory:
     def cudaMemsetAsync(self, address: int, value: int, nbytes: int, stream: int | None) -> int:
         if nbytes and not self.holds(address, nbytes):
             return self.fault(f"{nbytes} bytes are set at {address:#x}, outside any allocation")
-        return self.submit(stream, lambda: ctypes.memset(address, value, nbytes))
+        return self.submit(stream, lambda: ctypes.memset(address, value, nbytes), FILL)
 
 
 def _take(held: dict[int, tuple[int, Any]], nbytes: int) -> int:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from ctypes import c_float, c_int, c_uint, c_ulonglong, c_void_p
+from ctypes import c_float, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
 from typing import Any
 
-from tests.card.entries import CAPTURING, GONE, INVALID, NO_CAPTURE, UNSUPPORTED, entry, put
+from tests.card.entries import CAPTURING, GONE, INVALID, KERNEL, NO_CAPTURE, UNSUPPORTED, entry, put
 from tests.card.memory import Memory
 
+#: What kind of node it is in a graph, and what does it.
+Work = tuple[int, Callable[[], Any]]
 #: The default streams: legacy, legacy by name, one for each thread.
 _DEFAULT = (0, 1, 2)
 
@@ -20,10 +22,10 @@ class Streams(Memory):
     def __init__(self) -> None:
         super().__init__()
         #: By handle: what is captured, or None.
-        self.streams: dict[int, list[Callable[[], Any]] | None] = dict.fromkeys(_DEFAULT)
+        self.streams: dict[int, list[Work] | None] = dict.fromkeys(_DEFAULT)
         self.events: dict[int, int] = {}
-        self.graphs: dict[int, list[Callable[[], Any]]] = {}
-        self.executables: dict[int, list[Callable[[], Any]]] = {}
+        self.graphs: dict[int, list[Work]] = {}
+        self.executables: dict[int, list[Work]] = {}
         #: Streams whose capture has ended without a graph.
         self._broken: set[int] = set()
         #: By thread: the stream that it captures.
@@ -35,13 +37,13 @@ class Streams(Memory):
         self._handles += 16
         return self._handles
 
-    def submit(self, stream: int | None, work: Callable[[], Any]) -> int:
+    def submit(self, stream: int | None, work: Callable[[], Any], kind: int = KERNEL) -> int:
         stream = stream or 0
         if stream not in self.streams:
             return self.fault(f"work on stream {stream:#x}, which does not exist", GONE)
         captured = self.streams[stream]
         if captured is not None:
-            captured.append(work)
+            captured.append((kind, work))
         elif stream in _DEFAULT and self.mine():
             return self.ends()
         else:
@@ -178,6 +180,19 @@ class Streams(Memory):
     def cudaGraphLaunch(self, graph: int, stream: int | None) -> int:
         if graph not in self.executables:
             return self.fault("a graph that is gone was launched", INVALID)
-        for work in self.executables[graph]:
-            self.submit(stream, work)
+        for kind, work in self.executables[graph]:
+            self.submit(stream, work, kind)
+        return 0
+
+    @entry(c_void_p, c_void_p, c_void_p)
+    def cuGraphGetNodes(self, graph: int, out: int | None, count: int) -> int:
+        for k in range(len(self.graphs[graph]) if out else 0):
+            # A node's handle: nobody else counts by ones.
+            put((out or 0) + 8 * k, c_void_p, (graph << 32) + k + 1)
+        put(count, c_size_t, len(self.graphs[graph]))
+        return 0
+
+    @entry(c_void_p, c_void_p)
+    def cuGraphNodeGetType(self, node: int, out: int) -> int:
+        put(out, c_int, self.graphs[node >> 32][(node & 0xFFFFFFFF) - 1][0])
         return 0
