@@ -6,6 +6,7 @@ import atexit
 import ctypes
 import os
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,11 @@ from typing import Any
 
 from tests.card.card import Card
 from tests.card.hooks import install
+
+
+class _Asked(threading.local):
+    #: What a thread launches: family, instance, arguments.
+    of: tuple[str, str, tuple[Any, ...]] | None = None
 
 
 class Session:
@@ -23,8 +29,9 @@ class Session:
         self.card = Card(self.work)
         #: Kernels that are not ours, by name: nobody runs them here.
         self.others: Counter[str] = Counter()
-        #: What is being launched: family, instance, arguments.
-        self._asked: tuple[str, str, tuple[Any, ...]] | None = None
+        self._asked = _Asked()
+        #: The emulator has one place for the threads of a block.
+        self._lock = threading.Lock()
         self._calls: dict[tuple[str, str], Any] = {}
         self._known = folder / "instances.txt"
 
@@ -45,11 +52,11 @@ class Session:
         launch = gpu_launch.launch
 
         def asked(family: str, instance: str, blocks: int, threads: int, arguments: tuple[Any, ...]) -> None:
-            self._asked = family, instance, arguments
+            self._asked.of = family, instance, arguments
             try:
                 launch(family, instance, blocks, threads, arguments)
             finally:
-                self._asked = None
+                self._asked.of = None
 
         gpu_launch.launch = asked
         lt = graph_bed.QueuedLt(self.card, self.emulator)  # type: ignore[arg-type]
@@ -66,10 +73,10 @@ class Session:
 
     def work(self, name: str, blocks: int, threads: int, arguments: int) -> Callable[[], None]:
         """A launch as it reached the driver: what CuPy made of the arguments is what is run on, now or later."""
-        if self._asked is None:
+        if self._asked.of is None:
             self.others[name] += 1
             return lambda: None
-        family, instance, given = self._asked
+        family, instance, given = self._asked.of
         addresses = (ctypes.c_void_p * len(given)).from_address(arguments)
         held = []
         for argument, address in zip(given, addresses, strict=True):
@@ -78,11 +85,14 @@ class Session:
             if found != expected.tobytes():
                 self.card.fault(f"{instance}: {argument!r} reached the driver as {found!r}")
             held.append(ctypes.create_string_buffer(found, len(found)))
-        call = self._calls.get((family, instance)) or self._compiled(family, instance)
+        with self._lock:
+            call = self._calls.get((family, instance)) or self._compiled(family, instance)
         pointers = (ctypes.c_void_p * len(held))(*[ctypes.addressof(h) for h in held])
 
         def run(held: Any = held) -> None:
-            if not call(blocks, threads, False, pointers):
+            with self._lock:
+                done = call(blocks, threads, False, pointers)
+            if not done:
                 self.card.fault(f"{instance}: threads wait where others never come")
 
         return run
