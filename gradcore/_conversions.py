@@ -9,7 +9,7 @@ import numpy as np
 from gradcore import functional, spec
 from gradcore.devices.device import Device, get_device
 from gradcore.engine import exports
-from gradcore.engine.dlpack import as_bfloat
+from gradcore.engine.dlpack import CUDA, as_bfloat
 from gradcore.engine.exports import Shown
 from gradcore.engine.owners import pin
 from gradcore.engine.value import Value
@@ -65,17 +65,23 @@ class Conversions(Value):
         """The tensor for another library, which shares its memory and keeps it alive. Raises BufferError where it cannot."""
         if self.edge is not None:
             raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
-        self.__dlpack_device__()
-        array = self._shown("__dlpack__")
+        kind, _ = self.__dlpack_device__()
+        if kind == CUDA:
+            array = self.storage.device.array_for_others(self, exports.Shown(self, "__dlpack__"))
+        else:
+            array = self._shown("__dlpack__")
         bits = array if array.dtype.kind != "V" else array.view(np.uint16)
         capsule = bits.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
         return capsule if bits is array else as_bfloat(capsule)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """(1, 0), the CPU. Raises BufferError for a tensor elsewhere."""
-        if self.storage.device.type != "cpu":
-            raise BufferError(f"a tensor on {self.storage.device} is not exported by DLPack, only one on the CPU is: use "
-                              "Tensor.cpu()")
+        """(1, 0), the CPU, or (2, number of the GPU). Raises BufferError for a tensor elsewhere."""
+        device = self.storage.device
+        if device.type == "cuda":
+            return CUDA, device.index  # type: ignore[attr-defined]
+        if device.type != "cpu":
+            raise BufferError(f"a tensor on {device}, which has no bytes, is not exported by DLPack, only one on the CPU or a "
+                              "GPU is")
         return 1, 0
 
     @property

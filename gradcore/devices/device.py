@@ -17,7 +17,7 @@ from gradcore.errors import DeviceError
 from gradcore.events import READ, UPLOAD
 from gradcore.forking import brief
 from gradcore.memory.ledger import Ledger
-from gradcore.memory.resource import Block, MemoryResource, Stream
+from gradcore.memory.resource import Block, MemoryResource, Segment, Stream
 from gradcore.memory.stack import Stack
 from gradcore.report.step import DriverFigures
 from gradcore.spec import TensorSpec
@@ -228,6 +228,18 @@ class Device:
     # -- what a kind of device supplies --------------------------------------------------------------------------------
 
     def make_array(self, block: Block, spec: TensorSpec) -> Any:
+        raise NotImplementedError
+
+    def foreign(self, array: Any, nbytes: int) -> Segment:
+        """The bytes of somebody else's array, ``nbytes`` from its first element on, which the segment keeps alive."""
+        raise NotImplementedError
+
+    def array_for_others(self, value: Any, shown: Any) -> Any:
+        """An array of another library's over a tensor's bytes, which keeps them alive, and ``shown`` with them."""
+        raise NotImplementedError
+
+    def array_of_others(self, given: Any) -> Any:
+        """An array over what DLPack gives, which keeps it alive."""
         raise NotImplementedError
 
     def copy_in(self, array: Any, values: np.ndarray[Any, Any]) -> None:

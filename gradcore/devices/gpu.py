@@ -29,7 +29,7 @@ from gradcore.devices.storage import Storage
 from gradcore.errors import OutOfMemory, UndeclaredAllocation
 from gradcore.events import TAGS, Site, Tag
 from gradcore.memory.ledger import Ledger
-from gradcore.memory.resource import Block, Stream
+from gradcore.memory.resource import Block, Segment, Stream
 from gradcore.memory.stack import build
 from gradcore.report.driver import DriverAccount
 from gradcore.report.step import DriverFigures, LibraryBytes
@@ -48,19 +48,33 @@ class SegmentMemory(memory.BaseMemory):  # type: ignore[misc]
         self.device_id = device_id
 
 
-class StorageMemory(memory.BaseMemory):  # type: ignore[misc]
-    """The owner of an array that leaves to the user: it holds the storage, so the block lives as long as the array."""
+class ForeignMemory(memory.BaseMemory):  # type: ignore[misc]
+    """The owner of our arrays over a foreign array's bytes, which it keeps alive."""
 
-    def __init__(self, storage: Storage, device_id: int) -> None:
+    def __init__(self, array: cupy.ndarray, nbytes: int) -> None:
+        self.ptr = array.data.ptr
+        self.size = nbytes
+        self.device_id = array.data.device_id
+        self.array = array
+
+
+class StorageMemory(memory.BaseMemory):  # type: ignore[misc]
+    """The owner of an array that leaves to the user: it holds the storage, so the block lives as long as the array.
+
+    ``shown`` does that in its place, where the books are to know of the array.
+    """
+
+    def __init__(self, storage: Storage, device_id: int, shown: Any = None) -> None:
         self.ptr = storage.block.address
         self.size = storage.block.size
         self.device_id = device_id
-        self.storage = storage
+        self._block = storage.block
+        self._held = storage if shown is None else shown
 
     @property
     def tag(self) -> Tag:
         """Whom the bytes belong to."""
-        return TAGS[self.storage.block.tag]
+        return TAGS[self._block.tag]
 
 
 class ScratchMemory(memory.BaseMemory):  # type: ignore[misc]
@@ -229,6 +243,15 @@ class CudaDevice(Device):
     def fused(self, kind: str, steps: list[list[Any]]) -> list[list[Any]] | None:
         return fused(kind, steps, self.bind)
 
+    def foreign(self, array: cupy.ndarray, nbytes: int) -> Segment:
+        return Segment(nbytes, array.data.ptr, ForeignMemory(array, nbytes))
+
+    def array_for_others(self, value: Any, shown: Any) -> cupy.ndarray:
+        return export(value, shown)
+
+    def array_of_others(self, given: Any) -> cupy.ndarray:
+        return cupy.from_dlpack(given)
+
     def make_array(self, block: Block, spec: TensorSpec) -> cupy.ndarray:
         return array_over(block.segment.memory, block.offset, spec)
 
@@ -279,10 +302,10 @@ def array_over(owner: Any, offset: int, spec: TensorSpec) -> cupy.ndarray:
     return cupy.ndarray(spec.shape, spec.dtype, pointer, tuple(s * step for s in spec.strides))
 
 
-def export(value: Any) -> cupy.ndarray:
-    """A CuPy array that shares a tensor's bytes and keeps them alive."""
+def export(value: Any, shown: Any = None) -> cupy.ndarray:
+    """A CuPy array that shares a tensor's bytes and keeps them alive, and ``shown`` with them."""
     storage = value.storage
-    return array_over(StorageMemory(storage, getattr(storage.device, "index", 0)), 0, value.spec)
+    return array_over(StorageMemory(storage, getattr(storage.device, "index", 0), shown), 0, value.spec)
 
 
 def make_cuda(index: int) -> CudaDevice:

@@ -44,6 +44,14 @@ from gradcore.spec import TensorSpec
 from gradcore.units import parse_bytes
 
 
+class _Bytes:
+    """The bytes of an array from its first element to its last, as NumPy takes them; whatever shows them refers back here."""
+
+    def __init__(self, owner: np.ndarray[Any, Any], length: int) -> None:
+        self.owner = owner
+        self.__array_interface__ = {"version": 3, "shape": (length,), "typestr": "|u1", "data": (owner.ctypes.data, False)}
+
+
 class HostDevice(Device):
     type = "cpu"
 
@@ -53,6 +61,9 @@ class HostDevice(Device):
             return np.empty(spec.shape, spec.dtype)
         return np.ndarray(spec.shape, spec.dtype, block.segment.memory, block.offset + spec.offset * size,
                           tuple([s * size for s in spec.strides]))
+
+    def foreign(self, array: np.ndarray[Any, Any], nbytes: int) -> Segment:
+        return Segment(nbytes, array.ctypes.data, np.asarray(_Bytes(array, nbytes)))
 
     def written_out(self, op: str, kernel: Callable[..., Any], args: list[Any]) -> list[Call] | None:
         return written_out(op, kernel, args)

@@ -13,6 +13,8 @@ import numpy as np
 from gradcore.spec import bfloat16
 
 _UNSIGNED, _BFLOAT = 1, 4
+#: The kind of device that a GPU is.
+CUDA = 2
 #: Where a capsule's tensor begins in what it points to, in bytes, by the capsule's name.
 _STARTS = {b"dltensor": 0, b"dltensor_versioned": 32}
 #: Where the flags of a versioned one stand, and the flag of what must not be written to.
@@ -39,6 +41,16 @@ def _tensor(capsule: Any) -> _Tensor:
     return _Tensor.from_address(_pointer(capsule, name) + _STARTS[name])
 
 
+def gpu_of(source: Any) -> int | None:
+    """The number of the GPU that another library's tensor, or what a capsule holds, lies on; None for any other place."""
+    if is_capsule(source):
+        tensor = _tensor(source)
+        kind, number = tensor.device, tensor.device_id
+    else:
+        kind, number = source.__dlpack_device__()
+    return int(number) if kind == CUDA else None
+
+
 def is_capsule(value: Any) -> bool:
     return type(value).__name__ == "PyCapsule"
 
@@ -55,25 +67,29 @@ def array_of(source: Any) -> np.ndarray[Any, Any]:
     NumPy takes what came by a capsule from before version 1 for read-only, since that cannot say: other libraries write to it.
     NumPy before 2.3 takes any for read-only.
     """
-    given = _Given(source)
+    given = Given(source)
     array: np.ndarray[Any, Any] = np.from_dlpack(given)
     if given.writable and not array.flags.writeable:
         array = np.asarray(_Writable(array))
     return array.view(bfloat16()) if given.bfloat else array
 
 
-class _Given:
-    """What NumPy is given: the capsule, with uint16 in place of bfloat16."""
+class Given:
+    """What NumPy or CuPy is given: the capsule, with uint16 in place of bfloat16.
 
-    def __init__(self, source: Any) -> None:
+    ``stream`` is the stream of a GPU that the tensor is to be used on, as DLPack names it; its library sees to the order.
+    """
+
+    def __init__(self, source: Any, stream: int | None = None) -> None:
         if is_capsule(source):
             self.capsule = source
         else:
+            order = {} if stream is None else {"stream": stream}
             try:
-                self.capsule = source.__dlpack__(max_version=(1, 0))
+                self.capsule = source.__dlpack__(max_version=(1, 0), **order)
             except TypeError:
                 # A library from before version 1.
-                self.capsule = source.__dlpack__()
+                self.capsule = source.__dlpack__(**order)
         tensor = _tensor(self.capsule)
         name = _name(self.capsule)
         flags = 0 if name == b"dltensor" else ctypes.c_uint64.from_address(_pointer(self.capsule, name) + _FLAGS).value

@@ -12,8 +12,7 @@ from gradcore.engine.dispatch import fresh
 from gradcore.engine.state import SCOPES, SITES, here, local
 from gradcore.engine.value import Value, make_value
 from gradcore.events import BORROW, TAGS, Tag
-from gradcore.memory.resource import Segment
-from gradcore.spec import TensorSpec
+from gradcore.spec import TensorSpec, category
 
 
 def upload(values: np.ndarray[Any, Any], device: Device, *, op: str = "upload", role: str = "input",
@@ -59,24 +58,25 @@ def _tag(op: str, role: str, spec: TensorSpec) -> int:
     return TAGS.index(Tag(op, scope.layer, scope.phase, scope.role or role, SITES[here()], scope.caller, spec))
 
 
-def borrow(values: np.ndarray[Any, Any], device: Device) -> Any:
-    """A tensor on the host over the array's own bytes, which it keeps alive. Strides are whole elements, none negative."""
+def borrow(values: Any, device: Device, dtype: Any = None) -> Any:
+    """A tensor over the own bytes of an array of NumPy's or CuPy's, which it keeps alive; ``dtype`` is what they hold where the
+    array does not know. Raises TypeError for what is no array of numbers, ValueError for strides that a tensor has not."""
     state = local.state
     scope = SCOPES[state.scope]
-    step = values.dtype.itemsize
-    spec = TensorSpec.strided(values.shape, values.dtype, tuple(s // step for s in values.strides), 0)
+    dtype, step = np.dtype(dtype or values.dtype), values.dtype.itemsize
+    library = type(values).__module__.partition(".")[0]
+    try:
+        category(dtype)
+    except TypeError:
+        raise TypeError(f"can't convert {library.replace('numpy', 'np')}.ndarray of type {dtype}. The only supported types are "
+                        "those of tensors: bool, integers and floats") from None
+    if any(s < 0 or s % step for s in values.strides):
+        raise ValueError(f"At least one stride in the given {library} array is negative, or not a multiple of the element's "
+                         "size, and tensors with such strides are not supported: make a copy of the array with array.copy()")
+    spec = TensorSpec.strided(values.shape, dtype, tuple(s // step for s in values.strides), 0)
     tag = TAGS.index(Tag(BORROW, scope.layer, scope.phase, scope.role or "input", SITES[here()], scope.caller, spec))
-    segment = Segment(spec.extent, values.ctypes.data, np.asarray(_Bytes(values, spec.extent)))
-    block = device.ledger.adopt(segment, device.stream, tag)
+    block = device.ledger.adopt(device.foreign(values, spec.extent), device.stream, tag)
     return make_value(Storage(device, block), spec, device.array(block, spec), None)
-
-
-class _Bytes:
-    """The bytes of an array from its first element to its last, as NumPy takes them; whatever shows them refers back here."""
-
-    def __init__(self, owner: np.ndarray[Any, Any], length: int) -> None:
-        self.owner = owner
-        self.__array_interface__ = {"version": 3, "shape": (length,), "typestr": "|u1", "data": (owner.ctypes.data, False)}
 
 
 def retag(value: Value, *, role: str | None = None, layer: str | None = None) -> None:

@@ -4,25 +4,42 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from gradcore.devices.device import Device, get_device
-from gradcore.engine.dlpack import array_of, is_capsule
-from gradcore.functional.creation import from_numpy, tensor
+from gradcore.engine.dlpack import Given, array_of, gpu_of, is_capsule
+from gradcore.engine.owners import borrow
+from gradcore.functional.creation import empty, from_numpy, tensor
+from gradcore.spec import bfloat16
 
 Tensor = Any
 
 
 def from_dlpack(ext_tensor: Any, *, device: str | Device | None = None, copy: bool | None = None) -> Tensor:
-    """A tensor over the memory of another library's tensor on the CPU, which it keeps alive; see :func:`from_numpy`.
+    """A tensor over the memory of another library's tensor on the CPU or a GPU, which it keeps alive; see :func:`from_numpy`.
 
     ``ext_tensor`` has a ``__dlpack__``, or is a capsule that one gave, which is used up. It is a copy where ``copy`` says so,
-    on another device, and of what is read-only or empty. Raises TypeError for anything else, ValueError for ``copy=False``
-    where only a copy is possible, BufferError for another device or dtype than NumPy's and bfloat16.
+    on another device, and of what is read-only or empty. On a GPU the current stream comes after what the other library has
+    given to its own. Raises TypeError for anything else, ValueError for ``copy=False`` where only a copy is possible,
+    BufferError for another device or dtype than NumPy's and bfloat16.
     """
     if not hasattr(ext_tensor, "__dlpack__") and not is_capsule(ext_tensor):
         raise TypeError(f"from_dlpack expects an object with __dlpack__ or its capsule, but got {type(ext_tensor).__name__}")
-    array = array_of(ext_tensor)
-    elsewhere = device is not None and get_device(device) is not get_device("cpu")
-    shared = not elsewhere and array.flags.writeable and array.size > 0
-    if copy is False and not shared:
+    number = gpu_of(ext_tensor)
+    home = get_device("cpu" if number is None else f"cuda:{number}")
+    elsewhere = device is not None and get_device(device) is not home
+    if number is None:
+        array = array_of(ext_tensor)
+        shared = array.flags.writeable and array.size > 0
+    else:
+        # DLPack's name of the legacy default stream, whose handle is 0, is 1.
+        given = Given(ext_tensor, home.current.handle or 1)
+        array = home.array_of_others(given)
+        shared = given.writable and array.size > 0
+    if copy is False and (elsewhere or not shared):
         raise ValueError("from_dlpack(copy=False): what is read-only, empty, or goes to another device is copied")
-    return from_numpy(array) if shared and not copy else tensor(array, device=device)
+    if number is None:
+        return from_numpy(array) if shared and not copy and not elsewhere else tensor(array, device=device)
+    dtype = bfloat16() if given.bfloat else np.dtype(array.dtype)
+    found = borrow(array, home, dtype) if array.size else empty(*array.shape, dtype=dtype, device=home)
+    return found.to(device=device, copy=copy or (array.size > 0 and not shared))

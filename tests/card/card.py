@@ -73,7 +73,8 @@ class Card(Streams):
         ctypes.memmove(out, b"A card of paper", 16)
         # name[256], uuid[16], luid[8], mask; totalGlobalMem, shared memory, registers, warp, pitch, threads, dims, grid
         for at, kind, value in ((288, c_size_t, BYTES), (296, c_size_t, 49152), (304, c_int, 65536), (308, c_int, 32),
-                                (320, c_int, 1024), (360, c_int, CAPABILITY[0]), (364, c_int, CAPABILITY[1])):
+                                (320, c_int, 1024), (360, c_int, CAPABILITY[0]), (364, c_int, CAPABILITY[1]),
+                                (384, c_int, _ATTRIBUTES[16])):
             put(out + at, kind, value)
         return 0
 

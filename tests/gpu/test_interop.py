@@ -1,0 +1,88 @@
+"""Arrays of other libraries on a GPU: the same bytes on both sides, kept alive, and accounted for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gradcore
+from tests.conftest import raises
+
+cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+
+
+def array_of(values):
+    """An array of CuPy's, filled by a copy alone."""
+    array = cupy.ndarray(values.shape, values.dtype)
+    array.set(values)
+    return array
+
+
+VALUES = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+def test_a_tensor_over_an_array_of_cupys():
+    device = gradcore.device("cuda")
+    before = device.ledger.allocated
+    array = array_of(VALUES)
+    x = gradcore.from_dlpack(array)
+    assert str(x.device) == "cuda:0" and x.data_ptr() == array.data.ptr and device.ledger.allocated == before
+    x.mul_(2)
+    np.testing.assert_array_equal(cupy.asnumpy(array), VALUES * 2)
+    del array
+    y = gradcore.from_dlpack(array_of(VALUES))
+    np.testing.assert_array_equal((x + y).cpu().numpy(), VALUES * 3)
+
+
+def test_layouts_and_copies():
+    array = array_of(VALUES)
+    turned = gradcore.from_dlpack(array.T)
+    assert turned.stride() == (1, 4) and turned.data_ptr() == array.data.ptr
+    np.testing.assert_array_equal(turned.cpu().numpy(), VALUES.T)
+    assert gradcore.from_dlpack(array, copy=True).data_ptr() != array.data.ptr
+    assert str(gradcore.from_dlpack(array, device="cpu").device) == "cpu"
+    assert gradcore.from_dlpack(array[:0]).shape == (0, 4)
+    for make, error, text in (
+            (lambda: gradcore.from_dlpack(array, device="cpu", copy=False), ValueError, "goes to another device is copied"),
+            (lambda: gradcore.from_dlpack(array[::-1]), ValueError, "stride in the given cupy array is negative"),
+            (lambda: gradcore.from_dlpack(cupy.ndarray(3, np.complex64)), TypeError, "cupy.ndarray of type complex64")):
+        with raises(error, text):
+            make()
+
+
+def test_an_array_over_a_tensor_keeps_its_bytes():
+    device = gradcore.device("cuda")
+    before = device.ledger.allocated
+    x = gradcore.tensor(VALUES, device="cuda")
+    array = cupy.from_dlpack(x)
+    assert array.data.ptr == x.data_ptr()
+    x.mul_(2)
+    del x
+    np.testing.assert_array_equal(cupy.asnumpy(array), VALUES * 2)
+    assert device.ledger.allocated > before
+    with gradcore.step(device="cuda") as s:
+        pass
+    assert "held outside" in str(s.report)
+    del array
+    assert device.ledger.allocated == before
+
+
+def test_gradients_and_meta_are_refused():
+    with raises(BufferError, "require gradient, use tensor.detach()"):
+        cupy.from_dlpack(gradcore.ones(3, device="cuda", requires_grad=True))
+
+
+def test_bfloat16_goes_through_and_back():
+    x = gradcore.tensor(VALUES, device="cuda").to(gradcore.bfloat16)
+    again = gradcore.from_dlpack(x)
+    assert again.dtype == gradcore.bfloat16 and again.data_ptr() == x.data_ptr()
+    np.testing.assert_array_equal(again.float().cpu().numpy(), VALUES)
+
+
+def test_streams_are_in_order():
+    side = gradcore.cuda.Stream()
+    with gradcore.cuda.stream(side):
+        x = gradcore.from_dlpack(array_of(VALUES)) * 3
+        shown = cupy.from_dlpack(x)
+    side.synchronize()
+    np.testing.assert_array_equal(cupy.asnumpy(shown), VALUES * 3)
