@@ -85,7 +85,7 @@ class Card(Streams):
 
     @entry()
     def cudaDeviceSynchronize(self) -> int:
-        return self.ends() if self.mine() else 0
+        return self.ends() if self.mine() else self.drain() or 0
 
     @entry(c_int, returns=c_void_p)
     def cudaGetErrorName(self, code: int) -> int:

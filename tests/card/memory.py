@@ -41,6 +41,9 @@ class Memory:
     def submit(self, stream: int | None, work: Callable[[], Any], kind: int) -> int:
         raise NotImplementedError
 
+    def drain(self, stream: int | None = None) -> None:
+        raise NotImplementedError
+
     @entry(c_void_p, c_size_t)
     def cudaMalloc(self, out: int, nbytes: int) -> int:
         if self.mine():
@@ -55,6 +58,7 @@ class Memory:
     def cudaFree(self, address: int | None) -> int:
         if self.mine():
             return self.ends()
+        self.drain()
         if address and self.device.pop(address, None) is None:
             return self.fault(f"cudaFree of {address:#x}, which is no allocation", INVALID)
         return 0
@@ -66,6 +70,7 @@ class Memory:
 
     @entry(c_void_p)
     def cudaFreeHost(self, address: int) -> int:
+        self.drain()
         return 0 if self.pinned.pop(address, None) else self.fault(f"cudaFreeHost of {address:#x}, which is none", INVALID)
 
     @entry(c_void_p, c_void_p)
@@ -76,7 +81,7 @@ class Memory:
 
     @entry(c_void_p, c_void_p)
     def cudaPointerGetAttributes(self, out: int, address: int) -> int:
-        kind = 2 if self.holds(address, 1) else 1 if any(s <= address < s + n for s, (n, _) in self.pinned.items()) else 0
+        kind = 2 if self.holds(address, 1) else int(self._locked(address))
         # type, device, devicePointer, hostPointer
         for at, c_type, value in ((0, c_int, kind), (4, c_int, 0), (8, c_void_p, address), (16, c_void_p, address)):
             put(out + at, c_type, value)
@@ -88,11 +93,24 @@ class Memory:
             # 4: the driver knows by the addresses.
             if nbytes and kind != 4 and device != self.holds(address, nbytes):
                 return self.fault(f"a copy of kind {kind} between {to:#x} and {source:#x}, {nbytes} bytes", INVALID)
-        return self.submit(stream, lambda: ctypes.memmove(to, source, nbytes), COPY)
+        if kind == 1 and not self._locked(source):
+            # Staged: the host may change it from here on.
+            staged = ctypes.create_string_buffer(ctypes.string_at(source, nbytes), nbytes)
+            return self.submit(stream, lambda: ctypes.memmove(to, staged, nbytes), COPY)
+        code = self.submit(stream, lambda: ctypes.memmove(to, source, nbytes), COPY)
+        if kind == 2 and not code and not self._locked(to):
+            self.drain(stream or 0)
+        return code
+
+    def _locked(self, address: int) -> bool:
+        """Does it lie in pinned memory?"""
+        return any(start <= address < start + size for start, (size, _) in self.pinned.items())
 
     @entry(c_void_p, c_void_p, c_size_t, c_int)
     def cudaMemcpy(self, to: int, source: int, nbytes: int, kind: int) -> int:
-        return self.cudaMemcpyAsync(to, source, nbytes, kind, None)
+        code = self.cudaMemcpyAsync(to, source, nbytes, kind, None)
+        self.drain(0)
+        return code
 
     @entry(c_void_p, c_int, c_size_t, c_void_p)
     def cudaMemsetAsync(self, address: int, value: int, nbytes: int, stream: int | None) -> int:

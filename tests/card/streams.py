@@ -1,19 +1,47 @@
-"""A card's streams, events and graphs. Work is done when it is given, or when a graph is launched that it was captured in."""
+"""A card's streams, events and graphs. Work is done as late as may be: when somebody waits for it.
+
+What a host changes or gives back too early is then seen by the work, and so is what a stream was not told to wait for.
+"""
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from ctypes import c_float, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
 from typing import Any
 
-from tests.card.entries import CAPTURING, GONE, INVALID, KERNEL, NO_CAPTURE, UNSUPPORTED, entry, put
+from tests.card.entries import CAPTURING, GONE, INVALID, KERNEL, NO_CAPTURE, NOT_READY, UNSUPPORTED, entry, put
 from tests.card.memory import Memory
 
 #: What kind of node it is in a graph, and what does it.
 Work = tuple[int, Callable[[], Any]]
 #: The default streams: legacy, legacy by name, one for each thread.
 _DEFAULT = (0, 1, 2)
+_NON_BLOCKING = 1
+
+
+#: Pieces of work that a stream keeps at most before it does the oldest.
+_MOST = 64
+
+
+class Queue:
+    """The work of one stream, in order; numbers of pieces count from the stream's first."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[Callable[[], Any]] = deque()
+        self.done = 0
+
+    @property
+    def given(self) -> int:
+        return self.done + len(self.waiting)
+
+    def run(self, until: int) -> None:
+        """Do the work up to the piece of that number."""
+        while self.done < until and self.waiting:
+            work = self.waiting.popleft()
+            self.done += 1
+            work()
 
 
 class Streams(Memory):
@@ -23,7 +51,11 @@ class Streams(Memory):
         super().__init__()
         #: By handle: what is captured, or None.
         self.streams: dict[int, list[Work] | None] = dict.fromkeys(_DEFAULT)
-        self.events: dict[int, int] = {}
+        self.queues: dict[int, Queue] = {stream: Queue() for stream in _DEFAULT}
+        #: By handle: where an event stands, and when that was noted.
+        self.events: dict[int, tuple[Queue, int, int]] = {}
+        # A kernel runs without Python's own lock.
+        self._order = threading.RLock()
         self.graphs: dict[int, list[Work]] = {}
         self.executables: dict[int, list[Work]] = {}
         #: Streams whose capture has ended without a graph.
@@ -47,8 +79,18 @@ class Streams(Memory):
         elif stream in _DEFAULT and self.mine():
             return self.ends()
         else:
-            work()
+            with self._order:
+                queue = self.queues[stream]
+                queue.waiting.append(work)
+                if len(queue.waiting) > _MOST:
+                    queue.run(queue.done + 1)
         return 0
+
+    def drain(self, stream: int | None = None) -> None:
+        """Do all work of a stream, or of all."""
+        with self._order:
+            for queue in list(self.queues.values()) if stream is None else [self.queues[stream]]:
+                queue.run(queue.given)
 
     def give(self, name: str, work: Callable[[], None], stream: int) -> None:
         """Work of a library's."""
@@ -65,8 +107,11 @@ class Streams(Memory):
 
     @entry(c_void_p, c_uint, c_int)
     def cudaStreamCreateWithPriority(self, out: int, flags: int, priority: int) -> int:
+        if flags != _NON_BLOCKING:
+            return self.fault("a stream that the default stream waits for: the card has none", UNSUPPORTED)
         made = self.handle()
         self.streams[made] = None
+        self.queues[made] = Queue()
         put(out, c_void_p, made)
         return 0
 
@@ -76,7 +121,8 @@ class Streams(Memory):
 
     @entry(c_void_p)
     def cudaStreamDestroy(self, stream: int) -> int:
-        self.streams.pop(stream)
+        self.drain(stream)
+        del self.streams[stream], self.queues[stream]
         return 0
 
     def _asked(self, stream: int | None) -> int:
@@ -87,21 +133,31 @@ class Streams(Memory):
 
     @entry(c_void_p)
     def cudaStreamSynchronize(self, stream: int | None) -> int:
-        return self._asked(stream)
+        return self._asked(stream) or self.drain(stream or 0) or 0
 
     @entry(c_void_p)
     def cudaStreamQuery(self, stream: int | None) -> int:
-        return self._asked(stream)
+        return self._asked(stream) or self._passing(self.queues[stream or 0], self.queues[stream or 0].given)
+
+    def _passing(self, queue: Queue, until: int) -> int:
+        """Time passes for whoever asks whether work is done: one piece of it is, if it was not."""
+        with self._order:
+            if queue.done >= until:
+                return 0
+            queue.run(queue.done + 1)
+            return NOT_READY
 
     @entry(c_void_p, c_void_p, c_uint)
     def cudaStreamWaitEvent(self, stream: int | None, event: int, flags: int) -> int:
-        known = (stream or 0) in self.streams and event in self.events
-        return 0 if known else self.fault("a wait for an event that is gone, or on a stream", GONE)
+        if (stream or 0) not in self.streams or event not in self.events:
+            return self.fault("a wait for an event that is gone, or on a stream", GONE)
+        queue, place, _ = self.events[event]
+        return self.submit(stream, lambda: queue.run(place))
 
     @entry(c_void_p, c_uint)
     def cudaEventCreateWithFlags(self, out: int, flags: int) -> int:
         made = self.handle()
-        self.events[made] = 0
+        self.events[made] = self.queues[0], 0, 0
         put(out, c_void_p, made)
         return 0
 
@@ -114,20 +170,32 @@ class Streams(Memory):
         if event not in self.events or (stream or 0) not in self.streams:
             return self.fault("an event that is gone, or a stream", GONE)
         self._clock += 1
-        self.events[event] = self._clock
+        queue = self.queues[stream or 0]
+        self.events[event] = queue, queue.given, self._clock
         return 0
 
     @entry(c_void_p)
     def cudaEventQuery(self, event: int) -> int:
-        return 0 if event in self.events else self.fault("a question about an event that is gone", GONE)
+        if event not in self.events:
+            return self.fault("a question about an event that is gone", GONE)
+        return self.ends() if self.mine() else self._passing(*self.events[event][:2])
 
     @entry(c_void_p)
     def cudaEventSynchronize(self, event: int) -> int:
-        return self.cudaEventQuery(event)
+        if event not in self.events:
+            return self.fault("a wait for an event that is gone", GONE)
+        if self.mine():
+            return self.ends()
+        queue, place, _ = self.events[event]
+        with self._order:
+            queue.run(place)
+        return 0
 
     @entry(c_void_p, c_void_p, c_void_p)
     def cudaEventElapsedTime(self, out: int, first: int, last: int) -> int:
-        put(out, c_float, float(self.events[last] - self.events[first]))
+        if any(self.events[e][0].done < self.events[e][1] for e in (first, last)):
+            return NOT_READY
+        put(out, c_float, 1000.0 * (self.events[last][2] - self.events[first][2]))
         return 0
 
     # -- capture -----------------------------------------------------------------------------------------------------------
