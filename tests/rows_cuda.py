@@ -31,6 +31,14 @@ for n in (1, 3, 4, 5, 255, 1027, 4099):
     add("uniform_", floats(n), ints(4, given=(7, 0, 3, 0)), -1.0, 2.0)
     add("normal_", floats(n), ints(4, given=(7, 0, 3, 0)), -1.0, 2.0)
     add("dropout", floats(n), ints(4, given=(7, 0, 3, 0)), 0.3)
+# Counts, norms of gradients and what clips them: tensors of one element.
+one, count = floats(1, low=0.5), ints(1, given=(3,))
+for args in ((one, 1e-6), (count, count), (count, 1)):
+    add("add", *args)
+add("div", 1.0, one)
+add("minimum", one, 1.0)
+add("mul", floats(1027), one)
+add("where", bools(1027), 0.0, floats(1027))
 # Rows that repeat, of a length that divides an access or does not; a cell; views that begin anywhere.
 for shape, row in (((9, 8), (8,)), ((9, 7), (7,)), ((4, 9, 8), (9, 8)), ((4, 9, 7), (4, 1, 7)), ((5, 6), (1,))):
     add("add", floats(*shape), floats(*row))
