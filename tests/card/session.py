@@ -86,6 +86,10 @@ class Session:
             found = ctypes.string_at(address, expected.nbytes)
             if found != expected.tobytes():
                 self.card.fault(f"{instance}: {argument!r} reached the driver as {found!r}")
+            place = getattr(getattr(argument, "data", None), "ptr", None)
+            if place is not None and argument.size and not self.card.holds(place, argument.itemsize):
+                # An array of CuPy's, whose first element, at least, is to be the device's.
+                self.card.fault(f"{instance}: {place:#x} lies outside any allocation")
             held.append(ctypes.create_string_buffer(found, len(found)))
         with self._lock:
             call = self._calls.get((family, instance)) or self._compiled(family, instance)
