@@ -46,8 +46,11 @@ def gpu_of(source: Any) -> int | None:
     if is_capsule(source):
         tensor = _tensor(source)
         kind, number = tensor.device, tensor.device_id
-    else:
+    elif hasattr(source, "__dlpack_device__"):
         kind, number = source.__dlpack_device__()
+    else:
+        # Its capsule will say.
+        return None
     return int(number) if kind == CUDA else None
 
 

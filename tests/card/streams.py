@@ -19,8 +19,6 @@ Work = tuple[int, Callable[[], Any]]
 #: The default streams: legacy, legacy by name, one for each thread.
 _DEFAULT = (0, 1, 2)
 _NON_BLOCKING = 1
-
-
 #: Pieces of work that a stream keeps at most before it does the oldest.
 _MOST = 64
 

@@ -101,6 +101,20 @@ def test_a_capsule_is_used_once() -> None:
             gradcore.from_dlpack(capsule)
 
 
+def test_what_gives_capsules_alone_is_taken() -> None:
+    class Giver:
+        def __init__(self, array: Any) -> None:
+            self.array = array
+
+        def __dlpack__(self, **options: Any) -> Any:
+            return self.array.__dlpack__()
+
+    array = np.arange(3.0)
+    x = gradcore.from_dlpack(Giver(array))
+    x[0] = 7
+    assert array[0] == 7
+
+
 def test_what_is_refused_says_what_to_do() -> None:
     x, w = gradcore.ones(2), gradcore.ones(2, requires_grad=True)
     for call, kind, text in (
