@@ -70,7 +70,7 @@ def _library(name: str, version: Callable[[Any], Any]) -> Any:
     try:
         return version(importlib.import_module(f"cupy_backends.cuda.libs.{name}"))
     except Exception as error:  # ImportError, RuntimeError or the error of whoever looks for it
-        return f"cannot be loaded: {str(error).splitlines()[0][:200]}"
+        return f"cannot be loaded: {repr(error)[:200]}"
 
 
 def compile_all(setting: Setting) -> Outcome:
