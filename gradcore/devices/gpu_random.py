@@ -34,15 +34,17 @@ def normal(state: Any, mean: Any, std: Any, out: Any, workspace: Any, *, shape: 
 
 
 @kernel
-def uniform_(x: Any, state: Any, low: Any, high: Any) -> None:
-    uniform(state, low, high, x, shape=x.shape, dtype=x.dtype)
-    advance(state, state, numel=x.size)
+def uniform_(x: Any, state: Any, low: Any, high: Any, workspace: Any) -> None:
+    now = workspace.view(state.dtype)
+    advance(state, now, numel=x.size)
+    uniform(now, low, high, x, shape=x.shape, dtype=x.dtype)
 
 
 @kernel
 def normal_(x: Any, state: Any, mean: Any, std: Any, workspace: Any) -> None:
-    normal(state, mean, std, x, workspace, shape=x.shape, dtype=x.dtype)
-    advance(state, state, numel=x.size)
+    now = workspace[:state.nbytes].view(state.dtype)
+    advance(state, now, numel=x.size)
+    normal(now, mean, std, x, workspace[state.nbytes:], shape=x.shape, dtype=x.dtype)
 
 
 @kernel

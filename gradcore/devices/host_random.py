@@ -24,15 +24,11 @@ def _generator(state: Array) -> np.random.Generator:
                                                 counter=np.array([counter, 0, 0, 0], np.uint64)))
 
 
-def _pass(state: Array, numel: int) -> None:
-    # Four doubles a block at least, and one block spare for Box and Muller's odd one.
-    state[2] += numel // 4 + 2
-
-
 @kernel
 def advance(state: Array, out: Array, *, numel: int) -> None:
     out[...] = state
-    _pass(state, numel)
+    # Four doubles a block at least, and one block spare for Box and Muller's odd one.
+    state[2] += numel // 4 + 2
 
 
 @kernel
@@ -74,15 +70,17 @@ def normal(state: Array, mean: Any, std: Any, out: Array, workspace: Array, *, s
 
 
 @kernel
-def uniform_(x: Array, state: Array, low: Any, high: Any) -> None:
-    uniform(state, low, high, x, shape=x.shape, dtype=x.dtype)
-    _pass(state, x.size)
+def uniform_(x: Array, state: Array, low: Any, high: Any, workspace: Array) -> None:
+    now = workspace.view(state.dtype)
+    advance(state, now, numel=x.size)
+    uniform(now, low, high, x, shape=x.shape, dtype=x.dtype)
 
 
 @kernel
 def normal_(x: Array, state: Array, mean: Any, std: Any, workspace: Array) -> None:
-    normal(state, mean, std, x, workspace, shape=x.shape, dtype=x.dtype)
-    _pass(state, x.size)
+    now = workspace[:state.nbytes].view(state.dtype)
+    advance(state, now, numel=x.size)
+    normal(now, mean, std, x, workspace[state.nbytes:], shape=x.shape, dtype=x.dtype)
 
 
 @kernel

@@ -39,7 +39,8 @@ def _filled(infer: Any, name: str) -> Any:
     def spec(x: TensorSpec, state: TensorSpec, first: type, second: type) -> Inferred:
         need_float(name, x=x)
         drawn = infer(state, first, second, shape=x.shape, dtype=x.dtype)
-        return Inferred((), workspace=drawn.workspace if isinstance(drawn, Inferred) else None)
+        # First of all the state to draw from: the generator moves on before, since other threads draw meanwhile.
+        return Inferred((), workspace=STATE.nbytes + ((drawn.workspace or 0) if isinstance(drawn, Inferred) else 0))
 
     return spec
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,7 @@ def test_fills_reach_the_tensor_itself_and_leave_no_graph() -> None:
 @pytest.mark.parametrize("fill, drawn", [(lambda x: _random.uniform_(x, -1, 2), lambda: _random.rand(3, 5) * 3 - 1),
                                          (_random.normal_, lambda: _random.randn(3, 5))])
 @pytest.mark.parametrize("lies", ["contiguous", "transposed", "bfloat16"])
-def test_a_fill_draws_what_a_new_tensor_would_and_where_it_may_takes_no_memory(fill: Any, drawn: Any, lies: str) -> None:
+def test_a_fill_draws_what_a_new_tensor_would_and_where_it_may_makes_no_copy(fill: Any, drawn: Any, lies: str) -> None:
     x = (gradcore.empty(5, 3).T if lies == "transposed" else gradcore.empty(3, 5))
     x = x.to(gradcore.bfloat16) if lies == "bfloat16" else x
     results = []
@@ -141,3 +142,11 @@ def test_dropout_keeps_a_snapshot_and_never_a_mask() -> None:
     assert F.dropout(x, 0.5, training=False) is x and F.dropout(x, 0.0) is x
     with raises(ValueError, "dropout probability has to be between 0 and 1, but got 1.5"):
         F.dropout(x, 1.5)
+
+
+def test_threads_that_fill_at_once_draw_different_numbers() -> None:
+    gradcore.manual_seed(0)
+    tensors = [gradcore.empty(300_000) for _ in range(16)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(_random.uniform_, tensors))
+    assert len({t[0].item() for t in tensors}) == len(tensors)
