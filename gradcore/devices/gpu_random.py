@@ -35,7 +35,7 @@ def normal(state: Any, mean: Any, std: Any, out: Any, workspace: Any, *, shape: 
 
 @kernel
 def uniform_(x: Any, state: Any, low: Any, high: Any, workspace: Any) -> None:
-    now = workspace.view(state.dtype)
+    now = workspace[:state.nbytes].view(state.dtype)
     advance(state, now, numel=x.size)
     uniform(now, low, high, x, shape=x.shape, dtype=x.dtype)
 

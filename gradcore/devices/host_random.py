@@ -71,7 +71,7 @@ def normal(state: Array, mean: Any, std: Any, out: Array, workspace: Array, *, s
 
 @kernel
 def uniform_(x: Array, state: Array, low: Any, high: Any, workspace: Array) -> None:
-    now = workspace.view(state.dtype)
+    now = workspace[:state.nbytes].view(state.dtype)
     advance(state, now, numel=x.size)
     uniform(now, low, high, x, shape=x.shape, dtype=x.dtype)
 
