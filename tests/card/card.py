@@ -12,9 +12,10 @@ from collections.abc import Callable
 from ctypes import c_char_p, c_int, c_size_t, c_uint, c_void_p
 from typing import Any
 
-from tests.card.entries import GONE, INVALID, entry, put
+from tests.card.entries import GONE, INVALID, TOO_MUCH, entry, put
 from tests.card.memory import BYTES
 from tests.card.streams import Streams
+from tests.host.nvrtc import Usage, usage
 
 CAPABILITY = (9, 0)
 #: cudaDeviceAttr: those that somebody looks at; the others are 0.
@@ -35,6 +36,8 @@ class Card(Streams):
         #: By handle: machine code, and names of functions in it.
         self.modules: dict[int, bytes] = {}
         self.functions: dict[int, str] = {}
+        #: By handle of a function: what its machine code takes.
+        self.taken: dict[int, Usage] = {}
         self._texts: dict[str, Any] = {}
 
     def _text(self, text: str) -> int:
@@ -149,6 +152,7 @@ class Card(Streams):
             return 500
         made = self.handle()
         self.functions[made] = name.decode()
+        self.taken[made] = usage(self.modules[module])[name.decode()]
         put(out, c_void_p, made)
         return 0
 
@@ -157,4 +161,7 @@ class Card(Streams):
         blocks, y, z, threads, ty, tz, shared, stream, arguments, extra = rest
         if max(y, z, ty, tz) > 1 or shared or extra or not 0 < blocks < 1 << 31 or not 0 < threads <= 1024:
             return self.fault(f"{self.functions[function]}: grid {blocks, y, z}, block {threads, ty, tz}", INVALID)
+        taken = self.taken[function]
+        if not taken.fits(threads):
+            return self.fault(f"{self.functions[function]}: blocks of {threads} threads, and {taken}", TOO_MUCH)
         return self.submit(stream, self.work(self.functions[function], blocks, threads, arguments))

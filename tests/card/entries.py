@@ -6,10 +6,10 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-#: cudaError_t: an argument, no memory, a handle, not done yet, what there is not, a call that ends a capture, a capture that
-#: was ended, an address, anything else.
-INVALID, NO_MEMORY, GONE, NOT_READY, UNSUPPORTED, CAPTURING, NO_CAPTURE, FAULT, UNKNOWN = (
-    1, 2, 400, 600, 801, 900, 901, 700, 999)
+#: cudaError_t: an argument, no memory, a handle, not done yet, a launch that takes too much, what there is not, a call that
+#: ends a capture, a capture that was ended, an address, anything else.
+INVALID, NO_MEMORY, GONE, NOT_READY, TOO_MUCH, UNSUPPORTED, CAPTURING, NO_CAPTURE, FAULT, UNKNOWN = (
+    1, 2, 400, 600, 701, 801, 900, 901, 700, 999)
 
 #: CUgraphNodeType.
 KERNEL, COPY, FILL = 0, 1, 2

@@ -184,8 +184,8 @@ def calls() -> list[tuple[Row, Any]]:
 
 
 @functools.cache
-def wanted() -> dict[str, set[str]]:
-    """The instances that the sample calls launch, by family, and those that only tests launch."""
+def noted() -> Emulator:
+    """An emulator that has seen the sample calls and run nothing: what they launch, and what only tests launch."""
     from tests.rows_cuda import UNBOUND
 
     emulator = Emulator(Path())
@@ -195,12 +195,12 @@ def wanted() -> dict[str, set[str]]:
             both.run(row, dtype)
     for family, instances in UNBOUND.items():
         emulator.wanted.setdefault(family, set()).update(instances)
-    return emulator.wanted
+    return emulator
 
 
 def emulate(folder: Path, sanitize: bool = False) -> Emulator:
     """An emulator with every instance that is wanted."""
     emulator = Emulator(folder, sanitize)
-    emulator.wanted = wanted()
+    emulator.wanted = noted().wanted
     emulator.compile()
     return emulator

@@ -89,6 +89,8 @@ class Emulator:
         self.folder = folder
         self.sanitize = sanitize
         self.wanted: dict[str, set[str]] = {}
+        #: The largest blocks that each was launched with.
+        self.threads: dict[str, int] = {}
         self.libraries: dict[str, tuple[Any, dict[str, int]]] = {}
         #: Do threads and blocks run from the last to the first?
         self.falling = False
@@ -117,6 +119,7 @@ class Emulator:
 
     def launch(self, family: str, instance: str, blocks: int, threads: int, arguments: tuple[Any, ...]) -> None:
         self.wanted.setdefault(family, set()).add(instance)
+        self.threads[instance] = max(threads, self.threads.get(instance, 0))
         found = self.libraries.get(family)
         if found is None:
             return

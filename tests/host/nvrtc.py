@@ -7,6 +7,7 @@ import glob
 import importlib.util
 import re
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -22,11 +23,17 @@ def library_path() -> str | None:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a kernel takes of a multiprocessor: registers a thread, bytes of stack, of shared memory."""
+    """What a kernel takes: registers and bytes of stack a thread, bytes of shared memory and most threads a block."""
 
     registers: int
     stack: int
     shared: int
+    threads: int
+
+    def fits(self, threads: int) -> bool:
+        """Can blocks of so many threads be launched? A warp takes registers by 256 of a block's 65,536."""
+        warps, taken = -(-threads // 32), -(-32 * self.registers // 256) * 256
+        return threads <= self.threads and warps * taken <= 65536 and self.shared <= 48 << 10
 
 
 class Nvrtc:
@@ -83,6 +90,17 @@ class Nvrtc:
         return text.value.decode()
 
 
+def _records(cubin: bytes, section: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
+    """The attributes of an ``.nv.info``, with where their values stand and how long they are."""
+    at, end = section[4], section[4] + section[5]
+    while at < end:
+        form, attribute, length = struct.unpack_from("<BBH", cubin, at)
+        # Of the other forms the value is in the place of the length.
+        long = length if form == 4 else 0
+        yield attribute, at + 4, long
+        at += 4 + long
+
+
 def usage(cubin: bytes) -> dict[str, Usage]:
     """Registers, stack and shared memory of each kernel, from the sections and ``.nv.info`` of the ELF file.
 
@@ -106,24 +124,19 @@ def usage(cubin: bytes) -> dict[str, Usage]:
         functions[i] = text(labels, name)
     stacks: dict[str, int] = {}
     registers: dict[str, int] = {}
-    info = named[".nv.info"]
-    at, end = info[4], info[4] + info[5]
-    while at < end:
-        form, attribute, length = struct.unpack_from("<BBH", cubin, at)
-        if form == 4:
-            if attribute == 0x11:  # EIATTR_FRAME_SIZE: symbol, bytes
-                symbol, frame = struct.unpack_from("<II", cubin, at + 4)
-                stacks[functions[symbol]] = frame
-            elif attribute == 0x2F:  # EIATTR_REGCOUNT: symbol, registers
-                symbol, number = struct.unpack_from("<II", cubin, at + 4)
-                registers[functions[symbol]] = number
-            at += 4 + length
-        else:
-            at += 4
+    for attribute, at, length in _records(cubin, named[".nv.info"]):
+        if length and attribute in (0x11, 0x2F):
+            symbol, number = struct.unpack_from("<II", cubin, at)
+            # EIATTR_FRAME_SIZE in bytes, EIATTR_REGCOUNT
+            (stacks if attribute == 0x11 else registers)[functions[symbol]] = number
     found = {}
     for name, section in named.items():
         if name.startswith(".text."):
             kernel = name[len(".text."):]
             shared = named.get(f".nv.shared.{kernel}")
-            found[kernel] = Usage(registers.get(kernel, section[7] >> 24), stacks.get(kernel, 0), shared[5] if shared else 0)
+            found[kernel] = Usage(registers.get(kernel, section[7] >> 24), stacks.get(kernel, 0), shared[5] if shared else 0,
+                                  # EIATTR_MAX_THREADS: x, y, z
+                                  min((struct.unpack_from("<I", cubin, at)[0]
+                                       for attribute, at, _ in _records(cubin, named[f".nv.info.{kernel}"])
+                                       if attribute == 0x05), default=1024))
     return found
