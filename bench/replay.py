@@ -14,11 +14,10 @@ from bench.timing import Paired, interleave, one_thread
 
 one_thread()
 
-import numpy as np  # noqa: E402
 
 import gradcore  # noqa: E402
 from bench.step import pair  # noqa: E402
-from bench.workloads import WORKLOADS, Workload, command, step_on  # noqa: E402
+from bench.workloads import WORKLOADS, Workload, check_losses, command, step_on  # noqa: E402
 
 #: Steps from the same weights: the batch is learnt by heart in few of them, and the denormal numbers that gradients then are
 #: made of would be all that is timed.
@@ -41,7 +40,7 @@ def runs(torch: Any, workload: Workload, brought: bool) -> tuple[Any, Any, Any, 
         replayed = compiled = gradcore.compile(pair(torch, workload)[0])
     losses = [(replayed().item(), eager().item(), theirs().item()) for _ in range(3)]
     assert all(a == b for a, b, _ in losses), f"a replay's losses are not eager's: {losses}"
-    np.testing.assert_allclose([a for a, _, _ in losses], [c for _, _, c in losses], rtol=2e-5)
+    check_losses([a for a, _, _ in losses], [c for _, _, c in losses])
     return replayed, eager, theirs, compiled.plans[0]
 
 

@@ -70,6 +70,16 @@ def step_on(library: Any, workload: Workload, device: str, weights: Any = None,
     return step, (x, y)
 
 
+def check_losses(ours: list[float], theirs: list[float]) -> None:
+    """Raise AssertionError unless two libraries' training runs as one from the same weights.
+
+    The first losses are equal to rounding. Each update carries the rounding of the one before on, and Adam's first ones,
+    whose sizes depend on gradients' signs alone, enlarge it by orders of magnitude.
+    """
+    np.testing.assert_allclose(ours[0], theirs[0], rtol=2e-6)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-3)
+
+
 def mlp(*widths: int) -> Callable[[Any], Any]:
     def build(library: Any) -> Any:
         nn = library.nn

@@ -32,10 +32,12 @@ class Both:
 
     Ours run with their result in the place of each input that the op declares, too: bits must be the same. What the pool
     hands out is filled with NaN first, so that results of an earlier call are none of this one's: many rows may run on one
-    device. ``own`` are the kernels that are tried, and ``copy`` makes the operands that they are given.
+    device. ``own`` are the kernels that are tried, and ``copy`` makes the operands that they are given. With ``off``, ours are
+    given inputs that lie an element from where NumPy's lie, as a view may.
     """
 
-    def __init__(self, emulator: Any, own: dict[str, Callable[..., Any]] = OWN, copy: Callable[..., Any] = Copy) -> None:
+    def __init__(self, emulator: Any, own: dict[str, Callable[..., Any]] = OWN, copy: Callable[..., Any] = Copy,
+                 off: bool = False) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("GRADCORE_POISON", "1")
             self.device = make_host()
@@ -43,6 +45,8 @@ class Both:
         self.relaxed = 1.0
         self.own = own
         self.copy = copy
+        #: Makes the inputs.
+        self.input = functools.partial(copy, off=1) if off else copy
         self.compared: list[str] = []
         #: Ops with the inputs in whose place their result was written.
         self.aliased: set[tuple[str, str]] = set()
@@ -79,16 +83,17 @@ class Both:
     def ours(self, name: str, values: Any, attrs: dict[str, Any], falling: bool) -> list[np.ndarray]:
         made: list[Any] = []
 
-        def copied(a: Any) -> Any:
+        def copied(a: Any, copy: Callable[..., Any]) -> Any:
             if isinstance(a, (list, tuple)):
-                return [copied(part) for part in a]
+                return [copied(part, copy) for part in a]
             if not isinstance(a, np.ndarray):
                 return a
-            made.append(self.copy(a, exact=self.emulator.sanitize))
+            made.append(copy(a, exact=self.emulator.sanitize))
             return made[-1].cupy()
 
         self.emulator.falling = falling
-        self.own[name](*[copied(v) for v in values], **attrs)
+        inputs = len(all_ops()[name].inputs)
+        self.own[name](*[copied(v, self.input if k < inputs else self.copy) for k, v in enumerate(values)], **attrs)
         for copy in made:
             copy.check(name)
         return [copy.array for copy in made]
@@ -183,6 +188,11 @@ def calls() -> list[tuple[Row, Any]]:
         (row, bfloat16()) for row in BFLOAT if row.op in OWN]
 
 
+def views() -> list[Row]:
+    """Sample calls whose inputs may lie anywhere: kernels choose their accesses by it."""
+    return [row for row, dtype in calls() if dtype is np.float32]
+
+
 @functools.cache
 def noted() -> Emulator:
     """An emulator that has seen the sample calls and run nothing: what they launch, and what only tests launch."""
@@ -193,6 +203,9 @@ def noted() -> Emulator:
         both = Both(emulator)
         for row, dtype in calls():
             both.run(row, dtype)
+        both = Both(emulator, off=True)
+        for row in views():
+            both.run(row, np.float32)
     for family, instances in UNBOUND.items():
         emulator.wanted.setdefault(family, set()).update(instances)
     return emulator

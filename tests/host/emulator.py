@@ -22,7 +22,9 @@ from gradcore.devices.gpu_sources import source_of
 from tests.host.fake_cublas import FakeLt
 
 HEADER = Path(__file__).parent / "emulator.h"
-COMPILER = ["g++", "-std=c++17", "-Og", "-ffp-contract=off", "-shared", "-fPIC", "-fpermissive", "-fvisibility=hidden", "-w"]
+#: An access that is not aligned as its type is ends a kernel on a GPU, and here the process, with the line.
+COMPILER = ["g++", "-std=c++17", "-Og", "-ffp-contract=off", "-shared", "-fPIC", "-fpermissive", "-fvisibility=hidden", "-w",
+            "-fsanitize=alignment", "-fno-sanitize-recover=alignment"]
 #: Checks are calls, which compile faster than the same checks in line.
 SANITIZED = ["-g1", "-fsanitize=address", "-fno-omit-frame-pointer", "--param", "asan-instrumentation-with-call-threshold=0"]
 #: Bytes on either side of an array that a kernel must leave as they are.
@@ -48,15 +50,16 @@ def view_of(array: np.ndarray, owner: np.ndarray | None = None) -> cupy.ndarray:
 class Copy:
     """An array's elements in bytes of their own, as many as they span, between two margins that are watched.
 
-    ``exact`` leaves the margins to the address sanitizer, which watches what lies around an allocation.
+    ``exact`` leaves the margins to the address sanitizer, which watches what lies around an allocation; ``off`` moves it by
+    so many elements.
     """
 
-    def __init__(self, array: np.ndarray, exact: bool = False) -> None:
+    def __init__(self, array: np.ndarray, exact: bool = False, off: int = 0) -> None:
         spans = [(n - 1) * s for n, s in zip(array.shape, array.strides, strict=True)] if array.size else []
         below, above = -sum(s for s in spans if s < 0), sum(s for s in spans if s > 0)
         self.nbytes = below + above + array.itemsize if array.size else 0
         # The address keeps its place among 16 bytes, since launches choose their accesses by it.
-        place = (array.ctypes.data - below) % 16
+        place = (array.ctypes.data - below + off * array.itemsize) % 16
         margin = 0 if exact else MARGIN
         self.bytes = np.full(self.nbytes + place + 16 + 2 * margin, 0xA5, np.uint8)
         self.start = margin + (place - self.bytes.ctypes.data - margin) % 16

@@ -16,7 +16,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nod
 from gradcore.devices import gpu_elementwise, gpu_kernels, gpu_launch, gpu_optimizers
 from gradcore.devices.host import host_table
 from gradcore.ops import all_ops
-from tests.host.cuda_rows import OWN, Both, calls, emulate
+from tests.host.cuda_rows import OWN, Both, calls, emulate, views
 from tests.host.emulator import Copy
 from tests.host.fake_cublas import narrowed, widened
 
@@ -42,6 +42,14 @@ def both(emulated):
 @pytest.mark.parametrize(("row", "dtype"), CALLS, ids=[f"{row}-{np.dtype(dtype).name}" for row, dtype in CALLS])
 def test_cuda_kernels_agree_with_numpys(both, row, dtype):
     assert row.op in both.run(row, dtype, max(row.tolerance / 1e-5, 1))
+
+
+@pytest.mark.parametrize("name", sorted(OWN))
+def test_inputs_may_lie_anywhere(emulated, name):
+    both = Both(emulated, off=True)
+    for row in views():
+        if row.op == name:
+            both.run(row, np.float32, max(row.tolerance / 1e-5, 1))
 
 
 def test_every_declared_input_gives_its_place_to_a_result(emulated):

@@ -1,4 +1,4 @@
-"""The emulator sees what it is there to see: writes outside, reads outside, missing barriers, barriers not all reach."""
+"""The emulator sees what it is there to see: accesses outside or not aligned, missing barriers, barriers not all reach."""
 
 from __future__ import annotations
 
@@ -35,6 +35,8 @@ extern "C" __global__ void parted(int* out) {
     else __syncwarp();
     out[threadIdx.x] = __shfl_sync(0xffffffffu, 1, 0);
 }
+struct alignas(16) Four { float of[4]; };
+extern "C" __global__ void packed(const Four* x, Four* out) { out[threadIdx.x] = x[threadIdx.x]; }
 extern "C" __global__ void summed(const int* x, int* out) {
     int v = x[threadIdx.x];
     for (int k = 16; k; k >>= 1) v += __shfl_xor_sync(0xffffffffu, v, k);
@@ -46,9 +48,15 @@ extern "C" __global__ void summed(const int* x, int* out) {
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory):
     emulator = Emulator(tmp_path_factory.mktemp("planted"))
-    emulator.wanted["planted"] = {"shift", "reversed", "parted", "summed"}
+    emulator.wanted["planted"] = {"shift", "reversed", "parted", "summed", "packed"}
     emulator.libraries["planted"] = emulator._compile("planted", PLANTED)
     return emulator
+
+
+def in_a_process(folder, script, **environment):
+    root = Path(__file__).resolve().parents[2]
+    return subprocess.run([sys.executable, "-c", script, str(folder)], cwd=root, capture_output=True, text=True, timeout=900,
+                          env={**os.environ, "PYTHONPATH": str(root), **environment})
 
 
 def arrays(n):
@@ -93,6 +101,26 @@ def test_a_warp_folds_its_own_lanes(planted):
         np.testing.assert_array_equal(out.array, np.repeat(x.array.reshape(2, 32).sum(1), 32))
 
 
+def test_a_planted_access_that_is_not_aligned_fails(tmp_path):
+    script = """
+import sys, numpy as np
+from pathlib import Path
+from tests.host.emulator import Copy, Emulator
+from tests.host.test_emulator import PLANTED
+emulator = Emulator(Path(sys.argv[1]))
+emulator.wanted["planted"] = {"packed"}
+emulator.libraries["planted"] = emulator._compile("planted", PLANTED)
+for off in (4, 1):
+    x, out = Copy(np.zeros(64, np.float32), off=off), Copy(np.zeros(64, np.float32))
+    emulator.launch("planted", "packed", 1, 16, (x.cupy(), out.cupy()))
+    print("done", off)
+"""
+    done = in_a_process(tmp_path, script)
+    assert "done 4" in done.stdout, done.stderr
+    assert "done 1" not in done.stdout
+    assert "misaligned address" in done.stderr
+
+
 # -- address sanitizer ---------------------------------------------------------------------------------------------------
 
 
@@ -103,11 +131,8 @@ def sanitizer():
 
 
 def sanitized(folder, script, **environment):
-    root = Path(__file__).resolve().parents[2]
-    return subprocess.run([sys.executable, "-c", script, str(folder)], cwd=root, capture_output=True, text=True, timeout=900,
-                          env={**os.environ, "LD_PRELOAD": sanitizer(), "PYTHONMALLOC": "malloc", "PYTHONPATH": str(root),
-                               "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0:abort_on_error=0",
-                               **environment})
+    return in_a_process(folder, script, LD_PRELOAD=sanitizer(), PYTHONMALLOC="malloc",
+                        ASAN_OPTIONS="detect_leaks=0:detect_stack_use_after_return=0:abort_on_error=0", **environment)
 
 
 @pytest.mark.skipif(shutil.which("g++") is None or sanitizer() is None, reason="g++ has no address sanitizer")
