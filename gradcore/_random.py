@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gradcore import functional
-from gradcore.devices.device import Device, devices, get_device
+from gradcore.devices.device import Device, device_of_new, devices, get_device
 from gradcore.engine import modes
 from gradcore.engine.owners import upload
 from gradcore.ops import elementwise, movement, random
@@ -173,7 +173,7 @@ def fork_rng(devices: Any = None, enabled: bool = True) -> Iterator[None]:
 def _of(device: Any, generator: Generator | None) -> Generator:
     """The generator to draw from. Raises RuntimeError for one of another device."""
     if generator is None:
-        generator = default_generator(device)
+        generator = default_generator(device_of_new(device))
     elif device is not None and get_device(device) is not generator.device:
         raise RuntimeError(f"Expected a '{get_device(device)}' device type for generator but found "
                            f"'{generator.device}'")
@@ -219,8 +219,9 @@ def randperm(n: int, *, generator: Generator | None = None, dtype: Any = np.int6
     """The integers below ``n`` in random order. Raises ValueError for a negative ``n``."""
     if n < 0:
         raise ValueError(f"n must be non-negative, got {n}")
+    device = device_of_new(device) if generator is None else device or generator.device
     generator = default_generator(device) if generator is None else generator
-    return upload(generator.permutation(n).astype(np.dtype(dtype)), get_device(device or generator.device),
+    return upload(generator.permutation(n).astype(np.dtype(dtype)), get_device(device),
                   op="randperm", role="output")
 
 

@@ -73,8 +73,7 @@ WORDS: dict[str, str] = {
         is_autocast_available""",
     "gradcore.manual_seed and gradcore.Generator": """cuda.get_rng_state cuda.set_rng_state get_rng_state_all
         set_rng_state_all seed_all random quasirandom""",
-    "the argument device= of creation, and gradcore.Tensor.to": """set_default_device get_default_device set_device device_of
-        set_default_tensor_type""",
+    "the argument device= of creation, and gradcore.Tensor.to": "set_device device_of set_default_tensor_type",
     "the environment's OMP_NUM_THREADS": "set_num_interop_threads get_num_interop_threads",
     "gradcore.compile": "jit fx fork wait cuda.graph CUDAGraph graphs make_graphed_callables compiler cond while_loop",
     "gradcore.onnx.export": "export",

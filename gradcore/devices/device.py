@@ -42,10 +42,12 @@ POOL = 32
 
 
 class _Current(threading.local):
-    """The streams that a thread has chosen, by device; the default stream is the one of a device that is not there."""
+    """What a thread has chosen: a stream by device, the default stream where there is none; where new tensors are made."""
 
     def __init__(self) -> None:
         self.of: dict[Device, Stream] = {}
+        #: The default device, then those whose ``with`` the thread is in.
+        self.places: list[Device | None] = [None]
 
 
 _current = _Current()
@@ -263,6 +265,14 @@ class Device:
     def activate(self, stream: Stream) -> None:
         """Kernels that this thread launches go to ``stream``."""
 
+    def __enter__(self) -> Device:
+        """Inside ``with``, tensors of this thread that name no device are made here."""
+        _current.places.append(self)
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        _current.places.pop()
+
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, str) and other in (self.name, self.type))
 
@@ -312,6 +322,23 @@ def get_device(name: str | Device | None = None) -> Device:
                 _used.append(_devices[canonical])
             found = _devices[name] = _devices[canonical]
     return found
+
+
+def get_default_device() -> Device:
+    """Where this thread makes tensors that name no device: the CPU unless set otherwise, or inside ``with device:``."""
+    return _current.places[-1] or get_device("cpu")
+
+
+def set_default_device(device: str | Device | None) -> None:
+    """Let this thread make tensors that name no device on ``device``; None is the CPU again. Raises :class:`DeviceError` as
+    :func:`get_device` does. Data that lies elsewhere already stays there: arrays in from_numpy, generators.
+    """
+    _current.places[0] = None if device is None else get_device(device)
+
+
+def device_of_new(name: str | Device | None) -> Device:
+    """The device called ``name``, or the default one."""
+    return get_default_device() if name is None else get_device(name)
 
 
 def devices() -> list[Device]:

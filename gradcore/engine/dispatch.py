@@ -11,7 +11,7 @@ from sys import _getframe
 from time import perf_counter_ns
 from typing import Any
 
-from gradcore.devices.device import Device, get_device
+from gradcore.devices.device import Device, device_of_new
 from gradcore.devices.storage import Storage, new_storage
 from gradcore.engine.node import build_node
 from gradcore.engine.operands import TENSORS, flatten, operands, same_device
@@ -77,7 +77,7 @@ def apply(op: Op, *args: Any, **attrs: Any) -> Any:
         else:
             return apply(op, *operands(op, args, counts), **attrs)
     if device is None:
-        device = get_device(attrs.pop("device", None))
+        device = device_of_new(attrs.pop("device", None))
     if attrs or counts:
         # 1, 1.0 and True are equal and hash alike, so the types are part of the key.
         specs.append(counts)

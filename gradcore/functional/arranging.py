@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.device import get_device
+from gradcore.devices.device import device_of_new
 from gradcore.engine.owners import upload
 from gradcore.errors import SpecError
 from gradcore.functional import shape as sh
@@ -254,7 +254,7 @@ def trace(input: Tensor) -> Tensor:
 
 
 def _positions(found: Any, dtype: Any, device: Any) -> Tensor:
-    return upload(np.stack(found).astype(np.dtype(dtype)), get_device(device))
+    return upload(np.stack(found).astype(np.dtype(dtype)), device_of_new(device))
 
 
 def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = np.int64, device: Any = None) -> Tensor:

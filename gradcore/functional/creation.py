@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.device import Device, devices, get_device
+from gradcore.devices.device import Device, device_of_new, devices, get_device
 from gradcore.engine.dlpack import array_of
 from gradcore.engine.owners import borrow, send, upload
 from gradcore.engine.value import Value
@@ -72,7 +72,7 @@ def tensor(data: Any, *, dtype: Any = None, device: str | Device | None = None, 
         values = values.astype(np.dtype(dtype))
     elif plain and values.dtype.kind == "f":
         values = values.astype(get_default_dtype())
-    result = upload(values, get_device(device), op="tensor")
+    result = upload(values, device_of_new(device), op="tensor")
     result.requires_grad = requires_grad
     return result
 
@@ -84,7 +84,7 @@ def as_tensor(data: Any, dtype: Any = None, device: str | Device | None = None) 
     if isinstance(data, Value):
         known: Tensor = data
         return known.to(device=device, dtype=dtype)
-    if get_device(device) is get_device("cpu"):
+    if device_of_new(device) is get_device("cpu"):
         if hasattr(data, "__dlpack_device__") and not isinstance(data, np.ndarray) and data.__dlpack_device__()[0] == 1:
             data = array_of(data)
         if isinstance(data, np.ndarray) and _lends(data) and (dtype is None or np.dtype(dtype) == data.dtype):

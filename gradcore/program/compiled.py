@@ -13,6 +13,7 @@ from operator import attrgetter
 from types import MethodType
 from typing import Any
 
+from gradcore.devices.device import get_default_device
 from gradcore.engine.autocast import resumed
 from gradcore.engine.state import State, local
 from gradcore.errors import TraceError
@@ -126,7 +127,7 @@ class Compiled:
         tensors: list[Any] = []
         kept: list[Any] = []
         state, leaves = local.state, self._take_leaves
-        key = (*_MODES(state), get_default_dtype())
+        key = (*_MODES(state), get_default_dtype(), get_default_device())
         if args:
             key = (*key, *[key_of(a, tensors, kept, leaves) for a in args])
         if kwargs:
