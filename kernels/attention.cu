@@ -187,16 +187,22 @@ __device__ __forceinline__ void slopes(A (&made)[Rows], const T* dy, const T* ou
     }
 }
 
+// What a block of a gradient holds: 16 rows of its own and 32 of the others; of those that are queries, deltas and kept scores.
+template <typename A, int W, int Queries>
+struct Held {
+    A own[16][W], slope[16][W], rows[32][W + 1], delta[Queries];
+    u32 kept[Queries][64 / Queries];
+};
+
 template <typename T, int W>
-__global__ void __launch_bounds__(256, 2)
-attention_dq(const T* dy, const T* q, const T* k, const T* v, const T* mask, const T* out, const T* lse, const u64* state,
-             T* dq, const __grid_constant__ Attention a) {
+__device__ __forceinline__ void gradient_of_queries(i64 block, Held<WIDE(T), W, 16>& held, const T* dy, const T* q, const T* k,
+                                                    const T* v, const T* mask, const T* out, const T* lse, const u64* state,
+                                                    T* dq, const Attention& a) {
     typedef WIDE(T) A;
     const int R = 2;
-    __shared__ A own[8 * R][W], slope[8 * R][W], rows[32][W + 1], delta[8 * R];
-    __shared__ u32 kept[8 * R][4];
-    i64 tiles = (a.length + 8 * R - 1) / (8 * R), start = blockIdx.x % tiles * 8 * R;
-    i64 head = blockIdx.x / tiles % a.heads, batch = blockIdx.x / tiles / a.heads;
+    auto& [own, slope, rows, delta, kept] = held;
+    i64 tiles = (a.length + 8 * R - 1) / (8 * R), start = block % tiles * 8 * R;
+    i64 head = block / tiles % a.heads, batch = block / tiles / a.heads;
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     dy = head_of(dy, a.dy, batch, head);
     k = head_of(k, a.k, batch, head);
@@ -232,17 +238,16 @@ attention_dq(const T* dy, const T* q, const T* k, const T* v, const T* mask, con
     leave<R, W>(head_of(dq, a.dq, batch, head), a.dq, start, a.length, a.width, sums, scale);
 }
 
-// The same with the sides exchanged: the block's rows are keys, and lanes are queries.
+// The same with the sides exchanged: the block's rows are keys, with their values, and lanes are queries.
 template <typename T, int W>
-__global__ void __launch_bounds__(256, 2)
-attention_dkv(const T* dy, const T* q, const T* k, const T* v, const T* mask, const T* out, const T* lse, const u64* state,
-              T* dk, T* dv, const __grid_constant__ Attention a) {
+__device__ __forceinline__ void gradients_of_keys(i64 block, Held<WIDE(T), W, 32>& held, const T* dy, const T* q, const T* k,
+                                                  const T* v, const T* mask, const T* out, const T* lse, const u64* state,
+                                                  T* dk, T* dv, const Attention& a) {
     typedef WIDE(T) A;
     const int R = 2;
-    __shared__ A own[8 * R][W], value[8 * R][W], rows[32][W + 1], delta[32];
-    __shared__ u32 kept[32][2];
-    i64 tiles = (a.keys + 8 * R - 1) / (8 * R), start = blockIdx.x % tiles * 8 * R;
-    i64 head = blockIdx.x / tiles % a.heads, batch = blockIdx.x / tiles / a.heads;
+    auto& [own, value, rows, delta, kept] = held;
+    i64 tiles = (a.keys + 8 * R - 1) / (8 * R), start = block % tiles * 8 * R;
+    i64 head = block / tiles % a.heads, batch = block / tiles / a.heads;
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     dy = head_of(dy, a.dy, batch, head);
     q = head_of(q, a.q, batch, head);
@@ -285,4 +290,19 @@ attention_dkv(const T* dy, const T* q, const T* k, const T* v, const T* mask, co
 #pragma unroll
     for (int i = 0; i < R; ++i) scale[i] = 1;
     leave<R, W>(head_of(dv, a.dv, batch, head), a.dv, start, a.keys, a.values, dvs, scale);
+}
+
+// The first blocks make dq, the others dk and dv: neither waits for the other.
+template <typename T, int W>
+__global__ void __launch_bounds__(256, 2)
+attention_grads(const T* dy, const T* q, const T* k, const T* v, const T* mask, const T* out, const T* lse, const u64* state,
+                T* dq, T* dk, T* dv, int blocks, const __grid_constant__ Attention a) {
+    __shared__ union {
+        Held<WIDE(T), W, 16> queries;
+        Held<WIDE(T), W, 32> keys;
+    } held;
+    if ((int)blockIdx.x < blocks)
+        gradient_of_queries<T, W>(blockIdx.x, held.queries, dy, q, k, v, mask, out, lse, state, dq, a);
+    else
+        gradients_of_keys<T, W>((int)blockIdx.x - blocks, held.keys, dy, q, k, v, mask, out, lse, state, dk, dv, a);
 }

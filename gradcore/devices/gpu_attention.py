@@ -1,4 +1,4 @@
-"""Attention on the GPU: one launch forward, two backward, for heads of up to 128 elements (64 in double precision)."""
+"""Attention on the GPU: one launch each way, for heads of up to 128 elements (64 in double precision)."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def own_attention(wider: dict[str, Any]) -> dict[str, Any]:
             return
         heads = q.shape[0] * q.shape[1]
         how = _argument(q, k, v, mask, drop, causal, scale, out=out, dy=dy, dq=dq, dk=dk, dv=dv)
-        given = (dy, q, k, v, mask, out, lse, state)
-        gl.run_blocks("attention", "attention_dq", (q.dtype, room), heads * -(-q.shape[2] // 16), *given, dq, how)
-        gl.run_blocks("attention", "attention_dkv", (q.dtype, room), heads * -(-k.shape[2] // 16), *given, dk, dv, how)
+        queries, keys = (heads * -(-x.shape[2] // 16) for x in (q, k))
+        gl.run_blocks("attention", "attention_grads", (q.dtype, room), queries + keys, dy, q, k, v, mask, out, lse, state,
+                      dq, dk, dv, np.int32(queries), how)
 
     return {"attention": attention, "attention_grad": attention_grad}
