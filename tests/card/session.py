@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import hashlib
 import os
 import sys
 import threading
@@ -33,7 +34,6 @@ class Session:
         #: The emulator has one place for the threads of a block.
         self._lock = threading.Lock()
         self._calls: dict[tuple[str, str], Any] = {}
-        self._known = folder / "instances.txt"
 
     def start(self) -> None:
         """Before anybody has looked for a driver."""
@@ -41,9 +41,13 @@ class Session:
         atexit.register(self.close)
         install(self.card, self.folder)
         from gradcore.devices import gpu_gemm, gpu_launch
+        from gradcore.devices.gpu_sources import source_folder
         from gradcore.program import watch
         from tests.host import emulator, graph_bed
 
+        # The instances that were launched once, of the kernels as they stand.
+        sources = b"".join(path.read_bytes() for path in sorted(source_folder().iterdir()))
+        self._known = self.folder / f"instances-{hashlib.sha256(sources).hexdigest()[:16]}.txt"
         self._as_bytes = emulator._as_bytes
         self.emulator = emulator.Emulator(self.folder)
         # A trace looks at nothing that is looked at on the card's side.
