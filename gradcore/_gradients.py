@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import ref
 
 from gradcore.engine import derived  # noqa: F401 - works out the rules of fused gradients
 from gradcore.engine.backward import run_backward
+from gradcore.engine.below import captures_of
 from gradcore.engine.hooks import RemovableHandle, hang, hooks_of
 from gradcore.engine.node import Leaf, Node
 from gradcore.engine.owners import retag
 from gradcore.engine.value import Value, make_value
 from gradcore.errors import DeviceError, SpecError
 from gradcore.spec import is_floating
+
+
+def backward_of(roots: Sequence[Any], gradients: Sequence[Any], retain_graph: bool | None, create_graph: bool,
+                inputs: Any) -> None:
+    """Add the gradients of ``roots`` to the leaves, or to ``inputs`` alone: a tensor or an iterable of some, leaves or not."""
+    captures = None
+    if inputs is not None:
+        wanted: list[Any] = [inputs] if isinstance(inputs, Value) else list(inputs)
+        if not wanted:
+            raise RuntimeError("'inputs' argument to 'backward' cannot be empty.")
+        captures = captures_of("backward", wanted)
+        for x in wanted:
+            if not x.is_leaf:
+                x.retain_grad()
+    run_backward(roots, gradients, retain_graph=create_graph if retain_graph is None else retain_graph,
+                 create_graph=create_graph, captures=captures, accumulating=True)
 
 
 class Gradients(Value):
@@ -80,8 +97,8 @@ class Gradients(Value):
         self.edge[0].grad = value
 
     def backward(self, gradient: Any = None, retain_graph: bool | None = None,
-                 create_graph: bool = False) -> None:
-        """Add the gradients of this tensor to the leaves it came from.
+                 create_graph: bool = False, inputs: Any = None) -> None:
+        """Add the gradients of this tensor to the leaves it came from, or to ``inputs`` alone, leaves or not.
 
         Each node's residuals go back to the pool as soon as the node has run, unless ``retain_graph``. Raises
         RuntimeError for a tensor without a graph, for one that is no scalar without ``gradient``, and for a second run
@@ -89,8 +106,7 @@ class Gradients(Value):
         """
         if gradient is not None and not isinstance(gradient, Value):
             raise TypeError(f"backward: gradient must be a Tensor or None, but got {type(gradient).__name__}")
-        run_backward([self], [gradient], retain_graph=create_graph if retain_graph is None else retain_graph,
-                     create_graph=create_graph)
+        backward_of([self], [gradient], retain_graph, create_graph, inputs)
 
     def detach(self) -> Any:
         """The same bytes without the graph."""

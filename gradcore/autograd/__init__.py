@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from gradcore._gradients import backward_of
 from gradcore._tensor import Tensor
 from gradcore.autograd import graph
 from gradcore.autograd.anomaly import detect_anomaly, is_anomaly_enabled, set_detect_anomaly
@@ -12,6 +13,7 @@ from gradcore.autograd.function import Function, FunctionCtx, once_differentiabl
 from gradcore.autograd.gradcheck import gradcheck, gradgradcheck
 from gradcore.autograd.inspection import Graph, kept_by_ops
 from gradcore.engine.backward import run_backward
+from gradcore.engine.below import captures_of
 from gradcore.engine.modes import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from gradcore.engine.node import Node
 from gradcore.engine.value import Value
@@ -28,15 +30,14 @@ __all__ = ["Function", "FunctionCtx", "Graph", "Node", "Variable", "backward", "
 
 
 def backward(tensors: Tensors, grad_tensors: Tensors = None, retain_graph: bool | None = None,
-             create_graph: bool = False) -> None:
-    """Add the gradients of ``tensors`` to the leaves they came from.
+             create_graph: bool = False, inputs: Tensors = None) -> None:
+    """Add the gradients of ``tensors`` to the leaves they came from, or to ``inputs`` alone, leaves or not.
 
     ``grad_tensors`` are the cotangents, one a tensor; None stands for 1 and is for scalars. Raises RuntimeError for a
-    tensor without a graph, a missing cotangent, or a graph whose residuals have gone back.
+    tensor without a graph, a missing cotangent, a graph whose residuals have gone back, no inputs at all.
     """
     roots, gradients = _roots(tensors, grad_tensors)
-    run_backward(roots, gradients, retain_graph=create_graph if retain_graph is None else retain_graph,
-                 create_graph=create_graph)
+    backward_of(roots, gradients, retain_graph, create_graph, inputs)
 
 
 def grad(outputs: Tensors, inputs: Tensors, grad_outputs: Tensors = None, retain_graph: bool | None = None,
@@ -58,13 +59,7 @@ def grad(outputs: Tensors, inputs: Tensors, grad_outputs: Tensors = None, retain
                          "allow_unused=False.")
     roots, gradients = _roots(outputs, grad_outputs)
     wanted = _list(inputs)
-    for k, x in enumerate(wanted):
-        if not isinstance(x, Value):
-            raise TypeError(f"grad: expected inputs to be tensors, but got {type(x).__name__}")
-        if x.edge is None:
-            raise RuntimeError(f"One of the differentiated Tensors does not require grad: inputs[{k}] of shape "
-                               f"{list(x.spec.shape)}")
-    captures: dict[tuple[int, int], list[Any]] = {(id(x.edge[0]), x.edge[1]): [None] for x in wanted}
+    captures = captures_of("grad", wanted)
     run_backward(roots, gradients, retain_graph=create_graph if retain_graph is None else retain_graph,
                  create_graph=create_graph, captures=captures)
     results = []

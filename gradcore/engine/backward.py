@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.engine.below import Captures, last_uses, leads_to
 from gradcore.engine.hook_calls import after_leaf, after_node, as_user, before_node, seen
 from gradcore.engine.node import Leaf, Node
 from gradcore.engine.owners import retag
@@ -28,13 +29,11 @@ from gradcore.ops.creation import full
 from gradcore.ops.elementwise import add, add_
 from gradcore.ops.movement import clone
 
-#: (node or leaf, output index) -> where a requested gradient is collected, for ``autograd.grad``.
-Captures = dict[tuple[int, int], list[Any]]
-
 
 def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph: bool, create_graph: bool,
-                 captures: Captures | None = None) -> None:
-    """Propagate cotangents from ``roots`` into the leaves, or into ``captures`` alone where given.
+                 captures: Captures | None = None, accumulating: bool = False) -> None:
+    """Propagate cotangents from ``roots`` into the leaves, or into ``captures`` alone where given: into their slots, or with
+    ``accumulating`` into the leaves that they name.
 
     Raises RuntimeError for roots without a graph, for a missing cotangent of a root that is no scalar, and for a node
     that was released; residuals of the nodes that ran have gone back whatever happens.
@@ -43,7 +42,7 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
     caller = here()
     before = (state.grad, state.scope, state.site, state.node, state.autocast)
     mark("begin", "backward")
-    sweep = Sweep(captures, retain_graph, roots)
+    sweep = Sweep(captures, retain_graph, roots, accumulating)
     for device in {root.storage.device for root in roots}:
         if device.several:
             device.join()
@@ -54,7 +53,7 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
         state.scope = backward_scope(state.scope, caller)
         for root, g in zip(roots, gradients, strict=True):
             sweep.deliver(root.edge, _seed(root, g))
-        wanted = None if captures is None else _leads_to(captures, roots)
+        wanted = None if captures is None else leads_to(captures, roots)
         plain = wanted is None and not state.anomaly
         forward = -1
         heap, pending = sweep.heap, sweep.pending
@@ -86,14 +85,16 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
 class Sweep:
     """One backward pass: which nodes have been given a cotangent, and where cotangents go."""
 
-    __slots__ = ("pending", "heap", "captures", "retain_graph", "roots", "remade", "held", "last_use")
+    __slots__ = ("pending", "heap", "captures", "accumulating", "retain_graph", "roots", "remade", "held", "last_use")
 
-    def __init__(self, captures: Captures | None, retain_graph: bool, roots: Sequence[Any]) -> None:
+    def __init__(self, captures: Captures | None, retain_graph: bool, roots: Sequence[Any], accumulating: bool = False) -> None:
         #: Nodes that have been given a cotangent and have not run, by number, with a cotangent for each output.
         self.pending: dict[int, tuple[Node, list[Any]]] = {}
         #: Their numbers, negated: the newest node runs first.
         self.heap: list[int] = []
         self.captures = captures
+        #: Do the leaves that are asked for get their gradients, and not the slots?
+        self.accumulating = accumulating
         self.retain_graph = retain_graph
         self.roots = roots
         #: Recipes whose tensors were made again and are waiting for more nodes to ask for them.
@@ -183,12 +184,15 @@ class Sweep:
         """Add a cotangent to where it goes: the slot of a leaf, or what a node is still waiting for."""
         target, index = edge
         if type(target) is Leaf:
+            slot = None if self.captures is None else self.captures.get((id(target), 0))
+            if slot is None and self.captures is not None:
+                return
             if target.hooks is not None:
                 self._hold(target, g)
-            elif self.captures is None:
+            elif self.accumulating or slot is None:
                 accumulate(target, g)
-            elif (id(target), 0) in self.captures:
-                _add_to(self.captures[id(target), 0], 0, g)
+            else:
+                _add_to(slot, 0, g)
             return
         waiting = self.pending.get(target.id)
         if waiting is None:
@@ -210,7 +214,7 @@ class Sweep:
 
     def _hold(self, leaf: Leaf, g: Any) -> None:
         if not self.held:
-            self.last_use = _last_uses(self.roots)
+            self.last_use = last_uses(self.roots)
         _add_to(self.held.setdefault(leaf, [None]), 0, g)
 
     def let_go(self, number: int) -> None:
@@ -219,10 +223,10 @@ class Sweep:
             g, = self.held.pop(leaf)
             with as_user():
                 g = seen(g, 0, leaf.hooks, "a leaf")
-            if self.captures is None:
+            if self.captures is None or self.accumulating:
                 accumulate(leaf, g)
                 after_leaf(leaf)
-            elif (id(leaf), 0) in self.captures:
+            else:
                 self.captures[id(leaf), 0][0] = g
 
 
@@ -233,16 +237,6 @@ def check_for_nan(node: Node, results: Sequence[Any]) -> None:
             raise RuntimeError(f"Function '{node.name()}' returned nan values in its {k}th output. Its forward ran at "
                                f"{SITES[node.site]}" + (f" in layer {SCOPES[node.scope].layer}" if SCOPES[node.scope].layer
                                                         else ""))
-
-
-def _last_uses(roots: Sequence[Any]) -> dict[Leaf, int]:
-    """The oldest node below ``roots`` that leads to each leaf."""
-    oldest: dict[Leaf, int] = {}
-    for node in _reachable(roots).values():
-        for edge in node.edges:
-            if edge is not None and type(edge[0]) is Leaf:
-                oldest[edge[0]] = min(node.id, oldest.get(edge[0], node.id))
-    return oldest
 
 
 def _own(part: Any, gs: list[Any]) -> Any:
@@ -313,27 +307,3 @@ def _seed(root: Any, g: Any) -> Any:
         raise SpecError(f"Mismatch in shape: the gradient has shape {list(g.spec.shape)} and the output has shape "
                         f"{list(root.spec.shape)}")
     return make_value(g.storage, g.spec, g.array, g.edge)
-
-
-def _reachable(roots: Sequence[Any]) -> dict[int, Node]:
-    """Every node below ``roots``, by number."""
-    found: dict[int, Node] = {}
-    stack = [r.edge[0] for r in roots if type(r.edge[0]) is Node]
-    while stack:
-        node = stack.pop()
-        if node.id not in found:
-            found[node.id] = node
-            stack.extend(e[0] for e in node.edges if e is not None and type(e[0]) is Node)
-    return found
-
-
-def _leads_to(captures: Captures, roots: Sequence[Any]) -> set[int]:
-    """Numbers of the nodes from which a captured edge can be reached."""
-    found = _reachable(roots)
-    wanted: set[int] = set()
-    for number in sorted(found):
-        for edge in found[number].edges:
-            if edge is not None and ((id(edge[0]), edge[1]) in captures
-                                     or (type(edge[0]) is Node and edge[0].id in wanted)):
-                wanted.add(number)
-    return wanted

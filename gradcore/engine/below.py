@@ -1,0 +1,57 @@
+"""What lies below tensors in the graph: which nodes, and which of them lead to what is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gradcore.engine.node import Leaf, Node
+from gradcore.engine.value import Value
+
+#: What is asked for of a backward: slots for cotangents, by the target of the edge that they come along.
+Captures = dict[tuple[int, int], list[Any]]
+
+
+def captures_of(who: str, inputs: Sequence[Any]) -> Captures:
+    """An empty slot for each input. Raises TypeError for what is no tensor, RuntimeError for one that wants no gradient."""
+    for k, x in enumerate(inputs):
+        if not isinstance(x, Value):
+            raise TypeError(f"{who}: expected inputs to be tensors, but got {type(x).__name__}")
+        if x.edge is None:
+            raise RuntimeError(f"One of the differentiated Tensors does not require grad: inputs[{k}] of shape "
+                               f"{list(x.spec.shape)}")
+    return {(id(x.edge[0]), x.edge[1]): [None] for x in inputs}
+
+
+def last_uses(roots: Sequence[Any]) -> dict[Leaf, int]:
+    """The oldest node below ``roots`` that leads to each leaf."""
+    oldest: dict[Leaf, int] = {}
+    for node in reachable(roots).values():
+        for edge in node.edges:
+            if edge is not None and type(edge[0]) is Leaf:
+                oldest[edge[0]] = min(node.id, oldest.get(edge[0], node.id))
+    return oldest
+
+
+def reachable(roots: Sequence[Any]) -> dict[int, Node]:
+    """Every node below ``roots``, by number."""
+    found: dict[int, Node] = {}
+    stack = [r.edge[0] for r in roots if type(r.edge[0]) is Node]
+    while stack:
+        node = stack.pop()
+        if node.id not in found:
+            found[node.id] = node
+            stack.extend(e[0] for e in node.edges if e is not None and type(e[0]) is Node)
+    return found
+
+
+def leads_to(captures: Captures, roots: Sequence[Any]) -> set[int]:
+    """Numbers of the nodes from which a captured edge can be reached."""
+    found = reachable(roots)
+    wanted: set[int] = set()
+    for number in sorted(found):
+        for edge in found[number].edges:
+            if edge is not None and ((id(edge[0]), edge[1]) in captures
+                                     or (type(edge[0]) is Node and edge[0].id in wanted)):
+                wanted.add(number)
+    return wanted
