@@ -36,7 +36,6 @@ INSTEAD = {
     "antialias": "blur with gradcore.nn.functional.avg_pool2d first",
     "out_dtype": "convert the operands with x.to(dtype)",
     "pin_memory": "call x.pin_memory() on the result",
-    "inputs": "use gradcore.autograd.grad",
     "dtype": "convert with x.to(dtype)"}
 
 
