@@ -1,50 +1,95 @@
-// Folds over some dimensions of a strided tensor: sum, mean, extremes and where they stand, any, all.
+// Folds over some dimensions of a strided tensor: sum, mean, variance, norms, extremes and where they stand, any, all.
 //
-// Traffic in bytes, n elements of s folded into m of t: reads n s, writes m t. A team of threads takes a row; where
-// neighbouring results lie next to each other, as in column sums, eight warps take 32 of them. A few long rows are split
-// over many blocks: each leaves its part in 32 KiB of the module's own memory, and the last to arrive folds the parts in
-// their order, so launches of one kernel must follow one another, as on one stream they do. No result depends on the order
-// in which blocks run.
+// Traffic in bytes, n elements of s folded into m of t: reads n s, writes m t; a variance reads n s once more, for the mean.
+// A team of threads takes a row; where neighbouring results lie next to each other, as in column sums, eight warps take 32 of
+// them. A few long rows are split over many blocks: each leaves its part in memory that the launches of a stream share, and
+// the last to arrive folds the parts in their order. No result depends on the order in which blocks run.
 
 #include "common.cuh"
 
+// How a fold takes an element, and what it makes of the result: both stay as they are, but for norms and variances. `how` is a
+// norm's power, or a row's mean.
+template <typename Op>
+struct Ends {
+    template <typename A, typename T> static __device__ __forceinline__ A load(T x, A) { return Op::template load<A>(x); }
+    template <typename A> static __device__ __forceinline__ A end(A v, A) { return v; }
+};
+
+struct Deviations : Sum {};
+template <> struct Ends<Deviations> : Ends<Sum> {
+    template <typename A, typename T> static __device__ __forceinline__ A load(T x, A how) {
+        return ((A)x - how) * ((A)x - how);
+    }
+};
+
+struct Squares : Sum {};
+template <> struct Ends<Squares> {
+    template <typename A, typename T> static __device__ __forceinline__ A load(T x, A) { return (A)x * (A)x; }
+    template <typename A> static __device__ __forceinline__ A end(A v, A) { return sqrt(v); }
+};
+
+struct Powers : Sum {};
+template <> struct Ends<Powers> {
+    template <typename A, typename T> static __device__ __forceinline__ A load(T x, A how) { return pow(fabs((A)x), how); }
+    template <typename A> static __device__ __forceinline__ A end(A v, A how) { return pow(v, (A)1 / how); }
+};
+
+struct NotZero : Sum {};
+template <> struct Ends<NotZero> : Ends<Sum> {
+    template <typename A, typename T> static __device__ __forceinline__ A load(T x, A) { return (A)x != (A)0; }
+};
+
+// Sum and extremes of absolute values.
+template <typename Op> struct Absolute : Op {};
+template <typename Op> struct Ends<Absolute<Op>> : Ends<Op> {
+    template <typename A, typename T> static __device__ __forceinline__ A load(T x, A) { return fabs((A)x); }
+};
+
 // The elements from `first` on, `step` apart, of a row at x.
 template <typename Op, typename A, typename T>
-__device__ __forceinline__ A folded(const T* x, const Axes& axes, i64 first, i64 end, i64 step) {
+__device__ __forceinline__ A folded(const T* x, const Axes& axes, i64 first, i64 end, i64 step, A how) {
     A v = Op::template first<A>();
     if (axes.count == 1) {
         i64 stride = axes.strides[0][0];
 #pragma unroll 4
-        for (i64 i = first; i < end; i += step) v = Op::of(v, Op::template load<A>(x[i * stride]));
+        for (i64 i = first; i < end; i += step) v = Op::of(v, Ends<Op>::load(x[i * stride], how));
     } else {
 #pragma unroll 1
-        for (i64 i = first; i < end; i += step) v = Op::of(v, Op::template load<A>(x[at(axes, i)]));
+        for (i64 i = first; i < end; i += step) v = Op::of(v, Ends<Op>::load(x[at(axes, i)], how));
     }
     return v;
 }
 
-// Tensor 0 of the layout is x, tensor 1 of the kept dimensions is out.
+// What is left to do with a fold: a power and its end, the division of a mean.
+template <typename Op, typename A>
+__device__ __forceinline__ A ended(A v, double divisor, A how) {
+    return Ends<Op>::end(divisor == 1 ? v : v / (A)divisor, how);
+}
+
+// Tensor 0 of the layout is x, tensor 1 of the kept dimensions is out; `level` has a number for each row, if it is given.
 template <typename Op, typename T, typename Out>
-__global__ void fold(const T* x, Out* out, const __grid_constant__ Layout l, i64 divisor, int lanes) {
+__global__ void fold(const T* x, Out* out, const __grid_constant__ Layout l, double divisor, double power,
+                     const WIDE(T)* level, int lanes) {
     typedef WIDE(T) A;
     __shared__ A room[8];
     Team team(lanes);
     if (team.row >= l.rows) return;
     i64 place[2];
     locate(l.kept, team.row, place);
-    A v = folded<Op, A>(x + place[0], l.folded, team.rank, l.width, lanes);
+    A how = level ? level[team.row] : (A)power;
+    A v = folded<Op, A>(x + place[0], l.folded, team.rank, l.width, lanes, how);
     v = team_fold<Op>(v, team, room);
-    if (!team.rank) out[place[1]] = (Out)(divisor == 1 ? v : v / (A)divisor);
+    if (!team.rank) out[place[1]] = (Out)ended<Op>(v, divisor, how);
 }
 
-__device__ i64 parts_made[4096];
-__device__ u32 arrivals[128];
-
-template <typename A>
-__device__ __forceinline__ A* parts_of() { return (A*)parts_made; }
+// What the launches of a stream share: of one that is under way, the parts that blocks have made and how many have arrived.
+struct Shared {
+    i64 parts[4096];
+    u32 arrivals[128];
+};
 
 // Is this block the last of `parts` that leaves something for `row`? What the others left is then there to be read.
-__device__ __forceinline__ bool last_of(i64 row, int parts) {
+__device__ __forceinline__ bool last_of(u32* arrivals, i64 row, int parts) {
     __shared__ u32 before;
     __threadfence();
     __syncthreads();
@@ -56,49 +101,52 @@ __device__ __forceinline__ bool last_of(i64 row, int parts) {
 
 // `parts` blocks a row, rows * parts of them 4096 at most and 128 rows.
 template <typename Op, typename T, typename Out>
-__global__ void fold_split(const T* x, Out* out, const __grid_constant__ Layout l, i64 divisor, int parts) {
+__global__ void fold_split(const T* x, Out* out, const __grid_constant__ Layout l, double divisor, double power,
+                           const WIDE(T)* level, int parts, Shared* shared) {
     typedef WIDE(T) A;
     __shared__ A room[8];
     Team team(256);
     i64 row = team.row / parts, part = team.row % parts, each = (l.width + parts - 1) / parts, place[2];
     locate(l.kept, row, place);
     i64 end = each * (part + 1) < l.width ? each * (part + 1) : l.width;
-    A v = folded<Op, A>(x + place[0], l.folded, each * part + team.rank, end, 256);
+    A how = level ? level[row] : (A)power;
+    A v = folded<Op, A>(x + place[0], l.folded, each * part + team.rank, end, 256, how);
     v = team_fold<Op>(v, team, room);
-    volatile A* made = parts_of<A>() + row * parts;
+    volatile A* made = (A*)shared->parts + row * parts;
     if (!team.rank) made[part] = v;
-    if (!last_of(row, parts)) return;
+    if (!last_of(shared->arrivals, row, parts)) return;
     v = Op::template first<A>();
     for (int k = team.rank; k < parts; k += 256) v = Op::of(v, (A)made[k]);
     v = team_fold<Op>(v, team, room);
-    if (!team.rank) out[place[1]] = (Out)(divisor == 1 ? v : v / (A)divisor);
+    if (!team.rank) out[place[1]] = (Out)ended<Op>(v, divisor, how);
 }
 
 // 32 results a tile, `parts` blocks a tile; 128 blocks at most where there are parts.
 template <typename Op, typename T, typename Out>
-__global__ void fold_columns(const T* x, Out* out, const __grid_constant__ Layout l, i64 divisor, int parts) {
+__global__ void fold_columns(const T* x, Out* out, const __grid_constant__ Layout l, double divisor, double power,
+                             const WIDE(T)* level, int parts, Shared* shared) {
     typedef WIDE(T) A;
     __shared__ A room[8][32];
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     i64 tile = blockIdx.x / parts, part = blockIdx.x % parts, column = tile * 32 + lane, place[2] = {0, 0};
     i64 each = (l.width + parts - 1) / parts, end = each * (part + 1) < l.width ? each * (part + 1) : l.width;
-    A v = Op::template first<A>();
+    A v = Op::template first<A>(), how = level && column < l.rows ? level[column] : (A)power;
     if (column < l.rows) {
         locate(l.kept, column, place);
-        v = folded<Op, A>(x + place[0], l.folded, each * part + warp, end, 8);
+        v = folded<Op, A>(x + place[0], l.folded, each * part + warp, end, 8, how);
     }
     room[warp][lane] = v;
     __syncthreads();
     if (!warp)
         for (int k = 1; k < 8; ++k) v = Op::of(v, room[k][lane]);
     if (parts > 1) {
-        volatile A* made = parts_of<A>() + (tile * parts) * 32 + lane;
+        volatile A* made = (A*)shared->parts + (tile * parts) * 32 + lane;
         if (!warp) made[part * 32] = v;
-        if (!last_of(tile, parts)) return;
+        if (!last_of(shared->arrivals, tile, parts)) return;
         v = Op::template first<A>();
         for (int k = 0; k < parts; ++k) v = Op::of(v, (A)made[k * 32]);
     }
-    if (!warp && column < l.rows) out[place[1]] = (Out)(divisor == 1 ? v : v / (A)divisor);
+    if (!warp && column < l.rows) out[place[1]] = (Out)ended<Op>(v, divisor, how);
 }
 
 // Does a, standing at i, come before b at j? Positions below zero are none; of equals the first wins, and NaN over all.

@@ -16,7 +16,7 @@ import cupy
 import numpy as np
 from cupy.cuda import memory, runtime
 
-from gradcore.devices import gpu_faults, gpu_gemm
+from gradcore.devices import gpu_faults, gpu_gemm, gpu_workspaces
 from gradcore.devices.device import Device, Operands
 from gradcore.devices.dtypes import numbers_fitted
 from gradcore.devices.gpu_again import again
@@ -123,11 +123,10 @@ class Bridge:
         tag = TAGS.index(Tag(self._op, "", "library", "workspace", Site("<cupy>", 0, self._op), None, None))
         return memory.MemoryPointer(self._take(nbytes, tag), 0)
 
-    def reserve(self, nbytes: int, library: str) -> ScratchMemory:
-        """Memory that a library works in, for as long as it is held: declared, so that strict mode has nothing against it.
-
-        It is of the current stream, like the work that it is for."""
-        tag = TAGS.index(Tag("matmul", "", "library", "workspace", Site(f"<{library}>", 0, ""), None, None))
+    def reserve(self, nbytes: int, library: str, op: str) -> ScratchMemory:
+        """Memory that a library works in for ops like ``op``, for as long as it is held: declared, so that strict mode has
+        nothing against it. It is of the current stream, like the work that it is for."""
+        tag = TAGS.index(Tag(op, "", "library", "workspace", Site(f"<{library}>", 0, ""), None, None))
         return self._take(nbytes, tag)
 
     def _take(self, nbytes: int, tag: int) -> ScratchMemory:
@@ -194,20 +193,20 @@ class CudaDevice(Device):
         self._account = DriverAccount(index, cuda)
         scratch = build(WatchedSource(index, cuda, owner), WatchedDriver(cuda, index))
         self.bridge = Bridge(scratch.ledger, lambda: self.current, index, strict)
-        gpu_gemm.RESERVES[index] = self._reserve
+        gpu_workspaces.RESERVES[index] = self._reserve
         self._blocking = gpu_faults.blocking()
         # Who wants to wait after each kernel cannot have them all as one.
         self.graphs = None if self._blocking else Graphs(self, cuda)
         # CuPy holds its current stream weakly.
         self._known_to_cupy: dict[Stream, Any] = {}
 
-    def _reserve(self, nbytes: int, library: str) -> ScratchMemory:
+    def _reserve(self, nbytes: int, library: str, op: str) -> ScratchMemory:
         try:
-            return self.bridge.reserve(nbytes, library)
+            return self.bridge.reserve(nbytes, library, op)
         except OutOfMemory:
             # What the pool of the tensors has cached is the card's too.
             self.ledger.flush()
-            return self.bridge.reserve(nbytes, library)
+            return self.bridge.reserve(nbytes, library, op)
 
     def _fill_with_ones(self, block: Block) -> None:
         """Poison, on the block's own stream, behind all that used it."""
@@ -223,10 +222,11 @@ class CudaDevice(Device):
         found.use()
 
     def prepare_capture(self, stream: Stream) -> None:
-        """Make what products work in on a stream that is going to capture, where any have run."""
-        library = gpu_gemm.LIBRARIES.get(self.index)
-        if isinstance(library, gpu_gemm.CublasLt):
-            library.reserve_for(stream.handle)
+        """Make what kernels work in on a stream that is going to capture, where any that do have run."""
+        library, shared = gpu_gemm.LIBRARIES.get(self.index), gpu_workspaces.SHARED.get(self.index)
+        for found in (library.workspaces if isinstance(library, gpu_gemm.CublasLt) else None, shared):
+            if found is not None:
+                found.of(stream.handle)
 
     def refuse_memory(self, thread: int | None) -> None:
         """Let a thread that captures have no memory of the device; None: everybody may."""

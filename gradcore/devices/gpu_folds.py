@@ -16,8 +16,11 @@ FOLDS: dict[str, Any] = {}
 _PART, _PARTS, _ROWS, _TILES = 8192, 4096, 128, 128
 
 
-def fold(op: str, x: Any, out: Any, dims: tuple[int, ...], divisor: int = 1) -> None:
-    """``out`` is ``x`` folded over ``dims``; its shape is that of ``x`` without them, or with ones in their place."""
+def fold(op: str, x: Any, out: Any, dims: tuple[int, ...], divisor: float = 1, power: float = 0, level: Any = None) -> None:
+    """``out`` is ``x`` folded over ``dims``; its shape is that of ``x`` without them, or with ones in their place.
+
+    ``power`` is a norm's; ``level`` holds a number for each result, one after another, that deviations are measured from.
+    """
     if out.ndim == x.ndim - len(dims):
         steps = iter(gl.elements(out))
         placed = [0 if d in dims else next(steps) for d in range(x.ndim)]
@@ -25,15 +28,15 @@ def fold(op: str, x: Any, out: Any, dims: tuple[int, ...], divisor: int = 1) -> 
         placed = [0 if d in dims else s for d, s in enumerate(gl.elements(out))]
     where = gl.layout_of(x.shape, dims, gl.elements(x), tuple(placed))
     rows, width = int(where["rows"]), int(where["width"])
-    types, given = (op, x.dtype, out.dtype), (x, out, where, np.int64(divisor))
+    types, given = (op, x.dtype, out.dtype), (x, out, where, np.float64(divisor), np.float64(power), level)
     if gl.neighbours(where) and rows >= 32:
         tiles = -(-rows // 32)
         parts = max(min(width // 64, _TILES // tiles), 1)
-        gl.run_blocks("reduce", "fold_columns", types, tiles * parts, *given, np.int32(parts))
+        gl.run_blocks("reduce", "fold_columns", types, tiles * parts, *given, np.int32(parts), gl.SHARED)
         return
     parts = min(width // _PART, _PARTS // max(rows, 1), gl.BUSY // max(rows, 1))
     if rows <= _ROWS and parts > 1:
-        gl.run_blocks("reduce", "fold_split", types, rows * parts, *given, np.int32(parts))
+        gl.run_blocks("reduce", "fold_split", types, rows * parts, *given, np.int32(parts), gl.SHARED)
     else:
         gl.run_rows("reduce", "fold", types, rows, gl.lanes_of(width), *given)
 

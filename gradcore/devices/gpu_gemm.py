@@ -2,10 +2,8 @@
 
 A library plans a product (:class:`Problem`) once and runs the plan on addresses. cuBLASLt is handed its stream and its
 workspace with each call, so it allocates nothing, waits for nothing (but once for a plan with a relu: :meth:`CublasLt.exact`)
-and can be captured in a graph. The workspace is one block for each stream, made at the stream's first product and kept: in the
-library pool, beside the log and never in it, because its size depends on the device and not on shapes, and because a workspace
-declared by each product would be allocated on the CPU too, where nobody needs it. cuBLAS through CuPy takes a workspace of its
-own, which no pool of ours sees.
+and can be captured in a graph. The workspace is one block for each stream (``gpu_workspaces``). cuBLAS through CuPy takes a
+workspace of its own, which no pool of ours sees.
 """
 
 from __future__ import annotations
@@ -32,7 +30,8 @@ from gradcore.devices.gpu_problems import (
     Problem,
     compute_of,
 )
-from gradcore.errors import CaptureError, DeviceError, KernelError
+from gradcore.devices.gpu_workspaces import Workspaces, current_stream, reserve
+from gradcore.errors import DeviceError, KernelError
 from gradcore.forking import long
 from gradcore.units import parse_bytes
 
@@ -80,19 +79,17 @@ class Plan:
 class CublasLt:
     """cuBLASLt by nvmath-python's bindings, on one device. Handles, plans and descriptors live as long as it does.
 
-    ``reserve(nbytes, name)`` gives memory, with an address ``ptr``, that stays as long as what it returned is held.
+    ``reserve(nbytes)`` gives memory, with an address ``ptr``, that stays as long as what it returned is held.
     """
 
     unseen = ""
 
-    def __init__(self, lt: Any, workspace: int, reserve: Callable[[int, str], Any]) -> None:
+    def __init__(self, lt: Any, workspace: int, reserve: Callable[[int], Any]) -> None:
         self._lt = lt
         self._handle = lt.create()
         #: Bytes for each stream.
         self.workspace = workspace
-        self._reserve = reserve
-        #: By stream.
-        self._held: dict[int, Any] = {}
+        self.workspaces = Workspaces("the workspace of matrix products", workspace, lambda stream: reserve(workspace))
         self._plans: dict[tuple[Problem, int], Plan | None] = {}
         # A vector's address is an attribute of its plan, which other threads may use as well.
         self._lock = long(threading.Lock())
@@ -205,7 +202,7 @@ class CublasLt:
     def run(self, plan: Plan, x: int, y: int, out: int, vector: int, factor: int = 0) -> None:
         """``factor``: where a factor is that all products are multiplied by, 0 for one."""
         stream = current_stream()
-        workspace = self.reserve_for(stream) if plan.bytes else 0
+        workspace = self.workspaces.of(stream) if plan.bytes else 0
         factor = factor or plan.one
         if plan.vector is None:
             self._start(plan, factor, x, y, out, workspace, stream)
@@ -221,24 +218,6 @@ class CublasLt:
                             workspace, plan.bytes, stream)
         except self._lt.cuBLASLtError as error:
             raise KernelError(f"cuBLASLt cannot put a matrix product on the device: {error}") from error
-
-    def reserve_for(self, stream: int) -> int:
-        """The address of a stream's workspace. Call it before a capture: the first call allocates, and then it raises
-        :class:`CaptureError`."""
-        held = self._held.get(stream)
-        if held is None:
-            if runtime.streamIsCapturing(stream):
-                raise CaptureError(f"the workspace of matrix products ({self.workspace:,} bytes) was not made before the "
-                                   "capture of this stream: run the step once on it first")
-            with self._lock:
-                # Another thread may have been quicker, and its work may be under way already.
-                held = self._held.get(stream) or self._held.setdefault(stream, self._reserve(self.workspace, "cuBLASLt"))
-        address: int = held.ptr
-        return address
-
-    def release(self) -> None:
-        """Give the workspaces back, once the device is done with what uses them."""
-        self._held.clear()
 
 
 class Cublas:
@@ -287,8 +266,6 @@ def _set(setter: Callable[..., Any], of: int, attribute: int, value: int, dtype:
 
 # -- the library of a device -------------------------------------------------------------------------------------------------
 
-#: Where a device's workspaces come from, by its number: the CUDA device enters itself.
-RESERVES: dict[int, Callable[[int, str], Any]] = {}
 #: Those that have been asked for.
 LIBRARIES: dict[int, Library] = {}
 
@@ -312,7 +289,7 @@ def make_library(index: int) -> Library:
         return Cublas(f"nvmath-python cannot be imported ({error})")
     nbytes = workspace_bytes(index)
     try:
-        return CublasLt(cublasLt, nbytes, RESERVES.get(index, _from_cupy))
+        return CublasLt(cublasLt, nbytes, lambda size: reserve(index, size, "cuBLASLt", "matmul"))
     except Exception as error:  # nvmath has a type of its own for a library that is missing, and one for each that fails
         return Cublas(f"nvmath-python cannot use cuBLASLt ({error})")
 
@@ -325,17 +302,6 @@ def workspace_bytes(index: int) -> int:
         return parse_bytes(asked)
     major = int(runtime.getDeviceProperties(index)["major"])
     return {9: 32, 10: 32, 12: 12}.get(major, 4) << 20
-
-
-def _from_cupy(nbytes: int, name: str) -> Any:
-    """Where kernels run without a device of ours, as under compute-sanitizer."""
-    return cupy.cuda.alloc(nbytes)
-
-
-def current_stream() -> int:
-    """The stream that kernels are put on."""
-    handle: int = cupy.cuda.get_current_stream().ptr
-    return handle
 
 
 def unseen(index: int) -> str:

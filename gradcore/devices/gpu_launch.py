@@ -18,6 +18,7 @@ from cupy.cuda import compiler, driver, runtime
 
 from gradcore.devices.gpu_faults import of_launch
 from gradcore.devices.gpu_sources import source_of
+from gradcore.devices.gpu_workspaces import shared
 
 #: Threads of a block; the kernels count on it.
 BLOCK = 256
@@ -43,6 +44,10 @@ LAYOUT = np.dtype([("rows", "i8"), ("width", "i8"), ("kept", AXES), ("folded", A
 def _function(family: str, instance: str, device: int) -> Any:
     names = (instance,) if "<" in instance else None
     return cupy.RawModule(code=source_of(family), options=("--std=c++17",), name_expressions=names).get_function(instance)
+
+
+#: The last argument of a launch whose blocks share something: where they do is found when it is put on a stream.
+SHARED = object()
 
 
 class Unnoted(Exception):
@@ -95,9 +100,14 @@ def launch(family: str, instance: str, blocks: int, threads: int, arguments: tup
     Raises :class:`KernelError` for one that does not compile or launch, :class:`DeviceFault` for one that failed before it.
     """
     try:
-        _function(family, instance, runtime.getDevice())((blocks,), (threads,), arguments)
+        _function(family, instance, runtime.getDevice())((blocks,), (threads,), placed(arguments))
     except (compiler.CompileException, runtime.CUDARuntimeError, driver.CUDADriverError, ImportError) as error:
         raise of_launch(error, family, instance, blocks, threads) from error
+
+
+def placed(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A launch's arguments, with what its blocks share on the current stream."""
+    return (*arguments[:-1], np.uint64(shared())) if arguments[-1] is SHARED else arguments
 
 
 def clear(pointer: Any, nbytes: int) -> None:

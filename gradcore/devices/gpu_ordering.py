@@ -9,7 +9,7 @@ import numpy as np
 
 from gradcore.devices import gpu_launch as gl
 from gradcore.devices.blocks import turned
-from gradcore.devices.gpu_elementwise import apply, copy, wide
+from gradcore.devices.gpu_elementwise import copy, wide
 from gradcore.devices.gpu_folds import fold
 from gradcore.devices.gpu_indexing import back, layout_of_slices
 from gradcore.devices.kernels import split_workspace
@@ -142,42 +142,20 @@ def ranked(x: Any, values: Any, indices: Any, workspace: Any, *, dim: int, start
 # -- variance and norms ------------------------------------------------------------------------------------------------
 
 
-def _room(x: Any, out: Any, workspace: Any, dims: Any) -> tuple[Any, Any, Any]:
-    """Room for ``x`` and for what is folded of it, and ``out`` with the dimensions that are folded away as ones."""
-    whole, folded = split_workspace(workspace, (x.size, x.dtype), (out.size, x.dtype))
-    shape = [1 if d in dims else n for d, n in enumerate(x.shape)]
-    return whole.reshape(x.shape), folded.reshape(shape), out.reshape(shape)
-
-
 @kernel
 def var(x: Any, out: Any, workspace: Any, *, dims: tuple[int, ...], correction: float, keepdim: bool) -> None:
-    whole, mean, out = _room(x, out, workspace, dims)
-    count, compute = math.prod(x.shape[d] for d in dims), wide(x.dtype)
-    fold("Sum", x, mean, dims, count)
-    apply("Sub", compute, whole, x, mean)
-    if compute != x.dtype:
-        # The mean was rounded: what is left of it goes as well.
-        fold("Sum", whole, mean, dims, count)
-        apply("Sub", compute, whole, whole, mean)
-    apply("Square", compute, whole, whole)
-    divisor = float(max(count - correction, 0))
-    fold("Sum", whole, out, dims, int(divisor) if divisor.is_integer() else 1)
-    if not divisor.is_integer():
-        apply("Div", compute, out, out, divisor)
+    count, mean = math.prod(x.shape[d] for d in dims), None
+    if x.size:
+        # Of no elements there is none, nor room for it.
+        mean, = split_workspace(workspace, (out.size, wide(x.dtype)))
+        fold("Sum", x, mean.reshape([n for d, n in enumerate(x.shape) if d not in dims]), dims, count)
+    fold("Deviations", x, out, dims, max(count - correction, 0), level=mean)
 
 
 @kernel
 def vector_norm(x: Any, out: Any, workspace: Any, *, p: float, dims: tuple[int, ...], keepdim: bool) -> None:
-    whole, _, out = _room(x, out, workspace, dims)
-    compute = wide(x.dtype)
-    if p == 0:
-        apply("Ne", compute, whole, x, 0)
+    if math.isinf(p):
+        op = "Absolute<Most>" if p > 0 else "Absolute<Least>"
     else:
-        apply("Square" if p == 2 else "Abs", compute, whole, x)
-        if p not in (1, 2) and not math.isinf(p):
-            apply("Pow", compute, whole, whole, p)
-    fold(("Most" if p > 0 else "Least") if math.isinf(p) else "Sum", whole, out, dims)
-    if p == 2:
-        apply("Sqrt", compute, out, out)
-    elif p not in (0, 1) and not math.isinf(p):
-        apply("Pow", compute, out, out, 1 / p)
+        op = {0.0: "NotZero", 1.0: "Absolute<Sum>", 2.0: "Squares"}.get(p, "Powers")
+    fold(op, x, out, dims, power=p)

@@ -40,11 +40,14 @@ class Session:
         # What an interpreter runs at its end, it runs from the last that was registered to the first.
         atexit.register(self.close)
         install(self.card, self.folder)
-        from gradcore.devices import gpu_gemm, gpu_launch
+        from gradcore.devices import gpu_gemm, gpu_launch, gpu_workspaces
         from gradcore.devices.gpu_sources import source_folder
         from gradcore.program import watch
         from tests.host import emulator, graph_bed
 
+        self._shared = gpu_launch.SHARED
+        #: An argument whose place the launch itself finds.
+        self._shared = gpu_launch.SHARED
         # The instances that were launched once, of the kernels as they stand.
         sources = b"".join(path.read_bytes() for path in sorted(source_folder().iterdir()))
         self._known = self.folder / f"instances-{hashlib.sha256(sources).hexdigest()[:16]}.txt"
@@ -67,7 +70,7 @@ class Session:
         lt.runs = lambda: True
         make = gpu_gemm.make_library
         gpu_gemm.make_library = lambda index: make(index) if os.environ.get("GRADCORE_GEMM") == "cupy" else gpu_gemm.CublasLt(
-            lt, gpu_gemm.workspace_bytes(index), gpu_gemm.RESERVES.get(index, gpu_gemm._from_cupy))
+            lt, gpu_gemm.workspace_bytes(index), lambda size: gpu_workspaces.reserve(index, size, "cuBLASLt", "matmul"))
 
     def _own_folder(self) -> Path:
         """One that no other process of the command writes to."""
@@ -86,6 +89,9 @@ class Session:
         addresses = (ctypes.c_void_p * len(given)).from_address(arguments)
         held = []
         for argument, address in zip(given, addresses, strict=True):
+            if argument is self._shared:
+                held.append(ctypes.create_string_buffer(ctypes.string_at(address, 8), 8))
+                continue
             expected = self._as_bytes(argument)
             found = ctypes.string_at(address, expected.nbytes)
             if found != expected.tobytes():

@@ -33,7 +33,7 @@ def gemm(request, monkeypatch):
     yield SimpleNamespace(name=request.param, library=library)
     gradcore.cuda.synchronize()
     if request.param == "cublasLt":
-        library.release()
+        library.workspaces.release()
 
 
 @pytest.mark.parametrize("kind", TOLERANCE)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from cupy.cuda import memory
 
-from gradcore.devices import gpu_gemm, gpu_launch
+from gradcore.devices import gpu_gemm, gpu_launch, gpu_workspaces
 from gradcore.devices.gpu_sources import source_of
 from tests.host.fake_cublas import FakeLt
 
@@ -95,6 +95,8 @@ class Emulator:
         #: The largest blocks that each was launched with.
         self.threads: dict[str, int] = {}
         self.libraries: dict[str, tuple[Any, dict[str, int]]] = {}
+        #: What blocks of one launch share.
+        self.shared = np.zeros(gpu_workspaces.SHARED_BYTES // 8, np.uint64)
         #: Do threads and blocks run from the last to the first?
         self.falling = False
         self.library: Any = products(FakeLt(lambda: bool(self.libraries)))
@@ -127,6 +129,8 @@ class Emulator:
         if found is None:
             return
         library, numbers = found
+        if arguments[-1] is gpu_launch.SHARED:
+            arguments = *arguments[:-1], np.uint64(self.shared.ctypes.data)
         held = [_as_bytes(a) for a in arguments]
         pointers = (ctypes.c_void_p * len(held))(*[h.ctypes.data for h in held])
         call = getattr(library, f"call_{numbers[instance]}")
@@ -145,8 +149,9 @@ class Emulator:
             patch.setattr(gpu_launch, "clear", self.clear)
             patch.setattr(gpu_gemm, "library", lambda: self.library)
             patch.setattr(gpu_gemm, "current_stream", lambda: 7)
+            patch.setattr(gpu_workspaces, "runtime", SimpleNamespace(streamIsCapturing=lambda stream: False))
             patch.setattr(gpu_gemm, "runtime", SimpleNamespace(
-                streamIsCapturing=lambda stream: False, streamSynchronize=lambda stream: None,
+                streamSynchronize=lambda stream: None,
                 memcpyAsync=lambda to, source, nbytes, kind, stream: ctypes.memmove(to, source, nbytes)))
             yield
 
@@ -154,7 +159,7 @@ class Emulator:
 def products(lt: FakeLt, nbytes: int = 1 << 20) -> gpu_gemm.CublasLt:
     """cuBLASLt's part of the interface, with workspaces in memory of the host."""
 
-    def reserve(size: int, name: str) -> HostMemory:
+    def reserve(size: int) -> HostMemory:
         held = np.zeros(size + 512, np.uint8)
         return HostMemory(held, held.ctypes.data + -held.ctypes.data % 512)
 
@@ -162,8 +167,8 @@ def products(lt: FakeLt, nbytes: int = 1 << 20) -> gpu_gemm.CublasLt:
 
 
 def _as_bytes(argument: Any) -> np.ndarray:
-    """What CuPy hands to the driver for one argument: an address, or a value."""
-    if argument is None:
+    """What CuPy hands to the driver for one argument: an address, or a value; nothing for what is found there and then."""
+    if argument is None or argument is gpu_launch.SHARED:
         return np.zeros((), np.uint64)
     if isinstance(argument, cupy.ndarray):
         return np.array(argument.data.ptr, np.uint64)

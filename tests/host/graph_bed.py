@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gradcore.devices import device as devices
-from gradcore.devices import gpu, gpu_gemm, gpu_launch
+from gradcore.devices import gpu, gpu_gemm, gpu_launch, gpu_workspaces
 from gradcore.program import watch
 from tests.host import emulator as emulation
 from tests.host import fake_cublas
@@ -66,12 +66,13 @@ class Bed:
         self.card = GraphCard()
         self.device = gpu.CudaDevice(0, cuda=self.card, strict=True)
         self.device.activate = lambda stream: setattr(self.card, "current", stream.handle)  # type: ignore[method-assign]
-        self.library: gpu_gemm.Library = gpu_gemm.CublasLt(QueuedLt(self.card, emulator), 4096, self.device._reserve)
+        self.library: gpu_gemm.Library = gpu_gemm.CublasLt(
+            QueuedLt(self.card, emulator), 4096, lambda nbytes: self.device._reserve(nbytes, "cuBLASLt", "matmul"))
         #: The arguments of kernels of ours that were captured.
         self.captured: list[tuple[Any, ...]] = []
 
     def launch(self, family: str, instance: str, blocks: int, threads: int, arguments: tuple[Any, ...]) -> None:
-        held = tuple(emulation._as_bytes(a) for a in arguments)
+        held = tuple(emulation._as_bytes(a) for a in gpu_launch.placed(arguments))
         if self.card.capturing:
             self.captured.append(held)
         self.card.give(instance.split("<")[0], lambda: self.emulator.launch(family, instance, blocks, threads, held))
@@ -90,6 +91,9 @@ class Bed:
             patch.setitem(gpu_gemm.LIBRARIES, 0, self.library)
             patch.setattr(gpu_gemm, "current_stream", lambda: self.card.current)
             patch.setattr(gpu_gemm, "runtime", self.card)
+            patch.setattr(gpu_workspaces, "current_stream", lambda: self.card.current)
+            patch.setattr(gpu_workspaces, "runtime", self.card)
+            patch.setattr(gpu_workspaces, "SHARED", {})
             patch.setattr(watch, "is_library", lambda file: file in _CUDA or library(file))
             for name in ("cuda", "cuda:0"):
                 patch.setitem(devices._devices, name, self.device)

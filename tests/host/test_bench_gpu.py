@@ -247,7 +247,7 @@ def test_a_launch_and_a_product_are_made_again_without_the_python_before_them(mo
     from cupy.cuda import runtime
 
     from bench.gpu.host import call_of, launch_of
-    from gradcore.devices import gpu_gemm, gpu_launch
+    from gradcore.devices import gpu_gemm, gpu_launch, gpu_workspaces
     from tests.host.emulator import products
     from tests.host.fake_cublas import FakeLt
     from tests.host.test_gemm import multiplied
@@ -262,7 +262,7 @@ def test_a_launch_and_a_product_are_made_again_without_the_python_before_them(mo
     library = products(FakeLt(lambda: False))
     monkeypatch.setattr(gpu_gemm, "library", lambda: library)
     monkeypatch.setattr(gpu_gemm, "current_stream", lambda: 7)
-    monkeypatch.setattr(gpu_gemm, "runtime", SimpleNamespace(streamIsCapturing=lambda stream: False))
+    monkeypatch.setattr(gpu_workspaces, "runtime", SimpleNamespace(streamIsCapturing=lambda stream: False))
     a = np.ones((4, 4), np.float32)
     run = call_of(lambda: multiplied(a, a))
     assert library._lt.calls == []

@@ -127,8 +127,8 @@ def test_bfloat16_rounds_to_nearest_and_computes_in_single(emulated):
     e = np.exp(widened(a) - widened(a).max(1, keepdims=True))
     np.testing.assert_allclose(widened(out), e / e.sum(1, keepdims=True), rtol=2**-8)
     where = gpu_launch.layout_of(a.shape, (1,), (40, 1), (1, 0))
-    out = launch(emulated, "reduce", "fold<Sum, bfloat, bfloat>", 5, a, np.zeros(37, np.uint16), where, np.int64(1),
-                 np.int32(32))[1]
+    out = launch(emulated, "reduce", "fold<Sum, bfloat, bfloat>", 5, a, np.zeros(37, np.uint16), where, np.float64(1),
+                 np.float64(0), None, np.int32(32))[1]
     np.testing.assert_allclose(widened(out), widened(a).sum(1), rtol=2**-8, atol=1e-5)
     zeros, numbers = np.zeros_like(X), (np.zeros(37, np.uint16) for _ in range(2))
     ones = narrowed(np.ones(40))

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
 
 import gradcore
-from gradcore.devices import gpu_gemm, gpu_launch, gpu_linalg
+from gradcore.devices import gpu_gemm, gpu_launch, gpu_linalg, gpu_workspaces
 from gradcore.devices.gpu_gemm import Cublas, CublasLt
 from gradcore.devices.gpu_linalg import LINALG, product
 from gradcore.devices.gpu_problems import Matrix, Problem, alignment
@@ -266,29 +266,29 @@ def test_a_stream_has_one_workspace_made_before_a_capture(plain, monkeypatch):
     reserved, stream, capturing = [], [7], [False]
 
     class Held:
-        def __init__(self, nbytes, name):
-            reserved.append((nbytes, name))
+        def __init__(self, nbytes):
+            reserved.append(nbytes)
             self.ptr = 512 * len(reserved)
 
     library = CublasLt(FakeLt(lambda: False), 1 << 20, Held)
     monkeypatch.setattr(plain, "library", library)
     monkeypatch.setattr(gpu_gemm, "current_stream", lambda: stream[0])
-    monkeypatch.setattr(gpu_gemm.runtime, "streamIsCapturing", lambda handle: capturing[0])
+    monkeypatch.setattr(gpu_workspaces.runtime, "streamIsCapturing", lambda handle: capturing[0])
     a, b = laid_out("plain", (5, 7), "float32"), laid_out("plain", (7, 3), "float32")
     multiplied(a, b)
     multiplied(b.T, a.T)
-    assert reserved == [(1 << 20, "cuBLASLt")]
+    assert reserved == [1 << 20]
     assert {(call["workspace"], call["stream"]) for call in calls_of(library)} == {(512, 7)}
     stream[0], capturing[0] = 8, True
     with pytest.raises(CaptureError, match=r"1,048,576 bytes\) was not made before the capture"):
         multiplied(a, b)
     capturing[0] = False
-    library.reserve_for(8)
+    library.workspaces.of(8)
     capturing[0] = True
     multiplied(a, b)
     assert calls_of(library)[-1]["workspace"] == 1024
     assert len(reserved) == 2
-    library.release()
+    library.workspaces.release()
     capturing[0] = False
     multiplied(a, b)
     assert len(reserved) == 3

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
 
 import gradcore
-from gradcore.devices import gpu, gpu_gemm, gpu_linalg, gpu_problems
+from gradcore.devices import gpu, gpu_gemm, gpu_linalg, gpu_problems, gpu_workspaces
 from gradcore.devices.attention import build_attention
 from gradcore.devices.gpu_gemm import Cublas, CublasLt
 from gradcore.devices.gpu_problems import Matrix, Problem
@@ -43,7 +43,8 @@ def fake(monkeypatch):
     monkeypatch.setitem(sys.modules, "nvmath.bindings", SimpleNamespace(cublasLt=lt))
     monkeypatch.setattr(gpu_gemm, "LIBRARIES", {})
     monkeypatch.setattr(gpu_gemm, "runtime", SimpleNamespace(
-        getDevice=lambda: 0, getDeviceProperties=lambda index: {"major": 9}, streamIsCapturing=lambda stream: False))
+        getDevice=lambda: 0, getDeviceProperties=lambda index: {"major": 9}))
+    monkeypatch.setattr(gpu_workspaces, "runtime", SimpleNamespace(streamIsCapturing=lambda stream: False))
     return lt
 
 
@@ -87,14 +88,14 @@ def test_a_workspace_lies_in_the_library_pool_beside_the_log(fake):
     device = gpu.CudaDevice(0, cuda=Runtime(), strict=True)
     library = gpu_gemm.make_library(0)
     with gradcore.step(device=device) as step:
-        assert library.reserve_for(7) == library.reserve_for(7)
+        assert library.workspaces.of(7) == library.workspaces.of(7)
     assert [r for r in step.log if "Alloc" in type(r).__name__] == []
     assert device.ledger.allocated == 0
     block, = device.bridge.ledger.live.values()
     tag = TAGS[block.tag]
     assert (block.requested, tag.role, tag.phase, str(tag.site.file)) == (32 << 20, "workspace", "library", "<cuBLASLt>")
     assert device.driver_figures().library == device.bridge.ledger.reserved >= 32 << 20
-    library.release()
+    library.workspaces.release()
     assert device.bridge.ledger.allocated == 0
 
 
@@ -103,9 +104,9 @@ def test_each_stream_has_a_workspace_of_its_own_and_they_are_not_ordered(fake):
     device = gpu.CudaDevice(0, cuda=cuda)
     device.activate = lambda stream: None
     library, side = gpu_gemm.make_library(0), device.make_stream()
-    places = [library.reserve_for(device.current.handle)]
+    places = [library.workspaces.of(device.current.handle)]
     with device.use(side):
-        places += [library.reserve_for(device.current.handle) for _ in range(2)]
+        places += [library.workspaces.of(device.current.handle) for _ in range(2)]
     assert {b.address: b.stream.handle for b in device.bridge.ledger.live.values()} == {places[0]: 0, places[1]: side.handle}
     assert places[1] == places[2]
     assert cuda.calls == []
@@ -117,10 +118,10 @@ def test_a_workspace_is_made_of_what_the_pool_caches_where_the_card_is_full(fake
     storage = device.allocate(80 << 20, 0)
     library = gpu_gemm.make_library(0)
     with pytest.raises(OutOfMemory, match="out of memory"):
-        library.reserve_for(7)
+        library.workspaces.of(7)
     del storage
     assert device.ledger.reserved >= 80 << 20
-    assert library.reserve_for(7)
+    assert library.workspaces.of(7)
     assert device.ledger.reserved == 0
 
 

@@ -91,6 +91,9 @@ class GraphCard(HostCard):
         self.graphs[handle] = nodes
         return handle
 
+    def getDevice(self) -> int:
+        return 0
+
     def streamIsCapturing(self, stream: int) -> bool:
         return stream in self.capturing
 
