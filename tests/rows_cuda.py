@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -202,7 +203,12 @@ _HALF_OPS = frozenset((
     "take take_grad cat clone cast linear matmul uniform dropout maximum where argmax conv2d conv2d_weight_grad max_pool2d "
     "batch_norm attention silu silu_grad mish elu elu_grad softplus hardtanh leaky_relu lerp addcmul masked_fill_ exp2 flip "
     "roll cumsum ranked windows_grad var adam_").split())
-HALF = [row for row in BFLOAT if row.op in _HALF_OPS | _RECURRENT]
+#: Whose squares are no halves any more.
+_LARGE = floats(5, 70, low=-300.0, high=300.0)
+HALF = [*[row for row in BFLOAT if row.op in _HALF_OPS | _RECURRENT],
+        *[Row("vector_norm", f"large {p}", (_LARGE,), {"p": p, "dims": (1,), "keepdim": False})
+          for p in (0, 0.5, 1, 2, 3, math.inf, -math.inf)],
+        Row("var", "large", (_LARGE,), {"dims": (1,), "correction": 1, "keepdim": False})]
 
 #: Instances that no op launches by itself: a bias and its activation in one pass, gelu and cross-entropy with their gradients,
 #: RMS norm, what the tests of bfloat16 begin with.

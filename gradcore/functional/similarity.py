@@ -9,36 +9,27 @@ from gradcore.errors import SpecError
 from gradcore.functional import broadcast_tensors, sum
 from gradcore.functional.folding import norm
 from gradcore.functional.losses import reduced
-from gradcore.functional.types import finfo
 from gradcore.ops import elementwise
 
 Tensor = Any
 
 
-def _length(x: Tensor, p: float, dim: Any, keepdim: bool) -> Tensor:
-    """The p-norm; a vector of zeros has the gradient 0, and for p = 2 the root of the smallest number as its length."""
-    if p != 2:
-        return norm(x, p, dim, keepdim)
-    tiny = float(finfo(x.spec.dtype).tiny)
-    return elementwise.sqrt(elementwise.clamp(sum(elementwise.square(x), dim, keepdim), tiny, None))
-
-
 def normalize(input: Tensor, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Tensor:
     """x / max(|x|_p, eps) along ``dim``."""
-    return input / elementwise.clamp(_length(input, p, dim, True), float(eps), None)
+    return input / elementwise.clamp(norm(input, p, dim, True), float(eps), None)
 
 
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """x1 . x2 / (max(|x1|, eps) max(|x2|, eps)) along ``dim``; sizes broadcast, that of ``dim`` too."""
     if x1.spec.shape != x2.spec.shape:
         x1, x2 = broadcast_tensors(x1, x2)
-    one, two = (elementwise.clamp(_length(x, 2, dim, True), float(eps), None) for x in (x1, x2))
+    one, two = (elementwise.clamp(norm(x, 2, dim, True), float(eps), None) for x in (x1, x2))
     return sum((x1 / one) * (x2 / two), dim)
 
 
 def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
     """|x1 - x2 + eps|_p along the last dimension."""
-    return _length(elementwise.sub(x1, x2) + float(eps), p, -1, keepdim)
+    return norm(elementwise.sub(x1, x2) + float(eps), p, -1, keepdim)
 
 
 def cosine_embedding_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0,

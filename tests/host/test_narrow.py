@@ -217,3 +217,18 @@ def test_uniforms_stay_below_what_they_are_to_stay_below(dtype: Any) -> None:
     x = gradcore.empty(20_000, dtype=dtype)
     gradcore.nn.init.uniform_(x, -3.0, -1.0)
     assert x.max().item() < -1 and x.min().item() >= -3 and x.float().mean().item() == pytest.approx(-2, abs=0.05)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_lengths_are_those_of_the_numbers_and_not_of_their_squares(name: str, torch: Any) -> None:
+    """300 and 400 are halves, and 90,000 is none."""
+    def lengths(library: Any) -> list[float]:
+        x = library.tensor([300.0, 400.0] + [0.0] * 98).to(getattr(library, name))
+        functional = library.nn.functional
+        found = [library.linalg.vector_norm(x), x.norm(3), x.std(), x.var(), library.dist(x, x * 0),
+                 functional.normalize(x, dim=0)[1], functional.cosine_similarity(x, x, 0),
+                 functional.pairwise_distance(x.view(50, 2), x.view(50, 2) * 0)[0]]
+        return [y.item() for y in found]
+
+    np.testing.assert_allclose(lengths(gradcore), lengths(torch), rtol=2**-7)

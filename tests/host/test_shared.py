@@ -1,0 +1,94 @@
+"""What blocks of one launch tell each other lies in memory of the stream's own: launches of two streams may run at once."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
+
+import gradcore
+from gradcore.devices import gpu_launch, gpu_workspaces
+from gradcore.errors import CaptureError
+from gradcore.events import TAGS
+from tests.conftest import raises
+from tests.host.graph_bed import Bed, emulator_of
+
+pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed: the emulator cannot be compiled"),
+              pytest.mark.timeout(600), pytest.mark.xdist_group("emulator")]
+
+
+def numbers() -> Any:
+    """A row that many blocks fold, and columns that many blocks fold."""
+    values = np.arange(80_000, dtype=np.float32).reshape(2000, 40) % 7
+    return gradcore.tensor(values, device="cuda"), values
+
+
+def folded(x: Any) -> list[np.ndarray[Any, Any]]:
+    return [y.cpu().numpy() for y in (x.reshape(-1).sum(), x.sum(0))]
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return emulator_of(tmp_path_factory.mktemp("shared"), lambda bed: folded(numbers()[0]))
+
+
+def shared_of(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The places that launches are given from now on."""
+    found: list[int] = []
+    launch = gpu_launch.launch
+
+    def noted(family: str, instance: str, blocks: int, threads: int, arguments: tuple[Any, ...]) -> None:
+        arguments = gpu_launch.placed(arguments)
+        if instance.startswith(("fold_split", "fold_columns")):
+            found.append(int(arguments[-1]))
+        launch(family, instance, blocks, threads, arguments)
+
+    monkeypatch.setattr(gpu_launch, "launch", noted)
+    return found
+
+
+def test_each_stream_has_a_place_of_its_own(kernels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Bed(kernels).in_place() as bed:
+        found = shared_of(bed, monkeypatch)
+        x, values = numbers()
+        side = bed.device.make_stream()
+        # From the third time on launches are written out.
+        for _ in range(4):
+            for stream in (bed.device.stream, side):
+                with bed.device.use(stream):
+                    for ours, axes in zip(folded(x), (None, 0), strict=True):
+                        np.testing.assert_array_equal(ours, values.sum(axes))
+        assert found == [found[0], found[0], found[2], found[2]] * 4 and found[0] != found[2]
+        blocks = {b.address: b for b in bed.device.bridge.ledger.live.values()}
+        assert {blocks[place].stream.handle for place in (found[0], found[2])} == {0, side.handle}
+        assert all(TAGS[blocks[place].tag].phase == "library" for place in found)
+        assert {row.name for row in bed.device.bridge.libraries()} >= {"gradcore in sum"}
+
+
+def test_it_is_made_before_a_capture(kernels: Any) -> None:
+    with Bed(kernels).in_place() as bed:
+        side = bed.device.make_stream()
+        with bed.device.use(side):
+            bed.card.streamBeginCapture(side.handle, 0)
+            with raises(CaptureError, "what blocks of one launch share", "not made before the capture"):
+                gpu_workspaces.shared()
+            bed.card.streamEndCapture(side.handle)
+        folded(numbers()[0])
+        bed.device.prepare_capture(side)
+        with bed.device.use(side):
+            bed.card.streamBeginCapture(side.handle, 0)
+            assert gpu_workspaces.shared()
+            bed.card.streamEndCapture(side.handle)
+
+
+def test_a_captured_sum_is_the_eager_one(kernels: Any) -> None:
+    with Bed(kernels).in_place():
+        x, values = numbers()
+        compiled = gradcore.compile(lambda x: (x.reshape(-1).sum(), x.sum(0)))
+        for _ in range(4):
+            for ours, axes in zip(compiled(x), (None, 0), strict=True):
+                np.testing.assert_array_equal(ours.cpu().numpy(), values.sum(axes))
