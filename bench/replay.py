@@ -10,7 +10,7 @@ import json
 from functools import partial
 from typing import Any
 
-from bench.timing import Paired, interleave, one_thread
+from bench.timing import Paired, interleave, one_thread, setting
 
 one_thread()
 
@@ -52,6 +52,8 @@ def main() -> None:
 
     torch.set_num_threads(1)
     results: dict[str, dict[str, Any]] = {}
+    if not options.json:
+        print(setting())
     for name in options.models:
         workload = WORKLOADS[name]
         found, eagerly = Paired([], []), Paired([], [])

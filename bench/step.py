@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from bench.timing import interleave, one_thread
+from bench.timing import interleave, one_thread, setting
 
 one_thread()
 
@@ -63,6 +63,8 @@ def main() -> None:
 
     torch.set_num_threads(1)
     results: dict[str, dict[str, Any]] = {}
+    if not options.json:
+        print(setting())
     for name in options.models:
         workload = WORKLOADS[name]
         ours, theirs = pair(torch, workload)

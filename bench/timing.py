@@ -36,6 +36,13 @@ class Paired:
         return ratios[len(ratios) // 4], ratios[(3 * len(ratios)) // 4]
 
 
+def setting() -> str:
+    """What ratios depend on beside the two libraries: the kernels of NumPy's products, which the environment may choose."""
+    from gradcore.cli.collect_env import openblas_kernels
+
+    return f"NumPy's products by OpenBLAS, kernels for {openblas_kernels() or 'a processor that it does not name'}"
+
+
 def seconds(run: Callable[[], object], times: int) -> float:
     start = perf_counter()
     for _ in range(times):

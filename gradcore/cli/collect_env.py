@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import importlib.metadata
 import importlib.util
 import json
@@ -65,9 +66,37 @@ def _packages() -> dict[str, str]:
     return found
 
 
-def _blas() -> str:
+def _blas() -> list[str]:
     found = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
-    return f"{found['name']} {found.get('version', '')}".strip()
+    lines = [f"{found['name']} {found.get('version', '')}".strip()]
+    kernels = openblas_kernels()
+    if kernels:
+        lines[0] += f", kernels for {kernels}"
+        if kernels in ("Haswell", "Zen") and "avx512vl" in _processor():
+            forced = os.environ.get("OPENBLAS_CORETYPE")
+            lines.append("the processor has AVX-512, which these do not use: " + (
+                f"OPENBLAS_CORETYPE={forced} is set" if forced else "try OPENBLAS_CORETYPE=SkylakeX"))
+    return lines
+
+
+def _processor() -> list[str]:
+    """Words that the system has for the processor, among them what it can do."""
+    path = Path("/proc/cpuinfo")
+    return path.read_text().split() if path.exists() else []
+
+
+def openblas_kernels() -> str:
+    """The processor that OpenBLAS, as NumPy has loaded it, took its kernels for; "" where that cannot be asked."""
+    maps = Path("/proc/self/maps")
+    loaded = {line.split()[-1] for line in maps.read_text().splitlines() if "openblas" in line} if maps.exists() else ()
+    for path in sorted(loaded):
+        library = ctypes.CDLL(path)
+        for name in ("scipy_openblas_get_corename64_", "openblas_get_corename64_", "openblas_get_corename"):
+            ask = getattr(library, name, None)
+            if ask is not None:
+                ask.restype = ctypes.c_char_p
+                return str(ask().decode())
+    return ""
 
 
 def _need(package: str) -> None:

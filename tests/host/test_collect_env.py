@@ -34,7 +34,19 @@ def test_it_names_the_machine_the_packages_and_the_variables(capsys, monkeypatch
     assert found["environment"]["GRADCORE_STRICT"] == "1"
     assert found["environment"]["OMP_NUM_THREADS"] == "3"
     assert "secret" not in json.dumps(found)
-    assert "cannot be asked" not in found["NumPy's BLAS"]
+    assert "cannot be asked" not in str(found["NumPy's BLAS"])
+
+
+@pytest.mark.parametrize(("kernels", "words", "lines"), [
+    ("Haswell", ["avx2", "avx512vl"], 2), ("Haswell", ["avx2"], 1), ("SkylakeX", ["avx2", "avx512vl"], 1), ("", ["avx512vl"], 1)])
+@pytest.mark.parametrize("forced", ["", "Haswell"])
+def test_products_that_leave_half_of_the_processor_idle(kernels, words, lines, forced, capsys, monkeypatch):
+    monkeypatch.setenv("OPENBLAS_CORETYPE", forced)
+    monkeypatch.setattr(collect_env, "openblas_kernels", lambda: kernels)
+    monkeypatch.setattr(collect_env, "_processor", lambda: words)
+    found = collected(capsys)["NumPy's BLAS"]
+    assert len(found) == lines and (kernels or "BLAS" in found[0].upper()) and kernels in found[0]
+    assert lines == 1 or ("OPENBLAS_CORETYPE=Haswell is set" if forced else "try OPENBLAS_CORETYPE=SkylakeX") in found[1]
 
 
 def test_it_prints_a_line_a_fact(capsys):
