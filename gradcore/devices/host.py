@@ -28,6 +28,7 @@ from gradcore.devices.calls import Call
 from gradcore.devices.convolution import build_convolution
 from gradcore.devices.device import Device, Operands, register
 from gradcore.devices.dtypes import suited
+from gradcore.devices.host_extremes import in_rows
 from gradcore.devices.host_fused import fused
 from gradcore.devices.host_kernels import HOST_KERNELS, column_sums
 from gradcore.devices.host_pieces import in_pieces
@@ -77,7 +78,7 @@ class HostDevice(Device):
         return fused(kind, steps)
 
     def arranged(self, calls: list[Call]) -> list[Call]:
-        return in_pieces(calls)
+        return in_rows(in_pieces(calls))
 
     def suited(self, kernel: Callable[..., Any], operands: Operands) -> tuple[Callable[..., Any], int]:
         return suited(kernel, operands)

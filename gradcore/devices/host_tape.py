@@ -140,4 +140,6 @@ def _cell(x: Any, dtype: np.dtype[Any], cells: dict[Any, Any]) -> Any:
         cells[key] = np.asarray(x, dtype)
         if type(x) is Changing:
             x.cells.append(cells[key])
+        else:
+            cells[key].flags.writeable = False
     return cells[key]

@@ -1,0 +1,68 @@
+"""The larger, or smaller, of an array and a number.
+
+NumPy has vector instructions for two arrays and none for an array and a number, which takes four times as long. So the number
+becomes a row that stays in the first-level cache, and the array is laid out in rows beside it. The bits are the same.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices.calls import Call
+
+Array = np.ndarray[Any, Any]
+
+#: Elements of a row, and those from which on an array is laid out beside it: at once, and where that is done once for all.
+_ROW, _AT_ONCE, _FOR_ALL = 8192, 8192, 128
+_EXTREMES = np.maximum, np.minimum
+
+
+@functools.lru_cache(maxsize=64)
+def _row(number: str, dtype: np.dtype[Any]) -> Array:
+    return np.full(_ROW, float(number), dtype)
+
+
+def _rows(x: Array, number: float, out: Array, least: int) -> Iterator[tuple[Array, Array, Array]]:
+    """Parts of ``x``, of the number and of ``out`` that lie beside each other; nothing where that gains nothing."""
+    if not (x.size >= least and x.dtype == out.dtype and x.dtype.char in "fd" and x.shape == out.shape
+            and x.flags.c_contiguous and out.flags.c_contiguous):
+        return
+    # As text, since 0.0 and -0.0 are equal.
+    row, whole = _row(repr(float(number)), x.dtype), x.size // _ROW * _ROW
+    x, out = x.reshape(-1), out.reshape(-1)
+    if whole:
+        yield x[:whole].reshape(-1, _ROW), row, out[:whole].reshape(-1, _ROW)
+    if whole < x.size:
+        yield x[whole:], row[:x.size - whole], out[whole:]
+
+
+def extreme(ufunc: Any, x: Array, number: float, out: Array) -> None:
+    """``ufunc``, the larger or the smaller, of ``x`` and a number."""
+    # Who notes calls is given the plain one, which may be cut into pieces before it is laid out in rows.
+    parts = list(_rows(x, number, out, _AT_ONCE)) if type(x) is np.ndarray else []
+    for part, row, place in parts:
+        ufunc(part, row, out=place)
+    if not parts:
+        ufunc(x, number, out=out)
+
+
+def in_rows(calls: Sequence[Call]) -> list[Call]:
+    """The same calls, those of extremes of an array and a number that stays laid out in rows."""
+    made: list[Call] = []
+    for call in calls:
+        function, args = call
+        parts: list[tuple[Array, Array, Array]] = []
+        if isinstance(function, partial) and function.func in _EXTREMES and [*function.keywords] == ["out"] and len(args) == 2:
+            x, number = args
+            # What a run changes is written to.
+            if isinstance(number, np.ndarray) and not number.ndim and not number.flags.writeable and type(x) is np.ndarray:
+                parts = list(_rows(x, float(number), function.keywords["out"], _FOR_ALL))
+            made += [(partial(function.func, out=place), [part, row]) for part, row, place in parts]
+        if not parts:
+            made.append(call)
+    return made
