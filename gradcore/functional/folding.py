@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from gradcore.errors import SpecError
 from gradcore.functional import mathematics as m
 from gradcore.functional import shape as sh
@@ -176,6 +178,9 @@ def var(input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: b
 def std(input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *,
         correction: float | None = None) -> Tensor:
     """The root of :func:`var`; where it is 0, so is the gradient."""
+    if input.spec.dtype == np.float16:
+        # The variance of some halves is none.
+        return std(input.to(np.dtype(np.float32)), dim, unbiased, keepdim, correction=correction).to(input.spec.dtype)
     found = var(input, dim, unbiased, keepdim, correction=correction)
     if not found.requires_grad:
         return elementwise.sqrt(found)

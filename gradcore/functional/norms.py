@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from gradcore.engine.modes import no_grad
 from gradcore.errors import SpecError
 from gradcore.functional import mean
@@ -21,15 +23,15 @@ Tensor = Any
 
 
 def rms_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) over the last dimensions, times weight; ``eps`` is the dtype's unless given.
+    """x / sqrt(mean(x^2) + eps) over the last dimensions, times weight.
 
-    Input and weight are kept, and nothing else. Zhang and Sennrich, arXiv:1910.07467.
+    ``eps`` is that of the dtype that sums are in, unless given. Input and weight are kept, and nothing else. Zhang and Sennrich, arXiv:1910.07467.
     """
     shape = tuple(normalized_shape)
     if not shape or input.spec.shape[input.spec.ndim - len(shape):] != shape:
         raise SpecError(f"Given normalized_shape={list(shape)}, expected input with shape "
                         f"[{', '.join(['*', *map(str, shape)])}], but got input of size{list(input.spec.shape)}")
-    least = float(finfo(input.spec.dtype).eps) if eps is None else float(eps)
+    least = float(finfo(np.promote_types(np.float32, input.spec.dtype)).eps) if eps is None else float(eps)
     return rms.rms_norm(input, weight, dims=len(shape), eps=least)
 
 

@@ -232,3 +232,27 @@ def test_lengths_are_those_of_the_numbers_and_not_of_their_squares(name: str, to
         return [y.item() for y in found]
 
     np.testing.assert_allclose(lengths(gradcore), lengths(torch), rtol=2**-7)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_small_rows_are_normalised_by_their_own_size(name: str, torch: Any) -> None:
+    """The eps that nobody gives is that of the sums, which are in float32."""
+    def normalised(library: Any) -> list[float]:
+        x = library.tensor([[0.01, -0.02, 0.03, 0.005]]).to(getattr(library, name))
+        layer = library.nn.RMSNorm(4).to(getattr(library, name))
+        return [library.nn.functional.rms_norm(x, (4,)).tolist(), layer(x).tolist()]
+
+    np.testing.assert_allclose(normalised(gradcore), normalised(torch), rtol=2**-7)
+
+
+@pytest.mark.oracle
+def test_a_deviation_is_a_half_where_the_variance_is_none(torch: Any) -> None:
+    found = []
+    for library in (gradcore, torch):
+        x = library.tensor([-400.0, 400.0, 300.0, -300.0]).to(library.float16).requires_grad_()
+        y = x.std()
+        y.backward()
+        found.append((y.dtype == library.float16, y.item(), x.grad.tolist()))
+    assert found[0][:2] == found[1][:2]
+    np.testing.assert_allclose(found[0][2], found[1][2], rtol=2**-9)
