@@ -25,7 +25,8 @@ Tensor = Any
 def rms_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
     """x / sqrt(mean(x^2) + eps) over the last dimensions, times weight.
 
-    ``eps`` is that of the dtype that sums are in, unless given. Input and weight are kept, and nothing else. Zhang and Sennrich, arXiv:1910.07467.
+    ``eps`` is that of the dtype that sums are in, unless given. Input and weight are kept, and nothing else. Zhang and
+    Sennrich, arXiv:1910.07467.
     """
     shape = tuple(normalized_shape)
     if not shape or input.spec.shape[input.spec.ndim - len(shape):] != shape:
