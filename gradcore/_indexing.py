@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.device import Device
+from gradcore.devices.host_kernels import check_bounds
 from gradcore.engine.owners import upload
 from gradcore.engine.value import Value
 from gradcore.errors import DataDependentShape, DimError, SpecError
@@ -131,7 +132,7 @@ def _parse(x: Any, index: Any) -> tuple[movement.Basic, list[Indexed]]:
                 raise DimError(f"index {item} is out of bounds for dimension {d} with size {n}")
             basic.append((int(item) % n,))
         else:
-            tensors.append((out, _index_tensor(item, x.storage.device), 1))
+            tensors.append((out, _index_tensor(item, n, x.storage.device), 1))
             basic.append((0, n, 1))
             out += 1
         d += 1
@@ -171,7 +172,8 @@ def _is_advanced(item: Any) -> bool:
     return not (item is None or item is Ellipsis or isinstance(item, (slice, int, np.integer)))
 
 
-def _index_tensor(item: Any, device: Device) -> Any:
+def _index_tensor(item: Any, length: int, device: Device) -> Any:
+    """Positions in a dimension as a tensor; those that the host has are looked at here, on a GPU nobody would."""
     if isinstance(item, Value):
         if item.spec.dtype.kind not in "iu":
             raise DimError(f"tensors used as indices must be integers or bools, but got {item.spec.dtype.name}")
@@ -181,6 +183,8 @@ def _index_tensor(item: Any, device: Device) -> Any:
         kind = TypeError if isinstance(item, (str, bytes, list, tuple, np.ndarray)) else DimError
         raise kind(f"an index must be an int, a slice, None, Ellipsis, integers or bools, but got {type(item).__name__} "
                    f"{item!r}")
+    if array.size:
+        check_bounds(int(array.min()), int(array.max()), length, True)
     return upload(array.astype(np.int64), device)
 
 

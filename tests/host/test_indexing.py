@@ -193,6 +193,15 @@ def test_indices_that_cannot_be(index: Any, kind: Any, texts: list[str]) -> None
     assert x._version == 0 and x.tolist() == numbers().tolist()
 
 
+@pytest.mark.parametrize("index", [np.s_[[0, 4]], np.s_[:, [0, -4]], np.s_[[0, 1], [0, 3]], np.s_[np.array([4])]], ids=str)
+def test_positions_that_the_host_has_are_looked_at_without_values_too(index: Any) -> None:
+    x = gradcore.tensor(numbers(), device="meta")
+    with raises(IndexError, "is out of bounds for dimension with size"):
+        x[index]
+    with raises(IndexError, "is out of bounds for dimension with size"):
+        x[index] = 0
+
+
 def test_tensors_that_are_no_index() -> None:
     x = gradcore.tensor(numbers())
     with raises(DimError, "must be integers", "float32"):
