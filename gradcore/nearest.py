@@ -77,8 +77,9 @@ WORDS: dict[str, str] = {
     "the environment's OMP_NUM_THREADS": "set_num_interop_threads get_num_interop_threads",
     "gradcore.compile": "jit fx fork wait cuda.graph CUDAGraph graphs make_graphed_callables compiler cond while_loop",
     "gradcore.onnx.export": "export",
-    "gradcore.autograd.grad, with create_graph=True for more than one derivative": """functional forward_ad vmap jacrev jacfwd
-        hessian vjp jvp linearize functionalize grad_and_value func.grad""",
+    "gradcore.autograd.functional": "jacrev jacfwd hessian vjp jvp linearize",
+    "gradcore.autograd.grad, with create_graph=True for more than one derivative": """forward_ad vmap functionalize
+        grad_and_value func.grad""",
     "gradcore.func.functional_call": "stack_module_state stateless",
     "gradcore.autograd.set_detect_anomaly": "anomaly_mode set_anomaly_enabled",
     "gradcore.step, whose report names the owner of every byte": """profiler memory_snapshot memory_stats_as_nested_dict

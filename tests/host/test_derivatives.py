@@ -1,0 +1,118 @@
+"""Jacobians, Hessians and products with them: values, structures, graphs and refusals are PyTorch's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+from tests.conftest import raises
+
+pytestmark = pytest.mark.oracle
+
+
+def tensors(t: Any) -> tuple[Any, Any, Any]:
+    return t.tensor([[1.0, 2.0], [3.0, 4.0]]), t.tensor([0.5, -1.0]), t.tensor(2.0)
+
+
+def two(a: Any, b: Any) -> tuple[Any, Any]:
+    return (a * b).sin().sum(0), (a ** 2).sum() * b
+
+
+def one(a: Any, b: Any) -> Any:
+    return ((a ** 3).sum(0) * b.exp()).sum()
+
+
+def cube(a: Any) -> Any:
+    return (a ** 3).sum()
+
+
+#: By name, of the library's functions and of the three tensors.
+CASES: dict[str, Any] = {
+    "jacobian": lambda t, f, x, y, s: f.jacobian(lambda a: a @ y, x),
+    "jacobian of two": lambda t, f, x, y, s: f.jacobian(two, (x, y)),
+    "jacobian that is 0": lambda t, f, x, y, s: f.jacobian(lambda a, b: a * 2, (x, y)),
+    "jacobian of a number": lambda t, f, x, y, s: f.jacobian(lambda a: a.sum(), s),
+    "vjp": lambda t, f, x, y, s: f.vjp(two, (x, y), (t.ones(2), t.ones(2))),
+    "vjp without a vector": lambda t, f, x, y, s: f.vjp(lambda a: a.exp().sum(), x),
+    "jvp": lambda t, f, x, y, s: f.jvp(two, (x, y), (t.ones(2, 2), t.ones(2))),
+    "jvp without a vector": lambda t, f, x, y, s: f.jvp(lambda a: a * y, s),
+    "jvp that is 0": lambda t, f, x, y, s: f.jvp(lambda a: y * 2, x, x),
+    "hessian": lambda t, f, x, y, s: f.hessian(cube, x), "hessian of two": lambda t, f, x, y, s: f.hessian(one, (x, y)),
+    "hessian that is 0": lambda t, f, x, y, s: f.hessian(lambda a: (a * y).sum(), y),
+    "hvp": lambda t, f, x, y, s: f.hvp(one, (x, y), (x, y)), "vhp": lambda t, f, x, y, s: f.vhp(one, (x, y), (x, y)),
+    "vhp of one": lambda t, f, x, y, s: f.vhp(cube, x, x)}
+
+
+def plain(z: Any) -> Any:
+    """Structure, shapes, whether there is a graph, values."""
+    if isinstance(z, (tuple, list)):
+        return [type(z).__name__, *map(plain, z)]
+    return tuple(z.shape), z.requires_grad, (np.round(np.asarray(z.detach()).astype(float), 3) + 0.0).tolist()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values_and_structures(name: str, torch: Any) -> None:
+    found = [plain(CASES[name](t, t.autograd.functional, *tensors(t))) for t in (gradcore, torch)]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_with_create_graph_they_can_be_differentiated(name: str, torch: Any) -> None:
+    def gradients(t: Any) -> list[Any]:
+        x, y, s = leaves = [z.requires_grad_() for z in tensors(t)]
+
+        class With:
+            """The functions, with a graph."""
+
+            def __getattr__(self, called: str) -> Any:
+                return lambda *args: getattr(t.autograd.functional, called)(*args, create_graph=True)
+
+        made, todo = [], [CASES[name](t, With(), x, y, s)]
+        while todo:
+            z = todo.pop()
+            if isinstance(z, tuple):
+                todo += z
+            elif z.requires_grad:
+                made.append((z * z).sum())
+        # A derivative that is constant has a graph in PyTorch, whose gradients are 0, and none here.
+        if made:
+            sum(made[1:], made[0]).backward()
+        return [None if z.grad is None or not z.grad.numpy().any() else z.grad.numpy() for z in leaves]
+
+    for ours, theirs in zip(gradients(gradcore), gradients(torch), strict=True):
+        assert (ours is None) == (theirs is None)
+        if ours is not None:
+            np.testing.assert_allclose(ours, theirs, rtol=1e-4)
+
+
+@pytest.mark.parametrize("call", [
+    lambda f, x, y: f.vjp(lambda a: a, x), lambda f, x, y: f.jvp(lambda a: a, x), lambda f, x, y: f.hessian(lambda a: a, x),
+    lambda f, x, y: f.jacobian(lambda a: y * 2, x, strict=True), lambda f, x, y: f.vjp(lambda a: a, x, y),
+    lambda f, x, y: f.jacobian(lambda a: 3, x), lambda f, x, y: f.hvp(lambda a: a, x, x),
+    lambda f, x, y: f.jacobian(cube, [1.0])])
+def test_refusals(call: Any, torch: Any) -> None:
+    kinds = []
+    for t in (gradcore, torch):
+        x, y, _ = tensors(t)
+        with pytest.raises((RuntimeError, TypeError)) as failure:
+            call(t.autograd.functional, x, y)
+        kinds.append(failure.type)
+        del failure
+    assert kinds[0] is kinds[1]
+
+
+def test_an_output_of_nothing_and_another_strategy() -> None:
+    y = gradcore.ones(3)
+    assert gradcore.autograd.functional.jacobian(lambda a: a[:0] * 2, y).shape == (0, 3)
+    with raises(NotImplementedError, "forward-mode"):
+        gradcore.autograd.functional.jacobian(cube, y, strategy="forward-mode")
+
+
+def test_inputs_stay_as_they_are() -> None:
+    x = gradcore.ones(2, requires_grad=True)
+    before = gradcore.memory_requested()
+    gradcore.autograd.functional.hessian(cube, x)
+    assert x.grad is None and gradcore.memory_requested() == before
