@@ -18,7 +18,7 @@ from gradcore.devices import host as _host
 from gradcore.devices import meta as _meta
 from gradcore.devices import pinned as _pinned
 from gradcore.devices.device import Device, get_default_device, set_default_device
-from gradcore.devices.device import get_device as device
+from gradcore.devices.naming import device
 from gradcore._tensor import Size, Tensor
 from gradcore.functional import (
     abs, add, all, allclose, amax, amin, any, arange, arctan, argmax, argmin, as_strided, as_tensor, asarray, bmm,

@@ -78,7 +78,7 @@ class Conversions(Value):
         """(1, 0), the CPU, or (2, number of the GPU). Raises BufferError for a tensor elsewhere."""
         device = self.storage.device
         if device.type == "cuda":
-            return CUDA, device.index  # type: ignore[attr-defined]
+            return CUDA, device.index or 0
         if device.type != "cpu":
             raise BufferError(f"a tensor on {device}, which has no bytes, is not exported by DLPack, only one on the CPU or a "
                               "GPU is")

@@ -58,6 +58,8 @@ class Device:
 
     #: ``cpu``, ``cuda`` or ``meta``.
     type = ""
+    #: Which of them, where there may be several.
+    index: int | None = None
 
     def __init__(self, name: str, stack: Stack, stream: Stream, kernels: dict[str, Callable[..., Any]]) -> None:
         self.name = name

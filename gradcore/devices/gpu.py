@@ -177,6 +177,7 @@ class CudaDevice(Device):
     """
 
     type = "cuda"
+    index: int
 
     def __init__(self, index: int, *, cuda: Any = runtime, limit: int | None = None, strict: bool = False,
                  poison: bool = False) -> None:

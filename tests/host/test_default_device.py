@@ -96,3 +96,16 @@ def test_training_on_another_device_names_none() -> None:
             optimizer.step()
             optimizer.zero_grad()
     assert {p.device for p in model.parameters()} == {gradcore.device("meta")}
+
+
+@pytest.mark.oracle
+def test_device_is_a_class_whose_instances_are_devices(torch: Any) -> None:
+    for t in (gradcore, torch):
+        assert isinstance(t.device, type) and isinstance(t.zeros(1).device, t.device) and not isinstance("cpu", t.device)
+        assert t.device("cpu", 0).type == t.device(type="cpu").type == t.device(t.device("cpu")).type == "cpu"
+        assert t.device("meta") == t.zeros(1, device="meta").device and t.device("meta").index is None
+        with raises(RuntimeError, "type (string) must not include an index"):
+            t.device("cpu:0", 0)
+        for missing in (lambda t=t: t.zeros(1, device=t.device("cuda", 7)), lambda t=t: t.zeros(1, device=t.device(7))):
+            with pytest.raises((RuntimeError, AssertionError)):
+                missing()

@@ -1,0 +1,30 @@
+"""``device``: the devices of this process by name, and what an instance of it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradcore.devices.device import Device, get_device
+from gradcore.errors import DeviceError
+
+
+class _Naming(type):
+    """Calling the class finds a device, and every device is an instance."""
+
+    def __call__(cls, type: str | int | Device | None = None, index: int | None = None) -> Device:
+        if index is None:
+            return get_device(f"cuda:{type}" if isinstance(type, int) else type)
+        if not isinstance(type, str) or ":" in type:
+            raise DeviceError(f"type (string) must not include an index because index was passed explicitly: got {type!r}")
+        return get_device(f"{type}:{index}")
+
+    def __instancecheck__(cls, x: Any) -> bool:
+        return isinstance(x, Device)
+
+
+class device(metaclass=_Naming):
+    """The device called ``type`` (``cpu``, ``meta``, ``cuda``, ``cuda:1``, or 1 for that), made at first use; None is ``cpu``.
+
+    ``index`` may be given by itself: ``device("cuda", 1)``. Inside ``with device(...):`` new tensors that name no device are
+    made there. Raises :class:`DeviceError` for an unknown name, and for a device that this machine has not got.
+    """
