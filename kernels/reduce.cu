@@ -60,7 +60,7 @@ __device__ __forceinline__ A folded(const T* x, const Axes& axes, i64 first, i64
     return v;
 }
 
-// What is left to do with a fold: a power and its end, the division of a mean.
+// What is left to do with a fold: the division of a mean or a variance, the root of a norm.
 template <typename Op, typename A>
 __device__ __forceinline__ A ended(A v, double divisor, A how) {
     return Ends<Op>::end(divisor == 1 ? v : v / (A)divisor, how);

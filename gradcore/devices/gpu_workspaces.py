@@ -1,7 +1,7 @@
 """Memory that the kernels of a stream work in beside what their ops declare: a block a stream, made at its first use and kept.
 
-It lies in the library pool, beside the log and never in it: its size depends on the device and not on shapes, and what each op
-declared would be allocated on the CPU too, where nobody needs it.
+It lies in the library pool, beside the log and never in it: its size depends on the device and not on shapes, and if each op
+declared it, it would be allocated on the CPU too, where nobody needs it.
 """
 
 from __future__ import annotations

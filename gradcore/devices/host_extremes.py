@@ -24,7 +24,9 @@ _EXTREMES = np.maximum, np.minimum
 
 @functools.lru_cache(maxsize=64)
 def _row(number: str, dtype: np.dtype[Any]) -> Array:
-    return np.full(_ROW, float(number), dtype)
+    row = np.full(_ROW, float(number), dtype)
+    row.flags.writeable = False
+    return row
 
 
 def _rows(x: Array, number: float, out: Array, least: int) -> Iterator[tuple[Array, Array, Array]]:

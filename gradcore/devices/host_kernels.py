@@ -1,4 +1,4 @@
-"""Kernels for the CPU alone, by pieces that stay in a core's cache: relu, indexing, reductions, positions."""
+"""Kernels for the CPU alone, by pieces that stay in a core's cache: indexing, reductions, positions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.host_extremes import extreme
 from gradcore.devices.kernels import split_workspace
 from gradcore.spec import PIECE
 
@@ -58,11 +57,6 @@ def column_sums(x: Array, out: Array) -> None:
 
 
 # -- creation and indexing ---------------------------------------------------------------------------------------------
-
-
-@kernel
-def relu(x: Array, out: Array) -> None:
-    extreme(np.maximum, x, 0, out)
 
 
 @kernel

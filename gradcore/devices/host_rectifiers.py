@@ -6,8 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.devices.host_extremes import extreme
 from gradcore.devices.host_kernels import Array, kernel
 from gradcore.devices.host_pointwise import pointwise
+
+
+@kernel
+def relu(x: Array, out: Array) -> None:
+    extreme(np.maximum, x, 0, out)
 
 
 def _sigmoid(x: Array) -> Any:
