@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.device import Device
-from gradcore.devices.host_kernels import check_bounds
+from gradcore.devices.kernels import check_bounds
 from gradcore.engine.owners import upload
 from gradcore.engine.value import Value
 from gradcore.errors import DataDependentShape, DimError, SpecError

@@ -13,8 +13,7 @@ from gradcore.devices import gpu_launch as gl
 from gradcore.devices.gpu_elementwise import apply, copy, wide
 from gradcore.devices.gpu_folds import fold
 from gradcore.devices.gpu_linalg import product
-from gradcore.devices.kernels import split_workspace
-from gradcore.devices.recurrent import before, steps
+from gradcore.devices.kernels import before, split_workspace, steps
 
 RECURRENT: dict[str, Any] = {}
 

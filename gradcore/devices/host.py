@@ -10,33 +10,37 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices import (  # noqa: F401 - their kernels register themselves
+    host_batch_norm,
     host_convolution,
     host_decompositions,
+    host_elementary,
     host_erf,
     host_folding,
+    host_indexing,
     host_losses,
+    host_movement,
     host_networks,
     host_optimizers,
     host_placing,
+    host_pooling,
+    host_products,
     host_random,
     host_rectifiers,
+    host_recurrent,
+    host_reductions,
     host_rms_norm,
+    host_softmax,
 )
 from gradcore.devices.attention import build_attention
-from gradcore.devices.batch_norm import build_batch_norm
 from gradcore.devices.calls import Call
-from gradcore.devices.convolution import build_convolution
 from gradcore.devices.device import Device, Operands, register
 from gradcore.devices.dtypes import suited
 from gradcore.devices.host_extremes import in_rows
 from gradcore.devices.host_fused import fused
-from gradcore.devices.host_kernels import HOST_KERNELS, column_sums
+from gradcore.devices.host_kernels import HOST_KERNELS
 from gradcore.devices.host_pieces import in_pieces
 from gradcore.devices.host_pointwise import in_place_kernels
 from gradcore.devices.host_tape import written_out
-from gradcore.devices.kernels import build_kernels
-from gradcore.devices.pooling import build_pooling
-from gradcore.devices.recurrent import build_recurrent
 from gradcore.memory.resource import Block, Segment, Stream
 from gradcore.memory.sources import HostSource
 from gradcore.memory.stack import build
@@ -97,8 +101,7 @@ def fill_with_ones(block: Block) -> None:
 
 def host_table() -> dict[str, Callable[..., Any]]:
     """Every kernel of the CPU by op name."""
-    table = {**build_kernels(np, column_sums), **build_convolution(np), **build_pooling(np), **build_batch_norm(np),
-             **build_attention(np, HOST_KERNELS["uniform"]), **build_recurrent(np), **HOST_KERNELS}
+    table = {**HOST_KERNELS, **build_attention(np, HOST_KERNELS["uniform"])}
     return table | in_place_kernels(table)
 
 

@@ -6,21 +6,15 @@ follow each other, a matrix as it lies, and a third of what windows of 3x3 would
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from gradcore.devices.convolution import build_convolution
+from gradcore.devices import host_columns
 from gradcore.devices.host_kernels import Array, kernel
 from gradcore.devices.kernels import split_workspace
 from gradcore.tiling import COLUMNS
 
 Pair = tuple[int, int]
-#: The kernels over any array library, for what does not lie in rows.
-GENERAL: dict[str, Callable[..., Any]] = build_convolution(np)
-
 #: Results a row, below which a product of one row costs more than the copies of the general kernel save.
 _NARROWEST = 8
 #: Windows of an image, below which the products of weight gradients are too short to be added up image by image.
@@ -76,7 +70,7 @@ def conv2d(x: Array, weight: Array, bias: Array | None, out: Array, workspace: A
     matrix, room = _with_matrix(workspace, weight)
     most = _fitting_rows(room.size, stride, dilation, groups, (size[0], size[1]), size[1] * c * out.shape[3], *out.shape[2:])
     if not most:
-        GENERAL["conv2d"](x, weight, bias, out, workspace, stride=stride, padding=padding, dilation=dilation, groups=groups)
+        host_columns.conv2d(x, weight, bias, out, workspace, stride=stride, padding=padding, dilation=dilation, groups=groups)
         return
     matrix.reshape(o, *size, c)[...] = weight.transpose(0, 2, 3, 1)
     _correlate(x, matrix.reshape(o, -1), bias, out, room, (size[0], size[1]), padding, dilation[1], most)
@@ -89,8 +83,8 @@ def conv2d_input_grad(dy: Array, weight: Array, out: Array, workspace: Array, *,
     matrix, room = _with_matrix(workspace, weight)
     most = _fitting_rows(room.size, stride, dilation, groups, (size[0], size[1]), size[1] * o * out.shape[3], *out.shape[2:])
     if not most:
-        GENERAL["conv2d_input_grad"](dy, weight, out, workspace, shape=shape, stride=stride, padding=padding, dilation=dilation,
-                                  groups=groups)
+        host_columns.conv2d_input_grad(dy, weight, out, workspace, shape=shape, stride=stride, padding=padding,
+                                       dilation=dilation, groups=groups)
         return
     # What a correlation took from, the correlation with the turned window gives back to.
     matrix.reshape(c, *size, o)[...] = weight[:, :, ::-1, ::-1].transpose(1, 2, 3, 0)
@@ -106,8 +100,8 @@ def conv2d_weight_grad(dy: Array, x: Array, out: Array, workspace: Array, *, sha
     left = workspace.size // x.itemsize - 2 * (out.size + 16 // x.itemsize)
     most = _fitting_rows(left, stride, dilation, groups, (size[0], size[1]), size[1] * c * width, rows, width)
     if most * width < _SHORTEST:
-        GENERAL["conv2d_weight_grad"](dy, x, out, workspace, shape=shape, stride=stride, padding=padding, dilation=dilation,
-                                   groups=groups)
+        host_columns.conv2d_weight_grad(dy, x, out, workspace, shape=shape, stride=stride, padding=padding,
+                                        dilation=dilation, groups=groups)
         return
     product, total, room = split_workspace(workspace, *[(out.size, x.dtype)] * 2, (left, x.dtype))
     product, total = (a.reshape(size[0], size[1] * c, o) for a in (product, total))

@@ -12,6 +12,7 @@ from gradcore.devices.calls import Call
 from gradcore.devices.host_erf import gelu_with_grad
 from gradcore.devices.host_kernels import PIECE_ROWS, rows
 from gradcore.devices.host_pieces import region
+from gradcore.devices.host_products import PRODUCTS
 from gradcore.devices.host_tape import noted
 from gradcore.devices.kernels import split_workspace
 from gradcore.spec import PIECE
@@ -42,7 +43,7 @@ def gelu_with_slopes(steps: Steps) -> Steps | None:
     """
     (first,), products, (second,) = steps
     (x, out, _), (slopes, _, result, _) = first[1], second[1]
-    if len(products) < 2 or any(f is not np.matmul for f, _ in products[:2]) or region(products[0][1][-1]) != region(slopes):
+    if len(products) < 2 or any(f not in PRODUCTS for f, _ in products[:2]) or region(products[0][1][-1]) != region(slopes):
         return None
     spare = products[1][1][-1]
     length = min(spare.size // 6, PIECE) // 16 * 16

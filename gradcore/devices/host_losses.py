@@ -64,3 +64,10 @@ def bce_logits(x: Array, target: Any, out: Array, workspace: Array) -> None:
         np.add(outs, t, outs)
         np.multiply(xs, rest[0] if rest else target, t)
         np.subtract(outs, t, outs)
+
+
+@kernel
+def mse_grad(dy: Array, x: Any, target: Array, out: Array, *, reduction: str) -> None:
+    np.subtract(x, target, out)
+    np.multiply(out, 2.0 / max(x.size, 1) if reduction == "mean" else 2.0, out)
+    np.multiply(out, dy, out)

@@ -1,4 +1,4 @@
-"""Softmax, losses and layer norm on the CPU, by rows that stay in a core's cache."""
+"""Cross-entropy and layer norm on the CPU, by rows that stay in a core's cache."""
 
 from __future__ import annotations
 
@@ -8,34 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.host_kernels import PIECE_ROWS, Array, kernel, ones, pieces, rows
+from gradcore.devices.host_kernels import PIECE_ROWS, Array, kernel, pieces, rows
+from gradcore.devices.host_products import ones
 from gradcore.devices.kernels import split_workspace
-
-
-@kernel
-def log_softmax(x: Array, out: Array, workspace: Array, *, dim: int) -> None:
-    if not x.size:
-        return
-    width = x.shape[dim] if x.ndim else 1
-    count = x.size // max(width, 1)
-    last = dim == x.ndim - 1 or not x.ndim
-    room = min(x.size, rows(width) * width) if last else x.size
-    exps, folded = split_workspace(workspace, (room, x.dtype), (count, x.dtype))
-    fold = folded.reshape(tuple(1 if d == dim else n for d, n in enumerate(x.shape)))
-    np.amax(x, axis=dim if x.ndim else None, out=fold, keepdims=True)
-    np.subtract(x, fold, out)
-    if last:
-        for start in range(0, count, rows(width)):
-            part = out.reshape(count, width)[start:start + rows(width)]
-            e = exps[:part.size].reshape(part.shape)
-            np.exp(part, e)
-            np.sum(e, axis=1, out=folded[start:start + rows(width)])
-    else:
-        e = exps.reshape(x.shape)
-        np.exp(out, e)
-        np.sum(e, axis=dim, out=fold, keepdims=True)
-    np.log(folded, folded)
-    np.subtract(out, fold, out)
 
 
 def _plain_labels(target: Array, classes: int, ignore_index: int) -> bool:

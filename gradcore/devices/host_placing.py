@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.blocks import turned, window_parts
-from gradcore.devices.host_kernels import Array, check_bounds, kernel
+from gradcore.devices.host_kernels import Array, kernel
+from gradcore.devices.kernels import check_bounds
 
 #: Bytes that positions may take beside the operands, and what one of them takes for each dimension.
 _ROOM, _POSITION = 48 << 10, 8

@@ -45,22 +45,6 @@ def pointwise(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-HOST_KERNELS |= {
-    "exp2": np.exp2, "trunc": np.trunc, "arcsin": np.arcsin, "arccos": np.arccos, "arcsinh": np.arcsinh,
-    "arccosh": np.arccosh, "arctanh": np.arctanh, "fmod": np.fmod, "arctan2": np.arctan2, "hypot": np.hypot,
-    "logaddexp": np.logaddexp, "bitwise_not": np.invert, "bitwise_and": np.bitwise_and, "bitwise_or": np.bitwise_or,
-    "bitwise_xor": np.bitwise_xor, "bitwise_left_shift": np.left_shift, "bitwise_right_shift": np.right_shift}
-
-
-# NumPy means to give a third positional operand of these two another meaning.
-def fmax(x: Any, y: Any, out: Array) -> None:
-    np.fmax(x, y, out=out)
-
-
-def fmin(x: Any, y: Any, out: Array) -> None:
-    np.fmin(x, y, out=out)
-
-
 def pow(x: Any, y: Any, out: Array) -> None:
     if out.dtype.kind not in "iu" or not isinstance(y, np.ndarray):
         np.power(x, y, out, casting="unsafe")
@@ -76,7 +60,7 @@ def _whole_power(x: Any, y: Array) -> Any:
     return np.where(y < 0, np.power(x, y & 1) * (np.abs(x) == 1), made)
 
 
-HOST_KERNELS |= {"fmax": fmax, "fmin": fmin, "pow": pow}
+HOST_KERNELS["pow"] = pow
 
 
 @pointwise

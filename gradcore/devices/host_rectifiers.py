@@ -16,6 +16,35 @@ def relu(x: Array, out: Array) -> None:
     extreme(np.maximum, x, 0, out)
 
 
+@kernel
+def relu_grad(dy: Array, x: Array, out: Array) -> None:
+    np.greater(x, 0, out)
+    np.multiply(out, dy, out)
+
+
+@kernel
+def tanh_grad(dy: Array, x: Array, out: Array) -> None:
+    np.multiply(x, x, out)
+    np.subtract(1, out, out)
+    np.multiply(out, dy, out)
+
+
+@kernel
+def sigmoid(x: Array, out: Array) -> None:
+    # Where exp(-x) overflows the result is 0, as it should be; by tanh it would be 0 from -17 on.
+    np.negative(x, out)
+    np.exp(out, out)
+    np.add(out, 1, out)
+    np.reciprocal(out, out)
+
+
+@kernel
+def sigmoid_grad(dy: Array, x: Array, out: Array) -> None:
+    np.subtract(1, x, out)
+    np.multiply(out, x, out)
+    np.multiply(out, dy, out)
+
+
 def _sigmoid(x: Array) -> Any:
     # Where exp(-x) is infinite, 0 is right.
     return 1 / (1 + np.exp(-x))

@@ -62,6 +62,9 @@ class Probe(np.ndarray):
         if function is np.copyto:
             self._note(partial(np.copyto, **kwargs), *args)
             return None
+        if function is np.dot:
+            self._note(function, *args)
+            return None
         if function is np.amax:
             return np.maximum.reduce(*args, **kwargs)
         raise TypeError(f"{function.__name__} is not written out")

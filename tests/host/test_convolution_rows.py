@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gradcore.devices import host_columns
 from gradcore.devices import host_convolution as own
 from gradcore.ops.convolution import conv2d, conv2d_input_grad, conv2d_weight_grad
 from gradcore.spec import TensorSpec
@@ -22,11 +23,11 @@ GEOMETRIES = [
 ]
 
 
-def launched(op: Any, arrays: list[Any], attrs: dict[str, Any], table: Any) -> np.ndarray:
-    """What a kernel of ``table`` fills in on the room that the op declares."""
+def launched(op: Any, arrays: list[Any], attrs: dict[str, Any], module: Any) -> np.ndarray:
+    """What a kernel of ``module`` fills in on the room that the op declares."""
     made = op.infer(*(None if a is None else TensorSpec.of(a.shape, str(a.dtype)) for a in arrays), **attrs)
     out = np.full(made.outputs[0].shape, np.nan, made.outputs[0].dtype)
-    table[op.name](*arrays, out, np.full(made.workspace, 0xFF, np.uint8), **attrs)
+    getattr(module, op.name)(*arrays, out, np.full(made.workspace, 0xFF, np.uint8), **attrs)
     return out
 
 
@@ -37,16 +38,16 @@ def test_rows_make_what_the_general_kernels_make(x: Any, weight: Any, padding: A
     draw = np.random.default_rng(0).standard_normal
     xs, ws, bias = (draw(s).astype(dtype) for s in (x, weight, weight[:1]))
     how = {"stride": (1, 1), "padding": padding, "dilation": dilation, "groups": 1}
-    table = {f: getattr(own, f) for f in own.GENERAL}
-    dy = draw(launched(conv2d, [xs, ws, bias], how, own.GENERAL).shape).astype(dtype)
+    dy = draw(launched(conv2d, [xs, ws, bias], how, host_columns).shape).astype(dtype)
     calls: list[tuple[Any, list[Any], dict[str, Any]]] = [
         (conv2d, [xs, ws, bias], how), (conv2d, [xs, ws, None], how), (conv2d_input_grad, [dy, ws], {**how, "shape": x}),
         (conv2d_weight_grad, [dy, xs], {**how, "shape": weight})]
-    wanted = [launched(op, arrays, attrs, own.GENERAL) for op, arrays, attrs in calls]
+    wanted = [launched(op, arrays, attrs, host_columns) for op, arrays, attrs in calls]
     fallen = []
-    monkeypatch.setattr(own, "GENERAL", {f: lambda *a, f=f, **k: fallen.append(f) for f in table})
+    for op, *_ in calls:
+        monkeypatch.setattr(host_columns, op.name, lambda *a, name=op.name, **k: fallen.append(name))
     for (op, arrays, attrs), expected in zip(calls, wanted, strict=True):
-        found = launched(op, arrays, attrs, table)
+        found = launched(op, arrays, attrs, own)
         if op.name not in fallen:
             np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 if dtype == "float64" else 1e-3)
     assert "conv2d" not in fallen or not x[0], "these are geometries for rows"

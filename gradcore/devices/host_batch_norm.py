@@ -1,0 +1,136 @@
+"""Batch norm on the CPU, by pieces of whole samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices.host_kernels import Array, kernel
+from gradcore.devices.kernels import split_workspace
+from gradcore.tiling import samples_at_once
+
+#: Rows of at least so many elements are added up by a matrix product.
+_LONG = 32
+
+
+def _blocks(*arrays: Array) -> Iterator[list[Any]]:
+    """Pieces [n, C, rest] of arrays [N, C, ...]."""
+    shape = arrays[0].shape
+    flat = [a.reshape(*shape[:2], math.prod(shape[2:])) for a in arrays]
+    step = samples_at_once(shape)
+    for start in range(0, shape[0], max(step, 1)):
+        yield [a[start:start + step] for a in flat]
+
+
+def _add_up(piece: Array, total: Array, part: Array, one: Array, row: Array) -> None:
+    """Add the sums over samples and places of a piece [n, C, rest] to ``total``, by way of ``part``."""
+    if piece.shape[2] < _LONG:
+        np.sum(piece, axis=(0, 2), out=part)
+    else:
+        # A product with ones is the fastest way to add rows up.
+        sums = row[:piece.shape[0] * piece.shape[1]].reshape(piece.shape[:2])
+        np.matmul(piece, one, out=sums)
+        np.sum(sums, axis=0, out=part)
+    np.add(total, part, total)
+
+
+def _scratch(x: Array, workspace: Array, temporaries: int, channels: int) -> tuple[list[Any], Any, Any]:
+    """Pieces of ``x`` and vectors of a number a channel; ones as long as a row, and a number for each row of a piece."""
+    count = samples_at_once(x.shape)
+    size, length = x.size // x.shape[0], x.size // max(x.shape[0] * x.shape[1], 1)
+    *parts, one, row = split_workspace(workspace, *[(count * size, x.dtype)] * temporaries,
+                                       *[(x.shape[1], x.dtype)] * channels, (length, x.dtype),
+                                       (count * x.shape[1], x.dtype))
+    one.fill(1)
+    return parts, one, row
+
+
+def _normalise(x: Array, weight: Array | None, bias: Array | None, mean: Array, rstd: Array, out: Array, factor: Array,
+               term: Array) -> None:
+    """out = x * factor + term: what forward does, and what makes the same bits again in backward."""
+    if weight is None:
+        factor[...] = rstd
+    else:
+        np.multiply(rstd, weight, factor)
+    np.multiply(mean, factor, term)
+    np.negative(term, term)
+    if bias is not None:
+        np.add(term, bias, term)
+    for xs, ys in _blocks(x, out):
+        np.multiply(xs, factor.reshape(-1, 1), ys)
+        np.add(ys, term.reshape(-1, 1), ys)
+
+
+@kernel
+def batch_norm(x: Array, weight: Array | None, bias: Array | None, running_mean: Array | None, running_var: Array | None,
+               out: Array, mean: Array, rstd: Array, workspace: Array, *, momentum: float, eps: float) -> None:
+    count = x.size // x.shape[1]
+    (room, var, factor, term), one, row = _scratch(x, workspace, 1, 3)
+    mean.fill(0)
+    for xs, in _blocks(x):
+        _add_up(xs, mean, term, one, row)
+    np.multiply(mean, 1.0 / count, mean)
+    # The squares of what is left without the mean: a difference of two large sums would lose the small variances.
+    var.fill(0)
+    for xs, in _blocks(x):
+        square = room[:xs.size].reshape(xs.shape)
+        np.subtract(xs, mean.reshape(-1, 1), square)
+        np.multiply(square, square, square)
+        _add_up(square, var, term, one, row)
+    np.multiply(var, 1.0 / count, var)
+    np.add(var, eps, rstd)
+    np.sqrt(rstd, rstd)
+    np.reciprocal(rstd, rstd)
+    for running, now, scale in ((running_mean, mean, momentum), (running_var, var, momentum * count / (count - 1))):
+        if running is not None:
+            np.multiply(running, 1 - momentum, running)
+            np.multiply(now, scale, term)
+            np.add(running, term, running)
+    _normalise(x, weight, bias, mean, rstd, out, factor, term)
+
+
+@kernel
+def batch_norm_apply(x: Array, weight: Array | None, bias: Array | None, mean: Array, rstd: Array, out: Array,
+                     workspace: Array) -> None:
+    factor, term = split_workspace(workspace, *[(x.shape[1], x.dtype)] * 2)
+    _normalise(x, weight, bias, mean, rstd, out, factor, term)
+
+
+@kernel
+def batch_norm_grad(dy: Array, x: Array, weight: Array | None, mean: Array, rstd: Array, dx: Array, dweight: Array,
+                    dbias: Array, workspace: Array, *, needs: Any) -> None:
+    count = x.size // x.shape[1]
+    (room, part, own, slope, term), one, row = _scratch(x, workspace, 1, 4)
+    dweight.fill(0)
+    dbias.fill(0)
+    for gs, xs in _blocks(dy, x):
+        product = room[:xs.size].reshape(xs.shape)
+        np.subtract(xs, mean.reshape(-1, 1), product)
+        np.multiply(product, gs, product)
+        _add_up(product, dweight, part, one, row)
+        _add_up(gs, dbias, part, one, row)
+    np.multiply(dweight, rstd, dweight)
+    if not needs[0]:
+        return
+    # dx = own * dy + slope * x + term: the means of dy and of dy * hat are taken away, hat = (x - mean) * rstd.
+    if weight is None:
+        own[...] = rstd
+    else:
+        np.multiply(rstd, weight, own)
+    np.multiply(dweight, rstd, slope)
+    np.multiply(slope, own, slope)
+    np.multiply(slope, -1.0 / count, slope)
+    np.multiply(slope, mean, term)
+    np.multiply(dbias, own, part)
+    np.multiply(part, 1.0 / count, part)
+    np.add(term, part, term)
+    np.negative(term, term)
+    for gs, xs, ds in _blocks(dy, x, dx):
+        product = room[:xs.size].reshape(xs.shape)
+        np.multiply(gs, own.reshape(-1, 1), ds)
+        np.multiply(xs, slope.reshape(-1, 1), product)
+        np.add(ds, product, ds)
+        np.add(ds, term.reshape(-1, 1), ds)

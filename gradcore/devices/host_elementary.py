@@ -1,0 +1,99 @@
+"""Elementwise ops that NumPy has ufuncs for, and what works in place, on the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices.host_kernels import HOST_KERNELS, Array, kernel
+
+HOST_KERNELS |= {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.true_divide, "neg": np.negative,
+    "floor_divide": np.floor_divide, "remainder": np.remainder, "fmod": np.fmod, "reciprocal": np.reciprocal,
+    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
+    "logical_and": np.logical_and, "logical_or": np.logical_or, "logical_xor": np.logical_xor,
+    "logical_not": np.logical_not, "bitwise_not": np.invert, "bitwise_and": np.bitwise_and,
+    "bitwise_or": np.bitwise_or, "bitwise_xor": np.bitwise_xor, "bitwise_left_shift": np.left_shift,
+    "bitwise_right_shift": np.right_shift, "isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite,
+    "abs": np.absolute, "floor": np.floor, "ceil": np.ceil, "round": np.rint, "trunc": np.trunc,
+    "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log, "log1p": np.log1p, "log2": np.log2,
+    "log10": np.log10, "logaddexp": np.logaddexp, "sqrt": np.sqrt, "square": np.square, "hypot": np.hypot,
+    "sin": np.sin, "cos": np.cos, "tan": np.tan, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh,
+    "arcsin": np.arcsin, "arccos": np.arccos, "arctan": np.arctan, "arctan2": np.arctan2, "arcsinh": np.arcsinh,
+    "arccosh": np.arccosh, "arctanh": np.arctanh}
+
+
+@kernel
+def rsqrt(x: Array, out: Array) -> None:
+    np.sqrt(x, out, dtype=out.dtype)
+    np.reciprocal(out, out)
+
+
+# NumPy means to give a third positional operand of these two another meaning.
+@kernel
+def maximum(x: Any, y: Any, out: Array) -> None:
+    np.maximum(x, y, out=out)
+
+
+@kernel
+def minimum(x: Any, y: Any, out: Array) -> None:
+    np.minimum(x, y, out=out)
+
+
+@kernel
+def fmax(x: Any, y: Any, out: Array) -> None:
+    np.fmax(x, y, out=out)
+
+
+@kernel
+def fmin(x: Any, y: Any, out: Array) -> None:
+    np.fmin(x, y, out=out)
+
+
+@kernel
+def where(condition: Any, x: Any, y: Any, out: Array) -> None:
+    out[...] = y
+    np.copyto(out, x, where=condition, casting="unsafe")
+
+
+@kernel
+def clamp(x: Any, low: Any, high: Any, out: Array) -> None:
+    if low is None or high is None:
+        (np.maximum if high is None else np.minimum)(x, low if high is None else high, out=out)
+    else:
+        np.maximum(x, low, out=out)
+        np.minimum(out, high, out=out)
+
+
+# -- in place -----------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def add_(x: Array, y: Any) -> None:
+    np.add(x, y, x, casting="unsafe")
+
+
+@kernel
+def sub_(x: Array, y: Any) -> None:
+    np.subtract(x, y, x, casting="unsafe")
+
+
+@kernel
+def mul_(x: Array, y: Any) -> None:
+    np.multiply(x, y, x, casting="unsafe")
+
+
+@kernel
+def div_(x: Array, y: Any) -> None:
+    np.true_divide(x, y, x, casting="unsafe")
+
+
+@kernel
+def fill_(x: Array, value: Any) -> None:
+    x.fill(value)
+
+
+@kernel
+def copy_(x: Array, source: Any) -> None:
+    x[...] = source

@@ -1,0 +1,111 @@
+"""Reading and writing at positions, on the CPU."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices.host_kernels import Array, kernel
+from gradcore.devices.kernels import check_bounds, split_workspace
+
+
+def positions(index: Array, length: int, workspace: Array, wrap: bool = False) -> Array:
+    """Positions counted from the front; with ``wrap`` negative ones count from the end. Raises IndexError for one outside."""
+    found: Array = split_workspace(workspace, (index.size, np.dtype(np.int64)))[0].reshape(index.shape)
+    if index.size:
+        low, high = int(index.min()), int(index.max())
+        check_bounds(low, high, length, wrap)
+        if low < 0:
+            np.remainder(index, length, found)
+        else:
+            found[...] = index
+    return found
+
+
+@kernel
+def take(x: Array, index: Array, out: Array, workspace: Array, *, dim: int, wrap: bool = True) -> None:
+    np.take(x, positions(index, x.shape[dim], workspace, wrap), axis=dim, out=out, mode="clip")
+
+
+@kernel
+def take_grad(dy: Array, index: Array, out: Array, workspace: Array, *, shape: Any, dim: int) -> None:
+    out.fill(0)
+    where = positions(index, shape[dim], workspace, wrap=True)
+    lead = math.prod(shape[:dim])
+    tail = math.prod(shape[dim + 1:])
+    source = dy.reshape(lead, index.size, tail)
+    target = out.reshape(lead, shape[dim], tail)
+    # One position at a time: positions may repeat, and a fixed order keeps sums the same from run to run.
+    for k, position in enumerate(where.reshape(-1).tolist()):
+        target[:, position] += source[:, k]
+
+
+@kernel
+def embedding(weight: Array, index: Array, out: Array, workspace: Array, *, padding: int | None) -> None:
+    take(weight, index, out, workspace, dim=0, wrap=False)
+
+
+@kernel
+def embedding_grad(dy: Array, index: Array, out: Array, workspace: Array, *, shape: Any, padding: int | None) -> None:
+    out.fill(0)
+    rows = dy.reshape(index.size, shape[1])
+    # One row at a time, in order: rows may repeat, and a fixed order keeps sums the same from run to run.
+    for k, place in enumerate(positions(index, shape[0], workspace).reshape(-1).tolist()):
+        target = out[place]
+        np.add(target, rows[k], target)
+    if padding is not None:
+        out[padding] = 0
+
+
+@kernel
+def embedding_unpadded(weight: Array, index: Array, out: Array, workspace: Array, *, padding: int | None) -> None:
+    take(weight, index, out, workspace, dim=0, wrap=False)
+    if padding is not None:
+        flat = out.reshape(index.size, weight.shape[1])
+        for k, place in enumerate(positions(index, weight.shape[0], workspace).reshape(-1).tolist()):
+            if place == padding:
+                flat[k] = 0
+
+
+@kernel
+def put_(x: Array, index: Array, values: Array, workspace: Array, *, dim: int, wrap: bool = True) -> None:
+    where = positions(index, x.shape[dim], workspace, wrap)
+    target = np.moveaxis(x, dim, 0)
+    shape = (*x.shape[:dim], *index.shape, *x.shape[dim + 1:])
+    source = np.broadcast_to(values, shape)
+    lead = (slice(None),) * dim
+    for spot in np.ndindex(index.shape):
+        target[where[spot]] = source[(*lead, *spot)]
+
+
+def _along(index: Array, shape: Any, dim: int, workspace: Array, wrap: bool) -> tuple[Array, Array]:
+    """Flat positions in an array of ``shape`` that ``take_along`` reads."""
+    flat = split_workspace(workspace, (index.size, np.dtype(np.int64)))[0].reshape(index.shape)
+    if not index.size:
+        return flat, index  # an empty dimension has a stride of 0, which np.arange refuses
+    positions(index, shape[dim], workspace, wrap)
+    strides = np.cumprod([1, *shape[:0:-1]])[::-1].tolist() if shape else []
+    np.multiply(flat, strides[dim], flat)
+    for d, n in enumerate(index.shape):
+        if d != dim:
+            for start in range(0, n, 512):
+                part = np.moveaxis(flat, d, -1)[..., start:start + 512]
+                np.add(part, np.arange(start * strides[d], (start + part.shape[-1]) * strides[d], strides[d]), part)
+    return flat, index
+
+
+@kernel
+def take_along(x: Array, index: Array, out: Array, workspace: Array, *, dim: int, wrap: bool = True) -> None:
+    flat, _ = _along(index, x.shape, dim, workspace, wrap)
+    np.take(x.reshape(-1), flat, out=out, mode="clip")
+
+
+@kernel
+def take_along_grad(dy: Array, index: Array, out: Array, workspace: Array, *, shape: Any, dim: int) -> None:
+    out.fill(0)
+    flat, _ = _along(index, shape, dim, workspace, wrap=True)
+    target, order = out.reshape(-1), flat.reshape(-1)
+    for start in range(0, order.size, 1024):
+        np.add.at(target, order[start:start + 1024], dy.reshape(-1)[start:start + 1024])

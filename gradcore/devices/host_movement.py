@@ -1,0 +1,100 @@
+"""Making arrays, and moving their elements, on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices.host_kernels import HOST_KERNELS, Array, kernel
+from gradcore.devices.kernels import basic_view
+
+
+@kernel
+def arange(start: Any, step: Any, out: Array, *, length: int, dtype: Any) -> None:
+    for at in range(0, length, 2048):
+        part = out[at:at + 2048]
+        np.copyto(part, np.arange(at, at + part.size) * step + start, casting="unsafe")
+
+
+@kernel
+def full(value: Any, out: Array, *, shape: Any, dtype: Any) -> None:
+    out.fill(value)
+
+
+@kernel
+def empty(out: Array, *, shape: Any, dtype: Any) -> None:
+    pass
+
+
+@kernel
+def eye(out: Array, *, rows: int, columns: int, dtype: Any) -> None:
+    out.fill(0)
+    out.reshape(-1)[:rows * columns:columns + 1][:min(rows, columns)].fill(1)
+
+
+@kernel
+def clone(x: Array, out: Array) -> None:
+    out[...] = x
+
+
+@kernel
+def cast(x: Array, out: Array, *, dtype: Any) -> None:
+    np.copyto(out, x, casting="unsafe")
+
+
+@kernel
+def slice_grad(dy: Array, out: Array, *, shape: Any, index: Any) -> None:
+    out.fill(0)
+    basic_view(out, index)[...] = dy
+
+
+def _strided(flat: Any, shape: Any, strides: Any, offset: int) -> Any:
+    size = flat.itemsize
+    return np.lib.stride_tricks.as_strided(flat[offset:], shape, [n * size for n in strides])
+
+
+@kernel
+def as_strided_grad(dy: Array, out: Array, *, like: Any, strides: Any, offset: int) -> None:
+    out.fill(0)
+    # A dimension of stride 0 shows one element many times: each of them adds to it, one after the other.
+    same = [d for d, (n, s) in enumerate(zip(dy.shape, strides)) if n > 1 and s == 0]
+    for index in np.ndindex(*[dy.shape[d] for d in same]) if dy.size else ():
+        key: list[Any] = [slice(None)] * dy.ndim
+        for d, i in zip(same, index):
+            key[d] = slice(i, i + 1)
+        part = dy[tuple(key)]
+        target = _strided(out.reshape(-1), part.shape, strides, offset)
+        np.add(target, part, target)
+
+
+@kernel
+def cleared(x: Array, out: Array, *, shape: Any, strides: Any, offset: int) -> None:
+    out[...] = x
+    if 0 not in shape:
+        _strided(out.reshape(-1), shape, strides, offset)[...] = 0
+
+
+def _triangle(lower: bool) -> Callable[..., Any]:
+    def keep(x: Array, out: Array, *, diagonal: int) -> None:
+        out.fill(0)
+        width = x.shape[-1]
+        for i in range(x.shape[-2]):
+            at = min(max(i + diagonal + lower, 0), width)
+            part = (..., i, slice(0, at) if lower else slice(at, width))
+            out[part] = x[part]
+
+    return keep
+
+
+HOST_KERNELS |= {"tril": _triangle(True), "triu": _triangle(False)}
+
+
+@kernel
+def cat(tensors: list[Array], out: Array, *, dim: int) -> None:
+    start = 0
+    lead = (slice(None),) * dim
+    for t in tensors:
+        out[(*lead, slice(start, start + t.shape[dim]))] = t
+        start += t.shape[dim]

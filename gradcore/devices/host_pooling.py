@@ -1,0 +1,188 @@
+"""Pooling on the CPU: one pass for each position in the window, by pieces of whole planes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices.host_columns import window_parts
+from gradcore.devices.host_kernels import Array, kernel
+from gradcore.devices.kernels import split_workspace
+from gradcore.tiling import planes_at_once
+
+Pair = tuple[int, int]
+
+
+def _blocks(small: Array, *arrays: Array) -> Iterator[list[Any]]:
+    """Pieces of whole planes of ``small`` [N, C, h, w] and of arrays with the same N and C."""
+    flat = [a.reshape(-1, *a.shape[2:]) for a in (small, *arrays)]
+    count = flat[0].shape[0]
+    step = planes_at_once(count, small.shape[2] * small.shape[3])
+    for start in range(0, count, max(step, 1)):
+        yield [a[start:start + step] for a in flat]
+
+
+def _counts(size: int, out: int, kernel: int, stride: int, padding: int, count_pad: bool) -> list[int]:
+    """How many elements the windows of one dimension have."""
+    found = []
+    for k in range(out):
+        start = k * stride - padding
+        end = min(start + kernel, size + padding)
+        found.append(end - start if count_pad else min(end, size) - max(start, 0))
+    return found
+
+
+def _runs(counts: list[int]) -> Iterator[tuple[slice, int]]:
+    at = 0
+    for value, group in groupby(counts):
+        length = len(list(group))
+        yield slice(at, at + length), value
+        at += length
+
+
+def _pieces_of(workspace: Array, small: Array, index: Array) -> tuple[Any, Any]:
+    """Room for one position's elements of a piece, and for a number each of the index's type."""
+    size = small.shape[2] * small.shape[3]
+    room = planes_at_once(small.shape[0] * small.shape[1], size) * size
+    values, numbers = split_workspace(workspace, (room, small.dtype), (room, index.dtype))
+    return values, numbers
+
+
+def _chosen(where: Array, position: int, values: Array, numbers: Array, target: Array) -> None:
+    """``values`` where ``where`` is ``position``, else 0, by their bits: 0 times infinity would be no number."""
+    mask = numbers[:where.size].reshape(where.shape)
+    np.equal(where, position, out=mask)
+    np.negative(mask, mask)
+    bits = f"i{values.itemsize}"
+    np.bitwise_and(values.view(bits), mask.view(f"i{mask.itemsize}"), target.view(bits))
+
+
+@kernel
+def max_pool2d(x: Array, out: Array, index: Array, workspace: Array, *, kernel: Pair, stride: Pair, padding: Pair,
+               dilation: Pair, ceil_mode: bool) -> None:
+    rows, width = out.shape[2:]
+    values, numbers = _pieces_of(workspace, out, index)
+    index.fill(0)
+    for o, where, xs in _blocks(out, index, x):
+        o.fill(-np.inf)
+        parts = list(window_parts(xs, 0, rows, width, kernel, stride, padding, dilation))
+        if any(padding):
+            # Each window starts from its first position inside, which no element need be larger than.
+            for i, j, r, c, _ in reversed(parts):
+                where[:, r, c] = i * kernel[1] + j
+        for i, j, r, c, inside in parts:
+            here = values[:inside.size].reshape(inside.shape)
+            larger = numbers[:inside.size].reshape(inside.shape)
+            here[...] = inside
+            # Positions grow, so the last that was larger than all before it is the largest number here.
+            np.greater(here, o[:, r, c], out=larger)
+            np.multiply(larger, i * kernel[1] + j, larger)
+            np.maximum(where[:, r, c], larger, out=where[:, r, c])
+            np.maximum(o[:, r, c], here, out=o[:, r, c])
+
+
+@kernel
+def max_pool2d_grad(dy: Array, index: Array, out: Array, workspace: Array, *, shape: Any, kernel: Pair, stride: Pair,
+                    padding: Pair, dilation: Pair) -> None:
+    rows, width = dy.shape[2:]
+    values, numbers = _pieces_of(workspace, dy, index)
+    apart = stride[0] >= (kernel[0] - 1) * dilation[0] + 1 and stride[1] >= (kernel[1] - 1) * dilation[1] + 1
+    out.fill(0)
+    for g, where, dx in _blocks(dy, index, out):
+        for i, j, r, c, inside in window_parts(dx, 0, rows, width, kernel, stride, padding, dilation):
+            here = values[:inside.size].reshape(inside.shape)
+            _chosen(where[:, r, c], i * kernel[1] + j, g[:, r, c], numbers, here)
+            if apart:
+                inside[...] = here
+            else:
+                np.add(inside, here, inside)
+
+
+@kernel
+def max_pool2d_take(x: Array, index: Array, out: Array, workspace: Array, *, kernel: Pair, stride: Pair, padding: Pair,
+                    dilation: Pair) -> None:
+    rows, width = out.shape[2:]
+    values, numbers = _pieces_of(workspace, out, index)
+    out.fill(0)
+    for o, where, xs in _blocks(out, index, x):
+        for i, j, r, c, inside in window_parts(xs, 0, rows, width, kernel, stride, padding, dilation):
+            here = values[:inside.size].reshape(inside.shape)
+            here[...] = inside
+            _chosen(where[:, r, c], i * kernel[1] + j, here, numbers, here)
+            np.add(o[:, r, c], here, o[:, r, c])
+
+
+@kernel
+def max_pool2d_places(index: Array, out: Array, *, shape: Any, kernel: Pair, stride: Pair, padding: Pair,
+                      dilation: Pair) -> None:
+    width = shape[3]
+    table = np.asarray([i * dilation[0] * width + j * dilation[1] for i in range(kernel[0]) for j in range(kernel[1])])
+    out[...] = index
+    for plane in out.reshape(-1, *out.shape[2:]):
+        plane[...] = table[plane]
+    y = np.arange(out.shape[2]) * stride[0] - padding[0]
+    x = np.arange(out.shape[3]) * stride[1] - padding[1]
+    np.add(out, (y * width).reshape(-1, 1), out)
+    np.add(out, x, out)
+
+
+def _scale(block: Array, image: Pair, kernel: Pair, stride: Pair, padding: Pair, count_pad: bool,
+           divisor: int | None) -> None:
+    """Divide each element of [planes, h, w] by the size of its window."""
+    down, across = (_counts(image[d], block.shape[1 + d], kernel[d], stride[d], padding[d], count_pad) for d in (0, 1))
+    for r, height in _runs(down):
+        for c, width in _runs(across):
+            part = block[:, r, c]
+            np.multiply(part, 1.0 / (divisor or height * width), part)
+
+
+@kernel
+def avg_pool2d(x: Array, out: Array, *, kernel: Pair, stride: Pair, padding: Pair, ceil_mode: bool, count_pad: bool,
+               divisor: int | None) -> None:
+    rows, width = out.shape[2:]
+    out.fill(0)
+    for o, xs in _blocks(out, x):
+        for _, _, r, c, inside in window_parts(xs, 0, rows, width, kernel, stride, padding, (1, 1)):
+            np.add(o[:, r, c], inside, o[:, r, c])
+        _scale(o, x.shape[2:], kernel, stride, padding, count_pad, divisor)
+
+
+@kernel
+def avg_pool2d_grad(dy: Array, out: Array, workspace: Array, *, shape: Any, kernel: Pair, stride: Pair, padding: Pair,
+                    ceil_mode: bool, count_pad: bool, divisor: int | None) -> None:
+    rows, width = dy.shape[2:]
+    room = workspace.view(dy.dtype)
+    out.fill(0)
+    for g, dx in _blocks(dy, out):
+        scaled = room[:g.size].reshape(g.shape)
+        scaled[...] = g
+        _scale(scaled, shape[2:], kernel, stride, padding, count_pad, divisor)
+        for _, _, r, c, inside in window_parts(dx, 0, rows, width, kernel, stride, padding, (1, 1)):
+            np.add(inside, scaled[:, r, c], inside)
+
+
+def _cells(image: Pair, size: Pair) -> Iterator[tuple[int, int, slice, slice]]:
+    """The part of the image that each cell of an adaptive pooling is the mean of."""
+    for i in range(size[0]):
+        rows = slice(i * image[0] // size[0], -(-(i + 1) * image[0] // size[0]))
+        for j in range(size[1]):
+            yield i, j, rows, slice(j * image[1] // size[1], -(-(j + 1) * image[1] // size[1]))
+
+
+@kernel
+def adaptive_avg_pool2d(x: Array, out: Array, *, size: Pair) -> None:
+    for i, j, rows, columns in _cells(x.shape[2:], size):
+        np.mean(x[:, :, rows, columns], axis=(2, 3), out=out[:, :, i, j])
+
+
+@kernel
+def adaptive_avg_pool2d_grad(dy: Array, out: Array, workspace: Array, *, shape: Any) -> None:
+    cell = workspace.view(dy.dtype).reshape(*dy.shape[:2], 1, 1)
+    out.fill(0)
+    for i, j, rows, columns in _cells(shape[2:], dy.shape[2:]):
+        part = out[:, :, rows, columns]
+        np.multiply(dy[:, :, i:i + 1, j:j + 1], 1.0 / (part.shape[2] * part.shape[3]), cell)
+        np.add(part, cell, part)

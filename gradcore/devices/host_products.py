@@ -1,0 +1,62 @@
+"""Products of matrices on the CPU, and the sums that are best made by them."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices.host_kernels import PIECE_ROWS, Array, kernel
+
+#: What products are made by.
+PRODUCTS = np.dot, np.matmul
+
+
+def product(a: Array, b: Array, out: Array) -> None:
+    """``out = a @ b``. Of matrices np.dot makes the same call of BLAS as np.matmul, with less around it."""
+    (np.dot if a.ndim <= 2 and b.ndim <= 2 and out.flags.c_contiguous else np.matmul)(a, b, out)
+
+
+@functools.lru_cache(maxsize=16)
+def ones(length: int, dtype: Any) -> Array:
+    """What rows are added up with: a product with ones is faster than a sum along a dimension."""
+    return np.ones(length, dtype)
+
+
+def column_sums(x: Array, out: Array) -> None:
+    """The sum of each column of a matrix."""
+    if len(x) <= PIECE_ROWS and x.dtype.kind == "f" and x.itemsize >= 4:
+        product(ones(len(x), x.dtype), x, out)
+    else:
+        np.add.reduce(x, axis=0, out=out)
+
+
+@kernel
+def matmul(a: Array, b: Array, out: Array, *, transpose_a: bool = False, transpose_b: bool = False) -> None:
+    product(a.swapaxes(-1, -2) if transpose_a else a, b.swapaxes(-1, -2) if transpose_b else b, out)
+
+
+@kernel
+def linear(x: Array, weight: Array, bias: Any, out: Array) -> None:
+    if x.ndim > 2 and x.flags.c_contiguous:
+        # One product of all rows, instead of one for each matrix.
+        product(x.reshape(-1, x.shape[-1]), weight.T, out.reshape(-1, out.shape[-1]))
+    else:
+        product(x, weight.T, out)
+    if bias is not None:
+        np.add(out, bias, out)
+
+
+@kernel
+def linear_grad(dy: Array, x: Array, weight: Array, *outputs: Array, needs: tuple[bool, bool, bool]) -> None:
+    found = iter(outputs)
+    rows = math.prod(dy.shape[:-1])
+    dy = dy.reshape(rows, dy.shape[-1])
+    if needs[0]:
+        product(dy, weight, next(found).reshape(rows, weight.shape[1]))
+    if needs[1]:
+        product(dy.T, x.reshape(rows, x.shape[-1]), next(found))
+    if needs[2]:
+        column_sums(dy, next(found))

@@ -1,0 +1,103 @@
+"""Sums, extremes and their positions along dimensions, on the CPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices.host_kernels import HOST_KERNELS, Array, kernel
+from gradcore.devices.kernels import split_workspace
+
+
+def _reduction(ufunc: np.ufunc) -> Callable[..., Any]:
+    def reduce(x: Array, out: Array, *, dims: tuple[int, ...], keepdim: bool) -> None:
+        ufunc.reduce(x, axis=dims, out=out, keepdims=keepdim)
+
+    return reduce
+
+
+HOST_KERNELS |= {"sum": _reduction(np.add), "amax": _reduction(np.maximum), "amin": _reduction(np.minimum),
+                 "any": _reduction(np.logical_or), "all": _reduction(np.logical_and)}
+
+
+@kernel
+def sum_to_shape(x: Array, out: Array, *, shape: tuple[int, ...]) -> None:
+    lead = x.ndim - len(shape)
+    dims = tuple(range(lead)) + tuple(
+        lead + i for i, n in enumerate(shape) if n == 1 and x.shape[lead + i] != 1)
+    np.sum(x, axis=dims, out=out.reshape([n for d, n in enumerate(x.shape) if d not in dims]))
+
+
+@kernel
+def mean(x: Array, out: Array, *, dims: tuple[int, ...], keepdim: bool) -> None:
+    if x.size:
+        np.mean(x, axis=dims, out=out, keepdims=keepdim)
+    else:
+        out.fill(np.nan)
+
+
+@kernel
+def logsumexp(x: Array, out: Array, workspace: Array, *, dims: tuple[int, ...], keepdim: bool) -> None:
+    if not x.size:
+        out.fill(-math.inf)
+        return
+    flat, top = split_workspace(workspace, (x.size, x.dtype), (out.size, x.dtype))
+    shifted = flat.reshape(x.shape)
+    folded = out.reshape([1 if d in dims else n for d, n in enumerate(x.shape)])
+    np.amax(x, axis=dims, out=folded, keepdims=True)
+    # Rows of infinities: shifting by them would make NaN.
+    np.copyto(folded, 0, where=np.isinf(folded))
+    np.subtract(x, folded, shifted)
+    np.exp(shifted, shifted)
+    top = top.reshape(folded.shape)
+    top[...] = folded
+    np.sum(shifted, axis=dims, out=folded, keepdims=True)
+    np.log(folded, folded)
+    np.add(folded, top, folded)
+
+
+# -- positions of extremes: NumPy copies what does not lie row by row, so it is given pieces ---------------------------
+
+
+def _find(fold: Callable[..., Any], x: Array, out: Array, dim: int) -> None:
+    """``out``, of the shape of ``x`` without ``dim``, is where along ``dim`` the first extreme stands."""
+    if x.size <= 4096 or (dim == x.ndim - 1 and x.flags.c_contiguous):
+        fold(x, axis=dim, out=out)
+    elif x.ndim == 1:
+        found = np.array([start + int(fold(x[start:start + 4096])) for start in range(0, x.size, 4096)])
+        out[...] = found[fold(x[found])]
+    else:
+        longest = max((n, d) for d, n in enumerate(x.shape) if d != dim)[1]
+        half = x.shape[longest] // 2
+        if not half:
+            _find(fold, x.reshape(-1), out.reshape(()), 0)
+            return
+        kept = longest - (longest > dim)
+        for part in (slice(None, half), slice(half, None)):
+            _find(fold, x[(*(slice(None),) * longest, part)], out[(*(slice(None),) * kept, part)], dim)
+
+
+def _position(fold: Callable[..., Any]) -> Callable[..., Any]:
+    def find(x: Array, out: Array, *, dim: int, keepdim: bool) -> None:
+        if x.ndim:
+            _find(fold, x, out.reshape(x.shape[:dim] + x.shape[dim + 1:]), dim)
+        else:
+            out[...] = 0
+
+    return find
+
+
+def _extreme(ufunc: np.ufunc, find: Callable[..., Any]) -> Callable[..., Any]:
+    def both(x: Array, values: Array, indices: Array, *, dim: int, keepdim: bool) -> None:
+        ufunc.reduce(x, axis=dim if x.ndim else None, out=values, keepdims=keepdim)
+        find(x, indices, dim=dim, keepdim=keepdim)
+
+    return both
+
+
+HOST_KERNELS |= {"argmax": _position(np.argmax), "argmin": _position(np.argmin)}
+HOST_KERNELS |= {"max_with_index": _extreme(np.maximum, HOST_KERNELS["argmax"]),
+                 "min_with_index": _extreme(np.minimum, HOST_KERNELS["argmin"])}
