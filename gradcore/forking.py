@@ -1,13 +1,13 @@
-"""Locks of a process that may fork: the child finds them free, and nothing half done behind them."""
+"""Locks of a process that may fork or be interrupted: none stays taken, and nobody finds work half done behind one."""
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
-from typing import Any, TypeVar
+from _thread import RLock
+from typing import Any
 from weakref import WeakSet
-
-L = TypeVar("L", bound=Any)
 
 _brief: WeakSet[Any] = WeakSet()
 _long: WeakSet[Any] = WeakSet()
@@ -16,14 +16,32 @@ _forking = threading.Lock()
 _taken: list[Any] = []
 
 
-def brief(lock: L) -> L:
+class Lock(RLock):  # type: ignore[misc]
+    """A lock for ``with``. It is re-entrant so that it can be asked whether this thread holds it."""
+
+    if sys.version_info >= (3, 14):
+
+        def __enter__(self) -> bool:
+            # From Python 3.14 on a signal's handler may raise when __enter__ of C's has returned and before the block has
+            # begun, and __exit__ is not called then (python/cpython#148874). What is raised in here is.
+            try:
+                return self.acquire()
+            except BaseException:
+                if self._is_owned():
+                    self.release()
+                raise
+
+
+def brief() -> Lock:
     """A lock that is held for a moment, and never while another such lock is waited for: a fork waits until it is free."""
+    lock = Lock()
     _brief.add(lock)
     return lock
 
 
-def long(lock: L) -> L:
+def long() -> Lock:
     """A lock that is held while ops run: a fork does not wait, and the child finds it free, for its holder is not there."""
+    lock = Lock()
     _long.add(lock)
     return lock
 

@@ -38,11 +38,12 @@ def environment(setting: Setting) -> Outcome:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    git = shutil.which("git")
+    commit = git and subprocess.run([git, "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
     status = cuda_status()
     figures: dict[str, Any] = {
         "python": platform.python_version(), "system": platform.platform(), "cores": os.cpu_count(), "packages": versions,
-        "commit": commit.stdout.strip() or None, "driver": status.driver, "devices": status.devices,
+        "commit": commit or None, "driver": status.driver, "devices": status.devices,
         "compute-sanitizer": sanitizer_path(), "collect-env": collect()}
     if setting.device == "cuda":
         figures["device"] = device_figures()

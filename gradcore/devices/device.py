@@ -294,7 +294,7 @@ class Device:
 _makers: dict[str, Callable[[int], Device]] = {}
 _devices: dict[str, Device] = {}
 _used: list[Device] = []
-_making = brief(threading.Lock())
+_making = brief()
 
 
 def register(kind: str, maker: Callable[[int], Device]) -> None:

@@ -9,7 +9,6 @@ workspace of its own, which no pool of ours sees.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -92,7 +91,7 @@ class CublasLt:
         self.workspaces = Workspaces("the workspace of matrix products", workspace, lambda stream: reserve(workspace))
         self._plans: dict[tuple[Problem, int], Plan | None] = {}
         # A vector's address is an attribute of its plan, which other threads may use as well.
-        self._lock = long(threading.Lock())
+        self._lock = long()
 
     def plan(self, problem: Problem) -> Plan | None:
         compute = compute_of(problem.kind)

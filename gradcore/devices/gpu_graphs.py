@@ -82,7 +82,7 @@ class Graphs:
         self._cuda = cuda
         #: Streams that captured and have no graph now. A stream a live graph: as many as were ever alive at once.
         self._idle: list[Stream] = []
-        self._lock = long(threading.Lock())
+        self._lock = long()
 
     def capture(self, run: Callable[[], None]) -> Graph:
         """What ``run`` gives to the current stream, as a graph; nothing of it runs now.

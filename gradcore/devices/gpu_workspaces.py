@@ -6,7 +6,6 @@ declared it, it would be allocated on the CPU too, where nobody needs it.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -41,7 +40,7 @@ class Workspaces:
         self._nbytes = nbytes
         self._make = make
         self._held: dict[int, Any] = {}
-        self._lock = long(threading.Lock())
+        self._lock = long()
 
     def of(self, stream: int) -> int:
         """The address of a stream's. Call it before a capture: the first call allocates, and then it raises

@@ -6,7 +6,6 @@ lists are called through another class only while some thread is inside of one.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -83,7 +82,7 @@ class Chosen(Op):
 
 
 _listed: list[Op] = [op for name, op in all_ops().items() if name in LOWER | FLOAT32]
-_lock = brief(threading.Lock())
+_lock = brief()
 #: Regions that are entered and not left, in all threads.
 _open = 0
 

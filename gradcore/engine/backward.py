@@ -8,7 +8,6 @@ section 3.2).
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Any
@@ -273,7 +272,7 @@ def accumulate(leaf: Leaf, g: Any) -> None:
         _accumulate(leaf, g)
 
 
-_accumulating = long(threading.RLock())
+_accumulating = long()
 
 
 def _accumulate(leaf: Leaf, g: Any) -> None:

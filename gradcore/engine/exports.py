@@ -8,7 +8,6 @@ arrays refers to the storage any more, the bytes change hands: their role is the
 from __future__ import annotations
 
 import sys
-import threading
 from types import FrameType
 from typing import Any
 
@@ -21,7 +20,7 @@ from gradcore.forking import brief
 _LIBRARIES = frozenset(("cupy", "jax", "numba", "numpy", "tensorflow", "torch"))
 
 # Re-entrant: an array may go while the lock is held, by the collector's hand.
-_lock = brief(threading.RLock())
+_lock = brief()
 
 
 class _Lease:

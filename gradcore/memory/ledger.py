@@ -9,7 +9,6 @@ never waits for the lock: the block joins a queue that is emptied on the next en
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -32,8 +31,8 @@ class Ledger:
 
     def __init__(self, pool: Pool, explain: Callable[[Ledger, OutOfMemory], str]) -> None:
         self._explain = explain
-        #: Held while the books change. Re-entrant only so that it can be asked who holds it.
-        self.lock: Any = brief(threading.RLock())
+        #: Held while the books change.
+        self.lock: Any = brief()
         self._pending: deque[Block] = deque()
         #: What a finaliser calls with its block. While a log is written, the block is taken to the pool at once, so that
         #: the log shows the moment; otherwise by whoever comes next.

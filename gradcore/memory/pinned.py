@@ -6,7 +6,6 @@ given are about to belong to somebody else. Nothing here asks whether an event h
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 
 from gradcore.forking import long
@@ -22,7 +21,7 @@ class AfterCopies:
     def __init__(self, upstream: MemoryResource, driver: Driver) -> None:
         self._upstream = upstream
         self._driver = driver
-        self._lock = long(threading.Lock())
+        self._lock = long()
         self._came: deque[_Busy] = deque()
         self._busy: list[_Busy] = []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -10,7 +9,7 @@ from gradcore.forking import brief
 from gradcore.memory.freelist import FreeList
 
 #: Held while a block's list of users is made longer: threads on several streams may read one tensor.
-_noting = brief(threading.Lock())
+_noting = brief()
 
 
 class Segment:

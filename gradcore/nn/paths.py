@@ -52,7 +52,7 @@ class _Calls(threading.local):
 calls = _Calls()
 
 _structure = [0]
-_lock = brief(threading.Lock())
+_lock = brief()
 
 
 def structure_changed() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import os
-import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable
@@ -36,7 +35,7 @@ _MODES = attrgetter(*[name for name in State.__slots__ if name not in ("scope", 
 
 
 #: One thread traces at a time, for a device has one log. Re-entrant only so that it can be asked who holds it.
-_tracing: Any = long(threading.RLock())
+_tracing: Any = long()
 #: Seconds after which a thread does without a trace: the one that traces may be waiting for it.
 _PATIENCE = 5.0
 

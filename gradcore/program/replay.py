@@ -8,7 +8,6 @@ that arena is left to its holder and the replay takes another.
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,7 +35,7 @@ class Replay:
         self.program = trace.program
         self.plan = plan
         self.device: Device = get_device(self.program.device)
-        self._lock = long(threading.Lock())
+        self._lock = long()
         firsts = [params[0] for _, _, params in trace.updates]
         #: By update: the last one before it in the same run of the same parameters, which counts on from there.
         self._updated_before = [next((j for j in range(k - 1, -1, -1) if firsts[j] is p), None) for k, p in enumerate(firsts)]

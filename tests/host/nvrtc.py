@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import glob
 import importlib.util
+import os
 import re
 import struct
 from collections.abc import Iterator
@@ -12,7 +13,9 @@ from dataclasses import dataclass
 
 
 def library_path() -> str | None:
-    """NVRTC of the package nvidia-cuda-nvrtc, None where it is not installed."""
+    """GRADCORE_NVRTC, or that of the package nvidia-cuda-nvrtc; None where neither is there."""
+    if "GRADCORE_NVRTC" in os.environ:
+        return os.environ["GRADCORE_NVRTC"]
     spec = importlib.util.find_spec("nvidia")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         for path in sorted(glob.glob(f"{folder}/**/libnvrtc.so.*", recursive=True)):

@@ -59,6 +59,8 @@ def _own(value: Any, torch: Any) -> bool:
 def test_the_names_are_pytorchs(torch: Any) -> None:
     if not torch.__version__.startswith("2.13"):
         pytest.skip(f"the names are those of PyTorch 2.13, this is {torch.__version__}")
+    if torch.version.cuda:
+        pytest.skip(f"the names are those of PyTorch for the CPU, this is one for CUDA {torch.version.cuda}")
     text = "".join(f"[{'torch.' + path if path else 'torch'}]\n" + textwrap.fill(" ".join(found(path, torch)), 128) + "\n"
                    for path in PATHS)
     text = "PyTorch 2.13's public names: GRADCORE_WRITE_README=1 pytest tests/host/test_missing.py writes them.\n" + text
