@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gradcore import functional
-from gradcore.engine.dispatch import binary
+from gradcore.engine.dispatch import operator
 from gradcore.engine.value import Value
 from gradcore.ops import elementwise, pointwise
 from gradcore.ops.in_place import IN_PLACE
@@ -15,26 +15,16 @@ from gradcore.ops.in_place import IN_PLACE
 #: What ``==`` and ``!=`` compare element by element; everything else is left to Python, which knows whether it is the same.
 COMPARED = (Value, int, float, complex, np.generic, np.ndarray)
 
-# The four operators that everything is made of have a shorter way than calling the op.
-_add, _sub, _mul, _div = elementwise.add, elementwise.sub, elementwise.mul, elementwise.div
-
-
 class Operators(Value):
     """``x + y``, ``-x``, ``x @ y``, ``x < y`` and their like; the other operand may be a Python number."""
 
     __slots__ = ()
 
-    def __add__(self, other: Any) -> Any:
-        return binary(_add, self, other)
-
-    def __sub__(self, other: Any) -> Any:
-        return binary(_sub, self, other)
-
-    def __mul__(self, other: Any) -> Any:
-        return binary(_mul, self, other)
-
-    def __truediv__(self, other: Any) -> Any:
-        return binary(_div, self, other)
+    # The four operators that everything is made of have a shorter way than calling the op.
+    __add__ = operator(elementwise.add)
+    __sub__ = operator(elementwise.sub)
+    __mul__ = operator(elementwise.mul)
+    __truediv__ = operator(elementwise.div)
 
     def __radd__(self, other: Any) -> Any:
         return elementwise.add(other, self)

@@ -120,7 +120,9 @@ class Sweep:
                 elif result is not None:
                     # A rule may pass a cotangent on; the engine delivers tensor objects that nobody else holds, so that
                     # the references to a storage tell who sees its bytes.
-                    if result is gs[0] or len(gs) > 1:
+                    if result is gs[0]:
+                        result = make_value(result.storage, result.spec, result.array, result.edge)
+                    elif len(gs) > 1:
                         result = _own(result, gs)
                     self.deliver(edges[targets[0]], result)
                     result = None
@@ -195,8 +197,10 @@ class Sweep:
             return
         waiting = self.pending.get(target.id)
         if waiting is None:
-            gs: list[Any] = [None] * target.call.width
-            gs[index] = g
+            gs: list[Any] = [g]
+            if target.call.width > 1:
+                gs = [None] * target.call.width
+                gs[index] = g
             number = target.id
             self.pending[number] = (target, gs)
             heappush(self.heap, -number)

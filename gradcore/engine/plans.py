@@ -43,7 +43,7 @@ class KeepPlan:
                 constants: list[Any] = []
                 arguments = [self._argument(call, p, needs, constants) if rule.reads(p, wanted) else "None"
                              for p in rule.params]
-                self.rules.append((flat, several, _written_out(", ".join(arguments))(rule.fn, constants)))
+                self.rules.append((flat, several, _written_out(arguments, rule.fn, constants)))
         self.rules.sort(key=lambda r: r[0])
         #: How the output is made again, on (None, what ``again_slots`` hold), and what it is made from, as slots.
         self.again: BoundRule | None = None
@@ -52,7 +52,7 @@ class KeepPlan:
             kept, self.slots = self.slots, self.again_slots
             constants = []
             arguments = [self._argument(call, p, (), constants) for p in op.again.params]
-            self.again = _written_out(", ".join(arguments))(op.again.fn, constants)
+            self.again = _written_out(arguments, op.again.fn, constants)
             self.slots = kept
 
     def _argument(self, call: Call, name: str, needs: tuple[bool, ...], constants: list[Any]) -> str:
@@ -73,7 +73,7 @@ class KeepPlan:
             else:
                 specs = tuple(call.inputs[i] for i in call.positions[what])
                 constants.append(specs if what in op.lists else specs[0])
-            return f"constants[{len(constants) - 1}]"
+            return f"c{len(constants) - 1}"
         if kind != "input":
             return f"values[{self._slot(_KINDS[kind], what, name)}]"
         held = OVERWRITTEN if name in op.writes else INPUT
@@ -86,11 +86,15 @@ class KeepPlan:
         return self.slots.index((kind, index, name))
 
 
+def _written_out(arguments: list[str], fn: Callable[..., Any], constants: list[Any]) -> BoundRule:
+    """A rule as ``lambda gs, values: fn(gs[0], values[1], c0)``: half the cost of finding each argument when it runs."""
+    return _maker(", ".join(arguments), len(constants))(fn, *constants)
+
+
 @functools.cache
-def _written_out(arguments: str) -> Callable[[Callable[..., Any], list[Any]], BoundRule]:
-    """Makes ``fn(gs[0], values[1], constants[0])`` of a rule: half the cost of finding each argument when it runs."""
-    made: Callable[[Callable[..., Any], list[Any]], BoundRule] = eval(
-        f"lambda fn, constants: lambda gs, values: fn({arguments})")
+def _maker(arguments: str, count: int) -> Callable[..., BoundRule]:
+    names = "".join(f", c{k}" for k in range(count))
+    made: Callable[..., BoundRule] = eval(f"lambda fn{names}: lambda gs, values: fn({arguments})")
     return made
 
 
@@ -124,7 +128,7 @@ class Call:
         self.workspace = None if inferred.workspace is None else TensorSpec.of((inferred.workspace,), np.uint8)
         #: Bytes that a library may take by itself while the kernel runs on the CPU.
         self.library = inferred.library
-        self.kernel = _noop if op.view else self._bind(device, grouped)
+        self.kernel: Callable[..., Any] = _noop if op.view else self._bind(device, grouped)
         self.invocation = INVOCATIONS.index(Invocation(
             op.name, inputs, self.specs, self.aux, inferred.workspace or 0,
             tuple((k, v) for k, v in attrs.items())))

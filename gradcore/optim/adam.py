@@ -55,7 +55,7 @@ class Adam(Optimizer):
                 more = {"max_exp_avg_sq": state_like(p)} if amsgrad else {}
                 state.update(step=0, exp_avg=state_like(p), exp_avg_sq=state_like(p), **more)
             step = int(state["step"]) + 1
-            key = (p.storage.device, p.spec.dtype, step)
+            key = (id(p.storage.device), p.spec.dtype, step)
             lists = calls.get(key)
             if lists is None:
                 lists = calls[key] = ([], [], [], [], [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -96,7 +97,7 @@ class Optimizer:
         before = state.grad, state.scope
         try:
             state.grad = False
-            state.scope = SCOPES.index(SCOPES[state.scope]._replace(phase="optimizer"))
+            state.scope = _scope(state.scope)
             for group in self.param_groups:
                 self._update(group)
         finally:
@@ -197,6 +198,12 @@ class Optimizer:
         for k, group in enumerate(self.param_groups):
             lines += [f"Parameter Group {k}", *(f"    {key}: {group[key]}" for key in sorted(group) if key != "params")]
         return f"{type(self).__name__} (\n" + "\n".join(lines) + "\n)"
+
+
+@functools.cache
+def _scope(scope: int) -> int:
+    """The scope of an update, in the layer of what calls for it."""
+    return SCOPES.index(SCOPES[scope]._replace(phase="optimizer"))
 
 
 def state_of(p: Tensor) -> Any:

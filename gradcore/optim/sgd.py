@@ -42,7 +42,7 @@ class SGD(Optimizer):
                 if buffer is None:
                     first = True
                     buffer = state_like(p)
-            key = (p.storage.device, p.spec.dtype, first)
+            key = (id(p.storage.device), p.spec.dtype, first)
             lists = calls.get(key)
             if lists is None:
                 lists = calls[key] = ([], [], [])

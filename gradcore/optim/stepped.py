@@ -44,7 +44,7 @@ class Stepped(Optimizer):
                 # All of it or nothing, should memory run out on the way.
                 self._fill(group, list(missing.values()))
                 state.update({**self._numbers, **state, **missing})
-            key = (p.storage.device, p.spec.dtype, *[state[name] for name in self._numbers])
+            key = (id(p.storage.device), p.spec.dtype, *[state[name] for name in self._numbers])
             params, grads = calls.setdefault(key, ([], []))
             params.append(p)
             grads.append(grad)
