@@ -35,7 +35,8 @@ def all_hold(guards: Iterable[Any], presence: dict[Leaf, bool]) -> Callable[[], 
             continue
         own = name(guard.module.__dict__)
         for key, value, *_ in (("training", guard.training), ("forward", None), *guard.tensors, *guard.others):
-            terms[f"{own}.get({key!r}) is {name(value)}"] = None
+            # What is not there any more raises, and holds no more.
+            terms[f"{own}.get({key!r}) is None" if value is None else f"{own}[{key!r}] is {name(value)}"] = None
         for part, count in guard.counts:
             terms[f"len({own}[{part!r}]) == {count}"] = None
         for leaf, hooks, seen in guard.leaves:

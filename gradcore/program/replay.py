@@ -140,9 +140,13 @@ class Replay:
 
     def _held(self, bound: Binding) -> bool:
         """Does anybody hold a gradient of the last run, beside the leaf whose slot it lies in?"""
-        # Of what lies in something an argument is a reference of its own, of a local it is none from Python 3.14 on.
-        return any(pair[1] is not None and (sys.getrefcount(pair[1]) > 2 + (pair[0].grad is pair[1])
-                                            or sys.getrefcount(pair[1].storage) > 3) for pair in bound.gradients)
+        getrefcount = sys.getrefcount
+        for pair in bound.gradients:
+            # Of what lies in something an argument is a reference of its own, of a local it is none from Python 3.14 on.
+            if pair[1] is not None and (getrefcount(pair[1]) > 2 + (pair[0].grad is pair[1])
+                                        or getrefcount(pair[1].storage) > 3):
+                return True
+        return False
 
     def _bring(self, bound: Binding, inputs: Sequence[Any]) -> None:
         """Point the calls at what this run was given, and at the gradients that it finds."""
