@@ -165,8 +165,8 @@ struct Cotangent {
     __device__ __forceinline__ A at(i64 place, A hat) const {
         A g = (A)dy[place];
         if (!relu) return g;
-        if (shown) return (A)shown[place] > 0 ? g : (A)0;
-        return (A)(T)affine_of(hat, weighted, factor, biased, level) > 0 ? g : (A)0;
+        if (shown) return (A)shown[place] <= 0 ? (A)0 : g;
+        return (A)(T)affine_of(hat, weighted, factor, biased, level) <= 0 ? (A)0 : g;
     }
 };
 

@@ -71,7 +71,7 @@ BINARY(LogicalXor, (x != 0) != (y != 0))
 BINARY(Maximum, Most::of(x, y))
 BINARY(Minimum, Least::of(x, y))
 // x is the cotangent, y what each activation's gradient is a function of.
-BINARY(ReluGrad, y > 0 ? x : (C)0)
+BINARY(ReluGrad, y <= 0 ? (C)0 : x)
 BINARY(TanhGrad, x * ((C)1 - y * y))
 BINARY(SigmoidGrad, x * y * ((C)1 - y))
 

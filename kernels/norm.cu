@@ -55,7 +55,7 @@ __global__ void affine(const T* x, const T* weight, const T* bias, const S* mean
         if (channels) row = column = row < (i64)1 << 32 ? (i64)((u32)row % (u32)channels) : row % channels;
         A factor = weight ? (A)weight[column] : (A)1, level = bias ? (A)bias[column] : (A)0;
         T made = (T)affine_of(((A)x[i] - (A)mean[step * row]) * (A)rstd[step * row], weight, factor, bias, level);
-        out[i] = dy ? (T)((A)made > 0 ? (A)dy[i] : (A)0) : relu && (A)made < 0 ? (T)0 : made;
+        out[i] = dy ? (T)((A)made <= 0 ? (A)0 : (A)dy[i]) : relu && (A)made < 0 ? (T)0 : made;
     }
 }
 

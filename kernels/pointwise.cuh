@@ -66,7 +66,7 @@ template <typename C> __device__ __forceinline__ C sixth(C x) {
 UNARY(Hardsigmoid, sixth(x))
 BINARY(HardsigmoidGrad, y > -3 && y < 3 ? x / (C)6 : (C)0)
 UNARY(Hardswish, x * sixth(x))
-BINARY(HardswishGrad, y < -3 ? (C)0 : y <= 3 ? x * (y / (C)3 + (C)0.5) : x)
+BINARY(HardswishGrad, y <= -3 ? (C)0 : y < 3 ? x * (y / (C)3 + (C)0.5) : x)
 BINARY(LeakyRelu, x > 0 ? x : x * y)
 TERNARY(LeakyReluGrad, y > 0 ? x : x * z)
 BINARY(Hardshrink, magnitude(x) <= y ? (C)0 : x)
@@ -88,7 +88,7 @@ struct NanToNum {
 };
 struct HardtanhGrad {
     template <typename C> static __device__ __forceinline__ C of(C dy, C x, C low, C high) {
-        return x > low && x < high ? dy : (C)0;
+        return x <= low || x >= high ? (C)0 : dy;
     }
 };
 // Of what lies below 0: `factor` is scale alpha, `slope` the scale above.
@@ -99,7 +99,7 @@ struct Elu {
 };
 struct EluGrad {
     template <typename C> static __device__ __forceinline__ C of(C dy, C x, C slope, C factor, C inner) {
-        return dy * (x > 0 ? slope : factor * inner * exp(x * inner));
+        return dy * (x <= 0 ? factor * inner * exp(x * inner) : slope);
     }
 };
 struct Softplus {

@@ -67,7 +67,7 @@ __global__ void rnn_grad(const T* dy, const T* dh, const T* out, T* dgiven, i64 
 #pragma unroll
         for (int k = 0; k < N; ++k) {
             A d = (A)g.of[k] + (A)back.of[k], y = (A)h.of[k];
-            g.of[k] = (T)(Relu ? (y > 0 ? d : (A)0) : d * ((A)1 - y * y));
+            g.of[k] = (T)(Relu ? (y <= 0 ? (A)0 : d) : d * ((A)1 - y * y));
         }
         write<N>(dgiven, i * N, g);
     }

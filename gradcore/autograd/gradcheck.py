@@ -81,7 +81,8 @@ def gradgradcheck(func: Callable[..., Any], inputs: Any, grad_outputs: Any = Non
         outputs = _outputs(func, given)
         captures: Any = {(id(given[k].edge[0]), given[k].edge[1]): [None] for k in wanted}
         run_backward(outputs, cotangents, retain_graph=True, create_graph=True, captures=captures)
-        nothing = sum((given[k] * 0).sum() for k in wanted)
+        # 0 whatever the inputs are, with a graph.
+        nothing = sum(given[k].reshape(-1)[:0].sum() for k in wanted)
         return tuple(g if g.edge is not None else g + nothing for g in (slot[0] for slot in captures.values()) if g is not None)
 
     return gradcheck(gradients, [*inputs, *grad_outputs], eps, atol, rtol, raise_exception, fast_mode)

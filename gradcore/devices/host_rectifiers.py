@@ -16,10 +16,23 @@ def relu(x: Array, out: Array) -> None:
     extreme(np.maximum, x, 0, out)
 
 
+#: 1 as the whole number of as many bytes as a float.
+_ONE = {size: np.ones((), f"i{size}") for size in (2, 4, 8)}
+
+
 @kernel
 def relu_grad(dy: Array, x: Array, out: Array) -> None:
-    np.greater(x, 0, out)
-    np.multiply(out, dy, out)
+    # By bits, since 0 times infinity is no number. As in PyTorch, what comes for a NaN passes.
+    bits = out.view(f"i{out.itemsize}")
+    if np.may_share_memory(x, out):
+        # NumPy would copy what is of another type over the same bytes: those of -1 begin with their sign, those of 0 do not.
+        np.less_equal(x, 0, out)
+        np.subtract(out, 1, out)
+        np.right_shift(bits, 8 * out.itemsize - 1, bits)
+    else:
+        np.less_equal(x, 0, bits)
+        np.subtract(bits, _ONE[out.itemsize], bits)
+    np.bitwise_and(bits, dy.view(bits.dtype), bits)
 
 
 @kernel
@@ -114,7 +127,7 @@ def hardswish(x: Array) -> Any:
 
 @pointwise
 def hardswish_grad(dy: Array, x: Array) -> Any:
-    return dy * np.where(x < -3, 0, np.where(x <= 3, x / 3 + 0.5, 1))
+    return np.where(x <= -3, 0, dy * np.where(x < 3, x / 3 + 0.5, 1))
 
 
 @pointwise
@@ -154,7 +167,7 @@ def elu(x: Array, *, alpha: float, scale: float, inner: float) -> Any:
 
 @pointwise
 def elu_grad(dy: Array, x: Array, *, alpha: float, scale: float, inner: float) -> Any:
-    return dy * np.where(x > 0, scale, scale * alpha * inner * np.exp(np.minimum(x, 0) * inner))
+    return dy * np.where(x <= 0, scale * alpha * inner * np.exp(np.minimum(x, 0) * inner), scale)
 
 
 @pointwise
@@ -175,4 +188,4 @@ def hardtanh(x: Array, out: Array, *, low: float, high: float) -> None:
 
 @pointwise
 def hardtanh_grad(dy: Array, x: Array, *, low: float, high: float) -> Any:
-    return np.where((x > low) & (x < high), dy, 0)
+    return np.where((x <= low) | (x >= high), 0, dy)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.host_kernels import Array, kernel
+from gradcore.devices.host_rectifiers import relu_grad
 from gradcore.devices.kernels import before, split_workspace, steps
 
 
@@ -74,8 +75,8 @@ def rnn_grad(dy: Array, out: Array, h0: Array, weight: Array, dgiven: Array, dwe
         d = dgiven[t]
         np.add(dy[t], dh0, d)
         if relu:
-            np.sign(out[t], room)
-            np.multiply(d, room, d)
+            relu_grad(d, out[t], room)
+            d[...] = room
         else:
             _times_tanh_slope(d, out[t], room)
         np.matmul(d, weight, dh0)

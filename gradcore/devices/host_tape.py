@@ -65,6 +65,8 @@ class Probe(np.ndarray):
         if function is np.dot:
             self._note(function, *args)
             return None
+        if function is np.may_share_memory:
+            return function(*map(plain, args))
         if function is np.amax:
             return np.maximum.reduce(*args, **kwargs)
         raise TypeError(f"{function.__name__} is not written out")
@@ -126,14 +128,15 @@ def noted(kernel: Callable[..., Any], args: Sequence[Any]) -> list[Call] | None:
 def _with_cells(function: Callable[..., Any], operands: list[Any], cells: dict[Any, Any]) -> list[Any]:
     """Operands with arrays without dimensions for numbers, which a ufunc converts at every call.
 
-    Beside arrays of one float type a number is converted to just that type.
+    Beside arrays of one type a number is converted to just that type, whatever the result is written to.
     """
     ufunc = function.func if isinstance(function, partial) else function
-    types = {a.dtype for a in operands if isinstance(a, np.ndarray)}
-    if not isinstance(ufunc, np.ufunc) or len(types) != 1 or next(iter(types)).kind != "f":
+    types = {a.dtype for a in operands[:getattr(ufunc, "nin", None)] if isinstance(a, np.ndarray)}
+    if not isinstance(ufunc, np.ufunc) or len(types) != 1 or next(iter(types)).kind not in "fi":
         return operands
     dtype, = types
-    return [_cell(x, dtype, cells) if type(x) in (int, float, Changing) else x for x in operands]
+    numbers = (int, float, Changing) if dtype.kind == "f" else (int,)
+    return [_cell(x, dtype, cells) if type(x) in numbers else x for x in operands]
 
 
 def _cell(x: Any, dtype: np.dtype[Any], cells: dict[Any, Any]) -> Any:

@@ -20,7 +20,7 @@ def _grad(dy: TensorSpec, x: TensorSpec) -> TensorSpec:
 
 
 relu = op("relu", lambda x: x.like(), may_alias=("x",), x=lambda g, out: relu_grad(g, out), again=lambda x: relu(x))
-relu_grad = op("relu_grad", _grad, may_alias=("x",), dy=lambda g, x: relu_grad(g, x), doc="dy where x > 0, else 0.")
+relu_grad = op("relu_grad", _grad, may_alias=("x",), dy=lambda g, x: relu_grad(g, x), doc="0 where x <= 0, else dy.")
 
 tanh = op("tanh", _float, may_alias=("x",), x=lambda g, out: tanh_grad(g, out))
 tanh_grad = op("tanh_grad", _grad, may_alias=("x",),

@@ -44,7 +44,12 @@ full = op("full", _full_spec)
 empty = op("empty", _empty_spec, doc="Bytes as the pool had them.")
 arange = op("arange", _arange_spec, doc="start + i * step.")
 eye = op("eye", _eye_spec)
-fill_ = op("fill_", _fill_spec, writes=("x",), x=lambda g: g * 0)
+fill_ = op("fill_", _fill_spec, writes=("x",), x=lambda g: zeros_of(g))
+
+
+def zeros_of(g: Any) -> Any:
+    """The gradient of what a result does not depend on. Made anew, since 0 times an infinite cotangent is no number."""
+    return full(0.0, shape=g.spec.shape, dtype=g.spec.dtype, device=g.storage.device)
 
 
 def length_of_range(start: float, end: float, step: float) -> int:

@@ -6,7 +6,8 @@ import math
 from typing import Any
 
 from gradcore.errors import SpecError
-from gradcore.ops.movement import cast, sum_to
+from gradcore.ops.creation import zeros_of
+from gradcore.ops.movement import sum_to
 from gradcore.ops.op import op
 from gradcore.ops.shapes import Operand, bool_like, broadcast, compare, divide, float_like, like, shape_of
 from gradcore.spec import TensorSpec, broadcast_shapes, category, default_float, promote
@@ -64,7 +65,7 @@ def _pow_spec(x: Operand, y: Operand) -> TensorSpec:
 def _pow_x(g: Any, x: Any, y: Any, x_spec: Operand) -> Any:
     if isinstance(y, (int, float)):
         if y == 0:
-            return g * 0
+            return zeros_of(g)
         return g * y if y == 1 else g * (2 * x) if y == 2 else g * (y * pow(x, y - 1))
     # 0 ** -1 is no number, but where the exponent is 0 the derivative is 0.
     return sum_to(where(eq(y, 0), 0.0, g * (y * pow(x, y - 1))), to=x_spec)
@@ -81,16 +82,16 @@ def _pow_y(g: Any, x: Any, y: Any, out: Any, y_spec: Operand) -> Any:
 
 pow = op("pow", _pow_spec, may_alias=("x", "y"), x=_pow_x, y=_pow_y)
 maximum = op("maximum", broadcast, may_alias=("x", "y"),
-             x=lambda g, x, y, x_spec: sum_to(g * _share(gt(x, y), eq(x, y), g), to=x_spec),
-             y=lambda g, x, y, y_spec: sum_to(g * _share(lt(x, y), eq(x, y), g), to=y_spec))
+             x=lambda g, x, y, x_spec: sum_to(_share(g, lt(x, y), eq(x, y)), to=x_spec),
+             y=lambda g, x, y, y_spec: sum_to(_share(g, gt(x, y), eq(x, y)), to=y_spec))
 minimum = op("minimum", broadcast, may_alias=("x", "y"),
-             x=lambda g, x, y, x_spec: sum_to(g * _share(lt(x, y), eq(x, y), g), to=x_spec),
-             y=lambda g, x, y, y_spec: sum_to(g * _share(gt(x, y), eq(x, y), g), to=y_spec))
+             x=lambda g, x, y, x_spec: sum_to(_share(g, gt(x, y), eq(x, y)), to=x_spec),
+             y=lambda g, x, y, y_spec: sum_to(_share(g, lt(x, y), eq(x, y)), to=y_spec))
 
 
-def _share(strict: Any, tie: Any, g: Any) -> Any:
-    """1 where an operand won, a half where both are equal, as PyTorch shares it."""
-    return cast(strict, dtype=g.spec.dtype) + cast(tie, dtype=g.spec.dtype) * 0.5
+def _share(g: Any, lost: Any, tie: Any) -> Any:
+    """``g`` where an operand did not lose, half of it where both are equal, as PyTorch shares it."""
+    return where(lost, 0.0, where(tie, g * 0.5, g))
 
 
 # -- comparison and logic ----------------------------------------------------------------------------------------------
@@ -105,10 +106,10 @@ isnan, isinf, isfinite = op("isnan", bool_like), op("isinf", bool_like), op("isf
 # -- functions of one variable -----------------------------------------------------------------------------------------
 
 abs = op("abs", like, may_alias=("x",), x=lambda g, x: g * sign(x))
-sign = op("sign", like, may_alias=("x",), x=lambda g: g * 0)
-floor = op("floor", like, may_alias=("x",), x=lambda g: g * 0)
-ceil = op("ceil", like, may_alias=("x",), x=lambda g: g * 0)
-round = op("round", like, may_alias=("x",), x=lambda g: g * 0)
+sign = op("sign", like, may_alias=("x",), x=lambda g: zeros_of(g))
+floor = op("floor", like, may_alias=("x",), x=lambda g: zeros_of(g))
+ceil = op("ceil", like, may_alias=("x",), x=lambda g: zeros_of(g))
+round = op("round", like, may_alias=("x",), x=lambda g: zeros_of(g))
 exp = op("exp", float_like, may_alias=("x",), x=lambda g, out: g * out)
 expm1 = op("expm1", float_like, may_alias=("x",), x=lambda g, out: g * (out + 1))
 log = op("log", float_like, may_alias=("x",), x=lambda g, x: g / x)

@@ -8,6 +8,7 @@ from typing import Any
 
 from gradcore.errors import SpecError
 from gradcore.ops import activation, elementwise, pointwise  # noqa: F401 - what is looked up below
+from gradcore.ops.creation import zeros_of
 from gradcore.ops.op import Inferred, Op, get_op, op
 from gradcore.overwriting import OVERWRITING
 from gradcore.spec import TensorSpec, category
@@ -30,7 +31,7 @@ def _into(base: Op) -> Any:
 def _declare(name: str) -> Op:
     base = get_op(name)
     # Where the functional op has no gradient, what was there before has one of 0 still.
-    rules: dict[str, Any] = {"x": lambda g: g * 0} | {rule.inputs[0]: rule.fn for rule in base.rules}
+    rules: dict[str, Any] = {"x": lambda g: zeros_of(g)} | {rule.inputs[0]: rule.fn for rule in base.rules}
     made: Op = op(f"{name}_", _into(base), writes=("x",), **rules)
     return made
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.errors import DimError, SpecError
-from gradcore.ops.creation import full
+from gradcore.ops.creation import full, zeros_of
 from gradcore.ops.op import op
 from gradcore.ops.shapes import like, with_workspace
 from gradcore.spec import (
@@ -48,7 +48,7 @@ def _copy_spec(x: TensorSpec, source: TensorSpec) -> TensorSpec:
 
 
 copy_ = op("copy_", _copy_spec, writes=("x",),
-           x=lambda g: g * 0,
+           x=lambda g: zeros_of(g),
            source=lambda g, source_spec: cast_to(sum_to(g, to=source_spec), source_spec))
 
 

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from gradcore.errors import SpecError
+from gradcore.ops.creation import zeros_of
 from gradcore.ops.elementwise import cos, div, eq, exp, ge, isfinite, le, logical_or, ne, rsqrt, where
 from gradcore.ops.movement import sum_to
 from gradcore.ops.op import op
@@ -49,7 +50,7 @@ arctanh = op("arctanh", float_like, may_alias=("x",), x=lambda g, x: g / (x * x 
 erfc = op("erfc", float_like, may_alias=("x",), x=lambda g, x: g * (exp(-(x * x)) * (-2 / math.sqrt(math.pi))),
           doc="1 - erf(x).")
 sinc = op("sinc", float_like, may_alias=("x",), x=lambda g, x: g * _sinc_slope(x), doc="sin(pi x) / (pi x), and 1 at 0.")
-trunc = op("trunc", like, may_alias=("x",), x=lambda g: g * 0)
+trunc = op("trunc", like, may_alias=("x",), x=lambda g: zeros_of(g))
 frac = op("frac", _frac_spec, may_alias=("x",), x=lambda g: g, doc="x - trunc(x).")
 nan_to_num = op("nan_to_num", _nan_to_num_spec, may_alias=("x",), x=lambda g, x: where(isfinite(x), g, 0.0),
                 doc="None stands for the largest and the smallest finite number.")
@@ -96,8 +97,8 @@ hypot = op("hypot", _floats_only("hypot"), may_alias=("x", "y"),
            y=lambda g, y, out, y_spec: sum_to(g * (y / out), to=y_spec),
            doc="sqrt(x^2 + y^2), without overflow.")
 logaddexp = op("logaddexp", _floats_only("logaddexp"), may_alias=("x", "y"),
-               x=lambda g, x, out, x_spec: sum_to(g * exp(x - out), to=x_spec),
-               y=lambda g, y, out, y_spec: sum_to(g * exp(y - out), to=y_spec),
+               x=lambda g, x, y, x_spec: sum_to(g / (1 + exp(y - x)), to=x_spec),
+               y=lambda g, x, y, y_spec: sum_to(g / (1 + exp(x - y)), to=y_spec),
                doc="log(exp(x) + exp(y)), without overflow.")
 
 # -- of three ----------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gradcore.ops.activation import sigmoid, tanh
-from gradcore.ops.elementwise import abs, exp, ge, gt, le, logical_and, minimum, sign, where
+from gradcore.ops.elementwise import abs, exp, gt, le, logical_and, lt, minimum, sign, where
 from gradcore.ops.movement import sum_to
 from gradcore.ops.op import op
 from gradcore.ops.shapes import Operand, need_float, shape_of
@@ -43,7 +43,7 @@ def _softsign_curve(x: Any) -> Any:
 
 
 def _hardswish_curve(x: Any) -> Any:
-    return where(logical_and(ge(x, -3), le(x, 3)), 1 / 3, x * 0)
+    return where(logical_and(gt(x, -3), lt(x, 3)), 1 / 3, x * 0)
 
 
 silu = op("silu", _one, may_alias=("x",), x=lambda g, x: silu_grad(g, x), again=lambda x: silu(x),
@@ -107,7 +107,7 @@ softshrink = op("softshrink", _shrink_spec, may_alias=("x",), x=lambda g, x, lam
                 doc="x brought nearer to 0 by lambd.")
 shrink_grad = op("shrink_grad", _shrink_grad_spec, may_alias=("dy", "x"), dy=lambda g, x, lambd: shrink_grad(g, x, lambd),
                  doc="dy outside [-lambd, lambd], else 0.")
-threshold = op("threshold", _threshold_spec, may_alias=("x",), x=lambda g, x, threshold: where(gt(x, threshold), g, 0.0),
+threshold = op("threshold", _threshold_spec, may_alias=("x",), x=lambda g, x, threshold: where(le(x, threshold), 0.0, g),
                doc="x above the threshold, else value.")
 
 # -- with several ------------------------------------------------------------------------------------------------------

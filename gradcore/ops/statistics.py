@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from gradcore.ops.creation import zeros_of
 from gradcore.ops.elementwise import abs, eq, ne, pow, sign, where
 from gradcore.ops.movement import cast, expand
 from gradcore.ops.op import Inferred, op
@@ -47,7 +48,7 @@ def _norm_spec(x: TensorSpec, *, p: float, dims: Dims, keepdim: bool) -> Inferre
 def _norm_rule(g: Any, x: Any, out: Any, p: float, dims: Dims) -> Any:
     """Where the norm is 0, so is the gradient; the largest share theirs."""
     if p == 0:
-        return widen(g * 0, x.spec, dims) * 1
+        return widen(zeros_of(g), x.spec, dims) * 1
     if p == 1:
         return sign(x) * widen(g, x.spec, dims)
     if math.isinf(p):

@@ -87,3 +87,40 @@ def test_an_integer_over_0_is_refused(dtype: str, name: str, torch: Any) -> None
             with raises(RuntimeError, "ZeroDivisionError"):
                 getattr(x, name)(divisor, **how)
         assert t is torch or x.tolist() == [4, 5]
+
+
+def _zeros(t: Any, x: Any) -> Any:
+    return t.zeros(x.shape)
+
+
+#: What lets a cotangent pass for some elements, and for others gives 0 whatever it is.
+GATES: dict[str, Callable[[Any, Any], Any]] = {
+    **{name: lambda t, x, name=name: getattr(t.nn.functional, name)(x) for name in (
+        "relu", "relu6", "leaky_relu", "elu", "selu", "celu", "hardtanh", "hardswish", "hardsigmoid", "softshrink",
+        "hardshrink")},
+    **{name: lambda t, x, name=name: getattr(x, name)() for name in ("abs", "sign", "floor", "ceil", "round", "trunc")},
+    "threshold": lambda t, x: t.nn.functional.threshold(x, 0.1, 5.0),
+    "maximum": lambda t, x: t.maximum(x, _zeros(t, x)), "minimum": lambda t, x: t.minimum(_zeros(t, x), x),
+    "clamp": lambda t, x: x.clamp(-1, 1), "x ** 0": lambda t, x: x ** 0, "fmax": lambda t, x: t.fmax(x, _zeros(t, x)),
+    "logaddexp": lambda t, x: t.logaddexp(x, _zeros(t, x)), "overwritten": lambda t, x: (x * 1).copy_(_zeros(t, x)) + 0 * x,
+    "masked_fill": lambda t, x: x.masked_fill(x > 0, 0.0), "where": lambda t, x: t.where(x > 0, x, _zeros(t, x)),
+}
+
+
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("cotangent", [1.0, math.inf, math.nan])
+@pytest.mark.parametrize("name", GATES)
+def test_what_does_not_pass_is_0_whatever_comes(name: str, cotangent: float, compiled: bool, torch: Any) -> None:
+    def slopes(t: Any, x: Any) -> Any:
+        y = GATES[name](t, x)
+        return t.autograd.grad(y, x, t.full(y.shape, cotangent))[0]
+
+    for values in ([-3.0, -1.0, -0.3, 0.0, 0.3, 1.0, 3.0, 6.0, 7.0], [math.nan, math.inf, -2.0, -0.0]):
+        expected = slopes(torch, torch.tensor(values, requires_grad=True))
+        ours = gradcore.compile(lambda x: slopes(gradcore, x)) if compiled else lambda x: slopes(gradcore, x)
+        x = gradcore.tensor(values, requires_grad=True)
+        for _ in range(2 if compiled else 1):
+            found = ours(x)
+        np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-5, atol=1e-6)

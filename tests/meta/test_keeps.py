@@ -86,7 +86,7 @@ KEEPS: dict[str, dict[str, str]] = {
     "fmin": {"x": "x y", "y": "x y"},
     "arctan2": {"x": "x y", "y": "x y"},
     "hypot": {"x": "x out", "y": "y out"},
-    "logaddexp": {"x": "x out", "y": "y out"},
+    "logaddexp": {"x": "x y", "y": "x y"},
     "lerp": {"x": "weight", "y": "weight", "weight": "x y"},
     "addcmul": {"x": "", "y": "z", "z": "y"},
     "addcdiv": {"x": "", "y": "z", "z": "y z"},
