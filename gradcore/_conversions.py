@@ -209,7 +209,9 @@ class Conversions(Value):
         return bool(self.item())
 
     def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if not self.spec.ndim and spec else str(self) if not spec else NotImplemented
+        if not self.spec.ndim and self.storage.device.type != "meta":
+            return format(self.item(), spec)
+        return NotImplemented if spec else str(self)
 
 
 def _is_dtype(name: Any) -> bool:

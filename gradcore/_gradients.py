@@ -50,13 +50,21 @@ class Gradients(Value):
             if not is_floating(self.spec.dtype):
                 raise RuntimeError(f"only Tensors of floating point dtype can require gradients, but this one is "
                                    f"{self.spec.dtype.name}")
-            self.edge = (Leaf(self), 0)
+            self.edge = (self._thawed() or Leaf(self), 0)
         elif not self.is_leaf:
             raise RuntimeError("you can only change requires_grad flags of leaf variables. If you want to use a computed "
                                "variable in a subgraph that doesn't require differentiation use var_no_grad = "
                                "var.detach().")
         else:
-            self.edge = None
+            # Its gradient stays, and graphs that were built before still lead to it.
+            self.frozen, self.edge = self.edge[0], None  # type: ignore[index]
+
+    def _thawed(self) -> Leaf | None:
+        """The leaf of before."""
+        leaf: Leaf | None = getattr(self, "frozen", None)
+        if leaf is not None:
+            leaf.spec, leaf.device = self.spec, self.storage.device
+        return leaf
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
         self.requires_grad = requires_grad
@@ -75,14 +83,18 @@ class Gradients(Value):
         """The accumulated gradient of a leaf, None before the first backward; of another tensor after :meth:`retain_grad`."""
         edge = self.edge
         if edge is None:
-            return None
+            leaf = getattr(self, "frozen", None)
+            return None if leaf is None else leaf.grad
         if type(edge[0]) is Leaf:
             return edge[0].grad
         return None if edge[0].hooks is None else edge[0].hooks.retained.get(edge[1])
 
     @grad.setter
     def grad(self, value: Any) -> None:
-        if self.edge is None or type(self.edge[0]) is not Leaf:
+        if self.edge is None and value is not None:
+            self.frozen = self._thawed() or Leaf(self)
+        leaf = self._thawed() if self.edge is None else self.edge[0]
+        if type(leaf) is not Leaf:
             if value is None:
                 return
             raise RuntimeError("the gradient of a tensor can be set only on a leaf that requires grad")
@@ -94,7 +106,7 @@ class Gradients(Value):
             if value.storage.device.compute is not self.storage.device.compute:
                 raise DeviceError(f"assigned grad is on {value.storage.device} and the tensor on {self.storage.device}")
             retag(value, role="gradient")
-        self.edge[0].grad = value
+        leaf.grad = value
 
     def backward(self, gradient: Any = None, retain_graph: bool | None = None,
                  create_graph: bool = False, inputs: Any = None) -> None:
@@ -113,6 +125,8 @@ class Gradients(Value):
         return make_value(self.storage, self.spec, self.array, None)
 
     def detach_(self) -> Any:
+        if self.edge is not None and type(self.edge[0]) is Leaf:
+            self.requires_grad = False
         self.edge = None
         return self
 

@@ -29,6 +29,14 @@ def read(x: Any, index: Any) -> Any:
     return movement.take(_merged(x, dim, count), position, dim=dim)
 
 
+def _without_ones(value: Any, ndim: int) -> Any:
+    """A value that has more dimensions than where it goes, without those of 1 in front."""
+    extra = value.spec.ndim - ndim
+    if extra <= 0 or set(value.spec.shape[:extra]) != {1}:
+        return value
+    return movement.reshape(value, value.spec.shape[extra:])
+
+
 def write(x: Any, index: Any, value: Any, accumulate: bool = False) -> None:
     """Write into the part that ``index`` shows, or add to it; the value broadcasts to it.
 
@@ -48,7 +56,7 @@ def write(x: Any, index: Any, value: Any, accumulate: bool = False) -> None:
         if accumulate:
             elementwise.add_(part, value)
         elif isinstance(value, Value):
-            movement.copy_(part, value)
+            movement.copy_(part, _without_ones(value, part.spec.ndim))
         else:
             creation.fill_(part, value) if not isinstance(value, (np.ndarray, list, tuple)) else movement.copy_(
                 part, upload(np.asarray(value, x.spec.dtype), x.storage.device))
@@ -58,6 +66,7 @@ def write(x: Any, index: Any, value: Any, accumulate: bool = False) -> None:
     value = movement.cast_to(value, part.spec)
     part, position, dim, count = _one_index(part, tensors)
     merged = _merged(part, dim, count)
+    value = _without_ones(value, merged.spec.ndim - 1 + position.spec.ndim)
     (placing.add_at_ if accumulate else movement.put_)(merged, position, value, dim=dim)
     if merged.storage is not part.storage:
         movement.copy_(part, movement.reshape(merged, part.spec.shape))

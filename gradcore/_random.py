@@ -227,13 +227,15 @@ def randperm(n: int, *, generator: Generator | None = None, dtype: Any = np.int6
 
 def _fill(tensor: Tensor, op: Any, drawing: Any, first: float, second: float, generator: Generator | None) -> Tensor:
     spec = tensor.spec
-    if spec.contiguous and is_floating(spec.dtype) and (spec.dtype.itemsize > 2 or op is random.normal_):
-        op(tensor, _of(tensor.device, generator)._state, float(first), float(second))
-        return tensor
-    return movement.copy_(tensor, _draw(drawing, first, second, spec.shape, tensor.dtype, tensor.device, generator, False))
+    # A leaf is filled as it is; of what a graph made the graph has to know.
+    recorded = modes.is_grad_enabled() and not tensor.is_leaf
+    with modes.set_grad_enabled(recorded):
+        if not recorded and spec.contiguous and is_floating(spec.dtype) and (spec.dtype.itemsize > 2 or op is random.normal_):
+            op(tensor, _of(tensor.device, generator)._state, float(first), float(second))
+            return tensor
+        return movement.copy_(tensor, _draw(drawing, first, second, spec.shape, tensor.dtype, tensor.device, generator, False))
 
 
-@modes.no_grad()
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generator | None = None) -> Tensor:
     """Fill with numbers uniform in [a, b). Raises RuntimeError for a > b."""
     if a > b:
@@ -241,7 +243,6 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generato
     return _fill(tensor, random.uniform_, random.uniform, a, b, generator)
 
 
-@modes.no_grad()
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Generator | None = None) -> Tensor:
     """Fill with numbers of a normal distribution. Raises RuntimeError for a negative ``std``."""
     if std < 0:

@@ -199,7 +199,12 @@ class Tensor(Operators, Conversions, Gradients):
         return movement.copy_(self, src)
 
     def fill_(self, value: Any) -> Tensor:
-        return creation.fill_(self, value)
+        if not isinstance(value, Tensor):
+            return creation.fill_(self, value)
+        if value.spec.ndim:
+            raise RuntimeError("fill_ only supports 0-dimension value tensor but got tensor with "
+                               f"{value.spec.ndim} dimensions.")
+        return self.copy_(value)
 
     def zero_(self) -> Tensor:
         return creation.fill_(self, 0)

@@ -22,6 +22,9 @@ class GradScaler:
     A step reads one bool from the device.
     """
 
+    #: What a compiled function that scales depends on.
+    decides = frozenset(("_scale", "_enabled"))
+
     def __init__(self, device: str = "cuda", init_scale: float = 2.0**16, growth_factor: float = 2.0,
                  backoff_factor: float = 0.5, growth_interval: int = 2000, enabled: bool = True) -> None:
         if enabled and not growth_factor > 1.0:

@@ -14,7 +14,7 @@ from typing import Any
 
 from gradcore.devices.device import Device, device_of_new
 from gradcore.devices.storage import Storage, new_storage
-from gradcore.engine.node import build_node
+from gradcore.engine.node import build_node, note_overwritten
 from gradcore.engine.operands import TENSORS, flatten, operands, same_device
 from gradcore.engine.plans import OVERWRITTEN, Call, KeepPlan, infer
 from gradcore.engine.saved import Packed, Saved, keep
@@ -255,6 +255,8 @@ def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], at
     if plan is not None:
         assert edges is not None
         node = build_node(call, plan, args, outputs, aux, edges, number, site, scope, overwritten)
+        if op.writes:
+            note_overwritten(node, written, overwritten)
         for k, result in enumerate(outputs):
             if result.spec.floating:
                 result.edge = (node, k)

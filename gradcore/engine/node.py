@@ -153,6 +153,14 @@ def _plan_again(node: Node, args: tuple[Any, ...], outputs: Any, aux: Any, edges
     node.saved = saved or None
 
 
+def note_overwritten(node: Node, written: list[Any], copy: Saved | Packed | None) -> None:
+    """An operand that lies where an op of the node wrote is not what it was, and backward has to say so."""
+    for residual in node.saved or ():
+        if type(residual) is Saved and residual.output is None and residual is not copy and any(
+                residual.storage is target.storage for target in written):
+            residual.version -= 1
+
+
 #: Every leaf that there is, for whoever must know which gradients there are.
 all_leaves: WeakSet[Leaf] = WeakSet()
 

@@ -175,7 +175,7 @@ class Call:
             return self.plans[mask]
         except KeyError:
             made = KeepPlan(self, mask)
-            found = self.plans[mask] = made if made.rules else None
+            found = self.plans[mask] = made if made.rules and any(s.floating for s in self.specs) else None
             return found
 
     def make_tags(self, site: int, scope: int) -> tuple[int, ...]:

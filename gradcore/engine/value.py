@@ -22,7 +22,7 @@ class Value:
     ``array`` is the device's array object over the storage, for kernels alone; whoever keeps it must keep the storage.
     """
 
-    __slots__ = ("storage", "spec", "array", "edge", "base", "__weakref__")
+    __slots__ = ("storage", "spec", "array", "edge", "base", "frozen", "__weakref__")
 
     storage: Storage
     spec: TensorSpec
@@ -30,6 +30,8 @@ class Value:
     edge: Edge | None
     #: The tensor that this one is a view of, or None.
     base: Value | None
+    #: The leaf of a tensor that needs no gradient for now, with the gradient that it had; unset where there is none.
+    frozen: Any
 
 
 _tensor: Any = None

@@ -46,14 +46,17 @@ def check_recorded_write(name: str, target: Any, recorded: bool) -> None:
 
 
 def rebase(target: Any) -> None:
-    """``target`` was written, and has its new edge: put that into the history of its base and of every view."""
+    """``target`` was written, and has its new edge: put that into the history of its base and of every view of that.
+
+    A tensor that was detached shows the same bytes and has no part in their history, and neither have its views.
+    """
     base = target.base
     if base is None:
         base = target
     else:
         base.edge = write_part(base, target, **_place(base.spec, target.spec)).edge
     for view in [v for v in [e[0]() for e in target.storage.views] if v is not None]:
-        if view.spec.dtype == base.spec.dtype:
+        if view.base is base and view.spec.dtype == base.spec.dtype:
             view.edge = as_strided(base, **_place(base.spec, view.spec)).edge
 
 

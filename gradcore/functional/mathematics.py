@@ -118,7 +118,7 @@ def pow(input: Any, exponent: Any, *, out: None = None) -> Tensor:
 def round(input: Tensor, *, decimals: int = 0) -> Tensor:
     """To the nearest whole number, halves to even; with ``decimals`` to so many digits behind the point."""
     if not decimals:
-        return elementwise.round(input)
+        return elementwise.round(input) if input.spec.floating else movement.clone(input)
     scale = 10.0 ** builtins.abs(decimals)
     if decimals > 0:
         return elementwise.round(input * scale) / scale

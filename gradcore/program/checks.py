@@ -7,7 +7,8 @@ from operator import is_
 from typing import Any
 
 from gradcore.engine.node import Leaf
-from gradcore.program.guards import Guard, ModuleGuard, OptimizerGuard, hooks_on, identical
+from gradcore.program.guards import Guard, identical
+from gradcore.program.library_guards import ModuleGuard, OptimizerGuard, hooks_on, step_hooks
 
 
 def all_hold(guards: Iterable[Any], presence: dict[Leaf, bool]) -> Callable[[], bool]:
@@ -65,6 +66,8 @@ def _of_guard(guard: Guard, name: Callable[[Any], str]) -> str:
 def _of_optimizer(guard: OptimizerGuard, name: Callable[[Any], str]) -> Iterator[str]:
     optimizer = name(guard.optimizer)
     yield f"{optimizer}.state is {name(guard.state)}"
+    yield f"all(map({name(is_)}, map({name(guard.state)}.get, {name(guard.kept)}), {name(guard.places)}))"
+    yield f"{name(step_hooks)}({optimizer}) == {guard.hooks!r}"
     yield f"len({optimizer}.param_groups) == {len(guard.groups)}"
     for k, (options, values, count, params) in enumerate(guard.groups):
         group = f"{optimizer}.param_groups[{k}]"

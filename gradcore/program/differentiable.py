@@ -18,8 +18,10 @@ from gradcore.errors import AlreadyReleased, NoSecondDerivative
 from gradcore.functional import zeros
 from gradcore.program.capture import replay_of
 from gradcore.program.plan import Plan
+from gradcore.program.program import Operand, Program
 from gradcore.program.recorder import Recorder, Second, Trace
 from gradcore.program.replay import Replay
+from gradcore.program.trace_log import ARGUMENT
 
 _INNER = ("a backward inside its backward (checkpoint with use_reentrant=True) adds to gradients: call backward inside the "
           "function, or take use_reentrant=False")
@@ -33,7 +35,7 @@ def entered(tensors: list[Any]) -> list[Any]:
             found.append(t)
         else:
             passed = make_value(t.storage, t.spec, t.array, None)
-            passed.edge = (custom_node("Argument", [t.edge], [passed], (), lambda gs, values: gs), 0)
+            passed.edge = (custom_node(ARGUMENT, [t.edge], [passed], (), lambda gs, values: gs), 0)
             found.append(passed)
     return found
 
@@ -83,6 +85,7 @@ class Differentiable:
         self._second = trace.second
         self._free: list[Replay] = []
         self._capture = capture
+        self.needed = needed_cotangents(self.program)
 
     def run(self, inputs: list[Any]) -> list[Any]:
         """The results, with a graph where they have one and gradients are recorded."""
@@ -119,6 +122,18 @@ class Differentiable:
         return self._free[-1].explain() if self._free else []
 
 
+def needed_cotangents(program: Program) -> list[set[int]]:
+    """For each gradient that the second part of a program makes: the positions of the cotangents that it depends on."""
+    reached: dict[int, set[int]] = {}
+    for k, x in enumerate(program.cotangents):
+        reached.setdefault(x.buffer, set()).add(k)
+    for i in program.instructions[program.split:]:
+        found = set().union(*(reached.get(x.buffer, ()) for x in i.operands if isinstance(x, Operand)))
+        for x in (*i.outputs, *(i.operands[w] for w in i.writes)):
+            reached[x.buffer] = found | (reached.get(x.buffer, set()) if x not in i.outputs else set())
+    return [set() if x is None else reached.get(x.buffer, set()) for x in program.gradients]
+
+
 class _Call:
     """One call whose gradient may be asked for once. When its graph dies, its arena is free again."""
 
@@ -139,7 +154,10 @@ class _Call:
             specs = [x.spec for x in replay.program.cotangents]
             cotangents = [zeros(spec.shape, dtype=spec.dtype, device=replay.device) if g is None
                           else g if g.spec.contiguous else g.contiguous() for g, spec in zip(gs, specs, strict=False)]
-            return replay.backward(cotangents)
+            found = replay.backward(cotangents)
+            # What hangs on results alone that nobody went on with has no gradient, not one of 0.
+            return [g if any(gs[k] is not None for k in needed) else None
+                    for g, needed in zip(found, self.owner.needed, strict=True)]
         finally:
             self.owner.give_back(replay)
 

@@ -157,6 +157,8 @@ class _Log(list[Raw]):
         super().__init__(r for recorder in recorders for r in recorder.log)
         self.launches = [launch for recorder in recorders for launch in recorder.log.launches]
         self.disturbed = any(recorder.log.disturbed for recorder in recorders)
+        # A graph goes on with those before it.
+        self.beyond = ""
         self.foreign = {key: r for recorder in recorders for key, r in recorder.log.foreign.items()}
         self.bytes_of = {leaf: serial for recorder in recorders for leaf, serial in recorder.log.bytes_of.items()}
         self.constants = {serial: of for recorder in recorders for serial, of in recorder.log.constants.items()}

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import copy
 import random
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator
-from operator import is_, itemgetter
-from types import FunctionType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
-from gradcore.engine.node import Leaf
 from gradcore.engine.value import Value
 from gradcore.nn.module import Module
 from gradcore.optim import Optimizer
-from gradcore.program.arena import Part
+from gradcore.program.library_guards import ModuleGuard, OptimizerGuard
 
 #: What is compared by value.
 _PLAIN = (int, float, complex, bool, str, bytes, type(None), np.generic)
@@ -62,6 +60,12 @@ class Guard:
         return f"{self.name} is another object than before"
 
 
+class Options(Guard):
+    """The options of an optimizer's groups. A run that changes them is found by it; who changes them between runs may."""
+
+    __slots__ = ()
+
+
 class Draws(Guard):
     """A generator's state. Who draws changes it: that is looked for behind a traced run, and is no reason to trace again."""
 
@@ -92,11 +96,22 @@ def is_plain(x: Any, depth: int = 4) -> bool:
 
 def _equal(now: Any, seen: Any) -> bool:
     # 1, 1.0 and True are equal, and no two of them do the same.
-    return type(now) is type(seen) and (now == seen or (now != now and seen != seen))
+    if type(now) is not type(seen) or not (now == seen or (now != now and seen != seen)):
+        return False
+    # 0.0 and -0.0 are equal, too.
+    return now is seen or not isinstance(now, (float, complex, np.floating)) or bool(now) or str(now) == str(seen)
 
 
 def identical(now: Any, seen: Any) -> bool:
     return now is seen
+
+
+def _same_object(now: Any, seen: Any) -> bool:
+    return now is seen()
+
+
+def _same_method(now: Any, seen: Any) -> bool:
+    return type(now) is type(seen) and bool(now == seen)
 
 
 def _same_bytes(now: Any, seen: Any) -> bool:
@@ -124,6 +139,9 @@ def of_value(name: str, look: Callable[[], Any], value: Any, key: tuple[Any, ...
         yield Guard(name, look, value, identical), key
         if isinstance(value, Optimizer) and "param_groups" in names:
             yield OptimizerGuard(value, True), (*key, "options")
+            yield Options(f"the options of {name}", lambda: _options(value), _options(value), _equal), (*key, "changed")
+        if isinstance(value, Module):
+            yield ModuleGuard(value), ("module", id(value))
         if depth and isinstance(value, Module):
             yield from _attributes(value, names, depth - 1)
     elif isinstance(value, GENERATORS):
@@ -140,12 +158,24 @@ def of_value(name: str, look: Callable[[], Any], value: Any, key: tuple[Any, ...
                                 max(depth - 1, 0))
     elif isinstance(value, np.ndarray) and value.size <= _MOST:
         yield Guard(name, look, value.copy(), _same_array), key
-    elif depth and isinstance(value, type):
-        yield from _of_class(value, names)
-    elif depth and (hasattr(value, "__dict__") or hasattr(value, "__slots__")) and not isinstance(value, FunctionType):
-        if isinstance(value, ModuleType) and value.__name__.partition(".")[0] in ("gradcore", "numpy", "builtins"):
-            return
-        yield from of_object(value, names, depth - 1)
+    elif isinstance(value, (MethodType, slice, range, np.dtype)):
+        yield Guard(name, look, value, _same_method), key
+    else:
+        try:
+            # It may refer to the compiled function, and its memory is nobody's business here.
+            yield Guard(name, look, ref(value), _same_object), key
+        except TypeError:
+            yield Guard(name, look, value, identical), key
+        if depth and isinstance(value, type):
+            yield from _of_class(value, names)
+        elif depth and (hasattr(value, "__dict__") or hasattr(value, "__slots__")) and not (
+                isinstance(value, ModuleType) and value.__name__.partition(".")[0] in ("gradcore", "numpy", "builtins")):
+            yield from of_object(value, names, depth - 1)
+
+
+def _options(optimizer: Optimizer) -> list[Any]:
+    return [{name: copy.deepcopy(v) for name, v in group.items() if name != "params" and is_plain(v)}
+            for group in optimizer.param_groups]
 
 
 def of_object(owner: Any, names: set[str], depth: int = 1) -> Found:
@@ -155,6 +185,7 @@ def of_object(owner: Any, names: set[str], depth: int = 1) -> Found:
         return
     kind = owner.__name__ if isinstance(owner, ModuleType) else f"a {type(owner).__name__}"
     own = getattr(owner, "__dict__", {})
+    names = names | getattr(type(owner), "decides", frozenset())
     for attribute in sorted(names & own.keys()):
         yield from of_value(f"{attribute} of {kind}", lambda a=attribute: own[a],  # type: ignore[misc]
                              own[attribute], ("attribute", id(owner), attribute), names, depth)
@@ -183,145 +214,6 @@ def _of_class(owner: Any, names: set[str]) -> Found:
 
 def _function_of(method: Any) -> Any:
     return getattr(method, "__func__", method)
-
-
-class GradientGuard:
-    """A leaf has a gradient of the same layout, which somebody else holds or nobody, or it has none.
-
-    What is held is not added to in place.
-    """
-
-    __slots__ = ("leaf", "spec", "held")
-
-    def __init__(self, leaf: Any, spec: Any) -> None:
-        self.leaf = leaf
-        self.spec = spec
-        self.held = self._held()
-
-    def _held(self) -> bool:
-        grad = self.leaf.grad
-        if grad is None:
-            return False
-        # A replay that made it refers to it too.
-        more = type(grad.storage) is Part
-        return sys.getrefcount(self.leaf.grad) > 3 + more or sys.getrefcount(grad.storage) > 2 + more
-
-    def holds(self) -> bool:
-        grad = self.leaf.grad
-        if grad is None or self.spec is None:
-            return grad is None and self.spec is None
-        same = grad.spec is self.spec
-        del grad
-        return same and self._held() is self.held
-
-    def storages(self) -> list[Any]:
-        return []
-
-    def why_not(self) -> str:
-        found = self.leaf.grad
-        now = None if found is None else found.spec
-        return f"the gradient of {self.leaf.name or 'a leaf'}, {self.leaf.spec}, is {now} and was {self.spec}"
-
-
-class OptimizerGuard:
-    """An optimizer has the same groups with the same options and keeps the same tensors.
-
-    Learning rates are operands of a program; ``rates`` says that the function may look at them besides.
-    """
-
-    __slots__ = ("optimizer", "state", "groups", "rates")
-
-    def __init__(self, optimizer: Optimizer, rates: bool) -> None:
-        self.optimizer = optimizer
-        self.rates = rates
-        self.state = optimizer.state
-        self.groups = self._groups()
-
-    def _groups(self) -> list[tuple[Callable[[dict[str, Any]], Any], Any, int, list[Any]]]:
-        """Of each group what gets the options that a program is bound to, these, the number of its entries, its parameters."""
-        found: list[tuple[Callable[[dict[str, Any]], Any], Any, int, list[Any]]] = []
-        for group in self.optimizer.param_groups:
-            names = [k for k in group if k != "params" and (k != "lr" or self.rates)]
-            options: Callable[[dict[str, Any]], Any] = itemgetter(*names) if names else lambda group: None
-            found.append((options, options(group), len(group), list(group["params"])))
-        return found
-
-    def holds(self) -> bool:
-        now = self.optimizer.param_groups
-        return (self.optimizer.state is self.state and len(now) == len(self.groups) and all(
-            len(group) == count and options(group) == values and len(group["params"]) == len(params)
-            and all(map(is_, group["params"], params))
-            for group, (options, values, count, params) in zip(now, self.groups, strict=True)))
-
-    def storages(self) -> list[Any]:
-        return []
-
-    def why_not(self) -> str:
-        what = "state" if self.optimizer.state is not self.state else "options or parameters"
-        return f"the {what} of the optimizer {type(self.optimizer).__name__} are not what they were"
-
-
-class ModuleGuard:
-    """A module is in the same mode, has the same hooks, and consists of the same parameters, buffers and modules."""
-
-    __slots__ = ("module", "training", "forward", "tensors", "others", "hooks", "counts", "leaves")
-
-    def __init__(self, module: Module) -> None:
-        own = module.__dict__
-        self.module = module
-        self.training = own["training"]
-        #: Hooks of the module put a forward of its own into it.
-        self.forward = own.get("forward")
-        self.hooks = tuple(module.hooks_in_order())
-        # What the names stand for: a compiled child is another object than the module.
-        members = [(name, own.get(name)) for part in ("_parameters", "_buffers", "_modules") for name in own[part]]
-        self.tensors = [(name, value, value.storage, value.edge) for name, value in members if isinstance(value, Value)]
-        self.others: list[tuple[str, Any]] = [(name, value) for name, value in members if not isinstance(value, Value)]
-        self.counts = [(part, len(own[part])) for part in ("_parameters", "_buffers", "_modules")]
-        #: Leaves, and the hooks that see their gradients.
-        self.leaves = [(edge[0], edge[0].hooks, hooks_on(edge[0])) for _, _, _, edge in self.tensors
-                       if edge is not None and type(edge[0]) is Leaf]
-
-    def storages(self) -> list[Any]:
-        return [storage for _, _, storage, _ in self.tensors]
-
-    def holds(self) -> bool:
-        own = self.module.__dict__
-        if own["training"] is not self.training or own.get("forward") is not self.forward:
-            return False
-        for name, tensor, storage, edge in self.tensors:
-            if own.get(name) is not tensor or tensor.storage is not storage or tensor.edge is not edge:
-                return False
-        for name, value in self.others:
-            if own.get(name) is not value:
-                return False
-        if any(len(own[part]) != count for part, count in self.counts):
-            return False
-        if any(leaf.hooks is not hooks or (hooks is not None and hooks_on(leaf) != seen) for leaf, hooks, seen in self.leaves):
-            return False
-        return self.forward is None or tuple(self.module.hooks_in_order()) == self.hooks
-
-    def why_not(self) -> str:
-        own, kind = self.module.__dict__, type(self.module).__name__
-        if own["training"] is not self.training:
-            return f"training of {kind} is {own['training']} and was {self.training}"
-        for name, value in (*[t[:2] for t in self.tensors], *self.others):
-            if own.get(name) is not value:
-                return f"{name} of {kind} is another object than before"
-        for name, tensor, storage, edge in self.tensors:
-            if tensor.storage is not storage:
-                return f"{name} of {kind} has been given other memory"
-            if tensor.edge is not edge:
-                return f"{name} of {kind} requires a gradient or not, unlike before"
-        if any(len(own[part]) != count for part, count in self.counts):
-            return f"{kind} has got another parameter, buffer or module"
-        return f"the hooks of {kind} are not what they were"
-
-
-def hooks_on(leaf: Leaf) -> tuple[int, ...]:
-    """What hangs on a leaf, by the keys under which it was registered."""
-    hooks = leaf.hooks
-    return () if hooks is None else (*hooks.tensor, *hooks.before, *hooks.after, *hooks.accumulated)
 
 
 #: Of a module: attributes that are its own affair.

@@ -157,6 +157,9 @@ class Builder:
         instructions, kernels = [], []
         if recorder.log.disturbed:
             self._obstacles.append("another thread used the device meanwhile")
+        if recorder.log.beyond:
+            self._obstacles.append(f"{recorder.log.beyond} goes on with a graph that was built before: detach it, or build it "
+                                   "inside")
         if len(launches) != len(recorder.log.launches):
             raise TraceError("a step (gradcore.step) or another record of what happens was opened and closed inside a traced "
                              "function: open it around the call")

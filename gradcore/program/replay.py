@@ -39,6 +39,8 @@ class Replay:
         firsts = [params[0] for _, _, params in trace.updates]
         #: By update: the last one before it in the same run of the same parameters, which counts on from there.
         self._updated_before = [next((j for j in range(k - 1, -1, -1) if firsts[j] is p), None) for k, p in enumerate(firsts)]
+        #: Leaves whose gradients a run reads: one that lies where the run before made it is in the way of what this one makes.
+        self._read = set(trace.slots.values())
         written = self.program.written()
         #: What a run writes to beside its arena: storage and tag of the last write, by buffer for what it is given.
         self._written = [(trace.storages[b], self._tag(k)) for b, k in written.items() if b in trace.storages]
@@ -139,9 +141,11 @@ class Replay:
         return found
 
     def _held(self, bound: Binding) -> bool:
-        """Does anybody hold a gradient of the last run, beside the leaf whose slot it lies in?"""
+        """Does anybody hold a gradient of the last run, beside the leaf whose slot it lies in, or will this run read it?"""
         getrefcount = sys.getrefcount
         for pair in bound.gradients:
+            if pair[1] is not None and pair[0].grad is pair[1] and pair[0] in self._read:
+                return True
             # Of what lies in something an argument is a reference of its own, of a local it is none from Python 3.14 on.
             if pair[1] is not None and (getrefcount(pair[1]) > 2 + (pair[0].grad is pair[1])
                                         or getrefcount(pair[1].storage) > 3):

@@ -7,12 +7,16 @@ from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 from gradcore.devices.storage import Storage
+from gradcore.engine.dispatch import next_number
 from gradcore.engine.node import Leaf
 from gradcore.engine.operands import TENSORS
 from gradcore.engine.plans import Call
-from gradcore.engine.state import SITES, here
+from gradcore.engine.state import SITES, here, local
 from gradcore.errors import TraceError
 from gradcore.events import LAUNCH, READ, UPLOAD, Raw
+
+#: The op behind which an argument's own graph lies.
+ARGUMENT = "Argument"
 
 
 class TraceLog(list[Raw]):
@@ -30,6 +34,10 @@ class TraceLog(list[Raw]):
         self.foreign: dict[int, Raw] = {}
         #: The serials of the bytes that leaves stand for.
         self.bytes_of: WeakKeyDictionary[Leaf, int] = WeakKeyDictionary()
+        #: The line that read a tensor with a graph that was built before, which no replay could follow.
+        self.beyond = ""
+        #: Nodes that are built from here on have larger numbers.
+        self._first = next_number()
         #: By serial, what the library filled with values that only shapes and attributes decide.
         self.constants: dict[int, Storage] = {}
 
@@ -38,9 +46,16 @@ class TraceLog(list[Raw]):
         self._read(source)
 
     def _read(self, value: Any) -> None:
-        if value.edge is not None and type(value.edge[0]) is Leaf and value.edge[0] not in self.leaves:
-            self.leaves[value.edge[0]] = None
-            self.bytes_of[value.edge[0]] = value.storage.serial
+        if value.edge is None:
+            return
+        node = value.edge[0]
+        if type(node) is not Leaf:
+            # Where an argument's graph ends, the trace ends, too.
+            if node.id < self._first and local.state.grad and node.op.name != ARGUMENT:
+                self.beyond = self.beyond or str(SITES[here()])
+        elif node not in self.leaves:
+            self.leaves[node] = None
+            self.bytes_of[node] = value.storage.serial
 
     def constant(self, storage: Storage) -> None:
         """What is uploaded to this storage will be the same in every run."""
@@ -66,6 +81,8 @@ class TraceLog(list[Raw]):
                 self.foreign[id(record)] = record
             super().append(record)
             return
+        if record[0] == LAUNCH and 0 < record[3] < self._first:
+            self.beyond = self.beyond or str(SITES[here()])
         if record[0] == READ:
             raise TraceError(f"{SITES[here()]} reads a value of a tensor on the host (item(), tolist(), printing, "
                              "`if tensor:`, an op whose shape depends on values). A traced function runs once and is "

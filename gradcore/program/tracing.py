@@ -12,7 +12,7 @@ from gradcore.engine.state import SCOPES, local, scoped
 from gradcore.errors import TraceError
 from gradcore.events import LAUNCH, MARK
 from gradcore.program.differentiable import second_of
-from gradcore.program.guards import GradientGuard, OptimizerGuard
+from gradcore.program.library_guards import GradientGuard, OptimizerGuard
 from gradcore.program.recorder import Recorder, Second, Trace, busy
 from gradcore.program.watch import Watcher
 
@@ -92,8 +92,8 @@ class Tracing:
         found += [OptimizerGuard(o, rates or i not in updated or self._watcher.is_extended(o)) for i, o in seen.items()]
         slots = dict.fromkeys(trace.slots.values())
         found += [GradientGuard(leaf, self._ran.specs[leaf]) for leaf in slots]
-        # What has no gradient is left out by an update; with one, it would be another update.
+        # What has no gradient is left out by an update; with one, it would be another update. So with who asks for it.
         skipped = dict.fromkeys(p.edge[0] for o in seen.values() for group in o.param_groups for p in group["params"]
                                 if p.edge is not None and type(p.edge[0]) is Leaf)
-        return found + [GradientGuard(leaf, None) for leaf in skipped
+        return found + [GradientGuard(leaf, None) for leaf in {**skipped, **self._watcher.without}
                         if leaf.grad is None and not self._ran.before.get(leaf, 0) and leaf not in trace.presence]

@@ -20,13 +20,15 @@ import numpy as np
 
 from gradcore._gradients import Gradients
 from gradcore.autograd.function import FunctionCtx
+from gradcore.engine.node import Leaf
 from gradcore.engine.state import is_inside
 from gradcore.engine.value import Value
 from gradcore.nn.module import Module
 from gradcore.optim import Optimizer
 from gradcore.optim.lr_scheduler import LRScheduler
-from gradcore.program.guards import GENERATORS, Draws, Found, Guard, is_plain, of_object, of_value
+from gradcore.program.guards import GENERATORS, Draws, Found, Guard, Options, is_plain, of_object, of_value
 
+_GETS_GRADIENT: CodeType = Gradients.grad.fget.__code__  # type: ignore[attr-defined]
 _SETS_GRADIENT: CodeType = Gradients.grad.fset.__code__  # type: ignore[attr-defined]
 _STANDARD = sysconfig.get_paths()["stdlib"]
 
@@ -59,6 +61,8 @@ class Watcher:
         self.keeping: set[CodeType] = set()
         #: Instructions that dropped the gradient of a tensor, which a replay does too.
         self.dropped: set[tuple[CodeType, int]] = set()
+        #: Leaves that were asked for their gradient and had none.
+        self.without: dict[Leaf, None] = {}
 
     def __enter__(self) -> Watcher:
         for name, generator in (("random", random._inst), ("numpy.random", np.random.mtrand._rand)):
@@ -83,6 +87,10 @@ class Watcher:
         if code is _SETS_GRADIENT and frame.f_locals["value"] is None and frame.f_back is not None:
             self.dropped.add((frame.f_back.f_code, frame.f_back.f_lasti))
         first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+        if code is _GETS_GRADIENT and first is not None and first.edge is not None:
+            leaf = first.edge[0]
+            if type(leaf) is Leaf and leaf.grad is None:
+                self.without[leaf] = None
         if isinstance(first, (Module, LRScheduler, Optimizer)):
             self._enters(first, code, inside)
         if isinstance(first, Optimizer):
@@ -139,7 +147,7 @@ class Watcher:
         found: dict[tuple[Any, ...], Any] = {}
 
         def add(key: tuple[Any, ...], guard: Any) -> None:
-            if not isinstance(guard, Draws):
+            if not isinstance(guard, (Draws, Options)):
                 found.setdefault(key, guard)
 
         names = self.names()

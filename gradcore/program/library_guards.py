@@ -1,0 +1,165 @@
+"""Guards on the library's own objects that a traced function used: gradients, optimizers, modules."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from operator import is_, itemgetter
+from typing import Any
+
+from gradcore.engine.node import Leaf
+from gradcore.engine.value import Value
+from gradcore.nn.module import Module
+from gradcore.optim import Optimizer
+from gradcore.program.arena import Part
+
+
+class GradientGuard:
+    """A leaf has a gradient of the same layout, which somebody else holds or nobody, or it has none.
+
+    What is held is not added to in place.
+    """
+
+    __slots__ = ("leaf", "spec", "held")
+
+    def __init__(self, leaf: Any, spec: Any) -> None:
+        self.leaf = leaf
+        self.spec = spec
+        self.held = self._held()
+
+    def _held(self) -> bool:
+        grad = self.leaf.grad
+        if grad is None:
+            return False
+        # A replay that made it refers to it too.
+        more = type(grad.storage) is Part
+        return sys.getrefcount(self.leaf.grad) > 3 + more or sys.getrefcount(grad.storage) > 2 + more
+
+    def holds(self) -> bool:
+        grad = self.leaf.grad
+        if grad is None or self.spec is None:
+            return grad is None and self.spec is None
+        same = grad.spec is self.spec
+        del grad
+        return same and self._held() is self.held
+
+    def storages(self) -> list[Any]:
+        return []
+
+    def why_not(self) -> str:
+        found = self.leaf.grad
+        now = None if found is None else found.spec
+        return f"the gradient of {self.leaf.name or 'a leaf'}, {self.leaf.spec}, is {now} and was {self.spec}"
+
+
+class OptimizerGuard:
+    """An optimizer has the same groups with the same options and keeps the same tensors.
+
+    Learning rates are operands of a program; ``rates`` says that the function may look at them besides.
+    """
+
+    __slots__ = ("optimizer", "state", "groups", "rates", "hooks", "kept", "places")
+
+    def __init__(self, optimizer: Optimizer, rates: bool) -> None:
+        self.optimizer = optimizer
+        self.rates = rates
+        self.state = optimizer.state
+        self.groups = self._groups()
+        self.hooks = step_hooks(optimizer)
+        #: Parameters for which it keeps something, and where.
+        self.kept = [p for p, state in optimizer.state.items() if state]
+        self.places = [optimizer.state[p] for p in self.kept]
+
+    def _groups(self) -> list[tuple[Callable[[dict[str, Any]], Any], Any, int, list[Any]]]:
+        """Of each group what gets the options that a program is bound to, these, the number of its entries, its parameters."""
+        found: list[tuple[Callable[[dict[str, Any]], Any], Any, int, list[Any]]] = []
+        for group in self.optimizer.param_groups:
+            names = [k for k in group if k != "params" and (k != "lr" or self.rates)]
+            options: Callable[[dict[str, Any]], Any] = itemgetter(*names) if names else lambda group: None
+            found.append((options, options(group), len(group), list(group["params"])))
+        return found
+
+    def holds(self) -> bool:
+        now = self.optimizer.param_groups
+        return (self.optimizer.state is self.state and all(map(is_, map(self.state.get, self.kept), self.places))
+                and step_hooks(self.optimizer) == self.hooks
+                and len(now) == len(self.groups) and all(
+            len(group) == count and options(group) == values and len(group["params"]) == len(params)
+            and all(map(is_, group["params"], params))
+            for group, (options, values, count, params) in zip(now, self.groups, strict=True)))
+
+    def storages(self) -> list[Any]:
+        return []
+
+    def why_not(self) -> str:
+        what = "state" if self.optimizer.state is not self.state else "options or parameters"
+        return f"the {what} of the optimizer {type(self.optimizer).__name__} are not what they were"
+
+
+class ModuleGuard:
+    """A module is in the same mode, has the same hooks, and consists of the same parameters, buffers and modules."""
+
+    __slots__ = ("module", "training", "forward", "tensors", "others", "hooks", "counts", "leaves")
+
+    def __init__(self, module: Module) -> None:
+        own = module.__dict__
+        self.module = module
+        self.training = own["training"]
+        #: Hooks of the module put a forward of its own into it.
+        self.forward = own.get("forward")
+        self.hooks = tuple(module.hooks_in_order())
+        # What the names stand for: a compiled child is another object than the module.
+        members = [(name, own.get(name)) for part in ("_parameters", "_buffers", "_modules") for name in own[part]]
+        self.tensors = [(name, value, value.storage, value.edge) for name, value in members if isinstance(value, Value)]
+        self.others: list[tuple[str, Any]] = [(name, value) for name, value in members if not isinstance(value, Value)]
+        self.counts = [(part, len(own[part])) for part in ("_parameters", "_buffers", "_modules")]
+        #: Leaves, and the hooks that see their gradients.
+        self.leaves = [(edge[0], edge[0].hooks, hooks_on(edge[0])) for _, _, _, edge in self.tensors
+                       if edge is not None and type(edge[0]) is Leaf]
+
+    def storages(self) -> list[Any]:
+        return [storage for _, _, storage, _ in self.tensors]
+
+    def holds(self) -> bool:
+        own = self.module.__dict__
+        if own["training"] is not self.training or own.get("forward") is not self.forward:
+            return False
+        for name, tensor, storage, edge in self.tensors:
+            if own.get(name) is not tensor or tensor.storage is not storage or tensor.edge is not edge:
+                return False
+        for name, value in self.others:
+            if own.get(name) is not value:
+                return False
+        if any(len(own[part]) != count for part, count in self.counts):
+            return False
+        if any(leaf.hooks is not hooks or (hooks is not None and hooks_on(leaf) != seen) for leaf, hooks, seen in self.leaves):
+            return False
+        return self.forward is None or tuple(self.module.hooks_in_order()) == self.hooks
+
+    def why_not(self) -> str:
+        own, kind = self.module.__dict__, type(self.module).__name__
+        if own["training"] is not self.training:
+            return f"training of {kind} is {own['training']} and was {self.training}"
+        for name, value in (*[t[:2] for t in self.tensors], *self.others):
+            if own.get(name) is not value:
+                return f"{name} of {kind} is another object than before"
+        for name, tensor, storage, edge in self.tensors:
+            if tensor.storage is not storage:
+                return f"{name} of {kind} has been given other memory"
+            if tensor.edge is not edge:
+                return f"{name} of {kind} requires a gradient or not, unlike before"
+        if any(len(own[part]) != count for part, count in self.counts):
+            return f"{kind} has got another parameter, buffer or module"
+        return f"the hooks of {kind} are not what they were"
+
+
+def hooks_on(leaf: Leaf) -> tuple[int, ...]:
+    """What hangs on a leaf, by the keys under which it was registered."""
+    hooks = leaf.hooks
+    return () if hooks is None else (*hooks.tensor, *hooks.before, *hooks.after, *hooks.accumulated)
+
+
+def step_hooks(optimizer: Optimizer) -> tuple[int, ...]:
+    """What was registered for before and after a step, by the keys under which it was."""
+    return (*optimizer._before, *optimizer._after)
+

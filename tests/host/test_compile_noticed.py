@@ -1,0 +1,210 @@
+"""What a compiled function depends on is noticed when it changes: each case runs plain and compiled, and gives the same."""
+
+from __future__ import annotations
+
+import enum
+import math
+import operator
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import gradcore
+from gradcore import nn
+
+Scenario = Callable[[Callable[[Any], Any]], list[Any]]
+SCENARIOS: dict[str, Scenario] = {}
+
+
+def scenario(fn: Scenario) -> Scenario:
+    SCENARIOS[fn.__name__.replace("_", " ")] = fn
+    return fn
+
+
+def ones(count: int = 1) -> Any:
+    return gradcore.ones(count)
+
+
+@scenario
+def gradients_add_up_over_several_functions(made: Any) -> list[Any]:
+    w = nn.Parameter(ones())
+    opt = gradcore.optim.SGD([w], lr=0.1)
+
+    def first(x: Any) -> None:
+        opt.zero_grad()
+        (w * x).sum().backward()
+
+    first, more = made(first), made(lambda x: (w * x).sum().backward())  # type: ignore[assignment]
+    found = []
+    for _ in range(4):
+        first(ones())
+        for size in (10, 100, 1000):
+            more(ones() * size)
+        found.append(w.grad.item())
+    return found
+
+
+@scenario
+def a_graph_behind_an_argument(made: Any) -> list[Any]:
+    p = nn.Parameter(ones())
+    f, found = made(lambda x: x.sum().backward()), []
+    for k in (1.0, 2.0, 3.0):
+        p.grad = None
+        f(p * k)
+        found.append(p.grad.item())
+    return found
+
+
+@scenario
+def a_graph_behind_what_is_captured(made: Any) -> list[Any]:
+    z = nn.Parameter(ones())
+    scaled = z * 3
+    f, found = made(lambda x: (scaled * x).sum()), []
+    for _ in range(3):
+        z.grad = None
+        f(ones()).backward(retain_graph=True)
+        found.append(z.grad.item())
+    return found
+
+
+@scenario
+def the_scale_of_a_scaler(made: Any) -> list[Any]:
+    p = nn.Parameter(ones())
+    opt = gradcore.optim.SGD([p], lr=0.1)
+    scaler = gradcore.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
+    f, found = made(lambda: scaler.scale((p * 1).sum()).backward()), []
+    for _ in range(6):
+        opt.zero_grad()
+        f()
+        scaler.step(opt)
+        scaler.update()
+        found.append(p.item())
+    return found
+
+
+@scenario
+def rates_that_a_step_changes(made: Any) -> list[Any]:
+    p = nn.Parameter(ones())
+    opt = gradcore.optim.SGD([p], lr=1.0)
+
+    def step() -> None:
+        opt.zero_grad()
+        (p * p).sum().backward()
+        opt.step()
+        for group in opt.param_groups:
+            group["lr"] *= 0.5
+
+    step, found = made(step), []  # type: ignore[assignment]
+    for _ in range(4):
+        step()
+        found.append((p.item(), opt.param_groups[0]["lr"]))
+    return found
+
+
+@scenario
+def a_gradient_that_appears_later(made: Any) -> list[Any]:
+    a, b = nn.Parameter(ones()), nn.Parameter(ones())
+    clip, found = made(lambda: nn.utils.clip_grad_norm_([a, b], 1.0)), []
+    for with_b in (False, False, True, True, False):
+        a.grad, b.grad = ones() * 3, ones() * 4 if with_b else None
+        found.append(clip().item())
+        found.append((a.grad.item(), None if b.grad is None else b.grad.item()))
+    return found
+
+
+@scenario
+def a_hook_of_the_optimizer(made: Any) -> list[Any]:
+    p, seen = nn.Parameter(ones()), []
+    opt = gradcore.optim.SGD([p], lr=0.1)
+
+    def step() -> None:
+        opt.zero_grad()
+        (p * p).sum().backward()
+        opt.step()
+
+    step = made(step)
+    step()
+    step()
+    opt.register_step_pre_hook(lambda *_: seen.append(1))
+    step()
+    return [p.item(), bool(seen)]
+
+
+@scenario
+def state_that_was_cleared(made: Any) -> list[Any]:
+    p, found = nn.Parameter(ones()), []
+    opt = gradcore.optim.Adam([p], lr=0.1)
+
+    def step() -> None:
+        opt.zero_grad()
+        (p * p).sum().backward()
+        opt.step()
+
+    step = made(step)
+    for k in range(6):
+        if k == 3:
+            opt.state.clear()
+        step()
+        found.append(p.item())
+    return [*found, sorted(opt.state[p])]
+
+
+class Mode(enum.Enum):
+    A, B = 1, 2
+
+
+@scenario
+def other_objects_in_the_same_place(made: Any) -> list[Any]:
+    found: list[Any] = []
+    holder = SimpleNamespace()
+    f = made(lambda x: holder.act(x * holder.cfg.k) if holder.mode is Mode.A else x - holder.cfg.k)
+    for cfg, mode, act in ((SimpleNamespace(k=1.0), Mode.A, gradcore.exp), (SimpleNamespace(k=3.0), Mode.A, gradcore.exp),
+                           (SimpleNamespace(k=3.0), Mode.B, gradcore.exp), (SimpleNamespace(k=3.0), Mode.A, gradcore.sin)):
+        holder.cfg, holder.mode, holder.act = cfg, mode, act
+        found += [f(ones()).item(), f(ones()).item()]
+    return found
+
+
+@scenario
+def builtins_partials_and_methods(made: Any) -> list[Any]:
+    found: list[Any] = []
+    holder = SimpleNamespace()
+    f = made(lambda x: holder.op(x, x + 2))
+    for holder.op in (operator.add, operator.mul, partial(gradcore.add, alpha=2), partial(gradcore.add, alpha=3)):
+        found += [f(ones()).item(), f(ones()).item()]
+    return found
+
+
+@scenario
+def a_module_that_is_only_read(made: Any) -> list[Any]:
+    m = nn.Linear(2, 2)
+    f, found = made(lambda x: (x @ m.weight.t() if m.bias is None else x).sum() * (2 if m.training else 1)), []
+    for change in (lambda: None, lambda: setattr(m, "bias", None), m.eval,
+                   lambda: setattr(m, "weight", nn.Parameter(gradcore.zeros(2, 2)))):
+        change()
+        found += [f(ones(2)).item(), f(ones(2)).item()]
+    return found
+
+
+@scenario
+def a_zero_of_the_other_sign(made: Any) -> list[Any]:
+    found: list[Any] = []
+    holder = SimpleNamespace()
+    f = made(lambda x: x / holder.zero)
+    for holder.zero in (0.0, -0.0, 0.0):
+        found += [f(ones()).item(), f(ones()).item()]
+    return found
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_it_is_noticed(name: str) -> None:
+    def run(made: Any) -> list[Any]:
+        gradcore.manual_seed(0)
+        return SCENARIOS[name](made)
+
+    plain = run(lambda f: f)
+    assert not any(isinstance(x, float) and math.isnan(x) for x in plain)
+    assert run(gradcore.compile) == plain

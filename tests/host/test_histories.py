@@ -1,0 +1,169 @@
+"""What belongs to a tensor's history and what does not: the same few lines on both libraries say the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import gradcore
+
+CASES: dict[str, Callable[[Any], Any]] = {}
+
+
+def case(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    CASES[fn.__name__.replace("_", " ")] = fn
+    return fn
+
+
+def numbers(x: Any) -> Any:
+    return None if x is None else x.tolist()
+
+
+@case
+def a_cast_to_integers_has_no_gradient(t: Any) -> Any:
+    x = t.tensor([0.3, 1.7], requires_grad=True)
+    (x - x.long() + x * x.bool()).sum().backward()
+    return numbers(x.grad), x.long().requires_grad, x.to(t.int32).requires_grad
+
+
+@case
+def a_frozen_leaf_keeps_its_gradient(t: Any) -> Any:
+    w = t.nn.Parameter(t.ones(2))
+    (w * 3).sum().backward()
+    w.requires_grad_(False)
+    frozen = numbers(w.grad)
+    w.requires_grad_(True)
+    (w * 2).sum().backward()
+    return frozen, numbers(w.grad)
+
+
+@case
+def a_graph_leads_to_a_leaf_that_was_frozen_meanwhile(t: Any) -> Any:
+    w = t.nn.Parameter(t.ones(2))
+    loss = (w * 3).sum()
+    w.requires_grad_(False).requires_grad_(True)
+    loss.backward()
+    return numbers(w.grad)
+
+
+@case
+def hooks_outlast_a_frost(t: Any) -> Any:
+    w = t.nn.Parameter(t.ones(2))
+    w.register_hook(lambda g: g * 0)
+    w.requires_grad_(False).requires_grad_(True)
+    (w * 3).sum().backward()
+    return numbers(w.grad)
+
+
+@case
+def an_update_takes_a_frozen_gradient(t: Any) -> Any:
+    w = t.nn.Parameter(t.ones(1))
+    optimizer = t.optim.SGD([w], lr=0.5)
+    (w * 1).sum().backward()
+    w.requires_grad_(False)
+    optimizer.step()
+    after = w.item()
+    optimizer.zero_grad()
+    return after, numbers(w.grad)
+
+
+@case
+def a_gradient_given_to_what_needs_none(t: Any) -> Any:
+    x = t.ones(2)
+    x.grad = t.ones(2) * 4
+    return numbers(x.grad), x.requires_grad
+
+
+@case
+def a_view_of_what_was_detached(t: Any) -> Any:
+    a = t.tensor([1.0, 2.0], requires_grad=True)
+    x = a * 1
+    z = x.detach()[:2]
+    x.mul_(2)
+    (x * z).sum().backward()
+    return z.requires_grad, numbers(z), numbers(a.grad)
+
+
+@case
+def a_write_through_what_was_detached(t: Any) -> Any:
+    a, w = t.ones(3, requires_grad=True), t.tensor(5.0, requires_grad=True)
+    x = a * 1
+    e = x[:]
+    x.detach().mul_(w)
+    e.sum().backward()
+    return numbers(a.grad), numbers(w.grad)
+
+
+@case
+def what_is_drawn_anew_depends_on_nothing(t: Any) -> Any:
+    w = t.ones(3, requires_grad=True)
+    y, z = w * 2, w * 3
+    y.normal_()
+    z.uniform_(1, 2)
+    (y + z).sum().backward()
+    return numbers(w.grad)
+
+
+@case
+def what_is_filled_depends_on_the_value(t: Any) -> Any:
+    w = t.ones(3, requires_grad=True)
+    x = t.zeros(3)
+    x.fill_(w.sum())
+    x.sum().backward()
+    return numbers(w.grad)
+
+
+@case
+def assigned_values_lose_leading_ones(t: Any) -> Any:
+    w = t.ones(1, 2, requires_grad=True)
+    x = t.zeros(3)
+    x[0] = t.tensor([5.0])
+    x[t.tensor([0, 2])] = w * 6
+    x.sum().backward()
+    return numbers(x), numbers(w.grad)
+
+
+@case
+def a_number_in_a_text(t: Any) -> Any:
+    return f"{t.tensor(0.5)} {t.tensor(7)} {t.tensor(0.25):.3f} {t.ones(2)}"
+
+
+@case
+def whole_numbers_are_round(t: Any) -> Any:
+    return numbers(t.round(t.tensor([1, 2]))), str(t.round(t.tensor([1, 2])).dtype).rpartition(".")[2]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_as_in_torch(name: str, torch: Any) -> None:
+    assert CASES[name](gradcore) == CASES[name](torch)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("write", [
+    lambda y: y.mul_(y), lambda y: y.div_(y), lambda y: y.mul_(y[0]), lambda y: y.mul_(y.detach()), lambda y: y[0].mul_(y[0]),
+    lambda y: y.atan2_(y), lambda y: y.addcmul_(y, y), lambda y: y.pow_(y)],
+    ids=["mul", "div", "a part", "detached", "part by part", "atan2", "addcmul", "pow"])
+def test_an_operand_that_was_overwritten_is_no_residual(write: Callable[[Any], Any], torch: Any) -> None:
+    """Backward would read what the write left there."""
+    for t in (torch, gradcore):
+        x = t.tensor([2.0, 3.0], requires_grad=True)
+        y = x * 1
+        with pytest.raises(RuntimeError, match="modified by an inplace operation|single memory location"):
+            write(y)
+            y.sum().backward()
+
+
+def test_results_that_nobody_goes_on_with_give_no_gradients() -> None:
+    """Weight decay would shrink what has one of 0."""
+    a, b = gradcore.nn.Parameter(gradcore.ones(1)), gradcore.nn.Parameter(gradcore.ones(1))
+    optimizer = gradcore.optim.SGD([a, b], lr=0.1, weight_decay=0.5)
+    both = gradcore.compile(lambda x: (x * a, x * b))
+    for _ in range(4):
+        optimizer.zero_grad()
+        both(gradcore.ones(1))[0].sum().backward()
+        optimizer.step()
+        assert b.grad is None
+    assert b.item() == 1.0 and a.item() < 1.0
