@@ -44,10 +44,13 @@ def _elementwise(op: Op) -> Any:
 
 def scaled(input: Any, other: Any, alpha: Any) -> Any:
     """alpha * other, which goes with ``input``. Raises RuntimeError for a factor that is no integer where both are."""
-    if isinstance(alpha, float) and not is_floating(promote([v.spec if isinstance(v, Value) else type(v)
-                                                             for v in (input, other)])):
+    dtype = promote([v.spec if isinstance(v, Value) else type(v) for v in (input, other)])
+    if isinstance(alpha, float) and not is_floating(dtype):
         raise RuntimeError(f"For integral input tensors, argument alpha must not be a floating point number: got {alpha}")
-    return other if alpha == 1 else elementwise.mul(other, alpha) if isinstance(other, Value) else other * alpha
+    if alpha == 1 or not isinstance(other, Value):
+        return other * alpha if alpha != 1 else other
+    # In the result's dtype: the other's own may be too narrow.
+    return elementwise.mul(other if other.spec.dtype == dtype else movement.cast(other, dtype=dtype), alpha)
 
 
 def add(input: Tensor, other: Any, *, alpha: Any = 1, out: None = None) -> Tensor:

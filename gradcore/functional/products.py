@@ -113,12 +113,20 @@ def kron(input: Tensor, other: Tensor) -> Tensor:
     return movement.reshape(elementwise.mul(a, b), [i * j for i, j in zip(one, two, strict=True)])
 
 
-def cross(input: Tensor, other: Tensor, dim: int = -1) -> Tensor:
-    """The cross product along a dimension of size 3; the other dimensions broadcast."""
+def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
+    """The cross product along a dimension of size 3, the first one where none is named; the other dimensions broadcast."""
+    given = input.spec.shape, other.spec.shape
     input, other = sh.broadcast_tensors(input, other)
+    if dim is None:
+        if 3 not in input.spec.shape:
+            raise SpecError(f"no dimension of size 3 in input: got {list(given[0])} and {list(given[1])}")
+        dim = input.spec.shape.index(3)
     d = sh.dim_of(dim, input)
-    if input.spec.shape[d] != 3:
-        raise SpecError(f"linalg.cross: inputs dimension {dim} must have length 3. Got {input.spec.shape[d]}")
+    for shape in given:
+        at = d - input.spec.ndim + len(shape)
+        if at < 0 or shape[at] != 3:
+            raise SpecError(f"linalg.cross: inputs dimension {dim} must have length 3. Got {list(given[0])} and "
+                            f"{list(given[1])}")
     return roll(input, -1, d) * roll(other, -2, d) - roll(input, -2, d) * roll(other, -1, d)
 
 

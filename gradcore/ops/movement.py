@@ -234,7 +234,8 @@ def _cat_spec(tensors: Sequence[TensorSpec], *, dim: int) -> TensorSpec:
 
 def _cat_rule(g: Any, tensors_spec: Sequence[TensorSpec], dim: int) -> list[Any]:
     starts = np.cumsum([0, *[s.shape[dim] for s in tensors_spec]]).tolist()
-    return [narrow(g, dim, start, s.shape[dim]) for start, s in zip(starts, tensors_spec, strict=False)]
+    parts = [narrow(g, dim, start, s.shape[dim]) for start, s in zip(starts, tensors_spec, strict=False)]
+    return [sum_to(part, to=s) for part, s in zip(parts, tensors_spec, strict=True)]
 
 
 def narrow(x: Any, dim: int, start: int, length: int) -> Any:

@@ -70,7 +70,6 @@ class Graph:
     def draw(self, path: str | os.PathLike[str] | None = None) -> Any:
         """What this part has in the arena of its chain, address against time, as :meth:`Compiled.draw` draws a program."""
         from gradcore.program.drawing import drawn
-
         return drawn(self.program, self.plan, path)
 
     def execute(self, *inputs: Any, keep: Sequence[Symbol] | None = None) -> Any:
@@ -96,6 +95,7 @@ class _Part:
     specs: list[TensorSpec]
     results: Any
     examples: list[Any]
+    shared: list[int]  # for each input: the first that its example shared memory with, most often itself
 
 
 class _Room:
@@ -157,8 +157,7 @@ class _Log(list[Raw]):
         super().__init__(r for recorder in recorders for r in recorder.log)
         self.launches = [launch for recorder in recorders for launch in recorder.log.launches]
         self.disturbed = any(recorder.log.disturbed for recorder in recorders)
-        # A graph goes on with those before it.
-        self.beyond = ""
+        self.beyond = ""  # a graph goes on with those before it
         self.foreign = {key: r for recorder in recorders for key, r in recorder.log.foreign.items()}
         self.bytes_of = {leaf: serial for recorder in recorders for leaf, serial in recorder.log.bytes_of.items()}
         self.constants = {serial: of for recorder in recorders for serial, of in recorder.log.constants.items()}
@@ -208,7 +207,8 @@ class _Chain:
                              "or compile whole steps with gradcore.compile")
         examples: list[Any] = []
         results = template_of(result, inputs, examples)
-        self.parts.append(_Part(name, recorder, inputs, [t.spec for t in inputs], results, examples))
+        own = [t.storage for t in inputs]
+        self.parts.append(_Part(name, recorder, inputs, [t.spec for t in inputs], results, examples, list(map(own.index, own))))
         return Graph(self, len(self.parts) - 1)
 
     def stages(self) -> list[_Stage]:
@@ -265,6 +265,8 @@ class _Chain:
                 raise TraceError(f"{name} was traced with {spec} as input {k}, but got {x.spec}: trace it again")
             if x.storage.device.compute is not self.device:
                 raise TraceError(f"{name} was traced on {self.device}, but input {k} is on {x.storage.device}")
+            if x.storage is not inputs[self.parts[part].shared[k]].storage:
+                raise TraceError(f"{name} was traced with input {k} in another one's memory, but got them apart: trace it anew")
         if part and self._last != part - 1:
             raise TraceError(f"{name} reads what {self.name(part - 1)} makes: execute that first, once each time")
         for tensor, version in zip(self._given if part else (), self._versions, strict=False):

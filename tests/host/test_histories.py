@@ -135,7 +135,28 @@ def whole_numbers_are_round(t: Any) -> Any:
     return numbers(t.round(t.tensor([1, 2]))), str(t.round(t.tensor([1, 2])).dtype).rpartition(".")[2]
 
 
+@case
+def a_factor_is_taken_in_the_dtype_of_the_sum(t: Any) -> Any:
+    halves = t.tensor([3.0], dtype=t.float16)
+    return (numbers(t.add(t.zeros(1), t.tensor([100], dtype=t.int8), alpha=2)), numbers(t.add(t.zeros(1), halves, alpha=1e5)),
+            numbers(t.zeros(1).sub_(t.tensor([100], dtype=t.int8), alpha=3)))
+
+
+@case
+def joined_parts_have_gradients_of_their_own_dtype(t: Any) -> Any:
+    x, y = (t.ones(2, dtype=getattr(t, kind), requires_grad=True) for kind in ("float16", "float64"))
+    t.cat([x, t.ones(2), y]).sum().backward()
+    return [str(p.grad.dtype).rpartition(".")[2] for p in (x, y)]
+
+
+@case
+def a_cross_product_along_the_first_3(t: Any) -> Any:
+    a, b = t.arange(18.0).reshape(3, 2, 3), t.ones(3, 2, 3)
+    return numbers(t.cross(a, b)), numbers(t.cross(a, b, 2)), numbers(t.linalg.cross(a, b))
+
+
 @pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore:Using torch.cross:UserWarning")
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_as_in_torch(name: str, torch: Any) -> None:
     assert CASES[name](gradcore) == CASES[name](torch)
@@ -151,7 +172,7 @@ def test_an_operand_that_was_overwritten_is_no_residual(write: Callable[[Any], A
     for t in (torch, gradcore):
         x = t.tensor([2.0, 3.0], requires_grad=True)
         y = x * 1
-        with pytest.raises(RuntimeError, match="modified by an inplace operation|single memory location"):
+        with pytest.raises(RuntimeError, match=r"modified by an inplace operation|single memory location"):
             write(y)
             y.sum().backward()
 
