@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from gradcore.engine.node import Leaf
@@ -57,8 +58,18 @@ def template_of(x: Any, arguments: list[Any], outputs: list[Any]) -> Any:
         parts = [template_of(v, arguments, outputs) for v in x]
         return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
     if isinstance(x, dict):
-        return {k: template_of(v, arguments, outputs) for k, v in x.items()}
+        return _filled(x, {k: template_of(v, arguments, outputs) for k, v in x.items()})
     return x
+
+
+def _filled(like: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:
+    """A dict of the same kind with other values."""
+    if type(like) is dict:
+        return items
+    made = copy.copy(like)
+    for k, v in items.items():
+        made[k] = v
+    return made
 
 
 def rebuilt(shape: Any, outputs: list[Any], arguments: list[Any]) -> Any:
@@ -71,7 +82,7 @@ def rebuilt(shape: Any, outputs: list[Any], arguments: list[Any]) -> Any:
         parts = [rebuilt(v, outputs, arguments) for v in shape]
         return type(shape)(*parts) if hasattr(shape, "_fields") else type(shape)(parts)
     if isinstance(shape, dict):
-        return {k: rebuilt(v, outputs, arguments) for k, v in shape.items()}
+        return _filled(shape, {k: rebuilt(v, outputs, arguments) for k, v in shape.items()})
     return shape
 
 
@@ -83,5 +94,5 @@ def replaced(x: Any, others: dict[int, Any]) -> Any:
         parts = [replaced(v, others) for v in x]
         return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
     if isinstance(x, dict):
-        return {k: replaced(v, others) for k, v in x.items()}
+        return _filled(x, {k: replaced(v, others) for k, v in x.items()})
     return x

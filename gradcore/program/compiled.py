@@ -167,10 +167,12 @@ class Compiled:
         if self._in_vain > self._most:
             self._give_up()
             return self._function(*args, **kwargs)
+        given = tensors
         if local.state.grad and any(t.edge is not None for t in tensors):
             own = entered(tensors)
             args, kwargs = replaced((args, kwargs), dict(zip(map(id, tensors), own, strict=True)))
             tensors = own
+        edges = [t.edge for t in tensors]
         with Tracing(self._function) as tracing:
             # With casts of its own: what a region cast before, a replay would not cast again.
             with resumed(local.state.autocast):
@@ -180,6 +182,12 @@ class Compiled:
             tracing.differentiate(tensors, outputs)
             trace = tracing.finish(tensors, outputs)
         del result
+        for tensor, own_one, edge in zip(given, tensors, edges, strict=True):
+            if tensor is not own_one and own_one.edge is not edge:
+                # The function wrote to it: what its caller has is what was written.
+                tensor.edge = own_one.edge
+                if trace is not None:
+                    trace.obstacles.append("an argument that needs a gradient is written to: write to a clone of it")
         if trace is None:
             return rebuilt(shape, outputs, tensors)
         if trace.obstacles:

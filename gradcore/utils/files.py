@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -102,20 +102,22 @@ def _join(path: str, key: Any) -> str:
     return f"{path}.{key}" if path else str(key)
 
 
-def load(f: Place, map_location: str | Device | None = None, *, weights_only: bool = True, mmap: bool | None = None) -> Any:
+def load(f: Place, map_location: str | Device | Callable[..., Any] | None = None, *, weights_only: bool = True,
+         mmap: bool | None = None) -> Any:
     """What :func:`save` wrote, or the tensors of any safetensors file as a dict; on the CPU, or the device that is given.
 
     Nothing of a file is run, so ``weights_only`` may be left as it is; ``mmap`` changes nothing: a tensor is read when
-    it is made. Raises :class:`SafetensorsError`, which says what is
-    wrong, for a file of anything else, and OSError.
+    it is made. A function as ``map_location``, as in ``lambda storage, location: storage``, leaves them on the CPU. Raises
+    :class:`SafetensorsError`, which says what is wrong, for a file of anything else, and OSError.
     """
+    place = None if callable(map_location) else map_location
     if isinstance(f, (str, os.PathLike)):
         path = Path(f)
         with open(path, "rb") as file:
-            return _load(file, path.stat().st_size, str(path), map_location)
+            return _load(file, path.stat().st_size, str(path), place)
     size = f.seek(0, io.SEEK_END)
     f.seek(0)
-    return _load(f, size, "the file", map_location)
+    return _load(f, size, "the file", place)
 
 
 def _load(file: BinaryIO, size: int, name: str, device: str | Device | None) -> Any:

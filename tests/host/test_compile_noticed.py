@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import math
 import operator
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -197,6 +198,27 @@ def a_zero_of_the_other_sign(made: Any) -> list[Any]:
     for holder.zero in (0.0, -0.0, 0.0):
         found += [f(ones()).item(), f(ones()).item()]
     return found
+
+
+@scenario
+def an_argument_with_a_graph_that_is_written_to(made: Any) -> list[Any]:
+    def body(x: Any) -> Any:
+        x.mul_(2)
+        return (x * x).sum()
+
+    f, found = made(body), []
+    for _ in range(3):
+        x = gradcore.ones(2, requires_grad=True)
+        a = x * 1
+        (f(a) + a.sum()).backward()
+        found.append(x.grad.tolist())
+    return found
+
+
+@scenario
+def results_in_other_kinds_of_dicts(made: Any) -> list[Any]:
+    f = made(lambda x: OrderedDict(a=x * 2, b=defaultdict(list, c=x + 1)))
+    return [(type(r), r["a"].item(), type(r["b"]), r["b"]["c"].item(), r["b"]["d"]) for r in (f(ones()), f(ones()))]
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

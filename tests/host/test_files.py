@@ -242,3 +242,8 @@ def test_a_damaged_file_never_does_more_than_raise(tmp_path: Path) -> None:
         except SafetensorsError:
             refused += 1
     assert refused > 300
+
+
+def test_a_function_that_says_where_leaves_tensors_on_the_cpu(tmp_path: Path) -> None:
+    gradcore.save({"w": gradcore.ones(2)}, tmp_path / "w.st")
+    assert gradcore.load(tmp_path / "w.st", map_location=lambda storage, location: storage)["w"].tolist() == [1, 1]
