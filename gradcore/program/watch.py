@@ -8,6 +8,7 @@ files, the clock, C extensions) no guard can see.
 from __future__ import annotations
 
 import dis
+import functools
 import gc
 import random
 import sys
@@ -248,8 +249,8 @@ def _numbers_of(optimizer: Optimizer) -> dict[int, dict[str, Any]]:
 
 
 def _of_code(code: CodeType, variables: dict[str, Any], closure: tuple[Any, ...], names: set[str]) -> Found:
-    """Globals that a code names, and the cells of its closure."""
-    for name in code.co_names:
+    """Globals that a code reads, and the cells of its closure."""
+    for name in _globals_of(code):
         if name in variables:
             value = variables[name]
             yield from of_value(f"the global {name}", lambda name=name: variables[name],  # type: ignore[misc]
@@ -258,6 +259,15 @@ def _of_code(code: CodeType, variables: dict[str, Any], closure: tuple[Any, ...]
         yield from of_value(f"the variable {name} of {code.co_name}'s closure",
                              lambda cell=cell: cell.cell_contents,  # type: ignore[misc]
                              cell.cell_contents, ("cell", id(cell)), names)
+
+
+@functools.lru_cache(maxsize=1024)
+def _globals_of(code: CodeType) -> tuple[str, ...]:
+    """The names that stand for globals: the code names attributes, too, and a global of such a name is another thing."""
+    return tuple(dict.fromkeys(str(i.argval) for i in dis.get_instructions(code) if i.opname in _GLOBAL))
+
+
+_GLOBAL = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"))
 
 
 def _closure(code: CodeType, free: dict[str, int], functions: list[Any]) -> tuple[Any, ...]:

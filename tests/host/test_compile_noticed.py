@@ -230,3 +230,26 @@ def test_it_is_noticed(name: str) -> None:
     plain = run(lambda f: f)
     assert not any(isinstance(x, float) and math.isnan(x) for x in plain)
     assert run(gradcore.compile) == plain
+
+
+def test_a_global_that_has_an_attributes_name_is_not_looked_at() -> None:
+    """``with gradcore.step() as step`` is another object each time, and an optimizer has a method of that name."""
+    names: dict[str, Any] = {}
+    exec(compile("""
+import gradcore
+p = gradcore.nn.Parameter(gradcore.ones(2))
+optimizer = gradcore.optim.SGD([p], lr=0.1)
+
+@gradcore.compile
+def run():
+    optimizer.zero_grad()
+    (p * p).sum().backward()
+    optimizer.step()
+
+for _ in range(6):
+    with gradcore.step() as step:
+        run()
+""", __file__, "exec"), names)
+    traces = names["run"].traces
+    names.clear()
+    assert len(traces) <= 2, traces
