@@ -16,14 +16,15 @@ def relu(x: Array, out: Array) -> None:
     extreme(np.maximum, x, 0, out)
 
 
-#: 1 as the whole number of as many bytes as a float.
-_ONE = {size: np.ones((), f"i{size}") for size in (2, 4, 8)}
+#: By bytes of a float: the whole numbers of as many bytes, and 1 as one of them.
+_WHOLE = {size: (np.dtype(f"i{size}"), np.ones((), f"i{size}")) for size in (2, 4, 8)}
 
 
 @kernel
 def relu_grad(dy: Array, x: Array, out: Array) -> None:
     # By bits, since 0 times infinity is no number. As in PyTorch, what comes for a NaN passes.
-    bits = out.view(f"i{out.itemsize}")
+    whole, one = _WHOLE[out.itemsize]
+    bits = out.view(whole)
     if np.may_share_memory(x, out):
         # NumPy would copy what is of another type over the same bytes: those of -1 begin with their sign, those of 0 do not.
         np.less_equal(x, 0, out)
@@ -31,8 +32,8 @@ def relu_grad(dy: Array, x: Array, out: Array) -> None:
         np.right_shift(bits, 8 * out.itemsize - 1, bits)
     else:
         np.less_equal(x, 0, bits)
-        np.subtract(bits, _ONE[out.itemsize], bits)
-    np.bitwise_and(bits, dy.view(bits.dtype), bits)
+        np.subtract(bits, one, bits)
+    np.bitwise_and(bits, dy.view(whole), bits)
 
 
 @kernel
