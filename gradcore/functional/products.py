@@ -122,11 +122,9 @@ def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
             raise SpecError(f"no dimension of size 3 in input: got {list(given[0])} and {list(given[1])}")
         dim = input.spec.shape.index(3)
     d = sh.dim_of(dim, input)
-    for shape in given:
-        at = d - input.spec.ndim + len(shape)
-        if at < 0 or shape[at] != 3:
-            raise SpecError(f"linalg.cross: inputs dimension {dim} must have length 3. Got {list(given[0])} and "
-                            f"{list(given[1])}")
+    lengths = [(1,) * (input.spec.ndim - len(shape)) + shape for shape in given]
+    if any(shape[d] != 3 for shape in lengths):
+        raise SpecError(f"linalg.cross: inputs dimension {dim} must have length 3. Got {lengths[0][d]} and {lengths[1][d]}")
     return roll(input, -1, d) * roll(other, -2, d) - roll(input, -2, d) * roll(other, -1, d)
 
 
