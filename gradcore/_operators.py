@@ -15,6 +15,7 @@ from gradcore.ops.in_place import IN_PLACE
 #: What ``==`` and ``!=`` compare element by element; everything else is left to Python, which knows whether it is the same.
 COMPARED = (Value, int, float, complex, np.generic, np.ndarray)
 
+
 class Operators(Value):
     """``x + y``, ``-x``, ``x @ y``, ``x < y`` and their like; the other operand may be a Python number."""
 

@@ -23,7 +23,7 @@ class GradScaler:
     """
 
     #: What a compiled function that scales depends on.
-    decides = frozenset(("_scale", "_enabled"))
+    _decides = frozenset(("_scale", "_enabled"))
 
     def __init__(self, device: str = "cuda", init_scale: float = 2.0**16, growth_factor: float = 2.0,
                  backoff_factor: float = 0.5, growth_interval: int = 2000, enabled: bool = True) -> None:

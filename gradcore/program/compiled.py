@@ -182,10 +182,10 @@ class Compiled:
             tracing.differentiate(tensors, outputs)
             trace = tracing.finish(tensors, outputs)
         del result
-        for tensor, own_one, edge in zip(given, tensors, edges, strict=True):
-            if tensor is not own_one and own_one.edge is not edge:
+        for tensor, passed, edge in zip(given, tensors, edges, strict=True):
+            if tensor is not passed and passed.edge is not edge:
                 # The function wrote to it: what its caller has is what was written.
-                tensor.edge = own_one.edge
+                tensor.edge = passed.edge
                 if trace is not None:
                     trace.obstacles.append("an argument that needs a gradient is written to: write to a clone of it")
         if trace is None:

@@ -130,8 +130,9 @@ def needed_cotangents(program: Program) -> list[set[int]]:
     for i in program.instructions[program.split:]:
         found = set().union(*(reached.get(x.buffer, ()) for x in i.operands if isinstance(x, Operand)))
         for x in (*i.outputs, *(i.operands[w] for w in i.writes)):
-            reached[x.buffer] = found | (reached.get(x.buffer, set()) if x not in i.outputs else set())
-    return [set() if x is None else reached.get(x.buffer, set()) for x in program.gradients]
+            reached[x.buffer] = found
+    # What depends on none of them is 0, whichever there are.
+    return [set() if x is None else reached.get(x.buffer) or set(range(len(program.cotangents))) for x in program.gradients]
 
 
 class _Call:

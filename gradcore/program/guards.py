@@ -185,7 +185,7 @@ def of_object(owner: Any, names: set[str], depth: int = 1) -> Found:
         return
     kind = owner.__name__ if isinstance(owner, ModuleType) else f"a {type(owner).__name__}"
     own = getattr(owner, "__dict__", {})
-    names = names | getattr(type(owner), "decides", frozenset())
+    names = names | getattr(type(owner), "_decides", frozenset())
     for attribute in sorted(names & own.keys()):
         yield from of_value(f"{attribute} of {kind}", lambda a=attribute: own[a],  # type: ignore[misc]
                              own[attribute], ("attribute", id(owner), attribute), names, depth)

@@ -188,3 +188,13 @@ def test_results_that_nobody_goes_on_with_give_no_gradients() -> None:
         optimizer.step()
         assert b.grad is None
     assert b.item() == 1.0 and a.item() < 1.0
+
+
+def test_a_gradient_of_0_stays_one() -> None:
+    """It depends on no cotangent, and there is one all the same."""
+    x = gradcore.tensor([0.3, 1.7], requires_grad=True)
+    for f in (lambda x: x.floor(), gradcore.compile(lambda x: x.floor())):
+        for _ in range(2):
+            x.grad = None
+            f(x).sum().backward()
+            assert x.grad.tolist() == [0.0, 0.0]

@@ -37,7 +37,7 @@ class LRScheduler:
 
     _last_lr: list[float]
     #: What a compiled function that looks at it depends on.
-    decides = frozenset(("_last_lr",))
+    _decides = frozenset(("_last_lr",))
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
         self.optimizer = need_optimizer(optimizer)
