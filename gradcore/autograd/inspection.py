@@ -147,6 +147,12 @@ def graph(tensor: Any) -> Graph:
     """
     if not isinstance(tensor, Value):
         raise TypeError(f"graph() takes a Tensor, but got {type(tensor).__name__}")
+    leaves: dict[Leaf, str] = {}
+    return Graph(tuple(_seen(node, leaves) for node in nodes_behind(tensor)))
+
+
+def nodes_behind(tensor: Value) -> list[Node]:
+    """The nodes of the graph behind a tensor, the last built first."""
     stack = [tensor.edge[0]] if tensor.edge is not None and type(tensor.edge[0]) is Node else []
     found: dict[int, Node] = {}
     while stack:
@@ -154,8 +160,13 @@ def graph(tensor: Any) -> Graph:
         if node.id not in found:
             found[node.id] = node
             stack.extend(e[0] for e in node.edges if e is not None and type(e[0]) is Node)
-    leaves: dict[Leaf, str] = {}
-    return Graph(tuple(_seen(found[number], leaves) for number in sorted(found, reverse=True)))
+    return [found[number] for number in sorted(found, reverse=True)]
+
+
+def is_held(tensor: Value) -> bool:
+    """Does the graph behind a tensor keep all that its backward needs, and is that anything?"""
+    keeping = [node for node in nodes_behind(tensor) if node.plan.slots]
+    return bool(keeping) and all(node.saved is not None for node in keeping)
 
 
 def _seen(node: Node, leaves: dict[Leaf, str]) -> GraphNode:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import copy
+from operator import is_
 from typing import Any
+
+import numpy as np
 
 from gradcore.engine.node import Leaf
 from gradcore.engine.value import Value
+from gradcore.program.guards import MOST
 
 
 class Output:
@@ -34,8 +38,14 @@ def key_of(x: Any, tensors: list[Any], kept: list[Any], leaves: bool = False) ->
     if type(x) is float and not x:
         # 0.0 and -0.0 are equal.
         return float, str(x)
-    if x is None or isinstance(x, (bool, int, float, str)):
+    if x is None or isinstance(x, (bool, int, float, str, complex, bytes, range, np.dtype)):
         return type(x), x
+    if isinstance(x, np.generic) or (isinstance(x, np.ndarray) and x.size <= MOST and not x.dtype.hasobject):
+        return type(x), x.dtype, x.shape, x.tobytes()
+    if isinstance(x, (set, frozenset)):
+        return type(x), frozenset((type(v), v) for v in x)
+    if isinstance(x, slice):
+        return slice, *[key_of(v, tensors, kept, leaves) for v in (x.start, x.stop, x.step)]
     if isinstance(x, (list, tuple)):
         return (type(x), *[key_of(v, tensors, kept, leaves) for v in x])
     if isinstance(x, dict):
@@ -59,7 +69,12 @@ def template_of(x: Any, arguments: list[Any], outputs: list[Any]) -> Any:
         return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
     if isinstance(x, dict):
         return _filled(x, {k: template_of(v, arguments, outputs) for k, v in x.items()})
-    return x
+    return _own(x)
+
+
+def _own(x: Any) -> Any:
+    """What a caller may write to without writing to what the next one is given."""
+    return x.copy() if isinstance(x, (set, np.ndarray)) else x
 
 
 def _filled(like: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:
@@ -83,7 +98,7 @@ def rebuilt(shape: Any, outputs: list[Any], arguments: list[Any]) -> Any:
         return type(shape)(*parts) if hasattr(shape, "_fields") else type(shape)(parts)
     if isinstance(shape, dict):
         return _filled(shape, {k: rebuilt(v, outputs, arguments) for k, v in shape.items()})
-    return shape
+    return _own(shape)
 
 
 def replaced(x: Any, others: dict[int, Any]) -> Any:
@@ -92,7 +107,10 @@ def replaced(x: Any, others: dict[int, Any]) -> Any:
         return others[id(x)]
     if isinstance(x, (list, tuple)):
         parts = [replaced(v, others) for v in x]
+        if all(map(is_, x, parts)):
+            return x
         return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
     if isinstance(x, dict):
-        return _filled(x, {k: replaced(v, others) for k, v in x.items()})
+        items = {k: replaced(v, others) for k, v in x.items()}
+        return x if all(map(is_, x.values(), items.values())) else _filled(x, items)
     return x

@@ -67,6 +67,9 @@ def _of_optimizer(guard: OptimizerGuard, name: Callable[[Any], str]) -> Iterator
     optimizer = name(guard.optimizer)
     yield f"{optimizer}.state is {name(guard.state)}"
     yield f"all(map({name(is_)}, map({name(guard.state)}.get, {name(guard.kept)}), {name(guard.places)}))"
+    if guard.tensors:
+        places, names, tensors = map(list, zip(*guard.tensors, strict=True))
+        yield f"all(map({name(is_)}, map({name(dict.get)}, {name(places)}, {name(names)}), {name(tensors)}))"
     yield f"{name(step_hooks)}({optimizer}) == {guard.hooks!r}"
     yield f"len({optimizer}.param_groups) == {len(guard.groups)}"
     for k, (options, values, count, params) in enumerate(guard.groups):

@@ -7,7 +7,7 @@ import functools
 import os
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from types import MethodType
 from typing import Any
@@ -18,6 +18,7 @@ from gradcore.engine.state import State, local
 from gradcore.errors import TraceError
 from gradcore.forking import long
 from gradcore.functional import get_default_dtype
+from gradcore.nn.module import Module
 from gradcore.program.arguments import key_of, rebuilt, replaced, template_of
 from gradcore.program.capture import replay_of
 from gradcore.program.check import checked
@@ -111,8 +112,8 @@ class Compiled:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Compiled:
         """A copy of the function, compiled anew: programs are bound to the memory that they were traced over."""
-        return Compiled(copy.deepcopy(self._function, memo), check_every=self._check_every, max_programs=self._most,
-                        leaves=self._take_leaves)
+        return type(self)(copy.deepcopy(self._function, memo), check_every=self._check_every, max_programs=self._most,
+                          leaves=self._take_leaves, capture=self._capture)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -135,6 +136,8 @@ class Compiled:
             # Arguments that share bytes are another case than arguments that do not.
             seen: dict[int, int] = {}
             key = (*key, *[seen.setdefault(id(t.storage), k) for k, t in enumerate(tensors)])
+            if len(seen) < len(tensors):
+                key = (*key, *[seen.setdefault(id(t), k) for k, t in enumerate(tensors)])
         for entry in self._entries.get(key, ()):
             if entry.holds():
                 return self._replay(entry, tensors, args, kwargs)
@@ -153,10 +156,12 @@ class Compiled:
     # -- replay --------------------------------------------------------------------------------------------------------
 
     def _replay(self, entry: Entry, tensors: list[Any], args: Any, kwargs: Any) -> Any:
-        self._in_vain = 0
-        self._calls += 1
-        if self._check_every and self._calls % self._check_every == 0:
-            return checked(entry.replay, tensors, lambda: self._function(*args, **kwargs))
+        if self._in_vain:
+            self._in_vain = 0
+        if self._check_every:
+            self._calls += 1
+            if self._calls % self._check_every == 0:
+                return checked(entry.replay, tensors, lambda: self._function(*args, **kwargs))
         return rebuilt(entry.results, entry.replay.run(tensors), tensors)
 
     # -- trace ---------------------------------------------------------------------------------------------------------
@@ -173,6 +178,7 @@ class Compiled:
             args, kwargs = replaced((args, kwargs), dict(zip(map(id, tensors), own, strict=True)))
             tensors = own
         edges = [t.edge for t in tensors]
+        before = key_of((args, kwargs), [], [], self._take_leaves)
         with Tracing(self._function) as tracing:
             # With casts of its own: what a region cast before, a replay would not cast again.
             with resumed(local.state.autocast):
@@ -190,6 +196,10 @@ class Compiled:
                     trace.obstacles.append("an argument that needs a gradient is written to: write to a clone of it")
         if trace is None:
             return rebuilt(shape, outputs, tensors)
+        trace.obstacles += [f"an argument is a {type(a).__name__}, which gives something else each time"
+                            for a in kept if isinstance(a, Iterator)]
+        if before != key_of((args, kwargs), [], [], self._take_leaves):
+            trace.obstacles.append("the function changes an argument, which a replay would not")
         if trace.obstacles:
             self.traces[-1] += "; it cannot be replayed: " + "; ".join(trace.obstacles)
         else:
@@ -247,6 +257,19 @@ class Compiled:
         return f"<compiled {self._function!r}: {len(self.programs)} programs>"
 
 
+class CompiledModule(Compiled):
+    """A module that is compiled as it is called. What is set on it is set on the module."""
+
+    _OWN = frozenset(("_function", "_capture", "_take_leaves", "_check_every", "_most", "_entries", "_calls", "_in_vain",
+                      "_eager", "traces"))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._OWN or name.startswith("__"):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self._function, name, value)
+
+
 def compile(function: Any = None, *, check_every: int = 0, max_programs: int = 8, capture: bool = True) -> Any:
     """A function, module or whole training step that is traced at its first call and replayed afterwards.
 
@@ -261,4 +284,5 @@ def compile(function: Any = None, *, check_every: int = 0, max_programs: int = 8
         return functools.partial(compile, check_every=check_every, max_programs=max_programs, capture=capture)
     if not callable(function):
         raise TypeError(f"compile expected a function or a module, but got {type(function).__name__}")
-    return Compiled(function, check_every=check_every, max_programs=max_programs, capture=capture)
+    kind = CompiledModule if isinstance(function, Module) else Compiled
+    return kind(function, check_every=check_every, max_programs=max_programs, capture=capture)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable
 from operator import is_, itemgetter
@@ -58,7 +59,7 @@ class OptimizerGuard:
     Learning rates are operands of a program; ``rates`` says that the function may look at them besides.
     """
 
-    __slots__ = ("optimizer", "state", "groups", "rates", "hooks", "kept", "places")
+    __slots__ = ("optimizer", "state", "groups", "rates", "hooks", "kept", "places", "tensors")
 
     def __init__(self, optimizer: Optimizer, rates: bool) -> None:
         self.optimizer = optimizer
@@ -69,6 +70,8 @@ class OptimizerGuard:
         #: Parameters for which it keeps something, and where.
         self.kept = [p for p, state in optimizer.state.items() if state]
         self.places = [optimizer.state[p] for p in self.kept]
+        #: The tensors there: whose, their names, and they themselves.
+        self.tensors = [(place, name, x) for place in self.places for name, x in place.items() if isinstance(x, Value)]
 
     def _groups(self) -> list[tuple[Callable[[dict[str, Any]], Any], Any, int, list[Any]]]:
         """Of each group what gets the options that a program is bound to, these, the number of its entries, its parameters."""
@@ -76,12 +79,15 @@ class OptimizerGuard:
         for group in self.optimizer.param_groups:
             names = [k for k in group if k != "params" and (k != "lr" or self.rates)]
             options: Callable[[dict[str, Any]], Any] = itemgetter(*names) if names else lambda group: None
-            found.append((options, options(group), len(group), list(group["params"])))
+            # A list of betas can be written to.
+            seen = options({k: copy.copy(v) if type(v) is list else v for k, v in group.items()})
+            found.append((options, seen, len(group), list(group["params"])))
         return found
 
     def holds(self) -> bool:
         now = self.optimizer.param_groups
         return (self.optimizer.state is self.state and all(map(is_, map(self.state.get, self.kept), self.places))
+                and all(place.get(name) is x for place, name, x in self.tensors)
                 and step_hooks(self.optimizer) == self.hooks
                 and len(now) == len(self.groups) and all(
             len(group) == count and options(group) == values and len(group["params"]) == len(params)

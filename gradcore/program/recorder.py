@@ -182,8 +182,12 @@ class Builder:
         if second is not None:
             # The program has places for them; the tensors of this run go.
             second.cotangents, second.gradients = [], []
-            if any(self._buffers[i.operands[w].buffer].kind == "input" for i in instructions for w in i.writes):
+            written = {self._buffers[i.operands[w].buffer].kind for i in instructions for w in i.writes}
+            if "input" in written:
                 self._obstacles.append("an argument is written to whose gradient will be asked for")
+            if "gradient slot" in written or recorder.updates() or any(o is not None for _, o in left):
+                self._obstacles.append("what it returns has a graph, although it makes gradients or updates parameters itself: "
+                                       "return that detached, or do one of the two outside")
         returned = survivors | {o.buffer for o in (*outputs, *self._cotangents)}
         if parts:
             survivors = set()

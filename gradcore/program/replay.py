@@ -181,10 +181,15 @@ class Replay:
         bound = self._bound or self._bind()
         self._bring(bound, inputs)
         self._inputs = list(inputs)
+        # The first part makes no gradients; it may drop some.
+        for leaf, _ in bound.replaced:
+            leaf.grad = None
         try:
             self._play(bound, slice(0, self.program.split), bound.calls[:bound.split], inputs, 0)
         finally:
             self._note_writes(inputs)
+        for leaf, _ in bound.gradients:
+            leaf.grad = None
         return self._results(bound, inputs)
 
     def backward(self, cotangents: Sequence[Any]) -> list[Any]:

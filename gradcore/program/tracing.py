@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from gradcore._random import default_generator
+from gradcore.autograd.inspection import is_held
 from gradcore.devices.device import devices
 from gradcore.engine.node import Leaf
 from gradcore.engine.state import SCOPES, local, scoped
@@ -56,11 +57,12 @@ class Tracing:
         self._watcher.__exit__()
 
     def differentiate(self, arguments: list[Any], outputs: list[Any]) -> None:
-        """Record the gradient of the results too, if they have one and the function did not take any itself."""
-        self._stop()
+        """Record the gradient of the results too, if they have one: a graph that no backward in the function has used up."""
         roots = [k for k, t in enumerate(outputs) if t.edge is not None and type(t.edge[0]) is not Leaf]
         ran = [r for r in self._recorders if r.log.launches]
-        if not roots or len(ran) != 1 or any(r[0] == MARK and r[2] == "backward" for r in ran[0].log):
+        if len(ran) == 1 and any(r[0] == MARK and r[2] == "backward" for r in ran[0].log):
+            roots = [k for k in roots if is_held(outputs[k])]
+        if not roots or len(ran) != 1:
             return
         self._second = second_of(ran[0], arguments, outputs, roots)
 
@@ -88,7 +90,7 @@ class Tracing:
         updated = {id(o) for o, _, _ in trace.updates}
         seen = {id(o): o for o in (*(o for o, _, _ in trace.updates), *self._watcher.optimizers())}
         # The rate is an operand of the program where the library's own update takes it.
-        rates = "param_groups" in self._watcher.names()
+        rates = "param_groups" in self._watcher.names().read
         found += [OptimizerGuard(o, rates or i not in updated or self._watcher.is_extended(o)) for i, o in seen.items()]
         slots = dict.fromkeys(trace.slots.values())
         found += [GradientGuard(leaf, self._ran.specs[leaf]) for leaf in slots]

@@ -8,7 +8,6 @@ files, the clock, C extensions) no guard can see.
 from __future__ import annotations
 
 import dis
-import functools
 import gc
 import random
 import sys
@@ -27,7 +26,8 @@ from gradcore.engine.value import Value
 from gradcore.nn.module import Module
 from gradcore.optim import Optimizer
 from gradcore.optim.lr_scheduler import LRScheduler
-from gradcore.program.guards import GENERATORS, Draws, Found, Guard, Options, is_plain, of_object, of_value
+from gradcore.program.guards import GENERATORS, Draws, Guard, Options, is_plain
+from gradcore.program.reach import Found, Names, Reach, names_of
 
 _GETS_GRADIENT: CodeType = Gradients.grad.fget.__code__  # type: ignore[attr-defined]
 _SETS_GRADIENT: CodeType = Gradients.grad.fset.__code__  # type: ignore[attr-defined]
@@ -67,8 +67,8 @@ class Watcher:
 
     def __enter__(self) -> Watcher:
         for name, generator in (("random", random._inst), ("numpy.random", np.random.mtrand._rand)):
-            self._note(of_value(name, lambda g=generator: g, generator,  # type: ignore[misc]
-                                ("draws", name), set()))
+            self._note(Reach(Names()).of_value(name, lambda g=generator: g, generator,  # type: ignore[misc]
+                                               ("draws", name)))
         self._before = sys.getprofile()
         sys.setprofile(self._saw)
         return self
@@ -106,18 +106,18 @@ class Watcher:
                     hasattr(x, "__dict__") or hasattr(x, "__slots__")):
                 self._enters(x, code, inside)
             if isinstance(x, GENERATORS):
-                self._note(of_value(f"the argument {code.co_varnames[k]}", lambda x=x: x, x,  # type: ignore[misc]
-                                    ("draws", id(x)), set()))
+                self._note(Reach(Names()).of_value(f"the argument {code.co_varnames[k]}",
+                                                   lambda x=x: x, x, ("draws", id(x))))  # type: ignore[misc]
         if not inside and code not in self.codes:
             seen = frame.f_locals
             self.codes[code] = frame.f_globals, {n: id(seen[n]) for n in code.co_freevars if n in seen}
-            names = set(code.co_names)
-            self._note(_of_code(code, frame.f_globals, (), names))
+            reach = Reach(names_of(code))
+            self._note(reach.of_code(code, frame.f_globals))
             for n in code.co_freevars:
                 if n in seen and not isinstance(seen[n], Value):
-                    self._note(of_value(f"the variable {n} of {code.co_name}'s closure",
-                                        lambda x=seen[n]: x,  # type: ignore[misc]
-                                        seen[n], ("cell", n, id(seen[n])), names))
+                    self._note(reach.of_value(f"the variable {n} of {code.co_name}'s closure",
+                                              lambda x=seen[n]: x,  # type: ignore[misc]
+                                              seen[n], ("cell", n, id(seen[n]))))
 
     def _enters(self, owner: Any, code: CodeType, inside: bool) -> None:
         """Code runs with this object as an argument."""
@@ -125,7 +125,7 @@ class Watcher:
         if code not in codes:
             codes.add(code)
             if not inside:
-                self._note(of_object(owner, set(code.co_names)))
+                self._note(Reach(names_of(code)).of_object(owner))
 
     def _note(self, found: Found) -> None:
         """Keep what is plain data as it is now. What holds a tensor would be one more who refers to it."""
@@ -151,17 +151,16 @@ class Watcher:
             if not isinstance(guard, (Draws, Options)):
                 found.setdefault(key, guard)
 
-        names = self.names()
         functions = [f for f in (getattr(function, "__func__", function), *gc.get_referrers(*self.codes))
                      if isinstance(f, FunctionType)]
+        # The library's own methods name attributes that are of interest in their own object alone.
+        reach = Reach(self.names(), {i: Names().union(*map(names_of, codes)) for i, (_, codes) in self.methods.items()})
+        for owner in (function, *[owner for owner, _ in self.methods.values()]):
+            if not isinstance(owner, (Optimizer, LRScheduler)):
+                for guard, key in reach.of_object(owner):
+                    add(key, guard)
         for code, (variables, free) in self.codes.items():
-            for guard, key in _of_code(code, variables, _closure(code, free, functions), names):
-                add(key, guard)
-        for owner, codes in self.methods.values():
-            if isinstance(owner, (Optimizer, LRScheduler)):
-                continue
-            # Others than its own methods read an object's attributes, too.
-            for guard, key in of_object(owner, {name for code in codes for name in code.co_names} | names):
+            for guard, key in reach.of_code(code, variables, _function_of(code, free, functions)):
                 add(key, guard)
         return list(found.values())
 
@@ -173,9 +172,9 @@ class Watcher:
         """Did methods of the object run that are written outside the library?"""
         return any(not is_inside(code) for code in self.methods.get(id(owner), (owner, set()))[1])
 
-    def names(self) -> set[str]:
-        """Every global and attribute that the functions name."""
-        return {name for code in self.codes for name in code.co_names}
+    def names(self) -> Names:
+        """Every attribute that the functions name."""
+        return Names().union(*map(names_of, self.codes))
 
     def _containers(self, code: CodeType) -> dict[str, Any]:
         """The globals and free variables of a code that are lists or dicts."""
@@ -248,35 +247,13 @@ def _numbers_of(optimizer: Optimizer) -> dict[int, dict[str, Any]]:
     return {id(p): {name: v for name, v in state.items() if is_plain(v)} for p, state in optimizer.state.items()}
 
 
-def _of_code(code: CodeType, variables: dict[str, Any], closure: tuple[Any, ...], names: set[str]) -> Found:
-    """Globals that a code reads, and the cells of its closure."""
-    for name in _globals_of(code):
-        if name in variables:
-            value = variables[name]
-            yield from of_value(f"the global {name}", lambda name=name: variables[name],  # type: ignore[misc]
-                                 value, ("global", id(variables), name), names)
-    for name, cell in zip(code.co_freevars, closure, strict=False):
-        yield from of_value(f"the variable {name} of {code.co_name}'s closure",
-                             lambda cell=cell: cell.cell_contents,  # type: ignore[misc]
-                             cell.cell_contents, ("cell", id(cell)), names)
-
-
-@functools.lru_cache(maxsize=1024)
-def _globals_of(code: CodeType) -> tuple[str, ...]:
-    """The names that stand for globals: the code names attributes, too, and a global of such a name is another thing."""
-    return tuple(dict.fromkeys(str(i.argval) for i in dis.get_instructions(code) if i.opname in _GLOBAL))
-
-
-_GLOBAL = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"))
-
-
-def _closure(code: CodeType, free: dict[str, int], functions: list[Any]) -> tuple[Any, ...]:
-    """The cells of a code's free variables; none of a function that the run itself made, whose variables are the run's."""
+def _function_of(code: CodeType, free: dict[str, int], functions: list[FunctionType]) -> FunctionType | None:
+    """The function that ran a code; None for one that the run itself made, whose variables are the run's."""
     for f in functions:
-        if f.__code__ is code and f.__closure__ and all(
-                _contents(cell) == free.get(name) for name, cell in zip(code.co_freevars, f.__closure__, strict=True)):
-            return tuple(f.__closure__)
-    return ()
+        if f.__code__ is code and all(_contents(cell) == free.get(name)
+                                      for name, cell in zip(code.co_freevars, f.__closure__ or (), strict=True)):
+            return f
+    return None
 
 
 def _contents(cell: Any) -> int | None:

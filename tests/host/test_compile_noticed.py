@@ -221,6 +221,46 @@ def results_in_other_kinds_of_dicts(made: Any) -> list[Any]:
     return [(type(r), r["a"].item(), type(r["b"]), r["b"]["c"].item(), r["b"]["d"]) for r in (f(ones()), f(ones()))]
 
 
+@scenario
+def gradients_dropped_by_a_function_whose_caller_differentiates(made: Any) -> list[Any]:
+    p = nn.Parameter(ones(2))
+    opt = gradcore.optim.SGD([p], lr=0.1)
+
+    def loss_of(x: Any) -> Any:
+        before = 0.0 if p.grad is None else p.grad.sum()
+        opt.zero_grad()
+        return (x * p).sum() + before
+
+    f, found = made(loss_of), []
+    for k in range(5):
+        loss = f(gradcore.tensor([1.0, k]))
+        loss.backward()
+        found.append((loss.item(), p.grad.tolist()))
+    return found
+
+
+@scenario
+def results_with_a_graph_where_a_gradient_was_taken_inside(made: Any) -> list[Any]:
+    w, v, found = nn.Parameter(ones(2)), nn.Parameter(ones(2)), []
+
+    def asks(x: Any) -> Any:
+        y = (x * w).sum()
+        (slope,) = gradcore.autograd.grad(y, w, retain_graph=True)
+        return y * 2, slope
+
+    def adds(x: Any) -> Any:
+        (x * v).sum().backward()
+        return (x * w).sum()
+
+    asks, adds = made(asks), made(adds)
+    for k in range(4):
+        w.grad = None
+        y, slope = asks(gradcore.tensor([1.0, k]))
+        (y + adds(gradcore.tensor([2.0, k]))).backward()
+        found.append((slope.tolist(), w.grad.tolist(), v.grad.tolist()))
+    return found
+
+
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_it_is_noticed(name: str) -> None:
     def run(made: Any) -> list[Any]:

@@ -1,0 +1,225 @@
+"""What code can get at: globals, closure variables, defaults, and from there on whatever has an attribute that it names."""
+
+from __future__ import annotations
+
+import copy
+import dis
+import functools
+import io
+import sys
+from collections import ChainMap, UserDict, UserList, deque
+from collections.abc import Callable, Iterator, Mapping
+from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
+from typing import Any, NamedTuple
+from weakref import ref
+
+import numpy as np
+
+from gradcore.engine.value import Value
+from gradcore.nn.module import Module
+from gradcore.optim import Optimizer
+from gradcore.program.guards import (
+    GENERATORS,
+    MOST,
+    Draws,
+    Guard,
+    Options,
+    equal,
+    identical,
+    is_plain,
+    same_array,
+    same_bytes,
+    same_items,
+    same_method,
+    same_object,
+    state_of,
+)
+from gradcore.program.library_guards import ModuleGuard, OptimizerGuard
+
+#: Guards, each with the place that it looks at.
+Found = Iterator[tuple[Any, tuple[Any, ...]]]
+
+_GLOBAL = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"))
+#: Who uses one of these may name attributes by constants.
+_BY_NAME = frozenset(("getattr", "hasattr", "vars", "attrgetter", "methodcaller", "__dict__", "__getattribute__"))
+#: What is theirs decides nothing for a traced function.
+_LIBRARIES = frozenset(("gradcore", "numpy", "cupy")) | sys.stdlib_module_names
+#: Of a module: attributes that are its own affair.
+_INTERNAL = frozenset(("training", "forward", "_parameters", "_buffers", "_modules", "_transient", "_places", "_tree",
+                       "_hooks"))
+
+_absent = object()
+
+
+class Names(NamedTuple):
+    """Attributes that code names: those that it reads or writes, and those that it only calls."""
+
+    read: frozenset[str] = frozenset()
+    called: frozenset[str] = frozenset()
+
+    def union(self, *others: Names) -> Names:
+        return Names(self.read.union(*[n.read for n in others]), self.called.union(*[n.called for n in others]))
+
+    def among(self, own: Mapping[str, Any]) -> list[str]:
+        """The attributes that the code can get at. What is only called is no number: ``optimizer.step()`` reads no ``step``."""
+        return sorted(a for a in own if a in self.read or (a in self.called and callable(own[a])))
+
+
+@functools.lru_cache(maxsize=4096)
+def names_of(code: CodeType) -> Names:
+    """The attributes that a code names."""
+    read, called = set(), set()
+    if _BY_NAME & {*code.co_names}:
+        read |= {x for x in code.co_consts if isinstance(x, str) and x.isidentifier()}
+    for i in dis.get_instructions(code):
+        if i.opname == "LOAD_METHOD" or (i.opname == "LOAD_ATTR" and sys.version_info >= (3, 12) and (i.arg or 0) & 1):
+            called.add(str(i.argval))
+        elif i.opcode in dis.hasname and i.opname not in _GLOBAL:
+            read.add(str(i.argval))
+    return Names(frozenset(read), frozenset(called))
+
+
+@functools.lru_cache(maxsize=4096)
+def globals_of(code: CodeType) -> tuple[str, ...]:
+    """The globals that a code names: an attribute of such a name is another thing."""
+    found = [str(i.argval) for i in dis.get_instructions(code) if i.opname in _GLOBAL]
+    if "globals" in code.co_names:
+        found += [x for x in code.co_consts if isinstance(x, str)]
+    return tuple(dict.fromkeys(found))
+
+
+class Reach:
+    """A walk from what code names: a guard for all that it can get at by these attributes. No object is entered twice.
+
+    ``own`` names more attributes of single objects, by id.
+    """
+
+    def __init__(self, names: Names, own: Mapping[int, Names] | None = None) -> None:
+        self._names = names
+        self._own = own or {}
+        self._entered: set[int] = set()
+
+    def of_code(self, code: CodeType, variables: dict[str, Any], function: Any = None) -> Found:
+        """The globals that a code names, and what its function closes over and has as defaults."""
+        for name in globals_of(code):
+            if name in variables:
+                yield from self.of_value(f"the global {name}", lambda name=name: variables[name],  # type: ignore[misc]
+                                         variables[name], ("global", id(variables), name))
+        if function is None:
+            return
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            yield from self.of_value(f"the variable {name} of {code.co_name}'s closure",
+                                     lambda cell=cell: cell.cell_contents,  # type: ignore[misc]
+                                     cell.cell_contents, ("cell", id(cell)))
+        for attribute in ("__defaults__", "__kwdefaults__"):
+            if getattr(function, attribute):
+                yield from self.of_value(f"the defaults of {code.co_name}",
+                                         lambda a=attribute: getattr(function, a),  # type: ignore[misc]
+                                         getattr(function, attribute), (attribute, id(function)))
+
+    def of_value(self, name: str, look: Callable[[], Any], value: Any, key: tuple[Any, ...]) -> Found:
+        """A guard for what is there, and for what code can get at from it."""
+        if isinstance(value, Value):
+            yield Guard(name, look, (value, value.storage, value.edge), same_bytes), key
+        elif is_plain(value):
+            yield Guard(name, look, copy.deepcopy(value), equal), key
+        elif isinstance(value, np.ndarray) and value.size <= MOST:
+            yield Guard(name, look, value.copy(), same_array), key
+        elif isinstance(value, GENERATORS):
+            yield Draws(name, lambda: state_of(look()), state_of(value), equal), key
+        elif isinstance(value, Iterator) and not isinstance(value, io.IOBase):
+            # What state it is in it does not say; who refers to one draws from it.
+            yield Draws(name, object, None, identical), key
+        elif isinstance(value, (MethodType, slice, range, np.dtype)):
+            yield Guard(name, look, value, same_method), key
+        elif isinstance(value, (list, tuple, deque)) and len(value) <= MOST:
+            yield Guard(name, look, tuple(value), same_items), key
+            if self._enters(value):
+                for k, item in enumerate(value):
+                    yield from self.of_value(f"{name}[{k}]", lambda k=k: look()[k], item, (*key, k))  # type: ignore[misc]
+        elif isinstance(value, dict) and len(value) <= MOST and not any(isinstance(k, Value) for k in value):
+            yield Guard(f"the keys of {name}", lambda: tuple(look()), tuple(value), equal), (*key, "keys")
+            if self._enters(value):
+                for k, item in value.items():
+                    yield from self.of_value(f"{name}[{k!r}]", lambda k=k: look()[k],  # type: ignore[misc]
+                                             item, (*key, "item", k))
+        else:
+            yield self._identity(name, look, value), key
+            yield from self.of_object(value)
+            if isinstance(value, Optimizer) and "param_groups" in self._names.read:
+                yield OptimizerGuard(value, True), (*key, "options")
+                yield Options(f"the options of {name}", lambda: _options(value), _options(value), equal), (*key, "changed")
+
+    def of_object(self, owner: Any) -> Found:
+        """The attributes of an object that code names; of a network what it consists of, too."""
+        if not self._enters(owner) or isinstance(owner, FunctionType):
+            return
+        names = self._names.union(*[self._own[i] for i in (id(owner),) if i in self._own])
+        if isinstance(owner, functools.partial):
+            for part in ("func", "args", "keywords"):
+                yield from self._attribute(owner, part, getattr(owner, part))
+        elif isinstance(owner, Module):
+            yield ModuleGuard(owner), ("module", id(owner))
+            own = owner.__dict__
+            members = {name for part in ("_parameters", "_buffers", "_modules") for name in own[part]}
+            for name in names.among({a: x for a, x in own.items() if a not in members and a not in _INTERNAL}):
+                yield from self._attribute(owner, name, own[name])
+            # Whoever calls a module does not name what that runs.
+            yield from self._of_class(owner, Names(names.read | {"forward"}, names.called))
+        elif not isinstance(owner, Optimizer) and not (
+                isinstance(owner, ModuleType) and owner.__name__.partition(".")[0] in _LIBRARIES):
+            own = {} if isinstance(owner, type) else getattr(owner, "__dict__", {})
+            whole = own if isinstance(owner, (UserDict, UserList, ChainMap)) else getattr(type(owner), "_decides", ())
+            for name in Names(names.read.union(whole), names.called).among(own):
+                yield from self._attribute(owner, name, own[name])
+            if not isinstance(owner, ModuleType):
+                yield from self._of_class(owner, names)
+
+    def _of_class(self, owner: Any, names: Names) -> Found:
+        """What an object, or a class, has from its class: data, also in slots, and methods, for which others may be put."""
+        kind = owner if isinstance(owner, type) else type(owner)
+        if kind.__module__.partition(".")[0] in _LIBRARIES:
+            return
+        own = {} if owner is kind else getattr(owner, "__dict__", {})
+        members = {a: x for c in reversed(kind.__mro__) for a, x in vars(c).items() if a not in own}
+        for name in sorted((names.read | names.called) & members.keys()):
+            member, value = members[name], getattr(owner, name, _absent)
+            function = getattr(value, "__func__", value)
+            if isinstance(function, FunctionType):
+                yield Guard(f"{name} of {kind.__name__}",
+                            lambda a=name: getattr(x := getattr(owner, a, None), "__func__", x),  # type: ignore[misc]
+                            function, identical), ("method", id(owner), name)
+            elif value is not _absent and (is_plain(value) or isinstance(member, MemberDescriptorType)
+                                           or not hasattr(member, "__get__")):
+                # What a property makes is made of what its own code reads.
+                yield from self._attribute(owner, name, value)
+
+    def _attribute(self, owner: Any, name: str, value: Any) -> Found:
+        own = getattr(owner, "__dict__", {})
+        look = (lambda: own[name]) if name in own and not isinstance(owner, type) else (lambda: getattr(owner, name))
+        if isinstance(owner, (ModuleType, type)):
+            whose = owner.__name__
+        else:
+            whose = "a " * (not isinstance(owner, Module)) + type(owner).__name__
+        yield from self.of_value(f"{name} of {whose}", look, value, ("attribute", id(owner), name))
+
+    def _enters(self, value: Any) -> bool:
+        """Is this the first time here?"""
+        known = id(value) in self._entered
+        self._entered.add(id(value))
+        return not known
+
+    @staticmethod
+    def _identity(name: str, look: Callable[[], Any], value: Any) -> Guard:
+        if not isinstance(value, (Module, Optimizer, FunctionType)):
+            try:
+                # It may refer to the compiled function, and its memory is nobody's business here.
+                return Guard(name, look, ref(value), same_object)
+            except TypeError:
+                pass
+        return Guard(name, look, value, identical)
+
+
+def _options(optimizer: Optimizer) -> list[Any]:
+    return [{name: copy.deepcopy(v) for name, v in group.items() if name != "params" and is_plain(v)}
+            for group in optimizer.param_groups]
