@@ -28,6 +28,10 @@ ROLES = ("parameter", "buffer", "gradient", "input", "output", "residual", "temp
          "optimizer state", "communication", "arena", HELD_OUTSIDE)
 
 
+#: The file, as tracebacks have it, of code that gradcore writes while it runs: no line of it is a site.
+WRITTEN = "<gradcore>"
+
+
 class Site(NamedTuple):
     """A line of source outside gradcore, and at the level ``stacks`` the lines that led there, the nearest first."""
 

@@ -17,6 +17,7 @@ from cupy.cuda import memory
 
 from gradcore.devices import gpu_launch as gl
 from gradcore.devices.precision import get_float32_matmul_precision
+from gradcore.events import WRITTEN
 
 #: Sets of numbers that a kernel knows at most, and operands beyond which nothing is written out.
 _MOST, _WIDEST = 64, 32
@@ -75,7 +76,7 @@ def _written_out(kernel: Callable[..., Any], operands: Sequence[Any]) -> Callabl
     except gl.Unnoted:
         return None
     head = f"def launches({', '.join(f'x{k}' for k in range(len(operands)))}):"
-    exec("\n    ".join((head, *(lines or ["pass"]))), names)
+    exec(compile("\n    ".join((head, *(lines or ["pass"]))), WRITTEN, "exec"), names)
     made: Callable[..., None] = names.pop("launches")
     return made
 

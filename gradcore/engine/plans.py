@@ -10,7 +10,7 @@ import numpy as np
 
 from gradcore.devices.device import Device, Operands
 from gradcore.engine.state import SCOPES, SITES
-from gradcore.events import INVOCATIONS, TAGS, Invocation, Tag
+from gradcore.events import INVOCATIONS, TAGS, WRITTEN, Invocation, Tag
 from gradcore.ops.op import Inferred, Op
 from gradcore.spec import TensorSpec
 
@@ -94,7 +94,7 @@ def _written_out(arguments: list[str], fn: Callable[..., Any], constants: list[A
 @functools.cache
 def _maker(arguments: str, count: int) -> Callable[..., BoundRule]:
     names = "".join(f", c{k}" for k in range(count))
-    made: Callable[..., BoundRule] = eval(f"lambda fn{names}: lambda gs, values: fn({arguments})")
+    made: Callable[..., BoundRule] = eval(compile(f"lambda fn{names}: lambda gs, values: fn({arguments})", WRITTEN, "eval"))
     return made
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.device import devices
-from gradcore.events import MARK, Scope, Site, Table
+from gradcore.events import MARK, WRITTEN, Scope, Site, Table
 
 SITES: Table[Site] = Table()
 SCOPES: Table[Scope] = Table()
@@ -145,8 +145,12 @@ def find_site(frame: FrameType | None) -> int:
 
 def is_inside(code: CodeType | None) -> bool:
     """Does the code belong to gradcore, so that its lines are not worth naming?"""
-    name = "" if code is None else code.co_filename
-    return (name.startswith(_PACKAGE) and not name.startswith(_OUTSIDE)) or name == "<string>"
+    if code is None:
+        return False
+    name = code.co_filename
+    # What a dataclass or a named tuple writes has no line either.
+    return (name.startswith(_PACKAGE) and not name.startswith(_OUTSIDE)) or name == WRITTEN or (
+        name == "<string>" and (code.co_name.startswith("__") or code.co_varnames[:1] == ("_cls",)))
 
 
 def _learn(code: CodeType) -> dict[int, int] | None:

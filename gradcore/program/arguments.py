@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from operator import is_
 from typing import Any
 
@@ -85,6 +86,15 @@ def _filled(like: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:
     for k, v in items.items():
         made[k] = v
     return made
+
+
+def places(shape: Any) -> Iterator[Output]:
+    """The tensors that a template stands for, in order."""
+    if type(shape) is Output:
+        yield shape
+    elif isinstance(shape, (list, tuple, dict)):
+        for v in shape.values() if isinstance(shape, dict) else shape:
+            yield from places(v)
 
 
 def rebuilt(shape: Any, outputs: list[Any], arguments: list[Any]) -> Any:

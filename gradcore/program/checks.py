@@ -7,6 +7,7 @@ from operator import is_
 from typing import Any
 
 from gradcore.engine.node import Leaf
+from gradcore.events import WRITTEN
 from gradcore.program.guards import Guard, identical
 from gradcore.program.library_guards import ModuleGuard, OptimizerGuard, hooks_on, step_hooks
 
@@ -50,7 +51,8 @@ def all_hold(guards: Iterable[Any], presence: dict[Leaf, bool]) -> Callable[[], 
     for leaf, wanted in presence.items():
         terms[f"({name(leaf)}.grad is not None) is {wanted}"] = None
     # What cannot be looked at any more is not what it was.
-    exec(f"def check():\n try: return {' and '.join(terms) or 'True'}\n except Exception: return False", names)
+    source = f"def check():\n try: return {' and '.join(terms) or 'True'}\n except Exception: return False"
+    exec(compile(source, WRITTEN, "exec"), names)
     # Taken out of its own globals, so that reference counts alone let it go.
     check: Callable[[], bool] = names.pop("check")
     return check

@@ -39,6 +39,8 @@ _MODES = attrgetter(*[name for name in State.__slots__ if name not in ("scope", 
 _tracing: Any = long()
 #: Seconds after which a thread does without a trace: the one that traces may be waiting for it.
 _PATIENCE = 5.0
+#: Reasons that are given for one trace which cannot be replayed.
+_MOST_REASONS = 4
 
 
 class Entry:
@@ -103,8 +105,9 @@ class Compiled:
         """
         found = [entry for entries in self._entries.values() for entry in entries]
         if not -len(found) <= index < len(found):
-            raise TraceError(f"there are {len(found)} programs, and number {index} was to be saved: call the function first")
-        save_entry(path, found[index].replay.trace, found[index].guards)
+            why = f"its last trace: {self.traces[-1]}" if self.traces else "call the function first"
+            raise TraceError(f"there are {len(found)} programs, and number {index} was to be saved; {why}")
+        save_entry(path, found[index].replay.trace, found[index].guards, found[index].results)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """As a function is: what is compiled in a class is a method of its instances."""
@@ -195,13 +198,16 @@ class Compiled:
                 if trace is not None:
                     trace.obstacles.append("an argument that needs a gradient is written to: write to a clone of it")
         if trace is None:
+            self.traces[-1] += "; it runs no op, so that there is nothing to replay"
             return rebuilt(shape, outputs, tensors)
         trace.obstacles += [f"an argument is a {type(a).__name__}, which gives something else each time"
                             for a in kept if isinstance(a, Iterator)]
         if before != key_of((args, kwargs), [], [], self._take_leaves):
             trace.obstacles.append("the function changes an argument, which a replay would not")
         if trace.obstacles:
-            self.traces[-1] += "; it cannot be replayed: " + "; ".join(trace.obstacles)
+            more = len(trace.obstacles) - _MOST_REASONS
+            self.traces[-1] += ("; it cannot be replayed: " + "; ".join(trace.obstacles[:_MOST_REASONS])
+                                + f"; and {more} more of the kind" * (more > 0))
         else:
             replay = (replay_of if trace.second is None else Differentiable)(trace, plan(trace.program), self._capture)
             self._remember(key, Entry(replay, tracing.guards, shape, kept))

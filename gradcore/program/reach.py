@@ -7,6 +7,7 @@ import dis
 import functools
 import io
 import sys
+import sysconfig
 from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
@@ -44,11 +45,20 @@ _GLOBAL = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"
 _BY_NAME = frozenset(("getattr", "hasattr", "vars", "attrgetter", "methodcaller", "__dict__", "__getattribute__"))
 #: What is theirs decides nothing for a traced function.
 _LIBRARIES = frozenset(("gradcore", "numpy", "cupy")) | sys.stdlib_module_names
+_STANDARD = sysconfig.get_paths()["stdlib"]
+_BUILT_ON = ("/numpy/", "/cupy", "/ml_dtypes/", "/nvmath/")
 #: Of a module: attributes that are its own affair.
 _INTERNAL = frozenset(("training", "forward", "_parameters", "_buffers", "_modules", "_transient", "_places", "_tree",
                        "_hooks"))
 
 _absent = object()
+
+
+def is_library(file: str) -> bool:
+    """Is the file one of Python's own, or of a library that gradcore is built on? Their state decides nothing here."""
+    if "site-packages" in file:
+        return any(part in file for part in _BUILT_ON)
+    return file.startswith((_STANDARD, "<frozen"))
 
 
 class Names(NamedTuple):

@@ -14,6 +14,7 @@ from gradcore.engine.value import Value, make_value
 from gradcore.errors import TraceError
 from gradcore.events import DROP, KEEP, LAUNCH, TAGS
 from gradcore.nn.module import Module
+from gradcore.program.arguments import Output, places
 from gradcore.program.files import Shipment, write_program
 from gradcore.program.program import Operand, Program, Update, with_lifetimes
 from gradcore.program.recorder import Trace
@@ -84,17 +85,33 @@ def _shipment(trace: Trace, names: dict[int, str], leaf_names: dict[Leaf, str]) 
 # -- from a compiled function ------------------------------------------------------------------------------------------
 
 
-def save_entry(path: str | os.PathLike[str], trace: Trace, seen: Iterable[Any]) -> None:
+def save_entry(path: str | os.PathLike[str], trace: Trace, seen: Iterable[Any], results: Any) -> None:
     """Write what a compiled function holds of one trace; ``seen`` are objects that it looked at, which know names.
 
-    Raises :class:`TraceError` for a trace that takes gradients of its arguments, which no file can stand for.
+    ``results`` is the template of what it returns. Raises :class:`TraceError` for a trace that takes gradients of its
+    arguments, which no file can stand for, and for one that returns a parameter which no op reads.
     """
-    trace = forward_part(trace)
+    trace = _with_all_results(forward_part(trace), results)
     for leaf, b in trace.leaves.items():
         if b not in trace.storages:
             raise TraceError(f"{leaf.name or 'a leaf'}, {leaf.spec}, is an argument of the traced function: a program that is "
                              "saved takes gradients of what it holds itself")
     save_trace(path, trace, *names_of(trace, seen))
+
+
+def _with_all_results(trace: Trace, results: Any) -> Trace:
+    """A trace whose outputs are all tensors that its function returns: arguments and parameters, too."""
+    program, buffers = trace.program, {id(storage): b for b, storage in trace.storages.items()}
+
+    def operand(of: Output) -> Operand:
+        if of.value is None:
+            return program.inputs[of.argument] if of.index < 0 else program.outputs[of.index]
+        if id(of.value.storage) not in buffers:
+            raise TraceError(f"the function returns {of.value.edge[0].name or 'a parameter'}, {of.value.spec}, which none of "
+                             "its ops reads: a file holds what the ops read")
+        return Operand(buffers[id(of.value.storage)], of.value.spec)
+
+    return replace(trace, program=replace(program, outputs=tuple(map(operand, places(results)))))
 
 
 def names_of(trace: Trace, seen: Iterable[Any]) -> tuple[dict[int, str], dict[Leaf, str]]:

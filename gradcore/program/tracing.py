@@ -28,7 +28,7 @@ class Tracing:
 
     def __init__(self, function: Any) -> None:
         self._function = getattr(function, "forward", function)
-        self._watcher = Watcher()
+        self._watcher = Watcher(self._function)
         self._second: Second | None = None
         #: What has to hold for a replay, once the trace is finished.
         self.guards: list[Any] = []
@@ -86,7 +86,7 @@ class Tracing:
 
     def _all_guards(self, trace: Trace) -> list[Any]:
         """Everything that has to hold for a replay, but for the gradients that the program itself reads or makes."""
-        found = self._watcher.guards(self._function)
+        found = self._watcher.guards()
         updated = {id(o) for o, _, _ in trace.updates}
         seen = {id(o): o for o in (*(o for o, _, _ in trace.updates), *self._watcher.optimizers())}
         # The rate is an operand of the program where the library's own update takes it.

@@ -7,12 +7,9 @@ files, the clock, C extensions) no guard can see.
 
 from __future__ import annotations
 
-import dis
 import gc
 import random
 import sys
-import sysconfig
-from collections.abc import Container, Iterator
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
@@ -26,25 +23,20 @@ from gradcore.engine.value import Value
 from gradcore.nn.module import Module
 from gradcore.optim import Optimizer
 from gradcore.optim.lr_scheduler import LRScheduler
+from gradcore.program.assignments import Steps, assigned
 from gradcore.program.guards import GENERATORS, Draws, Guard, Options, is_plain
-from gradcore.program.reach import Found, Names, Reach, names_of
+from gradcore.program.reach import Found, Names, Reach, is_library, names_of
 
 _GETS_GRADIENT: CodeType = Gradients.grad.fget.__code__  # type: ignore[attr-defined]
 _SETS_GRADIENT: CodeType = Gradients.grad.fset.__code__  # type: ignore[attr-defined]
-_STANDARD = sysconfig.get_paths()["stdlib"]
-
-
-def is_library(file: str) -> bool:
-    """Is the file one of Python's own, of NumPy or of CuPy, whose state decides nothing for a traced function?"""
-    if "site-packages" in file:
-        return "/numpy/" in file or "/cupy" in file
-    return file.startswith((_STANDARD, "<frozen"))
 
 
 class Watcher:
     """A context that notes the functions which run in it, with the objects that are their ``self``."""
 
-    def __init__(self) -> None:
+    def __init__(self, function: Any) -> None:
+        self._function = getattr(function, "__func__", function)
+        self._steps = Steps()
         #: For each code its globals, and the ids of what its free variables were: a frame would hold tensors.
         self.codes: dict[CodeType, tuple[dict[str, Any], dict[str, int]]] = {}
         #: Codes that ran with an object as their first argument, by the object's id.
@@ -69,11 +61,17 @@ class Watcher:
         for name, generator in (("random", random._inst), ("numpy.random", np.random.mtrand._rand)):
             self._note(Reach(Names()).of_value(name, lambda g=generator: g, generator,  # type: ignore[misc]
                                                ("draws", name)))
+        if isinstance(self._function, FunctionType):
+            # What a default holds no code names.
+            code = self._function.__code__
+            self._note(Reach(names_of(code)).of_code(code, {}, self._function))
         self._before = sys.getprofile()
         sys.setprofile(self._saw)
+        self._steps.__enter__()
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self._steps.__exit__()
         sys.setprofile(self._before)
 
     def _saw(self, frame: FrameType, event: str, arg: Any) -> None:
@@ -143,19 +141,19 @@ class Watcher:
             what = getattr(called, "__qualname__", repr(called))
             self.drawn.append(f"{frame.f_code.co_filename}:{frame.f_lineno} calls {what}, which gives something else each time")
 
-    def guards(self, function: Any) -> list[Any]:
-        """Guards for all that was seen, for a call of ``function``."""
+    def guards(self) -> list[Any]:
+        """Guards for all that was seen."""
         found: dict[tuple[Any, ...], Any] = {}
 
         def add(key: tuple[Any, ...], guard: Any) -> None:
             if not isinstance(guard, (Draws, Options)):
                 found.setdefault(key, guard)
 
-        functions = [f for f in (getattr(function, "__func__", function), *gc.get_referrers(*self.codes))
+        functions = [f for f in (self._function, *gc.get_referrers(*self.codes))
                      if isinstance(f, FunctionType)]
         # The library's own methods name attributes that are of interest in their own object alone.
         reach = Reach(self.names(), {i: Names().union(*map(names_of, codes)) for i, (_, codes) in self.methods.items()})
-        for owner in (function, *[owner for owner, _ in self.methods.values()]):
+        for owner in (self._function, *[owner for owner, _ in self.methods.values()]):
             if not isinstance(owner, (Optimizer, LRScheduler)):
                 for guard, key in reach.of_object(owner):
                     add(key, guard)
@@ -187,10 +185,10 @@ class Watcher:
     def changes(self) -> list[str]:
         """What the functions did to Python's own objects, which a replay would not do: a line each."""
         # A constructor fills an object that is new.
-        found = [f"{code.co_filename}:{line} assigns to {name}" for code in self.codes
+        found = [f"{code.co_filename}:{a.line} assigns to {a.name}" for code in self.codes
                  if code.co_name not in ("__init__", "__post_init__")
-                 for name, line, at in _assigned(code, self._containers(code), code in self.keeping)
-                 if (code, at) not in self.dropped]
+                 for a in assigned(code, self._containers(code), code in self.keeping)
+                 if (code, a.at) not in self.dropped and self._steps.may_have_run(code, a)]
         found += self.drawn
         found += dict.fromkeys(f"{self.changed[id(x)]} on {name}, which it refers to" for code in self.codes
                                for name, x in self._containers(code).items() if id(x) in self.changed)
@@ -214,32 +212,6 @@ class Watcher:
 #: Methods that change a list, a dict or a set.
 _CHANGING = frozenset(("append", "extend", "insert", "pop", "popitem", "remove", "discard", "add", "clear", "update",
                        "setdefault", "sort", "reverse"))
-
-
-def _assigned(code: CodeType, containers: Container[str], keeping: bool = False) -> Iterator[tuple[str, int, int]]:
-    """Attributes, globals and variables of enclosing functions that code assigns to; items of containers too.
-
-    Each with its line, and where the instruction stands in the code. Attributes of the first argument are left out of code
-    that is ``keeping`` something there.
-    """
-    line, outside = code.co_firstlineno, ""
-    before: Any = None
-    for instruction in dis.get_instructions(code):
-        line = (instruction.positions.lineno if instruction.positions else None) or line
-        name, loaded = instruction.argval, before
-        # Newer Pythons load two variables at once, the second of which lies on top.
-        before = instruction.opname.startswith("LOAD_FAST") and (name[-1] if isinstance(name, tuple) else name)
-        if instruction.opname == "STORE_ATTR" and keeping and loaded == code.co_varnames[0]:
-            continue
-        if instruction.opname in ("STORE_ATTR", "STORE_GLOBAL", "DELETE_ATTR", "DELETE_GLOBAL") or (
-                instruction.opname in ("STORE_DEREF", "DELETE_DEREF") and name in code.co_freevars):
-            yield str(name), line, instruction.offset
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_DEREF") and (name not in code.co_cellvars):
-            outside = str(name)
-        elif instruction.opname in ("STORE_FAST", "STORE_NAME", "POP_TOP", "RETURN_VALUE"):
-            outside = ""
-        elif instruction.opname in ("STORE_SUBSCR", "DELETE_SUBSCR") and outside in containers:
-            yield f"an item of {outside}", line, instruction.offset
 
 
 def _numbers_of(optimizer: Optimizer) -> dict[int, dict[str, Any]]:

@@ -188,6 +188,21 @@ def test_inputs_that_are_views_and_inputs_that_are_written(tmp_path: Path) -> No
         loaded(base.T, gradcore.ones(3, 2).T)
 
 
+def test_all_tensors_that_are_returned_come_back(tmp_path: Path) -> None:
+    w = nn.Parameter(gradcore.tensor([3.0, 4.0]))
+    f = gradcore.compile(lambda x: {"given": x, "made": [x * w], "kept": w, "count": 3})
+    x = gradcore.tensor([1.0, 2.0])
+    f(x)
+    f.save(tmp_path / "f")
+    given, made, kept = gradcore.load_program(tmp_path / "f")(x)
+    assert given.tolist() == [1.0, 2.0] and made.tolist() == [3.0, 8.0] and kept.tolist() == [3.0, 4.0]
+
+    f = gradcore.compile(lambda x: (w, x * 2))
+    f(x)
+    with pytest.raises(TraceError, match=r"returns a parameter, float32\[2\], which none of its ops reads"):
+        f.save(tmp_path / "g")
+
+
 def test_gradients_that_accumulate_across_runs(tmp_path: Path) -> None:
     model = nn.Linear(4, 3)
 
