@@ -59,6 +59,20 @@ def _not(g: Graph, out: TensorSpec, x: Any) -> Value:
     return g.node("Not", g.number(x, np.bool_))
 
 
+def _bits(kind: str) -> Any:
+    """Of bools the logical operator, of integers that of their bits."""
+    return lambda g, out, x, y: g.pointwise(kind if out.dtype == np.bool_ else f"Bitwise{kind}", x, y, dtype=out.dtype)
+
+
+for _name, _kind in LOGICAL.items():
+    CONVERTERS[_name.replace("logical", "bitwise")] = _bits(_kind)
+
+
+@converts("bitwise_not")
+def _bitwise_not(g: Graph, out: TensorSpec, x: Any) -> Value:
+    return g.node("Not" if out.dtype == np.bool_ else "BitwiseNot", g.number(x, out.dtype))
+
+
 @converts("cast")
 def _cast(g: Graph, out: TensorSpec, x: Value, *, dtype: Any) -> Value:
     return g.cast(x, dtype)
