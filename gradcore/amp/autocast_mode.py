@@ -20,7 +20,8 @@ _TYPES = ("cpu", "cuda", "meta")
 class autocast:
     """Products of matrices, convolutions, attention and recurrent layers take and give ``dtype``; losses, norms, sums, softmax
     and functions that grow fast take and give float32; all others go by their operands. Only float tensors on devices of
-    ``device_type`` (``cpu``, ``cuda``, ``meta``) are cast; a leaf that needs a gradient, such as a weight, once a region.
+    ``device_type`` (``cpu``, ``cuda``, ``meta``) are cast, and those on meta, which stand for them, in a region of any type; a
+    leaf that needs a gradient, such as a weight, once a region.
 
     ``dtype`` is bfloat16 unless given, on CUDA float16. Backward runs each op in the dtype that forward ran it in, whether it
     is called inside or not, and leaves get gradients of their own dtype. ``enabled=False`` makes an exception inside of a

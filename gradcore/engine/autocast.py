@@ -101,10 +101,12 @@ def enter(device_type: str, dtype: np.dtype[Any] | None, caching: bool) -> Regio
     """Begin a region for a type of device, or, with no dtype, an exception from the one around it; returns that one."""
     around = local.state.autocast
     dtypes = {} if around is None else dict(around.dtypes)
-    if dtype is None:
-        dtypes.pop(device_type, None)
-    else:
-        dtypes[device_type] = dtype
+    # Meta tensors stand for those of the device that a program is written for.
+    for kind in (device_type, "meta"):
+        if dtype is None:
+            dtypes.pop(kind, None)
+        else:
+            dtypes[kind] = dtype
     local.state.autocast = Region(dtypes, {} if around is None else around.casts, caching)
     _count(1)
     return around

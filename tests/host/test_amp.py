@@ -195,7 +195,7 @@ def test_values_are_near_torchs(torch: Any) -> None:
 # -- memory ------------------------------------------------------------------------------------------------------------
 
 
-def stepped(device: str, dtype: Any, batch: int = 256) -> Any:
+def stepped(device: str, dtype: Any, batch: int = 256, region: str = "") -> Any:
     model = mlp(device)
     x = gradcore.zeros(batch, 64, device=device)
     y = gradcore.zeros(batch, dtype=gradcore.int64, device=device)
@@ -203,7 +203,7 @@ def stepped(device: str, dtype: Any, batch: int = 256) -> Any:
     for _ in range(2):
         with gradcore.step(batch_size=batch, device=device) as s:
             optimizer.zero_grad()
-            with autocast(device, dtype=dtype or bfloat16, enabled=dtype is not None):
+            with autocast(region or device, dtype=dtype or bfloat16, enabled=dtype is not None):
                 loss = F.cross_entropy(model(x), y)
             loss.backward()
             del loss
@@ -219,9 +219,11 @@ def test_residuals_take_half_the_bytes() -> None:
     assert mixed.residual_bytes - mixed.residual_bytes_returned == 2048 * 8, "all but the labels, which are the caller's"
 
 
+@pytest.mark.parametrize("region", ["meta", "cpu", "cuda"])
 @pytest.mark.parametrize("dtype", [bfloat16, float16], ids=["bfloat16", "float16"])
-def test_the_account_is_the_same_without_numbers(dtype: Any) -> None:
-    ours, meta = stepped("cpu", dtype), stepped("meta", dtype)
+def test_the_account_is_the_same_without_numbers(dtype: Any, region: str) -> None:
+    """A model that says ``autocast("cuda")`` is measured on meta as it will run there."""
+    ours, meta = stepped("cpu", dtype), stepped("meta", dtype, region=region)
     assert (ours.peak.requested, ours.peak.allocated) == (meta.peak.requested, meta.peak.allocated)
     assert ours.by_role == meta.by_role and ours.by_layer == meta.by_layer
     assert ours.residual_bytes == meta.residual_bytes and ours.records == meta.records
