@@ -57,6 +57,7 @@ def current(program: Program, trace: Trace) -> Program:
 
 
 def _shipment(trace: Trace, names: dict[int, str], leaf_names: dict[Leaf, str]) -> Shipment:
+    # Others are no part of a file; their gradients, which the function may have dropped, are not either.
     leaves = {leaf: k for k, leaf in enumerate(trace.leaves)}
     optimizers: list[Any] = []
     groups: list[list[Any]] = []
@@ -76,8 +77,8 @@ def _shipment(trace: Trace, names: dict[int, str], leaf_names: dict[Leaf, str]) 
     return Shipment(
         current(trace.program, trace), names,
         tuple((leaf_names[leaf], Operand(b, leaf.spec)) for leaf, b in trace.leaves.items()),
-        tuple((b, leaves[leaf]) for b, leaf in trace.slots.items()), tuple((leaves[leaf], x) for leaf, x in trace.left),
-        tuple((leaves[leaf], wanted) for leaf, wanted in trace.presence.items()),
+        tuple((b, leaves[leaf]) for b, leaf in trace.slots.items()), tuple((leaves[leaf], x) for leaf, x in trace.left if leaf in leaves),
+        tuple((leaves[leaf], wanted) for leaf, wanted in trace.presence.items() if leaf in leaves),
         tuple((type(o).__name__, tuple({n: v for n, v in g.items() if n != "params"} for g in own))
               for o, own in zip(optimizers, groups, strict=True)), tuple(updates), tuple(trace.script))
 

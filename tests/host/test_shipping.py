@@ -203,6 +203,23 @@ def test_all_tensors_that_are_returned_come_back(tmp_path: Path) -> None:
         f.save(tmp_path / "g")
 
 
+def test_gradients_that_are_dropped_of_parameters_that_no_op_reads(tmp_path: Path) -> None:
+    read, other = nn.Parameter(gradcore.ones(2)), nn.Parameter(gradcore.ones(2))
+    optimizer = optim.SGD([read, other], lr=0.1)
+
+    @gradcore.compile
+    def f(x: Any) -> Any:
+        optimizer.zero_grad()
+        return (x * read).sum()
+
+    for _ in range(2):
+        read.grad, other.grad = gradcore.ones(2), gradcore.ones(2)
+        f(gradcore.ones(2))
+        assert read.grad is None and other.grad is None
+    f.save(tmp_path / "f")
+    assert gradcore.load_program(tmp_path / "f")(gradcore.ones(2)).item() == 2.0
+
+
 def test_gradients_that_accumulate_across_runs(tmp_path: Path) -> None:
     model = nn.Linear(4, 3)
 
