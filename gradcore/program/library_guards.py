@@ -102,6 +102,27 @@ class OptimizerGuard:
         return f"the {what} of the optimizer {type(self.optimizer).__name__} are not what they were"
 
 
+class CountsGuard:
+    """The parameters of one update have been updated equally often: it counts on from the first for all of them."""
+
+    __slots__ = ("optimizer", "places", "count")
+
+    def __init__(self, optimizer: Optimizer, params: list[Any]) -> None:
+        self.optimizer = optimizer
+        self.places = [optimizer.state[p] for p in params]
+        self.count = itemgetter(*optimizer._numbers)
+
+    def holds(self) -> bool:
+        return len(set(map(self.count, self.places))) == 1
+
+    def storages(self) -> list[Any]:
+        return []
+
+    def why_not(self) -> str:
+        return (f"the optimizer {type(self.optimizer).__name__} has updated parameters unequally often: "
+                f"{', '.join(map(str, dict.fromkeys(map(self.count, self.places))))} times")
+
+
 class ModuleGuard:
     """A module is in the same mode, has the same hooks, and consists of the same parameters, buffers and modules."""
 

@@ -77,7 +77,8 @@ def _shipment(trace: Trace, names: dict[int, str], leaf_names: dict[Leaf, str]) 
     return Shipment(
         current(trace.program, trace), names,
         tuple((leaf_names[leaf], Operand(b, leaf.spec)) for leaf, b in trace.leaves.items()),
-        tuple((b, leaves[leaf]) for b, leaf in trace.slots.items()), tuple((leaves[leaf], x) for leaf, x in trace.left if leaf in leaves),
+        tuple((b, leaves[leaf]) for b, leaf in trace.slots.items()),
+        tuple((leaves[leaf], x) for leaf, x in trace.left if leaf in leaves),
         tuple((leaves[leaf], wanted) for leaf, wanted in trace.presence.items() if leaf in leaves),
         tuple((type(o).__name__, tuple({n: v for n, v in g.items() if n != "params"} for g in own))
               for o, own in zip(optimizers, groups, strict=True)), tuple(updates), tuple(trace.script))

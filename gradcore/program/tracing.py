@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 from gradcore._random import default_generator
@@ -13,7 +14,8 @@ from gradcore.engine.state import SCOPES, local, scoped
 from gradcore.errors import TraceError
 from gradcore.events import LAUNCH, MARK
 from gradcore.program.differentiable import second_of
-from gradcore.program.library_guards import GradientGuard, OptimizerGuard
+from gradcore.program.guards import Guard, identical, same_bytes
+from gradcore.program.library_guards import CountsGuard, GradientGuard, OptimizerGuard
 from gradcore.program.recorder import Recorder, Second, Trace, busy
 from gradcore.program.watch import Watcher
 
@@ -92,10 +94,19 @@ class Tracing:
         # The rate is an operand of the program where the library's own update takes it.
         rates = "param_groups" in self._watcher.names().read
         found += [OptimizerGuard(o, rates or i not in updated or self._watcher.is_extended(o)) for i, o in seen.items()]
+        found += [CountsGuard(o, params) for o, _, params in trace.updates if o._numbers and len(params) > 1]
+        covered = {id(storage) for guard in found for storage in guard.storages()}
+        found += [Guard(f"a parameter, {p.spec}, that is updated", lambda p=p: p,  # type: ignore[misc]
+                        (p, p.storage, p.edge), same_bytes)
+                  for _, _, params in trace.updates for p in params if id(p.storage) not in covered]
         slots = dict.fromkeys(trace.slots.values())
         found += [GradientGuard(leaf, self._ran.specs[leaf]) for leaf in slots]
         # What has no gradient is left out by an update; with one, it would be another update. So with who asks for it.
-        skipped = dict.fromkeys(p.edge[0] for o in seen.values() for group in o.param_groups for p in group["params"]
-                                if p.edge is not None and type(p.edge[0]) is Leaf)
-        return found + [GradientGuard(leaf, None) for leaf in {**skipped, **self._watcher.without}
-                        if leaf.grad is None and not self._ran.before.get(leaf, 0) and leaf not in trace.presence]
+        params = [p for o in seen.values() for group in o.param_groups for p in group["params"]]
+        leaves = dict.fromkeys(p.edge[0] for p in params if p.edge is not None and type(p.edge[0]) is Leaf)
+        found += [GradientGuard(leaf, None) for leaf in {**leaves, **self._watcher.without}
+                  if leaf.grad is None and not self._ran.before.get(leaf, 0) and leaf not in trace.presence]
+        # A parameter that needs no gradient can be given one, too.
+        frozen = {id(p): p for p in (*params, *self._watcher.frozen_without.values()) if p.edge is None and p.grad is None}
+        return found + [Guard(f"the gradient of a parameter, {p.spec}, that needs none", partial(getattr, p, "grad"), None,
+                              identical) for p in frozen.values()]

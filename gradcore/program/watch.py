@@ -21,6 +21,7 @@ from gradcore.engine.node import Leaf
 from gradcore.engine.state import is_inside
 from gradcore.engine.value import Value
 from gradcore.nn.module import Module
+from gradcore.nn.parameter import Parameter
 from gradcore.optim import Optimizer
 from gradcore.optim.lr_scheduler import LRScheduler
 from gradcore.program.assignments import Steps, assigned
@@ -54,8 +55,9 @@ class Watcher:
         self.keeping: set[CodeType] = set()
         #: Instructions that dropped the gradient of a tensor, which a replay does too.
         self.dropped: set[tuple[CodeType, int]] = set()
-        #: Leaves that were asked for their gradient and had none.
+        #: Leaves that were asked for their gradient and had none; by id the parameters that need none.
         self.without: dict[Leaf, None] = {}
+        self.frozen_without: dict[int, Parameter] = {}
 
     def __enter__(self) -> Watcher:
         for name, generator in (("random", random._inst), ("numpy.random", np.random.mtrand._rand)):
@@ -86,10 +88,12 @@ class Watcher:
         if code is _SETS_GRADIENT and frame.f_locals["value"] is None and frame.f_back is not None:
             self.dropped.add((frame.f_back.f_code, frame.f_back.f_lasti))
         first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
-        if code is _GETS_GRADIENT and first is not None and first.edge is not None:
-            leaf = first.edge[0]
+        if code is _GETS_GRADIENT and first is not None:
+            leaf = None if first.edge is None else first.edge[0]
             if type(leaf) is Leaf and leaf.grad is None:
                 self.without[leaf] = None
+            if leaf is None and isinstance(first, Parameter):
+                self.frozen_without[id(first)] = first
         if isinstance(first, (Module, LRScheduler, Optimizer)):
             self._enters(first, code, inside)
         if isinstance(first, Optimizer):

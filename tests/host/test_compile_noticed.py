@@ -261,6 +261,61 @@ def results_with_a_graph_where_a_gradient_was_taken_inside(made: Any) -> list[An
     return found
 
 
+@scenario
+def parameters_that_were_left_out_for_a_while(made: Any) -> list[Any]:
+    m, n = nn.Linear(2, 2), nn.Linear(2, 2)
+    for p in (*m.parameters(), *n.parameters()):
+        nn.init.ones_(p)
+    opt, skip = gradcore.optim.Adam([*m.parameters(), *n.parameters()], lr=0.1), SimpleNamespace(now=False)
+
+    def step(x: Any) -> Any:
+        opt.zero_grad()
+        h = m(x)
+        (h if skip.now else n(h)).square().sum().backward()
+        opt.step()
+        return n.weight.sum()
+
+    f, found = made(step), []
+    for k in range(9):
+        skip.now = 3 <= k < 6
+        found.append(f(ones(4).reshape(2, 2)).item())
+    return found
+
+
+@scenario
+def a_gradient_that_a_frozen_parameter_is_given(made: Any) -> list[Any]:
+    m = nn.Linear(2, 2, bias=False)
+    nn.init.ones_(m.weight)
+    m.weight.requires_grad_(False)
+    opt = gradcore.optim.SGD(m.parameters(), lr=0.1)
+
+    def step(x: Any) -> Any:
+        opt.step()
+        opt.zero_grad()
+        return m(x).sum()
+
+    f, found = made(step), []
+    for k in range(6):
+        if k in (2, 4):
+            m.weight.grad = gradcore.ones(2, 2)
+        found.append((f(ones(2)).item(), m.weight.grad is None))
+    return found
+
+
+@scenario
+def other_memory_for_parameters_that_are_only_updated(made: Any) -> list[Any]:
+    p = nn.Parameter(ones(2))
+    opt = gradcore.optim.SGD([p], lr=0.1)
+    f, found = made(lambda: opt.step()), []
+    for k in range(6):
+        p.grad = gradcore.ones(2)
+        if k == 3:
+            p.data = gradcore.tensor([7.0, 8.0])
+        f()
+        found.append(p.tolist())
+    return found
+
+
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_it_is_noticed(name: str) -> None:
     def run(made: Any) -> list[Any]:
