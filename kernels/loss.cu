@@ -87,7 +87,8 @@ __global__ void cross_entropy(const T* logits, const I* target, const T* weight,
             // NaN is no label to read at; 0 times an infinite loss must not spoil the sum.
             losses[row] = (T)(w == 0 ? (A)0 : w != w ? w : w * (log(peak.whole()) + (peak.top - (A)x[label])));
         }
-        if (Slopes) slopes_of(x, peak, label, mean ? w / over : w, slopes + row * classes, classes, team);
+        A scale = label == ignored ? (A)0 : mean ? w / over : w;
+        if (Slopes) slopes_of(x, peak, label, scale, slopes + row * classes, classes, team);
     }
     if (!out) return;
     __syncthreads();
@@ -120,6 +121,8 @@ __global__ void cross_entropy_grad(const T* dy, const T* logits, const I* target
     i64 label = target[team.row];
     A scale = weight_of<A>(label, weight, classes, ignored) * (A)dy[each ? team.row : 0];
     if (mean) scale /= over;
+    // Whatever the cotangent, and where all rows together weigh 0, too.
+    if (label == ignored) scale = 0;
     Peak<A> peak = peak_of(x, classes, team, room);
     slopes_of(x, peak, label, scale, out + team.row * classes, classes, team);
 }

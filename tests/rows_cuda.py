@@ -77,6 +77,9 @@ for shape in ((600, 10), (513, 32), (4500, 33), (20, 33), (301, 40), (1, 3000)):
         for reduction in ("mean", "sum"):
             add("cross_entropy", floats(*shape), classes, case, reduction=reduction, ignore_index=-1)
         add("cross_entropy_grad", floats(), floats(*shape), classes, case, reduction="mean", ignore_index=-1)
+for case in (floats(3), None):
+    # All ignored: over a whole weight of 0.
+    add("cross_entropy_grad", floats(), floats(5, 3), ints(5, low=-1, high=0), case, reduction="mean", ignore_index=-1)
 add("cross_entropy_grad", floats(700), floats(700, 3), ints(700, high=3), reduction="none", ignore_index=-1)
 # Joined with accesses of 16 bytes or of an element; within rows, in rows of their own, from strides; more than a launch takes.
 for shape in ((3, 5, 8), (2, 4, 6), (3, 16, 1)):

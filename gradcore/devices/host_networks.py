@@ -139,9 +139,12 @@ def _scale_weighted(out: Array, dy: Array, target: Array, weight: Array | None, 
                     for i in starts)
     for i in starts:
         part = out[i:i + PIECE_ROWS]
-        weights = _sample_weights(target[i:i + PIECE_ROWS], weight, ignore_index, out.dtype) / (whole or 1.0)
+        labels = target[i:i + PIECE_ROWS]
+        weights = _sample_weights(labels, weight, ignore_index, out.dtype) / whole
         np.multiply(weights, dy[i:i + PIECE_ROWS] if reduction == "none" else dy, weights)
         np.multiply(part, weights.astype(out.dtype).reshape(-1, 1), part)
+        # Whatever the cotangent, and where all rows together weigh 0, too.
+        np.copyto(part, 0, where=(labels == ignore_index).reshape(-1, 1))
 
 
 @kernel

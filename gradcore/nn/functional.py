@@ -13,6 +13,7 @@ import numpy as np
 from gradcore import functional
 from gradcore._distributions import gumbel_softmax
 from gradcore._random import Generator, default_generator
+from gradcore.engine.modes import is_grad_enabled
 from gradcore.errors import SpecError
 from gradcore.functional import activation as _activations
 from gradcore.functional import bags, dropouts, grids, norms, pooling, sampling, volumes
@@ -216,8 +217,12 @@ def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, i
     check_reduction(reduction)
     if not 0 <= label_smoothing <= 1:
         raise SpecError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
+    _check_weight("cross_entropy", input, weight)
     if is_floating(target.spec.dtype) and target.spec.shape == input.spec.shape:
         return _soft_cross_entropy(input, target, weight, reduction, label_smoothing)
+    if weight is not None and weight.requires_grad and is_grad_enabled():
+        raise RuntimeError("cross_entropy is not differentiable with respect to the argument weight: expected one without "
+                           "requires_grad, as weight.detach() is")
     if input.spec.ndim == 2 and not label_smoothing:
         return nn.cross_entropy(input, target, weight, reduction=reduction, ignore_index=ignore_index)
     rows, classes = _rows(input, target)
@@ -231,20 +236,29 @@ def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, i
 def _smoothed(rows: Tensor, classes: Tensor, weight: Tensor | None, ignore_index: int, reduction: str,
               smoothing: float) -> Tensor:
     log_p = nn.log_softmax(rows, dim=1)
-    kept = movement.cast(elementwise.ne(classes, ignore_index), dtype=rows.spec.dtype)
-    spread = reduce.sum(log_p if weight is None else log_p * weight, dims=(1,), keepdim=False) * kept
-    exact, norm = _picked(log_p, classes, weight, kept, ignore_index)
+    exact, norm, kept = _picked(log_p, classes, weight, ignore_index)
+    spread = reduce.sum(log_p if weight is None else log_p * weight, dims=(1,), keepdim=False)
+    spread = elementwise.where(kept, spread, 0.0)
     loss = -(exact * (1.0 - smoothing) + spread * (smoothing / rows.spec.shape[1]))
     return loss if reduction == "none" else functional.sum(loss) / (functional.sum(norm) if reduction == "mean" else 1)
 
 
-def _picked(log_p: Tensor, classes: Tensor, weight: Tensor | None, kept: Tensor,
-            ignore_index: int) -> tuple[Tensor, Tensor]:
-    """Each row's entry for its class times its weight, and the weights; 0 where the class is ignored."""
-    safe = classes * elementwise.ne(classes, ignore_index)
-    norm = kept if weight is None else movement.take(weight, safe, dim=0) * kept
-    found = movement.take_along(log_p, movement.reshape(safe, (-1, 1)), dim=1, wrap=False)
-    return movement.reshape(found, (-1,)) * norm, norm
+def _check_weight(name: str, input: Tensor, weight: Tensor | None) -> None:
+    classes = input.spec.shape[min(input.spec.ndim - 1, 1)] if input.spec.ndim else 1
+    if weight is not None and weight.spec.shape != (classes,):
+        raise SpecError(f"{name}: weight tensor should be defined either for all {classes} classes or no classes but got "
+                        f"weight tensor of shape: {list(weight.spec.shape)}")
+
+
+def _picked(log_p: Tensor, classes: Tensor, weight: Tensor | None, ignore_index: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Each row's entry for its class times its weight, and the weights, 0 where the class is ignored; where it is not."""
+    kept = elementwise.ne(classes, ignore_index)
+    safe = classes * kept
+    norm = movement.cast(kept, dtype=log_p.spec.dtype)
+    norm = norm if weight is None else movement.take(weight, safe, dim=0) * norm
+    found = movement.reshape(movement.take_along(log_p, movement.reshape(safe, (-1, 1)), dim=1, wrap=False), (-1,))
+    # Chosen and not multiplied: what is ignored may be infinite, and so may its cotangent, where nothing else is left.
+    return elementwise.where(kept, found if weight is None else found * norm, 0.0), norm, kept
 
 
 def _soft_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None, reduction: str,
@@ -268,9 +282,9 @@ def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, ignore
     Raises IndexError for a class outside on the CPU; on a GPU the loss is NaN.
     """
     check_reduction(reduction)
+    _check_weight("nll_loss", input, weight)
     rows, classes = _rows(input, target)
-    kept = movement.cast(elementwise.ne(classes, ignore_index), dtype=rows.spec.dtype)
-    loss, norm = _picked(rows, classes, weight, kept, ignore_index)
+    loss, norm, _ = _picked(rows, classes, weight, ignore_index)
     if reduction == "none":
         return movement.reshape(-loss, target.spec.shape)
     return -functional.sum(loss) / (functional.sum(norm) if reduction == "mean" else 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gradcore.errors import SpecError
-from gradcore.ops.elementwise import exp, ne
+from gradcore.ops.elementwise import exp, ne, where
 from gradcore.ops.movement import cast, reshape, take
 from gradcore.ops.op import Inferred, derived, joint, op
 from gradcore.ops.reduce import mean as average
@@ -110,11 +110,12 @@ cross_entropy = op(
 
 def _row_factor(logits: Any, target: Any, weight: Any, reduction: str, ignore_index: int) -> Any:
     """What each row's softmax - onehot is multiplied with for a cotangent of 1, as a column, out of ops."""
-    factor = cast(ne(target, ignore_index), dtype=logits.spec.dtype)
+    kept = ne(target, ignore_index)
+    factor = cast(kept, dtype=logits.spec.dtype)
     if weight is not None:
-        factor = factor * take(weight, target * ne(target, ignore_index), dim=0)
+        factor = factor * take(weight, target * kept, dim=0)
     if reduction == "mean":
-        factor = factor / sum(factor, dims=(0,), keepdim=False)
+        factor = where(kept, factor / sum(factor, dims=(0,), keepdim=False), 0.0)
     return reshape(factor, (-1, 1))
 
 

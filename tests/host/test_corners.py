@@ -18,6 +18,9 @@ from gradcore.spec import TensorSpec
 from tests.conftest import raises
 from tests.meta.simulated_cuda import HostCard
 
+LABELLED: tuple[tuple[str, dict[str, float]], ...] = (
+    ("nll_loss", {}), ("cross_entropy", {}), ("cross_entropy", {"label_smoothing": 0.5}))
+
 CALLS: dict[str, Callable[[Any], Any]] = {
     "softmax of no rows": lambda t: t.zeros(0, 3).softmax(0), "softmax of empty rows": lambda t: t.zeros(3, 0).softmax(1),
     "softmax of nothing": lambda t: t.zeros(0).softmax(0), "log_softmax of no rows": lambda t: t.zeros(0, 3).log_softmax(0),
@@ -107,6 +110,17 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "list of ints": lambda t: square(t)[[1, 0]],
     "list of bools": lambda t: square(t)[[True, False]],
     "writing to a list of a slice": lambda t: written(square(t), [slice(None), 1], 7),
+    **{f"{name}, {how}, all ignored, {weight} weights, {options}": lambda t, n=name, r=how, w=weight, o=options: classified(
+        t, n, [-100, -100], w, reduction=r, **o) for name, options in LABELLED for how in ("mean", "none")
+       for weight in (None, [1.0, 2.0, 0.5])},
+    **{f"{name}, an infinite score ignored, {options}": lambda t, n=name, o=options: classified(t, n, [-100, 1], None, **o)
+       for name, options in LABELLED},
+    **{f"{name}, weights of {shape}, {options}": lambda t, n=name, s=shape, o=options: getattr(t.nn.functional, n)(
+        t.ones(2, 3), t.tensor([0, 1]), t.ones(*s), **o) for name, options in LABELLED for shape in ((4,), (1,), (2,), (1, 3))},
+    "cross_entropy weight with a gradient": lambda t: t.nn.functional.cross_entropy(
+        t.ones(2, 3), t.tensor([0, 1]), t.ones(3, requires_grad=True)),
+    "weights of probabilities with a gradient": lambda t: slope(
+        t, t.ones(3), lambda w: t.nn.functional.cross_entropy(t.zeros(2, 3), t.ones(2, 3), w)),
 }
 
 #: What is done to a tensor [1, 100] of small integers.
@@ -143,6 +157,14 @@ def slope(t: Any, x: Any, f: Callable[[Any], Any]) -> Any:
     x.requires_grad_()
     f(x).backward()
     return x.grad
+
+
+def classified(t: Any, name: str, labels: list[int], weight: Any, **options: Any) -> Any:
+    """The loss of two rows, and their gradient; the score in front is infinite."""
+    x = t.tensor([[-np.inf, 0.0, 0.0], [0.0, 0.0, 0.0]], requires_grad=True)
+    loss = getattr(t.nn.functional, name)(x, t.tensor(labels), weight if weight is None else t.tensor(weight), **options)
+    loss.sum().backward()
+    return loss.detach() + 0.0, (x.grad + 0.0).round(decimals=4)
 
 
 def trained(t: Any, x: Any) -> Any:
