@@ -12,6 +12,7 @@ from gradcore.engine.owners import upload
 from gradcore.errors import SpecError
 from gradcore.functional import squeeze, transpose, unsqueeze
 from gradcore.functional.images import adaptive_avg_pool2d, avg_pool2d, conv2d, max_pool2d, pair
+from gradcore.functional.padding import pad
 from gradcore.ops import convolution, elementwise, linalg, movement
 
 __all__ = ["adaptive_avg_pool1d", "avg_pool1d", "channel_shuffle", "conv1d", "conv_transpose1d", "conv_transpose2d",
@@ -166,6 +167,10 @@ def conv_transpose2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, 
                             f"stride: {how['stride']} and dilation: {how['dilation']}")
         size.append((x.spec.shape[2 + d] - 1) * step - 2 * how["padding"][d] + reach * (weight.spec.shape[2 + d] - 1)
                     + extra[d] + 1)
+    # Where the padding holds another step, the windows of the result are more than those of the input: zeros take their place.
+    more = [e // max(step, 1) for e, step in zip(extra, how["stride"], strict=True)]
+    if any(more):
+        x = pad(x, (0, more[1], 0, more[0]))
     shape = (x.spec.shape[0], weight.spec.shape[1] * groups, *size)
     out = convolution.conv2d_input_grad(x, weight, shape=shape, groups=groups, **how)
     if bias is not None:

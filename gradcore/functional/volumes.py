@@ -82,6 +82,10 @@ def conv_transpose3d(input: Tensor, weight: Tensor, bias: Tensor | None = None, 
     if not 0 <= extra < max(step, reach):
         raise SpecError(f"output padding must be smaller than either stride or dilation, but got output_padding: "
                         f"{(extra, *extras)}, stride: {(step, *steps)} and dilation: {(reach, *reaches)}")
+    more, extra = divmod(extra, max(step, 1))
+    if more:
+        # As in conv_transpose2d.
+        x = pad(x, (0, 0, 0, 0, 0, more))
     n, c, count, h, w = x.spec.shape
     _, each, depth, kh, kw = weight.spec.shape
     images = movement.reshape(movement.permute(x, dims=(0, 2, 1, 3, 4)), (n * count, c, h, w))
