@@ -18,7 +18,7 @@ __device__ __forceinline__ void windows_of(i64 p, const Windows& w, int d, i64 c
     last = reach / w.stride[d] < count - 1 ? reach / w.stride[d] : count - 1;
 }
 
-// Of equals the first is the largest, and NaN before all; a window begins at its first position inside.
+// Of equals the first is the largest, and the last NaN before all; a window begins at its first position inside.
 template <typename T, typename I>
 __global__ void max_pool2d(const T* x, T* out, I* index, const __grid_constant__ Windows w, i64 n) {
     EACH(i, n) {
@@ -32,7 +32,7 @@ __global__ void max_pool2d(const T* x, T* out, I* index, const __grid_constant__
                 i64 z = column * w.stride[1] - w.padding[1] + b * w.dilation[1];
                 if (y < 0 || y >= w.height || z < 0 || z >= w.width) continue;
                 WIDE(T) v = (WIDE(T))from[y * w.width + z];
-                if (place < 0 || v > best || (v != v && best == best)) best = v, place = a * w.kernel[1] + b;
+                if (place < 0 || v > best || v != v) best = v, place = a * w.kernel[1] + b;
             }
         out[i] = (T)best;
         index[i] = (I)(place < 0 ? 0 : place);

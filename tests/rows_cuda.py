@@ -81,6 +81,9 @@ for case in (floats(3), None):
     # All ignored: over a whole weight of 0.
     add("cross_entropy_grad", floats(), floats(5, 3), ints(5, low=-1, high=0), case, reduction="mean", ignore_index=-1)
 add("cross_entropy_grad", floats(700), floats(700, 3), ints(700, high=3), reduction="none", ignore_index=-1)
+for case in ({"kernel": (2, 3), "stride": (1, 2), "padding": (1, 1)}, {"kernel": (3, 2), "stride": (1, 1), "padding": (0, 0)}):
+    add("max_pool2d", floats(2, 2, 4, 5, given=(1, math.nan, 0, -1, 2, math.nan, math.nan, 3, -math.inf, 1) * 8), **case,
+        dilation=(1, 1), ceil_mode=False)
 # Joined with accesses of 16 bytes or of an element; within rows, in rows of their own, from strides; more than a launch takes.
 for shape in ((3, 5, 8), (2, 4, 6), (3, 16, 1)):
     parts_of = [(*shape[:2], n * shape[2]) for n in (1, 3, 2)]

@@ -82,6 +82,14 @@ def max_pool2d(x: Array, out: Array, index: Array, workspace: Array, *, kernel: 
             np.multiply(larger, i * kernel[1] + j, larger)
             np.maximum(where[:, r, c], larger, out=where[:, r, c])
             np.maximum(o[:, r, c], here, out=o[:, r, c])
+        if not o.size or np.maximum.reduce(o, axis=None) == np.maximum.reduce(o, axis=None):
+            continue
+        # A NaN is not larger, but nothing is larger than the last one.
+        for i, j, r, c, inside in parts:
+            larger = numbers[:inside.size].reshape(inside.shape)
+            np.not_equal(inside, inside, out=larger)
+            np.multiply(larger, i * kernel[1] + j, larger)
+            np.maximum(where[:, r, c], larger, out=where[:, r, c])
 
 
 @kernel

@@ -15,7 +15,7 @@ from gradcore.functional import picking
 from gradcore.functional import shape as sh
 from gradcore.functional.images import adaptive_avg_pool2d, avg_pool2d, max_pool2d, pair
 from gradcore.functional.padding import pad
-from gradcore.functional.sampling import avg_pool1d
+from gradcore.functional.sampling import avg_pool1d, max_pool1d
 from gradcore.functional.volumes import adaptive_max_pool2d, triple
 from gradcore.ops import activation, elementwise, movement
 
@@ -130,12 +130,22 @@ def _root(means: Tensor, count: int, power: float) -> Tensor:
     return elementwise.pow(elementwise.sign(means) * activation.relu(elementwise.abs(means)) * float(count), 1.0 / power)
 
 
+def _extreme(pool: Any, input: Tensor, norm_type: float, kernel_size: Size, stride: Size | None, ceil_mode: bool) -> Tensor:
+    """The largest magnitude of each window for a power of infinity, the smallest for -infinity."""
+    size = elementwise.abs(input)
+    if norm_type > 0:
+        return pool(size, kernel_size, stride, 0, 1, ceil_mode)
+    return -pool(-size, kernel_size, stride, 0, 1, ceil_mode)
+
+
 def lp_pool1d(input: Tensor, norm_type: float, kernel_size: Size, stride: Size | None = None,
               ceil_mode: bool = False) -> Tensor:
     """The ``norm_type``-th root of the sum of such powers over each window of [N, C, L] or [C, L].
 
     Where the sum is 0 the gradient is NaN, or infinite, as PyTorch's is.
     """
+    if math.isinf(norm_type):
+        return _extreme(max_pool1d, input, norm_type, kernel_size, stride, ceil_mode)
     size = kernel_size if isinstance(kernel_size, int) else kernel_size[0]
     return _root(avg_pool1d(elementwise.pow(input, norm_type), kernel_size, stride, 0, ceil_mode), size, norm_type)
 
@@ -143,6 +153,8 @@ def lp_pool1d(input: Tensor, norm_type: float, kernel_size: Size, stride: Size |
 def lp_pool2d(input: Tensor, norm_type: float, kernel_size: Size, stride: Size | None = None,
               ceil_mode: bool = False) -> Tensor:
     """:func:`lp_pool1d` of windows of [N, C, H, W] or [C, H, W]."""
+    if math.isinf(norm_type):
+        return _extreme(max_pool2d, input, norm_type, kernel_size, stride, ceil_mode)
     count = math.prod(pair("kernel_size", kernel_size))
     return _root(avg_pool2d(elementwise.pow(input, norm_type), kernel_size, stride, 0, ceil_mode), count, norm_type)
 
@@ -150,6 +162,8 @@ def lp_pool2d(input: Tensor, norm_type: float, kernel_size: Size, stride: Size |
 def lp_pool3d(input: Tensor, norm_type: float, kernel_size: Size, stride: Size | None = None,
               ceil_mode: bool = False) -> Tensor:
     """:func:`lp_pool1d` of windows of [N, C, D, H, W] or [C, D, H, W]."""
+    if math.isinf(norm_type):
+        return _extreme(max_pool3d, input, norm_type, kernel_size, stride, ceil_mode)
     count = math.prod(triple("kernel_size", kernel_size))
     return _root(avg_pool3d(elementwise.pow(input, norm_type), kernel_size, stride, 0, ceil_mode), count, norm_type)
 

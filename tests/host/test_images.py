@@ -102,6 +102,22 @@ def test_a_nan_is_the_largest_and_its_gradient_stays_inside() -> None:
         assert x.grad.sum().item() == y.numel()
 
 
+@pytest.mark.oracle
+def test_of_several_nans_the_last_is_the_largest(torch: Any) -> None:
+    values = np.array([1, np.nan, 2, 0, np.nan, np.nan, 3, -np.inf, 1, 4] * 8, np.float32)
+    for name, shape, size in (("max_pool1d", (2, 2, 20), 3), ("max_pool2d", (2, 2, 4, 5), 2),
+                              ("max_pool3d", (2, 2, 2, 2, 5), 2), ("adaptive_max_pool1d", (2, 2, 20), 3),
+                              ("adaptive_max_pool2d", (2, 2, 4, 5), 2)):
+        found = []
+        for t in (gradcore, torch):
+            x = t.tensor(values.reshape(shape), requires_grad=True)
+            out, index = getattr(t.nn.functional, name)(x, size, return_indices=True)
+            out.sum().backward()
+            found.append([a.numpy() for a in (out.detach(), index, x.grad)])
+        for ours, theirs in zip(*found, strict=True):
+            np.testing.assert_array_equal(ours, theirs, err_msg=name)
+
+
 def test_an_infinite_gradient_goes_to_one_element() -> None:
     x = gradcore.tensor(np.array([[[[1.0, 4.0], [3.0, 2.0]]]], np.float32), requires_grad=True)
     (F.max_pool2d(x, 2) * np.inf).sum().backward()
