@@ -13,7 +13,7 @@ from gradcore.errors import SpecError
 from gradcore.functional import types
 from gradcore.functional.pointwise import logaddexp
 from gradcore.ops import creation, elementwise, movement, pointwise
-from gradcore.spec import default_float, is_floating, promote
+from gradcore.spec import TensorSpec, default_float, is_floating, promote
 
 Tensor = Any
 
@@ -79,7 +79,9 @@ def logaddexp2(input: Tensor, other: Tensor) -> Tensor:
     """log2(2^input + 2^other), without overflow. Raises :class:`SpecError` for integers."""
     if not (input.spec.floating and other.spec.floating):
         raise SpecError(f"logaddexp2: expected floating dtypes, but got {input.spec.dtype.name} and {other.spec.dtype.name}")
-    return logaddexp(input * _LN2, other * _LN2) * (1 / _LN2)
+    made = TensorSpec.of((), promote([input.spec, other.spec]))
+    x, y = (movement.cast_to(v, made.widened()) * _LN2 for v in (input, other))
+    return movement.cast_to(logaddexp(x, y) * (1 / _LN2), made)
 
 
 def float_power(input: Any, exponent: Any) -> Tensor:
@@ -89,9 +91,19 @@ def float_power(input: Any, exponent: Any) -> Tensor:
 
 
 def ldexp(input: Tensor, other: Tensor) -> Tensor:
-    """input 2^other; of integers as floats."""
-    x, power = input, other if other.spec.floating else movement.cast(other, dtype=default_float())
-    return elementwise.mul(x, pointwise.exp2(power))
+    """input 2^other; of integers as floats. Where 2^other alone would overflow the product need not."""
+    if not isinstance(other, Value):
+        raise TypeError(f"ldexp(): argument 'other' must be a tensor, but got {other!r}")
+    dtype = promote([input.spec, other.spec])
+    made = TensorSpec.of((), dtype if is_floating(dtype) else default_float())
+    x, power = (movement.cast_to(v, made.widened()) for v in (input, other))
+    # Beyond the limit everything is 0 or infinite, and the three factors that it is taken in are neither.
+    limit = 2.25 * np.finfo(made.widened().dtype).maxexp
+    power = elementwise.clamp(power, -limit, limit)
+    for parts in (3, 2):
+        part = elementwise.floor(power / parts)
+        x, power = x * pointwise.exp2(part), power - part
+    return movement.cast_to(x * pointwise.exp2(power), made)
 
 
 def rsub(input: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:

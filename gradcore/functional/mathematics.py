@@ -12,7 +12,7 @@ from gradcore.arguments import dims_by_numpy, refusal
 from gradcore.engine.value import Value
 from gradcore.errors import DimError, SpecError
 from gradcore.functional.shape import dim_of, reshape, squeeze, unsqueeze
-from gradcore.ops import activation, elementwise, linalg, movement, nn, pointwise, reduce
+from gradcore.ops import activation, creation, elementwise, linalg, movement, nn, pointwise, reduce
 from gradcore.ops.op import Op
 from gradcore.spec import is_floating, normalize_dims, promote
 
@@ -74,14 +74,24 @@ def div(input: Tensor, other: Any, *, rounding_mode: str | None = None, out: Non
     if rounding_mode is None:
         return elementwise.div(input, other)
     if rounding_mode == "floor":
-        return elementwise.floor_divide(input, other)
+        return _without_slope(elementwise.floor_divide(input, other), input, other)
     if rounding_mode != "trunc":
         raise RuntimeError("div expected rounding_mode to be one of None, 'trunc', or 'floor' but found "
                            f"{rounding_mode!r}")
     if is_floating(promote([v.spec if isinstance(v, Value) else type(v) for v in (input, other)])):
-        return pointwise.trunc(elementwise.div(input, other))
+        x, y = (v.detach() if hasattr(v, "detach") else v for v in (input, other))
+        return _without_slope(pointwise.trunc(elementwise.div(x, y)), input, other)
     # Floats would not hold large integers.
     return elementwise.floor_divide(elementwise.sub(input, pointwise.fmod(input, other)), other)
+
+
+def _without_slope(made: Tensor, *operands: Any) -> Tensor:
+    """``made``, whose gradient by each of the operands is 0, also where a quotient's has none."""
+    for v in operands:
+        if getattr(v, "requires_grad", False):
+            never = creation.full(False, shape=(), dtype=np.dtype(bool), device=made.storage.device)
+            made = elementwise.where(never, v, made)
+    return made
 
 
 mul, neg = map(_elementwise, (elementwise.mul, elementwise.neg))
@@ -122,6 +132,9 @@ def round(input: Tensor, *, decimals: int = 0) -> Tensor:
     """To the nearest whole number, halves to even; with ``decimals`` to so many digits behind the point."""
     if not decimals:
         return elementwise.round(input) if input.spec.floating else movement.clone(input)
+    if not input.spec.floating:
+        raise NotImplementedError(f"round with decimals={decimals} is not implemented for {input.spec.dtype.name}: expected a "
+                                  "tensor of a floating type")
     scale = 10.0 ** builtins.abs(decimals)
     if decimals > 0:
         return elementwise.round(input * scale) / scale

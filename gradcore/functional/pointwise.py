@@ -105,9 +105,13 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
 
 def isclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
     """|input - other| <= atol + rtol |other|, or equal; two NaNs are close with ``equal_nan``."""
-    near = elementwise.le(elementwise.abs(input - other), elementwise.abs(other) * rtol + atol)
-    # An infinity is within an infinite distance of everything.
-    found = elementwise.logical_or(elementwise.eq(input, other), elementwise.logical_and(near, elementwise.isfinite(other)))
+    # Of integers as floats, which a difference cannot overflow.
+    x, y = movement.as_float(input), movement.as_float(other)
+    found = elementwise.eq(input, other)
+    if rtol or atol:
+        near = elementwise.le(elementwise.abs(x - y), elementwise.abs(y) * rtol + atol)
+        # An infinity is within an infinite distance of everything.
+        found = elementwise.logical_or(found, elementwise.logical_and(near, elementwise.isfinite(other)))
     if not equal_nan:
         return found
     return elementwise.logical_or(found, elementwise.logical_and(elementwise.isnan(input), elementwise.isnan(other)))

@@ -60,6 +60,19 @@ SAME: dict[str, Callable[[Any], Any]] = {
     "one_hot of 0-d": lambda t: t.nn.functional.one_hot(t.tensor(1), 3),
     "one_hot of none": lambda t: t.nn.functional.one_hot(t.zeros(0, dtype=t.int64), 3),
     "one_hot to the largest": lambda t: t.nn.functional.one_hot(t.tensor([0, 2])),
+    "ldexp beyond 2 ** other": lambda t: t.ldexp(t.tensor([1e-30, 0.0, 1e-40, 3.0, 5e37]), t.tensor([130, 200, 150, -3, -200])),
+    "ldexp of halves": lambda t: t.ldexp(t.tensor([1.0, 2.0], dtype=t.float16), t.tensor([3, 20])),
+    "logaddexp2 of halves": lambda t: t.logaddexp2(*(
+        t.tensor(v, dtype=t.float16) for v in ([100.0, 20000.0, 7.0], [100.0, 30000.0, 4.0]))),
+    "logaddexp2 of floats and doubles": lambda t: t.logaddexp2(t.tensor([2.0]), t.tensor([3.0], dtype=t.float64)),
+    **{f"slope of a quotient's {end} part, by {what}": lambda t, m=mode, b=by: slope(t, (
+        lambda x: t.div(x, t.tensor([0.0, 2.0]), rounding_mode=m)) if b else (
+        lambda x: t.div(t.tensor([0.0, 7.0]), x, rounding_mode=m)), 0.0, 1.0)
+       for end, mode in (("floor", "floor"), ("whole", "trunc")) for what, by in (("x", True), ("y", False))},
+    "isclose of the ends": lambda t: t.isclose(t.tensor([-2**63, 2**63 - 1, 5]), t.tensor([2**63 - 1, -2**63, 5])),
+    "isclose of bools": lambda t: t.isclose(t.tensor([True, False]), t.tensor([True, True])),
+    "isclose of nearly equal ints": lambda t: t.isclose(t.tensor([2**53 + 1]), t.tensor([2**53])),
+    "isclose of nearly equal ints, exactly": lambda t: t.isclose(t.tensor([2**53 + 1]), t.tensor([2**53]), 0.0, 0.0),
     "bce at the ends": lambda t: t.nn.functional.binary_cross_entropy(t.tensor([0.0, 1.0, 0.5]), t.tensor([0.0, 0.5, 1.0])),
 }
 
@@ -73,6 +86,22 @@ def test_the_answer_is_torchs(name: str, torch: Any) -> None:
     for a, b in zip(ours, theirs, strict=True):
         assert f"torch.{a.dtype.name}" == str(b.dtype)
         np.testing.assert_array_equal(a.numpy(), b.numpy(), strict=True)
+
+
+def test_the_slopes_of_sinc_near_0_have_digits() -> None:
+    # PyTorch's have few, and its second slope at 0 is NaN.
+    for dtype, precision in ((gradcore.float32, 1e-4), (gradcore.float64, 1e-10)):
+        x = gradcore.tensor([0.0, 1e-4, 0.02, 0.0202], dtype=dtype, requires_grad=True)
+        first, = gradcore.autograd.grad(gradcore.sinc(x).sum(), x, create_graph=True)
+        second, = gradcore.autograd.grad(first.sum(), x)
+        u = (math.pi * np.array([0.0, 1e-4, 0.02, 0.0202])) ** 2
+        ones = -math.pi ** 2 / 3 * (1 - u / 10 + u ** 2 / 280 - u ** 3 / 15120)
+        twos = -math.pi ** 2 / 3 * (1 - u * 3 / 10 + u ** 2 * 5 / 280 - u ** 3 * 7 / 15120)
+        np.testing.assert_allclose(first.detach().numpy(), ones * x.detach().numpy(), rtol=precision)
+        np.testing.assert_allclose(second.numpy(), twos, rtol=precision)
+    x = gradcore.tensor([1e-3, 0.1], dtype=gradcore.float16, requires_grad=True)
+    gradcore.sinc(x).sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), [-0.00329, -0.3257], rtol=1e-3)
 
 
 @pytest.mark.oracle

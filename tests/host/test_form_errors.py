@@ -66,6 +66,8 @@ CASES: dict[str, Case] = {
     "fliplr": (lambda t: t.fliplr(f(t, 2)), SpecError, (">= 2-d", "1-d")),
     "roll": (lambda t: f(t, 3).roll((1, 2), 0), SpecError, ("must align", "2 shifts and 1 dims")),
     "roll flat": (lambda t: f(t, 3).roll((1, 2)), SpecError, ("must align", "2 shifts and no dims")),
+    "round": (lambda t: i(t, 15).round(decimals=-1), NotImplementedError, ("decimals=-1", "int64")),
+    "ldexp": (lambda t: t.ldexp(f(t, 2), 3), TypeError, ("ldexp", "3")),
     "repeat": (lambda t: f(t, 2, 3).repeat(2), SpecError, ("(2,)", "[2, 3]")),
     "repeat negative": (lambda t: f(t, 2).repeat(-1), SpecError, ("negative dimension", "(-1,)")),
     "repeat_interleave": (lambda t: f(t, 3).repeat_interleave(i(t, 1, 2)), SpecError, ("repeats.size(0) = 2", "= 3")),
