@@ -13,7 +13,7 @@ from gradcore.engine.owners import upload
 from gradcore.engine.value import Value
 from gradcore.errors import DataDependentShape, SpecError
 from gradcore.functional import shape as sh
-from gradcore.ops import creation, movement, placing, reduce
+from gradcore.ops import creation, movement, placing, pointwise, reduce
 from gradcore.ops.elementwise import ne
 from gradcore.spec import broadcast_shapes, normalize_dims
 
@@ -123,15 +123,21 @@ def _slices(name: str, x: Tensor, dim: int, index: Tensor, source: Tensor) -> tu
 
 
 def index_fill_(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
-    """A number, or a 0-d tensor, written to the slices of ``dim`` that ``index`` names."""
+    """A number, or a 0-d tensor, written to the slices of ``dim`` that ``index`` names; negative ones count from the end."""
     if isinstance(value, Value) and value.spec.ndim:
         raise SpecError("index_fill_ only supports a 0-dimensional value tensor, but got tensor with "
                         f"{value.spec.ndim} dimension(s).")
     given = value if isinstance(value, Value) else creation.full(value, shape=(), dtype=input.spec.dtype,
                                                                  device=input.storage.device)
     x, = _with_a_dimension(input)
-    movement.put_(x, _vector("index_fill", index), movement.cast_to(given, input.spec), dim=sh.dim_of(dim, input),
-                  wrap=False)
+    d, places, given = sh.dim_of(dim, input), _vector("index_fill", index), movement.cast_to(given, input.spec)
+    if not given.requires_grad:
+        movement.put_(x, places, given, dim=d)
+        return input
+    # Each slice counts once for the value's gradient, however often it is named.
+    named = creation.full(False, shape=(x.spec.shape[d],), dtype=np.dtype(bool), device=x.storage.device)
+    movement.put_(named, places, creation.full(True, shape=(), dtype=named.spec.dtype, device=x.storage.device), dim=0)
+    pointwise.masked_fill_(x, sh.reshape(named, (-1, *[1] * (x.spec.ndim - d - 1))), given)
     return input
 
 

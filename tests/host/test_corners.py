@@ -119,6 +119,12 @@ CALLS: dict[str, Callable[[Any], Any]] = {
         t.ones(2, 3), t.tensor([0, 1]), t.ones(*s), **o) for name, options in LABELLED for shape in ((4,), (1,), (2,), (1, 3))},
     "cross_entropy weight with a gradient": lambda t: t.nn.functional.cross_entropy(
         t.ones(2, 3), t.tensor([0, 1]), t.ones(3, requires_grad=True)),
+    **{f"index_fill {places} of {shape}": lambda t, p=places, s=shape: filled(t, p, s)
+       for places in ([1, 1], [0, 2, 0], [], [3], [-4]) for shape in ((3,), (2, 3), (2, 3, 2))},
+    **{f"index_fill {places} from the end": lambda t, p=places: t.zeros(2, 3).index_fill(1, t.tensor(p), 5.0)
+       for places in ([-1], [-3, 2, -1])},
+    "index_fill of a number": lambda t: filled(t, [0], ()), "index_fill of a number, by -1": lambda t: t.tensor(
+        2.0).index_fill(0, t.tensor(-1), 5.0),
     "weights of probabilities with a gradient": lambda t: slope(
         t, t.ones(3), lambda w: t.nn.functional.cross_entropy(t.zeros(2, 3), t.ones(2, 3), w)),
 }
@@ -165,6 +171,15 @@ def classified(t: Any, name: str, labels: list[int], weight: Any, **options: Any
     loss = getattr(t.nn.functional, name)(x, t.tensor(labels), weight if weight is None else t.tensor(weight), **options)
     loss.sum().backward()
     return loss.detach() + 0.0, (x.grad + 0.0).round(decimals=4)
+
+
+def filled(t: Any, places: list[int], shape: tuple[int, ...]) -> Any:
+    """Filled with a number, and with a tensor; the gradients by the tensors."""
+    x, value = t.ones(shape, requires_grad=True), t.tensor(5.0, requires_grad=True)
+    index, dim = t.tensor(places, dtype=t.int64), 1 if len(shape) > 1 else 0
+    y = x.index_fill(dim, index, value)
+    (y * t.arange(y.numel()).reshape(shape)).sum().backward()
+    return x.detach().index_fill_(dim, index, 7.0), y.detach(), x.grad, value.grad
 
 
 def trained(t: Any, x: Any) -> Any:
