@@ -32,14 +32,17 @@ def check_recorded_write(name: str, target: Any, recorded: bool) -> None:
     if target.edge is not None and type(target.edge[0]) is Leaf:
         raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
     base = target.base
-    if base is None or not recorded:
+    if base is None or not (recorded or base.edge is not None):
         return
     if base.edge is not None and type(base.edge[0]) is Leaf:
         raise RuntimeError("a view of a leaf Variable that requires grad is being used in an in-place operation.")
-    for view, grad in target.storage.views:
-        if view() is target and not grad:
-            raise RuntimeError(f"{name}: A view was created in no_grad mode and is being modified inplace with grad mode "
-                               "enabled. Either create it outside of no_grad, or clone() it before the write.")
+    # A view that has no part in its base's history was taken in no_grad mode, or is a view of one that was.
+    apart = base.edge is not None and target.edge is None and target.spec.dtype == base.spec.dtype
+    if apart or any(view() is target and not grad for view, grad in target.storage.views):
+        raise RuntimeError(f"{name}: A view was created in no_grad mode and is being modified inplace with grad mode "
+                           "enabled. Either create it outside of no_grad, or clone() it before the write.")
+    if not recorded:
+        return
     if not base.spec.contiguous:
         raise NotImplementedError(f"{name}: a recorded write to a view of a tensor that lies in memory as {base.spec}: "
                                   "write to a clone(), or use the out-of-place op")

@@ -140,6 +140,21 @@ def test_a_view_taken_without_recording_is_not_written_to() -> None:
         view = y[0]
     with raises(RuntimeError, "mul_: A view was created in no_grad mode and is being modified inplace with grad mode enabled"):
         view.mul_(gradcore.ones(3, requires_grad=True))
+    # What is written need have no history: that of the base would not know of it.
+    for write in (lambda v: v.mul_(2.0), lambda v: v.fill_(2), lambda v: v.copy_(gradcore.ones(3)),
+                  lambda v: v[:2].zero_(), lambda v: v.__setitem__(0, 3.0)):
+        with raises(RuntimeError, "A view was created in no_grad mode and is being modified inplace with grad mode enabled"):
+            write(view)
+    assert y.tolist() == gradcore.ones(3, 3).tolist()
+    with gradcore.no_grad():
+        view.mul_(2.0)
+    view.detach().mul_(2.0)
+    assert y[0].tolist() == [4.0] * 3
+    x = gradcore.ones(3, requires_grad=True)
+    with gradcore.no_grad():
+        view = x[:2]
+    with raises(RuntimeError, "a view of a leaf Variable that requires grad is being used in an in-place operation."):
+        view.fill_(1)
     del y, view
 
 
