@@ -30,6 +30,15 @@ def _integers(low: int, high: int, shape: Sequence[int], device: Any, generator:
     return functional.clamp(functional.floor(u * float(high - low)), max=float(high - low - 1)) + float(low)
 
 
+def _check_range(low: int, high: int, dtype: Any) -> None:
+    """Raises RuntimeError for integers of [low, high) that the dtype does not hold."""
+    ends = types.finfo(dtype) if is_floating(dtype) else None if dtype == np.bool_ else np.iinfo(dtype)
+    least, most = (0, 1) if ends is None else (int(ends.min), int(ends.max))
+    if low < least or high - 1 > most:
+        raise RuntimeError(f"random_: from = {low} or to - 1 = {high - 1} is out of bounds for {np.dtype(dtype).name}: "
+                           f"expected integers from {least} to {most}")
+
+
 def randint(*args: Any, generator: Generator | None = None, dtype: Any = None, device: Any = None, low: int | None = None,
             high: int | None = None, size: Sequence[int] | None = None, requires_grad: bool = False) -> Tensor:
     """``randint([low=0,] high, size)``: integers of [low, high), int64 unless ``dtype`` says otherwise.
@@ -45,8 +54,10 @@ def randint(*args: Any, generator: Generator | None = None, dtype: Any = None, d
         low = given.pop() if given else 0
     if high is None or size is None or given:
         raise TypeError(f"randint() expected (low=0, high, size), but got {args}")
+    made = np.dtype(np.int64 if dtype is None else dtype)
+    _check_range(low, high, made)
     with modes.no_grad():
-        result = _integers(low, high, tuple(size), device, generator).to(np.dtype(np.int64 if dtype is None else dtype))
+        result = _integers(low, high, tuple(size), device, generator).to(made)
     result.requires_grad = requires_grad
     return result
 
@@ -59,6 +70,7 @@ def random_(tensor: Tensor, *args: int, generator: Generator | None = None) -> T
     else:
         most = 2 if tensor.dtype == np.bool_ else min(int(np.iinfo(tensor.dtype).max) + 1, _EXACT)
     low, high = (0, most) if not args else (0, args[0]) if len(args) == 1 else args
+    _check_range(low, high, tensor.dtype)
     return movement.copy_(tensor, _integers(low, high, tensor.spec.shape, tensor.device, generator).to(tensor.dtype))
 
 

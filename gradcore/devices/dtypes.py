@@ -28,6 +28,8 @@ _CHOICES = frozenset("maximum minimum fmax fmin clamp".split())
 #: Ops that take an integer beside a tensor modulo the number of its dtype's values; the others refuse one that does not fit.
 _WRAPPING = frozenset("""add sub mul floor_divide remainder fmod bitwise_and bitwise_or bitwise_xor bitwise_left_shift
     bitwise_right_shift""".split())
+#: Ops that write a number, of whatever type it is.
+_FILLING = frozenset("full fill_ masked_fill_".split())
 #: Ops that have no result where an integer is divided by 0.
 _DIVISIONS = frozenset("floor_divide remainder fmod floor_divide_ remainder_ fmod_".split())
 _FLOAT, _BYTE = np.dtype(np.float32), np.dtype(np.uint8)
@@ -60,13 +62,15 @@ def numbers_fitted(kernel: Kernel, operands: Operands) -> Kernel:
     """The kernel, with Python integers beside tensors of small integers as PyTorch takes them.
 
     They wrap around in arithmetic and as the base of a power. Elsewhere negative ones wrap around in uint8, and the kernel
-    raises RuntimeError for those that the dtype does not hold, as for a negative exponent.
+    raises RuntimeError for those that the dtype does not hold, floats to be filled in too, as for a negative exponent.
     """
     results = operands.outputs or tuple(operands.inputs[k] for k in operands.writes)
     dtype = results[0].dtype if len(results) == 1 else None
-    given = [k for k, s in enumerate(operands.inputs) if s is int]
+    given = [k for k, s in enumerate(operands.inputs) if s is int or s is float]
     power = operands.op.rstrip("_") == "pow"
-    if dtype is None or dtype.kind not in "iu" or not given or (dtype.itemsize == 8 and not power):
+    if dtype is None or dtype.kind not in "iu" or not given:
+        return kernel
+    if dtype.itemsize == 8 and not power and operands.op not in _FILLING:
         return kernel
     limits, wraps = np.iinfo(dtype), operands.op.rstrip("_") in _WRAPPING
     lowest = limits.min or -limits.max
@@ -76,7 +80,7 @@ def numbers_fitted(kernel: Kernel, operands: Operands) -> Kernel:
             raise RuntimeError(f"Integers to negative integer powers are not allowed, but the exponent is {a}.")
         if k not in given or limits.min <= a <= limits.max:
             return a
-        if not (wraps or (power and k == 0) or lowest <= a <= limits.max):
+        if not (wraps or (power and k == 0) or (isinstance(a, int) and lowest <= a <= limits.max)):
             raise RuntimeError(f"{operands.op}: value {a} cannot be converted to type {dtype.name} without overflow")
         return (a - limits.min) % (limits.max - limits.min + 1) + limits.min
 

@@ -66,6 +66,8 @@ HOST_KERNELS["pow"] = pow
 @pointwise
 def sign(x: Array) -> Any:
     """0 for NaN, as in PyTorch."""
+    if x.dtype.kind == "b":
+        return x
     return np.where(x == x, np.sign(x), 0)
 
 

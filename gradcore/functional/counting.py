@@ -27,6 +27,8 @@ def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None
     if n < 0:
         raise SpecError(f"order must be non-negative but got {n}")
     d = shape.dim_of(dim, input)
+    if not n:
+        return shape.clone(input)
     parts = [x for x in (prepend, input, append) if x is not None]
     x = shape.cat(parts, d) if len(parts) > 1 else input
     less = elementwise.logical_xor if x.spec.dtype.kind == "b" else elementwise.sub

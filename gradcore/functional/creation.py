@@ -37,13 +37,15 @@ def set_default_dtype(dtype: Any) -> None:
 
 
 def _check_range(values: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> None:
-    """Raises RuntimeError for Python integers beyond the dtype's; a negative one may stand for an unsigned one, modulo 2^n."""
+    """Raises RuntimeError for Python numbers beyond an integer dtype's; a negative integer may stand for an unsigned one."""
     if dtype.kind not in "iu" or not values.size:
         return
-    low, high = int(values.min()), int(values.max())
-    most = int(np.iinfo(dtype).max)
-    least = int(np.iinfo(dtype).min) if dtype.kind == "i" else -most
-    if low < least or high > most:
+    low, high = values.min().item(), values.max().item()
+    most, least = int(np.iinfo(dtype).max), int(np.iinfo(dtype).min)
+    if values.dtype.kind != "f":
+        least = least or -most
+    # Of a NaN neither holds.
+    if not (low >= least and high <= most):
         raise RuntimeError(f"value cannot be converted to type {dtype.name} without overflow: {high if high > most else low}")
 
 
@@ -62,12 +64,15 @@ def tensor(data: Any, *, dtype: Any = None, device: str | Device | None = None, 
         raise ValueError(f"tensor(): expected numbers in a regular shape: {error}") from None
     if values.dtype == object and None in values.reshape(-1).tolist():
         raise RuntimeError("Could not infer dtype of NoneType")
+    if values.dtype == object and all(type(n) is int for n in values.reshape(-1).tolist()):
+        worst = max(values.reshape(-1).tolist(), key=builtins.abs)
+        raise SpecError(f"value cannot be converted to type int64 without overflow: {worst}")
     try:
         category(values.dtype)
     except TypeError:
         raise TypeError(f"tensor(): new tensors hold numbers, but got data of dtype {values.dtype}") from None
-    if plain and values.dtype.kind in "iu":
-        _check_range(values, np.dtype(np.int64 if dtype is None else dtype))
+    if plain and values.dtype.kind in "iuf":
+        _check_range(values, np.dtype(dtype or (values.dtype if values.dtype.kind == "f" else np.int64)))
     if dtype is not None:
         values = values.astype(np.dtype(dtype))
     elif plain and values.dtype.kind == "f":

@@ -140,6 +140,7 @@ def _at(input: Tensor, x: Tensor, places: Tensor, d: int, keepdim: bool) -> Rank
 def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     """:func:`median` of what is no NaN: of everything, or along ``dim`` with its position. NaN where there is nothing else."""
     if dim is None:
+        m.need_dim("nanmedian", keepdim)
         flat = sh.reshape(input, -1)
         if not flat.spec.numel:
             return folding.median(input)

@@ -11,7 +11,7 @@ import numpy as np
 from gradcore.errors import SpecError
 from gradcore.functional import mathematics as m
 from gradcore.functional import shape as sh
-from gradcore.functional.mathematics import Ranked
+from gradcore.functional.mathematics import Ranked, need_dim
 from gradcore.ops import elementwise, movement, order, reduce, scan, statistics
 from gradcore.spec import is_floating, normalize_dims
 
@@ -26,6 +26,7 @@ def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype:
     """The product over ``dim``, or over everything; integers and bools give int64. Zeros have their gradients, too."""
     x = input if dtype is None else input.to(dtype)
     if dim is None:
+        need_dim("prod", keepdim)
         made = scan.prod(sh.reshape(x, -1), dim=0, keepdim=False)
     else:
         made = scan.prod(x, dim=sh.dim_of(dim, x), keepdim=keepdim)
@@ -129,6 +130,7 @@ def shared(flat: Tensor, found: Tensor) -> Tensor:
 def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     """The lower of the two in the middle, of everything or along ``dim`` with its position; a NaN if there is one."""
     if dim is None:
+        need_dim("median", keepdim)
         flat = sh.reshape(input, -1)
         if not flat.spec.numel:
             return movement.cast_to(m.sum(flat) * math.nan, input.spec)

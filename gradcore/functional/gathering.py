@@ -128,6 +128,8 @@ def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: 
     for d, n in enumerate(index.spec.shape):
         if n != src.spec.shape[d]:
             src = movement.narrow(src, d, 0, n)
+    if reduce == "mean" and input.spec.dtype.kind == "b":
+        raise NotImplementedError("scatter_reduce(reduce='mean') is not implemented for bools: 'sum', 'amax' and 'amin' are")
     if reduce in ("sum", "mean"):
         kept = input if include_self else picking.scatter(input, dim, index, 0)
         total = picking.scatter_add(kept, dim, index, src)
@@ -152,7 +154,8 @@ def _extreme(input: Tensor, dim: int, index: Tensor, src: Tensor, largest: bool,
         worst: float = -math.inf if largest else math.inf
         order = folding.argsort(given if largest else -given, dim)
     else:
-        worst = int(np.iinfo(input.spec.dtype).min if largest else np.iinfo(input.spec.dtype).max)
+        ends = (0, 1) if input.spec.dtype.kind == "b" else (np.iinfo(input.spec.dtype).min, np.iinfo(input.spec.dtype).max)
+        worst = int(ends[0] if largest else ends[1])
         order = folding.argsort(given, dim, descending=not largest)
     ranked, places = (picking.gather(x, dim, order) for x in (given, index))
     start = creation.full(worst, shape=input.spec.shape, dtype=input.spec.dtype, device=input.storage.device)

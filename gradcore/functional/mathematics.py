@@ -47,6 +47,12 @@ def scaled(input: Any, other: Any, alpha: Any) -> Any:
     dtype = promote([v.spec if isinstance(v, Value) else type(v) for v in (input, other)])
     if isinstance(alpha, float) and not is_floating(dtype):
         raise RuntimeError(f"For integral input tensors, argument alpha must not be a floating point number: got {alpha}")
+    if dtype.kind == "b":
+        alpha = bool(alpha)
+        if not isinstance(other, Value):
+            return other and alpha
+    elif isinstance(alpha, bool):
+        raise RuntimeError(f"Boolean alpha only supported for Boolean results: got {alpha} for a result of {dtype.name}")
     if alpha == 1 or not isinstance(other, Value):
         return other * alpha if alpha != 1 else other
     # In the result's dtype: the other's own may be too narrow.
@@ -73,12 +79,16 @@ def div(input: Tensor, other: Any, *, rounding_mode: str | None = None, out: Non
         raise refusal("div", "out")
     if rounding_mode is None:
         return elementwise.div(input, other)
+    dtype = promote([v.spec if isinstance(v, Value) else type(v) for v in (input, other)])
+    if dtype.kind == "b":
+        raise NotImplementedError(f"div with rounding_mode={rounding_mode!r} is not implemented for bools: expected integers "
+                                  "or floats")
     if rounding_mode == "floor":
         return _without_slope(elementwise.floor_divide(input, other), input, other)
     if rounding_mode != "trunc":
         raise RuntimeError("div expected rounding_mode to be one of None, 'trunc', or 'floor' but found "
                            f"{rounding_mode!r}")
-    if is_floating(promote([v.spec if isinstance(v, Value) else type(v) for v in (input, other)])):
+    if is_floating(dtype):
         x, y = (v.detach() if hasattr(v, "detach") else v for v in (input, other))
         return _without_slope(pointwise.trunc(elementwise.div(x, y)), input, other)
     # Floats would not hold large integers.
@@ -191,6 +201,12 @@ def amin(input: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
     return reduce.amin(input, dims=normalize_dims(dim, input.spec.ndim), keepdim=keepdim)
 
 
+def need_dim(name: str, keepdim: bool) -> None:
+    """Raises TypeError for a dimension that is to be kept where none is named."""
+    if keepdim:
+        raise TypeError(f"{name}() takes keepdim with a dim only, but got keepdim={keepdim} without one")
+
+
 class Ranked(NamedTuple):
     """Values and their positions, int64."""
 
@@ -209,10 +225,9 @@ def min(input: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -
 
 
 def _extreme(x: Tensor, dim: Any, keepdim: bool, whole: Any, indexed: Any, pairwise: Any) -> Any:
-    if isinstance(dim, Value):
-        return pairwise(x, dim)
-    if dim is None:
-        return whole(x)
+    if isinstance(dim, Value) or dim is None:
+        need_dim(whole.__name__.removeprefix("a"), keepdim)
+        return whole(x) if dim is None else pairwise(x, dim)
     d = dim_of(dim, x)
     return Ranked(*(indexed(x, dim=d, keepdim=keepdim) if x.spec.ndim else indexed(reshape(x, 1), dim=0, keepdim=False)))
 
@@ -236,10 +251,16 @@ def _arg(op: Any, x: Tensor, dim: int | None, keepdim: bool) -> Tensor:
 
 
 def any(input: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
+    """Is some element over ``dim``, or over everything, not 0? Over no dimensions at all, each by itself."""
+    if isinstance(dim, Sequence) and not dim:
+        return elementwise.ne(input, 0)
     return reduce.any(input, dims=normalize_dims(dim, input.spec.ndim), keepdim=keepdim)
 
 
 def all(input: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
+    """Is every element over ``dim``, or over everything, not 0? Over no dimensions at all, each by itself."""
+    if isinstance(dim, Sequence) and not dim:
+        return elementwise.ne(input, 0)
     return reduce.all(input, dims=normalize_dims(dim, input.spec.ndim), keepdim=keepdim)
 
 

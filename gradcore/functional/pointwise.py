@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from gradcore.engine.value import Value
 from gradcore.errors import SpecError
 from gradcore.functional import mathematics as m
@@ -62,7 +64,12 @@ def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
 
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
     """input + value tensor1 tensor2, the three broadcast, in one pass."""
-    return pointwise.addcmul(input, tensor1, tensor2, value=value)
+    return pointwise.addcmul(input, tensor1, tensor2, value=_factor(value, input, tensor1, tensor2))
+
+
+def _factor(value: float, *tensors: Tensor) -> float:
+    """The number, of integers its whole part."""
+    return value if any(x.spec.floating for x in tensors) else int(value)
 
 
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
@@ -89,8 +96,9 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
 
 
 def _check_fill(x: Tensor, value: Any) -> None:
-    """Raises RuntimeError for an infinity or a NaN where integers stand."""
-    if x.spec.dtype.kind in "iu" and isinstance(value, float) and not math.isfinite(value):
+    """Raises RuntimeError for a float that no integer of the tensor's dtype stands for."""
+    if x.spec.dtype.kind in "iu" and isinstance(value, float) and not (
+            np.iinfo(x.spec.dtype).min <= value <= np.iinfo(x.spec.dtype).max):
         raise RuntimeError(f"value cannot be converted to type {x.spec.dtype.name} without overflow: {value}")
 
 
@@ -177,7 +185,8 @@ def _lerp_(input: Tensor, end: Tensor, weight: Any) -> Tensor:
 
 def _addcmul_(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
     """``addcmul``, written over the tensor; returns it."""
-    return in_place.IN_PLACE["addcmul"](input, tensor1, tensor2, value=value)  # type: ignore[operator]
+    return in_place.IN_PLACE["addcmul"](  # type: ignore[operator]
+        input, tensor1, tensor2, value=_factor(value, input, tensor1, tensor2))
 
 
 def _addcdiv_(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
@@ -210,7 +219,10 @@ def _div_(input: Tensor, other: Any, *, rounding_mode: str | None = None) -> Ten
     """The quotient, written over the tensor; returns it."""
     if rounding_mode is None:
         return elementwise.div_(input, other)
-    return movement.copy_(input, m.div(input, other, rounding_mode=rounding_mode))
+    made = m.div(input, other, rounding_mode=rounding_mode)
+    if made.spec.floating and not input.spec.floating:
+        raise SpecError(f"result type {made.spec.dtype.name} can't be cast to the desired output type {input.spec.dtype.name}")
+    return movement.copy_(input, made)
 
 
 def _sub_(input: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:

@@ -12,7 +12,7 @@ from gradcore.arguments import refusal
 from gradcore.engine.owners import upload
 from gradcore.errors import DataDependentShape, DimError, SpecError
 from gradcore.ops import movement
-from gradcore.spec import broadcast_shapes, normalize_dim, normalize_dims, promote
+from gradcore.spec import broadcast_shapes, normalize_dim, normalize_dims, promote, resolve_shape
 
 Tensor = Any
 Dim = int | Sequence[int] | None
@@ -73,13 +73,24 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 
 def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
+    """A dimension as several, of sizes of which one may be -1."""
     d = dim_of(dim, input)
+    n = input.spec.shape[d] if input.spec.ndim else 1
+    if not sizes:
+        raise SpecError(f"unflatten: sizes must be non-empty, but got {sizes}")
+    try:
+        sizes = resolve_shape(sizes, n)
+    except SpecError:
+        raise SpecError(f"unflatten: Provided sizes {list(sizes)} don't multiply up to the size of dim {dim} ({n}) in the "
+                        f"input tensor {list(input.spec.shape)}") from None
     return movement.reshape(input, (*input.spec.shape[:d], *sizes, *input.spec.shape[d + 1:]))
 
 
 def squeeze(input: Tensor, dim: Dim = None) -> Tensor:
     """Without its dimensions of size 1, or without those named."""
+    # No dimensions named are none here, not all.
     dims = range(input.spec.ndim) if dim is None else normalize_dims(dim, input.spec.ndim)
+    dims = () if isinstance(dim, Sequence) and not dim else dims
     gone = {d for d in dims if input.spec.shape[d] == 1}
     return movement.slice(input, index=tuple((0,) if d in gone else (0, n, 1) for d, n in enumerate(input.spec.shape)))
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from gradcore.errors import SpecError
 from gradcore.ops.creation import zeros_of
 from gradcore.ops.movement import sum_to
 from gradcore.ops.op import op
-from gradcore.ops.shapes import Operand, bool_like, broadcast, compare, divide, float_like, like, shape_of
+from gradcore.ops.shapes import Operand, bool_like, broadcast, compare, divide, float_like, like, numbers, shape_of
 from gradcore.spec import TensorSpec, broadcast_shapes, category, default_float, promote
 
 # -- arithmetic --------------------------------------------------------------------------------------------------------
@@ -50,8 +52,8 @@ def _neg_spec(x: TensorSpec) -> TensorSpec:
 
 neg = op("neg", _neg_spec, may_alias=("x",), x=lambda g: -g)
 reciprocal = op("reciprocal", float_like, may_alias=("x",), x=lambda g, out: -g * (out * out))
-floor_divide = op("floor_divide", broadcast, may_alias=("x", "y"))
-remainder = op("remainder", broadcast, may_alias=("x", "y"),
+floor_divide = op("floor_divide", numbers("floor_divide"), may_alias=("x", "y"))
+remainder = op("remainder", numbers("remainder"), may_alias=("x", "y"),
                x=lambda g, x_spec: sum_to(g, to=x_spec),
                y=lambda g, x, y, y_spec: sum_to(-g * floor(div(x, y)), to=y_spec))
 
@@ -105,6 +107,11 @@ isnan, isinf, isfinite = op("isnan", bool_like), op("isinf", bool_like), op("isf
 
 # -- functions of one variable -----------------------------------------------------------------------------------------
 
+
+def _square_spec(x: TensorSpec) -> TensorSpec:
+    return like(x).like(np.dtype(np.int64)) if _is_bool(x) else like(x)
+
+
 abs = op("abs", like, may_alias=("x",), x=lambda g, x: g * sign(x))
 sign = op("sign", like, may_alias=("x",), x=lambda g: zeros_of(g))
 floor = op("floor", like, may_alias=("x",), x=lambda g: zeros_of(g))
@@ -118,7 +125,7 @@ log2 = op("log2", float_like, may_alias=("x",), x=lambda g, x: g / (x * math.log
 log10 = op("log10", float_like, may_alias=("x",), x=lambda g, x: g / (x * math.log(10)))
 sqrt = op("sqrt", float_like, may_alias=("x",), x=lambda g, out: g / (out * 2))
 rsqrt = op("rsqrt", float_like, may_alias=("x",), x=lambda g, out: g * (out * out * out) * -0.5)
-square = op("square", like, may_alias=("x",), x=lambda g, x: g * (x * 2))
+square = op("square", _square_spec, may_alias=("x",), x=lambda g, x: g * (x * 2))
 sin = op("sin", float_like, may_alias=("x",), x=lambda g, x: g * cos(x))
 cos = op("cos", float_like, may_alias=("x",), x=lambda g, x: -g * sin(x))
 tan = op("tan", float_like, may_alias=("x",), x=lambda g, out: g * (out * out + 1))

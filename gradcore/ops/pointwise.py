@@ -18,6 +18,7 @@ from gradcore.ops.shapes import (
     like,
     need_float,
     need_tensor,
+    numbers,
     shape_of,
 )
 from gradcore.spec import TensorSpec, broadcast_shapes, is_floating, promote
@@ -83,7 +84,7 @@ def _over_squares(a: Any, x: Any, y: Any) -> Any:
     return where(eq(squares, 0), 0.0, a / squares)
 
 
-fmod = op("fmod", broadcast, may_alias=("x", "y"),
+fmod = op("fmod", numbers("fmod"), may_alias=("x", "y"),
           x=lambda g, x_spec: sum_to(g, to=x_spec),
           y=lambda g, x, y, y_spec: sum_to(-g * trunc(div(x, y)), to=y_spec),
           doc="x - y trunc(x / y): the sign is the dividend's.")
@@ -180,7 +181,7 @@ def _bits(name: str, *operands: Operand) -> None:
 def _bits_of_two(name: str) -> Any:
     def infer(x: Operand, y: Operand) -> TensorSpec:
         _bits(name, x, y)
-        return broadcast(x, y)
+        return numbers(name)(x, y) if name.endswith("shift") else broadcast(x, y)
 
     return infer
 

@@ -32,6 +32,18 @@ def broadcast(x: Operand, y: Operand) -> TensorSpec:
     return TensorSpec.of(broadcast_shapes(shape_of(x), shape_of(y)), promote((x, y)))
 
 
+def numbers(name: str) -> Any:
+    """The rule of an op of two operands that are not both bools."""
+    def infer(x: Operand, y: Operand) -> TensorSpec:
+        spec = broadcast(x, y)
+        if spec.dtype.kind == "b":
+            raise NotImplementedError(f"{name} is not implemented for bools: expected integers or floats, but got "
+                                      f"{getattr(x, '__name__', x)} and {getattr(y, '__name__', y)}")
+        return spec
+
+    return infer
+
+
 def compare(x: Operand, y: Operand) -> TensorSpec:
     need_tensor("a comparison", x, y)
     return TensorSpec.of(broadcast_shapes(shape_of(x), shape_of(y)), np.bool_)

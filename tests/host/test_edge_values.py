@@ -73,6 +73,26 @@ SAME: dict[str, Callable[[Any], Any]] = {
     "isclose of bools": lambda t: t.isclose(t.tensor([True, False]), t.tensor([True, True])),
     "isclose of nearly equal ints": lambda t: t.isclose(t.tensor([2**53 + 1]), t.tensor([2**53])),
     "isclose of nearly equal ints, exactly": lambda t: t.isclose(t.tensor([2**53 + 1]), t.tensor([2**53]), 0.0, 0.0),
+    "addcmul of ints": lambda t: t.addcmul(*[t.tensor([1, 2])] * 3, value=1.5),
+    "addcmul_ of ints": lambda t: t.tensor([1, 2]).addcmul_(*[t.tensor([1, 2])] * 2, value=2.9),
+    "addcmul of ints and floats": lambda t: t.addcmul(t.tensor([1, 2]), t.tensor([1.0, 2.0]), t.tensor([1, 2]), value=1.5),
+    "alpha of bools": lambda t: t.add(t.tensor([True, False]), t.tensor([True, True]), alpha=2),
+    "alpha False of bools": lambda t: t.add(t.tensor([True, False]), t.tensor([True, True]), alpha=False),
+    "alpha of a bool": lambda t: t.add(t.tensor([True, False]), True, alpha=2),
+    "add_ with alpha of bools": lambda t: t.tensor([True, False]).add_(t.tensor([True, True]), alpha=2),
+    "alpha of ints and bools": lambda t: t.add(t.tensor([1, 2]), t.tensor([True, False]), alpha=2),
+    **{f"{name} over no dimension of {dtype}": lambda t, n=name, d=dtype: getattr(t, n)(
+        t.tensor([[1, 0], [0, 3]], dtype=getattr(t, d)), dim=()) for name in ("any", "all") for dtype in ("bool", "float32")},
+    "any over no dimension, kept": lambda t: t.tensor([[True, False]]).any((), True),
+    "squeeze of no dimension": lambda t: t.ones(1, 2, 1).squeeze(()), "diff of order 0": lambda t: t.diff(
+        t.tensor([1.0, 2.0]), n=0, prepend=t.tensor([5.0]), append=t.tensor([7.0])),
+    "sign_ of bools": lambda t: t.tensor([True, False]).sign_(),
+    **{f"scatter_reduce of bools, {how}, {own}": lambda t, h=how, o=own: t.tensor([False, True, False]).scatter_reduce(
+        0, t.tensor([0, 0, 1]), t.tensor([True, False, False]), h, include_self=o)
+       for how in ("sum", "amax", "amin") for own in (True, False)},
+    "conversion of floats": lambda t: t.tensor([2.9, -2.9, 127.0], dtype=t.int8),
+    "unflatten of nothing": lambda t: (t.zeros(0, 4).unflatten(1, (2, -1)), t.zeros(3, 0).unflatten(0, (3, -1)),
+                                       t.zeros(0, 3).unflatten(0, (2, -1))),
     "bce at the ends": lambda t: t.nn.functional.binary_cross_entropy(t.tensor([0.0, 1.0, 0.5]), t.tensor([0.0, 0.5, 1.0])),
 }
 

@@ -68,6 +68,37 @@ CASES: dict[str, Case] = {
     "roll flat": (lambda t: f(t, 3).roll((1, 2)), SpecError, ("must align", "2 shifts and no dims")),
     "round": (lambda t: i(t, 15).round(decimals=-1), NotImplementedError, ("decimals=-1", "int64")),
     "ldexp": (lambda t: t.ldexp(f(t, 2), 3), TypeError, ("ldexp", "3")),
+    "div_ floor": (lambda t: i(t, 5).div_(2.0, rounding_mode="floor"), SpecError, ("float32", "int64")),
+    "div_ trunc": (lambda t: i(t, 5).div_(f(t, 1), rounding_mode="trunc"), SpecError, ("float32", "int64")),
+    "square_": (lambda t: (i(t, 1) > 0).square_(), SpecError, ("int64", "bool")),
+    **{f"{name} keepdim": (lambda t, n=name: getattr(t, n)(f(t, 2), keepdim=True), TypeError, (name, "keepdim=True"))
+       for name in ("max", "min", "prod", "median", "nanmedian")},
+    "max of two keepdim": (lambda t: t.max(f(t, 2), f(t, 2), keepdim=True), TypeError, ("max", "keepdim=True")),
+    "randint": (lambda t: t.randint(0, 300, (2,), dtype=t.uint8), RuntimeError, ("299", "uint8", "0 to 255")),
+    "randint below": (lambda t: t.randint(-1, 3, (2,), dtype=t.uint8), RuntimeError, ("-1", "uint8", "0 to 255")),
+    "randint of bools": (lambda t: t.randint(0, 3, (2,), dtype=t.bool), RuntimeError, ("2", "bool", "0 to 1")),
+    "randint of halves": (lambda t: t.randint(0, 70000, (2,), dtype=t.float16), RuntimeError, ("69999", "float16")),
+    "random_": (lambda t: t.zeros(2, dtype=t.int8).random_(0, 129), RuntimeError, ("128", "int8", "-128 to 127")),
+    **{f"{name} of {value} as {dtype}": (
+        lambda t, c=call, v=value, d=dtype: c(t, v, getattr(t, d)), RuntimeError, (shown, dtype))
+       for name, call in (("tensor", lambda t, v, d: t.tensor([0, v], dtype=d)),
+                          ("full", lambda t, v, d: t.full((2,), v, dtype=d)),
+                          ("fill_", lambda t, v, d: t.zeros(2, dtype=d).fill_(v)),
+                          ("masked_fill", lambda t, v, d: t.zeros(2, dtype=d).masked_fill(t.tensor([True, False]), v)))
+       for value, shown, dtype in ((float("nan"), "nan", "int32"), (float("inf"), "inf", "int64"), (1e30, "1e+30", "int64"),
+                                   (300.5, "300.5", "uint8"), (-1.5, "-1.5", "uint8"))},
+    "tensor far beyond": (lambda t: t.tensor(2**70), ValueError, ("int64", str(2**70))),
+    "fill_ beyond int64": (lambda t: i(t, 1).fill_(2**63), RuntimeError, ("int64", str(2**63))),
+    "unflatten": (lambda t: f(t, 6).unflatten(0, (2, 2)), SpecError, ("[2, 2]", "dim 0 (6)")),
+    "unflatten of what is empty": (lambda t: f(t, 6, 0).unflatten(0, (5, 1)), SpecError, ("[5, 1]", "dim 0 (6)")),
+    "unflatten to nothing": (lambda t: f(t, 1).unflatten(0, ()), SpecError, ("non-empty",)),
+    "alpha True": (lambda t: t.add(f(t, 1), f(t, 1), alpha=True), RuntimeError, ("Boolean alpha", "True", "float32")),
+    **{f"{name} of bools": (
+        lambda t, n=name: getattr(t.tensor([True]), n)(t.tensor([True])), NotImplementedError, (name, "bool"))
+       for name in ("floor_divide", "remainder", "fmod", "bitwise_left_shift", "bitwise_right_shift")},
+    "div of bools": (lambda t: t.div(t.tensor([True]), True, rounding_mode="trunc"), NotImplementedError, ("'trunc'", "bool")),
+    "scatter_reduce of bools": (lambda t: t.tensor([True]).scatter_reduce(0, i(t, 0), t.tensor([True]), "mean"),
+                                NotImplementedError, ("mean", "bool")),
     "repeat": (lambda t: f(t, 2, 3).repeat(2), SpecError, ("(2,)", "[2, 3]")),
     "repeat negative": (lambda t: f(t, 2).repeat(-1), SpecError, ("negative dimension", "(-1,)")),
     "repeat_interleave": (lambda t: f(t, 3).repeat_interleave(i(t, 1, 2)), SpecError, ("repeats.size(0) = 2", "= 3")),
