@@ -109,8 +109,14 @@ def tile(input: Tensor, *dims: Any) -> Tensor:
     return repeat(input, (1,) * (input.spec.ndim - len(counts)) + counts)
 
 
-def repeat_interleave(input: Tensor, repeats: Any, dim: int | None = None, *, output_size: int | None = None) -> Tensor:
-    """Each element along ``dim`` as many times as ``repeats`` says, a number or a 1-d tensor whose values are read."""
+def repeat_interleave(input: Tensor, repeats: Any = None, dim: int | None = None, *, output_size: int | None = None) -> Tensor:
+    """Each element along ``dim`` as many times as ``repeats`` says, a number or a 1-d tensor whose values are read.
+
+    With ``repeats`` alone, positions 0, 1 and so on, of its dtype.
+    """
+    if repeats is None:
+        repeats, input = input, creation.arange(0, 1, length=input.spec.numel, dtype=input.spec.dtype,
+                                                device=input.storage.device)
     if dim is None:
         input, dim = sh.reshape(input, -1), 0
     d = sh.dim_of(dim, input)
@@ -120,7 +126,11 @@ def repeat_interleave(input: Tensor, repeats: Any, dim: int | None = None, *, ou
             raise SpecError(f"Repeats must be non-negative, but got {repeats}")
         wide = movement.expand(sh.unsqueeze(input, d + 1), shape=(*shape[:d + 1], repeats, *shape[d + 1:]))
         return sh.reshape(wide, (*shape[:d], shape[d] * repeats, *shape[d + 1:]))
+    if repeats.spec.dtype.kind not in "iu" or repeats.spec.ndim > 1:
+        raise SpecError(f"repeat_interleave: expected a 1-d tensor of integers as repeats, but got {repeats.spec}")
     counts = repeats.storage.device.read(repeats.storage, repeats.spec).reshape(-1)
+    if counts.size and counts.min() < 0:
+        raise SpecError(f"repeats can not be negative, but got {counts.min()}")
     if counts.size not in (1, shape[d]):
         raise SpecError(f"repeats must have the same size as input along dim, but got repeats.size(0) = {counts.size} and "
                         f"input.size({d}) = {shape[d]}")

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from gradcore.errors import SpecError
 from gradcore.functional.mathematics import add, rsqrt
 from gradcore.functional.shape import squeeze, unsqueeze
 from gradcore.ops import batch_norm as norms
 from gradcore.ops import convolution, creation, movement, pooling
+from gradcore.spec import TensorSpec
 
 Tensor = Any
 Size = int | Sequence[int]
@@ -112,8 +115,14 @@ def batch_norm(input: Tensor, running_mean: Tensor | None, running_var: Tensor |
     """(x - mean) / sqrt(var + eps) for each channel of [N, C, ...], times weight, plus bias.
 
     In training mean and (biased) variance are the batch's, and ``running_*`` move towards them by ``momentum``, the
-    variance unbiased; otherwise they are the running ones.
+    variance unbiased; otherwise they are the running ones. An input of 16 bits may have all of them in float32.
     """
+    if input.spec.narrow:
+        wide = TensorSpec.of((), np.float32)
+        given = [v.spec.dtype for v in (running_mean, running_var, weight, bias) if v is not None]
+        if given and all(dtype == wide.dtype for dtype in given):
+            return movement.cast_to(batch_norm(movement.cast_to(input, wide), running_mean, running_var, weight, bias, training,
+                                               momentum, eps), input.spec)
     if training and not input.spec.numel and input.spec.ndim > 1:
         # An empty batch has no statistics, and moves none.
         mean, rstd = (creation.full(v, shape=input.spec.shape[1:2], dtype=input.spec.dtype, device=input.storage.device)

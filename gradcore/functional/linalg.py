@@ -54,7 +54,8 @@ def matrix_norm(A: Tensor, ord: Any = "fro", dim: Sequence[int] = (-2, -1), keep
         raise NotImplementedError(f"linalg.matrix_norm with ord={ord!r}: expected 'fro', 1, -1, inf or -inf")
     summed, over = (rows, columns) if abs(ord) == 1 else (columns, rows)
     sums = vector_norm(A, 1, summed, keepdim=True)
-    found = (m.amax if ord > 0 else m.amin)(sums, over, True)
+    # Of no sums at all the largest is 0.
+    found = (m.amin if ord < 0 else m.amax if sums.spec.shape[over] else m.sum)(sums, over, True)
     return found if keepdim else sh.squeeze(found, (rows, columns))
 
 

@@ -11,6 +11,7 @@ from gradcore.functional import any, arange, mean, sum, unsqueeze, zeros, zeros_
 from gradcore.functional.folding import cumsum
 from gradcore.functional.picking import scatter_add
 from gradcore.ops import elementwise, losses, movement
+from gradcore.spec import TensorSpec, promote
 
 Tensor = Any
 
@@ -152,6 +153,9 @@ def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, weight: Tens
     Only input and target are kept. Raises ValueError for a target of another size.
     """
     _need_one_size(input, target)
+    if input.spec.floating and target.spec.floating:
+        made = TensorSpec.of((), promote([input.spec, target.spec]))
+        input, target = movement.cast_to(input, made), movement.cast_to(target, made)
     loss = losses.bce_logits(input, target)
     if pos_weight is not None:
         loss = loss + (pos_weight - 1) * target * losses.bce_logits(input, 1.0)

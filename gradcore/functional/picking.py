@@ -101,7 +101,11 @@ def _vector(name: str, index: Tensor) -> Tensor:
 
 
 def index_add_(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
-    """alpha times slices of ``source`` added to the slices of ``dim`` that ``index`` names; repeated ones add up."""
+    """alpha times slices of ``source`` added to the slices of ``dim`` that ``index`` names; repeated ones add up.
+
+    Of integers the whole part of alpha.
+    """
+    alpha = alpha if source.spec.floating else int(alpha)
     source = source if alpha == 1 else source * alpha
     placing.add_at_(*_slices("index_add", input, dim, index, source), dim=sh.dim_of(dim, input), wrap=False)
     return input
@@ -181,6 +185,9 @@ def masked_select(input: Tensor, mask: Tensor) -> Tensor:
 
 def masked_scatter_(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """The first elements of ``source`` written where the mask is True. Raises :class:`SpecError` for too few of them."""
+    if source.spec.dtype != input.spec.dtype:
+        raise SpecError(f"masked_scatter: expected self and source to have same dtypes but got {input.spec.dtype.name} and "
+                        f"{source.spec.dtype.name}")
     places = _places(movement.expand(mask, shape=input.spec.shape))
     if places.spec.numel > source.spec.numel:
         raise SpecError(f"masked_scatter: expected self and source to have enough elements: {places.spec.numel} are asked for, "
@@ -226,7 +233,14 @@ def _on_a_copy(name: str, function: Callable[..., Tensor]) -> Callable[..., Tens
 scatter, scatter_add = _on_a_copy("scatter", scatter_), _on_a_copy("scatter_add", scatter_add_)
 index_add, index_copy = _on_a_copy("index_add", index_add_), _on_a_copy("index_copy", index_copy_)
 index_fill, index_put = _on_a_copy("index_fill", index_fill_), _on_a_copy("index_put", index_put_)
-masked_scatter, argwhere = _on_a_copy("masked_scatter", masked_scatter_), sh.nonzero
+argwhere = sh.nonzero
+
+
+def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """A copy, after ``masked_scatter_``; the tensor and the mask broadcast."""
+    shape = broadcast_shapes(input.spec.shape, mask.spec.shape)
+    return masked_scatter_(sh.clone(movement.expand(input, shape=shape)), mask, source)
+
 
 TENSOR_METHODS: dict[str, Callable[..., Any]] = {fn.__name__: fn for fn in (
     scatter_, scatter_add_, index_add_, index_copy_, index_fill_, index_put_, masked_scatter_)}

@@ -92,6 +92,12 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
         dims = (range(a.spec.ndim - dims, a.spec.ndim), range(dims))
     first, second = ([sh.dim_of(d, x) for d in ((ds,) if isinstance(ds, int) else ds)]
                      for x, ds in zip((a, b), dims, strict=True))
+    for d, e in zip(first, second, strict=False):
+        # A size of 1 goes with all of the other's: their sum.
+        if a.spec.shape[d] == 1:
+            b = reduce.sum(b, dims=(e,), keepdim=True) if b.spec.shape[e] != 1 else b
+        elif b.spec.shape[e] == 1:
+            a = reduce.sum(a, dims=(d,), keepdim=True)
     if [a.spec.shape[d] for d in first] != [b.spec.shape[d] for d in second]:
         raise SpecError(f"contracted dimensions need to match, but first has sizes {[a.spec.shape[d] for d in first]} in dims "
                         f"{first} and second has sizes {[b.spec.shape[d] for d in second]} in dims {second}")

@@ -125,6 +125,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
        for places in ([-1], [-3, 2, -1])},
     "index_fill of a number": lambda t: filled(t, [0], ()), "index_fill of a number, by -1": lambda t: t.tensor(
         2.0).index_fill(0, t.tensor(-1), 5.0),
+    "batch_norm of halves, single statistics": lambda t: halved(t),
     "weights of probabilities with a gradient": lambda t: slope(
         t, t.ones(3), lambda w: t.nn.functional.cross_entropy(t.zeros(2, 3), t.ones(2, 3), w)),
 }
@@ -171,6 +172,15 @@ def classified(t: Any, name: str, labels: list[int], weight: Any, **options: Any
     loss = getattr(t.nn.functional, name)(x, t.tensor(labels), weight if weight is None else t.tensor(weight), **options)
     loss.sum().backward()
     return loss.detach() + 0.0, (x.grad + 0.0).round(decimals=4)
+
+
+def halved(t: Any) -> Any:
+    """Batch norm of half precision with statistics and weights of single: the result, the statistics and the gradients."""
+    x = t.tensor([[1.0, 2.0], [-1.0, 6.0], [1.0, 2.0], [-1.0, 6.0]], dtype=t.float16, requires_grad=True)
+    mean, var, weight = t.zeros(2), t.ones(2), t.ones(2, requires_grad=True)
+    y = t.nn.functional.batch_norm(x, mean, var, weight, t.zeros(2), training=True, eps=1e-9)
+    (y * t.tensor([[1.0, 2.0], [3.0, 4.0], [2.0, 1.0], [0.0, 3.0]])).sum().backward()
+    return y.detach(), mean, var.round(decimals=5), x.grad, weight.grad
 
 
 def filled(t: Any, places: list[int], shape: tuple[int, ...]) -> Any:

@@ -93,6 +93,28 @@ SAME: dict[str, Callable[[Any], Any]] = {
     "conversion of floats": lambda t: t.tensor([2.9, -2.9, 127.0], dtype=t.int8),
     "unflatten of nothing": lambda t: (t.zeros(0, 4).unflatten(1, (2, -1)), t.zeros(3, 0).unflatten(0, (3, -1)),
                                        t.zeros(0, 3).unflatten(0, (2, -1))),
+    **{f"repeat_interleave alone, {dtype}": lambda t, d=dtype: t.repeat_interleave(t.tensor([1, 2, 0, 3], dtype=getattr(t, d)))
+       for dtype in ("int64", "int32")},
+    "repeat_interleave alone of none": lambda t: t.repeat_interleave(t.zeros(0, dtype=t.int64)),
+    "bce_with_logits of floats and doubles": lambda t: t.nn.functional.binary_cross_entropy_with_logits(
+        t.tensor([0.5, -40.0]), t.tensor([0.0, 1.0], dtype=t.float64)) * 0 + 1,
+    "cosine_similarity of floats and ints": lambda t: t.nn.functional.cosine_similarity(
+        t.tensor([[2.0, 0.0]]), t.tensor([[4, 0]])),
+    "tensordot with a size of 1": lambda t: t.tensordot(t.ones(2, 1), t.arange(6.0).reshape(3, 2), dims=1),
+    "tensordot with sizes of 1 on both sides": lambda t: t.tensordot(
+        t.arange(6.0).reshape(2, 3, 1), t.arange(8.0).reshape(1, 4, 2), dims=([1, 2], [0, 1])),
+    "slope of a tensordot with a size of 1": lambda t: slope(
+        t, lambda x: t.tensordot(x.reshape(2, 1), t.arange(6.0).reshape(3, 2), dims=1) * t.tensor([1.0, 2.0]), 1.0, 2.0),
+    **{f"index_add of ints, alpha {a}": lambda t, a=a: t.zeros(3, dtype=t.int64).index_add(
+        0, t.tensor([0, 0, 1]), t.tensor([1, 2, 3]), alpha=a) for a in (2.0, 2.5, -1.5, 3)},
+    **{f"masked_scatter of {shape}": lambda t, s=shape: t.zeros(*s).masked_scatter(
+        t.tensor([[True, False, True], [False, True, False]]), t.arange(6.0)) for shape in ((3,), (1,), (2, 1), (2, 2, 3))},
+    "slope of a masked_scatter": lambda t: slope(t, lambda x: x.masked_scatter(
+        t.tensor([[True, False], [False, False]]), t.tensor([5.0])), 1.0, 2.0),
+    **{f"matrix_norm {order} of {shape}": lambda t, o=order, s=shape: t.linalg.matrix_norm(t.zeros(*s), o)
+       for order, shape in ((1, (3, 0)), (1, (0, 3)), (math.inf, (0, 3)), (math.inf, (2, 0, 3)), (1, (2, 3, 0)), (1, (0, 0)))},
+    "batch_norm of halves": lambda t: t.nn.functional.batch_norm(
+        t.tensor([[1.0, 8.0], [3.0, 9.0]], dtype=t.float16), t.zeros(2), t.ones(2), t.tensor([2.0, 3.0]), t.zeros(2)),
     "bce at the ends": lambda t: t.nn.functional.binary_cross_entropy(t.tensor([0.0, 1.0, 0.5]), t.tensor([0.0, 0.5, 1.0])),
 }
 
