@@ -14,6 +14,8 @@ from functools import cache, wraps
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 #: Second names of parameters, as PyTorch takes them.
 ALIASES = {"axis": "dim", "keepdims": "keepdim", "sections": "indices_or_sections",
            "indices": "indices_or_sections", "split_size": "split_size_or_sections",
@@ -24,6 +26,8 @@ OWN_ALIASES = {"max": {"other": "dim"}, "min": {"other": "dim"}, "uniform_": {"f
                "isin": {"element": "elements", "test_element": "test_elements"}}
 #: Arguments of PyTorch's that change nothing here, whatever is said.
 HARMLESS = frozenset({"_stacklevel", "layout", "memory_format", "implicit", "cudnn_enable", "cudnn_enabled"})
+#: What is sometimes given for a tensor.
+_NO_TENSORS = (int, float, str, list, tuple, np.ndarray, np.generic)
 #: What to write instead.
 INSTEAD = {
     "out": "take the result, or copy it with out.copy_(...)",
@@ -124,11 +128,17 @@ def lenient(function: Callable[..., Any], path: str, name: str) -> Callable[...,
 
     @wraps(function)
     def call(*args: Any, **named: Any) -> Any:
-        if named:
-            if not plain.issuperset(named):
-                args, named = form.normal(args, named)
-            return function(*args, **named)
-        return function(*args)
+        try:
+            if named:
+                if not plain.issuperset(named):
+                    args, named = form.normal(args, named)
+                return function(*args, **named)
+            return function(*args)
+        except AttributeError as error:
+            given = error.obj
+            if error.name not in ("spec", "storage") or not (given is None or isinstance(given, _NO_TENSORS)):
+                raise
+        raise TypeError(f"{name}(): expected a tensor, but got {given!r:.60} of type {type(given).__name__}")
 
     return call
 

@@ -118,7 +118,16 @@ class Call:
             part = inputs[at:at + count]
             grouped.append(part if k in op.lists else (None if part[0] is type(None) else part[0]))
             at += count
-        inferred = op.infer(*grouped, **attrs)
+        try:
+            inferred = op.infer(*grouped, **attrs)
+        except AttributeError as error:
+            # A rule that asked the type of a number for its shape.
+            if not any(error.obj is kind for kind in (int, float, bool)):
+                raise
+            inferred = None
+        if inferred is None:
+            raise TypeError(f"{op.name}(): expected tensors, but got operands "
+                            + ", ".join(getattr(s, "__name__", str(s)) for s in inputs))
         #: Does the op return a tuple?
         self.several = isinstance(inferred, tuple) or len(op.outputs) > 1
         if not isinstance(inferred, Inferred):
