@@ -20,6 +20,7 @@ def add(op: str, *args: Any, **attrs: Any) -> None:
     SIZES.append(Row(op, f"size {len(SIZES)}", args, attrs))
 
 
+add("sign_", bools(5))
 for n in (1, 3, 4, 5, 255, 1027, 4099):
     add("add", floats(n), floats(n))
     add("mul", floats(n), 1.5)

@@ -50,7 +50,6 @@ ROWS += [
     Row("tanh", "tails", (floats(4, given=(-100, -20, 20, 100)),), torch=torch_function("tanh")),
     Row("relu", "special", (floats(4, given=(math.nan, math.inf, -math.inf, 0)),), torch=torch_function("relu"),
         gradient=False),
-    Row("sign_", "bools", (bools(3),), torch=lambda t, x: x.sign()),
     Row("sign", "special", (floats(3, given=(0.0, -0.0, -1)),), torch=torch_function("sign"), smooth=False),
     Row("abs", "zero", (floats(3, given=(0.0, -1, 1)),), torch=torch_function("abs"), smooth=False),
     Row("round", "halves", (floats(4, given=(0.5, 1.5, 2.5, -0.5)),), torch=torch_function("round"), smooth=False),
