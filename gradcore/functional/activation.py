@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from gradcore.errors import SpecError
 from gradcore.functional.shape import chunk, dim_of, reshape
 from gradcore.ops import activation, nn, rectifiers
@@ -87,6 +89,10 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
         if kind == "b" or (kind == "u" and min_val < 0):
             raise SpecError(f"hardtanh: {input.spec.dtype.name} between {min_val} and {max_val} is not supported")
         min_val, max_val = int(min_val), int(max_val)
+    else:
+        # The gradient asks whether the result is at a bound, and that is rounded.
+        with np.errstate(over="ignore"):
+            min_val, max_val = (float(input.spec.dtype.type(v)) for v in (min_val, max_val))
     return rectifiers.hardtanh(input, low=min_val, high=max_val)
 
 

@@ -115,6 +115,8 @@ SAME: dict[str, Callable[[Any], Any]] = {
        for order, shape in ((1, (3, 0)), (1, (0, 3)), (math.inf, (0, 3)), (math.inf, (2, 0, 3)), (1, (2, 3, 0)), (1, (0, 0)))},
     "batch_norm of halves": lambda t: t.nn.functional.batch_norm(
         t.tensor([[1.0, 8.0], [3.0, 9.0]], dtype=t.float16), t.zeros(2), t.ones(2), t.tensor([2.0, 3.0]), t.zeros(2)),
+    **{f"slope of hardtanh of {dtype}": lambda t, d=dtype: slope(t, lambda x: t.nn.functional.hardtanh(
+        x.to(getattr(t, d)), -0.1, np.float64(0.7)), 0.9, 0.05, -0.3) for dtype in ("float16", "bfloat16", "float32")},
     "bce at the ends": lambda t: t.nn.functional.binary_cross_entropy(t.tensor([0.0, 1.0, 0.5]), t.tensor([0.0, 0.5, 1.0])),
 }
 
