@@ -82,6 +82,13 @@ for case in (floats(3), None):
     # All ignored: over a whole weight of 0.
     add("cross_entropy_grad", floats(), floats(5, 3), ints(5, low=-1, high=0), case, reduction="mean", ignore_index=-1)
 add("cross_entropy_grad", floats(700), floats(700, 3), ints(700, high=3), reduction="none", ignore_index=-1)
+# No images, and no channels.
+for shape, weight in (((0, 4, 5, 5), (4, 2, 1, 1)), ((0, 4, 5, 5), (4, 2, 3, 3)), ((2, 0, 5, 5), (4, 0, 3, 3))):
+    out = (shape[0], 4, 6 - weight[2], 6 - weight[2])
+    how = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 2}
+    add("conv2d", floats(*shape), floats(*weight), floats(4), **how)
+    add("conv2d_input_grad", floats(*out), floats(*weight), shape=shape, **how)
+    add("conv2d_weight_grad", floats(*out), floats(*shape), shape=weight, **how)
 for case in ({"kernel": (2, 3), "stride": (1, 2), "padding": (1, 1)}, {"kernel": (3, 2), "stride": (1, 1), "padding": (0, 0)}):
     add("max_pool2d", floats(2, 2, 4, 5, given=(1, math.nan, 0, -1, 2, math.nan, math.nan, 3, -math.inf, 1) * 8), **case,
         dilation=(1, 1), ceil_mode=False)

@@ -67,6 +67,9 @@ def _with_matrix(workspace: Array, weight: Array) -> tuple[Array, Array]:
 def conv2d(x: Array, weight: Array, bias: Array | None, out: Array, workspace: Array, *, stride: Pair, padding: Pair,
            dilation: Pair, groups: int) -> None:
     o, c, *size = weight.shape
+    if not x.size:
+        out[...] = 0 if bias is None else bias.reshape(-1, 1, 1)
+        return
     matrix, room = _with_matrix(workspace, weight)
     most = _fitting_rows(room.size, stride, dilation, groups, (size[0], size[1]), size[1] * c * out.shape[3], *out.shape[2:])
     if not most:
@@ -80,6 +83,8 @@ def conv2d(x: Array, weight: Array, bias: Array | None, out: Array, workspace: A
 def conv2d_input_grad(dy: Array, weight: Array, out: Array, workspace: Array, *, shape: tuple[int, ...], stride: Pair,
                       padding: Pair, dilation: Pair, groups: int) -> None:
     o, c, *size = weight.shape
+    if not out.size:
+        return
     matrix, room = _with_matrix(workspace, weight)
     most = _fitting_rows(room.size, stride, dilation, groups, (size[0], size[1]), size[1] * o * out.shape[3], *out.shape[2:])
     if not most:
@@ -96,6 +101,9 @@ def conv2d_input_grad(dy: Array, weight: Array, out: Array, workspace: Array, *,
 def conv2d_weight_grad(dy: Array, x: Array, out: Array, workspace: Array, *, shape: tuple[int, ...], stride: Pair,
                        padding: Pair, dilation: Pair, groups: int) -> None:
     o, c, *size = shape
+    if not x.size:
+        out.fill(0)
+        return
     rows, width = dy.shape[2:]
     left = workspace.size // x.itemsize - 2 * (out.size + 16 // x.itemsize)
     most = _fitting_rows(left, stride, dilation, groups, (size[0], size[1]), size[1] * c * width, rows, width)

@@ -28,6 +28,9 @@ def _check(x: tuple[int, ...], weight: tuple[int, ...], stride: Pair, padding: P
     if groups < 1 or min(stride) < 1 or min(dilation) < 1 or min(padding) < 0:
         raise SpecError(f"conv2d: stride {stride}, dilation {dilation} and groups {groups} must be positive and padding "
                         f"{padding} must not be negative")
+    if not weight[0] or not min(weight[2:]):
+        raise SpecError(f"conv2d: expected a weight [O, C / groups, kH, kW] with an output channel and a kernel of 1 or more, "
+                        f"but got {list(weight)}")
     if x[1] != weight[1] * groups or weight[0] % groups:
         raise SpecError(f"Given groups={groups}, weight of size {list(weight)}, expected input{list(x)} to have "
                         f"{weight[1] * groups} channels, but got {x[1]} channels instead"

@@ -125,6 +125,10 @@ CALLS: dict[str, Callable[[Any], Any]] = {
        for places in ([-1], [-3, 2, -1])},
     "index_fill of a number": lambda t: filled(t, [0], ()), "index_fill of a number, by -1": lambda t: t.tensor(
         2.0).index_fill(0, t.tensor(-1), 5.0),
+    **{f"convolution of {shape} with {weight}, groups={groups}": lambda t, s=shape, w=weight, g=groups: convolved(t, s, w, g)
+       for shape, weight, groups in (
+           ((0, 4, 5), (4, 2, 1), 2), ((0, 4, 5), (4, 2, 3), 2), ((0, 4, 5, 5), (4, 2, 1, 1), 2),
+           ((0, 4, 3, 3, 3), (4, 2, 1, 1, 1), 2), ((2, 4, 5), (0, 4, 3), 1), ((2, 4, 5), (4, 4, 0), 1))},
     "batch_norm of halves, single statistics": lambda t: halved(t),
     "weights of probabilities with a gradient": lambda t: slope(
         t, t.ones(3), lambda w: t.nn.functional.cross_entropy(t.zeros(2, 3), t.ones(2, 3), w)),
@@ -172,6 +176,14 @@ def classified(t: Any, name: str, labels: list[int], weight: Any, **options: Any
     loss = getattr(t.nn.functional, name)(x, t.tensor(labels), weight if weight is None else t.tensor(weight), **options)
     loss.sum().backward()
     return loss.detach() + 0.0, (x.grad + 0.0).round(decimals=4)
+
+
+def convolved(t: Any, shape: tuple[int, ...], weight: tuple[int, ...], groups: int) -> Any:
+    """The result of a convolution with a bias, and the gradients."""
+    x, w, b = (t.ones(*s, requires_grad=True) for s in (shape, weight, weight[:1]))
+    y = getattr(t.nn.functional, f"conv{len(shape) - 2}d")(x, w, b, groups=groups)
+    (y * 2).sum().backward()
+    return y.detach(), x.grad, w.grad, b.grad
 
 
 def halved(t: Any) -> Any:

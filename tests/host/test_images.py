@@ -62,6 +62,18 @@ def test_convolution_in_several_pieces(x: tuple[int, ...], w: tuple[int, ...]) -
     compare(lambda t, x, w: t.nn.functional.conv2d(x, w, None, 1, 1), x, w, tolerance=1e-3)
 
 
+@pytest.mark.parametrize(("kernel", "groups"), [(1, 1), (1, 2), (3, 1), (3, 2)])
+def test_of_no_channels_the_bias_is_left(kernel: int, groups: int) -> None:
+    # PyTorch makes an empty result of it.
+    x, w = gradcore.ones(2, 0, 5, 5, requires_grad=True), gradcore.ones(4, 0, kernel, kernel, requires_grad=True)
+    bias = gradcore.tensor([1.0, 2.0, 3.0, 4.0], requires_grad=True)
+    y = F.conv2d(x, w, bias, groups=groups)
+    y.sum().backward()
+    size = 6 - kernel
+    assert y.shape == (2, 4, size, size) and y[1, :, 0, -1].tolist() == bias.tolist()
+    assert x.grad.shape == x.shape and w.grad.shape == w.shape and bias.grad.tolist() == [2.0 * size * size] * 4
+
+
 def test_the_workspace_does_not_grow_with_the_batch() -> None:
     how = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
     weight = gradcore.zeros(32, 32, 3, 3, device="meta").spec
