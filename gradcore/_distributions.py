@@ -98,13 +98,16 @@ def normal(mean: Any = 0.0, std: Any = 1.0, size: Sequence[int] | None = None, *
            dtype: Any = None, device: Any = None) -> Tensor:
     """Normal numbers: of one mean and deviation in ``size``, or one for each element of tensors of them.
 
-    Raises TypeError for two numbers without a size, RuntimeError for a negative deviation.
+    Raises TypeError for two numbers without a size, RuntimeError for a negative deviation; those in a tensor on a GPU are not
+    looked at.
     """
     tensors = [x for x in (mean, std) if not isinstance(x, (int, float))]
     if not tensors and size is None:
         raise TypeError("normal() of two numbers needs a size")
     if isinstance(std, (int, float)) and std < 0:
         raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
+    if tensors and std is tensors[-1] and std.spec.numel and std.storage.device.type == "cpu" and std.array.min() < 0:
+        raise RuntimeError(f"normal expects all elements of std >= 0.0, but found {std.array.min()}")
     shape = tuple(size) if size is not None else broadcast_shapes(*(x.spec.shape for x in tensors))
     with modes.no_grad():
         like = {"dtype": tensors[0].dtype, "device": tensors[0].device} if tensors else {"dtype": dtype, "device": device}

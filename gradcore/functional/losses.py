@@ -242,6 +242,8 @@ def multi_margin_loss(input: Tensor, target: Tensor, p: int = 1, margin: float =
         raise SpecError(f"inconsistent target size, expected {list(input.spec.shape[:-1])} but got "
                         f"{list(target.spec.shape)} for an input of size {list(input.spec.shape)}")
     rows = movement.reshape(input, (-1, input.spec.shape[-1]))
+    if weight is not None and weight.spec.shape != rows.spec.shape[1:]:
+        raise SpecError(f"inconsistent weight size, expected {list(rows.spec.shape[1:])} but got {list(weight.spec.shape)}")
     classes = movement.reshape(target, (-1, 1))
     short = _above(rows - movement.take_along(rows, classes, dim=1, wrap=False) + float(margin))
     own = elementwise.eq(classes, arange(rows.spec.shape[1], dtype=classes.spec.dtype, device=classes.storage.device))
