@@ -33,6 +33,7 @@ UNARY: dict[str, tuple[Callable[..., Any], float, float, dict[str, Any]]] = {
     **{name: (torch_function(torch or name), low, high, {}) for name, torch, low, high in (
         ("exp2", "", -2, 2), ("arcsin", "asin", -0.8, 0.8), ("arccos", "acos", -0.8, 0.8), ("arcsinh", "asinh", -2, 2),
         ("arccosh", "acosh", 1.3, 3), ("arctanh", "atanh", -0.8, 0.8), ("erfc", "", -2, 3), ("sinc", "", 0.1, 3),
+        ("logit", "", 0.1, 0.9),
         ("trunc", "", -2, 2), ("frac", "", 0.1, 0.9), ("nan_to_num", "", -2, 2))},
     **{name: (activation(name), -4, 4, {}) for name in ("silu", "mish", "softsign", "logsigmoid")},
     "hardsigmoid": (activation("hardsigmoid"), -2.9, 2.9, {}), "hardswish": (activation("hardswish"), -2.9, 2.9, {}),
@@ -51,6 +52,8 @@ ROWS += [
 ROWS += [
     Row("erfc", "tail", (floats(6, given=(0.3, 0.6, 3, 6, 9, -5)),), torch=torch_function("erfc")),
     Row("sinc", "zero", (floats(2, given=(0, 0.5)),), torch=torch_function("sinc"), smooth=False),
+    Row("logit", "ends", (floats(6, given=(0, 1, 2, -1, math.nan, 1e-30)),), torch=torch_function("logit"), smooth=False),
+    Row("logit", "int", (ints(3, low=0, high=2),), torch=torch_function("logit")),
     Row("trunc", "int", (ints(4, low=-3),), torch=torch_function("trunc")),
     Row("arcsinh", "int", (ints(4, low=-3),), torch=torch_function("asinh")),
     Row("nan_to_num", "given", (floats(6, given=_SPECIAL),), {"nan": 1.0, "posinf": 2.0, "neginf": -3.0},

@@ -20,8 +20,8 @@ def kernel(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 POINTWISE |= {name: function("".join(part.capitalize() for part in name.split("_"))) for name in (
-    "exp2 arcsin arccos arcsinh arccosh arctanh erfc sinc trunc frac fmod fmax fmin arctan2 hypot logaddexp lerp silu "
-    "silu_grad mish mish_grad softsign softsign_grad logsigmoid logsigmoid_grad hardsigmoid hardsigmoid_grad hardswish "
+    "exp2 arcsin arccos arcsinh arccosh arctanh erfc sinc logit trunc frac fmod fmax fmin arctan2 hypot logaddexp lerp "
+    "silu silu_grad mish mish_grad softsign softsign_grad logsigmoid logsigmoid_grad hardsigmoid hardsigmoid_grad hardswish "
     "hardswish_grad leaky_relu leaky_relu_grad hardshrink softshrink shrink_grad threshold bitwise_and bitwise_or "
     "bitwise_xor bitwise_left_shift bitwise_right_shift").split()}
 

@@ -82,6 +82,11 @@ def sinc(x: Array) -> Any:
 
 
 @pointwise
+def logit(x: Array) -> Any:
+    return np.log(x / (1 - x))
+
+
+@pointwise
 def nan_to_num(x: Array, *, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Any:
     return np.nan_to_num(x, nan=nan, posinf=posinf, neginf=neginf)
 

@@ -48,7 +48,7 @@ def logit(input: Tensor, eps: float | None = None) -> Tensor:
     """log(x / (1 - x)), of ``input`` kept between ``eps`` and 1 - eps if that is given; NaN outside of [0, 1]."""
     x = movement.as_float(input)
     x = x if eps is None else elementwise.clamp(x, float(eps), 1.0 - eps)
-    return elementwise.log(x / (1.0 - x))
+    return pointwise.logit(x)
 
 
 def signbit(input: Tensor) -> Tensor:

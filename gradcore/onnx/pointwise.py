@@ -254,6 +254,11 @@ def _logsigmoid(g: Graph, out: TensorSpec, x: Value) -> Value:
     return g.node("Neg", g.node("Softplus", g.node("Neg", x)))
 
 
+@converts("logit")
+def _logit(g: Graph, out: TensorSpec, x: Value) -> Value:
+    return g.node("Log", g.pointwise("Div", x, g.pointwise("Sub", 1.0, x, dtype=out.dtype), dtype=out.dtype))
+
+
 @converts("hardsigmoid")
 def _hardsigmoid(g: Graph, out: TensorSpec, x: Value) -> Value:
     return g.node("HardSigmoid", x, alpha=1 / 6, beta=0.5)

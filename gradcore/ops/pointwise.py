@@ -7,7 +7,7 @@ from typing import Any
 
 from gradcore.errors import SpecError
 from gradcore.ops.creation import zeros_of
-from gradcore.ops.elementwise import cos, div, eq, exp, ge, isfinite, le, logical_or, lt, ne, rsqrt, where
+from gradcore.ops.elementwise import cos, div, eq, exp, ge, isfinite, le, logical_and, logical_or, lt, ne, rsqrt, where
 from gradcore.ops.movement import cast_to, sum_to
 from gradcore.ops.op import op
 from gradcore.ops.shapes import (
@@ -56,6 +56,9 @@ arctanh = op("arctanh", float_like, may_alias=("x",), x=lambda g, x: g / (x * x 
 erfc = op("erfc", float_like, may_alias=("x",), x=lambda g, x: g * (exp(-(x * x)) * (-2 / math.sqrt(math.pi))),
           doc="1 - erf(x).")
 sinc = op("sinc", float_like, may_alias=("x",), x=lambda g, x: g * _sinc_slope(x), doc="sin(pi x) / (pi x), and 1 at 0.")
+logit = op("logit", float_like, may_alias=("x",),
+           x=lambda g, x: where(logical_and(ge(x, 0), le(x, 1)), g / (x * (1 - x)), math.nan),
+           doc="log(x / (1 - x)), NaN outside of [0, 1].")
 trunc = op("trunc", like, may_alias=("x",), x=lambda g: zeros_of(g))
 frac = op("frac", _frac_spec, may_alias=("x",), x=lambda g: g, doc="x - trunc(x).")
 nan_to_num = op("nan_to_num", _nan_to_num_spec, may_alias=("x",), x=lambda g, x: where(isfinite(x), g, 0.0),
@@ -198,4 +201,5 @@ bitwise_and, bitwise_or, bitwise_xor, bitwise_left_shift, bitwise_right_shift = 
 
 __all__ = ["addcdiv", "addcmul", "arccos", "arccosh", "arcsin", "arcsinh", "arctan2", "arctanh",
            "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "erfc",
-           "exp2", "fmax", "fmin", "fmod", "frac", "hypot", "lerp", "logaddexp", "masked_fill_", "nan_to_num", "sinc", "trunc"]
+           "exp2", "fmax", "fmin", "fmod", "frac", "hypot", "lerp", "logaddexp", "logit", "masked_fill_", "nan_to_num", "sinc",
+           "trunc"]

@@ -117,6 +117,7 @@ SAME: dict[str, Callable[[Any], Any]] = {
         t.tensor([[1.0, 8.0], [3.0, 9.0]], dtype=t.float16), t.zeros(2), t.ones(2), t.tensor([2.0, 3.0]), t.zeros(2)),
     **{f"slope of hardtanh of {dtype}": lambda t, d=dtype: slope(t, lambda x: t.nn.functional.hardtanh(
         x.to(getattr(t, d)), -0.1, np.float64(0.7)), 0.9, 0.05, -0.3) for dtype in ("float16", "bfloat16", "float32")},
+    "slope of logit": lambda t: slope(t, t.logit, 0.0, 1.0, 2.0, -1.0, 0.5),
     "bce at the ends": lambda t: t.nn.functional.binary_cross_entropy(t.tensor([0.0, 1.0, 0.5]), t.tensor([0.0, 0.5, 1.0])),
 }
 

@@ -78,6 +78,7 @@ KEEPS: dict[str, dict[str, str]] = {
     "arctanh": {"x": "x"},
     "erfc": {"x": "x"},
     "sinc": {"x": "x"},
+    "logit": {"x": "x"},
     "trunc": {"x": ""},
     "frac": {"x": ""},
     "nan_to_num": {"x": "x"},
