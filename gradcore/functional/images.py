@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.engine.state import local
 from gradcore.errors import SpecError
 from gradcore.functional.mathematics import add, rsqrt
 from gradcore.functional.shape import squeeze, unsqueeze
@@ -117,7 +118,9 @@ def batch_norm(input: Tensor, running_mean: Tensor | None, running_var: Tensor |
     In training mean and (biased) variance are the batch's, and ``running_*`` move towards them by ``momentum``, the
     variance unbiased; otherwise they are the running ones. An input of 16 bits may have all of them in float32.
     """
-    if input.spec.narrow:
+    region = local.state.autocast
+    if input.spec.narrow and (region is None or input.storage.device.type not in region.dtypes):
+        # A region of autocast widens by itself.
         wide = TensorSpec.of((), np.float32)
         given = [v.spec.dtype for v in (running_mean, running_var, weight, bias) if v is not None]
         if given and all(dtype == wide.dtype for dtype in given):
