@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tests import rows_losses, rows_optimizers, rows_recurrent
-from tests.rows import ROWS, Row, bools, floats, ints
+from tests.rows import ROWS, Row, bools, bytes_, floats, ints
 
 F32 = np.dtype(np.float32)
 SIZES: list[Row] = []
@@ -21,6 +21,7 @@ def add(op: str, *args: Any, **attrs: Any) -> None:
 
 
 add("sign_", bools(5))
+add("clamp_", bytes_(4, given=(1, 7, 250, 90)), ints(4, given=(5, 6, 7, 8)), ints(4, given=(200, 6, 100, 95)))
 for n in (1, 3, 4, 5, 255, 1027, 4099):
     add("add", floats(n), floats(n))
     add("mul", floats(n), 1.5)

@@ -59,11 +59,12 @@ def where(condition: Any, x: Any, y: Any, out: Array) -> None:
 
 @kernel
 def clamp(x: Any, low: Any, high: Any, out: Array) -> None:
+    # In place a bound may be of a wider type.
     if low is None or high is None:
-        (np.maximum if high is None else np.minimum)(x, low if high is None else high, out=out)
+        (np.maximum if high is None else np.minimum)(x, low if high is None else high, out=out, casting="unsafe")
     else:
-        np.maximum(x, low, out=out)
-        np.minimum(out, high, out=out)
+        np.maximum(x, low, out=out, casting="unsafe")
+        np.minimum(out, high, out=out, casting="unsafe")
 
 
 # -- in place -----------------------------------------------------------------------------------------------------------

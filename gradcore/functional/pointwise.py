@@ -69,7 +69,7 @@ def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1
 
 def _factor(value: float, *tensors: Tensor) -> float:
     """The number, of integers its whole part."""
-    return value if any(x.spec.floating for x in tensors) else int(value)
+    return value if any(not isinstance(x, Value) or x.spec.floating for x in tensors) else int(value)
 
 
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:

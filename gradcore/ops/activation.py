@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from gradcore.errors import SpecError
 from gradcore.ops.elementwise import exp
 from gradcore.ops.op import op
 from gradcore.ops.shapes import need_float, with_workspace
@@ -19,7 +20,13 @@ def _grad(dy: TensorSpec, x: TensorSpec) -> TensorSpec:
     return dy.like()
 
 
-relu = op("relu", lambda x: x.like(), may_alias=("x",), x=lambda g, out: relu_grad(g, out), again=lambda x: relu(x))
+def _relu_spec(x: TensorSpec) -> TensorSpec:
+    if x.dtype.kind == "b":
+        raise SpecError(f"relu: expected integers or floats, but got {x}: Boolean inputs not supported for relu")
+    return x.like()
+
+
+relu = op("relu", _relu_spec, may_alias=("x",), x=lambda g, out: relu_grad(g, out), again=lambda x: relu(x))
 relu_grad = op("relu_grad", _grad, may_alias=("x",), dy=lambda g, x: relu_grad(g, x), doc="0 where x <= 0, else dy.")
 
 tanh = op("tanh", _float, may_alias=("x",), x=lambda g, out: tanh_grad(g, out))

@@ -118,6 +118,9 @@ SAME: dict[str, Callable[[Any], Any]] = {
     **{f"slope of hardtanh of {dtype}": lambda t, d=dtype: slope(t, lambda x: t.nn.functional.hardtanh(
         x.to(getattr(t, d)), -0.1, np.float64(0.7)), 0.9, 0.05, -0.3) for dtype in ("float16", "bfloat16", "float32")},
     "slope of logit": lambda t: slope(t, t.logit, 0.0, 1.0, 2.0, -1.0, 0.5),
+    **{f"{name} of bytes by ints": lambda t, n=name: getattr(t.tensor([1, 250, 7], dtype=t.uint8), n)(t.tensor([5, 200, 7]))
+       for name in ("clamp_min_", "clamp_max_", "clamp_min", "clamp_max")},
+    "clamp_ of bytes by ints": lambda t: t.tensor([1, 250], dtype=t.uint8).clamp_(t.tensor([5, 6]), t.tensor([200, 90])),
     "bce at the ends": lambda t: t.nn.functional.binary_cross_entropy(t.tensor([0.0, 1.0, 0.5]), t.tensor([0.0, 0.5, 1.0])),
 }
 

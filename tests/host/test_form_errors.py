@@ -117,6 +117,8 @@ CASES: dict[str, Case] = {
     "normal of a number": (lambda t: t.normal(0.0, -f(t, 2)), RuntimeError, ("std >= 0.0", "-1.0")),
     "multi_margin_loss weight": (lambda t: t.nn.functional.multi_margin_loss(f(t, 2, 3), i(t, 0, 1), weight=f(t, 2)), SpecError,
                                  ("expected [3]", "got [2]")),
+    "relu of bools": (lambda t: t.relu(t.tensor([True])), SpecError, ("relu", "bool")),
+    "addcmul of numbers": (lambda t: t.addcmul(f(t, 2), 0, 0), TypeError, ("addcmul", "int")),
     "repeat": (lambda t: f(t, 2, 3).repeat(2), SpecError, ("(2,)", "[2, 3]")),
     "repeat negative": (lambda t: f(t, 2).repeat(-1), SpecError, ("negative dimension", "(-1,)")),
     "repeat_interleave": (lambda t: f(t, 3).repeat_interleave(i(t, 1, 2)), SpecError, ("repeats.size(0) = 2", "= 3")),
