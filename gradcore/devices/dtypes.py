@@ -66,11 +66,12 @@ def numbers_fitted(kernel: Kernel, operands: Operands) -> Kernel:
     """
     results = operands.outputs or tuple(operands.inputs[k] for k in operands.writes)
     dtype = results[0].dtype if len(results) == 1 else None
-    given = [k for k, s in enumerate(operands.inputs) if s is int or s is float]
+    filling = operands.op in _FILLING
+    given = [k for k, s in enumerate(operands.inputs) if s is int or (s is float and filling)]
     power = operands.op.rstrip("_") == "pow"
-    if dtype is None or dtype.kind not in "iu" or not given:
+    if dtype is None or dtype.kind not in "iu" or not given or operands.op in _COMPARED:
         return kernel
-    if dtype.itemsize == 8 and not power and operands.op not in _FILLING:
+    if dtype.itemsize == 8 and not power and not filling:
         return kernel
     limits, wraps = np.iinfo(dtype), operands.op.rstrip("_") in _WRAPPING
     lowest = limits.min or -limits.max

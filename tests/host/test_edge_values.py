@@ -121,6 +121,10 @@ SAME: dict[str, Callable[[Any], Any]] = {
     **{f"{name} of bytes by ints": lambda t, n=name: getattr(t.tensor([1, 250, 7], dtype=t.uint8), n)(t.tensor([5, 200, 7]))
        for name in ("clamp_min_", "clamp_max_", "clamp_min", "clamp_max")},
     "clamp_ of bytes by ints": lambda t: t.tensor([1, 250], dtype=t.uint8).clamp_(t.tensor([5, 6]), t.tensor([200, 90])),
+    **{f"{name} of bytes and what none is": lambda t, n=name: getattr(t.tensor([1, 7], dtype=t.uint8), n)(300)
+       for name in ("lt_", "eq_", "ge_")},
+    **{f"{name} of ints and what none is": lambda t, n=name: getattr(t.tensor([1, 7], dtype=t.int32), n)(math.inf)
+       for name in ("lt_", "eq_", "ge")},
     "bce at the ends": lambda t: t.nn.functional.binary_cross_entropy(t.tensor([0.0, 1.0, 0.5]), t.tensor([0.0, 0.5, 1.0])),
 }
 
