@@ -155,6 +155,40 @@ def test_multihead_attention(weights: bool, batch_first: bool, same: bool) -> No
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
+WIDER = [{"kdim": 7}, {"vdim": 5, "bias": False}, {"kdim": 7, "vdim": 5, "add_bias_kv": True}, {"add_bias_kv": True},
+         {"add_zero_attn": True}, {"kdim": 7, "add_bias_kv": True, "add_zero_attn": True}]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("masked", [None, "rows", "heads"])
+@pytest.mark.parametrize("weights", [False, True])
+@pytest.mark.parametrize("options", WIDER, ids=str)
+def test_multihead_attention_of_other_widths_and_with_more_positions(options: dict[str, Any], weights: bool,
+                                                                      masked: str | None) -> None:
+    torch = torch_or_skip()
+    torch.manual_seed(0)
+    theirs = torch.nn.MultiheadAttention(12, 3, batch_first=True, **options)
+    ours = nn.MultiheadAttention(12, 3, batch_first=True, **options)
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    ours.load_state_dict({k: gradcore.tensor(v.numpy()) for k, v in theirs.state_dict().items()})
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(shape).astype(np.float32)
+              for shape in ((2, 4, 12), (2, 6, options.get("kdim", 12)), (2, 6, options.get("vdim", 12)))]
+    padding = np.zeros((2, 6), bool)
+    padding[0, -1] = True
+    mask = np.triu(np.ones((4, 6), bool), 1) if masked == "rows" else rng.random((6, 4, 6)) > 0.7
+    found = []
+    for t, layer in ((gradcore, ours), (torch, theirs)):
+        leaves = [t.tensor(a, requires_grad=True) for a in arrays]
+        masks = {"key_padding_mask": t.tensor(padding), "attn_mask": t.tensor(mask)} if masked else {}
+        y, w = layer(*leaves, need_weights=weights, **masks)
+        (y * y).sum().backward()
+        grads = [p.grad for p in (*leaves, *layer.parameters())]
+        found.append([x.detach().numpy() for x in (y, *grads, *([w] if weights else []))])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.oracle
 def test_embeddings() -> None:
     torch = torch_or_skip()
@@ -196,3 +230,17 @@ def test_bad_input() -> None:
         nn.Embedding(3, 2, padding_idx=3)
     with raises(ValueError, "embed_dim must be divisible by num_heads, but got 10 and 3"):
         nn.MultiheadAttention(10, 3)
+    layer, x = nn.MultiheadAttention(8, 2, kdim=5), gradcore.ones(3, 1, 8)
+    with raises(SpecError, "was expecting key of embedding dimension 5, but got 8"):
+        layer(x, x, x)
+    layer = nn.MultiheadAttention(8, 2)
+    with raises(SpecError, "sequence lengths", "query has batch and length [1, 3], key [1, 4], value [1, 5]"):
+        layer(x, gradcore.ones(4, 1, 8), gradcore.ones(5, 1, 8))
+    with raises(SpecError, "must all be batched (3-D) or all unbatched (2-D), but are 3-D, 2-D, 2-D"):
+        layer(x, x[:, 0], x[:, 0])
+    with raises(SpecError, "the shape of attn_mask is [2, 2], but should be [3, 3] or [2, 3, 3]"):
+        layer(x, x, x, attn_mask=gradcore.ones(2, 2))
+    with raises(SpecError, "the shape of key_padding_mask is [2, 3], but should be [1, 3]"):
+        layer(x, x, x, key_padding_mask=gradcore.ones(2, 3))
+    with raises(SpecError, "only bool and floating types of attn_mask are supported, but got int64"):
+        layer(x, x, x, attn_mask=gradcore.ones(3, 3, dtype=np.int64))
