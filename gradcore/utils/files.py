@@ -1,7 +1,9 @@
 """``gradcore.save`` and ``gradcore.load``: state dicts and checkpoints in safetensors files, without pickle.
 
 A mapping of names to tensors becomes a plain file, which any library of the format reads. What else a checkpoint holds, such
-as an optimizer's state, an epoch, a list, is told in the file's metadata, in JSON: there, a tensor is its name.
+as an optimizer's state, an epoch, a list, is told in the file's metadata, in JSON: there, a tensor is its name. What was one
+tensor in several places is one again when it is loaded: a checkpoint has its bytes once, a plain file, where each name needs
+its own, says in the metadata which names are one.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import numpy as np
 from gradcore import functional
 from gradcore._tensor import Tensor
 from gradcore.devices.device import Device
-from gradcore.utils.safetensors import SafetensorsError, read_array, read_header, write, write_file
+from gradcore.utils.safetensors import Entry, SafetensorsError, read_array, read_header, write, write_file
 
 __all__ = ["SafetensorsError", "load", "save"]
 
@@ -27,6 +29,8 @@ Place = str | os.PathLike[str] | BinaryIO
 
 #: The metadata's name for what is no plain mapping.
 _TREE = "gradcore"
+#: The metadata's name for which names of a plain mapping are one tensor: a dict of names to the first of them.
+_SHARED = "gradcore.shared"
 #: What a dict's keys may be.
 _KEYS = (bool, int, float, str, tuple, type(None))
 #: Levels that a checkpoint may have.
@@ -51,15 +55,22 @@ class _Leaf:
 def save(obj: Any, f: Place) -> None:
     """Write tensors, NumPy arrays, numbers, strings and None, in dicts, lists and tuples, to a file or an open binary file.
 
-    A file is written whole or not at all. Raises TypeError for anything else, naming where it stands, and OSError.
+    A tensor that stands in several places, as a tied weight does in a state dict, is one when it is loaded; tensors that share
+    only some of their bytes, or in another shape, are loaded apart. A file is written whole or not at all. Raises TypeError for
+    anything else, naming where it stands, and OSError.
     """
     tensors: dict[str, Any] = {}
+    named: dict[Any, str] = {}
     metadata = {}
     if isinstance(obj, Mapping) and all(isinstance(k, str) and isinstance(v, (Tensor, np.ndarray)) for k, v in obj.items()) \
             and "__metadata__" not in obj:
         tensors = {name: _leaf(value) for name, value in obj.items()}
+        # The first by name is also the first in the file.
+        firsts = {name: named.setdefault(_identity(value), name) for name, value in sorted(obj.items())}
+        if shared := {name: first for name, first in firsts.items() if name != first}:
+            metadata[_SHARED] = json.dumps(shared, separators=(",", ":"))
     else:
-        metadata[_TREE] = json.dumps(_describe(obj, "", tensors, 0), separators=(",", ":"))
+        metadata[_TREE] = json.dumps(_describe(obj, "", tensors, named, 0), separators=(",", ":"))
     if isinstance(f, (str, os.PathLike)):
         write_file(f, tensors, metadata)
     else:
@@ -70,17 +81,28 @@ def _leaf(value: Any) -> Any:
     return _Leaf(value) if isinstance(value, Tensor) else value
 
 
-def _describe(value: Any, path: str, tensors: dict[str, Any], depth: int) -> Any:
-    """``value`` as JSON: plain values as they are, anything else as a list of its kind and its parts."""
+def _identity(value: Any) -> Any:
+    """What two tensors have in common that show the same bytes in the same way; an array is itself."""
+    return (id(value.storage), value.spec) if isinstance(value, Tensor) else id(value)
+
+
+def _describe(value: Any, path: str, tensors: dict[str, Any], named: dict[Any, str], depth: int) -> Any:
+    """``value`` as JSON: plain values as they are, anything else as a list of its kind and its parts.
+
+    ``named`` has the names of the tensors so far, by identity.
+    """
     if depth > _DEPTH:
         raise TypeError(f"save: {path[:80]!r}... lies more than {_DEPTH} levels deep")
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, (Tensor, np.ndarray)):
-        name = path or "tensor"
-        while name in tensors:
-            name += "_"
-        tensors[name] = _leaf(value)
+        identity = _identity(value)
+        name = named.get(identity)
+        if name is None:
+            name = path or "tensor"
+            while name in tensors:
+                name += "_"
+            tensors[name], named[identity] = _leaf(value), name
         return ["tensor" if isinstance(value, Tensor) else "array", name]
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":
         return value.item()
@@ -89,11 +111,12 @@ def _describe(value: Any, path: str, tensors: dict[str, Any], depth: int) -> Any
             if not isinstance(key, _KEYS):
                 raise TypeError(f"save: {path or 'the object'} has a key of type {type(key).__name__}; numbers, strings, None "
                                 "and tuples can be keys")
-        return ["dict", [[_describe(k, path, tensors, depth + 1), _describe(v, _join(path, k), tensors, depth + 1)]
+        return ["dict", [[_describe(k, path, tensors, named, depth + 1),
+                          _describe(v, _join(path, k), tensors, named, depth + 1)]
                          for k, v in value.items()]]
     if isinstance(value, (list, tuple)):
         return ["tuple" if isinstance(value, tuple) else "list",
-                [_describe(v, _join(path, k), tensors, depth + 1) for k, v in enumerate(value)]]
+                [_describe(v, _join(path, k), tensors, named, depth + 1) for k, v in enumerate(value)]]
     raise TypeError(f"save: {path or 'the object'} is a {type(value).__name__}; tensors, arrays, numbers, strings, None, "
                     "dicts, lists and tuples can be saved")
 
@@ -123,13 +146,11 @@ def load(f: Place, map_location: str | Device | Callable[..., Any] | None = None
 def _load(file: BinaryIO, size: int, name: str, device: str | Device | None) -> Any:
     entries, metadata = read_header(file, size, name)
     if _TREE not in metadata:
-        return {key: functional.tensor(read_array(file, entry, name), device=device) for key, entry in entries.items()}
-    try:
-        tree = json.loads(metadata[_TREE])
-    except (ValueError, RecursionError) as error:
-        raise SafetensorsError(f"{name}: the metadata is no JSON that is understood: {error}") from None
+        return _plain(file, entries, _parsed(metadata.get(_SHARED, "{}"), name), name, device)
+    tree = _parsed(metadata[_TREE], name)
 
-    def build(node: Any, depth: int) -> Any:
+    # What is made already is handed down: a function that calls itself would keep it alive.
+    def build(node: Any, depth: int, made: dict[tuple[str, str], Any]) -> Any:
         if not isinstance(node, list):
             if isinstance(node, dict):
                 raise SafetensorsError(f"{name}: the metadata holds {str(node)[:80]}")
@@ -138,16 +159,45 @@ def _load(file: BinaryIO, size: int, name: str, device: str | Device | None) -> 
             raise SafetensorsError(f"{name}: the metadata holds {str(node)[:80]}")
         kind, what = node
         if kind in ("tensor", "array") and isinstance(what, str) and what in entries:
-            array = read_array(file, entries[what], name)
-            return array.copy() if kind == "array" else functional.tensor(array, device=device)
+            if (kind, what) not in made:
+                array = read_array(file, entries[what], name)
+                made[kind, what] = array.copy() if kind == "array" else functional.tensor(array, device=device)
+            return made[kind, what]
         if kind in ("list", "tuple") and isinstance(what, list):
-            parts = [build(part, depth + 1) for part in what]
+            parts = [build(part, depth + 1, made) for part in what]
             return parts if kind == "list" else tuple(parts)
         if kind == "dict" and isinstance(what, list) and all(isinstance(p, list) and len(p) == 2 for p in what):
-            pairs = [(build(k, depth + 1), build(v, depth + 1)) for k, v in what]
+            pairs = [(build(k, depth + 1, made), build(v, depth + 1, made)) for k, v in what]
             # A tuple may hold a list, which is no key.
             with suppress(TypeError):
                 return dict(pairs)
         raise SafetensorsError(f"{name}: the metadata holds {str(node)[:80]}")
 
-    return build(tree, 0)
+    return build(tree, 0, {})
+
+
+def _parsed(text: str, name: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SafetensorsError(f"{name}: the metadata is no JSON that is understood: {error}") from None
+
+
+def _plain(file: BinaryIO, entries: dict[str, Entry], shared: Any, name: str, device: str | Device | None) -> dict[str, Tensor]:
+    """A plain mapping; names that ``shared`` says are one have one tensor, unless another program gave them other values."""
+    if not isinstance(shared, dict) or not all(isinstance(first, str) for first in shared.values()):
+        raise SafetensorsError(f"{name}: the metadata holds {str(shared)[:80]}")
+    found: dict[str, Tensor] = {}
+    for key, entry in entries.items():
+        array = read_array(file, entry, name)
+        first = shared.get(key)
+        if first in found and _equal(array, read_array(file, entries[first], name)):
+            found[key] = found[first]
+        else:
+            found[key] = functional.tensor(array, device=device)
+    return found
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Are they the same to the bit?"""
+    return a.dtype == b.dtype and a.shape == b.shape and np.array_equal(*(x.reshape(-1).view(np.uint8) for x in (a, b)))

@@ -137,6 +137,38 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
         gradcore.save({"w": gradcore.ones(3)}, tmp_path / "none" / "w")
 
 
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_what_was_one_tensor_is_one_again(checkpoint: bool) -> None:
+    """A tied weight stays tied, as through ``torch.save``; a plain file still has each name's own bytes, for other readers."""
+    model = nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 5, bias=False), nn.Linear(3, 5, bias=False))
+    model[1].weight = model[0].weight
+    state = {**model.state_dict(), "part": model[0].weight.detach()[:2]}
+    file = io.BytesIO()
+    gradcore.save({"model": state, "again": state, "n": [1]} if checkpoint else state, file)
+    header = json.loads(file.getvalue()[8:8 + struct.unpack("<Q", file.getvalue()[:8])[0]])
+    assert len(header) - 1 == (3 if checkpoint else 4)
+    back = gradcore.load(file)
+    if checkpoint:
+        assert back["again"]["2.weight"] is back["model"]["2.weight"]
+        back = back["model"]
+    assert back["0.weight"] is back["1.weight"] and back["0.weight"].storage is not back["2.weight"].storage
+    assert back["part"].storage is not back["0.weight"].storage
+    for name, value in state.items():
+        same(back[name], value.numpy())
+    tied = nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 5, bias=False), nn.Linear(3, 5, bias=False))
+    tied.load_state_dict({k: v for k, v in back.items() if k != "part"}, assign=True)
+    assert tied[0].weight.storage is tied[1].weight.storage
+
+
+def test_names_that_another_program_gave_other_values_are_apart() -> None:
+    w = gradcore.ones(2)
+    file = io.BytesIO()
+    gradcore.save({"a": w, "b": w}, file)
+    data = file.getvalue()
+    back = gradcore.load(io.BytesIO(data[:-4] + struct.pack("<f", 7)))
+    assert (back["a"].tolist(), back["b"].tolist()) == ([1, 1], [1, 7])
+
+
 def test_what_cannot_be_saved_is_named() -> None:
     deep: Any = 0
     for _ in range(200):
@@ -196,6 +228,8 @@ BAD: dict[str, tuple[bytes, str]] = {
     "a tree of something else": (packed({"__metadata__": {"gradcore": '{"a": 1}'}}), "the metadata holds"),
     "a tree that names no tensor": (packed({"__metadata__": {"gradcore": '["tensor", "w"]'}}), "the metadata holds"),
     "a tree of an unknown kind": (packed({"__metadata__": {"gradcore": '["os.system", "ls"]'}}), "the metadata holds"),
+    "shared names that are no dict": (packed({"__metadata__": {"gradcore.shared": "[1]"}}), "the metadata holds [1]"),
+    "a shared name that is no string": (packed({"__metadata__": {"gradcore.shared": '{"a": ["b"]}'}}), "the metadata holds"),
     "a key that is a list": (packed({"__metadata__": {"gradcore": '["dict", [[["list", []], 1]]]'}}), "the metadata holds"),
     "a key with a list inside": (packed({"__metadata__": {"gradcore": '["dict", [[["tuple", [["list", []]]], 1]]]'}}),
                                  "the metadata holds"),
