@@ -8,24 +8,45 @@ import numpy as np
 
 from gradcore import functional
 from gradcore.engine.dispatch import operator
+from gradcore.engine.owners import upload
 from gradcore.engine.value import Value
-from gradcore.ops import elementwise, pointwise
+from gradcore.ops import elementwise, movement, pointwise
 from gradcore.ops.in_place import IN_PLACE
+from gradcore.spec import category
 
 #: What ``==`` and ``!=`` compare element by element; everything else is left to Python, which knows whether it is the same.
 COMPARED = (Value, int, float, complex, np.generic, np.ndarray)
 
 
+
+def beside(x: Any, other: Any) -> Any:
+    """An array of NumPy's on the right of ``x`` as a tensor, anything else as it is.
+
+    In PyTorch NumPy computes such an operator, so that the dtype is the one that NumPy gives the two; and for a tensor on a GPU
+    nobody does. Raises TypeError for an array of what is no number.
+    """
+    if not isinstance(other, np.ndarray) or x.storage.device.type == "cuda":
+        return other
+    values = other.astype(np.result_type(x.spec.dtype, other.dtype), copy=False)
+    category(values.dtype)
+    # A tensor without dimensions would leave the dtype to the other operand.
+    return upload(np.atleast_1d(values) if x.spec.ndim else values, x.storage.device, op="tensor")
+
+
 class Operators(Value):
-    """``x + y``, ``-x``, ``x @ y``, ``x < y`` and their like; the other operand may be a Python number."""
+    """``x + y``, ``-x``, ``x @ y``, ``x < y`` and their like.
+
+    The other operand may be a Python number, and that of arithmetic and of ``==`` an array of NumPy's on its right, too, unless
+    the tensor is on a GPU; TypeError for what else is no tensor.
+    """
 
     __slots__ = ()
 
     # The four operators that everything is made of have a shorter way than calling the op.
-    __add__ = operator(elementwise.add)
-    __sub__ = operator(elementwise.sub)
-    __mul__ = operator(elementwise.mul)
-    __truediv__ = operator(elementwise.div)
+    __add__ = operator(elementwise.add, beside)
+    __sub__ = operator(elementwise.sub, beside)
+    __mul__ = operator(elementwise.mul, beside)
+    __truediv__ = operator(elementwise.div, beside)
 
     def __radd__(self, other: Any) -> Any:
         return elementwise.add(other, self)
@@ -37,19 +58,19 @@ class Operators(Value):
         return elementwise.mul(other, self)
 
     def __rtruediv__(self, other: Any) -> Any:
-        return elementwise.div(other, self)
+        return elementwise.div(beside(self, other), self)
 
     def __pow__(self, other: Any) -> Any:
-        return elementwise.pow(self, other)
+        return elementwise.pow(self, beside(self, other))
 
     def __rpow__(self, other: Any) -> Any:
         return elementwise.pow(other, self)
 
     def __floordiv__(self, other: Any) -> Any:
-        return elementwise.floor_divide(self, other)
+        return elementwise.floor_divide(self, beside(self, other))
 
     def __mod__(self, other: Any) -> Any:
-        return elementwise.remainder(self, other)
+        return elementwise.remainder(self, beside(self, other))
 
     def __rfloordiv__(self, other: Any) -> Any:
         return elementwise.floor_divide(other, self)
@@ -58,7 +79,8 @@ class Operators(Value):
         return elementwise.remainder(other, self)
 
     def __matmul__(self, other: Any) -> Any:
-        return functional.matmul(self, other)
+        given = beside(self, other)
+        return functional.matmul(self if given is other else movement.cast_to(self, given.spec), given)
 
     def __neg__(self) -> Any:
         return elementwise.neg(self)
@@ -73,10 +95,10 @@ class Operators(Value):
         return pointwise.bitwise_not(self)
 
     def __eq__(self, other: object) -> Any:
-        return elementwise.eq(self, other) if isinstance(other, COMPARED) else NotImplemented
+        return elementwise.eq(self, beside(self, other)) if isinstance(other, COMPARED) else NotImplemented
 
     def __ne__(self, other: object) -> Any:
-        return elementwise.ne(self, other) if isinstance(other, COMPARED) else NotImplemented
+        return elementwise.ne(self, beside(self, other)) if isinstance(other, COMPARED) else NotImplemented
 
     def __lt__(self, other: Any) -> Any:
         return elementwise.lt(self, other)

@@ -100,12 +100,15 @@ def apply(op: Op, *args: Any, **attrs: Any) -> Any:
     return _apply_general(op, call, device, args, attrs, arrays, edges, plan, number, tags, site, scope)
 
 
-def operator(op: Op) -> Callable[[Any, Any], Any]:
-    """``apply`` as the method of an operator of Python, with nothing to sort out where the operands are two tensors."""
+def operator(op: Op, beside: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """``apply`` as the method of an operator of Python, with nothing to sort out where the operands are two tensors.
+
+    ``beside`` makes an operand of what is neither a tensor nor a Python number.
+    """
 
     def method(self: Any, other: Any) -> Any:
         if type(other) not in TENSORS:
-            return apply(op, self, other)
+            return apply(op, self, other if type(other) in PLAIN else beside(self, other))
         state = local.state
         site = state.site
         if site is None:

@@ -135,6 +135,32 @@ def test_what_is_refused_says_what_to_do() -> None:
     assert np.asarray(x, np.float64).dtype == np.float64 and np.array(x).ctypes.data != x.data_ptr()
 
 
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("array", [np.float32([[2], [3]]), np.arange(1, 4), np.array(2.0), np.ones(3, bool),
+                                   np.float16([1, 2, 3])], ids=lambda a: f"{a.dtype}{list(a.shape)}")
+def test_an_array_on_the_right_of_an_operator_is_taken(array: Any, torch: Any) -> None:
+    for call in (lambda x: x + array, lambda x: x - array, lambda x: x * array, lambda x: x / array, lambda x: x // array,
+                 lambda x: x % array, lambda x: x ** array, lambda x: x == array, lambda x: array / x):
+        ours, theirs = (call(t.tensor([1.5, 2.0, -3.0])) for t in (gradcore, torch))
+        # PyTorch rounds twice where it divides by the tensor.
+        np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-7)
+        assert ours.dtype == theirs.numpy().dtype
+    ours, theirs = (t.ones(2, 3) @ np.arange(6.0).reshape(3, 2) for t in (gradcore, torch))
+    np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
+    for refused in (lambda t, x: array * x, lambda t, x: x < array, lambda t, x: t.add(x, array),
+                    lambda t, x: x * array.astype(object)):
+        for t in (gradcore, torch):
+            with pytest.raises(TypeError):
+                refused(t, t.ones(3))
+
+
+def test_an_array_beside_a_tensor_is_a_constant() -> None:
+    x = gradcore.ones(2, requires_grad=True)
+    (x * np.float32([2, 3])).sum().backward()
+    assert x.grad.tolist() == [2, 3] and (gradcore.ones(2, device="meta") * np.ones(2)).dtype == np.float64
+
+
 def test_numbers_of_numpy_leave_operators_to_the_tensor() -> None:
     w = gradcore.ones(2, requires_grad=True)
     y = np.float64(3) * w + np.float32(1) - np.int64(2)
