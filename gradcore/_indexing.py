@@ -59,10 +59,10 @@ def write(x: Any, index: Any, value: Any, accumulate: bool = False) -> None:
             movement.copy_(part, _without_ones(value, part.spec.ndim))
         else:
             creation.fill_(part, value) if not isinstance(value, (np.ndarray, list, tuple)) else movement.copy_(
-                part, upload(np.asarray(value, x.spec.dtype), x.storage.device))
+                part, upload(np.asarray(value, x.spec.dtype), x.storage.device, constant=_is_plain(value)))
         return
     if not isinstance(value, Value):
-        value = upload(np.asarray(value, x.spec.dtype), x.storage.device)
+        value = upload(np.asarray(value, x.spec.dtype), x.storage.device, constant=_is_plain(value))
     value = movement.cast_to(value, part.spec)
     part, position, dim, count = _one_index(part, tensors)
     merged = _merged(part, dim, count)
@@ -70,6 +70,14 @@ def write(x: Any, index: Any, value: Any, accumulate: bool = False) -> None:
     (placing.add_at_ if accumulate else movement.put_)(merged, position, value, dim=dim)
     if merged.storage is not part.storage:
         movement.copy_(part, movement.reshape(merged, part.spec.shape))
+
+
+def _is_plain(item: Any) -> bool:
+    """Is it made of Python's own numbers? A trace takes those for what they are, as it does a single one, and guards where they
+    came from."""
+    if isinstance(item, (list, tuple)):
+        return all(map(_is_plain, item))
+    return type(item) in (int, bool, float)
 
 
 def _is_mask(item: Any) -> bool:
@@ -116,14 +124,14 @@ def _parse(x: Any, index: Any) -> tuple[movement.Basic, list[Indexed]]:
                                f"tensor {list(x.spec.shape)}")
             if not item.ndim:
                 # A dimension of its own, of one element or of none.
-                tensors.append((out, upload(np.zeros(np.count_nonzero(item.values), np.int64), x.storage.device), 1))
+                tensors.append((out, item.upload(np.zeros(np.count_nonzero(item.values), np.int64), x), 1))
                 basic.append(())
                 out += 1
             elif sum(map(_is_advanced, items)) == 1:
                 # Alone, its dimensions are as good as one.
-                tensors.append((out, upload(np.flatnonzero(item.values), x.storage.device), item.ndim))
+                tensors.append((out, item.upload(np.flatnonzero(item.values), x), item.ndim))
             else:
-                tensors += [(out + k, upload(places, x.storage.device), 1)
+                tensors += [(out + k, item.upload(places, x), 1)
                             for k, places in enumerate(np.nonzero(item.values))]
             basic += [(0, n, 1) for n in item.shape]
             out += item.ndim
@@ -151,9 +159,13 @@ def _parse(x: Any, index: Any) -> tuple[movement.Basic, list[Indexed]]:
 class _Mask:
     """A boolean index: its values, read on the host, since the shape of the result depends on them."""
 
-    def __init__(self, values: np.ndarray[Any, Any]) -> None:
-        self.values = values
+    def __init__(self, values: np.ndarray[Any, Any], plain: bool = False) -> None:
+        self.values, self._plain = values, plain
         self.shape, self.ndim = values.shape, values.ndim
+
+    def upload(self, places: np.ndarray[Any, Any], x: Any) -> Any:
+        """Where it is True, beside ``x``."""
+        return upload(places, x.storage.device, constant=self._plain)
 
 
 def _item(item: Any) -> Any:
@@ -167,7 +179,7 @@ def _item(item: Any) -> Any:
     if not isinstance(item, Value):
         array = np.asarray(item)
         if array.dtype.kind == "b":
-            return _Mask(array)
+            return _Mask(array, _is_plain(item))
     return item
 
 
@@ -194,7 +206,7 @@ def _index_tensor(item: Any, length: int, device: Device) -> Any:
                    f"{item!r}")
     if array.size:
         check_bounds(int(array.min()), int(array.max()), length, True)
-    return upload(array.astype(np.int64), device)
+    return upload(array.astype(np.int64), device, constant=_is_plain(item))
 
 
 def _one_index(x: Any, tensors: list[Indexed]) -> tuple[Any, Any, int, int]:

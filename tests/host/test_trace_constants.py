@@ -22,6 +22,15 @@ def image(seed: int, *shape: int) -> Any:
     return gradcore.tensor(np.random.default_rng(seed).standard_normal(shape or (2, 3, 6, 5)).astype(np.float32))
 
 
+def written(x: Any) -> Any:
+    y = x * 2
+    y[[1, 0], 2] = 0
+    y[0, [0, -1]] = [[[1.5]], [[2.5]]]
+    y[..., 1:3, 0] = [1, 2]
+    y[0, 0, 0, [True, False, False, True, True]] = -1.0
+    return y
+
+
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "bilinear": lambda x: F.interpolate(x, size=(9, 7), mode="bilinear"),
     "corners": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=True),
@@ -30,6 +39,9 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "replicate": lambda x: F.pad(x, (1, 2, 1, 0), mode="replicate"),
     "circular": lambda x: F.pad(x, (1, 2, 0, 3), mode="circular"),
     "adaptive": lambda x: F.adaptive_max_pool2d(x, (4, 3)),
+    "positions": lambda x: x[:, [2, 0], 1:] * x[[[1], [0]], [0, 1], 2:3],
+    "a list of bools": lambda x: x[[True, False], :, [1, 4]],
+    "written": lambda x: written(x),
     "adaptive with indices": lambda x: F.adaptive_max_pool2d(x, (4, 3), return_indices=True)[1] * 1.5,
 }
 
@@ -111,6 +123,16 @@ def test_a_convolution_with_reflected_borders_trains_compiled() -> None:
     assert len(compiled.programs) == 1 and len(set(losses)) == 6
 
 
-def test_a_list_of_positions_is_still_refused() -> None:
+def test_another_list_is_another_program() -> None:
+    x, here = gradcore.arange(4), [0, 1]
+    compiled = gradcore.compile(lambda x, given: (x[given], x[here]))
+    for change in (lambda: None, lambda: here.__setitem__(0, 3), lambda: here.append(2)):
+        change()
+        for given in ([3], [2, 0], [3]):
+            assert [y.tolist() for y in compiled(x, given)] == [given, here]
+
+
+@pytest.mark.parametrize("index", [np.array([1, 0]), [np.int64(1), 0], np.array([True, False])], ids=repr)
+def test_positions_out_of_an_array_are_still_refused(index: Any) -> None:
     with raises(TraceError, "makes a tensor from host data"):
-        gradcore.compile(lambda x: x[[1, 0]])(image(0))
+        gradcore.compile(lambda x: x[index])(image(0))
