@@ -93,7 +93,10 @@ def __getattr__(name: str) -> _Any:
 
 
 _absent = _missing.lookup(__name__, "")
-_missing.mark(Tensor)
+for _path, _kind in {
+        "Tensor": Tensor, "nn.Module": nn.Module, "optim.Optimizer": optim.Optimizer,
+        "distributions.Distribution": distributions.Distribution}.items():
+    _missing.mark(_kind, _path)
 for _path, _module in {
         "nn": nn, "nn.functional": nn.functional, "nn.init": nn.init, "nn.utils": nn.utils, "nn.utils.rnn": nn.utils.rnn,
         "optim": optim, "optim.lr_scheduler": optim.lr_scheduler, "linalg": linalg, "autograd": autograd,

@@ -2,7 +2,7 @@
 
 ``torch_names.txt`` beside this file has PyTorch's names, as tests/host/test_missing.py writes them; PyTorch is not asked.
 The errors are AttributeErrors too (ImportErrors in ``from gradcore import name``), so a script that looks for a name with
-``hasattr`` finds none. A module learns of a name by its ``__getattr__``, a tensor by a descriptor of that name: a class that
+``hasattr`` finds none. A module learns of a name by its ``__getattr__``, a class by a descriptor of that name: a class that
 has ``__getattr__`` pays for every attribute that is there.
 """
 
@@ -45,24 +45,25 @@ class Finder(MetaPathFinder):
 
 
 class _Absent:
-    """A method of PyTorch's tensors that is not here."""
+    """A method of a class of PyTorch's that is not here."""
 
-    __slots__ = ("name",)
+    __slots__ = ("name", "path")
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, path: str) -> None:
+        self.name, self.path = name, path
 
-    def __get__(self, tensor: Any, kind: type | None = None) -> Any:
-        # Python would tie the tensor to an error without a name.
-        raise NotCovered(_text("'Tensor' object", "Tensor", self.name), name=self.name)
+    def __get__(self, instance: Any, kind: type | None = None) -> Any:
+        # Python would tie the instance to an error without a name.
+        owner = (kind or type(instance)).__name__
+        raise NotCovered(_text(f"{owner!r} object", self.path, self.name), name=self.name)
 
 
-def mark(tensor: Any) -> None:
-    """Give the class of tensors a descriptor for each of PyTorch's names that it has not."""
-    for name in torch_names()["Tensor"]:
-        if not _has(tensor, name):
-            setattr(tensor, name, _Absent(name))
-    tensor.__dir__ = lambda self: [name for name in object.__dir__(self) if not _marked(type(self), name)]
+def mark(kind: Any, path: str) -> None:
+    """Give a class, PyTorch's ``path``, a descriptor for each of PyTorch's names that it has not."""
+    for name in torch_names()[path]:
+        if not _has(kind, name):
+            setattr(kind, name, _Absent(name, path))
+    kind.__dir__ = lambda self: [name for name in object.__dir__(self) if not _marked(type(self), name)]
 
 
 def watch(module: ModuleType, path: str) -> None:

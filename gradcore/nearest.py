@@ -54,6 +54,8 @@ WORDS: dict[str, str] = {
         distributions.poisson distributions.binomial""",
     "gradcore.distributions.Bernoulli": "ContinuousBernoulli RelaxedBernoulli",
     "gradcore.distributions.kl_divergence": "register_kl",
+    "gradcore.distributions.Distribution.sample": "sample_n",
+    "gradcore.distributions.Distribution, which looks at no parameter": "set_default_validate_args",
     "gradcore.randint": "randint_like",
     "gradcore.tensor": """frombuffer from_file FloatTensor DoubleTensor HalfTensor BFloat16Tensor LongTensor
         IntTensor ShortTensor CharTensor ByteTensor BoolTensor as_subclass""",
@@ -75,6 +77,17 @@ WORDS: dict[str, str] = {
         set_rng_state_all seed_all random quasirandom""",
     "the argument device= of creation, and gradcore.Tensor.to": "set_device device_of set_default_tensor_type",
     "the environment's OMP_NUM_THREADS": "set_num_interop_threads get_num_interop_threads",
+    "gradcore.compile(module), which returns what is to be called": "nn.Module.compile",
+    "gradcore.nn.Module.register_full_backward_hook": "register_backward_hook",
+    "gradcore.nn.Module.state_dict, which returns a dict that may be changed before it is saved or loaded":
+        """nn.Module.register_state_dict_pre_hook nn.Module.register_state_dict_post_hook
+        nn.Module.register_load_state_dict_pre_hook nn.Module.register_load_state_dict_post_hook""",
+    "gradcore.optim.Optimizer.state_dict, which returns a dict that may be changed before it is saved or loaded":
+        """optim.Optimizer.register_state_dict_pre_hook optim.Optimizer.register_state_dict_post_hook
+        optim.Optimizer.register_load_state_dict_pre_hook optim.Optimizer.register_load_state_dict_post_hook""",
+    "gradcore.optim.Optimizer.register_step_pre_hook": "profile_hook_step",
+    "gradcore.nn.Module.to": "nn.Module.type nn.Module.xpu nn.Module.ipu nn.Module.mtia",
+    "gradcore.Tensor.data_ptr, nbytes and numel": "untyped_storage",
     "gradcore.compile": "jit fx fork wait cuda.graph CUDAGraph graphs make_graphed_callables compiler cond while_loop",
     "gradcore.onnx.export": "export",
     "gradcore.autograd.functional": "jacrev jacfwd hessian vjp jvp linearize",
@@ -86,7 +99,7 @@ WORDS: dict[str, str] = {
         host_memory_stats memory_usage mem_get_info list_gpu_processes""",
     "gradcore.set_memory_limit": "set_per_process_memory_fraction get_per_process_memory_fraction",
     "one process on one device": """distributed DataParallel parallel DistributedSampler SyncBatchNorm multiprocessing
-        share_memory_ is_shared is_distributed""",
+        share_memory share_memory_ is_shared is_distributed""",
     "gradcore.save and gradcore.load": "storage serialization hub",
     "gradcore.data.load": "datapipes",
     "gradcore.nn.CrossEntropyLoss or gradcore.nn.functional.cross_entropy": """CTCLoss ctc_loss AdaptiveLogSoftmaxWithLoss

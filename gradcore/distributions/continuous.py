@@ -53,8 +53,11 @@ class Normal(_LocationScale):
         return -(value - self.loc).square() / (2 * self.scale.square()) - self.scale.log() - _LOG_TWO_PI / 2
 
     def cdf(self, value: Any) -> Any:
-        """The probability of values that are not larger."""
         return 0.5 * (1 + functional.erf((value - self.loc) / (self.scale * math.sqrt(2))))
+
+    def icdf(self, value: Any) -> Any:
+        raise NotImplementedError("Normal has no icdf, for there is no erfinv: scipy.special.ndtri gives that of a standard "
+                                  "normal distribution, of value.detach().numpy(), without a gradient")
 
     def entropy(self) -> Any:
         return 0.5 + 0.5 * _LOG_TWO_PI + self.scale.log()
@@ -74,6 +77,14 @@ class Laplace(_LocationScale):
 
     def log_prob(self, value: Any) -> Any:
         return -functional.log(2 * self.scale) - (value - self.loc).abs() / self.scale
+
+    def cdf(self, value: Any) -> Any:
+        away = value - self.loc
+        return 0.5 - 0.5 * away.sign() * functional.expm1(-away.abs() / self.scale)
+
+    def icdf(self, value: Any) -> Any:
+        term = value - 0.5
+        return self.loc - self.scale * term.sign() * functional.log1p(-2 * term.abs())
 
     def entropy(self) -> Any:
         return 1 + functional.log(2 * self.scale)
@@ -103,6 +114,12 @@ class Exponential(Distribution):
     def log_prob(self, value: Any) -> Any:
         return self.rate.log() - self.rate * value
 
+    def cdf(self, value: Any) -> Any:
+        return 1 - functional.exp(-self.rate * value)
+
+    def icdf(self, value: Any) -> Any:
+        return -functional.log1p(-value) / self.rate
+
     def entropy(self) -> Any:
         return 1 - self.rate.log()
 
@@ -131,6 +148,12 @@ class Uniform(Distribution):
     def log_prob(self, value: Any) -> Any:
         inside = (value >= self.low) & (value < self.high)
         return functional.where(inside, -functional.log(self.high - self.low), -math.inf)
+
+    def cdf(self, value: Any) -> Any:
+        return ((value - self.low) / (self.high - self.low)).clamp(min=0, max=1)
+
+    def icdf(self, value: Any) -> Any:
+        return value * (self.high - self.low) + self.low
 
     def entropy(self) -> Any:
         return functional.log(self.high - self.low)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from gradcore import functional
 from gradcore._distributions import bernoulli, multinomial
 from gradcore.distributions.distribution import Distribution, broadcast, one_of
@@ -17,6 +19,12 @@ def _logs_of(probs: Any) -> Any:
     """Probabilities away from 0 and 1, so that their logarithms are finite."""
     room = float(finfo(probs.dtype).eps)
     return probs.clamp(room, 1 - room)
+
+
+def _counted(count: int, batch: Sequence[int], expand: bool, dtype: Any, device: Any) -> Any:
+    """0, 1, ... along a first dimension [count, batch]."""
+    values = functional.arange(count, dtype=dtype, device=device).reshape(count, *(1,) * len(batch))
+    return values.expand(count, *batch) if expand else values
 
 
 class Bernoulli(Distribution):
@@ -49,6 +57,9 @@ class Bernoulli(Distribution):
     def log_prob(self, value: Any) -> Any:
         logits, value = functional.broadcast_tensors(self.logits, value)
         return -binary_cross_entropy_with_logits(logits, value, reduction="none")
+
+    def enumerate_support(self, expand: bool = True) -> Any:
+        return _counted(2, self.batch_shape, expand, self.probs.dtype, self.probs.device)
 
     def entropy(self) -> Any:
         return binary_cross_entropy_with_logits(self.logits, self.probs, reduction="none")
@@ -94,6 +105,9 @@ class Categorical(Distribution):
     def log_prob(self, value: Any) -> Any:
         index, logits = functional.broadcast_tensors(value.long().unsqueeze(-1), self.logits)
         return logits.gather(-1, index[..., :1]).squeeze(-1)
+
+    def enumerate_support(self, expand: bool = True) -> Any:
+        return _counted(self.probs.shape[-1], self.batch_shape, expand, np.int64, self.probs.device)
 
     def entropy(self) -> Any:
         # An impossible category adds nothing.

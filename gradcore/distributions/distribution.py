@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -35,6 +36,15 @@ class Distribution:
     def _extended_shape(self, sample_shape: Sequence[int] = ()) -> tuple[int, ...]:
         return (*sample_shape, *self._batch_shape, *self._event_shape)
 
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
+        """The same distribution of a larger ``batch_shape``, to which the parameters are broadcast as views."""
+        made = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(made, name, functional.expand(value, *batch_shape, *value.shape[len(self._batch_shape):]))
+        made._batch_shape = Size(batch_shape)
+        return made
+
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:
         """A draw, or ``sample_shape`` of them, without a graph."""
         with no_grad():
@@ -47,6 +57,18 @@ class Distribution:
     def log_prob(self, value: Any) -> Any:
         """The logarithm of the density, or of the probability, of values of [..., batch_shape, event_shape]."""
         raise NotImplementedError(f"{type(self).__name__} has no log_prob")
+
+    def cdf(self, value: Any) -> Any:
+        """The probability of values that are not larger, of the shape of ``value`` and batch_shape."""
+        raise NotImplementedError(f"{type(self).__name__} has no cdf")
+
+    def icdf(self, value: Any) -> Any:
+        """The value that a draw does not exceed with probability ``value``, the inverse of :meth:`cdf`."""
+        raise NotImplementedError(f"{type(self).__name__} has no icdf")
+
+    def enumerate_support(self, expand: bool = True) -> Any:
+        """Every value that there can be, along a new first dimension: [values, batch_shape], or with ones for batch_shape."""
+        raise NotImplementedError(f"{type(self).__name__} has no values that can be counted")
 
     def entropy(self) -> Any:
         """In nats, of batch_shape."""

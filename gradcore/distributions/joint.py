@@ -28,6 +28,10 @@ class Independent(Distribution):
         self.has_rsample = base_distribution.has_rsample  # type: ignore[misc]
         super().__init__(batch[:len(batch) - n], (*batch[len(batch) - n:], *base_distribution.event_shape))
 
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
+        taken = self._event_shape[:self.reinterpreted_batch_ndims]
+        return Independent(self.base_dist.expand((*batch_shape, *taken)), self.reinterpreted_batch_ndims)
+
     @property
     def mean(self) -> Any:
         return self.base_dist.mean

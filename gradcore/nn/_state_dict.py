@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from gradcore._tensor import Tensor
 from gradcore.engine import modes, owners
 from gradcore.events import TAGS
 from gradcore.nn import paths
+from gradcore.nn.named import Named
 from gradcore.spec import category
 
 Module = Any
@@ -29,29 +30,46 @@ class IncompatibleKeys(NamedTuple):
         return f"IncompatibleKeys(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
 
 
-def collect(module: Module, prefix: str, keep_vars: bool) -> dict[str, Tensor]:
-    """Parameters, then persistent buffers, of each module of the tree; one in two places comes twice, as in PyTorch."""
-    found: dict[str, Tensor] = {}
-    _collect(module, prefix, keep_vars, found)
+#: The last part of the path of what a module's ``get_extra_state`` returns.
+_EXTRA = "_extra_state"
+
+
+def collect(module: Module, prefix: str, keep_vars: bool) -> dict[str, Any]:
+    """Parameters, then persistent buffers, of each module of the tree, then its extra state; a module in two places comes
+    twice, as in PyTorch."""
+    found: dict[str, Any] = {}
+    for path, owner in _paths(module, prefix):
+        found.update(_tensors(owner, path, keep_vars))
+        if type(owner).get_extra_state is not Named.get_extra_state:
+            found[path + _EXTRA] = owner.get_extra_state()
     return found
 
 
-def _collect(module: Module, prefix: str, keep_vars: bool, found: dict[str, Tensor]) -> None:
-    for name, value in (*module._parameters.items(), *module._buffers.items()):
-        if value is not None and name not in module._transient:
-            found[prefix + name] = value if keep_vars else value.detach()
+def _paths(module: Module, prefix: str) -> Iterator[tuple[str, Module]]:
+    yield prefix, module
     for name, child in module._modules.items():
         if child is not None:
-            _collect(child, f"{prefix}{name}.", keep_vars, found)
+            yield from _paths(child, f"{prefix}{name}.")
+
+
+def _tensors(module: Module, prefix: str, keep_vars: bool) -> dict[str, Tensor]:
+    return {prefix + name: value if keep_vars else value.detach()
+            for name, value in (*module._parameters.items(), *module._buffers.items())
+            if value is not None and name not in module._transient}
 
 
 def load(module: Module, state_dict: Mapping[str, Any], strict: bool, assign: bool = False) -> IncompatibleKeys:
     """Check everything, then copy, or take the bytes over."""
     if not isinstance(state_dict, Mapping):
         raise TypeError(f"Expected state_dict to be dict-like, got {type(state_dict)}.")
-    own = collect(module, "", True)
-    missing = [k for k in own if k not in state_dict]
-    unexpected = [k for k in state_dict if k not in own]
+    own: dict[str, Tensor] = {}
+    extra: dict[str, Module] = {}
+    for path, owner in _paths(module, ""):
+        own.update(_tensors(owner, path, True))
+        if type(owner).set_extra_state is not Named.set_extra_state:
+            extra[path + _EXTRA] = owner
+    missing = [k for k in (*own, *extra) if k not in state_dict]
+    unexpected = [k for k in state_dict if k not in own and k not in extra]
     errors = []
     if strict and missing:
         errors.append(f"Missing key(s) in state_dict: {_quoted(missing)}. ")
@@ -77,6 +95,9 @@ def load(module: Module, state_dict: Mapping[str, Any], strict: bool, assign: bo
                 owners.retag(target, role=was.role, layer=was.layer)
             else:
                 target.copy_(given)
+    for key, owner in extra.items():
+        if key in state_dict:
+            owner.set_extra_state(state_dict[key])
     if assign:
         paths.structure_changed()
     return IncompatibleKeys(missing, unexpected)

@@ -89,6 +89,30 @@ class Sequential(_Numbered):
             input = module(input)  # type: ignore[misc]
         return input
 
+    def __add__(self, other: Any) -> Sequential:
+        """The modules of both, numbered anew. Raises ValueError for what is no Sequential."""
+        if not isinstance(other, Sequential):
+            raise ValueError(f"add operator supports only objects of Sequential class, but {type(other)} is given.")
+        return Sequential(*self, *other)
+
+    def __mul__(self, other: int) -> Sequential:
+        """The same modules so many times, numbered anew. Raises TypeError for what is no int, ValueError for one below 1."""
+        return Sequential(*self, *self._repeated(other))
+
+    __rmul__ = __mul__
+
+    def __imul__(self, other: int) -> Sequential:
+        more: Sequential = self.extend(self._repeated(other))
+        return more
+
+    def _repeated(self, times: int) -> list[Module]:
+        """What is to follow the modules, so that they come so many times."""
+        if not isinstance(times, int):
+            raise TypeError(f"unsupported operand type(s) for *: {type(self)} and {type(times)}")
+        if times <= 0:
+            raise ValueError(f"Non-positive multiplication factor {times} for {type(self)}")
+        return list(self) * (times - 1)
+
 
 class ModuleList(_Numbered):
     """A list whose modules belong to the module that it is assigned to."""
@@ -96,6 +120,9 @@ class ModuleList(_Numbered):
     def __init__(self, modules: Iterable[Module] | None = None) -> None:
         super().__init__()
         self.extend(modules or ())
+
+    def __add__(self, other: Iterable[Module]) -> ModuleList:
+        return ModuleList([*self, *other])
 
 
 class ModuleDict(Module):

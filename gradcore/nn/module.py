@@ -16,6 +16,7 @@ from gradcore.events import TAGS
 from gradcore.functional import empty_like
 from gradcore.nn import _state_dict, paths
 from gradcore.nn.hooks import Hooked
+from gradcore.nn.named import Named
 from gradcore.nn.parameter import Buffer, Parameter
 from gradcore.spec import bfloat16, is_floating
 
@@ -25,7 +26,7 @@ _calls = paths.calls
 _KINDS = ("_parameters", "_buffers", "_modules")
 
 
-class Module(Hooked):
+class Module(Hooked, Named):
     """A function with parameters. Subclasses define ``forward``; calling the module calls it, in the module's layer.
 
     ``_parameters``, ``_buffers`` and ``_modules`` say what the module has, in order. Their values lie in the instance's
@@ -204,33 +205,6 @@ class Module(Hooked):
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
         return (b for _, b in self.named_buffers(recurse=recurse))
 
-    def get_submodule(self, target: str) -> Module:
-        """The module at a path. Raises AttributeError naming the part that is not there."""
-        module = self
-        for part in target.split(".") if target else ():
-            found = module._modules.get(part)
-            if found is None:
-                raise AttributeError(f"{type(module).__name__} has no attribute `{part}`")
-            module = found
-        return module
-
-    def get_parameter(self, target: str) -> Parameter:
-        """The parameter at a path. Raises AttributeError for a path that leads to none."""
-        return self._at("_parameters", target, "an nn.Parameter")
-
-    def get_buffer(self, target: str) -> Tensor:
-        """The buffer at a path. Raises AttributeError for a path that leads to none."""
-        return self._at("_buffers", target, "a buffer")
-
-    def _at(self, kind: str, target: str, what: str) -> Any:
-        path, _, name = target.rpartition(".")
-        module = self.get_submodule(path)
-        if not hasattr(module, name):
-            raise AttributeError(f"{type(module).__name__} has no attribute `{name}`")
-        if name not in module.__dict__[kind]:
-            raise AttributeError(f"`{name}` is not {what}")
-        return module.__dict__[kind][name]
-
     # -- modes, places, types ------------------------------------------------------------------------------------------
 
     def train(self: M, mode: bool = True) -> M:
@@ -318,8 +292,11 @@ class Module(Hooked):
 
     # -- its state, by name --------------------------------------------------------------------------------------------
 
-    def state_dict(self, *, prefix: str = "", keep_vars: bool = False) -> dict[str, Tensor]:
-        """Parameters and persistent buffers by path. The tensors share their bytes with the module."""
+    def state_dict(self, *, prefix: str = "", keep_vars: bool = False) -> dict[str, Any]:
+        """Parameters and persistent buffers by path. The tensors share their bytes with the module.
+
+        A module whose class defines ``get_extra_state`` has what that returns there, too, as ``_extra_state``.
+        """
         return _state_dict.collect(self, prefix, keep_vars)
 
     def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> _state_dict.IncompatibleKeys:

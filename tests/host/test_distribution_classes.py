@@ -75,6 +75,28 @@ def test_draws_have_the_mean_and_the_variance(name: str) -> None:
         assert ((found - expected).abs() < 0.06 * p.stddev + 0.05 * p.variance).all().item()
 
 
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", KINDS)
+def test_expanded_and_inverted_they_are_pytorchs(name: str, torch: Any) -> None:
+    first, _, values = KINDS[name]
+    found = []
+    for library in (gradcore, torch):
+        p = made(library, first)
+        wide = p.expand((3, 2, *p.batch_shape))
+        of = library.tensor(values) if name == "Categorical" else library.tensor(values, dtype=library.float64)
+        parts = [wide.log_prob(of), wide.entropy(), wide.sample((2,)) * 0]
+        if name in ("Laplace", "Exponential", "Uniform"):
+            share = library.tensor([[0.1, 0.9], [0.25, 0.5]], dtype=library.float64)
+            parts += [p.icdf(share), p.cdf(p.icdf(share)), wide.cdf(of)]
+        if name in ("Categorical", "Bernoulli"):
+            parts += [wide.enumerate_support(), p.enumerate_support(expand=False)]
+        found.append((wide.batch_shape, wide.event_shape, parts))
+    assert tuple(map(tuple, found[0][:2])) == tuple(map(tuple, found[1][:2]))
+    for a, b in zip(found[0][2], found[1][2], strict=True):
+        close(a, b)
+        assert str(a.dtype) == str(b.dtype).removeprefix("torch.")
+
+
 def test_categories_come_as_often_as_they_are_likely() -> None:
     gradcore.manual_seed(0)
     p = distributions.Categorical(gradcore.tensor([[1.0, 3.0, 4.0], [2.0, 1.0, 1.0]]))

@@ -27,9 +27,10 @@ INTERNAL = re.compile(
     r".*_(indices_copy|quantized)|parse_.*|import_ir.*|merge_type.*|unify_type.*|.*torch_function.*|.*autocast_(inc|dec)rement.*|"
     r"torch|typename|types|classes|cpp|library|package|monitor|overrides|torch_version|version|return_types|windows|"
     r".*_gpu_dtype|.*_(ipu|xla|cpu)_(dtype|enabled)|bits\d.*|.*Storage|.*Type|.*Pipe|runtime_validation.*|functional_datapipe|"
-    r"fused_moving.*|profiler_.*|classproperty|get_file_path|prepare_.*|compiled_with.*|.*_storage|thread_safe_generator")
+    r"fused_moving.*|profiler_.*|classproperty|get_file_path|prepare_.*|compiled_with.*|(?!untyped).*_storage|thread_safe_generator")
 PATHS = ("", "Tensor", "nn", "nn.functional", "nn.init", "nn.utils", "nn.utils.rnn", "optim", "optim.lr_scheduler", "linalg",
-         "autograd", "autograd.graph", "cuda", "amp", "utils", "utils.data", "distributions", "func")
+         "autograd", "autograd.graph", "cuda", "amp", "utils", "utils.data", "distributions", "func", "nn.Module",
+         "optim.Optimizer", "distributions.Distribution")
 
 
 def part_of(library: Any, path: str) -> Any:
@@ -116,6 +117,11 @@ def test_a_name_of_pytorchs_is_not_implemented_and_not_there(path: str) -> None:
     (lambda: gradcore.sparse_coo_tensor, "gradcore.zeros"),
     (lambda: gradcore.cuda.get_rng_state(), "gradcore.manual_seed"),
     (lambda: gradcore.vmap, "gradcore.autograd.grad"),
+    (lambda: nn.ReLU().compile(), "gradcore.compile(module)"),
+    (lambda: nn.ReLU().register_backward_hook(print), "gradcore.nn.Module.register_full_backward_hook"),
+    (lambda: nn.ReLU().type(gradcore.float64), "gradcore.nn.Module.to"),
+    (lambda: gradcore.ones(2).untyped_storage(), "gradcore.Tensor.data_ptr"),
+    (lambda: gradcore.distributions.Normal(0.0, 1.0).sample_n(3), "gradcore.distributions.Distribution.sample"),
     (lambda: gradcore.utils.data.StackDataset(), "gradcore.utils.data.Dataset")])
 def test_the_nearest_thing_is_named(call: Any, near: str) -> None:
     kind, text = refused(call)

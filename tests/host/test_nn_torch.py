@@ -139,3 +139,65 @@ def test_activations(torch: Any) -> None:
                          (nn.Softmax(0), torch.nn.Softmax(0)), (nn.LogSoftmax(-1), torch.nn.LogSoftmax(-1)),
                          (nn.ReLU(), torch.nn.ReLU()), (nn.Identity(3), torch.nn.Identity(3))):
         close(ours(gradcore.tensor(x)), theirs(torch.tensor(x)))
+
+
+def test_containers_are_added_and_multiplied(torch: Any) -> None:
+    shown = []
+    for library in (gradcore_as_torch(), torch):
+        n = library.nn
+        first, second = n.Sequential(n.ReLU(), n.Tanh()), n.Sequential(n.Sigmoid())
+        more = n.Sequential(n.ReLU(), n.Tanh())
+        more *= 2
+        shown.append([*map(repr, (first + second, first * 2, 2 * first, more, n.ModuleList(first) + [n.GELU()]))])
+        assert (first * 2)[2] is first[0]
+        for call, error in ((lambda: first + n.ModuleList(), ValueError), (lambda: first * 0, ValueError),  # noqa: B023
+                            (lambda: first * 1.5, TypeError)):  # noqa: B023
+            with pytest.raises(error, match=r"add operator|Non-positive|unsupported operand"):
+                call()
+    assert shown[0] == shown[1]
+
+
+def test_a_module_is_put_at_a_path(torch: Any) -> None:
+    shown = []
+    for library in (gradcore_as_torch(), torch):
+        n = library.nn
+        model = n.Sequential(n.Linear(2, 2), n.Sequential(n.ReLU()))
+        model.note = 3
+        model.set_submodule("1.0", n.Tanh())
+        model.set_submodule("1.new", n.GELU())
+        texts = [repr(model), list(model.state_dict())]
+        for args, error in ((("1.2.x", n.Tanh()), AttributeError), (("1.2", n.Tanh(), True), AttributeError),
+                            (("note", n.Tanh()), AttributeError), (("", n.Tanh()), ValueError), (("1.0", 3), ValueError)):
+            with pytest.raises(error) as caught:
+                model.set_submodule(*args)
+            texts.append(str(caught.value))
+        shown.append(texts)
+    assert shown[0] == shown[1]
+
+
+def test_extra_state_is_in_a_state_dict(torch: Any) -> None:
+    found = []
+    for library in (gradcore_as_torch(), torch):
+        n = library.nn
+
+        class Counting(n.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner, self.seen = n.Linear(1, 1), 3  # noqa: B023
+
+            def get_extra_state(self) -> Any:
+                return {"seen": self.seen}
+
+            def set_extra_state(self, state: Any) -> None:
+                self.seen = state["seen"]
+
+        model = n.Sequential(Counting(), n.ReLU())
+        state = model.state_dict()
+        texts = [list(state), state["0._extra_state"], str(model.load_state_dict({**state, "0._extra_state": {"seen": 7}})),
+                 model[0].seen]
+        del state["0._extra_state"]
+        texts.append(model.load_state_dict(state, strict=False).missing_keys)
+        with pytest.raises(RuntimeError) as caught:
+            model.load_state_dict({**state, "_extra_state": 1})
+        found.append([*texts, str(caught.value).split()])
+    assert found[0] == found[1]

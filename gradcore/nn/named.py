@@ -1,0 +1,64 @@
+"""What stands in a module, by its path: ``layers.0.weight``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Named:
+    """The part of a module that finds, and replaces, what lies below it."""
+
+    def get_submodule(self, target: str) -> Any:
+        """The module at a path. Raises AttributeError naming the part that is not there."""
+        module: Any = self
+        for part in target.split(".") if target else ():
+            found = module._modules.get(part)
+            if found is None:
+                raise AttributeError(f"{type(module).__name__} has no attribute `{part}`")
+            module = found
+        return module
+
+    def set_submodule(self, target: str, module: Any, strict: bool = False) -> None:
+        """Put a module at a path, in place of the one there is or, unless ``strict``, where there is none.
+
+        Raises ValueError for an empty path and for what is no module, AttributeError for a path that leads to none.
+        """
+        if target == "":
+            raise ValueError("Cannot set the submodule without a target name!")
+        if not isinstance(module, Named):
+            raise ValueError(f"`module` is not an nn.Module, found {type(module)}")
+        path, _, name = target.rpartition(".")
+        parent = self.get_submodule(path)
+        if strict and not hasattr(parent, name):
+            raise AttributeError(f"{type(parent).__name__} has no attribute `{name}`")
+        if not isinstance(getattr(parent, name, module), Named):
+            raise AttributeError(f"`{name}` is not an nn.Module")
+        setattr(parent, name, module)
+
+    def get_parameter(self, target: str) -> Any:
+        """The parameter at a path. Raises AttributeError for a path that leads to none."""
+        return self._at("_parameters", target, "an nn.Parameter")
+
+    def get_buffer(self, target: str) -> Any:
+        """The buffer at a path. Raises AttributeError for a path that leads to none."""
+        return self._at("_buffers", target, "a buffer")
+
+    def _at(self, kind: str, target: str, what: str) -> Any:
+        path, _, name = target.rpartition(".")
+        module = self.get_submodule(path)
+        if not hasattr(module, name):
+            raise AttributeError(f"{type(module).__name__} has no attribute `{name}`")
+        if name not in module.__dict__[kind]:
+            raise AttributeError(f"`{name}` is not {what}")
+        return module.__dict__[kind][name]
+
+    # -- what a state dict has besides tensors -------------------------------------------------------------------------
+
+    def get_extra_state(self) -> Any:
+        """What a state dict is to have besides tensors; a class that has something defines this and :meth:`set_extra_state`."""
+        raise RuntimeError(f"{type(self).__name__} has no extra state: a class that has some defines get_extra_state and "
+                           "set_extra_state")
+
+    def set_extra_state(self, state: Any) -> None:
+        """Take what :meth:`get_extra_state` returned out of a state dict."""
+        Named.get_extra_state(self)
