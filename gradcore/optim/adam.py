@@ -13,12 +13,12 @@ from gradcore.optim.optimizer import Group, Numbers, Optimizer, check, state_lik
 class Adam(Optimizer):
     """Kingma and Ba, arXiv:1412.6980. The step count of a parameter is a number in its state.
 
+    With ``decoupled_weight_decay`` it is :class:`AdamW`, whose default decay is another.
     With ``amsgrad`` the step is divided by the root of the largest second moment so far, which is kept beside the others:
     Reddi, Kale and Kumar, On the Convergence of Adam and Beyond, ICLR 2018. It is some ops a parameter and the update.
     ``foreach``, ``fused`` and ``capturable`` are taken and change nothing: all parameters of a group are one op.
     """
 
-    _decoupled = False
     _numbers: Numbers = {"step": 0}
 
     @staticmethod
@@ -31,7 +31,7 @@ class Adam(Optimizer):
     def __init__(self, params: Iterable[Any], lr: Any = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
                  eps: float = 1e-8, weight_decay: float = 0, amsgrad: bool = False, *, foreach: bool | None = None,
                  maximize: bool = False, capturable: bool = False, differentiable: bool = False,
-                 fused: bool | None = None) -> None:
+                 fused: bool | None = None, decoupled_weight_decay: bool = False) -> None:
         check(lr, weight_decay=weight_decay, eps=eps)
         unsupported(type(self).__name__, differentiable=differentiable)
         for k, beta in enumerate(betas):
@@ -39,7 +39,8 @@ class Adam(Optimizer):
                 raise ValueError(f"Invalid beta parameter at index {k}: {beta}")
         super().__init__(params, {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay,
                                   "amsgrad": amsgrad, "maximize": maximize, "foreach": foreach,
-                                  "capturable": capturable, "differentiable": differentiable, "fused": fused})
+                                  "capturable": capturable, "differentiable": differentiable, "fused": fused,
+                                  "decoupled_weight_decay": decoupled_weight_decay})
 
     def _update(self, group: Group) -> None:
         # Parameters whose step counts differ, as those of a layer that was frozen for a while, go into separate calls.
@@ -71,13 +72,14 @@ class Adam(Optimizer):
                 self._launch_amsgrad(group, {"step": step}, params, grads, means, squares, largest)
             else:
                 self._launch(adam_, group, {"step": step}, params, grads, means, squares, beta1=beta1, beta2=beta2,
-                             eps=float(group["eps"]), weight_decay=float(group["weight_decay"]), decoupled=self._decoupled,
-                             maximize=group["maximize"])
+                             eps=float(group["eps"]), weight_decay=float(group["weight_decay"]),
+                             decoupled=group["decoupled_weight_decay"], maximize=group["maximize"])
 
     def _launch_amsgrad(self, group: Group, numbers: Numbers, params: list[Any], grads: list[Any], means: list[Any],
                         squares: list[Any], largest: list[Any]) -> None:
         beta1, beta2 = map(float, group["betas"])
-        decay = 0.0 if self._decoupled else float(group["weight_decay"])
+        weight_decay, decoupled = float(group["weight_decay"]), group["decoupled_weight_decay"]
+        decay = 0.0 if decoupled else weight_decay
         for p, g, mean, square, most in zip(params, grads, means, squares, largest, strict=True):
             g = -g if group["maximize"] else g
             g = functional.add(g, p, alpha=decay) if decay else g
@@ -87,15 +89,18 @@ class Adam(Optimizer):
         # Moving the mean by nothing, and the largest square towards itself, leaves NAdam's update what is wanted of it.
         roots, copies = [most.sqrt() for most in largest], [most.clone() for most in largest]
         self._launch(nadam_, group, numbers, params, roots, means, copies, beta1=1.0, beta2=beta2,
-                     eps=float(group["eps"]), weight_decay=float(group["weight_decay"]) if self._decoupled else 0.0,
-                     decoupled=True, maximize=False)
+                     eps=float(group["eps"]), weight_decay=weight_decay if decoupled else 0.0, decoupled=True, maximize=False)
 
 
 class AdamW(Adam):
     """Adam with weight decay apart from the gradient: Loshchilov and Hutter, arXiv:1711.05101."""
 
-    _decoupled = True
-
     def __init__(self, params: Iterable[Any], lr: Any = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
                  eps: float = 1e-8, weight_decay: float = 1e-2, amsgrad: bool = False, **options: Any) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **options)
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **options, decoupled_weight_decay=True)
+
+    def load_state_dict(self, state_dict: Group) -> None:
+        """As :meth:`Optimizer.load_state_dict`; the decay stays apart, if the state is :class:`Adam`'s, too."""
+        super().load_state_dict(state_dict)
+        for group in self.param_groups:
+            group["decoupled_weight_decay"] = True

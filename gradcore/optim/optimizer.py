@@ -59,8 +59,16 @@ class Optimizer:
             raise TypeError("optimizer parameters need to be organized in ordered collections, but the ordering of "
                             "tensors in sets will change between runs. Please use a list instead.")
         params = [params] if isinstance(params, Tensor) else list(params)
-        # An iterable of named_parameters is as good as one of parameters.
-        params = [p[1] if isinstance(p, tuple) and len(p) == 2 else p for p in params]
+        # An iterable of named_parameters is as good as one of parameters, and its names stand in the state dict.
+        names = [p[0] for p in params if isinstance(p, tuple)]
+        if names and len(names) != len(params):
+            raise ValueError("all optimizer params should be with/without names. Some param names are missing")
+        named = {"param_names": names} if names else {}
+        has_names = "param_names" in {**named, **param_group}
+        if any(has_names != ("param_names" in group) for group in self.param_groups):
+            raise ValueError("all optimizer param groups should be with/without names. cannot add param group "
+                             f"{'with' if has_names else 'without'} names to the optimizer")
+        params = [p[1] if isinstance(p, tuple) else p for p in params]
         seen = {id(p) for group in self.param_groups for p in group["params"]}
         for p in params:
             if not isinstance(p, Tensor):
@@ -70,7 +78,7 @@ class Optimizer:
             if id(p) in seen:
                 raise ValueError("some parameters appear in more than one parameter group, or twice in one")
             seen.add(id(p))
-        self.param_groups.append({**self.defaults, **param_group, "params": params})
+        self.param_groups.append({**named, **self.defaults, **param_group, "params": params})
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Let the gradients go, or fill them with zeros."""

@@ -36,6 +36,7 @@ CONFIGS = [
     ("AdamW", {"lr": 0.05, "betas": (0.8, 0.95), "weight_decay": 0.1, "maximize": True}),
     ("Adam", {"lr": 0.05, "betas": (0.8, 0.9), "weight_decay": 0.1, "maximize": True, "amsgrad": True}),
     ("AdamW", {"lr": 0.05, "amsgrad": True}),
+    ("Adam", {"lr": 0.05, "weight_decay": 0.1, "decoupled_weight_decay": True}),
 ]
 
 
@@ -167,7 +168,7 @@ def test_after_training_nothing_is_left() -> None:
 def test_groups_have_options_of_their_own() -> None:
     a, b, c = parameters(gradcore)
     sgd = optim.SGD([{"params": [a]}, {"params": b, "lr": 0.0}], lr=1.0)
-    sgd.add_param_group({"params": [("name", c)], "lr": 0.5})
+    sgd.add_param_group({"params": [c], "lr": 0.5})
     assert [g["lr"] for g in sgd.param_groups] == [1.0, 0.0, 0.5]
     before = [p.detach().numpy().copy() for p in (a, b, c)]
     give_gradients(gradcore, [a, b, c], 0)
@@ -227,6 +228,25 @@ def test_errors_have_pytorchs_words() -> None:
             (lambda: optim.SGD([{"params": {p}}]), TypeError, "ordered collections")):
         with raises(kind, text):
             make()
+
+
+@pytest.mark.oracle
+def test_names_and_options_stand_in_the_state_dict(oracle: Any) -> None:
+    groups = []
+    for library in (gradcore, oracle):
+        named = [(str(k), p) for k, p in enumerate(parameters(library))]
+        adam = library.optim.Adam(named[:2])
+        with pytest.raises(ValueError, match="all optimizer param groups should be with/without names"):
+            adam.add_param_group({"params": [named[2][1]]})
+        with pytest.raises(ValueError, match="Some param names are missing"):
+            library.optim.SGD([named[0], named[1][1]])
+        adam.add_param_group({"params": named[2:], "lr": 7})
+        unnamed = [{"params": [p for _, p in of]} for of in (named[:2], named[2:])]
+        adam.load_state_dict(library.optim.AdamW(unnamed).state_dict())
+        plain = library.optim.AdamW([p for _, p in named])
+        plain.load_state_dict(library.optim.Adam(named).state_dict())
+        groups.append([*adam.state_dict()["param_groups"], *plain.state_dict()["param_groups"]])
+    assert groups[0] == groups[1] and groups[0][0]["param_names"] == ["0", "1"]
 
 
 def test_loading_what_does_not_fit_changes_nothing() -> None:
