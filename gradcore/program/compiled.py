@@ -276,7 +276,9 @@ class CompiledModule(Compiled):
             setattr(self._function, name, value)
 
 
-def compile(function: Any = None, *, check_every: int = 0, max_programs: int = 8, capture: bool = True) -> Any:
+def compile(function: Any = None, *, check_every: int = 0, max_programs: int = 8, capture: bool = True, fullgraph: bool = False,
+            dynamic: bool | None = None, backend: Any = None, mode: str | None = None, options: Any = None,
+            disable: bool = False) -> Any:
     """A function, module or whole training step that is traced at its first call and replayed afterwards.
 
     It is traced again when shapes, dtypes, devices, modes or anything else change that it was seen to look at (see
@@ -285,10 +287,15 @@ def compile(function: Any = None, *, check_every: int = 0, max_programs: int = 8
     or tensors are made from host data. With ``check_every=n`` each n-th call runs eagerly too, and TraceError is raised where
     the two differ. On a GPU a program is one launch, a CUDA graph, unless ``capture`` is False (see
     :mod:`gradcore.program.capture`); :meth:`Compiled.explain` says where that was not possible.
+
+    ``disable`` gives the function back as it is. ``fullgraph``, ``dynamic``, ``backend``, ``mode`` and ``options`` are
+    PyTorch's and change nothing: there is one compiler, a graph is always whole, each shape has a program of its own.
     """
     if function is None:
-        return functools.partial(compile, check_every=check_every, max_programs=max_programs, capture=capture)
+        return functools.partial(compile, check_every=check_every, max_programs=max_programs, capture=capture, disable=disable)
     if not callable(function):
         raise TypeError(f"compile expected a function or a module, but got {type(function).__name__}")
+    if disable:
+        return function
     kind = CompiledModule if isinstance(function, Module) else Compiled
     return kind(function, check_every=check_every, max_programs=max_programs, capture=capture)

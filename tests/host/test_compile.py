@@ -257,6 +257,15 @@ def test_a_step_on_meta_is_replayed_too() -> None:
     assert len(f.programs) == 1
 
 
+def test_pytorchs_options_are_taken() -> None:
+    def twice(x: Any) -> Any:
+        return x * 2
+
+    assert gradcore.compile(twice, disable=True) is twice and gradcore.compile(disable=True)(twice) is twice
+    compiled = gradcore.compile(mode="reduce-overhead", fullgraph=True, dynamic=False, backend="inductor", options={})(twice)
+    assert [compiled(gradcore.ones(n)).tolist() for n in (1, 2, 1)] == [[2], [2, 2], [2]] and len(compiled.programs) == 2
+
+
 def test_what_cannot_be_compiled_says_so() -> None:
     with raises(TypeError, "expected a function or a module", "int"):
         gradcore.compile(3)

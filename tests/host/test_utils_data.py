@@ -104,6 +104,7 @@ def test_an_error_in_a_worker_is_raised_and_the_rest_is_let_go() -> None:
     loader = data.DataLoader(Squares(30), 2, num_workers=2)
     with raises(KeyError, "sample 13 is broken"):
         rows(loader)
+    assert [len(iter(data.DataLoader(Squares(12), 5, num_workers=n, drop_last=n == 1))) for n in (0, 1)] == [3, 2]
     ahead = iter(data.DataLoader(Squares(12), 2, num_workers=2))
     next(ahead)
     del ahead

@@ -81,11 +81,11 @@ class DataLoader:
 
     def __iter__(self) -> Iterator[Any]:
         if not self.pin_memory:
-            return self._batches()
+            return _Epoch(self, self._batches())
         if not cuda_status().available:
             warnings.warn("'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't "
                           "be used.", stacklevel=2)
-        return map(pinned, self._batches())
+        return _Epoch(self, map(pinned, self._batches()))
 
     def _batches(self) -> Iterator[Any]:
         if self._iterable:
@@ -111,6 +111,20 @@ class DataLoader:
         while batch := list(islice(samples, self.batch_size)):
             if len(batch) == self.batch_size or not self.drop_last:
                 yield collate(batch)
+
+
+class _Epoch(Iterator[Any]):
+    """The batches of one epoch, which says how many there are, for what shows progress."""
+
+    def __init__(self, loader: DataLoader, batches: Iterator[Any]) -> None:
+        self._loader = loader
+        self._batches = batches
+
+    def __next__(self) -> Any:
+        return next(self._batches)
+
+    def __len__(self) -> int:
+        return len(self._loader)
 
 
 def _whole(dataset: Any) -> Any:
