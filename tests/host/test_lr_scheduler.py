@@ -37,6 +37,10 @@ CASES: dict[str, Make] = {
     "one cycle linear": lambda s, o: s.OneCycleLR(o, [0.7, 0.2], epochs=6, steps_per_epoch=7, anneal_strategy="linear",
                                                   pct_start=0.4),
     "three phases": lambda s, o: s.OneCycleLR(o, 0.7, 45, three_phase=True, base_momentum=0.6, final_div_factor=10),
+    "cyclic": lambda s, o: s.CyclicLR(o, 0.1, [0.7, 0.3], 5),
+    "cyclic halved": lambda s, o: s.CyclicLR(o, [0.1, 0.02], 0.7, 3, 8, mode="triangular2", max_momentum=0.99),
+    "cyclic shrinking": lambda s, o: s.CyclicLR(o, 0.1, 0.7, 4, mode="exp_range", gamma=0.95, base_momentum=0.5),
+    "cyclic by a function": lambda s, o: s.CyclicLR(o, 0.1, 0.7, 4, scale_fn=lambda k: 1 / k, cycle_momentum=False),
     "sequence": lambda s, o: s.SequentialLR(o, [s.LinearLR(o, 0.1, 1.0, 5), s.CosineAnnealingLR(o, 20),
                                                 s.ExponentialLR(o, 0.8)], [5, 25]),
     "multiplicative": lambda s, o: s.MultiplicativeLR(o, lambda epoch: 0.9 if epoch % 3 else 0.8),
@@ -128,9 +132,10 @@ def test_a_loaded_schedule_goes_on_as_the_saved_one(name: str) -> None:
 
 @pytest.mark.oracle
 @WARNS
-@pytest.mark.parametrize("name", ["step", "milestones", "cosine", "sequence"])
+@pytest.mark.parametrize("name", ["step", "milestones", "cosine", "sequence", "cyclic"])
 def test_a_state_of_pytorch_is_taken_over(torch: Any, name: str) -> None:
-    ours, theirs = optimizer(gradcore), optimizer(torch)
+    options = {"momentum": 0.9}
+    ours, theirs = optimizer(gradcore, **options), optimizer(torch, **options)
     a, b = CASES[name](S, ours), CASES[name](torch.optim.lr_scheduler, theirs)
     theirs.step()
     for _ in range(8):
@@ -183,6 +188,8 @@ def test_errors_say_what_was_given() -> None:
             (lambda: S.OneCycleLR(o, 0.1, 9, anneal_strategy="no"), ValueError, "instead got no"),
             (lambda: S.OneCycleLR(o, [0.1], 9), ValueError, "expected 2 values for max_lr, got 1"),
             (lambda: S.OneCycleLR(other, 0.1, 9), ValueError, "optimizer must support momentum or beta1"),
+            (lambda: S.CyclicLR(o, 0.1, 1, mode="round"), ValueError, "mode is invalid and scale_fn is None", "'round'"),
+            (lambda: S.CyclicLR(other, 0.1, 1), ValueError, "optimizer must support momentum or beta1"),
             (lambda: S.SequentialLR(o, [S.StepLR(o, 1)], [3]), ValueError, "number of schedulers 1", "equal to 1"),
             (lambda: S.ChainedScheduler([]), ValueError, "at least one scheduler to be chained"),
             (lambda: S.ChainedScheduler([S.StepLR(o, 1), S.StepLR(other, 1)]), ValueError, "the one at index 1 belongs to"),

@@ -1,7 +1,7 @@
 """Learning rates that change as training goes on, with PyTorch's names and formulas."""
 
 from gradcore.optim.lr_scheduler.base import LRScheduler
-from gradcore.optim.lr_scheduler.cycle import OneCycleLR
+from gradcore.optim.lr_scheduler.cycle import CyclicLR, OneCycleLR
 from gradcore.optim.lr_scheduler.factors import (
     ConstantLR,
     CosineAnnealingLR,
@@ -20,6 +20,6 @@ from gradcore.optim.lr_scheduler.sequence import ChainedScheduler, SequentialLR
 #: What the base class was called once.
 _LRScheduler = LRScheduler
 
-__all__ = ["ChainedScheduler", "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "ExponentialLR",
-           "LRScheduler", "LambdaLR", "LinearLR", "MultiStepLR", "MultiplicativeLR", "OneCycleLR", "PolynomialLR",
-           "ReduceLROnPlateau", "SequentialLR", "StepLR"]
+__all__ = ["ChainedScheduler", "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "CyclicLR",
+           "ExponentialLR", "LRScheduler", "LambdaLR", "LinearLR", "MultiStepLR", "MultiplicativeLR", "OneCycleLR",
+           "PolynomialLR", "ReduceLROnPlateau", "SequentialLR", "StepLR"]

@@ -1,12 +1,12 @@
-"""One rise and one fall."""
+"""Rises and falls: one of each, or cycle after cycle."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradcore.optim.lr_scheduler.base import LRScheduler, need_optimizer
+from gradcore.optim.lr_scheduler.base import LRScheduler, need_optimizer, set_rate
 from gradcore.optim.optimizer import Group, Optimizer
 
 
@@ -52,8 +52,7 @@ class OneCycleLR(LRScheduler):
                 group["max_lr"] = top
                 group["min_lr"] = top / div_factor / final_div_factor
         if cycle_momentum:
-            if not any(key in groups[0] for key in ("momentum", "betas")):
-                raise ValueError("optimizer must support momentum or beta1 with `cycle_momentum` option enabled")
+            _need_momentum(groups)
             if last_epoch == -1:
                 for group, low, high in zip(groups, _each("base_momentum", groups, base_momentum),
                                             _each("max_momentum", groups, max_momentum), strict=True):
@@ -79,11 +78,82 @@ class OneCycleLR(LRScheduler):
         return end + (start - end) / 2 * (1 + math.cos(math.pi * done))
 
 
+class CyclicLR(LRScheduler):
+    """From ``base_lr`` up to ``max_lr`` in ``step_size_up`` steps and back, again and again. Smith, arXiv:1506.01186.
+
+    ``mode`` says how the height of a cycle changes: ``"triangular"`` not at all, ``"triangular2"`` it halves with each cycle,
+    ``"exp_range"`` it is multiplied by ``gamma`` with each step; or ``scale_fn`` says it, for the number of the cycle, from 1
+    on, or of the step where ``scale_mode`` is ``"iterations"``. Momentum goes the other way round. A function is in no state
+    dict. Raises ValueError for another mode, for lists of the wrong length, and for an optimizer without momentum.
+    """
+
+    def __init__(self, optimizer: Optimizer, base_lr: float | Sequence[float], max_lr: float | Sequence[float],
+                 step_size_up: int = 2000, step_size_down: int | None = None, mode: str = "triangular", gamma: float = 1.0,
+                 scale_fn: Callable[[float], float] | None = None, scale_mode: str = "cycle", cycle_momentum: bool = True,
+                 base_momentum: float | Sequence[float] = 0.8, max_momentum: float | Sequence[float] = 0.9,
+                 last_epoch: int = -1) -> None:
+        groups = need_optimizer(optimizer).param_groups
+        lows = _each("base_lr", groups, base_lr)
+        self.max_lrs = _each("max_lr", groups, max_lr)
+        down = step_size_up if step_size_down is None else step_size_down
+        self.total_size = float(step_size_up + down)
+        self.step_ratio = step_size_up / self.total_size
+        if mode not in ("triangular", "triangular2", "exp_range") and scale_fn is None:
+            raise ValueError(f"mode is invalid and scale_fn is None: expected 'triangular', 'triangular2' or 'exp_range', but "
+                             f"got {mode!r}")
+        self.mode = mode
+        self.gamma = gamma
+        self._scale_fn_custom = scale_fn
+        self.scale_mode = scale_mode if scale_fn is not None else "iterations" if mode == "exp_range" else "cycle"
+        self.cycle_momentum = cycle_momentum
+        if cycle_momentum:
+            _need_momentum(groups)
+            self.base_momentums = _each("base_momentum", groups, base_momentum)
+            self.max_momentums = _each("max_momentum", groups, max_momentum)
+        if last_epoch == -1:
+            for k, group in enumerate(groups):
+                set_rate(group, lows[k])
+                if cycle_momentum:
+                    group["base_momentum"], group["max_momentum"] = self.base_momentums[k], self.max_momentums[k]
+                    _set_momentum(group, self.max_momentums[k])
+        super().__init__(optimizer, last_epoch)
+        self.base_lrs = lows
+
+    def scale_fn(self, x: float) -> float:
+        """The height of a cycle, of its number or the step's: a share of the first one's."""
+        if self._scale_fn_custom is not None:
+            return self._scale_fn_custom(x)
+        if self.mode == "triangular":
+            return 1.0
+        return float(0.5 ** (x - 1) if self.mode == "triangular2" else self.gamma ** x)
+
+    def get_lr(self) -> list[float]:
+        cycle = math.floor(1 + self.last_epoch / self.total_size)
+        x = 1 + self.last_epoch / self.total_size - cycle
+        share = x / self.step_ratio if x <= self.step_ratio else (x - 1) / (self.step_ratio - 1)
+        share *= self.scale_fn(cycle if self.scale_mode == "cycle" else self.last_epoch)
+        if self.cycle_momentum:
+            for group, low, high in zip(self.optimizer.param_groups, self.base_momentums, self.max_momentums, strict=True):
+                _set_momentum(group, high - (high - low) * share)
+        return [low + (high - low) * share for low, high in zip(self.base_lrs, self.max_lrs, strict=True)]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "_scale_fn_custom": None}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict({key: value for key, value in state_dict.items() if key != "_scale_fn_custom"})
+
+
 def _each(name: str, groups: Sequence[Group], value: Any) -> list[float]:
     values = list(value) if isinstance(value, Sequence) else [value] * len(groups)
     if len(values) != len(groups):
         raise ValueError(f"expected {len(groups)} values for {name}, got {len(values)}")
     return values
+
+
+def _need_momentum(groups: Sequence[Group]) -> None:
+    if not any(key in groups[0] for key in ("momentum", "betas")):
+        raise ValueError("optimizer must support momentum or beta1 with `cycle_momentum` option enabled")
 
 
 def _set_momentum(group: Group, value: float) -> None:
