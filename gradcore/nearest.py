@@ -125,7 +125,6 @@ WORDS: dict[str, str] = {
     "gradcore.nn.init.orthogonal_": "dirac nn.init.sparse",
     "gradcore.optim.Adam": "Adamax Adafactor LBFGS Muon",
     "gradcore.optim.SGD": "ASGD Rprop",
-    "gradcore.optim.Adam, with a second model that follows: docs/memory.md": "swa_utils",
     "gradcore.utils.data.Dataset": "StackDataset ChainDataset",
     "gradcore.utils.data.DataLoader, whose workers are threads": "get_worker_info",
     "x = x.squeeze(...) and its like: a tensor keeps its shape": """squeeze_ unsqueeze_ transpose_ t_ swapaxes_ swapdims_""",

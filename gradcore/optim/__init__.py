@@ -1,10 +1,11 @@
 """Optimizers: each updates all parameters of a group in one op."""
 
-from gradcore.optim import lr_scheduler
+from gradcore.optim import lr_scheduler, swa_utils
 from gradcore.optim.adam import Adam, AdamW
 from gradcore.optim.moments import Lion, NAdam, RAdam
 from gradcore.optim.optimizer import Optimizer
 from gradcore.optim.sgd import SGD
 from gradcore.optim.squares import Adadelta, Adagrad, RMSprop
 
-__all__ = ["SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Lion", "NAdam", "Optimizer", "RAdam", "RMSprop", "lr_scheduler"]
+__all__ = ["SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Lion", "NAdam", "Optimizer", "RAdam", "RMSprop", "lr_scheduler",
+           "swa_utils"]

@@ -129,7 +129,6 @@ def test_the_nearest_thing_is_named(call: Any, near: str) -> None:
 
 @pytest.mark.parametrize(("line", "near"), [
     ("import gradcore.distributed as dist", "one process on one device"),
-    ("from gradcore.optim.swa_utils import AveragedModel", "gradcore.optim.Adam, with a second model that follows"),
     ("from gradcore.nn.modules.batchnorm import _BatchNorm", "gradcore.nn"),
     ("from gradcore.distributions.normal import Normal", "gradcore.distributions")])
 def test_the_import_of_a_module_of_pytorchs_names_the_nearest_thing(line: str, near: str) -> None:

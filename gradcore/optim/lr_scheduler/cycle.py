@@ -45,7 +45,7 @@ class OneCycleLR(LRScheduler):
             self._ends.insert(1, 2 * pct_start * total_steps - 2.0)
             self._marks[1:] = [("max_lr", "initial_lr", "base_momentum", "max_momentum"),
                                ("initial_lr", "min_lr", "max_momentum", "max_momentum")]
-        tops = _each("max_lr", groups, max_lr)
+        tops = each("max_lr", groups, max_lr)
         if last_epoch == -1:
             for group, top in zip(groups, tops, strict=True):
                 group["initial_lr"] = top / div_factor
@@ -54,8 +54,8 @@ class OneCycleLR(LRScheduler):
         if cycle_momentum:
             _need_momentum(groups)
             if last_epoch == -1:
-                for group, low, high in zip(groups, _each("base_momentum", groups, base_momentum),
-                                            _each("max_momentum", groups, max_momentum), strict=True):
+                for group, low, high in zip(groups, each("base_momentum", groups, base_momentum),
+                                            each("max_momentum", groups, max_momentum), strict=True):
                     group["base_momentum"], group["max_momentum"] = low, high
                     _set_momentum(group, high)
         super().__init__(optimizer, last_epoch)
@@ -93,8 +93,8 @@ class CyclicLR(LRScheduler):
                  base_momentum: float | Sequence[float] = 0.8, max_momentum: float | Sequence[float] = 0.9,
                  last_epoch: int = -1) -> None:
         groups = need_optimizer(optimizer).param_groups
-        lows = _each("base_lr", groups, base_lr)
-        self.max_lrs = _each("max_lr", groups, max_lr)
+        lows = each("base_lr", groups, base_lr)
+        self.max_lrs = each("max_lr", groups, max_lr)
         down = step_size_up if step_size_down is None else step_size_down
         self.total_size = float(step_size_up + down)
         self.step_ratio = step_size_up / self.total_size
@@ -108,8 +108,8 @@ class CyclicLR(LRScheduler):
         self.cycle_momentum = cycle_momentum
         if cycle_momentum:
             _need_momentum(groups)
-            self.base_momentums = _each("base_momentum", groups, base_momentum)
-            self.max_momentums = _each("max_momentum", groups, max_momentum)
+            self.base_momentums = each("base_momentum", groups, base_momentum)
+            self.max_momentums = each("max_momentum", groups, max_momentum)
         if last_epoch == -1:
             for k, group in enumerate(groups):
                 set_rate(group, lows[k])
@@ -144,7 +144,8 @@ class CyclicLR(LRScheduler):
         super().load_state_dict({key: value for key, value in state_dict.items() if key != "_scale_fn_custom"})
 
 
-def _each(name: str, groups: Sequence[Group], value: Any) -> list[float]:
+def each(name: str, groups: Sequence[Group], value: Any) -> list[float]:
+    """One value for each group, of one for all or a list. Raises ValueError for a list of another length."""
     values = list(value) if isinstance(value, Sequence) else [value] * len(groups)
     if len(values) != len(groups):
         raise ValueError(f"expected {len(groups)} values for {name}, got {len(values)}")

@@ -1,0 +1,183 @@
+"""Averages of a model's weights over training, and what goes with them.
+
+Izmailov et al., Averaging Weights Leads to Wider Optima and Better Generalization, arXiv:1803.05407.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gradcore import functional
+from gradcore.engine.modes import no_grad
+from gradcore.nn import BatchNorm1d, BatchNorm2d, BatchNorm3d
+from gradcore.nn.module import Module
+from gradcore.optim.lr_scheduler.base import LRScheduler, need_optimizer, rate_of
+from gradcore.optim.lr_scheduler.cycle import each
+from gradcore.optim.optimizer import Group, Optimizer
+
+Tensor = Any
+#: Says the new average, of the average so far, the model's tensor and how many went into the average.
+Average = Callable[[Tensor, Tensor, Tensor], Tensor]
+#: Writes the new averages over those so far, in lists of one device and dtype.
+Averages = Callable[[list[Tensor], list[Tensor], Tensor], None]
+
+
+def get_swa_avg_fn() -> Average:
+    """The mean of all tensors alike."""
+    return lambda averaged, current, count: averaged + (current - averaged) / (count + 1)
+
+
+def get_ema_avg_fn(decay: float = 0.999) -> Average:
+    """decay * average + (1 - decay) * tensor. Raises ValueError for a ``decay`` outside [0, 1]."""
+    _check_decay(decay)
+    return lambda averaged, current, count: decay * averaged + (1 - decay) * current
+
+
+def get_swa_multi_avg_fn() -> Averages:
+    """As :func:`get_swa_avg_fn`, of lists, written in place."""
+    return _in_place(lambda count: 1 / (count + 1))
+
+
+def get_ema_multi_avg_fn(decay: float = 0.999) -> Averages:
+    """As :func:`get_ema_avg_fn`, of lists, written in place. Raises ValueError for a ``decay`` outside [0, 1]."""
+    _check_decay(decay)
+    return _in_place(lambda count: 1 - decay)
+
+
+def _check_decay(decay: float) -> None:
+    if not 0.0 <= decay <= 1.0:
+        raise ValueError(f"Invalid decay value {decay} provided. Please provide a value in [0,1] range.")
+
+
+def _in_place(share_of: Callable[[Tensor], Any]) -> Averages:
+    """Averages that move by a share of what is between them and the tensors."""
+
+    @no_grad()
+    def update(averaged: list[Tensor], current: list[Tensor], count: Tensor) -> None:
+        share = share_of(count)
+        for mine, given in zip(averaged, current, strict=True):
+            if mine.is_floating_point():
+                mine.lerp_(given, share)
+            else:
+                mine.copy_(mine + (given - mine) * share)
+
+    return update
+
+
+class AveragedModel(Module):
+    """A copy of ``model`` whose parameters are averages of those that it is shown: by default the mean of all.
+
+    ``avg_fn(averaged, current, n_averaged)`` gives another average; ``multi_avg_fn`` takes lists of one device and dtype, and
+    writes over the first. Buffers follow the model, or are averaged like parameters with ``use_buffers``. Calls go to the copy,
+    which is ``module``, on ``device`` if one is given. Raises ValueError where both functions are given.
+    """
+
+    n_averaged: Tensor
+
+    def __init__(self, model: Module, device: Any = None, avg_fn: Average | None = None, multi_avg_fn: Averages | None = None,
+                 use_buffers: bool = False) -> None:
+        super().__init__()
+        if avg_fn is not None and multi_avg_fn is not None:
+            raise ValueError("Only one of avg_fn and multi_avg_fn should be provided")
+        self.module = copy.deepcopy(model)
+        if device is not None:
+            self.module = self.module.to(device)
+        self.register_buffer("n_averaged", functional.zeros((), dtype=np.int64, device=device))
+        self.avg_fn, self.multi_avg_fn, self.use_buffers = avg_fn, multi_avg_fn, use_buffers
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
+
+    @no_grad()
+    def update_parameters(self, model: Module) -> None:
+        """Take the model's parameters into the average; the first ones are copied. Reads one number from the device."""
+        pairs = list(zip(self.module.parameters(), model.parameters(), strict=True))
+        buffers = list(zip(self.module.buffers(), model.buffers(), strict=True))
+        averaged = pairs + buffers if self.use_buffers else pairs
+        if self.n_averaged.item() == 0:
+            for mine, given in averaged:
+                mine.copy_(given)
+        else:
+            self._average([(mine.detach(), given.detach().to(mine.device)) for mine, given in averaged])
+        for mine, given in () if self.use_buffers else buffers:
+            mine.copy_(given)
+        self.n_averaged.add_(1)
+
+    def _average(self, pairs: list[tuple[Tensor, Tensor]]) -> None:
+        if self.multi_avg_fn is None:
+            average = self.avg_fn or get_swa_avg_fn()
+            for mine, given in pairs:
+                mine.copy_(average(mine, given, self.n_averaged.to(mine.device)))
+            return
+        groups: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}
+        for mine, given in pairs:
+            lists = groups.setdefault((mine.device, mine.dtype), ([], []))
+            lists[0].append(mine)
+            lists[1].append(given)
+        for (device, _), (mines, givens) in groups.items():
+            self.multi_avg_fn(mines, givens, self.n_averaged.to(device))
+
+
+@no_grad()
+def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
+    """Compute the running statistics of the model's batch norms anew, as means over the batches of ``loader``.
+
+    A batch is a tensor, or a list or tuple whose first element is the input.
+    """
+    momenta = {m: m.momentum for m in model.modules() if isinstance(m, (BatchNorm1d, BatchNorm2d, BatchNorm3d))}
+    if not momenta:
+        return
+    training = model.training
+    model.train()
+    for module in momenta:
+        module.reset_running_stats()
+        module.momentum = None
+    for batch in loader:
+        given = batch[0] if isinstance(batch, (list, tuple)) else batch
+        model(given if device is None else given.to(device))
+    for module, momentum in momenta.items():
+        module.momentum = momentum
+    model.train(training)
+
+
+class SWALR(LRScheduler):
+    """From the rates there are to ``swa_lr`` in ``anneal_epochs`` steps, and on at that rate.
+
+    ``anneal_strategy`` is ``"cos"`` or ``"linear"``. Raises ValueError for another one, for a negative number of epochs, and
+    for a list of rates that has not one for each group.
+    """
+
+    def __init__(self, optimizer: Optimizer, swa_lr: float | Sequence[float], anneal_epochs: int = 10,
+                 anneal_strategy: str = "cos", last_epoch: int = -1) -> None:
+        groups = need_optimizer(optimizer).param_groups
+        for group, rate in zip(groups, each("swa_lr", groups, swa_lr), strict=True):
+            group["swa_lr"] = rate
+        if anneal_strategy not in ("cos", "linear"):
+            raise ValueError(f"anneal_strategy must be one of 'cos' or 'linear', instead got {anneal_strategy}")
+        if not isinstance(anneal_epochs, int) or anneal_epochs < 0:
+            raise ValueError(f"anneal_epochs must be equal or greater than 0, got {anneal_epochs}")
+        self._anneal_strategy = anneal_strategy
+        self.anneal_epochs = anneal_epochs
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float]:
+        step = self._step_count if self.anneal_epochs else max(1, self._step_count)
+        before, now = self._share(step - 1), self._share(step)
+        return [self._rate(group, before, now) for group in self.optimizer.param_groups]
+
+    def _share(self, step: int) -> float:
+        """How much of the way is gone after so many steps."""
+        t = max(0.0, min(1.0, step / max(1, self.anneal_epochs)))
+        return (1 - math.cos(math.pi * t)) / 2 if self._anneal_strategy == "cos" else t
+
+    @staticmethod
+    def _rate(group: Group, before: float, now: float) -> float:
+        # The rate that the group began with follows from the one that it has, which another schedule may have changed.
+        last: float = group["swa_lr"]
+        first = last if before == 1 else (rate_of(group) - before * last) / (1 - before)
+        return last * now + first * (1 - now)
