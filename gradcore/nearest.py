@@ -123,7 +123,7 @@ WORDS: dict[str, str] = {
     "gradcore.nn.MultiheadAttention": "multi_head_attention_forward",
     "gradcore.nn.utils.weight_norm": "spectral_norm remove_spectral_norm",
     "gradcore.nn.init.orthogonal_": "dirac nn.init.sparse",
-    "gradcore.optim.Adam": "Adamax Adafactor LBFGS Muon",
+    "gradcore.optim.Adam": "Adamax Adafactor Muon",
     "gradcore.optim.SGD": "ASGD Rprop",
     "gradcore.utils.data.Dataset": "StackDataset ChainDataset",
     "gradcore.utils.data.DataLoader, whose workers are threads": "get_worker_info",

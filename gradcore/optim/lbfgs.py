@@ -1,0 +1,251 @@
+"""L-BFGS: steps along a direction that the last gradients bend, with a search for their length."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gradcore import functional
+from gradcore.engine.state import local
+from gradcore.optim.optimizer import Group, Optimizer, check, state_of
+
+Tensor = Any
+#: The shares of the first slope in Wolfe's conditions: how much the loss must fall, and how flat it must become.
+_FALL, _FLAT = 1e-4, 0.9
+
+
+class Point(NamedTuple):
+    """A step of some length in a direction: the loss there, the gradient, and its slope in that direction."""
+
+    t: float
+    loss: float
+    grad: Tensor
+    slope: float
+
+
+class LBFGS(Optimizer):
+    """Limited-memory BFGS: Liu and Nocedal, On the limited memory BFGS method for large scale optimization, 1989.
+
+    A step takes up to ``max_iter`` iterations, and calls its closure up to ``max_eval`` times, by default max_iter * 5 // 4. It
+    ends where no gradient is larger than ``tolerance_grad``, or neither parameters nor loss change by ``tolerance_change``.
+    ``line_search_fn`` is None, for steps of length ``lr``, or ``"strong_wolfe"``: Nocedal and Wright, Numerical Optimization,
+    algorithms 3.5 and 3.6. The last ``history_size`` gradients and steps are kept, flat, each as large as all parameters.
+    Values are read on the host, so it does not compile. Raises ValueError for several groups of parameters.
+    """
+
+    def __init__(self, params: Iterable[Any], lr: Any = 1, max_iter: int = 20, max_eval: int | None = None,
+                 tolerance_grad: float = 1e-7, tolerance_change: float = 1e-9, history_size: int = 100,
+                 line_search_fn: str | None = None) -> None:
+        check(lr)
+        if line_search_fn not in (None, "strong_wolfe"):
+            raise ValueError(f"only 'strong_wolfe' is supported as line_search_fn, but got {line_search_fn!r}")
+        super().__init__(params, {"lr": lr, "max_iter": max_iter,
+                                  "max_eval": max_iter * 5 // 4 if max_eval is None else max_eval,
+                                  "tolerance_grad": tolerance_grad, "tolerance_change": tolerance_change,
+                                  "history_size": history_size, "line_search_fn": line_search_fn})
+        if len(self.param_groups) != 1:
+            raise ValueError("LBFGS doesn't support per-parameter options (parameter groups)")
+        self._evaluate: Callable[[], float] | None = None
+        self._loss = math.nan
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update the parameters; ``closure`` lets the gradients go, computes the loss and its gradients, and returns it.
+
+        Returns the loss from before the step. Raises TypeError without a closure.
+        """
+        if closure is None:
+            raise TypeError("LBFGS computes the loss several times in a step: it needs step(closure), where closure() calls "
+                            "zero_grad() and backward(), and returns the loss")
+        scope = local.state.scope
+
+        def loss_of() -> Any:
+            """Calls the closure as its caller would: with a graph, and on the account of the caller's phase."""
+            state = local.state
+            before = state.grad, state.scope
+            state.grad, state.scope = True, scope
+            try:
+                loss = closure()
+            finally:
+                state.grad, state.scope = before
+            self._loss = float(loss)
+            return loss
+
+        self._evaluate = loss_of
+        try:
+            return super().step(loss_of)
+        finally:
+            self._evaluate = None
+
+    def _update(self, group: Group) -> None:
+        params, lr, most = group["params"], float(group["lr"]), group["max_eval"]
+        state = self.state[params[0]]
+        n = state.setdefault("n_iter", 0)
+        state["func_evals"] = state.get("func_evals", 0) + 1
+        grad, evaluations = _flat_grad(params), 1
+        if _largest(grad) <= group["tolerance_grad"]:
+            return
+        for iteration in range(1, group["max_iter"] + 1):
+            state["n_iter"] = n = n + 1
+            if n == 1:
+                state.update(old_dirs=[], old_stps=[], ro=[], H_diag=1)
+            with state_of(params[0]):
+                direction = self._direction(state, grad, group["history_size"]) if n > 1 else -grad
+            t = lr if n > 1 else min(1.0, 1 / grad.abs().sum().item()) * lr
+            here = Point(0.0, self._loss, grad, grad.dot(direction).item())
+            state.update(d=direction, t=t, prev_flat_grad=grad, prev_loss=here.loss)
+            if here.slope > -group["tolerance_change"]:
+                break
+            if group["line_search_fn"] is None:
+                _move(params, direction, t)
+                if iteration == group["max_iter"]:
+                    break
+                self._call()
+                grad, more = _flat_grad(params), 1
+            else:
+                found, more = _strong_wolfe(self._along(params, direction), here, t, _largest(direction), most - evaluations)
+                t, self._loss, grad, _ = found
+                state["t"] = t
+                _move(params, direction, t)
+            evaluations += more
+            state["func_evals"] += more
+            if (iteration == group["max_iter"] or evaluations >= most or _largest(grad) <= group["tolerance_grad"]
+                    or _largest(direction) * abs(t) <= group["tolerance_change"]
+                    or abs(self._loss - here.loss) < group["tolerance_change"]):
+                break
+
+    def _call(self) -> None:
+        assert self._evaluate is not None
+        self._evaluate()
+
+    @staticmethod
+    def _direction(state: Group, grad: Tensor, history_size: int) -> Tensor:
+        """Minus the gradient times the inverse Hessian that the kept steps suggest: two passes over them, no matrix."""
+        dirs, steps, ro = state["old_dirs"], state["old_stps"], state["ro"]
+        y, s = grad - state["prev_flat_grad"], state["d"] * state["t"]
+        ys = y.dot(s)
+        if ys.item() > 1e-10:
+            if len(dirs) == history_size:
+                for kept in (dirs, steps, ro):
+                    del kept[0]
+            dirs.append(y)
+            steps.append(s)
+            ro.append(1 / ys)
+            state["H_diag"] = ys / y.dot(y)
+        direction = -grad
+        shares = []
+        # The shares stay on the device: reading each would wait for it.
+        for y, s, r in zip(reversed(dirs), reversed(steps), reversed(ro), strict=True):
+            shares.append(s.dot(direction) * r)
+            direction.addcmul_(y, shares[-1], value=-1)
+        direction.mul_(state["H_diag"])
+        for y, s, r, share in zip(dirs, steps, ro, reversed(shares), strict=True):
+            direction.addcmul_(s, share - y.dot(direction) * r)
+        return direction
+
+    def _along(self, params: list[Tensor], direction: Tensor) -> Callable[[float], Point]:
+        """The loss after a step of some length from where the parameters are, to which they go back."""
+        start = [p.detach().clone() for p in params]
+
+        def evaluate(t: float) -> Point:
+            _move(params, direction, t)
+            self._call()
+            grad = _flat_grad(params)
+            for p, was in zip(params, start, strict=True):
+                p.detach().copy_(was)
+            return Point(t, self._loss, grad, grad.dot(direction).item())
+
+        return evaluate
+
+    def _loaded(self, p: Tensor, name: str, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._loaded(p, name, v) for v in value]
+        if value is None or isinstance(value, (bool, int, float)):
+            return value
+        if hasattr(value, "detach"):
+            value = value.detach().cpu().numpy()
+        array = np.asarray(value)
+        if name == "t":
+            return array.item()
+        with state_of(p):
+            return functional.tensor(array, dtype=p.dtype, device=p.device)
+
+
+def _flat_grad(params: list[Tensor]) -> Tensor:
+    """The gradients behind each other; zeros where there is none."""
+    return functional.cat([(functional.zeros_like(p) if p.grad is None else p.grad.detach()).reshape(-1) for p in params])
+
+
+def _move(params: list[Tensor], direction: Tensor, t: float) -> None:
+    for p, part in zip(params, direction.split([p.spec.numel for p in params]), strict=True):
+        p.detach().add_(part.reshape(p.spec.shape), alpha=t)
+
+
+def _largest(x: Tensor) -> float:
+    return float(x.abs().max())
+
+
+def _cubic(a: Point, b: Point, least: float, most: float) -> float:
+    """Where the cubic through two points with their slopes is smallest, between bounds; the middle where it has no minimum."""
+    if a.t > b.t:
+        a, b = b, a
+    try:
+        d1 = a.slope + b.slope - 3 * (a.loss - b.loss) / (a.t - b.t)
+        d2 = math.sqrt(d1 ** 2 - a.slope * b.slope)
+        t = b.t - (b.t - a.t) * ((b.slope + d2 - d1) / (b.slope - a.slope + 2 * d2))
+    except (ValueError, ZeroDivisionError, OverflowError):
+        return (least + most) / 2
+    return min(max(t, least), most)
+
+
+def _strong_wolfe(evaluate: Callable[[float], Point], start: Point, t: float, size: float, most: int) -> tuple[Point, int]:
+    """A point where the loss is lower and flat enough, or the best of ``most + 1``, and how many were evaluated.
+
+    ``size`` is the largest element of the direction.
+    """
+    def too_high(point: Point) -> bool:
+        return point.loss > start.loss + _FALL * point.t * start.slope
+
+    def flat(point: Point) -> bool:
+        return abs(point.slope) <= -_FLAT * start.slope
+
+    # First an interval that has such a point inside.
+    before, point, count = start, evaluate(t), 0
+    bracket = None
+    while bracket is None and count < most:
+        if too_high(point) or (count > 1 and point.loss >= before.loss):
+            bracket = [before, point]
+        elif flat(point):
+            return point, count + 1
+        elif point.slope >= 0:
+            bracket = [before, point]
+        else:
+            t = _cubic(before, point, point.t + 0.01 * (point.t - before.t), point.t * 10)
+            before, point, count = point, evaluate(t), count + 1
+    bracket = bracket or [start, point]
+    # Then smaller and smaller ones.
+    low = int(bracket[0].loss > bracket[1].loss)
+    near_an_end = False
+    while count < most and abs(bracket[1].t - bracket[0].t) * size >= 1e-9:
+        first, last = sorted(p.t for p in bracket)
+        t, room = _cubic(bracket[0], bracket[1], first, last), 0.1 * (last - first)
+        if min(last - t, t - first) >= room:
+            near_an_end = False
+        elif near_an_end or t >= last or t <= first:
+            # Twice so near an end is no progress.
+            t, near_an_end = last - room if last - t < t - first else first + room, False
+        else:
+            near_an_end = True
+        point, count = evaluate(t), count + 1
+        if too_high(point) or point.loss >= bracket[low].loss:
+            bracket[1 - low] = point
+            low = int(bracket[0].loss > bracket[1].loss)
+            continue
+        if flat(point):
+            return point, count + 1
+        if point.slope * (bracket[1 - low].t - bracket[low].t) >= 0:
+            bracket[1 - low] = bracket[low]
+        bracket[low] = point
+    return bracket[low], count + 1
