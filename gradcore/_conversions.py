@@ -117,7 +117,7 @@ class Conversions(Value):
                 non_blocking = a
             elif isinstance(a, Value):
                 device, dtype = a.storage.device.compute, a.spec.dtype
-            elif isinstance(a, (Device, str)) and not _is_dtype(a):
+            elif isinstance(a, (Device, str)) and not is_dtype(a):
                 device = a
             else:
                 dtype = a
@@ -214,7 +214,7 @@ class Conversions(Value):
         return NotImplemented if spec else str(self)
 
 
-def _is_dtype(name: Any) -> bool:
+def is_dtype(name: Any) -> bool:
     if not isinstance(name, str):
         return False
     try:

@@ -14,8 +14,6 @@ from functools import cache, wraps
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 #: Second names of parameters, as PyTorch takes them.
 ALIASES = {"axis": "dim", "keepdims": "keepdim", "sections": "indices_or_sections",
            "indices": "indices_or_sections", "split_size": "split_size_or_sections",
@@ -26,8 +24,8 @@ OWN_ALIASES = {"max": {"other": "dim"}, "min": {"other": "dim"}, "uniform_": {"f
                "isin": {"element": "elements", "test_element": "test_elements"}}
 #: Arguments of PyTorch's that change nothing here, whatever is said.
 HARMLESS = frozenset({"_stacklevel", "layout", "memory_format", "implicit", "cudnn_enable", "cudnn_enabled"})
-#: What is sometimes given for a tensor.
-_NO_TENSORS = (int, float, str, list, tuple, np.ndarray, np.generic)
+#: What is looked for on a tensor first.
+_OF_TENSORS = frozenset({"spec", "storage", "edge", "requires_grad", "detach"})
 #: What to write instead.
 INSTEAD = {
     "out": "take the result, or copy it with out.copy_(...)",
@@ -47,6 +45,13 @@ def refusal(name: str, argument: str) -> NotImplementedError:
     """The error for an argument of PyTorch's that is not here: it names it, and what to write instead."""
     instead = INSTEAD.get(argument, "docs/ops.md and docs/pytorch.md list what there is")
     return NotImplementedError(f"{name}(): the argument {argument!r} of PyTorch's is not covered by gradcore: {instead}")
+
+
+def blame(name: str, error: AttributeError) -> None:
+    """Raises TypeError, which says it, where an AttributeError comes from an array, a list or a number in a tensor's place."""
+    if error.name in _OF_TENSORS and type(error.obj).__module__.partition(".")[0] in ("builtins", "numpy", "torch", "cupy"):
+        raise TypeError(f"{name}() takes tensors, but got {type(error.obj).__name__}; make a tensor of it with "
+                        "gradcore.tensor(...)") from None
 
 
 def dims_by_numpy(name: str, dim: Any, keepdim: bool, axis: Any, keepdims: bool, out: Any) -> tuple[Any, bool]:
@@ -135,10 +140,8 @@ def lenient(function: Callable[..., Any], path: str, name: str) -> Callable[...,
                 return function(*args, **named)
             return function(*args)
         except AttributeError as error:
-            given = error.obj
-            if error.name not in ("spec", "storage") or not (given is None or isinstance(given, _NO_TENSORS)):
-                raise
-        raise TypeError(f"{name}(): expected a tensor, but got {given!r:.60} of type {type(given).__name__}")
+            blame(name, error)
+            raise
 
     return call
 

@@ -69,6 +69,14 @@ class _Numbered(Module):
         return self
 
 
+def _no_module(given: Any) -> str:
+    name = getattr(given, "__name__", type(given).__name__)
+    if isinstance(given, type):
+        return f"{name} is a class, and not a Module: write {name}(...)"
+    hint = ": write Sequential(*modules)" if isinstance(given, (list, tuple)) else ""
+    return f"{name} is not a Module subclass{hint}"
+
+
 class Sequential(_Numbered):
     """One module after the other, from a list of arguments or a dict that names them."""
 
@@ -79,6 +87,8 @@ class Sequential(_Numbered):
                 self.add_module(name, module)
         else:
             for k, module in enumerate(args):
+                if module is not None and not isinstance(module, Module):
+                    raise TypeError(_no_module(module))
                 self.add_module(str(k), module)
 
     def _of(self, items: list[tuple[str, Any]]) -> Module:

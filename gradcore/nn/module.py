@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from gradcore._conversions import is_dtype
 from gradcore._tensor import Tensor
+from gradcore.arguments import blame
 from gradcore.devices.device import Device
 from gradcore.engine import owners
 from gradcore.engine.state import find_site, is_inside, local
@@ -57,7 +59,11 @@ class Module(Hooked, Named):
         raise NotImplementedError(f'Module [{type(self).__name__}] is missing the required "forward" function')
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        place = self._places.get(_calls.tree)
+        try:
+            place = self._places.get(_calls.tree)
+        except AttributeError:
+            raise AttributeError(f"cannot call {type(self).__name__} before Module.__init__(): its __init__ must begin with "
+                                 "super().__init__()") from None
         if place is None:
             return paths.call_outermost(self, args, kwargs)
         state = local.state
@@ -70,6 +76,9 @@ class Module(Hooked, Named):
             elif site is None:
                 state.site = find_site(_getframe(1))
             return self.forward(*args, **kwargs)
+        except AttributeError as error:
+            blame(type(self).__name__, error)
+            raise
         finally:
             state.scope = before
             state.site = site
@@ -258,7 +267,7 @@ class Module(Hooked, Named):
                 non_blocking = a
             elif isinstance(a, Tensor):
                 device, dtype = a.device, a.dtype
-            elif isinstance(a, Device) or (isinstance(a, str) and a.partition(":")[0] in ("cpu", "cuda", "meta")):
+            elif isinstance(a, (Device, str)) and not is_dtype(a):
                 device = a
             elif a is not None:
                 dtype = a

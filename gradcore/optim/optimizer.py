@@ -37,6 +37,9 @@ class Optimizer:
         if isinstance(params, Tensor):
             raise TypeError("params argument given to the optimizer should be an iterable of Tensors or dicts, but got "
                             f"{type(params).__name__}")
+        if hasattr(params, "parameters"):
+            raise TypeError("params argument given to the optimizer should be an iterable of Tensors or dicts, but got "
+                            f"{type(params).__name__}: pass its parameters()")
         self.defaults = defaults
         self._before: dict[int, Callable[..., Any]] = {}
         self._after: dict[int, Callable[..., Any]] = {}
@@ -164,8 +167,12 @@ class Optimizer:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take options and copies of state from a :meth:`state_dict`, of this library or of PyTorch.
 
-        Raises ValueError for other groups, and for state of another shape than its parameter; then nothing has changed.
+        Raises KeyError for what is no such dict, ValueError for other groups, and for state of another shape than its
+        parameter; then nothing has changed.
         """
+        if not {"state", "param_groups"} <= state_dict.keys():
+            raise KeyError("the state dict of an optimizer has 'state' and 'param_groups', but this one has "
+                           f"{list(state_dict)[:8]}")
         groups = state_dict["param_groups"]
         if len(groups) != len(self.param_groups):
             raise ValueError(f"loaded state dict has a different number of parameter groups: {len(groups)}, and the "

@@ -117,6 +117,9 @@ def _describe(value: Any, path: str, tensors: dict[str, Any], named: dict[Any, s
     if isinstance(value, (list, tuple)):
         return ["tuple" if isinstance(value, tuple) else "list",
                 [_describe(v, _join(path, k), tensors, named, depth + 1) for k, v in enumerate(value)]]
+    if hasattr(value, "state_dict"):
+        raise TypeError(f"save: {path or 'the object'} is a {type(value).__name__}; save its state_dict(), which "
+                        "load_state_dict() takes")
     raise TypeError(f"save: {path or 'the object'} is a {type(value).__name__}; tensors, arrays, numbers, strings, None, "
                     "dicts, lists and tuples can be saved")
 

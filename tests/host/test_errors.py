@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from typing import Any
 
@@ -9,9 +10,11 @@ import numpy as np
 import pytest
 
 import gradcore
+from gradcore import nn, optim
 from gradcore.autograd import grad, gradcheck
 from gradcore.errors import DataDependentShape, DeviceError, DimError, GradcoreError, SpecError
 from gradcore.nn import functional as F
+from gradcore.utils.data import DataLoader
 from tests.conftest import raises
 
 
@@ -80,7 +83,7 @@ TYPES: list[Case] = [
     ("add a list", lambda: f(2) + [1, 2], TypeError, ("add", "list")),
     ("add a string", lambda: f(2) + "a", TypeError, ("add", "str")),
     ("add None", lambda: gradcore.add(f(2), None), TypeError, ("add", "'y'", "None")),
-    ("add an array", lambda: f(2) + np.ones(2), TypeError, ("add", "ndarray")),
+    ("add an array", lambda: gradcore.add(f(2), np.ones(2)), TypeError, ("add", "ndarray")),
     ("numbers alone", lambda: gradcore.add(1, 2), TypeError, ("at least one operand must be a tensor", "int, int")),
     ("complex", lambda: f(2) * 1j, TypeError, ("mul", "complex")),
     ("matmul a number", lambda: f(2, 2) @ 3, TypeError, ("matmul takes two tensors", "int")),
@@ -165,13 +168,47 @@ DEVICES: list[Case] = [
     ("nonzero on meta", lambda: gradcore.nonzero(gradcore.zeros(2, device="meta")), DataDependentShape, ("nonzero", "meta")),
     ("numpy of meta", lambda: gradcore.zeros(2, device="meta").numpy(), TypeError, ("meta", "Tensor.cpu()")),
 ]
-EVERY = [*SHAPES, *DIMS, *TYPES, *LABELS, *GRADIENTS, *DEVICES]
+
+
+class Careless(nn.Module):
+    """Has no ``super().__init__()``."""
+
+    def __init__(self) -> None:
+        pass
+
+
+def loaded(*samples: Any) -> Any:
+    return next(iter(DataLoader(list(samples), len(samples))))
+
+
+MISTAKES: list[Case] = [
+    ("labels of NumPy's", lambda: F.cross_entropy(f(2, 3), np.array([0, 1])), TypeError,
+     ("cross_entropy() takes tensors, but got ndarray; make a tensor of it with gradcore.tensor(...)",)),
+    ("a list for a layer", lambda: nn.Sequential(nn.Flatten(), nn.Linear(2, 3))([[1.0, 2.0]]), TypeError, ("tensors", "list")),
+    ("an array for a layer", lambda: nn.LayerNorm(3)(np.ones((2, 3), np.float32)), TypeError, ("tensors", "got ndarray")),
+    ("an array for an activation", lambda: F.softmax(np.ones(3), 0), TypeError, ("softmax() takes tensors", "ndarray")),
+    ("no super().__init__()", lambda: Careless()(f(2)), AttributeError, ("cannot call Careless", "super().__init__()")),
+    ("a model for its parameters", lambda: optim.SGD(nn.Linear(1, 1)), TypeError, ("got Linear: pass its parameters()",)),
+    ("a model to clip", lambda: nn.utils.clip_grad_norm_(nn.Linear(1, 1), 1.0), TypeError, ("Linear: pass its parameters()",)),
+    ("no optimizer's state", lambda: optim.SGD([f(1, requires_grad=True)]).load_state_dict({"w": 1}), KeyError,
+     ("has 'state' and 'param_groups', but this one has ['w']",)),
+    ("a model to save", lambda: gradcore.save({"model": nn.Linear(1, 1)}, io.BytesIO()), TypeError,
+     ("model is a Linear; save its state_dict()",)),
+    ("a list of modules", lambda: nn.Sequential([nn.ReLU()]), TypeError, ("list is not a Module", "Sequential(*modules)")),
+    ("a function as a module", lambda: nn.Sequential(F.relu), TypeError, ("relu is not a Module subclass",)),
+    ("a class as a module", lambda: nn.Sequential(nn.ReLU), TypeError, ("ReLU is a class", "write ReLU(...)")),
+    ("a device that is none", lambda: nn.Linear(1, 1).to("gpu"), DeviceError, ("unknown device 'gpu'", "cuda")),
+    ("samples of other shapes", lambda: loaded(f(1), f(2)), RuntimeError,
+     ("equal size, but got [1] at entry 0 and [2] at entry 1", "collate_fn")),
+    ("arrays of other shapes", lambda: loaded(np.ones(2), np.ones(2), np.ones(3)), RuntimeError, ("[3] at entry 2", "pad")),
+]
+EVERY = [*SHAPES, *DIMS, *TYPES, *LABELS, *GRADIENTS, *DEVICES, *MISTAKES]
 
 
 @pytest.mark.parametrize(("call", "kind", "texts"), [c[1:] for c in EVERY],
                          ids=[f"{group}-{c[0]}" for group, cases in (
                              ("shapes", SHAPES), ("dims", DIMS), ("types", TYPES), ("labels", LABELS),
-                             ("gradients", GRADIENTS), ("devices", DEVICES)) for c in cases])
+                             ("gradients", GRADIENTS), ("devices", DEVICES), ("mistakes", MISTAKES)) for c in cases])
 def test_the_error_says_what_was_given(call: Callable[[], Any], kind: Any, texts: tuple[str, ...]) -> None:
     before = [set(gradcore.device(d).ledger.live) for d in ("cpu", "meta")]
     with raises(kind, *texts):
@@ -184,6 +221,17 @@ def test_errors_are_the_builtins_that_scripts_catch() -> None:
     for kind, builtins in ((SpecError, (RuntimeError, ValueError)), (DimError, (IndexError, RuntimeError)),
                            (DeviceError, (RuntimeError,)), (gradcore.OutOfMemory, (RuntimeError, MemoryError))):
         assert issubclass(kind, (GradcoreError, *builtins)) and all(issubclass(kind, b) for b in builtins)
+
+
+def test_an_attribute_that_somebody_else_lacks_is_pythons_error() -> None:
+    class Reading(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x * self.settings.storage
+
+    model = Reading()
+    model.settings = type("Settings", (), {})()
+    with raises(AttributeError, "'Settings' object has no attribute 'storage'"):
+        model(f(2))
 
 
 def test_not_a_number_is_a_value() -> None:

@@ -15,6 +15,8 @@ Tensor = Any
 
 
 def _listed(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
+    if hasattr(parameters, "parameters"):
+        raise TypeError(f"expected tensors, but got the module {type(parameters).__name__}: pass its parameters()")
     return [parameters] if isinstance(parameters, _Tensor) else list(parameters)
 
 

@@ -16,7 +16,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
     """Samples with a new first dimension: tensors and arrays stacked, numbers as tensors (floats as float64), strings as
     they are, and mappings, tuples and lists part by part.
 
-    Raises TypeError for samples of anything else, RuntimeError for parts of different lengths.
+    Raises TypeError for samples of anything else, RuntimeError for parts of different lengths or shapes.
     """
     with scoped(role="input"):
         return _collate(list(batch))
@@ -25,8 +25,10 @@ def default_collate(batch: Sequence[Any]) -> Any:
 def _collate(batch: Sequence[Any]) -> Any:
     first = batch[0]
     if isinstance(first, Tensor):
+        _check_shapes(batch)
         return functional.stack(batch)
     if isinstance(first, np.ndarray):
+        _check_shapes(batch)
         return functional.tensor(np.stack(batch))
     if isinstance(first, (bool, int, float, np.generic)):
         return functional.tensor(np.asarray(batch, np.float64 if isinstance(first, float) and not isinstance(first, np.generic)
@@ -53,6 +55,14 @@ def pinned(batch: Any) -> Any:
     if isinstance(batch, (tuple, list)):
         return type(batch)(map(pinned, batch))
     return batch.pin_memory() if hasattr(batch, "pin_memory") else batch
+
+
+def _check_shapes(batch: Sequence[Any]) -> None:
+    shapes = [list(sample.shape) for sample in batch]
+    for k, shape in enumerate(shapes):
+        if shape != shapes[0]:
+            raise RuntimeError(f"default_collate: stack expects each sample to be equal size, but got {shapes[0]} at entry 0 "
+                               f"and {shape} at entry {k}: pad them, or give the DataLoader a collate_fn that does")
 
 
 def _columns(batch: Sequence[Any]) -> list[tuple[Any, ...]]:
