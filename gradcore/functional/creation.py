@@ -49,10 +49,19 @@ def _check_range(values: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> None:
         raise RuntimeError(f"value cannot be converted to type {dtype.name} without overflow: {high if high > most else low}")
 
 
+def _has_doubles(data: Any) -> bool:
+    """Are there numbers, arrays or tensors of float64 in lists? A Python float, which NumPy makes float64 of, is none."""
+    if isinstance(data, (list, tuple)):
+        kinds = set(map(type, data))
+        return np.float64 in kinds or (not kinds <= {float, int, bool} and any(map(_has_doubles, data)))
+    return not isinstance(data, float) and getattr(data, "dtype", None) == np.float64
+
+
 def tensor(data: Any, *, dtype: Any = None, device: str | Device | None = None, requires_grad: bool = False) -> Tensor:
     """A fresh tensor with a copy of ``data``: numbers, nested lists, an array or a tensor.
 
-    Python floats become the default dtype, integers int64; an array keeps its dtype. Raises TypeError and ValueError
+    Python floats become the default dtype, integers int64; an array keeps its dtype, in a list, too. Raises TypeError and
+    ValueError
     for data that is ragged or not numeric, RuntimeError for None.
     """
     if isinstance(data, Value):
@@ -75,7 +84,7 @@ def tensor(data: Any, *, dtype: Any = None, device: str | Device | None = None, 
         _check_range(values, np.dtype(dtype or (values.dtype if values.dtype.kind == "f" else np.int64)))
     if dtype is not None:
         values = values.astype(np.dtype(dtype))
-    elif plain and values.dtype.kind == "f":
+    elif plain and values.dtype == np.float64 and not _has_doubles(data):
         values = values.astype(get_default_dtype())
     result = upload(values, device_of_new(device), op="tensor")
     result.requires_grad = requires_grad

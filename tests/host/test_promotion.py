@@ -133,6 +133,16 @@ def test_the_default_dtype_is_what_numbers_get(default: str, torch: Any) -> None
 
 
 @pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore:Creating a tensor from a list")
+@pytest.mark.parametrize("data", [
+    [np.float64(1)], [1.0, np.float64(2)], [[1.0], [np.float64(2)]], [np.ones(2), np.ones(2)], (np.float32(1), 2.5),
+    [np.float16(1)], [np.float16(1), 2.5], [np.ones(2, np.float32), np.ones(2)], [1, np.float64(2)], [[1.5, 2], [3, 4]],
+    [np.int32(3)], [np.bool_(True)], [True, 2.5], [], 2.5, [np.ones(1, np.uint8)]], ids=repr)
+def test_what_is_numpys_in_a_list_keeps_its_dtype(data: Any, torch: Any) -> None:
+    assert str(gradcore.tensor(data).dtype) == str(torch.tensor(data).dtype).removeprefix("torch.")
+
+
+@pytest.mark.oracle
 def test_promote_types_and_can_cast_are_torchs(torch: Any) -> None:
     for a in DTYPES:
         for b in DTYPES:
