@@ -20,6 +20,8 @@ __all__ = ["adaptive_avg_pool1d", "avg_pool1d", "channel_shuffle", "conv1d", "co
 
 Tensor = Any
 Size = int | Sequence[int]
+#: Modes that mix neighbours by where a place lies between them, and the dimensions that they are for.
+_SMOOTH = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}
 
 
 # -- scales ------------------------------------------------------------------------------------------------------------
@@ -27,18 +29,22 @@ Size = int | Sequence[int]
 
 def interpolate(input: Tensor, size: Size | None = None, scale_factor: float | Sequence[float] | None = None,
                 mode: str = "nearest", align_corners: bool | None = None) -> Tensor:
-    """[N, C, ...] with its last dimensions of other sizes: each element that of the input it lies in, or ("linear" for one
-    dimension, "bilinear" for two) a mean of those around it, as a product with a matrix a dimension.
+    """[N, C, ...] with its last dimensions of other sizes: each element that of the input it lies in, or a sum of those around
+    it by weights, as a product with a matrix a dimension.
 
-    ``size`` says the sizes, ``scale_factor`` their ratio to the input's; with ``align_corners`` the first and the last elements
-    stay in place. Raises ValueError unless just one of the two is given, NotImplementedError for another mode.
+    ``mode`` is ``"nearest"``, by PyTorch's rule, or ``"nearest-exact"``; ``"area"``, the mean of those that it covers;
+    ``"linear"``, ``"bilinear"`` and ``"trilinear"`` of one, two and three dimensions, or ``"bicubic"`` of two (Keys, Cubic
+    convolution interpolation for digital image processing, 1981, with -0.75). ``size`` says the sizes, ``scale_factor`` their
+    ratio to the input's; with ``align_corners`` the first and the last elements stay in place. Raises ValueError unless just
+    one of the two is given, NotImplementedError for another mode.
     """
-    linear = {"linear": 1, "bilinear": 2}.get(mode)
-    if mode != "nearest" and linear != input.spec.ndim - 2:
+    smooth = _SMOOTH.get(mode)
+    if mode not in ("nearest", "nearest-exact", "area") and smooth != input.spec.ndim - 2:
         raise NotImplementedError(f"interpolate(mode={mode!r}) of an input of {input.spec.ndim} dimensions is not supported: "
-                                  "expected 'nearest', or 'linear' of 3 or 'bilinear' of 4")
-    if align_corners is not None and linear is None:
-        raise ValueError("align_corners option can only be set with the interpolating modes: linear | bilinear")
+                                  "expected 'nearest', 'nearest-exact' or 'area', or 'linear' of 3, 'bilinear' or 'bicubic' of "
+                                  "4, 'trilinear' of 5")
+    if align_corners is not None and smooth is None:
+        raise ValueError(f"align_corners option can only be set with the interpolating modes: {' | '.join(_SMOOTH)}")
     if (size is None) == (scale_factor is None):
         raise ValueError("only one of size or scale_factor should be defined, and one of them must be")
     old = input.spec.shape[2:]
@@ -54,11 +60,15 @@ def interpolate(input: Tensor, size: Size | None = None, scale_factor: float | S
     if len(new) != len(old):
         raise SpecError(f"interpolate: expected {len(old)} sizes for an input of {list(input.spec.shape)}, but got {new}")
     for d, (n, m, scale) in enumerate(zip(old, new, scales, strict=True), 2):
-        input = _nearest(input, d, n, m, scale) if linear is None else _mixed(input, d, n, m, scale, bool(align_corners))
+        if mode.startswith("nearest"):
+            input = _nearest(input, d, n, m, scale, 0.5 if mode == "nearest-exact" else 0.0)
+        elif mode != "area" or m != n:
+            matrix = _shares(n, m) if mode == "area" else _weights(mode == "bicubic", n, m, scale, bool(align_corners))
+            input = _mixed(input, d, matrix)
     return input
 
 
-def _nearest(x: Tensor, dim: int, old: int, new: int, scale: float) -> Tensor:
+def _nearest(x: Tensor, dim: int, old: int, new: int, scale: float, middle: float) -> Tensor:
     if new == old:
         return x
     if new % old == 0 and scale == new // old:
@@ -67,18 +77,38 @@ def _nearest(x: Tensor, dim: int, old: int, new: int, scale: float) -> Tensor:
         wide = movement.expand(movement.reshape(x, (*lead, 1, *tail)), shape=(*lead, new // old, *tail))
         return movement.reshape(wide, (*lead[:-1], new, *tail))
     # In float32, as PyTorch works it out.
-    places = np.minimum(np.floor(np.arange(new, dtype=np.float32) * np.float32(1 / scale)), old - 1).astype(np.int64)
+    at = (np.arange(new, dtype=np.float32) + np.float32(middle)) * np.float32(1 / scale)
+    places = np.minimum(np.floor(at), old - 1).astype(np.int64)
     return movement.take(x, upload(places, x.storage.device, op="interpolate", role="temporary", constant=True), dim=dim)
 
 
-def _mixed(x: Tensor, dim: int, old: int, new: int, scale: float, corners: bool) -> Tensor:
-    places = np.arange(new)
-    at = places * ((old - 1) / max(new - 1, 1)) if corners else np.maximum((places + 0.5) / scale - 0.5, 0)
-    first = np.minimum(np.floor(at).astype(np.int64), old - 1)
-    share = at - first
+def _shares(old: int, new: int) -> np.ndarray[Any, Any]:
+    """Means of as many parts as there are to be, as rows [new, old] of weights."""
     matrix = np.zeros((new, old))
-    matrix[places, first] = 1 - share
-    matrix[places, np.minimum(first + 1, old - 1)] += share
+    for k in range(new):
+        first, last = k * old // new, -(-(k + 1) * old // new)
+        matrix[k, first:last] = 1 / (last - first)
+    return matrix
+
+
+def _weights(cubic: bool, old: int, new: int, scale: float, corners: bool) -> np.ndarray[Any, Any]:
+    """Rows [new, old] of weights: of the two elements around each place, or of the four; those outside are the last ones."""
+    places = np.arange(new)
+    at = places * ((old - 1) / max(new - 1, 1)) if corners else (places + 0.5) / scale - 0.5
+    if not cubic:
+        at = np.maximum(at, 0)
+    first = np.floor(at).astype(np.int64)
+    t, a = at - first, -0.75
+    near = [((a + 2) * x - (a + 3)) * x * x + 1 for x in (t, 1 - t)]
+    far = [((a * x - 5 * a) * x + 8 * a) * x - 4 * a for x in (t + 1, 2 - t)]
+    around = {-1: far[0], 0: near[0], 1: near[1], 2: far[1]} if cubic else {0: 1 - t, 1: t}
+    matrix = np.zeros((new, old))
+    for offset, weight in around.items():
+        np.add.at(matrix, (places, np.clip(first + offset, 0, old - 1)), weight)
+    return matrix
+
+
+def _mixed(x: Tensor, dim: int, matrix: np.ndarray[Any, Any]) -> Tensor:
     table = upload(matrix.astype(x.spec.dtype), x.storage.device, op="interpolate", role="temporary", constant=True)
     return transpose(linalg.linear(transpose(x, dim, -1), table), dim, -1)
 

@@ -182,7 +182,8 @@ class Upsample(Module):
                  align_corners: bool | None = None) -> None:
         super().__init__()
         self.size = size
-        self.scale_factor = float(scale_factor) if isinstance(scale_factor, int) else scale_factor
+        self.scale_factor = tuple(map(float, scale_factor)) if isinstance(scale_factor, Sequence) else (
+            None if scale_factor is None else float(scale_factor))
         self.mode = mode
         self.align_corners = align_corners
 
