@@ -121,7 +121,6 @@ WORDS: dict[str, str] = {
     "gradcore.nn.RNN, gradcore.nn.LSTM and gradcore.nn.GRU": "RNNBase RNNCellBase lstm gru rnn_tanh rnn_relu",
     "gradcore.nn.LSTMCell, gradcore.nn.GRUCell and gradcore.nn.RNNCell": "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell",
     "gradcore.nn.MultiheadAttention": "multi_head_attention_forward",
-    "gradcore.nn.utils.weight_norm": "spectral_norm remove_spectral_norm",
     "gradcore.nn.init.orthogonal_": "dirac nn.init.sparse",
     "gradcore.optim.Adam": "Adamax Adafactor Muon",
     "gradcore.optim.SGD": "ASGD Rprop",

@@ -40,6 +40,61 @@ def test_weight_norm_is_torchs(dim: int | None, torch: Any) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.spectral_norm` is deprecated")
+@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize(("kind", "args", "shape"), [("Linear", (3, 2), (6, 3)), ("Conv2d", (3, 4, 2), (2, 3, 4, 4)),
+                                                     ("ConvTranspose2d", (3, 4, 2), (2, 3, 3, 3))])
+def test_spectral_norm_is_torchs(kind: str, args: Any, shape: Any, legacy: bool, torch: Any) -> None:
+    layers = []
+    for library in (gradcore, torch):
+        utils = library.nn.utils if legacy else library.nn.utils.parametrizations
+        layer = getattr(library.nn, kind)(*args)
+        assert utils.spectral_norm(layer, n_power_iterations=2) is layer
+        layers.append(layer)
+    ours, theirs = layers
+    assert list(ours.state_dict()) == list(theirs.state_dict()) and repr(ours) == repr(theirs)
+    ours.load_state_dict(theirs.state_dict())
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    for library, layer in ((gradcore, ours), (torch, theirs)):
+        optimizer = library.optim.SGD(layer.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            # Two calls, whose vectors differ, before one backward.
+            (layer(library.tensor(x)).square().mean() - layer(library.tensor(2 * x)).mean()).backward()
+            optimizer.step()
+        layer.eval()
+        layer(library.tensor(x))
+    for (name, a), b in zip(ours.state_dict().items(), theirs.state_dict().values(), strict=True):
+        np.testing.assert_allclose(plain(a), plain(b), rtol=1e-4, atol=1e-5, err_msg=name)
+    np.testing.assert_allclose(plain(ours.weight), plain(theirs.weight), rtol=1e-4, atol=1e-5)
+    if legacy:
+        with raises(RuntimeError, "Cannot register two spectral_norm hooks on the same parameter weight"):
+            nn.utils.spectral_norm(ours)
+        nn.utils.remove_spectral_norm(ours)
+        with raises(ValueError, "spectral_norm of 'weight' not found in"):
+            nn.utils.remove_spectral_norm(ours)
+    else:
+        parametrize.remove_parametrizations(ours, "weight")
+    np.testing.assert_allclose(plain(ours.weight), plain(theirs.weight), rtol=1e-4, atol=1e-5)
+    assert "weight" in dict(ours.named_parameters())
+
+
+def test_the_largest_singular_value_is_one() -> None:
+    gradcore.manual_seed(0)
+    layer = parametrizations.spectral_norm(nn.Linear(7, 5))
+    assert abs(np.linalg.svd(plain(layer.weight))[1][0] - 1) < 1e-2
+    vector = nn.Module()
+    vector.w = nn.Parameter(gradcore.tensor([3.0, 4.0]))
+    np.testing.assert_allclose(plain(parametrizations.spectral_norm(vector, "w").w), [0.6, 0.8], rtol=1e-6)
+    with raises(ValueError, "Expected n_power_iterations to be positive"):
+        parametrizations.spectral_norm(nn.Linear(2, 2), n_power_iterations=0)
+    with raises(IndexError, "expected to be in range of [-2, 1] but got 2"):
+        parametrizations.spectral_norm(nn.Linear(2, 2), dim=2)
+    with raises(ValueError, "has no parameter or buffer with name 'w'"):
+        parametrizations.spectral_norm(nn.Linear(2, 2), "w")
+
+
 class Symmetric(nn.Module):
     def forward(self, x: Any) -> Any:
         return x.triu() + x.triu(1).mT

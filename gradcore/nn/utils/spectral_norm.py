@@ -1,0 +1,113 @@
+"""A weight divided by its largest singular value. Miyato et al., arXiv:1802.05957."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradcore import functional
+from gradcore._random import randn
+from gradcore.engine.modes import no_grad
+from gradcore.functional.similarity import normalize
+from gradcore.nn.module import Module
+from gradcore.nn.parameter import Parameter
+from gradcore.ops import movement
+
+Tensor = Any
+
+
+def default_dim(module: Any) -> int:
+    """The dimension of the outputs in a module's weight."""
+    from gradcore.nn.sampling import ConvTranspose1d, ConvTranspose2d
+
+    return 1 if isinstance(module, (ConvTranspose1d, ConvTranspose2d)) else 0
+
+
+def matrix_of(weight: Tensor, dim: int) -> Tensor:
+    """A weight as a matrix whose rows are the slices of ``dim``."""
+    return functional.flatten(movement.permute(weight, dims=(dim, *[d for d in range(weight.spec.ndim) if d != dim])), 1)
+
+
+def directions(matrix: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Two vectors of length 1 at random, to the left and to the right of a matrix."""
+    made = (randn(n, dtype=matrix.spec.dtype, device=matrix.storage.device) for n in matrix.spec.shape)
+    left, right = (normalize(x, dim=0, eps=eps) for x in made)
+    return left, right
+
+
+@no_grad()
+def iterate(matrix: Tensor, u: Tensor, v: Tensor, times: int, eps: float, right_first: bool) -> None:
+    """Turn two vectors towards the singular ones, in place: the power method."""
+    for _ in range(times):
+        for right in (right_first, not right_first):
+            if right:
+                v.copy_(normalize(functional.mv(matrix.T, u), dim=0, eps=eps))
+            else:
+                u.copy_(normalize(functional.mv(matrix, v), dim=0, eps=eps))
+
+
+def divided(weight: Tensor, matrix: Tensor, u: Tensor, v: Tensor) -> Tensor:
+    """The weight over what its matrix makes of the two vectors."""
+    # Of copies: the next call turns the vectors, and this one's backward may come after it.
+    return weight / functional.dot(u.clone(), functional.mv(matrix, v.clone()))
+
+
+class _SpectralNorm:
+    """The hook that makes the weight anew before each call."""
+
+    def __init__(self, name: str, times: int, dim: int, eps: float) -> None:
+        self.name, self.times, self.dim, self.eps = name, times, dim, eps
+
+    def weight(self, module: Any, times: int) -> Tensor:
+        weight, u, v = (getattr(module, f"{self.name}_{part}") for part in ("orig", "u", "v"))
+        matrix = matrix_of(weight, self.dim)
+        iterate(matrix, u, v, times, self.eps, True)
+        return divided(weight, matrix, u, v)
+
+    def __call__(self, module: Any, args: Any) -> None:
+        module.__dict__[self.name] = self.weight(module, self.times if module.training else 0)
+
+
+def spectral_norm(module: Any, name: str = "weight", n_power_iterations: int = 1, eps: float = 1e-12,
+                  dim: int | None = None) -> Any:
+    """Put ``name_orig`` in the place of a parameter, which is divided by its largest singular value before each call.
+
+    ``name_u`` and ``name_v`` are buffers, which ``n_power_iterations`` of the power method turn at each call in training. The
+    weight's slices of ``dim`` are the rows of a matrix. Raises ValueError for no iterations, RuntimeError for a module that has
+    it already.
+    """
+    if n_power_iterations <= 0:
+        raise ValueError("Expected n_power_iterations to be positive, but got n_power_iterations="
+                         f"{n_power_iterations}")
+    if _entry(module, name) is not None:
+        raise RuntimeError(f"Cannot register two spectral_norm hooks on the same parameter {name}")
+    weight = module.get_parameter(name)
+    hook = _SpectralNorm(name, n_power_iterations, default_dim(module) if dim is None else dim % weight.spec.ndim, eps)
+    with no_grad():
+        left, right = directions(matrix_of(weight, hook.dim), eps)
+    delattr(module, name)
+    module.register_parameter(f"{name}_orig", weight)
+    module.register_buffer(f"{name}_u", left)
+    module.register_buffer(f"{name}_v", right)
+    module.__dict__[name] = weight.detach()
+    module.register_forward_pre_hook(hook)
+    return module
+
+
+def remove_spectral_norm(module: Any, name: str = "weight") -> Any:
+    """Make a parameter of the weight again. Raises ValueError where :func:`spectral_norm` was not applied."""
+    key = _entry(module, name)
+    if key is None:
+        raise ValueError(f"spectral_norm of '{name}' not found in {module}")
+    hook, _ = module.__dict__["_hooks"].before.pop(key)
+    with no_grad():
+        weight = Parameter(hook.weight(module, 0))
+    del module.__dict__[name]
+    for part in ("orig", "u", "v"):
+        delattr(module, f"{name}_{part}")
+    module.register_parameter(name, weight)
+    return module
+
+
+def _entry(module: Module, name: str) -> int | None:
+    entries = module.__dict__["_hooks"].before if "_hooks" in module.__dict__ else {}
+    return next((key for key, (hook, _) in entries.items() if isinstance(hook, _SpectralNorm) and hook.name == name), None)
