@@ -83,6 +83,9 @@ float16, float32, float64 = _np.dtype(_np.float16), _np.dtype(_np.float32), _np.
 int8, int16, int32, int64 = (_np.dtype(kind) for kind in (_np.int8, _np.int16, _np.int32, _np.int64))
 uint8, short = _np.dtype(_np.uint8), int16
 inf, nan, pi, e, newaxis = _math.inf, _math.nan, _math.pi, _math.e, None
+#: Layouts, which change nothing: every tensor lies as its strides say.
+strided, contiguous_format, preserve_format = "strided", "contiguous_format", "preserve_format"
+channels_last, channels_last_3d = "channels_last", "channels_last_3d"
 half, float, double, int, long = float16, float32, float64, int32, int64
 bool = _np.dtype(_np.bool_)
 

@@ -124,8 +124,6 @@ WORDS: dict[str, str] = {
     "gradcore.nn.init.orthogonal_": "dirac nn.init.sparse",
     "gradcore.optim.Adam": "Adamax Adafactor Muon",
     "gradcore.optim.SGD": "ASGD Rprop",
-    "gradcore.utils.data.Dataset": "StackDataset ChainDataset",
-    "gradcore.utils.data.DataLoader, whose workers are threads": "get_worker_info",
     "x = x.squeeze(...) and its like: a tensor keeps its shape": """squeeze_ unsqueeze_ transpose_ t_ swapaxes_ swapdims_""",
     "gradcore.Tensor.to": "to_mkldnn",
     "gradcore.Tensor.sum": "sum_to_size",
@@ -133,8 +131,7 @@ WORDS: dict[str, str] = {
         set_autocast_enabled""",
     "gradcore.manual_seed alone, for kernels add in the same order in every run": """deterministic
         set_deterministic_debug_mode get_deterministic_debug_mode""",
-    "gradcore.Tensor.contiguous": """memory_format contiguous_format channels_last channels_last_3d preserve_format layout
-        strided dim_order""",
+    "gradcore.Tensor.contiguous": "memory_format layout dim_order",
     "gradcore.reshape": "resize resize_as resize_as_sparse_",
     "gradcore.nn.functional.conv1d": "conv_tbc",
     "gradcore.nn.functional.conv2d": "convolution",

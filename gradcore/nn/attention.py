@@ -6,6 +6,7 @@ from typing import Any
 
 from gradcore import functional
 from gradcore._random import normal_
+from gradcore.arguments import refusal
 from gradcore.engine.modes import no_grad
 from gradcore.errors import SpecError
 from gradcore.functional.attention import additive, embedding, scaled_dot_product_attention, weighted_attention
@@ -194,7 +195,7 @@ class Embedding(Module):
         super().__init__()
         for name, given in (("max_norm", max_norm), ("scale_grad_by_freq", scale_grad_by_freq), ("sparse", sparse)):
             if given:
-                raise NotImplementedError(f"Embedding({name}={given}) is not supported")
+                raise refusal("Embedding", name)
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
             raise ValueError("Padding_idx must be within num_embeddings")
         self.num_embeddings = num_embeddings
@@ -219,12 +220,14 @@ class Embedding(Module):
         return embedding(input, self.weight, self.padding_idx)
 
     @classmethod
-    def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None) -> Embedding:
+    def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None,
+                        max_norm: float | None = None, norm_type: float = 2.0, scale_grad_by_freq: bool = False,
+                        sparse: bool = False) -> Embedding:
         """A layer over a given table [rows, columns], which is not trained unless ``freeze=False``."""
         if embeddings.spec.ndim != 2:
             raise ValueError("Embeddings parameter is expected to be 2-dimensional")
         rows, columns = embeddings.spec.shape
-        return cls(rows, columns, padding_idx, _weight=embeddings, _freeze=freeze)
+        return cls(rows, columns, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse, embeddings, freeze)
 
     def extra_repr(self) -> str:
         text = f"{self.num_embeddings}, {self.embedding_dim}"

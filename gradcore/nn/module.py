@@ -260,8 +260,12 @@ class Module(Hooked, Named):
         paths.structure_changed()
         return self
 
-    def to(self: M, *args: Any, device: Any = None, dtype: Any = None, non_blocking: Any = False) -> M:
-        """To a device, a floating dtype, or both, given by name or by a tensor; integers keep their dtype."""
+    def to(self: M, *args: Any, device: Any = None, dtype: Any = None, non_blocking: Any = False,
+           memory_format: Any = None) -> M:
+        """To a device, a floating dtype, or both, given by name or by a tensor; integers keep their dtype.
+
+        ``memory_format`` is taken and changes nothing.
+        """
         for a in args:
             if a is True or a is False:
                 non_blocking = a

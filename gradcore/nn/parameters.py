@@ -19,6 +19,12 @@ def _parameter(value: Any) -> Parameter:
     return Parameter(value)
 
 
+def _listed(kinds: dict[str, str], parameters: Mapping[str, Any]) -> str:
+    """A line for each parameter, with its kind and its shape."""
+    return "\n".join(f"  ({name}): Parameter containing: [{kind} of size {'x'.join(map(str, parameters[name].shape))}]"
+                     for name, kind in kinds.items())
+
+
 class ParameterList(Module):
     """Parameters under the names ``0``, ``1``, ...; tensors become parameters."""
 
@@ -56,6 +62,10 @@ class ParameterList(Module):
         return self
 
 
+    def extra_repr(self) -> str:
+        return _listed({k: f"gradcore.{p.dtype}" for k, p in self._parameters.items() if p is not None}, self._parameters)
+
+
 class ParameterDict(Module):
     """Parameters by name; tensors become parameters."""
 
@@ -88,6 +98,9 @@ class ParameterDict(Module):
 
     def __contains__(self, name: str) -> bool:
         return name in self._parameters
+
+    def extra_repr(self) -> str:
+        return _listed({k: p.type() for k, p in self._parameters.items() if p is not None}, self._parameters)
 
     def keys(self) -> Iterable[str]:
         return self._parameters.keys()

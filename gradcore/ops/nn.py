@@ -71,6 +71,9 @@ def _check_targets(logits: TensorSpec, target: TensorSpec, weight: TensorSpec | 
     if target.dtype.kind not in "iu":
         raise SpecError(f"cross_entropy: expected class indices of an integer type as target, but got "
                         f"{target.dtype.name} of shape {list(target.shape)}")
+    if target.shape == logits.shape and logits.ndim:
+        raise SpecError(f"cross_entropy: Expected floating point type for target with class probabilities, got "
+                        f"{target.dtype.name} of the input's shape {list(target.shape)}: class indices are [N]")
     if logits.ndim != 2 or target.shape != logits.shape[:1]:
         raise SpecError(f"cross_entropy: Expected input batch_size ({logits.shape[0] if logits.ndim else None}) to match "
                         f"target batch_size: got input {list(logits.shape)}, expected [N, C], and target "

@@ -280,6 +280,16 @@ def test_the_state_of_a_module_is_taken_over(torch: Any) -> None:
         model.load_state_dict(values | {"weight": gradcore.ones(2, 2)}, assign=True)
 
 
+def test_layouts_are_taken_and_change_nothing(torch: Any) -> None:
+    for library in (gradcore, torch):
+        x = library.ones(1, 2, 3, 3)
+        for given in (x.to(memory_format=library.channels_last), x.contiguous(memory_format=library.channels_last),
+                      x.clone(memory_format=library.preserve_format), library.zeros_like(x, layout=library.strided),
+                      library.nn.Conv2d(2, 2, 1).to(memory_format=library.channels_last)(x)):
+            assert tuple(given.shape) == (1, 2, 3, 3)
+        assert x.is_contiguous(memory_format=library.contiguous_format)
+
+
 def test_the_kind_of_a_tensor_has_pytorchs_name(torch: Any) -> None:
     for name in ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool"):
         ours, theirs = (t.zeros(1, dtype=getattr(t, name)).type() for t in (gradcore, torch))

@@ -210,6 +210,7 @@ def test_lists_and_dicts_of_parameters(torch: Any) -> None:
     ours, theirs = build(gradcore), build(torch)
     assert list(ours.state_dict()) == list(theirs.state_dict())
     ours.load_state_dict(theirs.state_dict())
+    assert repr(ours).replace("gradcore.", "torch.") == repr(theirs)
     for net in (ours, theirs):
         assert len(net.some) == 3 and net.some[-1].shape == (5,) and [p.shape[0] for p in net.some[1:]] == [3, 5]
         assert sorted(net.named.keys()) == ["a", "b"] and "a" in net.named and net.named["b"].shape == (1,)

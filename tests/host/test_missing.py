@@ -121,7 +121,7 @@ def test_a_name_of_pytorchs_is_not_implemented_and_not_there(path: str) -> None:
     (lambda: nn.ReLU().type(gradcore.float64), "gradcore.nn.Module.to"),
     (lambda: gradcore.ones(2).untyped_storage(), "gradcore.Tensor.data_ptr"),
     (lambda: gradcore.distributions.Normal(0.0, 1.0).sample_n(3), "gradcore.distributions.Distribution.sample"),
-    (lambda: gradcore.utils.data.StackDataset(), "gradcore.utils.data.Dataset")])
+    (lambda: gradcore.utils.data.datapipes, "gradcore.data.load")])
 def test_the_nearest_thing_is_named(call: Any, near: str) -> None:
     kind, text = refused(call)
     assert issubclass(kind, NotImplementedError) and near in text

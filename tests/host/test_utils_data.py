@@ -168,6 +168,28 @@ def test_sets_and_splits() -> None:
         data.ConcatDataset([])
 
 
+@pytest.mark.oracle
+def test_sets_beside_and_behind_each_other(torch: Any) -> None:
+    class Counting(data.IterableDataset):
+        def __iter__(self) -> Iterator[int]:
+            assert data.get_worker_info() is None
+            return iter(range(3))
+
+    assert list(data.DataLoader(data.ChainDataset([Counting(), [7, 8]]), None, in_order=False)) == [0, 1, 2, 7, 8]
+    assert len(data.ChainDataset([[1], [2, 3]])) == 3
+    shown = []
+    for library in (gradcore, torch):
+        stack = library.utils.data.StackDataset
+        pair, named = stack([1, 2, 3], library.tensor([4, 5, 6])), stack(a=[1, 2], b=["x", "y"])
+        texts = [len(pair), [(a, b.item()) for a, b in (pair[k] for k in range(3))], named[1]]
+        for call in (lambda: stack([1], [1, 2]), lambda: stack([1], a=[1]), stack):  # noqa: B023
+            with pytest.raises(ValueError) as caught:
+                call()
+            texts.append(str(caught.value).partition(":")[0])
+        shown.append(texts)
+    assert shown[0] == shown[1]
+
+
 def test_samplers() -> None:
     gradcore.manual_seed(0)
     drawn = list(data.RandomSampler(range(5), replacement=True, num_samples=4000))

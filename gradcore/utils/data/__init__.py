@@ -1,8 +1,17 @@
 """Samples one by one, and batches of them, with PyTorch's names."""
 
 from gradcore.utils.data.collate import default_collate
-from gradcore.utils.data.dataset import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset, random_split
-from gradcore.utils.data.loader import DataLoader
+from gradcore.utils.data.dataset import (
+    ChainDataset,
+    ConcatDataset,
+    Dataset,
+    IterableDataset,
+    StackDataset,
+    Subset,
+    TensorDataset,
+    random_split,
+)
+from gradcore.utils.data.loader import DataLoader, get_worker_info
 from gradcore.utils.data.sampler import (
     BatchSampler,
     RandomSampler,
@@ -12,6 +21,6 @@ from gradcore.utils.data.sampler import (
     WeightedRandomSampler,
 )
 
-__all__ = ["BatchSampler", "ConcatDataset", "DataLoader", "Dataset", "IterableDataset", "RandomSampler", "Sampler",
-           "SequentialSampler", "Subset", "SubsetRandomSampler", "TensorDataset", "WeightedRandomSampler",
-           "default_collate", "random_split"]
+__all__ = ["BatchSampler", "ChainDataset", "ConcatDataset", "DataLoader", "Dataset", "IterableDataset", "RandomSampler",
+           "Sampler", "SequentialSampler", "StackDataset", "Subset", "SubsetRandomSampler", "TensorDataset",
+           "WeightedRandomSampler", "default_collate", "get_worker_info", "random_split"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -84,6 +84,42 @@ class ConcatDataset(Dataset[Any]):
 
     def __len__(self) -> int:
         return self.cumulative_sizes[-1]
+
+
+class ChainDataset(IterableDataset[Any]):
+    """Sets that are iterated, one after the other."""
+
+    def __init__(self, datasets: Iterable[Any]) -> None:
+        self.datasets = datasets
+
+    def __iter__(self) -> Iterator[Any]:
+        return chain.from_iterable(self.datasets)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.datasets))
+
+
+class StackDataset(Dataset[Any]):
+    """The samples of several sets side by side, as tuples, or by name as dicts. Raises ValueError for none, for both kinds, and
+    for different lengths."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if bool(args) == bool(kwargs):
+            raise ValueError("Supported either ``tuple``- (via ``args``) or``dict``- (via ``kwargs``) like input/output, but "
+                             "both types are given." if args else "At least one dataset should be passed")
+        self.datasets: Any = args or kwargs
+        lengths = [len(d) for d in args or kwargs.values()]
+        if len(set(lengths)) > 1:
+            raise ValueError(f"Size mismatch between datasets: {lengths}")
+        self._length = lengths[0]
+
+    def __getitem__(self, index: int) -> Any:
+        if isinstance(self.datasets, dict):
+            return {name: d[index] for name, d in self.datasets.items()}
+        return tuple(d[index] for d in self.datasets)
+
+    def __len__(self) -> int:
+        return self._length
 
 
 def random_split(dataset: Any, lengths: Sequence[int | float], generator: Generator | None = None) -> list[Subset[Any]]:

@@ -29,7 +29,7 @@ class DataLoader:
     without, in the same order; ``collate_fn`` runs in the thread that iterates, so that what it allocates is counted where the
     batch is used. Workers have no part in the random order, which depends on the generator's seed, or the CPU's own, alone.
     ``pin_memory`` gives tensors in pinned memory, from which ``to("cuda", non_blocking=True)`` waits for nothing; without a GPU
-    it warns, and they lie in plain memory. ``persistent_workers`` and ``multiprocessing_context`` are taken and change nothing.
+    it warns, and they lie in plain memory. ``persistent_workers``, ``in_order`` and ``multiprocessing_context`` change nothing.
 
     Raises ValueError for options that exclude each other.
     """
@@ -39,7 +39,7 @@ class DataLoader:
                  collate_fn: Callable[[list[Any]], Any] | None = None, pin_memory: bool = False, drop_last: bool = False,
                  timeout: float = 0, worker_init_fn: Callable[[int], None] | None = None, multiprocessing_context: Any = None,
                  generator: Generator | None = None, *, prefetch_factor: int | None = None,
-                 persistent_workers: bool = False, pin_memory_device: str = "") -> None:
+                 persistent_workers: bool = False, pin_memory_device: str = "", in_order: bool = True) -> None:
         if num_workers < 0 or timeout < 0:
             raise ValueError(f"num_workers and timeout must not be negative, but got {num_workers} and {timeout}")
         if prefetch_factor is not None and prefetch_factor < 1:
@@ -111,6 +111,10 @@ class DataLoader:
         while batch := list(islice(samples, self.batch_size)):
             if len(batch) == self.batch_size or not self.drop_last:
                 yield collate(batch)
+
+
+def get_worker_info() -> None:
+    """None, as in PyTorch's main process: no worker iterates an :class:`IterableDataset`, so nobody needs a part of it."""
 
 
 class _Epoch(Iterator[Any]):
