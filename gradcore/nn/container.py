@@ -73,7 +73,11 @@ def _no_module(given: Any) -> str:
     name = getattr(given, "__name__", type(given).__name__)
     if isinstance(given, type):
         return f"{name} is a class, and not a Module: write {name}(...)"
-    hint = ": write Sequential(*modules)" if isinstance(given, (list, tuple)) else ""
+    hint = ""
+    if isinstance(given, (list, tuple)):
+        hint = ": write Sequential(*modules)"
+    elif isinstance(getattr(given, "__wrapped__", None), Module):
+        name, hint = type(given).__name__, ": compile the Sequential instead"
     return f"{name} is not a Module subclass{hint}"
 
 

@@ -80,5 +80,5 @@ def test_another_module_takes_its_place_and_copies_are_whole() -> None:
 
 
 def test_sequential_takes_modules_alone() -> None:
-    with pytest.raises(TypeError, match="cannot assign 'CompiledModule' object to module '0'"):
+    with pytest.raises(TypeError, match="CompiledModule is not a Module subclass: compile the Sequential instead"):
         nn.Sequential(gradcore.compile(nn.Linear(2, 2)))
