@@ -26,6 +26,8 @@ OWN_ALIASES = {"max": {"other": "dim"}, "min": {"other": "dim"}, "uniform_": {"f
 HARMLESS = frozenset({"_stacklevel", "layout", "memory_format", "implicit", "cudnn_enable", "cudnn_enabled"})
 #: What is looked for on a tensor first.
 _OF_TENSORS = frozenset({"spec", "storage", "edge", "requires_grad", "detach"})
+#: Whose objects are given in a tensor's place.
+_IN_ITS_PLACE = frozenset({"builtins", "numpy", "torch", "cupy"})
 #: What to write instead.
 INSTEAD = {
     "out": "take the result, or copy it with out.copy_(...)",
@@ -48,8 +50,12 @@ def refusal(name: str, argument: str) -> NotImplementedError:
 
 
 def blame(name: str, error: AttributeError) -> None:
-    """Raises TypeError, which says it, where an AttributeError comes from an array, a list or a number in a tensor's place."""
-    if error.name in _OF_TENSORS and type(error.obj).__module__.partition(".")[0] in ("builtins", "numpy", "torch", "cupy"):
+    """Raises TypeError, which says it, where code of the library has met an array, a list or a number in a tensor's place."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    ours = trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("gradcore.")
+    if ours and error.name in _OF_TENSORS and type(error.obj).__module__.partition(".")[0] in _IN_ITS_PLACE:
         raise TypeError(f"{name}() takes tensors, but got {type(error.obj).__name__}; make a tensor of it with "
                         "gradcore.tensor(...)") from None
 

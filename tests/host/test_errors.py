@@ -226,15 +226,20 @@ def test_errors_are_the_builtins_that_scripts_catch() -> None:
         assert issubclass(kind, (GradcoreError, *builtins)) and all(issubclass(kind, b) for b in builtins)
 
 
-def test_an_attribute_that_somebody_else_lacks_is_pythons_error() -> None:
+def test_an_attribute_that_somebody_else_looks_for_is_pythons_error() -> None:
     class Reading(nn.Module):
-        def forward(self, x: Any) -> Any:
-            return x * self.settings.storage
+        def __init__(self, read: Any) -> None:
+            super().__init__()
+            self.read = read
 
-    model = Reading()
-    model.settings = type("Settings", (), {})()
-    with raises(AttributeError, "'Settings' object has no attribute 'storage'"):
-        model(f(2))
+        def forward(self, x: Any) -> Any:
+            return self.read(x)
+
+    settings = type("Settings", (), {})()
+    for read, text in ((lambda x: x * settings.storage, "'Settings' object has no attribute 'storage'"),
+                       (lambda x: [x].detach(), "'list' object has no attribute 'detach'")):
+        with raises(AttributeError, text):
+            nn.Sequential(nn.ReLU(), Reading(read))(f(2))
 
 
 def test_not_a_number_is_a_value() -> None:
