@@ -18,7 +18,6 @@ from gradcore.spec import category
 COMPARED = (Value, int, float, complex, np.generic, np.ndarray)
 
 
-
 def beside(x: Any, other: Any) -> Any:
     """An array of NumPy's on the right of ``x`` as a tensor, anything else as it is.
 

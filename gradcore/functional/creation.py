@@ -61,8 +61,7 @@ def tensor(data: Any, *, dtype: Any = None, device: str | Device | None = None, 
     """A fresh tensor with a copy of ``data``: numbers, nested lists, an array or a tensor.
 
     Python floats become the default dtype, integers int64; an array keeps its dtype, in a list, too. Raises TypeError and
-    ValueError
-    for data that is ragged or not numeric, RuntimeError for None.
+    ValueError for data that is ragged or not numeric, RuntimeError for None.
     """
     if isinstance(data, Value):
         data = data.storage.device.read(data.storage, data.spec)
