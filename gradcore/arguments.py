@@ -56,8 +56,9 @@ def blame(name: str, error: AttributeError) -> None:
         trace = trace.tb_next
     ours = trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("gradcore.")
     if ours and error.name in _OF_TENSORS and type(error.obj).__module__.partition(".")[0] in _IN_ITS_PLACE:
-        raise TypeError(f"{name}() takes tensors, but got {type(error.obj).__name__}; make a tensor of it with "
-                        "gradcore.tensor(...)") from None
+        given = " ".join(repr(error.obj).split())
+        raise TypeError(f"{name}() takes tensors, but got {given:.60} of type {type(error.obj).__name__}; make a tensor of it "
+                        "with gradcore.tensor(...)") from None
 
 
 def dims_by_numpy(name: str, dim: Any, keepdim: bool, axis: Any, keepdims: bool, out: Any) -> tuple[Any, bool]:
