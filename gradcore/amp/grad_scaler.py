@@ -9,6 +9,7 @@ import numpy as np
 from gradcore import functional
 from gradcore.engine.modes import no_grad
 from gradcore.engine.value import Value
+from gradcore.errors import TraceError
 from gradcore.ops import elementwise, reduce
 
 _READY, _UNSCALED, _STEPPED = range(3)
@@ -95,7 +96,7 @@ class GradScaler:
         folded = self._seen[id(optimizer)][1]
         if not folded:
             raise AssertionError("No inf checks were recorded for this optimizer.")
-        finite = all(bool(f) for f in folded)
+        finite = _are_finite(folded)
         result = optimizer.step(**kwargs) if finite else None
         self._seen[id(optimizer)] = _STEPPED, finite
         return result
@@ -107,7 +108,7 @@ class GradScaler:
         """
         if not self._enabled:
             return
-        answers = [a if isinstance(a, bool) else all(bool(f) for f in a) for _, a in self._seen.values()]
+        answers = [a if isinstance(a, bool) else _are_finite(a) for _, a in self._seen.values()]
         if new_scale is not None:
             self._scale = float(new_scale)
         elif not answers:
@@ -164,3 +165,11 @@ class GradScaler:
         self._scale = float(state_dict["scale"])
         self._growth_factor, self._backoff_factor = state_dict["growth_factor"], state_dict["backoff_factor"]
         self._growth_interval, self._growth_tracker = state_dict["growth_interval"], state_dict["_growth_tracker"]
+
+
+def _are_finite(folded: list[Value]) -> bool:
+    try:
+        return all(bool(f) for f in folded)
+    except TraceError:
+        raise TraceError("GradScaler.step() and update() look whether the gradients are finite, which decides what they do: "
+                         "compile the scaled loss and its backward, and call step() and update() behind that") from None

@@ -14,6 +14,8 @@ import pytest
 
 import gradcore
 from gradcore import nn
+from gradcore.errors import TraceError
+from tests.conftest import raises
 from tests.host.test_compile import same
 
 
@@ -240,3 +242,25 @@ def test_methods_and_copies_of_compiled_functions() -> None:
         other = copy.deepcopy(layer)
         other.weight.fill_(0)
         assert same(other(y)[0], other.bias) and not same(layer(y), other(y))
+
+
+def test_a_scalers_step_belongs_behind_a_compiled_function() -> None:
+    p = nn.Parameter(gradcore.ones(2))
+    optimizer = gradcore.optim.SGD([p], lr=0.1)
+
+    def scaled(scaler: Any) -> None:
+        optimizer.zero_grad()
+        scaler.scale((p * 1.0).sum()).backward()
+
+    def whole(scaler: Any) -> None:
+        scaled(scaler)
+        scaler.step(optimizer)
+
+    with raises(TraceError, "compile the scaled loss and its backward", "call step() and update() behind that"):
+        gradcore.compile(whole)(gradcore.amp.GradScaler("cpu", init_scale=4.0))
+    compiled, scaler = gradcore.compile(scaled), gradcore.amp.GradScaler("cpu", init_scale=4.0, growth_interval=2)
+    for _ in range(4):
+        compiled(scaler)
+        scaler.step(optimizer)
+        scaler.update()
+    assert p.tolist() == pytest.approx([0.6, 0.6]) and scaler.get_scale() == 16.0
