@@ -193,16 +193,17 @@ class Reach:
         own = {} if owner is kind else getattr(owner, "__dict__", {})
         members = {a: x for c in reversed(kind.__mro__) for a, x in vars(c).items() if a not in own}
         for name in sorted((names.read | names.called) & members.keys()):
-            member, value = members[name], getattr(owner, name, _absent)
-            function = getattr(value, "__func__", value)
-            if isinstance(function, FunctionType):
+            member = members[name]
+            if isinstance(getattr(member, "__func__", member), FunctionType):
+                method = getattr(owner, name)
                 yield Guard(f"{name} of {kind.__name__}",
                             lambda a=name: getattr(x := getattr(owner, a, None), "__func__", x),  # type: ignore[misc]
-                            function, identical), ("method", id(owner), name)
-            elif value is not _absent and (is_plain(value) or isinstance(member, MemberDescriptorType)
-                                           or not hasattr(member, "__get__")):
-                # What a property makes is made of what its own code reads.
-                yield from self._attribute(owner, name, value)
+                            getattr(method, "__func__", method), identical), ("method", id(owner), name)
+            elif isinstance(member, MemberDescriptorType) or not hasattr(member, "__get__"):
+                # What a property gives is made of what its own code reads.
+                value = getattr(owner, name, _absent)
+                if value is not _absent:
+                    yield from self._attribute(owner, name, value)
 
     def _attribute(self, owner: Any, name: str, value: Any) -> Found:
         own = getattr(owner, "__dict__", {})
