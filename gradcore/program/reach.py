@@ -43,8 +43,7 @@ Found = Iterator[tuple[Any, tuple[Any, ...]]]
 _GLOBAL = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"))
 #: Who uses one of these may name attributes by constants.
 _BY_NAME = frozenset(("getattr", "hasattr", "vars", "attrgetter", "methodcaller", "__dict__", "__getattribute__"))
-#: What is theirs decides nothing for a traced function.
-_LIBRARIES = frozenset(("gradcore", "numpy", "cupy")) | sys.stdlib_module_names
+_LIBRARIES = frozenset(("gradcore", "numpy", "cupy", *sys.builtin_module_names))
 _STANDARD = sysconfig.get_paths()["stdlib"]
 _BUILT_ON = ("/numpy/", "/cupy", "/ml_dtypes/", "/nvmath/")
 #: Of a module: attributes that are its own affair.
@@ -59,6 +58,11 @@ def is_library(file: str) -> bool:
     if "site-packages" in file:
         return any(part in file for part in _BUILT_ON)
     return file.startswith((_STANDARD, "<frozen"))
+
+
+def _of_library(module: str) -> bool:
+    """Is a module, by name, one of those? A user's own may have the name of one."""
+    return module.partition(".")[0] in _LIBRARIES or is_library(getattr(sys.modules.get(module), "__file__", None) or "")
 
 
 class Names(NamedTuple):
@@ -177,7 +181,7 @@ class Reach:
             # Whoever calls a module does not name what that runs.
             yield from self._of_class(owner, Names(names.read | {"forward"}, names.called))
         elif not isinstance(owner, Optimizer) and not (
-                isinstance(owner, ModuleType) and owner.__name__.partition(".")[0] in _LIBRARIES):
+                isinstance(owner, ModuleType) and _of_library(owner.__name__)):
             own = {} if isinstance(owner, type) else getattr(owner, "__dict__", {})
             whole = own if isinstance(owner, (UserDict, UserList, ChainMap)) else getattr(type(owner), "_decides", ())
             for name in Names(names.read.union(whole), names.called).among(own):
@@ -188,7 +192,7 @@ class Reach:
     def _of_class(self, owner: Any, names: Names) -> Found:
         """What an object, or a class, has from its class: data, also in slots, and methods, for which others may be put."""
         kind = owner if isinstance(owner, type) else type(owner)
-        if kind.__module__.partition(".")[0] in _LIBRARIES:
+        if _of_library(kind.__module__):
             return
         own = {} if owner is kind else getattr(owner, "__dict__", {})
         members = {a: x for c in reversed(kind.__mro__) for a, x in vars(c).items() if a not in own}
