@@ -48,12 +48,13 @@ class LinAlgError(GradcoreError, RuntimeError):
 
 
 class OutOfMemory(GradcoreError, RuntimeError, MemoryError):
-    """The device has no room; the text names who holds the memory. Numbers are in bytes."""
+    """The device has no room; the text names who holds the memory. Numbers are in bytes; ``by`` says who asked, and where."""
 
     def __init__(self, text: str, *, asked: int = 0, live: int = 0, cached: int = 0, largest_free: int = 0,
-                 limit: int | None = None) -> None:
+                 limit: int | None = None, by: str = "") -> None:
         super().__init__(text)
         self.asked = asked
+        self.by = by
         self.live = live
         self.cached = cached
         self.largest_free = largest_free

@@ -81,7 +81,8 @@ def scoped(*, layer: str | None = None, phase: str | None = None, role: str | No
 
 # -- the line of source an op runs for ---------------------------------------------------------------------------------
 
-_PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
+# As the code's own files are called, which may be by way of a link.
+_PACKAGE = str(Path(__file__).parent.parent) + "/"
 #: Parts of the package that use it as a user does: their lines are worth naming.
 _OUTSIDE = (_PACKAGE + "cli/", _PACKAGE + "models/")
 

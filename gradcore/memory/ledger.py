@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from gradcore.errors import OutOfMemory, StaleBlock
-from gradcore.events import ALLOC, FREE, KEEP, OUTSIDE, RESERVE, RETAG, UNRESERVE, Raw
+from gradcore.events import ALLOC, FREE, KEEP, OUTSIDE, RESERVE, RETAG, TAGS, UNRESERVE, Raw, Tag
 from gradcore.forking import brief
 from gradcore.memory.pool import Pool
 from gradcore.memory.resource import Block, Segment, Stream
@@ -87,7 +87,7 @@ class Ledger:
         except BaseException:
             self._undo(block)
             raise
-        raise self._out_of_memory(why, limit, nbytes)
+        raise self._out_of_memory(why, limit, nbytes, TAGS[tag])
 
     def _undo(self, block: Block | None) -> None:
         """A call was interrupted: nobody got the block, if there is one already."""
@@ -160,15 +160,15 @@ class Ledger:
                 self.pool.settle(block)
             block.home.append(block)
 
-    def _out_of_memory(self, why: str, limit: int | None, nbytes: int) -> OutOfMemory:
+    def _out_of_memory(self, why: str, limit: int | None, nbytes: int, tag: Tag) -> OutOfMemory:
         """The error to raise, outside the lock and from the books."""
         with self.lock:
             self.drain()
             self._note_segments()
-        failure = OutOfMemory(why, asked=nbytes, live=self._allocated, cached=self.pool.cached,
-                              largest_free=self.pool.largest_free, limit=limit)
-        return OutOfMemory(self._explain(self, failure), asked=nbytes, live=failure.live, cached=failure.cached,
-                           largest_free=failure.largest_free, limit=failure.limit)
+        figures: dict[str, Any] = {
+            "asked": nbytes, "live": self._allocated, "cached": self.pool.cached, "largest_free": self.pool.largest_free,
+            "limit": limit, "by": f"{tag.op} in layer {tag.layer or '(root)'}, {tag.phase}, {tag.site}"}
+        return OutOfMemory(self._explain(self, OutOfMemory(why, **figures)), **figures)
 
     def _note_segments(self) -> None:
         self.peak_reserved = max(self.peak_reserved, self.pool.reserved)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from gradcore.errors import OutOfMemory
 from gradcore.events import TAGS
+from gradcore.folds import role_of
 from gradcore.memory.adaptors import Fault, Limit, Poison
 from gradcore.memory.ledger import Ledger
 from gradcore.memory.pool import Pool
@@ -50,7 +51,7 @@ def explain_live(ledger: Ledger, top: int = 10) -> list[str]:
     for block in ledger.live.values():
         tag = TAGS[block.tag]
         shown = f", shown by {tag.export.form}, {tag.export.site}" if tag.export else ""
-        held[f"{tag.role} of {tag.op} in layer {tag.layer or '(root)'}, {tag.site}{shown}"] += block.size
+        held[f"{role_of(tag, bool(block.keeps))} of {tag.op} in layer {tag.layer or '(root)'}, {tag.site}{shown}"] += block.size
     if not held:
         return ["Nothing is live."]
     return [f"The {min(top, len(held))} largest holders:"] + [
@@ -61,5 +62,5 @@ def explain(ledger: Ledger, error: OutOfMemory) -> str:
     """The text of an out-of-memory error: what was asked, what there is, and who holds it."""
     limit = "none" if error.limit is None else f"{error.limit:,}"
     return "\n".join([
-        f"out of memory: {error.asked:,} bytes were asked for; {error.live:,} are live, {error.cached:,} cached "
+        f"out of memory: {error.asked:,} bytes were asked for by {error.by}; {error.live:,} are live, {error.cached:,} cached "
         f"(largest free block {error.largest_free:,}), limit {limit}. {error}", *explain_live(ledger)])

@@ -7,9 +7,9 @@ import dis
 import functools
 import io
 import sys
-import sysconfig
 from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, NamedTuple
 from weakref import ref
@@ -44,7 +44,7 @@ _GLOBAL = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"
 #: Who uses one of these may name attributes by constants.
 _BY_NAME = frozenset(("getattr", "hasattr", "vars", "attrgetter", "methodcaller", "__dict__", "__getattribute__"))
 _LIBRARIES = frozenset(("gradcore", "numpy", "cupy", *sys.builtin_module_names))
-_STANDARD = sysconfig.get_paths()["stdlib"]
+_STANDARD = str(Path(dis.__file__).parent)
 _BUILT_ON = ("/numpy/", "/cupy", "/ml_dtypes/", "/nvmath/")
 #: Of a module: attributes that are its own affair.
 _INTERNAL = frozenset(("training", "forward", "_parameters", "_buffers", "_modules", "_transient", "_places", "_tree",

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import copy
+import os
 import random
+import subprocess
+import sys
 import threading
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -264,3 +268,32 @@ def test_a_scalers_step_belongs_behind_a_compiled_function() -> None:
         scaler.step(optimizer)
         scaler.update()
     assert p.tolist() == pytest.approx([0.6, 0.6]) and scaler.get_scale() == 16.0
+
+
+LINKED = """
+import gradcore
+from gradcore import nn
+model = nn.Linear(10, 10)
+optimizer = gradcore.optim.SGD(model.parameters(), lr=0.1)
+
+@gradcore.compile
+def train(x):
+    optimizer.zero_grad()
+    model(x).sum().backward()
+    optimizer.step()
+
+for _ in range(4):
+    train(gradcore.ones(3, 10))
+with gradcore.step() as step:
+    y = model(gradcore.ones(3, 10)) * 2
+print(len(train.programs), step.report.peak.line)
+"""
+
+
+def test_a_package_behind_a_link(tmp_path: Path) -> None:
+    """Its own lines are told from those of scripts, as where it lies."""
+    (tmp_path / "link").symlink_to(Path(gradcore.__file__).parent.parent, target_is_directory=True)
+    (tmp_path / "train.py").write_text(LINKED)
+    done = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120,
+                          env={**os.environ, "PYTHONPATH": str(tmp_path / "link")})
+    assert done.stdout.startswith("2 ") and done.stdout.endswith("train.py:16 in <module>\n"), done

@@ -257,13 +257,22 @@ def test_out_of_memory_names_the_holders_and_a_smaller_batch_trains_on() -> None
             nn.functional.cross_entropy(model(x), gradcore.zeros(batch, dtype=gradcore.int64)).backward()
 
         step(64)
-        with raises(OutOfMemory, "out of memory: ", " bytes were asked for; ", " are live, ", " cached (largest free block ",
-                    "limit 25,165,824", "The ", " largest holders:", "parameter of empty in layer 0", "test_life.py"):
+        with raises(OutOfMemory, "out of memory: ", " bytes were asked for by linear in layer 0, forward, ", " are live, ",
+                    " cached (largest free block ", "limit 25,165,824", "The ", " largest holders:",
+                    "parameter of empty in layer 0", "test_life.py"):
             step(8192)
         step(64)
     finally:
         gradcore.set_memory_limit(None)
     model.zero_grad()
+
+
+def test_what_a_graph_keeps_is_a_residual_among_the_holders() -> None:
+    w = gradcore.ones(1000, requires_grad=True)
+    y = (w * 3).exp()
+    assert "residual of exp in layer (root)" in gradcore.memory_summary()
+    y.sum().backward()
+    assert "residual of exp" not in gradcore.memory_summary() and "output of exp" in gradcore.memory_summary()
 
 
 LIMITED = """

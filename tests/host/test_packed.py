@@ -108,3 +108,12 @@ def test_what_does_not_fit_is_refused() -> None:
         gradcore.nn.RNN(5, 2)(packed)
     with raises(RuntimeError, "Expected hidden size (1, 2, 2), got [1, 3, 2]"):
         gradcore.nn.RNN(4, 2)(packed, gradcore.zeros(1, 3, 2))
+
+
+def test_sizes_lie_on_the_host_whatever_the_default_device() -> None:
+    with gradcore.device("meta"):
+        packed = pack_padded_sequence(gradcore.ones(5, 3, 4), [5, 3, 2])
+        assert packed.data.device.type == "meta" and packed.batch_sizes.tolist() == [3, 3, 2, 1, 1]
+        made, _ = gradcore.nn.LSTM(4, 6)(packed)
+        padded, lengths = pad_packed_sequence(made)
+        assert tuple(padded.shape) == (5, 3, 6) and lengths.tolist() == [5, 3, 2]

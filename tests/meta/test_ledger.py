@@ -188,10 +188,11 @@ def test_running_out_names_the_largest_holders() -> None:
     held = [ledger.allocate(nbytes, stream, who) for k in range(3) for nbytes, who in (
         (4 * MiB, tag("matmul", "layers.0", "parameter")), (100 * (k + 1), tag("add", role="gradient")))]
     with pytest.raises(OutOfMemory) as caught:
-        ledger.allocate(30 * MiB, stream)
+        ledger.allocate(30 * MiB, stream, tag("relu", "layers.1"))
     text = str(caught.value)
     assert "out of memory" in text and isinstance(caught.value, (RuntimeError, MemoryError))
-    assert f"{30 * MiB:,} bytes were asked for" in text and f"limit {32 * MiB:,}" in text
+    assert caught.value.by == "relu in layer layers.1, forward, train.py:7"
+    assert f"{30 * MiB:,} bytes were asked for by {caught.value.by}; " in text and f"limit {32 * MiB:,}" in text
     lines = text.splitlines()
     assert lines[1] == "The 2 largest holders:"
     assert f"{12 * MiB:,} bytes  parameter of matmul in layer layers.0, train.py:7" in lines[2]

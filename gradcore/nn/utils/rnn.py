@@ -106,7 +106,7 @@ def pack_padded_sequence(input: Tensor, lengths: Any, batch_first: bool = False,
         part = functional.narrow(functional.narrow(steps, 0, at, length), 1, 0, n)
         parts.append(functional.reshape(part, (length * n, *steps.spec.shape[2:])))
         at += length
-    return PackedSequence(functional.cat(parts), functional.tensor(counts), *indices)
+    return PackedSequence(functional.cat(parts), functional.tensor(counts, device="cpu"), *indices)
 
 
 def pad_packed_sequence(sequence: PackedSequence, batch_first: bool = False, padding_value: float = 0.0,
@@ -134,7 +134,7 @@ def pad_packed_sequence(sequence: PackedSequence, batch_first: bool = False, pad
     if sequence.unsorted_indices is not None:
         padded = functional.index_select(padded, 1, sequence.unsorted_indices)
         lengths = [lengths[k] for k in sequence.unsorted_indices.tolist()]
-    return functional.transpose(padded, 0, 1) if batch_first else padded, functional.tensor(lengths)
+    return functional.transpose(padded, 0, 1) if batch_first else padded, functional.tensor(lengths, device="cpu")
 
 
 def pack_sequence(sequences: Sequence[Tensor], enforce_sorted: bool = True) -> PackedSequence:
