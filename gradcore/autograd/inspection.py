@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from typing import Any
 
 from gradcore.engine.node import Leaf, Node
@@ -26,7 +27,7 @@ class Residual:
     """One tensor that a node's gradient rules read. Bytes are the storage's, as they were asked for."""
 
     name: str
-    #: "kept", "made again" in backward (0 bytes), or "packed" by a hook (unknown bytes, 0 here).
+    #: "kept", "made again" in backward (0 bytes), or "packed" by a hook: a tensor that it left, or what is none, of 0 bytes.
     how: str
     shape: tuple[int, ...]
     dtype: str
@@ -73,7 +74,7 @@ class Graph:
 
     def _bytes(self, parameters: bool) -> int:
         held = {r.storage: r.nbytes for n in self.nodes for r in n.residuals
-                if r.how == "kept" and (r.role == "parameter") is parameters}
+                if r.storage and (r.role == "parameter") is parameters}
         return sum(held.values())
 
     @property
@@ -102,8 +103,7 @@ class Graph:
                 lines.append(f"{indent}#{target} {node.name} (above)")
                 continue
             seen.add(target)
-            kept = ", ".join(f"{r.name} {r.dtype}{list(r.shape)} {r.nbytes:,} bytes{_shown(r)}" if r.how == "kept"
-                             else f"{r.name} {r.dtype}{list(r.shape)} {r.how}" for r in node.residuals)
+            kept = ", ".join(f"{r.name} {r.dtype}{list(r.shape)}{_bytes_of(r)}" for r in node.residuals)
             lines.append(f"{indent}#{target} {node.name} of {node.layer or '(root)'}, {node.line}: {node.state}"
                          + (f": {kept}" if kept else ""))
             below = [i for i in node.inputs if i is not None]
@@ -183,12 +183,20 @@ def _seen(node: Node, leaves: dict[Leaf, str]) -> GraphNode:
     if node.plan.slots:
         state = "released" if node.saved is None else "retained" if node.ran else "held"
     return GraphNode(node.id, node.name(), node.call.op.name, SCOPES[node.scope].layer, str(SITES[node.site]), state,
-                     tuple(_residual(r) for r in node.saved or () if isinstance(r, (Saved, Again, Packed))), tuple(inputs))
+                     tuple(chain.from_iterable(map(_residuals, node.saved or ()))), tuple(inputs))
 
 
-def _residual(r: Saved | Again | Packed) -> Residual:
+def _residuals(r: Any) -> Iterator[Residual]:
+    """What stands in a slot of a node; nothing for a number."""
     if isinstance(r, Packed):
-        return Residual(r.name, "packed", (), "", 0, 0, "", "", "", "")
+        yield from (replace(_residual(x), how="packed") for x in r.kept)
+        if not r.kept:
+            yield Residual(r.name, "packed", (), "", 0, 0, "", "", "", "")
+    elif isinstance(r, (Saved, Again)):
+        yield _residual(r)
+
+
+def _residual(r: Saved | Again) -> Residual:
     if isinstance(r, Again):
         spec = r.recipe.spec
         return Residual(r.name, "made again", spec.shape, spec.dtype.name, 0, 0, "residual",
@@ -199,8 +207,9 @@ def _residual(r: Saved | Again | Packed) -> Residual:
                     tag.op, str(tag.site), f"{tag.export.form}, {tag.export.site}" if tag.export else "")
 
 
-def _shown(r: Residual) -> str:
-    return f" (shown by {r.exported})" if r.exported else ""
+def _bytes_of(r: Residual) -> str:
+    how = "" if r.how == "kept" else f" {r.how}"
+    return f" {r.nbytes:,} bytes{how}" + (f" (shown by {r.exported})" if r.exported else "") if r.storage else how
 
 
 def kept_by_ops() -> dict[str, dict[str, tuple[str, ...]]]:

@@ -55,6 +55,9 @@ def send(spec: TensorSpec, device: Device, pinned: Any) -> Any:
 
 def _tag(op: str, role: str, spec: TensorSpec) -> int:
     scope = SCOPES[local.state.scope]
+    if local.state.node and role == "input":
+        # What backward brings from the host is its own.
+        role = "temporary"
     return TAGS.index(Tag(op, scope.layer, scope.phase, scope.role or role, SITES[here()], scope.caller, spec))
 
 

@@ -58,7 +58,7 @@ class Saved:
 class Packed:
     """A residual as a pack hook left it; the unpack hook makes a tensor of it when the node runs."""
 
-    __slots__ = ("packed", "unpack", "edge", "output", "node", "name")
+    __slots__ = ("packed", "unpack", "edge", "output", "node", "name", "kept")
 
     def __init__(self, hooks: tuple[Any, Any], value: Value, edge: Edge | None, output: int | None, node: int,
                  name: str) -> None:
@@ -71,6 +71,9 @@ class Packed:
         mark("pack", f"{name} of node {node}")
         with unpacked():
             self.packed = pack(plain)
+        parts = self.packed if isinstance(self.packed, (tuple, list)) else (self.packed,)
+        #: Tensors that it is, or consists of: the graph keeps those instead.
+        self.kept = [kept(x, None, None, node, name) for x in parts if isinstance(x, Value)]
 
 
 @contextmanager
@@ -90,6 +93,11 @@ def keep(value: Value, edge: Edge | None, output: int | None, node: int, name: s
     hooks = local.state.packing
     if hooks is not None:
         return Packed(hooks, value, edge, output, node, name)
+    return kept(value, edge, output, node, name)
+
+
+def kept(value: Value, edge: Edge | None, output: int | None, node: int, name: str) -> Saved:
+    """Note that a node keeps a tensor."""
     saved: Saved = _new(Saved)
     storage = saved.storage = value.storage
     saved.spec = value.spec

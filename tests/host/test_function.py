@@ -277,3 +277,21 @@ def test_threads_add_up_in_a_leaf_that_they_share() -> None:
     for t in threads:
         t.join()
     assert not failures and w.grad.tolist() == [50.0 * 6] * 64
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_what_a_hook_left_is_a_residual_that_the_graph_keeps(device: str) -> None:
+    w = gradcore.ones(1000, requires_grad=True, device=device)
+    hooks = {"half": lambda: gradcore.autograd.graph.saved_tensors_hooks(lambda t: (t.half(), 1), lambda t: t[0].float()),
+             "host": gradcore.autograd.graph.save_on_cpu}
+    for name, nbytes in (("half", 2000), ("host", 4000 if device == "cpu" else 0)):
+        with gradcore.step(device=device) as step:
+            with hooks[name]():
+                y = (w * 3).exp().sum()
+            held = gradcore.graph(y)
+            y.backward()
+        assert held.nbytes == nbytes, name
+        if nbytes:
+            assert f"{nbytes:,} bytes packed" in str(held) and step.report.by_role["residual"] >= nbytes
+            assert step.report.residual_bytes == step.report.residual_bytes_returned >= nbytes
+        assert "input" not in step.report.by_role
