@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from gradcore.events import CONSUMED, DIED, DROP, KEEP
 from gradcore.memory.ledger import Ledger
 from gradcore.memory.resource import Block
 
@@ -16,10 +17,10 @@ class _Closed:
     """Where a range goes that is given back: it counts no more, and its bytes stay the arena's."""
 
     def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+        self.ledger = ledger
 
     def append(self, block: Block) -> None:
-        self._ledger.ranges.pop(block, None)
+        self.ledger.ranges.pop(block, None)
 
 
 class Range(Block):
@@ -34,7 +35,16 @@ class Range(Block):
         """Give it back if it is open; a finaliser may call this."""
         if self.serial and not self.going:
             self.going = True
+            self.drop(DIED)
             release(self)
+
+    def drop(self, reason: int) -> None:
+        """Whoever kept it for a gradient keeps it no more."""
+        if self.keeps:
+            self.keeps = 0
+            log = self.home.ledger.log  # type: ignore[attr-defined]
+            if log is not None:
+                log.append((DROP, self.serial, 0, reason))
 
 
 def range_of(ledger: Ledger, block: Block, offset: int, nbytes: int, size: int, tag: int, node: int = 0) -> Range:
@@ -48,8 +58,8 @@ def range_of(ledger: Ledger, block: Block, offset: int, nbytes: int, size: int, 
     return found
 
 
-def open_ranges(ledger: Ledger, ranges: Iterable[Range]) -> None:
-    """They count as allocated, under new serials."""
+def open_ranges(ledger: Ledger, ranges: Iterable[Range], keeper: str = "") -> None:
+    """They count as allocated, under new serials, and where there is a ``keeper`` as kept for a gradient."""
     with ledger.lock:
         ledger.drain()
         for block in ranges:
@@ -58,6 +68,10 @@ def open_ranges(ledger: Ledger, ranges: Iterable[Range]) -> None:
             block.serial = ledger.pool.serial
             ledger.ranges[block] = None
             ledger.count((block,), 1)
+            if keeper:
+                block.keeps = 1
+                if ledger.log is not None:
+                    ledger.log.append((KEEP, block.serial, 0, keeper))
 
 
 def close_ranges(ledger: Ledger, ranges: Iterable[Range]) -> None:
@@ -66,6 +80,7 @@ def close_ranges(ledger: Ledger, ranges: Iterable[Range]) -> None:
         ledger.drain()
         for block in ranges:
             if block.serial:
+                block.drop(CONSUMED)
                 ledger.count((block,), -1)
                 block.serial = 0
                 ledger.ranges.pop(block, None)

@@ -71,7 +71,8 @@ def narrate(device: Device, trace: Trace, plan: Plan, arena: Block, serials: dic
         elif kind == MARK:
             if start <= k + (rest[0] == "begin") < stop + (rest[0] == "end"):
                 log.append((MARK, *rest, perf_counter_ns()))
-        elif rest[0] in live or (rest[0] in serials and program.buffers[rest[0]].kind != "made"):
+        elif rest[0] in live or (program.split is None and rest[0] in serials and program.buffers[rest[0]].kind != "made"):
+            # What the second part of two reads of others, the node between them keeps.
             _keep(log, kind, serials[rest[0]], rest, kept)
     for buffer in list(live):
         end(buffer)

@@ -122,7 +122,7 @@ class Replay:
             narrate(self.device, self.trace, self.plan, bound.arena.block, self._serials(inputs), part)
         ledger.passed(*self._most[first])
         if first == 0:
-            open_ranges(ledger, bound.lasting)
+            open_ranges(ledger, bound.lasting, "" if self.program.split is None else "the compiled gradient")
 
     def _run_calls(self, calls: list[Call], part: int) -> None:
         """Run the calls of the first part, 0, or the second."""

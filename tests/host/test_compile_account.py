@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 import gradcore
@@ -207,3 +209,32 @@ def test_an_arena_comes_and_goes_unseen() -> None:
     assert not ledger.arenas and gradcore.memory_allocated() <= live
     assert (found.requested, found.allocated) == (ledger.peak_requested, ledger.peak_allocated)
     assert not any(isinstance(r, Alloc) and r.tag.role == "arena" for r in s.log)
+
+
+def test_what_waits_for_the_callers_gradient_is_a_residual_of_the_graph() -> None:
+    model = nn.Sequential(nn.Linear(64, 128), nn.Tanh(), nn.Linear(128, 10))
+    x, y = gradcore.ones(32, 64), gradcore.zeros(32, dtype=gradcore.int64)
+
+    def reports(call: Any) -> tuple[Any, Any]:
+        for _ in range(3):
+            model.zero_grad()
+            nn.functional.cross_entropy(call(x), y).backward()
+        model.zero_grad()
+        with gradcore.step() as forward:
+            out = call(x)
+        assert f"residual of tanh in layer 1, {__file__}" in gradcore.memory_summary()
+        out.sum().backward()
+        assert "of tanh" not in gradcore.memory_summary()
+        out = call(x)
+        del out
+        assert "of tanh" not in gradcore.memory_summary()
+        model.zero_grad()
+        with gradcore.step() as whole:
+            nn.functional.cross_entropy(call(x), y).backward()
+        model.zero_grad()
+        return forward.report, whole.report
+
+    for plain, compiled in zip(reports(model), reports(gradcore.compile(model)), strict=True):
+        assert {h.op: (h.allocated, h.held_by) for h in plain.left} == {h.op: (h.allocated, h.held_by) for h in compiled.left}
+        assert plain.residual_bytes == compiled.residual_bytes
+        assert plain.residual_bytes_returned == compiled.residual_bytes_returned
