@@ -14,6 +14,7 @@ from weakref import ref
 from gradcore.autograd.function import Function
 from gradcore.engine.hooks import RemovableHandle, hang
 from gradcore.engine.value import Value
+from gradcore.nn import paths
 
 Tensor = Any
 Hook = Callable[..., Any]
@@ -75,7 +76,7 @@ class Hooked:
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy of a module takes over: not its places in trees, nor the forward that calls the hooks of this one."""
-        state = {**self.__dict__, "_places": {}, "_tree": None}
+        state = {**self.__dict__, "_places": {}, "_tree": None, "_parents": []}
         if "_hooks" in state:
             del state["forward"]
             state["_hooks"] = state["_hooks"].copy()
@@ -83,6 +84,9 @@ class Hooked:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        for child in state["_modules"].values():
+            if child is not None:
+                paths.adopted(child, self)
         if "_hooks" in state:
             install(self)
 

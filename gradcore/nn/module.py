@@ -41,9 +41,11 @@ class Module(Hooked, Named):
     _modules: dict[str, Module | None]
     #: Names of buffers that are not in the state dict.
     _transient: set[str]
-    #: Where the module stands, by tree, and the tree that it is the root of.
+    #: Where the module stands, by tree, and the tree that a call of it enters.
     _places: dict[paths.Tree | None, paths.Place]
     _tree: paths.Tree | None
+    #: The modules that it is a child of, weakly; what they have been is not taken back.
+    _parents: list[Any]
     #: Is ``forward`` written outside gradcore?
     _foreign = False
 
@@ -53,7 +55,7 @@ class Module(Hooked, Named):
 
     def __init__(self) -> None:
         self.__dict__.update(training=True, _parameters={}, _buffers={}, _modules={}, _transient=set(), _places={},
-                             _tree=None)
+                             _tree=None, _parents=[])
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(f'Module [{type(self).__name__}] is missing the required "forward" function')
@@ -124,6 +126,8 @@ class Module(Hooked, Named):
         self.__dict__[name] = value
         if self._places:
             paths.structure_changed()
+        if isinstance(value, Module):
+            paths.adopted(value, self)
 
     def __delattr__(self, name: str) -> None:
         for kind in _KINDS:

@@ -1,6 +1,6 @@
-"""Where a module stands in the tree whose root was called: the layer that its bytes belong to.
+"""Where a module stands in the largest tree that it is part of: the layer that its bytes belong to.
 
-The path of every module below a root is worked out when the root is first called, and again after the structure of any
+The path of every module below a root is worked out when one of them is first called, and again after the structure of any
 module of any tree has changed. Nothing here holds a module: a map of a root that held it would be a cycle, and its
 parameters would wait for the collector.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from typing import Any
+from weakref import ref
 
 from gradcore.engine import owners
 from gradcore.engine.node import Leaf
@@ -61,7 +62,7 @@ def structure_changed() -> None:
 
 
 def call_outermost(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a module that is not in the current tree: as a root, or on its caller's account where there is a tree."""
+    """Call a module that is not in the current tree: as part of its own, or on its caller's account where there is one."""
     if calls.tree is not None:
         return module.forward(*args, **kwargs)
     tree = tree_of(module)
@@ -72,10 +73,33 @@ def call_outermost(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]
         calls.tree = None
 
 
-def tree_of(root: Module) -> Tree:
-    """The map of ``root``'s tree, made anew if a structure has changed since."""
-    tree: Tree | None = root._tree
+def adopted(child: Module, parent: Module) -> None:
+    """A module is a child of another one from now on."""
+    child.__dict__["_parents"] = [*(r for r in child._parents if r() is not None), ref(parent)]
+    if child._places:
+        structure_changed()
+
+
+def root_of(module: Module) -> Module:
+    """The module at the top of the tree that a module is in: one that is in several, or in none, is that itself."""
+    seen = {id(module)}
+    while True:
+        found = {id(p): p for p in (r() for r in module._parents)
+                 if p is not None and any(m is module for m in p._modules.values())}
+        if len(found) != 1 or not seen.isdisjoint(found):
+            return module
+        seen |= found.keys()
+        (module,) = found.values()
+
+
+def tree_of(module: Module) -> Tree:
+    """The map of the tree that a module is in, made anew if a structure has changed since."""
+    tree: Tree | None = module._tree
     if tree is not None and tree.structure == _structure[0]:
+        return tree
+    root = root_of(module)
+    if root is not module:
+        module.__dict__["_tree"] = tree = tree_of(root)
         return tree
     with _lock:
         now = _structure[0]

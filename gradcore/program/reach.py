@@ -48,7 +48,7 @@ _STANDARD = str(Path(dis.__file__).parent)
 _BUILT_ON = ("/numpy/", "/cupy", "/ml_dtypes/", "/nvmath/")
 #: Of a module: attributes that are its own affair.
 _INTERNAL = frozenset(("training", "forward", "_parameters", "_buffers", "_modules", "_transient", "_places", "_tree",
-                       "_hooks"))
+                       "_parents", "_hooks"))
 
 _absent = object()
 
