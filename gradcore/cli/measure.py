@@ -7,7 +7,6 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from rich import box
 from rich.console import Console
 from rich.measure import Measurement
@@ -17,6 +16,7 @@ import gradcore
 from gradcore import data, models
 from gradcore.cli.common import add_common, make_optimizer, pick_device, positive, positives
 from gradcore.cli.train import train_step
+from gradcore.models.examples import batch
 from gradcore.report.step import StepReport
 from gradcore.report.text import bar, short_path
 
@@ -78,13 +78,10 @@ def measure(model: str, batch_size: int, device: Any, optimizer: str = "sgd", da
     gradcore.manual_seed(seed)
     gradcore.empty_cache(device)
     workload = models.load(model, batch_size, dataset, device)
-    if device == "meta":
-        # Values mean nothing there: one sample stands for all, and a batch that fits no machine costs nothing.
-        x, y = (np.broadcast_to(a, (batch_size, *a.shape[1:])) for a in workload.example(1))
-    else:
-        x, y = workload.example(batch_size)
+    # On meta values mean nothing, and a batch that fits no machine costs nothing.
+    x, y = batch(workload.example, model, batch_size, device == "meta", workload.any_size)
     update = make_optimizer(optimizer, workload.module.parameters())
-    reports = [train_step(workload, update, x, y, device)[1].report for _ in range(steps)]
+    reports = [train_step(workload, update, x, y, device, batch_size=batch_size)[1].report for _ in range(steps)]
     return max(reports, key=lambda r: r.peak.allocated)
 
 

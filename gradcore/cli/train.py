@@ -143,9 +143,12 @@ def _train(console: Console, options: argparse.Namespace, device: Any, workload:
 
 
 def train_step(workload: Any, optimizer: Any, x: np.ndarray, y: np.ndarray, device: Any,
-               level: str = "events") -> tuple[float, gradcore.step]:
-    """One step: upload, forward, backward, update. On meta the loss is NaN, since it has no value there."""
-    with gradcore.step(batch_size=len(x), device=device, level=level) as step:
+               level: str = "events", batch_size: int | None = None) -> tuple[float, gradcore.step]:
+    """One step: upload, forward, backward, update. On meta the loss is NaN, since it has no value there.
+
+    ``batch_size`` is for arrays that have not one row a sample.
+    """
+    with gradcore.step(batch_size=len(x) if batch_size is None else batch_size, device=device, level=level) as step:
         inputs = gradcore.tensor(x, device=device)
         labels = gradcore.tensor(y, device=device)
         optimizer.zero_grad()

@@ -11,7 +11,9 @@ A model is a function of the batch size that returns a module, a batch and a los
         return module, (x, y), lambda module, x, y: nn.functional.cross_entropy(module(x), y)
 
 It is called model.py:build, or package.module:build if it can be imported; without ":build" a file's function is build.
-Instead of (x, y) it may return a function of the batch size that makes them; if it gives no loss, cross-entropy is it.
+If it gives no loss, cross-entropy is it. x and y have one row a sample. Instead of them it may return a function of the batch
+size that makes them, of any shapes; to predict a batch that is not made, each dimension must grow by the same for every sample,
+or not at all.
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ def load(name: str, batch_size: int, dataset: str | Dataset | Text | None = None
         options["dataset"] = data.load(dataset) if isinstance(dataset, str) else dataset
     if "device" in wanted:
         options["device"] = device
-    workload = as_workload(function(batch_size, **options), name)
+    workload = as_workload(function(batch_size, **options), name, batch_size)
     if device is not None:
         workload.module.to(device)
     return workload

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from gradcore.data.dataset import Dataset
+from gradcore.models.examples import Array, Example, as_array
 from gradcore.models.tasks import Task
 from gradcore.nn import functional as F
 from gradcore.nn.module import Module
 
-Array = np.ndarray[Any, Any]
-Example = Callable[[int], tuple[Array, Array]]
 Loss = Callable[[Any, Any, Any], Any]
 
 
@@ -27,6 +26,8 @@ class Workload:
     loss: Loss
     #: What a run of it learns from; None leaves that to the data set.
     task: Task | None = None
+    #: False where ``example`` has the arrays of one batch alone.
+    any_size: bool = True
 
 
 def classification(module: Any, x: Any, y: Any) -> Any:
@@ -44,8 +45,8 @@ def batch_of(dataset: Dataset) -> Example:
     return example
 
 
-def as_workload(made: Any, name: str) -> Workload:
-    """What a model function returned, as a workload. Raises TypeError saying what was expected."""
+def as_workload(made: Any, name: str, batch_size: int) -> Workload:
+    """What a model function returned for ``batch_size``, as a workload. Raises TypeError saying what was expected."""
     if isinstance(made, Workload):
         return made
     if not isinstance(made, tuple) or len(made) not in (2, 3) or not isinstance(made[0], Module):
@@ -54,20 +55,25 @@ def as_workload(made: Any, name: str) -> Workload:
     module, inputs, loss = (*made, classification)[:3]
     if not callable(loss):
         raise TypeError(f"{name}: the loss must be a function of (module, x, y), but is {type(loss).__name__}")
-    return Workload(module, inputs if callable(inputs) else _fixed(name, inputs), loss)
+    if callable(inputs):
+        return Workload(module, inputs, loss)
+    return Workload(module, _fixed(name, inputs, batch_size), loss, any_size=False)
 
 
-def _fixed(name: str, inputs: Any) -> Example:
+def _fixed(name: str, inputs: Any, made_for: int) -> Example:
     if not isinstance(inputs, tuple) or len(inputs) != 2:
         raise TypeError(f"{name}: the inputs must be a tuple (x, y) of arrays or a function of the batch size, but are "
                         f"{type(inputs).__name__}")
-    x, y = (np.asarray(a.detach().cpu().numpy() if hasattr(a, "detach") else a) for a in inputs)
-    if not x.ndim or not y.ndim or len(x) != len(y):
-        raise ValueError(f"{name}: x and y need one row a sample, but have shapes {list(x.shape)} and {list(y.shape)}")
+    x, y = map(as_array, inputs)
+    # Rows beyond the batch may be a second one for each sample, or a whole data set: neither is to be cut in silence.
+    if not x.ndim or not y.ndim or len(x) != made_for or len(y) != made_for:
+        raise ValueError(f"{name}: x and y need one row a sample, {made_for} for a batch of {made_for}, but have shapes "
+                         f"{list(x.shape)} and {list(y.shape)}; for another layout return a function of the batch size that "
+                         "makes (x, y), which are then taken as they are")
 
     def example(batch_size: int) -> tuple[Array, Array]:
-        if batch_size > len(x):
-            raise ValueError(f"{name} made a batch of {len(x)} samples, and {batch_size} were asked for")
+        if batch_size > made_for:
+            raise ValueError(f"{name} made a batch of {made_for} samples, and {batch_size} were asked for")
         return x[:batch_size], y[:batch_size]
 
     return example

@@ -1,0 +1,94 @@
+"""The arrays of a training batch: as a model's example makes them, or of the shapes that it would make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Example = Callable[[int], tuple[Array, Array]]
+Shapes = tuple[tuple[int, ...], tuple[int, ...]]
+
+#: Up to so many samples a batch is made also where its shapes alone are wanted.
+MADE = 64
+#: The batch sizes whose shapes tell those of a larger one.
+_SMALL = (1, 2, 3)
+
+
+def as_array(given: Any) -> Array:
+    """An array or a tensor, as an array; of a meta tensor, zeros of its shape."""
+    if not hasattr(given, "detach"):
+        return np.asarray(given)
+    if given.device == "meta":
+        return _stand_in(given.shape, given.dtype)
+    # A copy: a view would keep the tensor's own bytes on the device, beside those of the batch.
+    return np.array(given.detach().cpu().numpy())
+
+
+def batch(example: Example, name: str, batch_size: int, shapes_only: bool, any_size: bool = True) -> tuple[Array, Array]:
+    """x and y of a batch of ``batch_size``, as ``example`` makes them.
+
+    With ``shapes_only`` their values mean nothing, and a batch of more than 64 is not made, since it might fit no machine: its
+    shapes are those of 1, 2 and 3 samples, each dimension carried on along a straight line. Raises ValueError where that is no
+    line, and for a batch that falls short of it, as a slice of too small a data set does. ``any_size`` is false for an example
+    that has this batch alone.
+    """
+    if not any_size:
+        return _made(example, name, batch_size)
+    if shapes_only and batch_size > MADE:
+        small = {n: _made(example, name, n) for n in (*_SMALL, MADE)}
+        dtypes = [a.dtype for a in small[1]]
+        expected = _carried_on({n: _shapes(arrays) for n, arrays in small.items()}, name, batch_size)
+        x, y = (_stand_in(shape, dtype) for shape, dtype in zip(expected, dtypes, strict=True))
+        return x, y
+    made = _made(example, name, batch_size)
+    try:
+        expected = _carried_on({n: _shapes(_made(example, name, n)) for n in _SMALL}, name, batch_size)
+    except Exception:
+        # What cannot make a batch as small as that, or along no line, is taken at its word for this one.
+        return made
+    for shape, given in zip(expected, _shapes(made), strict=True):
+        if len(shape) == len(given) and any(a < b for a, b in zip(given, shape, strict=True)):
+            raise ValueError(f"{name} made x and y of shapes {_listed(_shapes(made))} for a batch of {batch_size}: after its "
+                             f"batches of 1, 2 and 3, {_listed(expected)} were expected. Has it too few samples?")
+    return made
+
+
+def _made(example: Example, name: str, batch_size: int) -> tuple[Array, Array]:
+    given = example(batch_size)
+    if not isinstance(given, (tuple, list)) or len(given) != 2:
+        raise TypeError(f"{name}: the function of the batch size must return (x, y), but returned {type(given).__name__}"
+                        + (f" of {len(given)}" if isinstance(given, (tuple, list)) else ""))
+    x, y = map(as_array, given)
+    return x, y
+
+
+def _carried_on(small: dict[int, Shapes], name: str, batch_size: int) -> Shapes:
+    """The shapes of a batch of ``batch_size`` after those of 1, 2 and 3 samples, on whose line all others must lie."""
+    found = []
+    for which in (0, 1):
+        shapes = {n: both[which] for n, both in small.items()}
+        first, second = shapes[1], shapes[2]
+        line = lambda n, a=first, b=second: tuple(p + (q - p) * (n - 1) for p, q in zip(a, b, strict=False))
+        if any(shape != line(n) for n, shape in shapes.items()) or any(a > b for a, b in zip(first, second, strict=False)):
+            *others, last = shapes
+            raise ValueError(f"{name} made {'xy'[which]} of shapes {', '.join(str(list(s)) for s in shapes.values())} for "
+                             f"batches of {', '.join(map(str, others))} and {last}: to tell the shapes of a batch of "
+                             f"{batch_size}, each dimension was expected to grow by the same for every sample, or not at all")
+        found.append(line(batch_size))
+    return found[0], found[1]
+
+
+def _shapes(arrays: tuple[Array, Array]) -> Shapes:
+    return arrays[0].shape, arrays[1].shape
+
+
+def _listed(shapes: Shapes) -> str:
+    return f"{list(shapes[0])} and {list(shapes[1])}"
+
+
+def _stand_in(shape: Any, dtype: Any) -> Array:
+    """An array of any size that takes no memory."""
+    return np.broadcast_to(np.zeros((), dtype), tuple(shape))

@@ -1,0 +1,103 @@
+"""A model of one's own: its batch is what it makes, on every device, or an error says why not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradcore.cli.main import main
+
+HEAD = """
+import numpy as np
+import gradcore
+from gradcore import nn
+
+def scores(module, x, y):
+    return module(x).sum()
+
+def zeros(*shape):
+    return np.zeros(shape, np.float32)
+
+def build(b):
+    module = nn.Sequential(nn.Linear(10, 3))
+"""
+
+
+def measured(capsys: Any, tmp_path: Path, result: str, device: str, sizes: str, command: str = "measure") -> Any:
+    """The rows of what is printed, or the message where it fails."""
+    path = tmp_path / "mine.py"
+    path.write_text(f"{HEAD}    return module, {result}\n")
+    rest = ("--batch-sizes", sizes, "--steps", "2") if command == "measure" else ("--memory", sizes)
+    status = main([command, f"{path}:build", "--device", device, "--json", *rest])
+    out, err = capsys.readouterr()
+    return json.loads(out)["rows"] if status == 0 and command == "measure" else err or json.loads(out)
+
+
+LAYOUTS = {
+    "two rows a sample": "lambda n: (zeros(2 * n, 10), np.zeros(2 * n, np.int64))",
+    "time first": "lambda n: (zeros(20, n, 10), zeros(20, n)), scores",
+    "a table of all pairs": "lambda n: (zeros(n, 10), zeros(n, n)), lambda m, x, y: (m(x).sum(1) * y).exp().sum()",
+    "as tensors": "lambda n: (gradcore.zeros(n, 10), gradcore.zeros(n, dtype=gradcore.int64))",
+    "a row more": "lambda n: (zeros(n + 1, 10), zeros(n)), scores",
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_function_s_arrays_are_taken_as_they_are(capsys: Any, tmp_path: Path, layout: str) -> None:
+    rows = {d: measured(capsys, tmp_path, LAYOUTS[layout], d, "1,32,300") for d in ("cpu", "meta")}
+    assert rows["cpu"] == rows["meta"] and [r["batch_size"] for r in rows["cpu"]] == [1, 32, 300]
+
+
+def test_a_batch_that_fits_no_machine(capsys: Any, tmp_path: Path) -> None:
+    row, = measured(capsys, tmp_path, LAYOUTS["two rows a sample"], "meta", str(10**9))
+    assert row["batch_size"] == 10**9 and row["by_role"]["input"] == 2 * 10**9 * (40 + 8)
+
+
+def test_what_is_no_line_cannot_be_told(capsys: Any, tmp_path: Path) -> None:
+    pairs = "lambda n: (zeros(n * n, 10), zeros(n)), scores"
+    told = measured(capsys, tmp_path, pairs, "meta", "32,65")
+    assert "mine.py:build made x of shapes [1, 10], [4, 10], [9, 10], [4096, 10] for batches of 1, 2, 3 and 64: to tell the " \
+           "shapes of a batch of 65, each dimension was expected to grow by the same for every sample" in told
+    assert measured(capsys, tmp_path, pairs, "cpu", "32,64") == measured(capsys, tmp_path, pairs, "meta", "32,64")
+    shrinks = "lambda n: (zeros(100 - n, 10), zeros(n)), scores"
+    assert "made x of shapes [99, 10], [98, 10]" in measured(capsys, tmp_path, shrinks, "meta", "200")
+
+
+@pytest.mark.parametrize(("device", "sizes"), [("cpu", "50"), ("meta", "50"), ("cpu", "100"), ("meta", "100")])
+def test_a_data_set_that_ends_is_told(capsys: Any, tmp_path: Path, device: str, sizes: str) -> None:
+    short = "lambda n: (zeros(40, 10)[:n], np.zeros(40, np.int64)[:n])"
+    told = measured(capsys, tmp_path, short, device, sizes)
+    assert "[40, 10]" in told and ("expected" in told), told
+    assert len(measured(capsys, tmp_path, short, device, "40")) == 1
+
+
+def test_what_small_batches_cannot_make_is_measured_as_made(capsys: Any, tmp_path: Path) -> None:
+    many = "lambda n: (zeros(n // 2, 10), np.zeros(n // 2, np.int64))"
+    assert measured(capsys, tmp_path, many, "cpu", "32") == measured(capsys, tmp_path, many, "meta", "32")
+    assert "a batch of 100" in measured(capsys, tmp_path, many, "meta", "100")
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("command", ["measure", "find-batch"])
+def test_a_tuple_has_a_row_a_sample(capsys: Any, tmp_path: Path, device: str, command: str) -> None:
+    """Nothing is cut off: 64 rows for a batch of 32 are an error that shows the way."""
+    for result, shapes in (("(zeros(2 * b, 10), np.zeros(2 * b, np.int64))", "[{0}, 10] and [{0}]"),
+                           ("(zeros(20, b, 10), zeros(20, b)), scores", "[20, {1}, 10] and [20, {1}]")):
+        told = measured(capsys, tmp_path, result, device, "32" if command == "measure" else "8MiB", command)
+        n = 32 if command == "measure" else 1
+        assert f"x and y need one row a sample, {n} for a batch of {n}, but have shapes {shapes.format(2 * n, n)}; for " \
+               "another layout return a function of the batch size" in told
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_function_returns_two(capsys: Any, tmp_path: Path, device: str) -> None:
+    assert "the function of the batch size must return (x, y), but returned tuple of 3" in measured(
+        capsys, tmp_path, "lambda n: (1, 2, 3)", device, "4")
+
+
+def test_find_batch_tells_the_batch_of_a_function(capsys: Any, tmp_path: Path) -> None:
+    found = measured(capsys, tmp_path, LAYOUTS["two rows a sample"], "cpu", "8MiB", "find-batch")
+    assert found["confirmed"] is True and found["batch_size"] > 64
