@@ -27,10 +27,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gradcore
 from gradcore import data
 from gradcore.data.dataset import Dataset
 from gradcore.data.text import Text
+from gradcore.devices.device import Device, get_device
+from gradcore.errors import OutOfMemory
 from gradcore.models import chargpt, cnn, mlp
+from gradcore.models.examples import MADE
 from gradcore.models.workload import Workload, as_workload
 
 
@@ -64,7 +68,8 @@ def load(name: str, batch_size: int, dataset: str | Dataset | Text | None = None
     """The model called ``name``, made for batches of ``batch_size``.
 
     ``dataset`` gives a model of the registry its sizes and samples (None: the data it is trained on by default); a model of
-    your own takes it, or ``device``, if it has a parameter of that name. Raises ValueError for an unknown name or data that
+    your own takes it, or ``device``, if it has a parameter of that name, and is made with ``device`` as the default one, or on
+    the CPU and moved where it cannot be made there. Raises ValueError for an unknown name or data that
     the model cannot learn, FileNotFoundError, ImportError or AttributeError for a file, module or function that is not
     there, TypeError for a function that returns something else.
     """
@@ -81,10 +86,33 @@ def load(name: str, batch_size: int, dataset: str | Dataset | Text | None = None
         options["dataset"] = data.load(dataset) if isinstance(dataset, str) else dataset
     if "device" in wanted:
         options["device"] = device
-    workload = as_workload(function(batch_size, **options), name, batch_size)
+    build = lambda: as_workload(function(batch_size, **options), name, batch_size)
+    workload = build() if device is None or device == "cpu" else _built_on(get_device(device), batch_size, build)
     if device is not None:
         workload.module.to(device)
     return workload
+
+
+def _built_on(device: Device, batch_size: int, build: Callable[[], Workload]) -> Workload:
+    """What ``build`` makes with ``device`` as the default, so that weights begin there as a model's of the registry do.
+
+    Uploaded from the CPU they would leave other gaps between them, and a prediction would reserve other bytes than a run.
+    """
+    try:
+        with device:
+            workload = build()
+        if workload.any_size:
+            # It may show what the function has made to NumPy.
+            workload.example(min(batch_size, MADE))
+        return workload
+    except OutOfMemory:
+        raise
+    except Exception:
+        # It may read values, or put tensors of its own beside those of the CPU: it is made there, below, and moved. A mistake
+        # of its own is raised there.
+        pass
+    gradcore.empty_cache(device)
+    return build()
 
 
 def _find(name: str) -> Callable[..., Any]:

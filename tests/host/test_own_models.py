@@ -101,3 +101,85 @@ def test_a_function_returns_two(capsys: Any, tmp_path: Path, device: str) -> Non
 def test_find_batch_tells_the_batch_of_a_function(capsys: Any, tmp_path: Path) -> None:
     found = measured(capsys, tmp_path, LAYOUTS["two rows a sample"], "cpu", "8MiB", "find-batch")
     assert found["confirmed"] is True and found["batch_size"] > 64
+
+
+RECURRENT = """
+import numpy as np
+import gradcore
+from gradcore import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(50, 32)
+        self.recurrent = nn.LSTM(32, 64, batch_first=True)
+        self.head = nn.Linear(64, 50)
+
+    def forward(self, x):
+        return self.head(self.recurrent(self.table(x))[0])
+
+def loss(module, x, y):
+    return nn.functional.cross_entropy(module(x).view(-1, 50), y.view(-1))
+
+def build(b):
+    return Net(), (np.zeros((b, 20), np.int64), np.zeros((b, 20), np.int64)), loss
+
+# It reads a value.
+def reads(b):
+    net = Net()
+    assert float(net.head.bias.sum().item()) < 10 and net.head.bias.detach().numpy().shape == (50,)
+    return net, lambda n: (np.zeros((n, 20), np.int64), np.zeros((n, 20), np.int64)), loss
+
+# It names the CPU, and puts what it makes there beside what it makes without a name.
+def names_the_cpu(b):
+    net = Net()
+    with gradcore.no_grad():
+        net.head.bias.copy_(net.head.bias * gradcore.ones(50, device="cpu"))
+    net.head.weight = nn.Parameter(gradcore.zeros(50, 64, device="cpu"))
+    return net, (np.zeros((b, 20), np.int64), np.zeros((b, 20), np.int64)), loss
+
+# Its function shows tensors of the builder's to NumPy.
+def shows(b):
+    known = gradcore.zeros(9, 20, dtype=gradcore.int64)
+    return Net(), lambda n: (known.numpy()[np.arange(n) % 9], known.numpy()[np.arange(n) % 9]), loss
+
+# Its batch is of tensors, and so are the weights of its loss.
+def of_tensors(b):
+    weight = gradcore.ones(50)
+    x = gradcore.zeros(b, 20, dtype=gradcore.int64)
+    return Net(), (x, x), lambda m, x, y: nn.functional.cross_entropy(m(x).view(-1, 50), y.view(-1), weight=weight)
+"""
+
+
+def test_a_prediction_reserves_what_a_run_does(capsys: Any, tmp_path: Path) -> None:
+    path = tmp_path / "recurrent.py"
+    path.write_text(RECURRENT)
+    rows = {}
+    for device in ("cpu", "meta"):
+        assert main(["measure", f"{path}:build", "--batch-sizes", "8,819", "--device", device, "--json"]) == 0
+        rows[device] = json.loads(capsys.readouterr().out)["rows"]
+    assert rows["cpu"] == rows["meta"]
+
+
+@pytest.mark.parametrize("function", ["reads", "names_the_cpu", "shows", "of_tensors"])
+def test_what_cannot_be_made_on_meta_is_moved_there(capsys: Any, tmp_path: Path, function: str) -> None:
+    path = tmp_path / "recurrent.py"
+    path.write_text(RECURRENT)
+    rows = {}
+    for device in ("cpu", "meta"):
+        assert main(["measure", f"{path}:{function}", "--batch-sizes", "8", "--device", device, "--json"]) == 0
+        rows[device], = json.loads(capsys.readouterr().out)["rows"]
+    assert rows["meta"]["batch_size"] == 8
+    # The tensors of the two others' builders are themselves live on the CPU, where a run finds them.
+    if function in ("reads", "names_the_cpu"):
+        assert rows["cpu"]["allocated"] == rows["meta"]["allocated"]
+
+
+def test_a_model_that_fits_no_machine_is_made_of_shapes(capsys: Any, tmp_path: Path) -> None:
+    path = tmp_path / "vast.py"
+    path.write_text("import numpy as np\nfrom gradcore import nn\n\ndef build(b):\n    return nn.Linear(1 << 20, 1 << 20), "
+                    "lambda n: (np.zeros((n, 1 << 20), np.float32), np.zeros(n, np.int64))\n")
+    assert main(["measure", str(path), "--batch-sizes", "4", "--device", "meta", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"][0]["by_role"]["parameter"] > 1 << 42
+    assert main(["find-batch", str(path), "--memory", "1GiB", "--device", "meta"]) == 1
+    assert "one sample takes" in capsys.readouterr().err
