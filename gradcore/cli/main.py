@@ -9,8 +9,12 @@ from collections.abc import Sequence
 
 from gradcore import __version__
 from gradcore.cli import collect_env, diff, export, find_batch, measure, report, train
+from gradcore.cli.failures import described
 from gradcore.errors import GradcoreError
 from gradcore.models import registry as models
+
+#: Errors that are said without a traceback wherever they come from.
+_SAID = (GradcoreError, ValueError, OSError, ImportError, AttributeError, TypeError)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -63,21 +67,28 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns its exit status. Errors of ours are one line on standard error, status 1, of ``diff`` 2."""
+    """Run a command; returns its exit status.
+
+    Errors of ours, and those of a model of the user's, are one line on standard error, status 1, of ``diff`` 2.
+    """
     options = parser().parse_args(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal or a file of another encoding lacks the bars of a report, and the letters of a text: it shows a "?" there.
         sys.stdout.reconfigure(errors="replace")
+    own = getattr(options, "model", None)
+    if own in models.names():
+        own = None
     try:
         status: int | None = options.run(options)
-    except (GradcoreError, ValueError, OSError, ImportError, AttributeError, TypeError) as error:
-        if options.traceback:
-            raise
-        print(f"gradcore: {error}", file=sys.stderr)
-        return getattr(options, "error_status", 1)
     except KeyboardInterrupt:
         print("gradcore: interrupted", file=sys.stderr)
         return 130
+    except Exception as error:
+        words = described(error, own) if own is not None else None
+        if options.traceback or (words is None and not isinstance(error, _SAID)):
+            raise
+        print(f"gradcore: {words or error}", file=sys.stderr)
+        return getattr(options, "error_status", 1)
     return status or 0
 
 

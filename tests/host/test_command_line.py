@@ -1,0 +1,66 @@
+"""The command as a shell runs it: errors of a model of one's own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradcore.cli.main import main
+
+MODEL = """import numpy as np
+from gradcore import nn
+
+def build(b):
+    return nn.Linear(4, 2), (np.zeros((b, 4), np.float32), np.zeros(b, np.int64))
+
+def raises(b):
+    raise RuntimeError("my own error")
+
+def in_the_loss(b):
+    return *build(b), loss
+
+def loss(module, x, y):
+    return module(x.view(-1, 3)).sum()
+
+def in_the_example(n):
+    return nn.Linear(4, 2), lambda n: {}[n]
+
+def bare(n):
+    assert n < 0
+"""
+
+
+@pytest.mark.parametrize(("function", "words"), [
+    ("raises", "RuntimeError at mine.py:8: my own error"), ("in_the_loss", "SpecError at mine.py:14: "),
+    ("in_the_example", "KeyError at mine.py:17: 4"), ("bare", "AssertionError at mine.py:20 (--traceback")])
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_an_error_of_the_model_has_its_type_and_line(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                     function: str, words: str, device: str) -> None:
+    (tmp_path / "mine.py").write_text(MODEL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    for argv in (["measure", f"mine.py:{function}", "--batch-sizes", "4"], ["find-batch", f"mine.py:{function}", "--memory",
+                                                                           "4MiB"]):
+        assert main([*argv, "--device", device]) == 1
+        err = capsys.readouterr().err
+        assert err.startswith(f"gradcore: {words}"[:-1 if "KeyError" in words else None]), err
+        assert err.endswith(" (--traceback shows what led there)\n") and len(err.splitlines()) == 1
+    with pytest.raises(Exception, match=r".*"):
+        main(["measure", f"mine.py:{function}", "--batch-sizes", "4", "--device", device, "--traceback"])
+    capsys.readouterr()
+
+
+def test_a_file_that_is_no_python(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text("import numpy\n\ndef build(b:\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    assert main(["measure", "mine.py"]) == 1
+    assert "gradcore: SyntaxError at mine.py:3: '(' was never closed" in capsys.readouterr().err
+
+
+def test_an_error_that_is_not_the_model_s_is_as_it_was(capsys: Any) -> None:
+    assert main(["measure", "resnet", "--device", "cpu"]) == 1
+    assert capsys.readouterr().err.startswith("gradcore: unknown model 'resnet': expected one of")
