@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
 import sys
 from collections.abc import Sequence
 
@@ -79,6 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if own in models.names():
         own = None
     try:
+        if own is not None and not sys.flags.safe_path and os.getcwd() not in sys.path:
+            # As python -m does; the folder of the command's script stands there instead.
+            sys.path.insert(0, os.getcwd())
         status: int | None = options.run(options)
     except KeyboardInterrupt:
         print("gradcore: interrupted", file=sys.stderr)

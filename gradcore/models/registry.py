@@ -10,10 +10,10 @@ A model is a function of the batch size that returns a module, a batch and a los
         x, y = np.zeros((batch_size, 20), np.float32), np.zeros(batch_size, np.int64)
         return module, (x, y), lambda module, x, y: nn.functional.cross_entropy(module(x), y)
 
-It is called model.py:build, or package.module:build if it can be imported; without ":build" a file's function is build.
-If it gives no loss, cross-entropy is it. x and y have one row a sample. Instead of them it may return a function of the batch
-size that makes them, of any shapes; to predict a batch that is not made, each dimension must grow by the same for every sample,
-or not at all.
+It is called model.py:build, or package.module:build if it can be imported, also from the folder where the command is run;
+without ":build" a file's function is build. If it gives no loss, cross-entropy is it. x and y have one row a sample. Instead of
+them it may return a function of the batch size that makes them, of any shapes; to predict a batch that is not made, each
+dimension must grow by the same for every sample, or not at all.
 """
 
 from __future__ import annotations

@@ -1,13 +1,17 @@
-"""The command as a shell runs it: errors of a model of one's own."""
+"""The command as a shell runs it: errors of a model of one's own, where modules are found."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import gradcore
 from gradcore.cli.main import main
 
 MODEL = """import numpy as np
@@ -31,6 +35,13 @@ def in_the_example(n):
 def bare(n):
     assert n < 0
 """
+
+
+def shell(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+    path = str(Path(gradcore.__file__).parents[1])
+    return subprocess.run([sys.executable, "-c", f"import sys; sys.path[:1] = [{path!r}]\nfrom gradcore.cli.main import main\n"
+                           "sys.exit(main())", *argv], cwd=folder, capture_output=True, text=True, timeout=120,
+                          env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"})
 
 
 @pytest.mark.parametrize(("function", "words"), [
@@ -64,3 +75,20 @@ def test_a_file_that_is_no_python(capsys: Any, tmp_path: Path, monkeypatch: pyte
 def test_an_error_that_is_not_the_model_s_is_as_it_was(capsys: Any) -> None:
     assert main(["measure", "resnet", "--device", "cpu"]) == 1
     assert capsys.readouterr().err.startswith("gradcore: unknown model 'resnet': expected one of")
+
+
+def test_a_module_of_the_present_folder_is_found(tmp_path: Path) -> None:
+    """With what it imports from there, and under a name for its lines."""
+    (tmp_path / "beside.py").write_text(MODEL)
+    (tmp_path / "mymodel.py").write_text("from beside import build, raises\n")
+    for name in ("mymodel:build", "mymodel.py:build"):
+        done = shell(tmp_path, "measure", name, "--batch-sizes", "4", "--device", "meta", "--json")
+        assert done.returncode == 0 and json.loads(done.stdout)["rows"][0]["batch_size"] == 4, done.stderr
+    done = shell(tmp_path, "measure", "mymodel:raises")
+    assert done.returncode == 1 and "RuntimeError at beside.py:8: my own error" in done.stderr
+
+
+def test_the_package_runs_as_the_command(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "gradcore", "--version"], capture_output=True, text=True, timeout=120,
+                          cwd=Path(gradcore.__file__).parents[1])
+    assert (done.returncode, done.stdout) == (0, f"gradcore {gradcore.__version__}\n")

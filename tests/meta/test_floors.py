@@ -23,7 +23,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"_tensor", "functional", "_conversions", "_gradients", "_indexing", "_operators", "_format", "_step", "_random",
                "_distributions", "_memory", "_streams"}),
     frozenset({"_settings", "autograd", "backends", "version", "nn", "optim", "data", "models", "program", "cli", "cuda",
-               "utils", "amp", "onnx", "testing", "distributions", "func"}),
+               "utils", "amp", "onnx", "testing", "distributions", "func", "__main__"}),
 )
 #: Packages that may look into floor 0 alone, whatever floor they stand on.
 SECLUDED = frozenset({"report", "ops"})
