@@ -44,7 +44,8 @@ def parser() -> argparse.ArgumentParser:
 
     four = commands.add_parser("diff", help="what the peak of a run has gained beside another's",
                                description="What the peak of B has gained and lost beside that of A, by role, layer, op and "
-                                           "line. Exit status: 0; 1 where it grew by more than --fail-above; 2 for an error.")
+                                           "line. Exit status: 0; 1 where it grew by more than --fail-above; 2 for an error; "
+                                           "141 where the reader of the output left before its end.")
     diff.add_arguments(four)
     four.set_defaults(run=diff.run)
 
@@ -70,7 +71,8 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit status.
 
-    Errors of ours, and those of a model of the user's, are one line on standard error, status 1, of ``diff`` 2.
+    Errors of ours, and those of a model of the user's, are one line on standard error, status 1, of ``diff`` 2. A reader that
+    has left, as ``head`` does, is status 141 as for a command that SIGPIPE ends: no answer was given.
     """
     options = parser().parse_args(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -84,16 +86,34 @@ def main(argv: Sequence[str] | None = None) -> int:
             # As python -m does; the folder of the command's script stands there instead.
             sys.path.insert(0, os.getcwd())
         status: int | None = options.run(options)
+        if sys.stdout is not None:
+            # What is in the buffer would fail after this function, with a status of Python's.
+            sys.stdout.flush()
+    except SystemExit as exit_:
+        # Rich ends the program with status 1 where the reader has left.
+        if isinstance(exit_.__context__, BrokenPipeError):
+            return _unread()
+        raise
     except KeyboardInterrupt:
         print("gradcore: interrupted", file=sys.stderr)
         return 130
     except Exception as error:
         words = described(error, own) if own is not None else None
+        if isinstance(error, BrokenPipeError) and words is None:
+            return _unread()
         if options.traceback or (words is None and not isinstance(error, _SAID)):
             raise
         print(f"gradcore: {words or error}", file=sys.stderr)
         return getattr(options, "error_status", 1)
     return status or 0
+
+
+def _unread() -> int:
+    """The reader of the output has left: what is in the buffer goes nowhere, or Python would complain of it at its end."""
+    sink = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(sink, sys.stdout.fileno())
+    os.close(sink)
+    return 141
 
 
 if __name__ == "__main__":

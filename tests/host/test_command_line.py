@@ -1,4 +1,4 @@
-"""The command as a shell runs it: errors of a model of one's own, where modules are found."""
+"""The command as a shell runs it: errors of a model of one's own, where modules are found, a reader that leaves."""
 
 from __future__ import annotations
 
@@ -92,3 +92,24 @@ def test_the_package_runs_as_the_command(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "gradcore", "--version"], capture_output=True, text=True, timeout=120,
                           cwd=Path(gradcore.__file__).parents[1])
     assert (done.returncode, done.stdout) == (0, f"gradcore {gradcore.__version__}\n")
+
+
+@pytest.mark.parametrize("command", ["diff", "report", "measure"])
+def test_a_reader_that_leaves_is_no_growth(tmp_path: Path, command: str) -> None:
+    """Status 141, as a shell tells of a command that SIGPIPE ends, and nothing on standard error."""
+    files = []
+    for width in (8, 800):
+        with gradcore.step(batch_size=4, device="meta") as step:
+            gradcore.zeros(4, width, device="meta").exp()
+        files.append(tmp_path / f"{width}.json")
+        files[-1].write_text(json.dumps(step.recording.to_dict()))
+    argv = {"diff": ["diff", *map(str, files), "--fail-above", "0"], "report": ["report", str(files[0])],
+            "measure": ["measure", "mlp", "--device", "meta"]}[command]
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run([sys.executable, "-m", "gradcore", *argv], stdout=writing, stderr=subprocess.PIPE, timeout=120,
+                              cwd=Path(gradcore.__file__).parents[1], check=False)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
