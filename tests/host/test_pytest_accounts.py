@@ -1,0 +1,54 @@
+"""The pytest plugin's figures do not depend on the tests before, and say so where they are of another device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.host.test_pytest_plugin import HEAD, lines, run  # noqa: F401 - the fixture
+
+pytest_plugins = ["pytester"]
+
+
+def test_garbage_of_earlier_tests_makes_no_room(run: Any) -> None:  # noqa: F811
+    result = run(HEAD + """
+import gc
+gc.disable()
+
+def test_earlier():
+    x = [gradcore.ones(1_000_000)]
+    x.append(x)
+
+@pytest.mark.limit_device_memory("1 kB")
+def test_it_is_collected():
+    gc.collect()
+    x = gradcore.ones(900_000)
+
+def test_earlier_again():
+    x = [gradcore.ones(1_000_000)]
+    x.append(x)
+
+@pytest.mark.limit_device_leaks("0 B")
+def test_a_leak(pytestconfig):
+    gc.collect()
+    pytestconfig.kept = gradcore.ones(800_000)
+
+def test_that_fails():
+    x = gradcore.ones(1_000_000)
+    assert not x.shape
+
+@pytest.mark.limit_device_memory("1 kB")
+def test_its_traceback_goes():
+    x = gradcore.ones(700_000)
+
+def test_earlier_for_the_fixture():
+    x = [gradcore.ones(1_000_000)]
+    x.append(x)
+
+def test_the_fixture(device_memory):
+    gc.collect()
+    assert device_memory.live_allocated == 0
+""")
+    result.assert_outcomes(passed=4, failed=4)
+    lines(result, "device memory on cpu: the peak is 3,600,384 bytes above *",
+          "device memory on cpu: 3,200,000 bytes more are live *",
+          "device memory on cpu: the peak is 2,800,128 bytes above *")
