@@ -20,6 +20,7 @@ from gradcore.engine.node import Leaf, build_node
 from gradcore.engine.state import local, mark, scoped, whole_stacks
 from gradcore.events import LAUNCH, Raw, Record, typed
 from gradcore.memory.ledger import Ledger
+from gradcore.memory.peaks import Measured
 from gradcore.report.growth import Growth, growth_of
 from gradcore.report.recording import Recording
 from gradcore.report.step import DriverFigures, PinnedFigures, PoolFigures, StepReport, build_report, counted_report
@@ -160,13 +161,13 @@ class _Start:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.misses, self.allocations = device.ledger.pool.misses, device.ledger.allocations
-        self._before: tuple[int, int, int] | None = None
+        self._measured: Measured | None = None
         self.peaks = (0, 0, 0)
         self.log: list[Raw] | None = None
 
     def begin(self, logged: bool) -> None:
         ledger = self.device.ledger
-        self._before = ledger.begin_peaks()
+        self._measured = Measured(ledger)
         if logged:
             self.log = _recorded[self.device.name] = []
             ledger.begin_log(self.log)
@@ -177,9 +178,9 @@ class _Start:
             ledger.end_log()
         if self.log is not None and self.log is _recorded.get(self.device.name):
             del _recorded[self.device.name]
-        if self._before is not None:
-            self.peaks = ledger.end_peaks(self._before)
-            self._before = None
+        if self._measured is not None:
+            self.peaks = self._measured.end()
+            self._measured = None
 
     def work(self) -> int:
         """Launches, or allocations where nobody counted launches."""

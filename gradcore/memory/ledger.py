@@ -16,6 +16,7 @@ from typing import Any
 from gradcore.errors import OutOfMemory, StaleBlock
 from gradcore.events import ALLOC, FREE, KEEP, OUTSIDE, RESERVE, RETAG, TAGS, UNRESERVE, Raw, Tag
 from gradcore.forking import brief
+from gradcore.memory.peaks import Measured, Peaks
 from gradcore.memory.pool import Pool
 from gradcore.memory.resource import Block, Segment, Stream
 from gradcore.spec import ROUND
@@ -39,8 +40,9 @@ class Ledger:
         self.release: Callable[[Block], None] = self._pending.append
         self.pool = pool
         self._requested = self._allocated = 0
-        self._peak_requested = self._peak_allocated = 0
-        self.peak_reserved = 0
+        self._peak_requested = self._peak_allocated = self.peak_reserved = 0
+        #: Stretches over which peaks are measured, the innermost last.
+        self.measured: list[Measured] = []
         #: Blocks that are reserved for a plan, and the ranges of them that count as allocated: see :mod:`memory.arena`.
         self.arenas: set[Block] = set()
         #: In the order in which they opened, which logs begin with.
@@ -325,24 +327,24 @@ class Ledger:
                 self._undo(None)
                 raise
 
-    def begin_peaks(self) -> tuple[int, int, int]:
-        """Measure peaks from now on; what it returns goes to :meth:`end_peaks`."""
-        with self.lock:
-            self.drain()
-            before = self._peak_requested, self._peak_allocated, self.peak_reserved
-        self.reset_peaks()
-        return before
+    @property
+    def peaks(self) -> Peaks:
+        """As they were read last, with the lock held."""
+        return self._peak_requested, self._peak_allocated, self.peak_reserved
 
-    def end_peaks(self, before: tuple[int, int, int]) -> tuple[int, int, int]:
-        """The peaks since :meth:`begin_peaks`: requested, allocated, reserved. Those from before it count again too."""
-        with self.lock:
-            self.drain()
-            found = self._peak_requested, self._peak_allocated, self.peak_reserved
-            self._peak_requested, self._peak_allocated, self.peak_reserved = map(max, before, found)
-        return found
+    @peaks.setter
+    def peaks(self, peaks: Peaks) -> None:
+        self._peak_requested, self._peak_allocated, self.peak_reserved = peaks
+
+    @property
+    def present(self) -> Peaks:
+        """What peaks begin with."""
+        return self._requested, self._allocated, self.pool.reserved
 
     def reset_peaks(self) -> None:
         with self.lock:
             self.drain()
-            self._peak_requested, self._peak_allocated = self._requested, self._allocated
-            self.peak_reserved = self.pool.reserved
+            seen = self.peaks
+            for measured in reversed(self.measured):
+                seen = measured.forget(seen)
+            self.peaks = self.present

@@ -46,6 +46,36 @@ def test_counts_are_the_peaks_of_the_events(device: str) -> None:
     assert "peak" in text and "reached by" not in text and "At the peak" not in text and "Pool: " in text
 
 
+def test_counts_keep_a_peak_that_the_body_begins_anew() -> None:
+    def body() -> None:
+        gradcore.ones(50_000)
+        gradcore.reset_peak_memory_stats()
+        gradcore.ones(1000)
+
+    held = gradcore.memory_requested()
+    for level in ("events", "counts"):
+        gradcore.ones(100_000)
+        with gradcore.step(device="cpu", level=level) as s:
+            body()
+        assert s.report.peak.requested - held == 200_000, level
+        # The user's peaks count from the user's reset on.
+        assert gradcore.max_memory_requested() - held == 4000, level
+
+
+def test_stretches_within_one_another_keep_their_peaks() -> None:
+    held = gradcore.memory_requested()
+    with gradcore.step(device="cpu", level="counts") as outer:
+        gradcore.ones(50_000)
+        with gradcore.step(device="cpu", level="counts") as inner:
+            gradcore.ones(20_000)
+            gradcore.reset_peak_memory_stats()
+            gradcore.ones(1000)
+            gradcore.reset_peak_memory_stats()
+    assert inner.report.peak.requested - held == 80_000
+    assert outer.report.peak.requested - held == 200_000
+    assert gradcore.max_memory_requested() == held
+
+
 def test_counting_leaves_the_peaks_that_others_count() -> None:
     gradcore.reset_peak_memory_stats()
     big = gradcore.ones(100_000)

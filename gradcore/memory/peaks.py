@@ -1,0 +1,50 @@
+"""Peaks that are measured over stretches, one within another, while a user may begin the peaks anew."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gradcore.memory.ledger import Ledger
+
+#: Requested, allocated and reserved bytes.
+Peaks = tuple[int, int, int]
+NOTHING: Peaks = (0, 0, 0)
+
+
+def highest(a: Peaks, b: Peaks) -> Peaks:
+    return max(a[0], b[0]), max(a[1], b[1]), max(a[2], b[2])
+
+
+class Measured:
+    """A ledger's peaks from now until :meth:`end`."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        #: Those that a user's reset has ended.
+        self._found = NOTHING
+        with ledger.lock:
+            ledger.drain()
+            self._before = ledger.peaks
+            ledger.measured.append(self)
+            ledger.peaks = ledger.present
+
+    def end(self) -> Peaks:
+        """The peaks since it began. Those from before it count again too."""
+        ledger = self._ledger
+        with ledger.lock:
+            ledger.drain()
+            ledger.measured.remove(self)
+            found = highest(self._found, ledger.peaks)
+            ledger.peaks = highest(self._before, ledger.peaks)
+        return found
+
+    def forget(self, peaks: Peaks) -> Peaks:
+        """A user begins these peaks anew: this has seen them still, and those from before it count no more.
+
+        Returns the peaks that whoever is around it has seen.
+        """
+        self._found = highest(self._found, peaks)
+        around = highest(peaks, self._before)
+        self._before = NOTHING
+        return around
