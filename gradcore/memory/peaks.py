@@ -34,7 +34,9 @@ class Measured:
         ledger = self._ledger
         with ledger.lock:
             ledger.drain()
-            ledger.measured.remove(self)
+            # An interrupt may have ended an earlier call halfway.
+            if self in ledger.measured:
+                ledger.measured.remove(self)
             found = highest(self._found, ledger.peaks)
             ledger.peaks = highest(self._before, ledger.peaks)
         return found
