@@ -13,7 +13,7 @@ from time import perf_counter_ns
 from gradcore import folds
 from gradcore._random import default_generator
 from gradcore._step import node_seconds, pool_figures
-from gradcore.devices.device import Device, get_device
+from gradcore.devices.device import Device, devices, get_device
 from gradcore.engine.exports import settle
 from gradcore.events import MARK, Alloc, Mark, Raw, Record, Tag, typed
 from gradcore.report.diff import GROUPS, Owners
@@ -24,12 +24,16 @@ from gradcore.report.step import StepReport, build_report
 
 @dataclass(frozen=True)
 class Moment:
-    """Where a stretch begins: a position in the log, nanoseconds, and the allocations and misses of the pool until then."""
+    """Where a stretch begins: a position in the log, nanoseconds, and the allocations and misses of the pool until then.
+
+    ``elsewhere`` are the allocations until then of the other devices, by name.
+    """
 
     position: int
     time: int
     allocations: int
     misses: int
+    elsewhere: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,11 @@ class Stretch:
     def left(self) -> int:
         """Bytes live at the end, beyond what was live before: negative where more was freed than made."""
         return self._live[-1].allocated - self.before.allocated
+
+    @property
+    def empty(self) -> bool:
+        """Was nothing allocated? Bytes of other libraries that a tensor shows are not."""
+        return not any(isinstance(r, Alloc) and r.allocated for r in self.records[self.start:])
 
     @property
     def reached_by(self) -> Tag | None:
@@ -113,7 +122,15 @@ class Account:
     def now(self) -> Moment:
         settle()
         ledger = self.device.ledger
-        return Moment(len(ledger.so_far(self._log)), perf_counter_ns(), ledger.allocations, ledger.pool.misses)
+        return Moment(len(ledger.so_far(self._log)), perf_counter_ns(), ledger.allocations, ledger.pool.misses,
+                      self._elsewhere())
+
+    def _elsewhere(self) -> dict[str, int]:
+        return {d.name: d.ledger.allocations for d in devices() if d is not self.device}
+
+    def elsewhere(self, moment: Moment) -> list[str]:
+        """The other devices on which something has been allocated since."""
+        return [name for name, count in self._elsewhere().items() if count > moment.elsewhere.get(name, 0)]
 
     def since(self, moment: Moment) -> Stretch:
         """What has happened since."""

@@ -52,3 +52,32 @@ def test_the_fixture(device_memory):
     lines(result, "device memory on cpu: the peak is 3,600,384 bytes above *",
           "device memory on cpu: 3,200,000 bytes more are live *",
           "device memory on cpu: the peak is 2,800,128 bytes above *")
+
+
+def test_a_test_of_another_device_is_warned_of(run: Any) -> None:  # noqa: F811
+    source = HEAD + """
+@pytest.mark.limit_device_memory("1 MB")
+def test_not_where_it_is_accounted():
+    gradcore.ones(10**6)
+
+@pytest.mark.limit_device_memory("1 MB")
+def test_here(gradcore_device):
+    gradcore.ones(10, device=gradcore_device)
+
+@pytest.mark.limit_device_memory("1 MB")
+def test_here_and_elsewhere(gradcore_device):
+    gradcore.ones(10**6)
+    gradcore.ones(10, device=gradcore_device)
+
+@pytest.mark.limit_device_leaks("0 B")
+def test_nowhere():
+    pass
+"""
+    told = ("*PytestWarning: test_not_where_it_is_accounted is accounted on meta, and allocated nothing there, but on cpu: its "
+            "limits say nothing of that. Make its tensors on the fixture gradcore_device, or choose another --gradcore-device "
+            "than meta")
+    result = run(source, "--gradcore-device", "meta", "-W", "default")
+    result.assert_outcomes(passed=4, warnings=1)
+    lines(result, told)
+    run(None, "--gradcore-device", "meta").assert_outcomes(passed=3, failed=1)
+    run(None).assert_outcomes(passed=2, failed=2)

@@ -135,6 +135,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
         # A test that raises is left as it is: its traceback holds its frames, and they what they hold.
         result = yield
         stretch = account.since(start)
+        elsewhere = account.elsewhere(start) if stretch.empty else []
     finally:
         account.close()
     problems = list(_over(item, stretch))
@@ -144,6 +145,12 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
         problems += _above(baseline, item, stretch)
     if problems:
         pytest.fail("\n\n".join(problems), pytrace=False)
+    if elsewhere:
+        name = account.device.name
+        item.warn(pytest.PytestWarning(
+            f"{item.name} is accounted on {name}, and allocated nothing there, but on {', '.join(elsewhere)}: its limits say "
+            "nothing of that. Make its tensors on the fixture gradcore_device, or choose another --gradcore-device "
+            f"than {name}"))
     return result
 
 
