@@ -191,7 +191,10 @@ class Retag(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A moment with a name. ``what`` is ``begin`` or ``end``; time in nanoseconds of the monotonic clock."""
+    """A moment with a name. ``what`` is ``begin`` or ``end``; time in nanoseconds of the monotonic clock.
+
+    ``at``, without a name, is when the records behind it were, in a log of a program that wrote times of its own.
+    """
 
     what: str
     label: str

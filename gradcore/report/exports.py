@@ -31,18 +31,20 @@ COLUMNS = ("serial", "requested", "allocated", "segment", "offset", "stream", "r
 def moments(records: Sequence[Record]) -> list[int]:
     """Nanoseconds from the log's first moment to each record.
 
-    Launches and marks say when they were; what lies between two of them is spread evenly, so that order is kept.
+    Launches and marks say when they were; what lies between two of them is spread evenly, so that order is kept. A mark ``at``
+    says it of all that follows until the next.
     """
     known = [(i, r.time) for i, r in enumerate(records) if isinstance(r, (Launch, Mark))]
     if not known:
         return list(range(len(records)))
-    began, latest = known[0][1], 0
+    began, latest, pinned = known[0][1], 0, False
     found: list[int] = []
     for i, time in known:
         # A clock that another thread's record has overtaken does not run backwards here.
         now, gap = max(time - began, latest), i - len(found) + 1
-        found += [latest + (now - latest) * k // gap for k in range(1, gap + 1)]
-        latest = now
+        found += [latest] * (gap - 1) + [now] if pinned else [latest + (now - latest) * k // gap for k in range(1, gap + 1)]
+        record = records[i]
+        latest, pinned = now, isinstance(record, Mark) and (record.what == "at" or pinned)
     return found + [latest] * (len(records) - len(found))
 
 

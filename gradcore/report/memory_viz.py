@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from gradcore import folds
-from gradcore.events import Alloc, Free, Launch, Mark, Reserve, Tag, Unreserve
+from gradcore.events import OUTSIDE, Alloc, Free, Keep, Launch, Mark, Record, Reserve, Retag, Tag, Unreserve
+from gradcore.report.blocks import holders_at_peak
+from gradcore.report.label import frames_of
 from gradcore.report.recording import Recording
 
 #: Where the first segment is said to lie: viewers tell addresses from sizes by their size.
@@ -18,13 +21,20 @@ def to_snapshot(recording: Recording) -> dict[str, Any]:
 
     ``device_traces`` has the step's events, and at its start the allocation of all that was live before it; ``segments`` is
     how the pool stood at the end. As in PyTorch, an event's ``size`` is what was asked for, a block's what it takes. A frame
-    on top of the line of source says op, role and layer, which PyTorch's form has no room for.
+    on top of the line of source says op, role and layer, which PyTorch's form has no room for: of an event as they were at the
+    peak, or of a buffer that was not live there as they were at last. Other libraries' bytes are not the pool's, and left out.
+    ``gradcore`` says where the step lies, for :mod:`gradcore.report.snapshot`; other readers pass it by.
     """
-    records = recording.records
-    sizes, bases = _segments(recording)
+    # A block over other libraries' bytes has none of the pool's: its address would be another block's.
+    records = _of_the_pool(recording.records)
+    sizes, bases = _segments(records)
+    owners = _owners(recording)
     trace: list[dict[str, Any]] = []
     live: dict[int, Alloc] = {}
-    now = 0
+    times = [r.time // 1000 for r in records if isinstance(r, (Launch, Mark))]
+    # What was there before the step came no later than that.
+    began = now = times[0] if times else 0
+    before: int | None = None
 
     def event(action: str, address: int, size: int, stream: int = 0, frames: list[dict[str, Any]] | None = None) -> None:
         trace.append({"action": action, "addr": address, "size": size, "stream": stream, "time_us": now,
@@ -33,13 +43,14 @@ def to_snapshot(recording: Recording) -> dict[str, Any]:
     for record in records:
         if isinstance(record, (Launch, Mark)):
             now = max(now, record.time // 1000)
+            before = len(trace) if before is None else before
         elif isinstance(record, (Reserve, Unreserve)):
             action = "segment_alloc" if isinstance(record, Reserve) else "segment_free"
             event(action, bases[record.segment], record.nbytes)
         elif isinstance(record, Alloc):
             live[record.serial] = record
             event("alloc", bases[record.segment] + record.offset, record.requested, record.stream,
-                  _frames(record.tag))
+                  frames_of(*owners[record.serial]))
         elif isinstance(record, Free):
             gone = live.pop(record.serial)
             for action in ("free_requested", "free_completed"):
@@ -53,7 +64,7 @@ def to_snapshot(recording: Recording) -> dict[str, Any]:
             blocks += _free(bases[index], end, block.offset)
             tag = holders[block.serial].tag
             blocks.append({"address": bases[index] + block.offset, "size": block.allocated, "requested_size": block.requested,
-                           "state": "active_allocated", "frames": _frames(tag, holders[block.serial].role)})
+                           "state": "active_allocated", "frames": frames_of(tag, holders[block.serial].role)})
             end = block.offset + block.allocated
         blocks += _free(bases[index], end, size)
         active = [b for b in blocks if b["state"] == "active_allocated"]
@@ -62,14 +73,28 @@ def to_snapshot(recording: Recording) -> dict[str, Any]:
             "device": 0, "address": bases[index], "total_size": size, "allocated_size": total, "active_size": total,
             "requested_size": sum(b["requested_size"] for b in active), "stream": 0, "frames": [], "blocks": blocks,
             "segment_type": "small" if size <= _ALIGNMENT else "large", "segment_pool_id": (0, 0), "is_expandable": False})
-    return {"segments": segments, "device_traces": [trace], "external_annotations": [], "allocator_settings": {}}
+    return {"segments": segments, "device_traces": [trace], "external_annotations": [], "allocator_settings": {},
+            "gradcore": {"device": recording.report.device, "before": before or 0, "began_us": began, "ended_us": now}}
 
 
-def _segments(recording: Recording) -> tuple[dict[int, int], dict[int, int]]:
+def _of_the_pool(records: Sequence[Record]) -> list[Record]:
+    foreign = {r.serial for r in records if isinstance(r, Alloc) and r.segment == OUTSIDE}
+    return [r for r in records if not (isinstance(r, (Alloc, Free)) and r.serial in foreign)]
+
+
+def _owners(recording: Recording) -> dict[int, tuple[Tag, str]]:
+    """The tag and role of every buffer at the peak; of one that is not live there the last, a residual if it ever was one."""
+    kept = {r.serial for r in recording.records if isinstance(r, Keep)}
+    tags = {r.serial: r.tag for r in recording.records if isinstance(r, (Alloc, Retag))}
+    found = {serial: (tag, folds.role_of(tag, serial in kept)) for serial, tag in tags.items()}
+    return found | {h.serial: (h.tag, h.role) for h in holders_at_peak(recording)[1]}
+
+
+def _segments(records: Sequence[Record]) -> tuple[dict[int, int], dict[int, int]]:
     """Bytes of the segments that are there at the end, and the address of every one that ever was."""
     sizes: dict[int, int] = {}
     largest: dict[int, int] = {}
-    for record in recording.records:
+    for record in records:
         if isinstance(record, Reserve):
             sizes[record.segment] = record.nbytes
         elif isinstance(record, Unreserve):
@@ -90,13 +115,3 @@ def _free(base: int, start: int, end: int) -> list[dict[str, Any]]:
     if start >= end:
         return []
     return [{"address": base + start, "size": end - start, "requested_size": 0, "state": "inactive", "frames": []}]
-
-
-def _frames(tag: Tag, role: str = "") -> list[dict[str, Any]]:
-    """The innermost first, as PyTorch has them."""
-    sites = [tag.site, *tag.site.callers, *([tag.caller] if tag.caller else [])]
-    what = f"{tag.op} ({role or tag.role}, layer {tag.layer or '(root)'}, {tag.phase})"
-    if tag.export is not None:
-        what += f", shown by {tag.export}"
-    return [{"filename": "<gradcore>", "line": 0, "name": what},
-            *({"filename": s.file, "line": s.line, "name": s.function} for s in sites)]

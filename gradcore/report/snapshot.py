@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gradcore.events import Alloc, Free, Mark, Record, Reserve, Site, Tag, Unreserve
+from gradcore.report.label import tag_of
 from gradcore.report.step import PoolFigures, StepReport, build_report
 from gradcore.spec import round_up
 
@@ -52,7 +53,10 @@ def load_snapshot(path: str | os.PathLike[str], device: int | None = None, *,
 
     What was live before the history began opens the log. Sizes are rounded as both pools round them. PyTorch knows neither
     layers nor roles: a buffer is an ``output``, or ``temporary`` where frames show that backward or an optimizer made it, and
-    its op is the function that the line of source called. Memory counts as live until its free has completed.
+    its op is the function that the line of source called. Memory counts as live until its free has completed. What
+    ``Recording.export`` wrote says them, the step's beginning and end, and the device.
+
+    Marks ``at`` say when the records behind them were.
 
     Raises OSError where there is no such file, and ValueError for one above ``max_bytes`` and for what is no snapshot.
     """
@@ -71,19 +75,27 @@ def load_snapshot(path: str | os.PathLike[str], device: int | None = None, *,
         if not 0 <= number < len(traces):
             raise ValueError(f"it has {len(traces)} devices, and {number} was asked for")
         segments = [s for s in _of(data["segments"], list) if s.get("device", number) == number]
-        reader = _Reader(segments, traces[number])
+        own = _of(data.get("gradcore", {}), dict)
+        reader = _Reader(segments, traces[number], own)
         records = list(reader.records())
+        name = _of(own.get("device", f"cuda:{number}"), str)
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
         what = f"no field {error}" if isinstance(error, KeyError) else str(error)
         raise ValueError(f"{path} is no memory snapshot: {what}") from None
-    return records, build_report(records, device=f"cuda:{number}", batch_size=None, pool=reader.pool())
+    return records, build_report(records, device=name, batch_size=None, pool=reader.pool())
 
 
 class _Reader:
     """Turns one device's events into records."""
 
-    def __init__(self, segments: list[Any], trace: list[Any]) -> None:
+    def __init__(self, segments: list[Any], trace: list[Any], own: dict[str, Any]) -> None:
         self._trace = [_of(event, dict) for event in trace]
+        times = [_time(event) for event in self._trace]
+        # An older gradcore wrote 0 as the time of what was there before the step.
+        began = next((t for t in times if t), 0)
+        self._opening = _size(own.get("before", times.index(began) if began else 0))
+        self._began = _time(own, "began_us") if own else began
+        self._ended = _time(own, "ended_us")
         self._final = {_size(s["address"]): _size(s["total_size"]) for s in segments}
         self._at_end = [block for s in segments for block in _blocks(s)]
         self._segments: dict[int, tuple[int, int]] = {}
@@ -98,12 +110,18 @@ class _Reader:
             yield self._reserve(address, size)
         for address, (size, frames) in before_blocks.items():
             yield self._alloc(address, size, 0, {"frames": frames})
-        # Those two are no work of the step.
-        self._allocations = self._grown = 0
-        now = began = _time(self._trace[0]) if self._trace else 0
-        yield Mark("begin", "step", began)
-        for event in self._trace:
-            now = max(now, _time(event))
+        now = self._began
+        for position, event in enumerate([*self._trace, None]):
+            if position == min(self._opening, len(self._trace)):
+                # What was there before is no work of the step.
+                self._allocations = self._grown = 0
+                yield Mark("begin", "step", now)
+                yield Mark("at", "", now)
+            if event is None:
+                break
+            if _time(event) > now:
+                now = _time(event)
+                yield Mark("at", "", now)
             action = event["action"]
             if action == "alloc":
                 yield self._alloc(_size(event["addr"]), _size(event["size"]), _size(event.get("stream", 0)), event)
@@ -114,7 +132,7 @@ class _Reader:
             elif action in ("segment_free", "segment_unmap") and _size(event["addr"]) in self._segments:
                 index, size = self._segments.pop(event["addr"])
                 yield Unreserve(index, size)
-        yield Mark("end", "step", now)
+        yield Mark("end", "step", max(now, self._ended))
 
     def _before(self) -> tuple[dict[int, int], dict[int, tuple[int, list[Any]]]]:
         """What the events free or the end shows without their having made it: segments by address, and blocks."""
@@ -176,6 +194,9 @@ def _blocks(segment: Any) -> Iterator[tuple[int, dict[str, Any]]]:
 def _tag(event: dict[str, Any]) -> Tag:
     frames = _of(event.get("frames", []), list)[:_FRAMES]
     sites = [Site(_of(f["filename"], str), _size(f["line"]), _of(f["name"], str)) for f in frames]
+    told = tag_of(sites)
+    if told is not None:
+        return told
     python = [i for i, s in enumerate(sites) if s.file.endswith(".py")]
     own = [i for i in python if "/torch/" not in sites[i].file and not sites[i].file.startswith("torch/")]
     first = (own or python or [len(sites) - 1])[0]
@@ -202,5 +223,5 @@ def _size(x: Any) -> int:
     return x
 
 
-def _time(event: dict[str, Any]) -> int:
-    return _size(event.get("time_us", 0)) * 1000
+def _time(event: dict[str, Any], key: str = "time_us") -> int:
+    return _size(event.get(key, 0)) * 1000

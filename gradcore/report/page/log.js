@@ -113,7 +113,7 @@ class Log {
   mark(p, { what, label }, row) {
     const mark = { what: this.strings[what[row]], label: this.strings[label[row]], at: p };
     if (mark.what === "begin" && mark.label === "step" && !this.marks.some((m) => m.label === "step")) this.start = p;
-    this.marks.push(mark);
+    if (mark.what !== "at") this.marks.push(mark);
   }
 
   // A buffer's state from a record on: a kept output is a residual, a kept parameter stays a parameter.

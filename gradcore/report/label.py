@@ -1,0 +1,39 @@
+"""Whose a buffer is, as frames of a PyTorch snapshot: written, and read again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from gradcore.events import ROLES, WRITTEN, Export, Site, Tag
+
+_LABEL = re.compile(r"(?P<op>.*) \((?P<role>[^(),]+), layer (?P<layer>.*?), (?P<phase>[^(),]*)\)(, shown by (?P<export>.*))?",
+                    re.DOTALL)
+_EXPORT = re.compile(r"(?P<form>.*?), (?P<file>.*):(?P<line>\d{1,9}) in (?P<function>.*)", re.DOTALL)
+#: A longer one is no label: a file that was made to take long would.
+_LONGEST = 4096
+
+
+def frames_of(tag: Tag, role: str) -> list[dict[str, Any]]:
+    """The innermost first, as PyTorch has them. On top of them is one that says op, role, layer and phase."""
+    sites = [tag.site, *tag.site.callers, *([tag.caller] if tag.caller else [])]
+    what = f"{tag.op} ({role}, layer {tag.layer or '(root)'}, {tag.phase})"
+    if tag.export is not None:
+        what += f", shown by {tag.export}"
+    return [{"filename": WRITTEN, "line": 0, "name": what},
+            *({"filename": s.file, "line": s.line, "name": s.function} for s in sites)]
+
+
+def tag_of(sites: Sequence[Site]) -> Tag | None:
+    """The tag that :func:`frames_of` was given, with the role that it was given; None for frames of another program."""
+    if len(sites) < 2 or sites[0].file != WRITTEN or len(sites[0].function) > _LONGEST:
+        return None
+    label = _LABEL.fullmatch(sites[0].function)
+    if label is None or label["role"] not in ROLES:
+        return None
+    shown = _EXPORT.fullmatch(label["export"] or "")
+    export = Export(shown["form"], Site(shown["file"], int(shown["line"]), shown["function"])) if shown else None
+    layer = "" if label["layer"] == "(root)" else label["layer"]
+    site = sites[1]._replace(callers=tuple(sites[2:]))
+    return Tag(label["op"], layer, label["phase"], label["role"], site, None, None, export)
