@@ -7,7 +7,7 @@ from typing import Any
 from gradcore.devices.device import Device, get_device
 from gradcore.engine.exports import settle
 from gradcore.memory.stack import explain_live
-from gradcore.units import format_bytes, parse_bytes
+from gradcore.units import format_bytes, parse_limit
 
 AnyDevice = str | Device | None
 
@@ -50,12 +50,12 @@ def empty_cache(device: AnyDevice = None) -> int:
 
 
 def set_memory_limit(limit: str | int | None, device: AnyDevice = None) -> None:
-    """Let the pool reserve at most ``limit`` (``"64MiB"`` or bytes); None lifts it.
+    """Let the pool reserve at most ``limit`` (``"64MiB"`` or bytes); None lifts it. Raises ValueError for 0 and for a float.
 
     What is reserved already stays, so an allocation fails once the pool would have to grow past the limit. The
     environment's ``GRADCORE_MEMORY_LIMIT`` sets it at start.
     """
-    get_device(device).stack.limit.limit = None if limit is None else parse_bytes(limit)
+    get_device(device).stack.limit.limit = parse_limit(limit)
 
 
 def memory_stats(device: AnyDevice = None) -> dict[str, Any]:

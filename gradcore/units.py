@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from fractions import Fraction
+from operator import index
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
           "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -19,6 +21,29 @@ def parse_bytes(text: str | int) -> int:
     if not match or match[2].lower() not in _UNITS:
         raise ValueError(f"a size such as '64MiB', '1.5 GB' or 4096 was expected, but got {text!r}")
     return int(Fraction(match[1].replace("_", "")) * _UNITS[match[2].lower()])
+
+
+def parse_limit(given: str | int | None, name: str = "the memory limit", none: str = "None") -> int | None:
+    """What a pool may reserve, in bytes; None is no limit. Raises ValueError, which calls it ``name``.
+
+    Elsewhere a float is a share of the memory and 0 is no limit, or no memory at all: neither is guessed at.
+    """
+    if given is None:
+        return None
+    try:
+        # An int of NumPy's is an int; a float of whole bytes is a float still.
+        nbytes = parse_bytes(given if isinstance(given, str) else index(given))
+    except (TypeError, ValueError):
+        nbytes = 0
+    if nbytes < 1 or isinstance(given, bool):
+        raise ValueError(f"{name} must be a size of at least 1 byte, such as '64MiB' or 4096, or {none} for no limit, but got "
+                         f"{given!r}")
+    return nbytes
+
+
+def limit_from(variable: str) -> int | None:
+    """The limit that a variable of the environment sets; without it, or where it is empty, none."""
+    return parse_limit(os.environ.get(variable) or None, variable, "empty")
 
 
 def format_bytes(nbytes: float) -> str:

@@ -34,7 +34,7 @@ from gradcore.memory.stack import build
 from gradcore.report.driver import DriverAccount
 from gradcore.report.step import DriverFigures, LibraryBytes
 from gradcore.spec import TensorSpec
-from gradcore.units import parse_bytes
+from gradcore.units import limit_from
 
 _PAGE_LOCKED = 1  # cudaMemoryTypeHost
 
@@ -311,6 +311,5 @@ def export(value: Any, shown: Any = None) -> cupy.ndarray:
 
 def make_cuda(index: int) -> CudaDevice:
     """The GPU, with ``GRADCORE_MEMORY_LIMIT``, ``GRADCORE_STRICT=1`` and ``GRADCORE_POISON=1`` from the environment."""
-    limit = os.environ.get("GRADCORE_MEMORY_LIMIT")
-    return CudaDevice(index, limit=parse_bytes(limit) if limit else None, strict=os.environ.get("GRADCORE_STRICT") == "1",
+    return CudaDevice(index, limit=limit_from("GRADCORE_MEMORY_LIMIT"), strict=os.environ.get("GRADCORE_STRICT") == "1",
                       poison=os.environ.get("GRADCORE_POISON") == "1")

@@ -46,7 +46,7 @@ from gradcore.memory.sources import HostSource
 from gradcore.memory.stack import build
 from gradcore.memory.streams import NoDriver
 from gradcore.spec import TensorSpec
-from gradcore.units import parse_bytes
+from gradcore.units import limit_from
 
 
 class _Bytes:
@@ -107,9 +107,8 @@ def host_table() -> dict[str, Callable[..., Any]]:
 
 def make_host(index: int = 0) -> HostDevice:
     """The CPU device, with ``GRADCORE_MEMORY_LIMIT`` and ``GRADCORE_POISON=1`` from the environment."""
-    limit = os.environ.get("GRADCORE_MEMORY_LIMIT")
     poison = fill_with_ones if os.environ.get("GRADCORE_POISON") == "1" else None
-    stack = build(HostSource(), NoDriver(), limit=parse_bytes(limit) if limit else None, poison=poison)
+    stack = build(HostSource(), NoDriver(), limit=limit_from("GRADCORE_MEMORY_LIMIT"), poison=poison)
     return HostDevice("cpu", stack, Stream(0), host_table())
 
 

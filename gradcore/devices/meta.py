@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,7 @@ from gradcore.memory.sources import CountingSource
 from gradcore.memory.stack import build
 from gradcore.memory.streams import NoDriver
 from gradcore.spec import TensorSpec
-from gradcore.units import parse_bytes
+from gradcore.units import limit_from
 
 
 class MetaDevice(Device):
@@ -42,8 +41,7 @@ def _nothing(*arrays: Any, **attrs: Any) -> None:
 
 
 def make_meta(index: int = 0) -> MetaDevice:
-    limit = os.environ.get("GRADCORE_MEMORY_LIMIT")
-    stack = build(CountingSource(), NoDriver(), limit=parse_bytes(limit) if limit else None)
+    stack = build(CountingSource(), NoDriver(), limit=limit_from("GRADCORE_MEMORY_LIMIT"))
     return MetaDevice("meta", stack, Stream(0), {})
 
 

@@ -7,7 +7,6 @@ same.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +19,7 @@ from gradcore.memory.resource import Stream
 from gradcore.memory.sources import HostSource
 from gradcore.memory.stack import build
 from gradcore.memory.streams import NoDriver
-from gradcore.units import parse_bytes
+from gradcore.units import limit_from
 
 #: Serials of pinned blocks begin here: in a log of the CPU, which ops read them in, no number means two buffers.
 _FIRST = 1 << 40
@@ -50,8 +49,7 @@ class PinnedDevice(HostDevice):
 
 def make_pinned(index: int = 0) -> PinnedDevice:
     """Page-locked memory where there is a GPU; ``GRADCORE_PINNED_LIMIT`` limits the pool."""
-    limit = os.environ.get("GRADCORE_PINNED_LIMIT")
-    return PinnedDevice(_runtime(), parse_bytes(limit) if limit else None)
+    return PinnedDevice(_runtime(), limit_from("GRADCORE_PINNED_LIMIT"))
 
 
 def _runtime() -> Any:
