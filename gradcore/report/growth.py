@@ -10,6 +10,8 @@ from gradcore.events import HELD_OUTSIDE, Alloc, Export, Launch, Record, Site, T
 
 #: Roles of what an op made and a graph, a user or an array holds; parameters, state and inputs live on by right.
 MADE = frozenset(("output", "temporary", "residual", HELD_OUTSIDE))
+#: The most kinds of steps that are seen to take turns.
+TURNS = 4
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,10 @@ class Carried:
 
 @dataclass(frozen=True)
 class Growth:
-    """Live bytes at the end of each of the last ``steps`` steps were more than before: by ``requested`` a step, on average."""
+    """Live bytes at the end of each of the last ``steps`` steps were more than before: by ``requested`` a step, on average.
+
+    Before is the step before, or where up to :data:`TURNS` kinds of steps take turns, the last of its kind.
+    """
 
     steps: int
     requested: int
@@ -50,11 +55,20 @@ class Growth:
 
 
 def growth_of(ends: Sequence[int]) -> Growth | None:
-    """Growth over the ends of steps, requested bytes each, the last one last: None for fewer than three steps of it."""
-    steps = 0
-    while steps + 1 < len(ends) and ends[-1 - steps] > ends[-2 - steps]:
-        steps += 1
-    return Growth(steps, (ends[-1] - ends[-1 - steps]) // steps) if steps >= 3 else None
+    """Growth over the ends of steps, requested bytes each, the last one last: None for fewer than three steps of it.
+
+    Where steps of several kinds take turns, as training and evaluation do, each is compared with the last of its kind: every
+    kind must have grown three times, so that ends which merely go up and down are no growth.
+    """
+    for turns in range(1, TURNS + 1):
+        steps = 0
+        while steps + turns < len(ends) and ends[-1 - steps] > ends[-1 - turns - steps]:
+            steps += 1
+        # Whole rounds, so that the last step is compared with one of its kind.
+        steps -= steps % turns
+        if steps >= 3 * turns:
+            return Growth(steps, (ends[-1] - ends[-1 - steps]) // steps)
+    return None
 
 
 def explained(growth: Growth, records: Sequence[Record], start: int) -> Growth:

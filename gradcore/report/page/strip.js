@@ -3,6 +3,7 @@
 // The steps of a run as a strip: the peak of each, where live bytes grew, and the steps whose events are in the file.
 
 const GROWING = 3;
+const TURNS = 4;
 const STRIP = 70;
 
 class Strip {
@@ -82,13 +83,16 @@ function range(values) {
   return [low, high];
 }
 
-// 1 for each step that belongs to GROWING or more in a row of which each left more bytes live than the one before.
+// 1 for each step that belongs to GROWING or more in a row of which each left more bytes live than the one before, or where up
+// to TURNS kinds of steps take turns, than the last of its kind, GROWING times each.
 function growth(live) {
   const growing = new Uint8Array(live.length);
-  for (let i = 1, first = 1; i <= live.length; i++) {
-    if (i < live.length && live[i] > live[i - 1]) continue;
-    if (i - first >= GROWING) growing.fill(1, first, i);
-    first = i + 1;
+  for (let turns = 1; turns <= TURNS; turns++) {
+    for (let i = turns, first = turns; i <= live.length; i++) {
+      if (i < live.length && live[i] > live[i - turns]) continue;
+      if (i - first >= GROWING * turns) growing.fill(1, first, i);
+      first = i + 1;
+    }
   }
   return growing;
 }
