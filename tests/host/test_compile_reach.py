@@ -132,10 +132,8 @@ def a_partial_that_is_called() -> Case:
     return lambda x: inner(x), lambda: given.__setitem__(0, 7.0)
 
 
-@case
-def the_backward_of_a_function() -> Case:
-    seen = SimpleNamespace(value=2.0)
-
+def scaled_by(seen: Any) -> Any:
+    """A function whose backward looks at ``seen``."""
     class Scaled(gradcore.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: Any) -> Any:
@@ -145,9 +143,17 @@ def the_backward_of_a_function() -> Case:
         def backward(ctx: Any, g: Any) -> Any:
             return g * seen.value
 
+    return Scaled.apply
+
+
+@case
+def the_backward_of_a_function() -> Case:
+    seen = SimpleNamespace(value=2.0)
+    scaled = scaled_by(seen)
+
     def f(x: Any) -> Any:
         y = x.clone().requires_grad_()
-        Scaled.apply(y).sum().backward()
+        scaled(y).sum().backward()
         return y.grad
 
     return f, lambda: setattr(seen, "value", 7.0)
@@ -169,17 +175,8 @@ def test_it_is_traced_again(name: str) -> None:
 
 def test_the_backward_that_the_caller_runs_is_looked_at() -> None:
     seen, p = SimpleNamespace(value=2.0), nn.Parameter(gradcore.ones(1))
-
-    class Scaled(gradcore.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            return x * 1.0
-
-        @staticmethod
-        def backward(ctx: Any, g: Any) -> Any:
-            return g * seen.value
-
-    f, found = gradcore.compile(lambda x: Scaled.apply(x * p).sum()), []
+    scaled = scaled_by(seen)
+    f, found = gradcore.compile(lambda x: scaled(x * p).sum()), []
     for k in range(4):
         seen.value = 2.0 if k < 2 else 7.0
         p.grad = None
