@@ -17,7 +17,7 @@ from gradcore.devices.meta import make_meta
 from gradcore.engine import owners
 from gradcore.engine.exports import settle
 from gradcore.engine.node import Leaf, build_node
-from gradcore.engine.state import local, mark, scoped, threads_begin_here, whole_stacks
+from gradcore.engine.state import local, mark, scoped, whole_stacks
 from gradcore.events import LAUNCH, Raw, Record, typed
 from gradcore.memory.ledger import Ledger
 from gradcore.memory.peaks import Measured
@@ -88,7 +88,6 @@ class step:
                 self._beside.begin(False)
             if logged:
                 self._opened.enter_context(scoped(phase="forward"))
-                self._opened.enter_context(threads_begin_here())
                 mark("begin", "step")
         except BaseException:
             self._end()

@@ -20,8 +20,6 @@ from gradcore.events import MARK, WRITTEN, Scope, Site, Table
 SITES: Table[Site] = Table()
 SCOPES: Table[Scope] = Table()
 SETUP = SCOPES.index(Scope("", "setup"))
-#: Where threads begin: the last of these.
-_beginnings = [SETUP]
 
 
 class State:
@@ -39,7 +37,7 @@ class State:
         self.anomaly = False
         #: The :class:`~gradcore.engine.autocast.Region` that the thread is in.
         self.autocast: Any = None
-        self.scope = _beginnings[-1]
+        self.scope = SETUP
         self.site: int | None = None
         #: Number of the node whose gradient is being computed, 0 outside backward.
         self.node = 0
@@ -79,17 +77,6 @@ def scoped(*, layer: str | None = None, phase: str | None = None, role: str | No
         yield
     finally:
         state.scope = before
-
-
-@contextmanager
-def threads_begin_here() -> Iterator[None]:
-    """Threads that use gradcore for the first time meanwhile begin in this one's scope."""
-    scope = local.state.scope
-    _beginnings.append(scope)
-    try:
-        yield
-    finally:
-        _beginnings.remove(scope)
 
 
 # -- the line of source an op runs for ---------------------------------------------------------------------------------

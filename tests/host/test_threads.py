@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 
 import gradcore
 from gradcore import nn
-from gradcore.events import TAGS
 
 THREADS, STEPS = 4, 12
 
@@ -75,18 +73,3 @@ def _values(function: Any, x: Any) -> tuple[Any, Any]:
     y = function(x)
     found, = gradcore.autograd.grad(y.sum(), [x])
     return y.tolist(), found.tolist()
-
-
-def test_a_thread_that_begins_in_a_step_is_in_the_steps_phase() -> None:
-    made: list[Any] = []
-
-    def work() -> None:
-        thread = threading.Thread(target=lambda: made.append(gradcore.ones(1000)))
-        thread.start()
-        thread.join()
-
-    with gradcore.step() as step:
-        work()
-    assert [(b.op, b.phase) for b in step.report.top if b.op == "full"] == [("full", "forward")]
-    work()
-    assert [TAGS[x.storage.block.tag].phase for x in made] == ["forward", "setup"]
