@@ -18,7 +18,7 @@ from gradcore.engine import owners
 from gradcore.engine.exports import settle
 from gradcore.engine.node import Leaf, build_node
 from gradcore.engine.state import local, mark, scoped, whole_stacks
-from gradcore.events import LAUNCH, Raw, Record, typed
+from gradcore.events import LAUNCH, Raw, Record, read_log
 from gradcore.memory.ledger import Ledger
 from gradcore.memory.peaks import Measured
 from gradcore.report.growth import Growth, growth_of
@@ -129,7 +129,7 @@ class step:
     @property
     def log(self) -> list[Record]:
         """The step's records, in their named form. The first ones say what was there when it began."""
-        return [typed(r) for r in self._raw]
+        return read_log(self._raw)
 
     @property
     def raw_log(self) -> list[Raw]:

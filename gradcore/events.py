@@ -6,7 +6,7 @@ turns one into its named form for readers. Nothing here can hold an array: a rec
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from gradcore.spec import TensorSpec
@@ -44,6 +44,13 @@ class Site(NamedTuple):
         return f"{self.file}:{self.line}"
 
 
+class Network(NamedTuple):
+    """A module that is no part of another one, and has parameters: its class, and the number that tells it from others."""
+
+    kind: str
+    number: int
+
+
 class Scope(NamedTuple):
     """What was going on when an op ran. ``layer`` is a path of ``named_modules()``, ``""`` being the root.
 
@@ -55,6 +62,8 @@ class Scope(NamedTuple):
     caller: Site | None = None
     #: Overrides an op's own role: set while an optimizer makes its state.
     role: str | None = None
+    #: What ``layer`` is a path in; None outside of any.
+    network: Network | None = None
 
 
 class Export(NamedTuple):
@@ -79,6 +88,8 @@ class Tag(NamedTuple):
     spec: TensorSpec | None
     #: The newest array of another library that shows the bytes.
     export: Export | None = None
+    #: What ``layer`` is a path in. Readers of a log are given None: see :func:`read_log`.
+    network: Network | None = None
 
 
 T = TypeVar("T", bound=Hashable)
@@ -235,27 +246,55 @@ Record = (Reserve | Unreserve | Alloc | Free | Keep | Drop | Launch | Retag | Ma
 Raw = tuple[Any, ...]
 
 
-def typed(raw: Raw) -> Record:
+def typed(raw: Raw, tags: Mapping[int, Tag] | Table[Tag] = TAGS) -> Record:
     """The named form of a raw record, with its table indices resolved."""
     kind, a = raw[0], raw[1:]
     if kind == ALLOC:
-        return Alloc(a[0], a[1], a[2], a[3], a[4], a[5], TAGS[a[6]], a[7])
+        return Alloc(a[0], a[1], a[2], a[3], a[4], a[5], tags[a[6]], a[7])
     if kind == FREE:
         return Free(a[0])
     if kind == LAUNCH:
-        return Launch(INVOCATIONS[a[0]], TAGS[a[1]], a[2], a[3], a[4], a[5])
+        return Launch(INVOCATIONS[a[0]], tags[a[1]], a[2], a[3], a[4], a[5])
     if kind == KEEP:
         return Keep(a[0], a[1], a[2])
     if kind == DROP:
         return Drop(a[0], a[1], DROP_REASONS[a[2]])
     if kind == RETAG:
-        return Retag(a[0], TAGS[a[1]])
+        return Retag(a[0], tags[a[1]])
     if kind == MARK:
         return Mark(a[0], a[1], a[2])
     if kind == VIEW:
-        return View(INVOCATIONS[a[0]], TAGS[a[1]], a[2], a[3])
+        return View(INVOCATIONS[a[0]], tags[a[1]], a[2], a[3])
     record: Record = _PLAIN[kind](*a)
     return record
+
+
+#: Where a record that belongs to somebody has its tag.
+_TAG_AT = {ALLOC: 7, LAUNCH: 2, RETAG: 2, VIEW: 2}
+
+
+def read_log(log: Iterable[Raw]) -> list[Record]:
+    """A log in its named form. Where it saw several networks, a layer's path begins with its network's name."""
+    log = list(log)
+    tags = {raw[_TAG_AT[raw[0]]] for raw in log if raw[0] in _TAG_AT}
+    names = network_names(TAGS[tag].network for tag in tags)
+    shown = {tag: TAGS[tag]._replace(layer=layer_in(TAGS[tag], names), network=None) for tag in tags}
+    return [typed(raw, shown) for raw in log]
+
+
+def network_names(networks: Iterable[Network | None]) -> dict[Network, str]:
+    """What to call each of several networks, by their classes: none has a name where there is but one."""
+    found = sorted({n for n in networks if n is not None}, key=lambda n: n.number)
+    if len(found) < 2:
+        return {}
+    alike = {n: [m for m in found if m.kind == n.kind] for n in found}
+    return {n: n.kind if len(alike[n]) == 1 else f"{n.kind}#{alike[n].index(n) + 1}" for n in found}
+
+
+def layer_in(where: Tag | Scope, names: Mapping[Network, str]) -> str:
+    """The layer of a tag or scope, as these names of networks make it clear."""
+    name = None if where.network is None else names.get(where.network)
+    return where.layer if name is None else f"{name}.{where.layer}" if where.layer else name
 
 
 _PLAIN: dict[int, Any] = {RESERVE: Reserve, UNRESERVE: Unreserve, UPLOAD: Upload, READ: Read, FOREIGN: Foreign}
@@ -290,8 +329,7 @@ def normalized(records: Iterable[Raw], *, lines: bool = True) -> list[Record]:
         return value if lines else value._replace(site=site(value.site) or value.site, caller=site(value.caller), export=export)
 
     result: list[Record] = []
-    for raw in records:
-        record = typed(raw)
+    for record in read_log(records):
         if isinstance(record, Launch):
             record = record._replace(tag=tag(record.tag), node=number("node", record.node), time=0,
                                      inputs=serials(record.inputs), outputs=serials(record.outputs))

@@ -6,7 +6,7 @@ Looking changes nothing: what is returned holds numbers and words, no tensor, no
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import Any
@@ -15,7 +15,7 @@ from gradcore.engine.node import Leaf, Node
 from gradcore.engine.saved import Again, Packed, Saved
 from gradcore.engine.state import SCOPES, SITES
 from gradcore.engine.value import Value
-from gradcore.events import TAGS
+from gradcore.events import TAGS, Network, layer_in, network_names
 from gradcore.ops import all_ops
 
 #: Lines of a printed graph at most.
@@ -147,8 +147,11 @@ def graph(tensor: Any) -> Graph:
     """
     if not isinstance(tensor, Value):
         raise TypeError(f"graph() takes a Tensor, but got {type(tensor).__name__}")
+    nodes = nodes_behind(tensor)
+    # As in a step's report.
+    names = network_names(SCOPES[node.scope].network for node in nodes)
     leaves: dict[Leaf, str] = {}
-    return Graph(tuple(_seen(node, leaves) for node in nodes_behind(tensor)))
+    return Graph(tuple(_seen(node, leaves, names) for node in nodes))
 
 
 def nodes_behind(tensor: Value) -> list[Node]:
@@ -169,7 +172,7 @@ def is_held(tensor: Value) -> bool:
     return bool(keeping) and all(node.saved is not None for node in keeping)
 
 
-def _seen(node: Node, leaves: dict[Leaf, str]) -> GraphNode:
+def _seen(node: Node, leaves: dict[Leaf, str], names: Mapping[Network, str]) -> GraphNode:
     inputs: list[int | str | None] = []
     for edge in node.edges:
         if edge is None:
@@ -178,33 +181,35 @@ def _seen(node: Node, leaves: dict[Leaf, str]) -> GraphNode:
             inputs.append(edge[0].id)
         else:
             leaf = edge[0]
-            inputs.append(leaves.setdefault(leaf, leaf.name or f"{leaf.spec} ({len(leaves) + 1})"))
+            network = names.get(leaf.network)
+            name = leaf.name and (f"{network}.{leaf.name}" if network else leaf.name)
+            inputs.append(leaves.setdefault(leaf, name or f"{leaf.spec} ({len(leaves) + 1})"))
     state = "keeps nothing"
     if node.plan.slots:
         state = "released" if node.saved is None else "retained" if node.ran else "held"
-    return GraphNode(node.id, node.name(), node.call.op.name, SCOPES[node.scope].layer, str(SITES[node.site]), state,
-                     tuple(chain.from_iterable(map(_residuals, node.saved or ()))), tuple(inputs))
+    return GraphNode(node.id, node.name(), node.call.op.name, layer_in(SCOPES[node.scope], names), str(SITES[node.site]),
+                     state, tuple(chain.from_iterable(_residuals(r, names) for r in node.saved or ())), tuple(inputs))
 
 
-def _residuals(r: Any) -> Iterator[Residual]:
+def _residuals(r: Any, names: Mapping[Network, str]) -> Iterator[Residual]:
     """What stands in a slot of a node; nothing for a number."""
     if isinstance(r, Packed):
-        yield from (replace(_residual(x), how="packed") for x in r.kept)
+        yield from (replace(_residual(x, names), how="packed") for x in r.kept)
         if not r.kept:
             yield Residual(r.name, "packed", (), "", 0, 0, "", "", "", "")
     elif isinstance(r, (Saved, Again)):
-        yield _residual(r)
+        yield _residual(r, names)
 
 
-def _residual(r: Saved | Again) -> Residual:
+def _residual(r: Saved | Again, names: Mapping[Network, str]) -> Residual:
     if isinstance(r, Again):
         spec = r.recipe.spec
         return Residual(r.name, "made again", spec.shape, spec.dtype.name, 0, 0, "residual",
-                        SCOPES[r.recipe.scope].layer, r.recipe.op, str(SITES[r.recipe.site]))
+                        layer_in(SCOPES[r.recipe.scope], names), r.recipe.op, str(SITES[r.recipe.site]))
     block = r.storage.block
     tag = TAGS[block.tag]
-    return Residual(r.name, "kept", r.spec.shape, r.spec.dtype.name, block.requested, block.serial, tag.role, tag.layer,
-                    tag.op, str(tag.site), f"{tag.export.form}, {tag.export.site}" if tag.export else "")
+    return Residual(r.name, "kept", r.spec.shape, r.spec.dtype.name, block.requested, block.serial, tag.role,
+                    layer_in(tag, names), tag.op, str(tag.site), f"{tag.export.form}, {tag.export.site}" if tag.export else "")
 
 
 def _bytes_of(r: Residual) -> str:

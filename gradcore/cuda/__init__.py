@@ -109,7 +109,7 @@ def use_for_cupy(tag: str = "cupy", device: AnyDevice = None) -> Iterator[None]:
         scope = SCOPES[local.state.scope]
         site = SITES[find_site(frame)]
         block = target.ledger.allocate(nbytes, target.current, TAGS.index(
-            Tag(tag, scope.layer, scope.phase, "output", site, None, None)))
+            Tag(tag, scope.layer, scope.phase, "output", site, None, None, None, scope.network)))
         return memory.MemoryPointer(ScratchMemory(target.ledger, block, target.index), 0)
 
     with using_allocator(allocate):

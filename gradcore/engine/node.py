@@ -12,6 +12,7 @@ from gradcore.engine.saved import Again, Packed, Recipe, Saved, keep
 from gradcore.engine.state import local
 from gradcore.engine.value import PLAIN, Edge, Value, make_value
 from gradcore.errors import AlreadyReleased
+from gradcore.events import Network
 
 _new = object.__new__
 
@@ -168,13 +169,15 @@ all_leaves: WeakSet[Leaf] = WeakSet()
 class Leaf:
     """Where a gradient ends up: the slot of a tensor that was made with ``requires_grad``."""
 
-    __slots__ = ("grad", "spec", "device", "name", "hooks", "__weakref__")
+    __slots__ = ("grad", "spec", "device", "name", "network", "hooks", "__weakref__")
 
     def __init__(self, value: Value) -> None:
         self.grad: Any = None
         self.spec = value.spec
         self.device = value.storage.device
         self.name = ""
+        #: What the name is a path in.
+        self.network: Network | None = None
         self.hooks: Any = None
         all_leaves.add(self)
 

@@ -11,7 +11,7 @@ from gradcore.devices.storage import Storage
 from gradcore.engine.dispatch import fresh
 from gradcore.engine.state import SCOPES, SITES, here, local
 from gradcore.engine.value import Value, make_value
-from gradcore.events import BORROW, TAGS, Tag
+from gradcore.events import BORROW, TAGS, Network, Tag
 from gradcore.spec import TensorSpec, category
 
 
@@ -58,7 +58,8 @@ def _tag(op: str, role: str, spec: TensorSpec) -> int:
     if local.state.node and role == "input":
         # What backward brings from the host is its own.
         role = "temporary"
-    return TAGS.index(Tag(op, scope.layer, scope.phase, scope.role or role, SITES[here()], scope.caller, spec))
+    return TAGS.index(Tag(op, scope.layer, scope.phase, scope.role or role, SITES[here()], scope.caller, spec, None,
+                          scope.network))
 
 
 def borrow(values: Any, device: Device, dtype: Any = None) -> Any:
@@ -77,21 +78,23 @@ def borrow(values: Any, device: Device, dtype: Any = None) -> Any:
         raise ValueError(f"At least one stride in the given {library} array is negative, or not a multiple of the element's "
                          "size, and tensors with such strides are not supported: make a copy of the array with array.copy()")
     spec = TensorSpec.strided(values.shape, dtype, tuple(s // step for s in values.strides), 0)
-    tag = TAGS.index(Tag(BORROW, scope.layer, scope.phase, scope.role or "input", SITES[here()], scope.caller, spec))
+    tag = TAGS.index(Tag(BORROW, scope.layer, scope.phase, scope.role or "input", SITES[here()], scope.caller, spec, None,
+                         scope.network))
     block = device.ledger.adopt(device.foreign(values, spec.extent), device.stream, tag)
     return make_value(Storage(device, block), spec, device.array(block, spec), None)
 
 
-def retag(value: Value, *, role: str | None = None, layer: str | None = None) -> None:
-    """The bytes of ``value`` belong to another role or layer from here on: they became a parameter, or a gradient."""
+def retag(value: Value, *, role: str | None = None, layer: str | None = None, network: Network | None = None) -> None:
+    """The bytes of ``value`` have another role from here on, or belong to a layer: they became a parameter, or a gradient."""
     block = value.storage.block
-    key = block.tag, role, layer
+    key = block.tag, role, layer, network
     changed = _retagged.get(key)
     if changed is None:
         tag = TAGS[block.tag]
-        changed = _retagged[key] = TAGS.index(
-            tag._replace(role=tag.role if role is None else role, layer=tag.layer if layer is None else layer))
+        if layer is not None:
+            tag = tag._replace(layer=layer, network=network)
+        changed = _retagged[key] = TAGS.index(tag if role is None else tag._replace(role=role))
     value.storage.device.ledger.retag(block, changed)
 
 
-_retagged: dict[tuple[int, str | None, str | None], int] = {}
+_retagged: dict[tuple[int, str | None, str | None, Network | None], int] = {}

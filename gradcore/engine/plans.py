@@ -193,7 +193,8 @@ class Call:
         role = where.role or ("output" if where.phase in ("forward", "setup") else "temporary")
 
         def tag(role: str, spec: TensorSpec | None) -> int:
-            return TAGS.index(Tag(self.op.name, where.layer, where.phase, role, SITES[site], where.caller, spec))
+            return TAGS.index(Tag(self.op.name, where.layer, where.phase, role, SITES[site], where.caller, spec, None,
+                                  where.network))
 
         return (*(tag(role, s) for s in self.specs), *(tag("temporary", s) for _, s in self.aux),
                 tag("workspace", None))

@@ -9,7 +9,6 @@ from gradcore.engine.saved import Again, Packed, Recipe, Saved, unpacked
 from gradcore.engine.state import SCOPES, SITES, local, mark
 from gradcore.engine.value import Value, make_value
 from gradcore.errors import AlreadyReleased
-from gradcore.events import Scope
 
 #: By the scope that forward ran a node in, and the index of backward's caller.
 BACKWARD_SCOPES: dict[tuple[int, int], int] = {}
@@ -17,7 +16,7 @@ BACKWARD_SCOPES: dict[tuple[int, int], int] = {}
 
 def backward_scope(forward: int, caller: int) -> int:
     """The scope in which backward runs a node that forward made in scope ``forward``."""
-    scope = SCOPES.index(Scope(SCOPES[forward].layer, "backward", SITES[caller], None))
+    scope = SCOPES.index(SCOPES[forward]._replace(phase="backward", caller=SITES[caller], role=None))
     return BACKWARD_SCOPES.setdefault((forward, caller), scope)
 
 
@@ -104,5 +103,5 @@ def scope_like(forward: int, now: int) -> int:
     found = _like.get((forward, now))
     if found is None:
         old = SCOPES[now]
-        found = _like[forward, now] = SCOPES.index(Scope(SCOPES[forward].layer, old.phase, old.caller, None))
+        found = _like[forward, now] = SCOPES.index(SCOPES[forward]._replace(phase=old.phase, caller=old.caller, role=None))
     return found

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.device import devices
-from gradcore.events import MARK, WRITTEN, Scope, Site, Table
+from gradcore.events import MARK, WRITTEN, Scope, Site, Table, Tag
 
 SITES: Table[Site] = Table()
 SCOPES: Table[Scope] = Table()
@@ -66,13 +66,14 @@ local = _Local()
 
 
 @contextmanager
-def scoped(*, layer: str | None = None, phase: str | None = None, role: str | None = None) -> Iterator[None]:
-    """Run a block of code in another layer, phase or role; what is not given stays."""
+def scoped(*, like: Tag | None = None, phase: str | None = None, role: str | None = None) -> Iterator[None]:
+    """Run a block of code in the layer that ``like`` is of, in another phase or role; what is not given stays."""
     state = local.state
     before = state.scope
     old = SCOPES[before]
-    state.scope = SCOPES.index(Scope(old.layer if layer is None else layer, old.phase if phase is None else phase,
-                                     old.caller, old.role if role is None else role))
+    where = old if like is None else like
+    state.scope = SCOPES.index(Scope(where.layer, old.phase if phase is None else phase, old.caller,
+                                     old.role if role is None else role, where.network))
     try:
         yield
     finally:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from gradcore.errors import OutOfMemory
-from gradcore.events import TAGS
+from gradcore.events import TAGS, layer_in, network_names
 from gradcore.folds import role_of
 from gradcore.memory.adaptors import Fault, Limit, Poison
 from gradcore.memory.ledger import Ledger
@@ -48,10 +48,13 @@ def build(source: Source, driver: Driver, *, limit: int | None = None, fail_at: 
 def explain_live(ledger: Ledger, top: int = 10) -> list[str]:
     """Lines that name the largest holders of a device's memory."""
     held: Counter[str] = Counter()
-    for block in ledger.live.values():
+    live = ledger.live.values()
+    names = network_names(TAGS[block.tag].network for block in live)
+    for block in live:
         tag = TAGS[block.tag]
         shown = f", shown by {tag.export.form}, {tag.export.site}" if tag.export else ""
-        held[f"{role_of(tag, bool(block.keeps))} of {tag.op} in layer {tag.layer or '(root)'}, {tag.site}{shown}"] += block.size
+        layer = layer_in(tag, names) or "(root)"
+        held[f"{role_of(tag, bool(block.keeps))} of {tag.op} in layer {layer}, {tag.site}{shown}"] += block.size
     if not held:
         return ["Nothing is live."]
     return [f"The {min(top, len(held))} largest holders:"] + [

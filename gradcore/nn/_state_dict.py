@@ -92,7 +92,7 @@ def load(module: Module, state_dict: Mapping[str, Any], strict: bool, assign: bo
             if assign:
                 was = TAGS[target.storage.block.tag]
                 target.data = given.detach()
-                owners.retag(target, role=was.role, layer=was.layer)
+                owners.retag(target, role=was.role, layer=was.layer, network=was.network)
             else:
                 target.copy_(given)
     for key, owner in extra.items():

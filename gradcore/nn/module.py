@@ -258,7 +258,7 @@ class Module(Hooked, Named):
             was = TAGS[tensor.storage.block.tag]
             grad = tensor.grad
             tensor.data = change(tensor.detach())
-            owners.retag(tensor, role=was.role, layer=was.layer)
+            owners.retag(tensor, role=was.role, layer=was.layer, network=was.network)
             if grad is not None:
                 tensor.grad = change(grad.detach())
         paths.structure_changed()

@@ -7,6 +7,7 @@ parameters would wait for the collector.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from typing import Any
 from weakref import ref
@@ -14,34 +15,36 @@ from weakref import ref
 from gradcore.engine import owners
 from gradcore.engine.node import Leaf
 from gradcore.engine.state import SCOPES
-from gradcore.events import Scope
+from gradcore.events import Network, Scope
 from gradcore.forking import brief
 
 Module = Any
 
 
 class Tree:
-    """The name of one root's map, and the structure that it was made for."""
+    """The name of one root's map, the structure that it was made for, and the network that it is of."""
 
-    __slots__ = ("structure",)
+    __slots__ = ("structure", "network")
 
-    def __init__(self, structure: int) -> None:
+    def __init__(self, structure: int, network: Network | None) -> None:
         self.structure = structure
+        self.network = network
 
 
 class Place(dict[int, int]):
     """A module's path in one tree, and the scope that a call enters, by the scope that it comes from."""
 
-    __slots__ = ("path",)
+    __slots__ = ("path", "network")
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, network: Network | None) -> None:
         super().__init__()
         self.path = path
+        self.network = network
 
     def __missing__(self, before: int) -> int:
         old = SCOPES[before]
         phase = "forward" if old.phase == "setup" else old.phase
-        after = self[before] = SCOPES.index(Scope(self.path, phase, old.caller, old.role))
+        after = self[before] = SCOPES.index(Scope(self.path, phase, old.caller, old.role, self.network))
         return after
 
 
@@ -53,6 +56,7 @@ class _Calls(threading.local):
 calls = _Calls()
 
 _structure = [0]
+_numbers = itertools.count(1)
 _lock = brief()
 
 
@@ -103,27 +107,37 @@ def tree_of(module: Module) -> Tree:
         return tree
     with _lock:
         now = _structure[0]
-        tree = Tree(now)
+        tree = Tree(now, _network_of(root))
         # Bytes are named after the largest tree that they stand in.
         inner = any(other.structure == now for other in root._places if other is not root._tree)
         for path, module in root.named_modules():
             for other in list(module._places):
                 if other.structure != now:
                     del module._places[other]
-            module._places[tree] = Place(path)
+            module._places[tree] = Place(path, tree.network)
             if not inner:
-                _name_bytes(module, path)
+                _name_bytes(module, path, tree.network)
         root.__dict__["_tree"] = tree
     return tree
 
 
-def _name_bytes(module: Module, path: str) -> None:
+def _network_of(root: Module) -> Network | None:
+    """The network that a root is, the same as ever: none where it has no parameters, as most losses."""
+    before = root._places.get(root._tree)
+    if before is not None and before.network is not None and not before.path:
+        network: Network = before.network
+        return network
+    return Network(type(root).__name__, next(_numbers)) if any(True for _ in root.parameters()) else None
+
+
+def _name_bytes(module: Module, path: str, network: Network | None) -> None:
     for name, p in module._parameters.items():
         if p is not None:
-            owners.retag(p, role="parameter", layer=path)
+            owners.retag(p, role="parameter", layer=path, network=network)
             edge = p.edge
             if edge is not None and type(edge[0]) is Leaf:
                 edge[0].name = f"{path}.{name}" if path else name
+                edge[0].network = network
     for b in module._buffers.values():
         if b is not None:
-            owners.retag(b, role="buffer", layer=path)
+            owners.retag(b, role="buffer", layer=path, network=network)

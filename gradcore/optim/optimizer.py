@@ -223,7 +223,7 @@ def _scope(scope: int) -> int:
 
 def state_of(p: Tensor) -> Any:
     """What is made in this context is optimizer state of ``p``'s layer."""
-    return scoped(layer=TAGS[p.storage.block.tag].layer, phase="optimizer", role="optimizer state")
+    return scoped(like=TAGS[p.storage.block.tag], phase="optimizer", role="optimizer state")
 
 
 def state_like(p: Tensor) -> Tensor:

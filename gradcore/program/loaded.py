@@ -61,7 +61,7 @@ class LoadedProgram:
         storages = {}
         for b, name in shipment.names.items():
             tag = program.buffers[b].tag
-            with scoped(layer=tag.layer, phase="setup", role=tag.role):
+            with scoped(like=tag, phase="setup", role=tag.role):
                 self.state[name] = functional.tensor(values.pop(name), device=device)
             storages[b] = self.state[name].storage
         leaves = []

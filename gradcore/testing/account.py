@@ -15,7 +15,7 @@ from gradcore._random import default_generator
 from gradcore._step import node_seconds, pool_figures
 from gradcore.devices.device import Device, devices, get_device
 from gradcore.engine.exports import settle
-from gradcore.events import MARK, Alloc, Mark, Raw, Record, Tag, typed
+from gradcore.events import MARK, Alloc, Mark, Raw, Record, Tag, read_log
 from gradcore.report.diff import GROUPS, Owners
 from gradcore.report.growth import line_of
 from gradcore.report.recording import Recording
@@ -154,7 +154,7 @@ def _collect() -> None:
 
 def _without_steps(raw: Sequence[Raw]) -> list[Record]:
     """The records, without the beginnings and ends of steps: the stretch is the step of its report."""
-    return [typed(r) for r in raw if r[0] != MARK or r[2] != "step"]
+    return read_log(r for r in raw if r[0] != MARK or r[2] != "step")
 
 
 class DeviceMemory:

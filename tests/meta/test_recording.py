@@ -14,7 +14,7 @@ import pytest
 
 import gradcore
 from gradcore import folds, nn
-from gradcore.events import Alloc, Free, Invocation, Keep, Launch, Mark, Record, Retag, Site, Tag, typed
+from gradcore.events import Alloc, Free, Invocation, Keep, Launch, Mark, Record, Retag, Site, Tag
 from gradcore.report.recording import KINDS, Recording, pack, unpack
 from gradcore.report.step import PoolFigures, build_report, load_report
 from gradcore.spec import TensorSpec
@@ -70,7 +70,7 @@ def test_attributes_come_back_with_their_types() -> None:
 def test_a_step_comes_back_with_its_report() -> None:
     step = recorded()
     recording = step.recording
-    assert recording.records == tuple(typed(r) for r in step.raw_log) and recording.report is step.report
+    assert recording.records == tuple(step.log) and recording.report is step.report
     back = Recording.from_dict(through_json(recording.to_dict()))
     assert back == recording
     folded = build_report(back.records, device="meta", batch_size=4, pool=recording.report.pool)

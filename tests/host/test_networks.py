@@ -1,0 +1,100 @@
+"""Several networks in one step: their layers have paths of their own names, and a single one keeps its plain paths."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import gradcore
+from gradcore import folds, nn
+from gradcore.report.recording import Recording
+
+
+class Critic(nn.Module):
+    def __init__(self, **where: Any) -> None:
+        super().__init__()
+        self.fc = nn.Linear(6, 1, **where)
+
+    def forward(self, x: Any) -> Any:
+        return self.fc(x).tanh()
+
+
+def generator(**where: Any) -> Any:
+    return nn.Sequential(nn.Linear(4, 5, **where), nn.ReLU(), nn.Linear(5, 6, **where))
+
+
+def run(networks: list[Any], criterion: Any = None, device: str = "cpu") -> Any:
+    """One recorded step of the networks one behind the other, after one that has named their parameters."""
+    optimizers = [gradcore.optim.SGD(n.parameters(), lr=0.1, momentum=0.9) for n in networks]
+    for _ in range(2):
+        with gradcore.step(batch_size=3) as step:
+            x = gradcore.ones(3, 4, device=device)
+            for network in networks:
+                x = network(x)
+            loss = x.mean() if criterion is None else criterion(x, gradcore.zeros_like(x))
+            loss.backward()
+            for optimizer in optimizers:
+                optimizer.step()
+    return step
+
+
+def test_layers_of_several_networks_begin_with_their_classes() -> None:
+    step = run([generator(), Critic()])
+    assert set(step.report.by_layer) == {"", "Sequential.0", "Sequential.1", "Sequential.2", "Critic", "Critic.fc"}
+    # All of a layer: parameters, gradients, momentum, what is kept.
+    live = folds.live_at(step.log, len(step.log) - 1)
+    assert {h.role for h in live if h.tag.layer == "Critic.fc"} == {"parameter", "gradient", "optimizer state"}
+    assert {k.layer for k in step.report.kept} == {"", "Sequential.1", "Sequential.2", "Critic", "Critic.fc"}
+
+
+def test_a_single_network_keeps_the_paths_of_named_modules() -> None:
+    # A loss is a module too, without parameters: no network.
+    step = run([generator()], nn.MSELoss())
+    assert set(step.report.by_layer) == {"", "0", "1", "2"}
+    both = nn.ModuleDict({"g": generator(), "c": Critic()})
+    assert set(run([both["g"], both["c"]]).report.by_layer) == {"", "g.0", "g.1", "g.2", "c", "c.fc"}
+
+
+def test_networks_of_one_class_are_numbered_in_the_order_of_their_first_calls() -> None:
+    first = nn.Sequential(nn.Linear(4, 4))
+    second = copy.deepcopy(first)
+    assert set(run([second, first]).report.by_layer) == {"", "Sequential#1.0", "Sequential#2.0"}
+    del first
+    # The other one is gone, with its bytes.
+    assert set(run([second]).report.by_layer) == {"", "0"}
+
+
+def test_a_network_stays_the_same_when_its_structure_changes() -> None:
+    network, critic = generator(), Critic()
+    before = run([network, critic]).report.by_layer
+    network.append(nn.Identity())
+    network.eval()
+    assert run([network, critic]).report.by_layer.keys() == before.keys()
+
+
+def test_what_a_network_owns_is_named_alike_on_all_devices() -> None:
+    steps = [run([generator(device=d), Critic(device=d)], device=d) for d in ("cpu", "meta")]
+    assert steps[0].report.by_layer == steps[1].report.by_layer
+    assert [r.tag for r in steps[0].log if hasattr(r, "tag")] == [r.tag for r in steps[1].log if hasattr(r, "tag")]
+
+
+def test_a_recording_comes_back_from_its_file_with_the_names() -> None:
+    recording = run([generator(), Critic()]).recording
+    assert Recording.from_dict(recording.to_dict()) == recording
+
+
+def test_a_replay_accounts_as_eager_does() -> None:
+    network, critic = generator(), Critic()
+    eager = run([network, critic]).report.by_layer
+    assert run([gradcore.compile(network), gradcore.compile(critic)]).report.by_layer.keys() == eager.keys()
+
+
+def test_graph_and_summary_name_the_networks() -> None:
+    network, critic = generator(), Critic()
+    seen = gradcore.graph(critic(network(gradcore.ones(3, 4))))
+    assert [n.layer for n in seen] == ["Critic", "Critic.fc", "Sequential.2", "Sequential.1", "Sequential.0"]
+    # Two leaves of one path are two leaves.
+    assert "Sequential.0.weight" in seen.dot() and "leaf Critic.fc.weight" in str(seen)
+    # As an error does that memory is out.
+    assert "parameter of empty in layer Sequential.0" in gradcore.memory_summary()
+    assert [n.layer for n in gradcore.graph(network(gradcore.ones(3, 4)))] == ["2", "1", "0"]
