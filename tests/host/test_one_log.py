@@ -1,6 +1,7 @@
 """NumPy and meta write the same log, so a prediction is the measurement."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -188,7 +189,7 @@ def test_backward_gives_each_residual_back_when_its_node_has_run():
 
 def as_text(log):
     """A log as lines that do not depend on where the checkout lies, or which line an op stands on."""
-    return [repr(record).replace("'", '"').replace(", callers=()", "").replace(", export=None", "").replace(", network=None", "")
+    return [re.sub(r", (callers=\(\)|export=None|network=None)", "", repr(record).replace("'", '"'))
             for record in normalized(log, lines=False)]
 
 
