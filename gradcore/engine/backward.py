@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from gradcore.engine.hook_calls import after_leaf, after_node, as_user, before_n
 from gradcore.engine.node import Leaf, Node
 from gradcore.engine.owners import retag
 from gradcore.engine.residuals import BACKWARD_SCOPES, backward_scope, residuals
-from gradcore.engine.saved import Recipe
+from gradcore.engine.saved import Recipe, forget
 from gradcore.engine.state import SCOPES, SITES, here, local, mark
 from gradcore.engine.value import Edge, make_value
 from gradcore.errors import SpecError
@@ -76,8 +77,7 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
     finally:
         # Before anything that an interrupt could break off.
         state.grad, state.scope, state.site, state.node, state.autocast = before
-        for recipe in sweep.remade:
-            recipe.value = None
+        forget(sweep.remade)
         mark("end", "backward")
 
 
@@ -96,8 +96,9 @@ class Sweep:
         self.accumulating = accumulating
         self.retain_graph = retain_graph
         self.roots = roots
-        #: Recipes whose tensors were made again and are waiting for more nodes to ask for them.
-        self.remade: list[Recipe] = []
+        #: Recipes whose tensors were made again and are waiting for more nodes to ask for them. Not held: a recipe holds what
+        #: its tensor was made from, which goes back with the last node that asks.
+        self.remade: list[ref[Recipe]] = []
         #: Leaves with hooks, which are shown the whole gradient: what has come for them so far.
         self.held: dict[Leaf, list[Any]] = {}
         #: For each of them the oldest node that may still add to it.
@@ -178,8 +179,7 @@ class Sweep:
                 self.run(node, gs)
                 node = gs = None  # type: ignore[assignment]
         finally:
-            for recipe in self.remade:
-                recipe.value = None
+            forget(self.remade)
 
     def deliver(self, edge: Edge, g: Any) -> None:
         """Add a cotangent to where it goes: the slot of a leaf, or what a node is still waiting for."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import ref
 
 from gradcore.engine.node import Node
 from gradcore.engine.saved import Again, Packed, Recipe, Saved, unpacked
@@ -20,7 +21,7 @@ def backward_scope(forward: int, caller: int) -> int:
     return BACKWARD_SCOPES.setdefault((forward, caller), scope)
 
 
-def residuals(node: Node, remade: list[Recipe]) -> list[Any]:
+def residuals(node: Node, remade: list[ref[Recipe]]) -> list[Any]:
     """A node's residuals as fresh tensors whose edges are the node's own, so that double backward finds the graph.
 
     Raises for a node that was released, or whose residuals were written to. ``remade`` is told of every recipe whose
@@ -67,7 +68,7 @@ def unpack(residual: Packed, edge: Any) -> Any:
     return make_value(value.storage, value.spec, value.array, edge)
 
 
-def _make(recipe: Recipe, node: Node, remade: list[Recipe]) -> Any:
+def _make(recipe: Recipe, node: Node, remade: list[ref[Recipe]]) -> Any:
     """A recipe's tensor, for a rule of ``node``; what it takes to make it is put down to the layer that made it first."""
     if recipe.value is not None:
         return recipe.value
@@ -91,7 +92,7 @@ def _make(recipe: Recipe, node: Node, remade: list[Recipe]) -> Any:
         state.grad, state.scope, state.site = before
     if recipe.users > 1:
         recipe.value = made
-        remade.append(recipe)
+        remade.append(ref(recipe))
     return made
 
 

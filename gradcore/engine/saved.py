@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from gradcore.devices.storage import Storage
 from gradcore.engine.state import local, mark
@@ -121,7 +122,7 @@ class Recipe:
     A tensor that several nodes ask for is made once, and held from the first of them to the last.
     """
 
-    __slots__ = ("plan", "op", "spec", "scope", "site", "sources", "users", "value")
+    __slots__ = ("plan", "op", "spec", "scope", "site", "sources", "users", "value", "__weakref__")
 
     def __init__(self, node: Node, sources: list[Any]) -> None:
         self.plan = node.plan
@@ -135,6 +136,14 @@ class Recipe:
         #: Residuals that are not consumed yet.
         self.users = 0
         self.value: Any = None
+
+
+def forget(remade: list[ref[Recipe]]) -> None:
+    """Let go of the tensors that were made again and still wait for nodes."""
+    for made in remade:
+        recipe = made()
+        if recipe is not None:
+            recipe.value = None
 
 
 class Again:

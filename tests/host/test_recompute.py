@@ -72,6 +72,31 @@ def test_a_tensor_that_several_nodes_ask_for_is_made_once():
     assert sum(isinstance(r, Launch) and r.invocation.op == "gelu" for r in records) == 2
 
 
+def test_what_a_shared_tensor_was_made_from_goes_back_with_its_last_user():
+    # relu's output is asked for by relu and by the next convolution; it is made again from what batch norm keeps.
+    gradcore.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1),
+                          nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 1, 1))
+    x = gradcore.ones(4, 3, 8, 8)
+
+    def step():
+        with gradcore.step(device="cpu") as s:
+            loss = model(x).sum()
+            loss.backward()
+        return s.report
+
+    step()
+    report = step()
+    kept = [k for k in report.kept if k.role != "parameter"]
+    assert {k.name for k in kept} >= {"x", "mean", "rstd"}
+    assert all(k.reason == "consumed" for k in kept)
+    # All but x, which the test holds.
+    assert report.residual_bytes - report.residual_bytes_returned == x.numel() * 4
+    # The first norm's input goes back before the first convolution's gradient is made, last of all.
+    first = next(k for k in kept if k.layer == "0" and k.op == "conv2d")
+    assert first.freed_at < max(k.dropped_at for k in kept)
+
+
 def test_backward_twice_through_a_retained_graph():
     x = data()
     model = network()
