@@ -158,7 +158,7 @@ def pack(records: Iterable[Record]) -> dict[str, Any]:
     sites = [tables.site(s) for s in tables.sites.rows]
     return {
         "version": LOG_VERSION, "tags": tags, "invocations": invocations, "sites": sites,
-        "specs": [[list(s.shape), s.dtype.name] if s.contiguous and s.offset == 0 else
+        "specs": [[list(s.shape), s.dtype.name] if s is s.like() else
                   [list(s.shape), s.dtype.name, list(s.strides), s.offset] for s in tables.specs.rows],
         "strings": tables.strings.rows, "kinds": "".join(kinds),
         "columns": {letter: {f: [list(v) for v in c] if f in _LISTS else c for f, c in into.items()}

@@ -77,6 +77,15 @@ def test_a_step_comes_back_with_its_report() -> None:
     assert folded.by_layer == recording.report.by_layer and folded.kept == recording.report.kept
 
 
+def test_strides_of_dimensions_of_one_come_back() -> None:
+    # They say nothing, and views leave others there than a tensor of its own has.
+    with gradcore.step() as step:
+        gradcore.ones(())[None].expand(1, 1)
+        gradcore.ones(1, 3).t().unsqueeze(0)
+    recording = step.recording
+    assert Recording.from_dict(through_json(recording.to_dict())) == recording
+
+
 def test_tables_hold_each_value_once() -> None:
     data = pack(recorded().log)
     for name in ("tags", "invocations", "sites", "specs", "strings"):
