@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import copy
 import sys
 import threading
 from collections.abc import Iterator
@@ -87,6 +88,9 @@ _PACKAGE = str(Path(__file__).parent.parent) + "/"
 #: Parts of the package that use it as a user does: their lines are worth naming.
 _OUTSIDE = (_PACKAGE + "cli/", _PACKAGE + "models/")
 
+#: A copy is made for who asked for it: a user's deepcopy of a model, or a layer here that copies another.
+_COPY = copy.deepcopy.__code__.co_filename
+
 # By id of a code object: None inside gradcore, else its sites by instruction. The code is held, so an id is never
 # another's.
 CODES: dict[int, dict[int, int] | None] = {}
@@ -114,7 +118,7 @@ def whole_stacks() -> Iterator[None]:
 def _whole(frame: FrameType | None) -> int:
     sites: list[Site] = []
     while frame is not None and len(sites) < 64:
-        if not is_inside(frame.f_code):
+        if not _nameless(frame.f_code):
             sites.append(_site(frame))
         frame = frame.f_back
     first, *callers = sites or [Site("<gradcore>", 0, "")]
@@ -155,12 +159,17 @@ def is_inside(code: CodeType | None) -> bool:
         name == "<string>" and (code.co_name.startswith("__") or code.co_varnames[:1] == ("_cls",)))
 
 
+def _nameless(code: CodeType) -> bool:
+    """Is a line of the code never the one that an op ran for?"""
+    return code.co_filename == _COPY or is_inside(code)
+
+
 def _learn(code: CodeType) -> dict[int, int] | None:
     if len(_held) > 50_000:
         CODES.clear()
         _held.clear()
     _held.append(code)
-    CODES[id(code)] = None if is_inside(code) else {}
+    CODES[id(code)] = None if _nameless(code) else {}
     return CODES[id(code)]
 
 

@@ -170,6 +170,13 @@ def test_to_changes_bytes_and_keeps_objects() -> None:
     assert weight.dtype == np.float64
 
 
+def test_a_copy_is_put_down_to_the_line_that_asked_for_it() -> None:
+    # And not to one of the module copy, whose frames lie between.
+    made = nn.Sequential(copy.deepcopy(nn.Linear(3, 4)), nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 8), 2))
+    copies = [tag(p) for p in made.parameters() if tag(p).op == "clone"]
+    assert len(copies) > 2 and {t.site.file for t in copies} == {__file__}
+
+
 def test_deepcopy_is_apart() -> None:
     m = net()
     m(gradcore.ones(2, 6))
