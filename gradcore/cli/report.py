@@ -99,7 +99,7 @@ def _about(path: Path, found: Run) -> str:
                      f"{', '.join(map(str, sorted(found.recordings)))} are here")
     growth = growth_of([s.live for s in found.steps])
     if growth is not None:
-        lines.append(f"Live bytes have grown for {growth.steps} steps, by {growth.requested:,} a step.")
+        lines.append(f"Live bytes have grown for {growth.steps} steps, by {growth.requested:,} a step on average.")
     return "\n".join(lines)
 
 

@@ -113,7 +113,7 @@ def _growth(growth: Growth | None) -> Iterable[str]:
     if growth is None:
         return
     yield ""
-    yield f"Live bytes have grown for {growth.steps} steps, by {growth.requested:,} a step:"
+    yield f"Live bytes have grown for {growth.steps} steps, by {growth.requested:,} a step on average:"
     for x in growth.grown[:4]:
         who = _WHO[x.held_by] + (f" for {_op_line(x.keeper)}" if x.held_by == "graph" else "")
         yield (f"  {x.allocated:>15,} bytes in {x.count} results of {x.op} in {x.layer or '(root)'}, {short_path(x.line)}: "

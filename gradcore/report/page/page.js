@@ -51,7 +51,8 @@ function show(run, recording) {
 function warn(report) {
   const graph = report.left.find((left) => left.held_by === "graph");
   const { growth } = report;
-  const grown = growth ? `Live bytes have grown for ${growth.steps} steps, by ${count(growth.requested)} a step. ` : "";
+  const grown = growth
+    ? `Live bytes have grown for ${growth.steps} steps, by ${count(growth.requested)} a step on average. ` : "";
   const left = graph ? `Left alive, kept by a graph: ${count(graph.allocated)} bytes of ${graph.op}, ${graph.line}.` : "";
   const alone = report.exported.filter((shown) => shown.alone);
   const held = alone.reduce((sum, { allocated }) => sum + allocated, 0);
