@@ -20,11 +20,24 @@ _SMALL = (1, 2, 3)
 def as_array(given: Any) -> Array:
     """An array or a tensor, as an array; of a meta tensor, zeros of its shape."""
     if not hasattr(given, "detach"):
-        return np.asarray(given)
+        try:
+            made = np.asarray(given)
+        except ValueError as error:
+            raise _several(given) from error
+        if made.dtype == object or (isinstance(given, tuple) and any(hasattr(part, "shape") for part in given)):
+            raise _several(given)
+        return made
     if given.device == "meta":
         return _stand_in(given.shape, given.dtype)
     # A copy: a view would keep the tensor's own bytes on the device, beside those of the batch.
     return np.array(given.detach().cpu().numpy())
+
+
+def _several(given: Any) -> TypeError:
+    """The error for what is more than one array."""
+    return TypeError(f"x and y must be one array or tensor each, but one is a {type(given).__name__} of "
+                     f"{', '.join(type(part).__name__ for part in (given.values() if isinstance(given, dict) else given))}: "
+                     "give one array, of which the loss function takes its parts; y may be an input, too")
 
 
 def batch(example: Example, name: str, batch_size: int, shapes_only: bool, any_size: bool = True) -> tuple[Array, Array]:

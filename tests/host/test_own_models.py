@@ -92,6 +92,14 @@ def test_a_tuple_has_a_row_a_sample(capsys: Any, tmp_path: Path, device: str, co
                "another layout return a function of the batch size" in told
 
 
+@pytest.mark.parametrize("x", ["zeros(n, 10), zeros(n, 3)", "zeros(n, 10), zeros(n, 10)", "[zeros(n, 10), zeros(n, 3)]",
+                               "{'x': zeros(n, 10)}"])
+@pytest.mark.parametrize("makes", ["lambda n: (({x}), zeros(n)), scores", "(lambda n: (({x}), zeros(n)))(b), scores"])
+def test_several_inputs_are_told_from_one(capsys: Any, tmp_path: Path, x: str, makes: str) -> None:
+    told = measured(capsys, tmp_path, makes.replace("{x}", x), "meta", "8")
+    assert "x and y must be one array or tensor each, but one is a " in told and "ndarray: give one array" in told
+
+
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_a_function_returns_two(capsys: Any, tmp_path: Path, device: str) -> None:
     assert "the function of the batch size must return (x, y), but returned tuple of 3" in measured(
