@@ -110,13 +110,14 @@ def tree_of(module: Module) -> Tree:
         tree = Tree(now, _network_of(root))
         # Bytes are named after the largest tree that they stand in.
         inner = any(other.structure == now for other in root._places if other is not root._tree)
+        named: set[int] = set()
         for path, module in root.named_modules():
             for other in list(module._places):
                 if other.structure != now:
                     del module._places[other]
             module._places[tree] = Place(path, tree.network)
             if not inner:
-                _name_bytes(module, path, tree.network)
+                _name_bytes(module, path, tree.network, named)
         root.__dict__["_tree"] = tree
     return tree
 
@@ -130,14 +131,17 @@ def _network_of(root: Module) -> Network | None:
     return Network(type(root).__name__, next(_numbers)) if any(True for _ in root.parameters()) else None
 
 
-def _name_bytes(module: Module, path: str, network: Network | None) -> None:
+def _name_bytes(module: Module, path: str, network: Network | None, named: set[int]) -> None:
+    """A tensor that several modules share, such as a tied weight, is the first one's, as in ``named_parameters``."""
     for name, p in module._parameters.items():
-        if p is not None:
+        if p is not None and id(p) not in named:
+            named.add(id(p))
             owners.retag(p, role="parameter", layer=path, network=network)
             edge = p.edge
             if edge is not None and type(edge[0]) is Leaf:
                 edge[0].name = f"{path}.{name}" if path else name
                 edge[0].network = network
     for b in module._buffers.values():
-        if b is not None:
+        if b is not None and id(b) not in named:
+            named.add(id(b))
             owners.retag(b, role="buffer", layer=path, network=network)

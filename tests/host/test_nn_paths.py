@@ -209,6 +209,18 @@ def test_a_part_of_two_modules_is_named_by_neither() -> None:
     assert launched(lambda: first(x))["linear"] == {"0"} and launched(lambda: second(x))["linear"] == {"1"}
 
 
+def test_a_tied_weight_is_the_first_module_s() -> None:
+    model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 10, bias=False))
+    model[1].weight = model[0].weight
+    loss = model(gradcore.zeros(3, dtype=gradcore.int64)).sum()
+    assert [name for name, _ in model.named_parameters()] == ["0.weight"] and tag(model[0].weight).layer == "0"
+    assert str(gradcore.graph(loss)).count("leaf 0.weight") == 2
+    twice = nn.Sequential(nn.BatchNorm1d(4), nn.BatchNorm1d(4))
+    twice[1].running_mean = twice[0].running_mean
+    twice(gradcore.ones(2, 4))
+    assert tag(twice[0].running_mean).layer == "0"
+
+
 def test_what_is_taken_out_is_a_module_of_its_own() -> None:
     model, x = AutoEncoder(), gradcore.ones(4, 8)
     encoder = model.enc
