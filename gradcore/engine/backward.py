@@ -15,7 +15,7 @@ from weakref import ref
 
 import numpy as np
 
-from gradcore.engine.below import Captures, last_uses, leads_to
+from gradcore.engine.below import Captures, last_uses, leads_to, rules_for
 from gradcore.engine.hook_calls import after_leaf, after_node, as_user, before_node, seen
 from gradcore.engine.node import Leaf, Node
 from gradcore.engine.owners import retag
@@ -104,12 +104,12 @@ class Sweep:
         #: For each of them the oldest node that may still add to it.
         self.last_use: dict[Leaf, int] = {}
 
-    def run(self, node: Node, gs: list[Any]) -> None:
-        """Run a node's rules, pass on what they return, and let its residuals go."""
+    def run(self, node: Node, gs: list[Any], rules: list[Any] | None = None) -> None:
+        """Run a node's rules, or some of them, pass on what they return, and let its residuals go."""
         edges = node.edges
         try:
             values = residuals(node, self.remade) if node.plan.slots else ()
-            for targets, several, rule in node.plan.rules:
+            for targets, several, rule in node.plan.rules if rules is None else rules:
                 result = rule(gs, values)
                 if several:
                     parts = list(result)
@@ -141,21 +141,22 @@ class Sweep:
             self._capture(node, gs)
         if wanted is not None and node.id not in wanted:
             return
+        rules = node.plan.rules if wanted is None else rules_for(node, self.captures or {}, wanted)
         if not local.state.anomaly and (node.hooks is None or not node.hooks.after):
-            self.run(node, gs)
+            self.run(node, gs, rules)
             return
         try:
-            self._run_watched(node, gs, residuals(node, self.remade) if node.plan.slots else ())
+            self._run_watched(node, gs, residuals(node, self.remade) if node.plan.slots else (), rules)
         finally:
             if self.retain_graph:
                 node.ran = True
             else:
                 node.saved = node.recipe = None
 
-    def _run_watched(self, node: Node, gs: list[Any], values: Any) -> None:
+    def _run_watched(self, node: Node, gs: list[Any], values: Any, rules: list[Any]) -> None:
         """The same, where somebody wants to see everything that the node returns before it is passed on."""
         results: list[Any] = [None] * len(node.edges)
-        for targets, several, rule in node.plan.rules:
+        for targets, several, rule in rules:
             result = rule(gs, values)
             for i, part in zip(targets, result if several else (result,), strict=True):
                 if part is not None and node.edges[i] is not None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradcore.engine.node import Leaf, Node
+from gradcore.engine.plans import KeepPlan
 from gradcore.engine.value import Value
 
 #: What is asked for of a backward: slots for cotangents, by the target of the edge that they come along.
@@ -55,3 +56,19 @@ def leads_to(captures: Captures, roots: Sequence[Any]) -> set[int]:
                                      or (type(edge[0]) is Node and edge[0].id in wanted)):
                 wanted.add(number)
     return wanted
+
+
+def rules_for(node: Node, captures: Captures, wanted: set[int]) -> list[Any]:
+    """A node's rules for what leads to what is asked for: nobody would be given any other gradient, so none is computed."""
+    edges = [edge if edge is not None and ((id(edge[0]), edge[1]) in captures or (
+        type(edge[0]) is Node and edge[0].id in wanted)) else None for edge in node.edges]
+    plan: Any = node.plan
+    if edges == node.edges:
+        return list(plan.rules)
+    # A rule for several inputs is bound to those that want a gradient: the node's own to all that did in forward.
+    fewer = node.call.plan(edges) if type(plan) is KeepPlan else None
+    if fewer is None or not set(fewer.slots) <= set(plan.slots):
+        return [rule for rule in plan.rules if any(edges[i] is not None for i in rule[0])]
+    at = [plan.slots.index(slot) for slot in fewer.slots]
+    return [(targets, several, lambda gs, values, rule=rule: rule(gs, [values[i] for i in at]))
+            for targets, several, rule in fewer.rules]

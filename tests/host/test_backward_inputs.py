@@ -9,6 +9,7 @@ import pytest
 
 import gradcore
 from gradcore import nn
+from gradcore.events import Launch
 from tests.conftest import raises
 
 
@@ -118,3 +119,25 @@ def test_a_compiled_step_trains_the_named_half() -> None:
         found.append((losses, [p.tolist() for p in (*first.parameters(), *second.parameters())]))
         assert all(p.grad is None for p in first.parameters())
     assert found[0] == found[1]
+
+
+def test_no_gradient_is_computed_that_nobody_asked_for() -> None:
+    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2))
+    x = gradcore.ones(1, 2, 4, 4, requires_grad=True)
+
+    def launched(run: Any) -> list[str]:
+        with gradcore.step(device="cpu") as step:
+            run()
+        # A name for each gradient that a launch makes.
+        return [r.invocation.op for r in step.log if isinstance(r, Launch) and r.tag.phase == "backward"
+                for _ in r.invocation.outputs]
+
+    whole = launched(lambda: model(x).sum().backward())
+    assert "conv2d_weight_grad" in whole and whole.count("conv2d_input_grad") == 1 and whole.count("linear_grad") == 3
+    for run in (lambda: gradcore.autograd.grad(model(x).sum(), x), lambda: model(x).sum().backward(inputs=[x]),
+                lambda: gradcore.autograd.grad(model(x).sum(), x, create_graph=True)):
+        ops = launched(run)
+        assert "conv2d_weight_grad" not in ops and ops.count("conv2d_input_grad") == 1
+        assert ops.count("linear_grad") == 1
+    weight = launched(lambda: gradcore.autograd.grad(model(x).sum(), model[0].weight))
+    assert "conv2d_input_grad" not in weight and "conv2d_weight_grad" in weight
