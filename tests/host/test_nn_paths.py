@@ -11,7 +11,7 @@ from typing import Any
 import gradcore
 from gradcore import nn
 from gradcore.engine.state import SCOPES, local, scoped
-from gradcore.events import TAGS, Launch
+from gradcore.events import TAGS, Launch, typed
 from gradcore.nn import functional as F
 from gradcore.nn.paths import calls
 from gradcore.utils.checkpoint import checkpoint_sequential
@@ -176,11 +176,11 @@ class AutoEncoder(nn.Module):
 
 
 def launched(call: Callable[[], Any]) -> dict[str, set[str]]:
-    """The layers in which each op ran."""
+    """The layers in which each op ran, by their paths alone: of which network is for tests/host/test_networks.py."""
     with gradcore.step() as step:
         call()
     found: dict[str, set[str]] = {}
-    for record in step.recording.records:
+    for record in map(typed, step.raw_log):
         if isinstance(record, Launch):
             found.setdefault(record.tag.op, set()).add(record.tag.layer)
     return found
