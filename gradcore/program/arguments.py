@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from operator import is_
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,20 @@ from gradcore.engine.node import Leaf
 from gradcore.engine.value import Value
 from gradcore.program.guards import MOST
 
+#: Gradients of no leaf.
+_NONE: Mapping[int, Leaf] = MappingProxyType({})
+
 
 class Output:
-    """Stands for a tensor in what a function returned: an output of the program, or an object that is returned as it is."""
+    """Stands for a tensor in what a function returned: an output of the program, the gradient that it left a leaf, or an object
+    that is returned as it is."""
 
-    __slots__ = ("index", "argument", "value")
+    __slots__ = ("index", "argument", "leaf", "value")
 
-    def __init__(self, index: int = -1, argument: int = -1, value: Any = None) -> None:
+    def __init__(self, index: int = -1, argument: int = -1, leaf: Leaf | None = None, value: Any = None) -> None:
         self.index = index
         self.argument = argument
+        self.leaf = leaf
         self.value = value
 
 
@@ -55,22 +61,39 @@ def key_of(x: Any, tensors: list[Any], kept: list[Any], leaves: bool = False) ->
     return id(x)
 
 
-def template_of(x: Any, arguments: list[Any], outputs: list[Any]) -> Any:
-    """A result with :class:`Output` for each tensor, and the tensors that the program has to give."""
+def gradients_of(leaves: Iterable[Leaf]) -> dict[int, Leaf]:
+    """The leaves that have a gradient, by the id of that."""
+    return {id(leaf.grad): leaf for leaf in leaves if leaf.grad is not None}
+
+
+def template_of(x: Any, arguments: list[Any], outputs: list[Any], gradients: Mapping[int, Leaf] = _NONE) -> Any:
+    """A result with :class:`Output` for each tensor, and the tensors that the program has to give.
+
+    One that is returned twice is given once; one of the ``gradients``, by id, is in the slot of its leaf.
+    """
     if isinstance(x, Value):
-        for k, a in enumerate(arguments):
-            if a is x:
-                return Output(argument=k)
-        if x.edge is not None and type(x.edge[0]) is Leaf:
-            return Output(value=x)
-        outputs.append(x)
-        return Output(index=len(outputs) - 1)
+        return _place(x, arguments, outputs, gradients)
     if isinstance(x, (list, tuple)):
-        parts = [template_of(v, arguments, outputs) for v in x]
+        parts = [template_of(v, arguments, outputs, gradients) for v in x]
         return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
     if isinstance(x, dict):
-        return _filled(x, {k: template_of(v, arguments, outputs) for k, v in x.items()})
+        return _filled(x, {k: template_of(v, arguments, outputs, gradients) for k, v in x.items()})
     return _own(x)
+
+
+def _place(x: Any, arguments: list[Any], outputs: list[Any], gradients: Mapping[int, Leaf]) -> Output:
+    for k, a in enumerate(arguments):
+        if a is x:
+            return Output(argument=k)
+    if id(x) in gradients and x.edge is None:
+        return Output(leaf=gradients[id(x)])
+    if x.edge is not None and type(x.edge[0]) is Leaf:
+        return Output(value=x)
+    for k, a in enumerate(outputs):
+        if a is x:
+            return Output(index=k)
+    outputs.append(x)
+    return Output(index=len(outputs) - 1)
 
 
 def _own(x: Any) -> Any:
@@ -97,12 +120,22 @@ def places(shape: Any) -> Iterator[Output]:
             yield from places(v)
 
 
+def kept_as_they_are(shape: Any, outputs: list[Any], known: Iterable[Any]) -> None:
+    """Let a template name the outputs themselves that are among the ``known`` tensors: they were there before the run."""
+    there = set(map(id, known))
+    for place in places(shape):
+        if place.index >= 0 and id(outputs[place.index]) in there:
+            place.value = outputs[place.index]
+
+
 def rebuilt(shape: Any, outputs: list[Any], arguments: list[Any]) -> Any:
     """The result that a template stands for."""
     if type(shape) is Output:
-        if shape.index >= 0:
-            return outputs[shape.index]
-        return arguments[shape.argument] if shape.argument >= 0 else shape.value
+        if shape.value is not None:
+            return shape.value
+        if shape.leaf is not None:
+            return shape.leaf.grad
+        return outputs[shape.index] if shape.index >= 0 else arguments[shape.argument]
     if isinstance(shape, (list, tuple)):
         parts = [rebuilt(v, outputs, arguments) for v in shape]
         return type(shape)(*parts) if hasattr(shape, "_fields") else type(shape)(parts)

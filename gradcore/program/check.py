@@ -10,7 +10,7 @@ import numpy as np
 from gradcore.devices.storage import Storage
 from gradcore.errors import TraceError
 from gradcore.events import TAGS, Tag
-from gradcore.program.arguments import template_of
+from gradcore.program.arguments import gradients_of, places, template_of
 from gradcore.program.differentiable import Differentiable
 from gradcore.program.replay import Replay
 from gradcore.spec import TensorSpec
@@ -19,10 +19,11 @@ from gradcore.spec import TensorSpec
 _TOLERANCE = {2: 1e-2, 4: 1e-5, 8: 1e-12}
 
 
-def checked(replay: Replay | Differentiable, tensors: list[Any], eager: Callable[[], Any]) -> Any:
+def checked(replay: Replay | Differentiable, shape: Any, tensors: list[Any], eager: Callable[[], Any]) -> Any:
     """Replay a call, take back what that changed, run it eagerly, compare, and return what the eager run gave.
 
-    Raises TraceError where a result, or anything that was written to, differs by more than rounding.
+    ``shape`` is the template of what the traced run returned. Raises TraceError where a result, or anything that was written
+    to, differs by more than rounding.
     """
     trace = replay.trace
     written = [trace.storages[b] for b in trace.program.written() if b in trace.storages] + [t.storage for t in tensors]
@@ -43,7 +44,7 @@ def checked(replay: Replay | Differentiable, tensors: list[Any], eager: Callable
             _write(grad.storage, old_values)
     result = eager()
     outputs: list[Any] = []
-    template_of(result, tensors, outputs)
+    template_of(result, tensors, outputs, gradients_of(x.leaf for x in places(shape) if x.leaf is not None))
     for k, (ours, tensor) in enumerate(zip(results, outputs, strict=True)):
         _compare(f"result {k}", ours, _values(tensor))
     for storage, values in zip(written, after, strict=True):

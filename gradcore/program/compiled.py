@@ -19,7 +19,7 @@ from gradcore.errors import TraceError
 from gradcore.forking import long
 from gradcore.functional import get_default_dtype
 from gradcore.nn.module import Module
-from gradcore.program.arguments import key_of, rebuilt, replaced, template_of
+from gradcore.program.arguments import gradients_of, kept_as_they_are, key_of, rebuilt, replaced, template_of
 from gradcore.program.capture import replay_of
 from gradcore.program.check import checked
 from gradcore.program.checks import all_hold
@@ -164,7 +164,7 @@ class Compiled:
         if self._check_every:
             self._calls += 1
             if self._calls % self._check_every == 0:
-                return checked(entry.replay, tensors, lambda: self._function(*args, **kwargs))
+                return checked(entry.replay, entry.results, tensors, lambda: self._function(*args, **kwargs))
         return rebuilt(entry.results, entry.replay.run(tensors), tensors)
 
     # -- trace ---------------------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ class Compiled:
             with resumed(local.state.autocast):
                 result = self._function(*args, **kwargs)
             outputs: list[Any] = []
-            shape = template_of(result, tensors, outputs)
+            shape = template_of(result, tensors, outputs, gradients_of(tracing.leaves()))
             tracing.differentiate(tensors, outputs)
             trace = tracing.finish(tensors, outputs)
         del result
@@ -209,6 +209,7 @@ class Compiled:
             self.traces[-1] += ("; it cannot be replayed: " + "; ".join(trace.obstacles[:_MOST_REASONS])
                                 + f"; and {more} more of the kind" * (more > 0))
         else:
+            kept_as_they_are(shape, outputs, (t for guard in tracing.guards for t in guard.values()))
             replay = (replay_of if trace.second is None else Differentiable)(trace, plan(trace.program), self._capture)
             self._remember(key, Entry(replay, tracing.guards, shape, kept))
         return rebuilt(shape, outputs, tensors)

@@ -35,9 +35,9 @@ class Guard:
         except Exception:
             return False
 
-    def storages(self) -> list[Any]:
-        """The bytes that a tensor which is guarded shows."""
-        return [self.seen[1]] if self.same is same_bytes else []
+    def values(self) -> list[Any]:
+        """The tensor that is guarded, if it is one."""
+        return [self.seen[0]] if self.same is same_bytes else []
 
     def why_not(self) -> str:
         """What has changed, in words."""

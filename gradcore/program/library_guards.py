@@ -44,12 +44,15 @@ class GradientGuard:
         del grad
         return same and self._held() is self.held
 
-    def storages(self) -> list[Any]:
+    def values(self) -> list[Any]:
         return []
 
     def why_not(self) -> str:
         found = self.leaf.grad
         now = None if found is None else found.spec
+        if now is self.spec:
+            return (f"the gradient of {self.leaf.name or 'a leaf'}, {self.leaf.spec}, is held by "
+                    + ("nobody else and was by somebody" if self.held else "somebody else, and was not"))
         return f"the gradient of {self.leaf.name or 'a leaf'}, {self.leaf.spec}, is {now} and was {self.spec}"
 
 
@@ -94,8 +97,8 @@ class OptimizerGuard:
             and all(map(is_, group["params"], params))
             for group, (options, values, count, params) in zip(now, self.groups, strict=True)))
 
-    def storages(self) -> list[Any]:
-        return []
+    def values(self) -> list[Any]:
+        return [x for _, _, x in self.tensors]
 
     def why_not(self) -> str:
         what = "state" if self.optimizer.state is not self.state else "options or parameters"
@@ -115,7 +118,7 @@ class CountsGuard:
     def holds(self) -> bool:
         return len(set(map(self.count, self.places))) == 1
 
-    def storages(self) -> list[Any]:
+    def values(self) -> list[Any]:
         return []
 
     def why_not(self) -> str:
@@ -144,8 +147,8 @@ class ModuleGuard:
         self.leaves = [(edge[0], edge[0].hooks, hooks_on(edge[0])) for _, _, _, edge in self.tensors
                        if edge is not None and type(edge[0]) is Leaf]
 
-    def storages(self) -> list[Any]:
-        return [storage for _, _, storage, _ in self.tensors]
+    def values(self) -> list[Any]:
+        return [tensor for _, tensor, _, _ in self.tensors]
 
     def holds(self) -> bool:
         own = self.module.__dict__

@@ -104,10 +104,20 @@ def save_entry(path: str | os.PathLike[str], trace: Trace, seen: Iterable[Any], 
 def _with_all_results(trace: Trace, results: Any) -> Trace:
     """A trace whose outputs are all tensors that its function returns: arguments and parameters, too."""
     program, buffers = trace.program, {id(storage): b for b, storage in trace.storages.items()}
+    gradients = dict(trace.left)
+    gradients |= {leaf: Operand(b, leaf.grad.spec) for b, leaf in trace.slots.items() if leaf.grad is not None}
 
     def operand(of: Output) -> Operand:
-        if of.value is None:
-            return program.inputs[of.argument] if of.index < 0 else program.outputs[of.index]
+        if of.index >= 0:
+            return program.outputs[of.index]
+        if of.argument >= 0:
+            return program.inputs[of.argument]
+        if of.leaf is not None:
+            found = gradients.get(of.leaf)
+            if found is None:
+                raise TraceError(f"the function returns the gradient of {of.leaf.name or 'a leaf'}, {of.leaf.spec}, which it "
+                                 "does not make: a file holds what the ops make")
+            return found
         if id(of.value.storage) not in buffers:
             raise TraceError(f"the function returns {of.value.edge[0].name or 'a parameter'}, {of.value.spec}, which none of "
                              "its ops reads: a file holds what the ops read")

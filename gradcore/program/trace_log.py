@@ -37,7 +37,7 @@ class TraceLog(list[Raw]):
         #: The line that read a tensor with a graph that was built before, which no replay could follow.
         self.beyond = ""
         #: Nodes that are built from here on have larger numbers.
-        self._first = next_number()
+        self.first = next_number()
         #: By serial, what the library filled with values that only shapes and attributes decide.
         self.constants: dict[int, Storage] = {}
 
@@ -51,7 +51,7 @@ class TraceLog(list[Raw]):
         node = value.edge[0]
         if type(node) is not Leaf:
             # Where an argument's graph ends, the trace ends, too.
-            if node.id < self._first and local.state.grad and node.op.name != ARGUMENT:
+            if node.id < self.first and local.state.grad and node.op.name != ARGUMENT:
                 self.beyond = self.beyond or str(SITES[here()])
         elif node not in self.leaves:
             self.leaves[node] = None
@@ -81,7 +81,7 @@ class TraceLog(list[Raw]):
                 self.foreign[id(record)] = record
             super().append(record)
             return
-        if record[0] == LAUNCH and 0 < record[3] < self._first:
+        if record[0] == LAUNCH and 0 < record[3] < self.first:
             self.beyond = self.beyond or str(SITES[here()])
         if record[0] == READ:
             raise TraceError(f"{SITES[here()]} reads a value of a tensor on the host (item(), tolist(), printing, "

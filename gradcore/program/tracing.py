@@ -60,13 +60,21 @@ class Tracing:
 
     def differentiate(self, arguments: list[Any], outputs: list[Any]) -> None:
         """Record the gradient of the results too, if they have one: a graph that no backward in the function has used up."""
-        roots = [k for k, t in enumerate(outputs) if t.edge is not None and type(t.edge[0]) is not Leaf]
+        roots = [k for k, t in enumerate(outputs) if t.edge is not None and not self._is_older(t)]
         ran = [r for r in self._recorders if r.log.launches]
         if len(ran) == 1 and any(r[0] == MARK and r[2] == "backward" for r in ran[0].log):
             roots = [k for k in roots if is_held(outputs[k])]
         if not roots or len(ran) != 1:
             return
         self._second = second_of(ran[0], arguments, outputs, roots)
+
+    def leaves(self) -> list[Leaf]:
+        """Those that there were when the run began."""
+        return [leaf for recorder in self._recorders for leaf in recorder.before]
+
+    def _is_older(self, tensor: Any) -> bool:
+        """Has a tensor the graph that it had before the run?"""
+        return any(tensor.edge[0].id < r.log.first for r in self._recorders if r.device is tensor.storage.device.compute)
 
     def finish(self, inputs: list[Any], outputs: list[Any]) -> Trace | None:
         """The trace, None where nothing was launched. Call it when the function has returned."""
@@ -81,7 +89,10 @@ class Tracing:
         trace.obstacles += self._watcher.changes()
         self._ran = ran[0]
         self.guards = self._all_guards(trace)
-        shared = {id(t.storage) for t in inputs} & {id(s) for guard in self.guards for s in guard.storages()}
+        shared = {id(t.storage) for t in inputs} & {id(t.storage) for guard in self.guards for t in guard.values()}
+        known = {id(t) for guard in self.guards for t in guard.values()}
+        if any(t.edge is not None and self._is_older(t) and id(t) not in known for t in outputs):
+            trace.obstacles.append("it returns a tensor with a graph that was built before and that no guard sees: detach it")
         if shared:
             trace.obstacles.append("an argument is also what the function refers to by other ways")
         return trace
@@ -95,7 +106,7 @@ class Tracing:
         rates = "param_groups" in self._watcher.names().read
         found += [OptimizerGuard(o, rates or i not in updated or self._watcher.is_extended(o)) for i, o in seen.items()]
         found += [CountsGuard(o, params) for o, _, params in trace.updates if o._numbers and len(params) > 1]
-        covered = {id(storage) for guard in found for storage in guard.storages()}
+        covered = {id(t.storage) for guard in found for t in guard.values()}
         found += [Guard(f"a parameter, {p.spec}, that is updated", lambda p=p: p,  # type: ignore[misc]
                         (p, p.storage, p.edge), same_bytes)
                   for _, _, params in trace.updates for p in params if id(p.storage) not in covered]

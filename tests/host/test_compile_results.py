@@ -1,0 +1,174 @@
+"""What a compiled function returns is what the function would: the very objects that were there before, and those of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import gradcore
+from gradcore import nn
+from gradcore.errors import TraceError
+
+F = nn.functional
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.register_buffer("seen", gradcore.zeros(()))
+        self.table = gradcore.ones(3)
+
+    def forward(self, x: Any) -> Any:
+        self.seen.add_(1)
+        return self.linear(x), {"seen": self.seen, "table": [self.table, self.linear.weight]}
+
+
+outside: Any = None
+
+
+@pytest.fixture
+def a_global(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "outside", gradcore.ones(3))
+
+
+@pytest.mark.usefixtures("a_global")
+@pytest.mark.parametrize("grad", [True, False])
+def test_what_was_there_before_is_returned_itself(grad: bool) -> None:
+    inside, frozen = gradcore.zeros(3), nn.Linear(3, 3).requires_grad_(False)
+
+    def f(x: Any) -> Any:
+        inside.add_(x)
+        return frozen(x), outside, inside, frozen.weight, outside[1:]
+
+    compiled = gradcore.compile(f)
+    with gradcore.set_grad_enabled(grad):
+        for k in range(3):
+            _, one, two, three, part = compiled(gradcore.ones(3))
+            assert one is outside and two is inside and three is frozen.weight
+            assert part is not outside and part.storage is outside.storage
+            assert inside.tolist() == [k + 1] * 3
+    assert len(compiled.traces) == 1
+
+
+def test_a_module_returns_its_own_buffers_attributes_and_parameters() -> None:
+    model = Counting()
+    compiled = gradcore.compile(model)
+    for k in range(3):
+        y, others = compiled(gradcore.ones(2, 3))
+        assert others["seen"] is model.seen and others["table"][0] is model.table
+        assert others["table"][1] is model.linear.weight and model.seen.item() == k + 1
+        y.sum().backward()
+    assert len(compiled.traces) == 1
+
+
+def test_a_captured_tensor_with_a_graph_comes_back_with_it() -> None:
+    a = gradcore.ones(3, requires_grad=True)
+    h = a * 3
+    compiled = gradcore.compile(lambda x: (x * 2, h))
+    for _ in range(3):
+        assert compiled(gradcore.ones(3))[1] is h
+    h.sum().backward()
+    assert a.grad.tolist() == [3, 3, 3]
+
+
+def test_a_graph_that_no_guard_sees_is_not_lost() -> None:
+    a = gradcore.ones(3, requires_grad=True)
+    box = SimpleNamespace(tensor=a * 3)
+    compiled = gradcore.compile(lambda x: (x * 2, getattr(box, "TENSOR".lower())))
+    for k in range(1, 3):
+        compiled(gradcore.ones(3))[1].sum().backward(retain_graph=True)
+        assert a.grad.tolist() == [3 * k] * 3
+    assert "a graph that was built before" in compiled.traces[-1]
+
+
+def test_one_tensor_returned_twice_is_one() -> None:
+    w = gradcore.tensor([1.0, 2.0, 3.0], requires_grad=True)
+
+    def f(x: Any) -> Any:
+        y = x * w
+        return y, [y, y[1:]]
+
+    compiled = gradcore.compile(f)
+    for _ in range(3):
+        w.grad = None
+        y, (again, part) = compiled(gradcore.ones(3))
+        assert again is y and part.storage is y.storage
+        (y * again + part.sum()).sum().backward()
+        assert w.grad.tolist() == [2, 4 + 3, 6 + 3]
+
+
+def test_a_gradient_that_is_returned_is_the_one_in_its_slot() -> None:
+    def train(function: Any, model: nn.Linear, optimizer: Any) -> None:
+        for k in range(5):
+            _, gradients = function(gradcore.full((2, 3), k + 1.0))
+            assert all(g is p.grad for g, p in zip(gradients, model.parameters(), strict=True))
+            for g in gradients:
+                g.mul_(0.5)
+            optimizer.step()
+
+    trained = []
+    for mode in (lambda f: f, gradcore.compile, lambda f: gradcore.compile(f, check_every=2)):
+        gradcore.manual_seed(0)
+        model = nn.Linear(3, 2)
+        optimizer = gradcore.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(x: Any, model: nn.Linear = model) -> Any:
+            model.zero_grad()
+            loss = (model(x) ** 2).sum()
+            loss.backward()
+            return loss.detach(), [p.grad for p in model.parameters()]
+
+        function: Any = mode(step)
+        train(function, model, optimizer)
+        trained.append([p.tolist() for p in model.parameters()])
+        if mode is gradcore.compile:
+            assert len(function.traces) == 2  # without gradients, and with some to drop
+    assert trained[0] == trained[1] == trained[2]
+
+
+def test_a_gradient_that_is_added_to_and_returned() -> None:
+    model = nn.Linear(3, 2)
+
+    def add(x: Any) -> Any:
+        model(x).sum().backward()
+        return model.bias.grad
+
+    compiled = gradcore.compile(add)
+    for k in range(6):
+        gradient = compiled(gradcore.ones(1, 3))
+        assert gradient is model.bias.grad and gradient.tolist() == [k + 1] * 2
+    # From here on nobody else holds what is added to.
+    del gradient
+    for k in range(6, 9):
+        compiled(gradcore.ones(1, 3))
+        assert model.bias.grad.tolist() == [k + 1] * 2
+    assert compiled.traces[-1].endswith("is held by nobody else and was by somebody")
+
+
+@pytest.mark.usefixtures("a_global")
+def test_a_saved_program_gives_what_was_there_before_too(tmp_path: Path) -> None:
+    model = nn.Linear(3, 2)
+
+    @gradcore.compile
+    def f(x: Any) -> Any:
+        model.zero_grad()
+        loss = (model(x) ** 2).sum()
+        loss.backward()
+        return loss.detach(), model.weight, model.weight.grad, outside + 1, outside
+
+    loss, weight, gradient, _, _ = f(gradcore.ones(1, 3))
+    f.save(tmp_path / "f.gradcore")
+    found = gradcore.load_program(tmp_path / "f.gradcore")(gradcore.ones(1, 3))
+    assert [t.tolist() for t in found] == [loss.tolist(), weight.tolist(), gradient.tolist(), [2, 2, 2], [1, 1, 1]]
+
+    one, other = nn.Linear(3, 2), nn.Linear(3, 2)
+    other(gradcore.ones(1, 3)).sum().backward()
+    g = gradcore.compile(lambda x: (one(x).detach(), other.weight.grad))
+    for _ in range(2):
+        assert g(gradcore.ones(1, 3))[1] is other.weight.grad
+    with pytest.raises(TraceError, match="returns the gradient of weight"):
+        g.save(tmp_path / "g.gradcore")
