@@ -8,25 +8,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from gradcore._random import default_generator
 from gradcore.autograd import grad
 from gradcore.devices.device import Device
-from gradcore.engine.node import Leaf
 from gradcore.engine.value import Value
 from gradcore.errors import ModifiedInPlace, TraceError
-from gradcore.events import LAUNCH, MARK, Raw
+from gradcore.events import MARK
 from gradcore.functional import arranging
 from gradcore.memory.arena import close_ranges
 from gradcore.program.arena import Arena
 from gradcore.program.arguments import rebuilt, template_of
 from gradcore.program.binding import Binding
 from gradcore.program.capture import CapturedReplay
+from gradcore.program.followed import Followed, NotingLog
+from gradcore.program.joined import joined_trace, part_of
 from gradcore.program.plan import Plan, plan
 from gradcore.program.program import Program
-from gradcore.program.recorder import Builder, Recorder, Trace, busy
+from gradcore.program.recorder import Recorder, Trace, busy
 from gradcore.program.tracing import as_forward
 from gradcore.spec import TensorSpec
 
@@ -133,42 +134,6 @@ class _Stage(CapturedReplay):
             close_ranges(self.device.ledger, self._bound.lasting)
 
 
-class _Joined:
-    """Several recordings as one, for the builder."""
-
-    def __init__(self, device: Device, recorders: list[Recorder]) -> None:
-        self.device = device
-        self.recorders = recorders
-        self.log = _Log(recorders)
-
-    def records(self) -> list[Raw]:
-        return [r for recorder in self.recorders for r in recorder.records()]
-
-    def updates(self) -> list[Any]:
-        return []
-
-    def slots_before(self) -> dict[Leaf, int]:
-        # Gradients are results here: no leaf is given any.
-        return {}
-
-
-class _Log(list[Raw]):
-    def __init__(self, recorders: list[Recorder]) -> None:
-        super().__init__(r for recorder in recorders for r in recorder.log)
-        self.launches = [launch for recorder in recorders for launch in recorder.log.launches]
-        self.disturbed = any(recorder.log.disturbed for recorder in recorders)
-        self.beyond = ""  # a graph goes on with those before it
-        self.foreign = {key: r for recorder in recorders for key, r in recorder.log.foreign.items()}
-        self.bytes_of = {leaf: serial for recorder in recorders for leaf, serial in recorder.log.bytes_of.items()}
-        self.constants = {serial: of for recorder in recorders for serial, of in recorder.log.constants.items()}
-
-
-class _ChainBuilder(Builder):
-    def _escaped(self, survivors: set[int]) -> list[str]:
-        # The tensors of the traced runs are there for the next graph of the chain.
-        return []
-
-
 class _Chain:
     """Graphs that read from each other, in the order in which they were traced."""
 
@@ -192,7 +157,7 @@ class _Chain:
 
     def record(self, name: str, inputs: list[Any], run: Callable[[], Any], *, backward: bool = False) -> Graph:
         """Trace one more part, which may run ``backward`` or not."""
-        recorder = Recorder(self.device)
+        recorder = Recorder(self.device, NotingLog())
         default_generator(self.device)
         busy.depth += 1
         try:
@@ -215,19 +180,19 @@ class _Chain:
         """The parts, ready to run; the tensors of the traced runs go."""
         if not self._stages:
             parts = self.parts
-            joined: Any = _Joined(self.device, [p.recorder for p in parts])
-            builder = _ChainBuilder(joined, [t for p in parts for t in p.inputs], [t for p in parts for t in p.examples], None)
             counts = [len(p.recorder.log.launches) for p in parts]
-            whole = builder.trace(tuple(counts), [len(p.examples) for p in parts])
+            whole = joined_trace(self.device, [p.recorder for p in parts], [p.inputs for p in parts],
+                                 [p.examples for p in parts])
             if whole.obstacles:
                 raise TraceError("the graphs cannot be executed: " + "; ".join(whole.obstacles))
             self.plan = plan(whole.program)
-            room = _Room(self.device, self.plan, whole.program)
+            self._room = _Room(self.device, self.plan, whole.program)
+            self._followed = Followed(whole, [p.recorder.log for p in parts])
             start = given = made = 0
             for count, p in zip(counts, parts, strict=True):
                 given += len(p.inputs)
-                part = _part_of(whole, slice(start, start + count), given, slice(made, made + len(p.examples)))
-                self._stages.append(_Stage(part, self.plan, room))
+                part = part_of(whole, slice(start, start + count), given, slice(made, made + len(p.examples)))
+                self._stages.append(_Stage(part, self.plan, self._room))
                 start, made = start + count, made + len(p.examples)
             for p in parts:
                 p.examples, p.inputs = [], []
@@ -241,6 +206,9 @@ class _Chain:
             stages[self._last].close()
         if part == 0:
             self._given, self._versions = [], []
+            if self._followed.follow(self.name(0)):
+                # What was bound is bound to the memory before.
+                stages[:] = [_Stage(stage.trace, self.plan, self._room) for stage in stages]
         self._last = -1
         results = stages[part].run(self._given + inputs)
         self._last = part
@@ -269,27 +237,15 @@ class _Chain:
                 raise TraceError(f"{name} was traced with input {k} in another one's memory, but got them apart: trace it anew")
         if part and self._last != part - 1:
             raise TraceError(f"{name} reads what {self.name(part - 1)} makes: execute that first, once each time")
+        moved = self._followed.moved() if part else []
+        if moved:
+            raise TraceError(f"{moved[0]}, which the graphs read, was given other memory (p.data = other) after {self.name(0)} "
+                             f"was executed, so that {name} would mix old values with new ones: execute from the first graph "
+                             "on")
         for tensor, version in zip(self._given if part else (), self._versions, strict=False):
             if tensor.storage.version != version:
                 raise ModifiedInPlace("one of the inputs has been modified by an inplace operation since its graph was "
                                       f"executed, and {name} may read it: {tensor.spec}")
-
-
-def _part_of(trace: Trace, span: slice, given: int, made: slice) -> Trace:
-    """Some instructions of a trace as a trace of their own; lifetimes count from the first of them.
-
-    Its inputs are the first ``given`` of the whole.
-    """
-    program = trace.program
-    buffers = tuple(replace(b, first=b.first - span.start, last=b.last - span.start) if b.kind == "made" else b
-                    for b in program.buffers)
-    part = replace(program, buffers=buffers, instructions=program.instructions[span], inputs=program.inputs[:given],
-                   outputs=program.outputs[made])
-    launches = [k for k, entry in enumerate(trace.script) if entry[0] == LAUNCH]
-    first = launches[span.start] if span.start else 0
-    last = launches[span.stop] if span.stop < len(launches) else len(trace.script)
-    return replace(trace, program=part, kernels=trace.kernels[span], invocations=trace.invocations[span],
-                   script=trace.script[first:last])
 
 
 def trace(function: Any, example_inputs: Any = None) -> Any:

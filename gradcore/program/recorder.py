@@ -92,9 +92,9 @@ class Trace:
 class Recorder:
     """A context in which a run on one device is recorded; :meth:`finish` makes the trace."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, log: TraceLog | None = None) -> None:
         self.device = device
-        self.log = TraceLog()
+        self.log = TraceLog() if log is None else log
         #: The gradients that there are when the run begins, by serial, 0 for none. What leaves it makes itself are its own.
         self.before = {leaf: slot_of(leaf) for leaf in _every_leaf() if leaf.device is device}
         self.specs = {leaf: leaf.grad.spec for leaf, serial in self.before.items() if serial}

@@ -1,0 +1,71 @@
+"""What graphs by hand read beside their inputs: tensors that may have other memory when the graphs run again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+from weakref import ref
+
+from gradcore.errors import TraceError
+from gradcore.program.program import Operand
+from gradcore.program.recorder import Trace
+from gradcore.program.trace_log import TraceLog
+from gradcore.program.verify import fits
+from gradcore.spec import TensorSpec
+
+
+class NotingLog(TraceLog):
+    """Notes the tensors themselves that ops read, weakly: nobody can give other memory to one that has gone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tensors: dict[int, tuple[ref[Any], int, TensorSpec]] = {}
+
+    def _read(self, value: Any) -> None:
+        self.tensors[id(value)] = ref(value), value.storage.serial, value.spec
+        super()._read(value)
+
+
+class Followed:
+    """The tensors that a trace captured, as far as they are there."""
+
+    def __init__(self, trace: Trace, logs: Iterable[Any]) -> None:
+        self._trace = trace
+        buffers = {storage.serial: b for b, storage in trace.storages.items()}
+        self._tensors = [(tensor, buffers[serial], spec) for log in logs for tensor, serial, spec in log.tensors.values()
+                         if serial in buffers]
+
+    def _there(self) -> list[tuple[Any, int, TensorSpec]]:
+        return [(tensor, b, spec) for known, b, spec in self._tensors for tensor in [known()] if tensor is not None]
+
+    def moved(self) -> list[str]:
+        """Those that have other memory than the trace, in words."""
+        return [_named(tensor) for tensor, b, _ in self._there() if tensor.storage is not self._trace.storages[b]]
+
+    def follow(self, name: str) -> bool:
+        """Let the trace go on with the memory that they have, and say whether that is another.
+
+        Raises TraceError where what is there cannot take the place of what was.
+        """
+        there, storages = self._there(), self._trace.storages
+        found = {b: tensor for tensor, b, _ in there if tensor.storage is not storages[b]}
+        for tensor, b, spec in there:
+            if b not in found:
+                continue
+            if tensor.storage is not found[b].storage:
+                raise TraceError(f"{_named(found[b])} was given other memory, but {name} reads another tensor too that shared "
+                                 "the memory before: trace it again")
+            if tensor.spec is not spec or tensor.storage.device is not storages[b].device or not self._fits(b, tensor.storage):
+                raise TraceError(f"{name} was traced with {_named(tensor, spec)} on {storages[b].device}, which by now is "
+                                 f"{tensor.spec} on {tensor.storage.device}: trace it again")
+        storages |= {b: tensor.storage for b, tensor in found.items()}
+        return bool(found)
+
+    def _fits(self, buffer: int, storage: Any) -> bool:
+        return all(fits(x.spec, storage.nbytes) for i in self._trace.program.instructions for x in i.operands
+                   if isinstance(x, Operand) and x.buffer == buffer)
+
+
+def _named(tensor: Any, spec: TensorSpec | None = None) -> str:
+    leaf = None if tensor.edge is None else tensor.edge[0]
+    return f"{getattr(leaf, 'name', '') or 'a tensor'}, {spec or tensor.spec}"
