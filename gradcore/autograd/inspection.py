@@ -6,7 +6,7 @@ Looking changes nothing: what is returned holds numbers and words, no tensor, no
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import Any
@@ -16,6 +16,7 @@ from gradcore.engine.saved import Again, Packed, Saved
 from gradcore.engine.state import SCOPES, SITES
 from gradcore.engine.value import Value
 from gradcore.events import TAGS, Network, layer_in, network_names
+from gradcore.memory.resource import Block
 from gradcore.ops import all_ops
 
 #: Lines of a printed graph at most.
@@ -149,7 +150,8 @@ def graph(tensor: Any) -> Graph:
         raise TypeError(f"graph() takes a Tensor, but got {type(tensor).__name__}")
     nodes = nodes_behind(tensor)
     # As in a step's report.
-    names = network_names(SCOPES[node.scope].network for node in nodes)
+    names = network_names(chain((SCOPES[node.scope].network for node in nodes),
+                                (TAGS[block.tag].network for node in nodes for block in _in_arena(node))))
     leaves: dict[Leaf, str] = {}
     return Graph(tuple(_seen(node, leaves, names) for node in nodes))
 
@@ -187,8 +189,23 @@ def _seen(node: Node, leaves: dict[Leaf, str], names: Mapping[Network, str]) -> 
     state = "keeps nothing"
     if node.plan.slots:
         state = "released" if node.saved is None else "retained" if node.ran else "held"
-    return GraphNode(node.id, node.name(), node.call.op.name, layer_in(SCOPES[node.scope], names), str(SITES[node.site]),
-                     state, tuple(chain.from_iterable(_residuals(r, names) for r in node.saved or ())), tuple(inputs))
+    kept = (*chain.from_iterable(_residuals(r, names) for r in node.saved or ()), *(_waiting(b, names) for b in _in_arena(node)))
+    return GraphNode(node.id, node.name(), node.call.op.name, layer_in(SCOPES[node.scope], names), str(SITES[node.site]), state,
+                     kept, tuple(inputs))
+
+
+def _in_arena(node: Node) -> Sequence[Block]:
+    """What the rule of a compiled function keeps beside its node, in an arena, for the gradient that it will run."""
+    found: Sequence[Block] = getattr(getattr(node.plan.rules[0][2], "__self__", None), "in_arena", ()) if node.plan.rules else ()
+    return found
+
+
+def _waiting(block: Block, names: Mapping[Network, str]) -> Residual:
+    tag = TAGS[block.tag]
+    layer = layer_in(tag, names)
+    shape, dtype = (tag.spec.shape, tag.spec.dtype.name) if tag.spec is not None else ((block.requested,), "uint8")
+    return Residual(f"{tag.op} of {layer or '(root)'}", "kept", shape, dtype, block.requested, block.serial, "residual", layer,
+                    tag.op, str(tag.site))
 
 
 def _residuals(r: Any, names: Mapping[Network, str]) -> Iterator[Residual]:

@@ -6,9 +6,9 @@ with its owner. So a report says what lies in an arena as it says what lies in a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
-from gradcore.events import CONSUMED, DIED, DROP, KEEP
+from gradcore.events import CONSUMED, DIED, DROP
 from gradcore.memory.ledger import Ledger
 from gradcore.memory.resource import Block
 
@@ -26,10 +26,12 @@ class _Closed:
 class Range(Block):
     """A part of an arena's block, closed as long as it has no serial."""
 
-    __slots__ = ("going",)
+    __slots__ = ("going", "keepers")
 
     #: Has it been given back, though the books may not have seen that yet?
     going: bool
+    #: The nodes that keep it for a gradient while it is open.
+    keepers: Sequence[int]
 
     def let_go(self, release: Callable[[Block], None]) -> None:
         """Give it back if it is open; a finaliser may call this."""
@@ -44,13 +46,14 @@ class Range(Block):
             self.keeps = 0
             log = self.home.ledger.log  # type: ignore[attr-defined]
             if log is not None:
-                log.append((DROP, self.serial, 0, reason))
+                log.extend((DROP, self.serial, node, reason) for node in self.keepers)
 
 
 def range_of(ledger: Ledger, block: Block, offset: int, nbytes: int, size: int, tag: int, node: int = 0) -> Range:
     """A closed range of an arena's block: ``size`` bytes at ``offset``, of which ``nbytes`` were asked for."""
     found = Range(block.segment, block.offset + offset, size, block.stream)
     found.going = False
+    found.keepers = ()
     found.home = _Closed(ledger)  # type: ignore[assignment]
     found.requested = nbytes
     found.tag = tag
@@ -58,20 +61,18 @@ def range_of(ledger: Ledger, block: Block, offset: int, nbytes: int, size: int, 
     return found
 
 
-def open_ranges(ledger: Ledger, ranges: Iterable[Range], keeper: str = "") -> None:
-    """They count as allocated, under new serials, and where there is a ``keeper`` as kept for a gradient."""
+def open_ranges(ledger: Ledger, ranges: Iterable[Range], serials: Sequence[int] = ()) -> None:
+    """They count as allocated, and as kept by their keepers: under new serials, or under those that the log has already."""
     with ledger.lock:
         ledger.drain()
-        for block in ranges:
-            ledger.pool.serial += 1
+        for k, block in enumerate(ranges):
+            if not serials:
+                ledger.pool.serial += 1
             block.going = False
-            block.serial = ledger.pool.serial
+            block.serial = serials[k] if serials else ledger.pool.serial
+            block.keeps = len(block.keepers)
             ledger.ranges[block] = None
-            ledger.count((block,), 1)
-            if keeper:
-                block.keeps = 1
-                if ledger.log is not None:
-                    ledger.log.append((KEEP, block.serial, 0, keeper))
+            ledger.count((block,), 1, bool(serials))
 
 
 def close_ranges(ledger: Ledger, ranges: Iterable[Range]) -> None:
@@ -84,6 +85,19 @@ def close_ranges(ledger: Ledger, ranges: Iterable[Range]) -> None:
                 ledger.count((block,), -1)
                 block.serial = 0
                 ledger.ranges.pop(block, None)
+
+
+def hand_over(ledger: Ledger, ranges: Iterable[Range]) -> list[int]:
+    """They count no more, and whoever is given their serials says so in the log."""
+    with ledger.lock:
+        ledger.drain()
+        found = []
+        for block in ranges:
+            found.append(block.serial)
+            ledger.count((block,), -1, True)
+            block.serial = block.keeps = 0
+            ledger.ranges.pop(block, None)
+        return found
 
 
 def set_aside(ledger: Ledger, block: Block) -> None:

@@ -180,12 +180,12 @@ class Ledger:
             log += found
         self.pool.changes = []
 
-    def count(self, blocks: Iterable[Block], sign: int) -> None:
-        """Blocks count as allocated from now on (1), or no more (-1), without leaving the pool or going back to it."""
+    def count(self, blocks: Iterable[Block], sign: int, noted: bool = False) -> None:
+        """Blocks count as allocated from now on (1), or no more (-1), staying where they are. The log may have it ``noted``."""
         for b in blocks:
             self._requested += sign * b.requested
             self._allocated += sign * b.size
-            if self.log is not None:
+            if self.log is not None and not noted:
                 self.log.append((FREE, b.serial) if sign < 0 else opening(b))
 
     def set_aside(self, block: Block) -> None:

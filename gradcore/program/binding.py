@@ -15,6 +15,7 @@ from gradcore.memory.arena import Range
 from gradcore.memory.resource import Block
 from gradcore.program.arena import Arena, Part
 from gradcore.program.fusion import groups
+from gradcore.program.narration import waiting_in
 from gradcore.program.plan import Plan
 from gradcore.program.program import Instruction, Number, Operand
 from gradcore.program.recorder import Trace
@@ -55,8 +56,10 @@ class Binding:
         # The pairs themselves: another reference to a gradient would look like a holder.
         self.replaced = [pair for pair in self.gradients if pair[0] not in read]
         left = {x.buffer for _, x in trace.left if x is not None}
-        self.leave([b.index for b in self.program.made()
-                    if (b.index in left if split is None else b.first < split <= b.last)])
+        self.waiting = waiting_in(trace)
+        self.leave(list(self.waiting) if split is not None else [b.index for b in self.program.made() if b.index in left])
+        for b, holders in self.waiting.items():
+            self.part(b).range.keepers = [node for node, _ in holders]
 
     def leave(self, buffers: list[int]) -> None:
         """These live on when a run has ended: gradients, or what another part will read."""

@@ -16,6 +16,7 @@ from gradcore.engine.state import local
 from gradcore.engine.value import make_value
 from gradcore.errors import AlreadyReleased, NoSecondDerivative
 from gradcore.functional import zeros
+from gradcore.memory.arena import Range
 from gradcore.program.capture import replay_of
 from gradcore.program.plan import Plan
 from gradcore.program.program import Operand, Program
@@ -143,6 +144,11 @@ class _Call:
     def __init__(self, owner: Differentiable, replay: Replay) -> None:
         self.owner = owner
         self.replay: Replay | None = replay
+
+    @property
+    def in_arena(self) -> list[Range]:
+        """What is kept there until the gradient has run: :func:`gradcore.graph` shows it."""
+        return [] if self.replay is None else self.replay.lasting()
 
     def rule(self, gs: list[Any], values: list[Any]) -> list[Any]:
         if local.state.grad:

@@ -17,11 +17,33 @@ from gradcore.program.program import Operand, Program
 from gradcore.program.recorder import Trace
 from gradcore.spec import round_up
 
+#: By buffer that is made in the first part of a program in two and read in the second: which nodes keep it, and as what.
+Waiting = dict[int, list[tuple[int, str]]]
 
-def narrate(device: Device, trace: Trace, plan: Plan, arena: Block, serials: dict[int, int], part: slice) -> None:
+
+def waiting_in(trace: Trace) -> Waiting:
+    """What waits for the second part of a program in two; nothing in another."""
+    split, launches = trace.program.split, 0
+    if split is None:
+        return {}
+    found: Waiting = {b.index: [] for b in trace.program.made() if b.first < split <= b.last}
+    for kind, *rest in trace.script:
+        launches += kind == LAUNCH
+        if launches > split:
+            break
+        if kind == KEEP and rest[0] in found:
+            found[rest[0]].append((rest[1], rest[2]))
+        elif kind == DROP and rest[0] in found:
+            found[rest[0]] = [h for h in found[rest[0]] if h[0] != rest[1]]
+    return {b: holders or [(0, "the compiled gradient")] for b, holders in found.items()}
+
+
+def narrate(device: Device, trace: Trace, plan: Plan, arena: Block, serials: dict[int, int], part: slice,
+            carried: dict[int, int], waiting: Waiting) -> list[int]:
     """Write the records of the instructions in ``part``. ``serials`` names the bytes of buffers that the program did not make.
 
-    What is live when the part begins is allocated at its start, and all of it is free at its end.
+    ``carried`` names what the part before left for this; what else is live when the part begins is allocated at its start. All
+    is free at its end, but for what the first of two parts leaves ``waiting``, of which the serials are returned.
     """
     log = device.ledger.log
     assert log is not None
@@ -30,8 +52,11 @@ def narrate(device: Device, trace: Trace, plan: Plan, arena: Block, serials: dic
     start, stop, _ = part.indices(count)
     pool = device.ledger.pool
     serials = dict(serials)
-    live: dict[int, int] = {}
-    kept: dict[int, list[tuple[int, str]]] = {}
+    live = dict(carried)
+    serials |= live
+    # Of what was carried here the log has said who keeps it.
+    kept: dict[int, list[tuple[int, str]]] = {b: list(waiting[b]) for b in carried}
+    lasting: Waiting = {} if start else waiting
     born, dying = _by_moment(program, plan.shared)
 
     def begin(buffer: int) -> None:
@@ -49,7 +74,7 @@ def narrate(device: Device, trace: Trace, plan: Plan, arena: Block, serials: dic
         log.append((FREE, serial))
 
     for b in program.made():
-        if b.first < start <= b.last:
+        if b.first < start <= b.last and b.index not in carried:
             begin(b.index)
     k = -1
     for kind, *rest in trace.script:
@@ -58,6 +83,8 @@ def narrate(device: Device, trace: Trace, plan: Plan, arena: Block, serials: dic
                 for buffer in dying.get(k, ()):
                     end(buffer)
             k += 1
+            if lasting and k == stop:
+                break
             if start <= k < stop:
                 for buffer in born.get(k, ()):
                     if buffer in plan.shared:
@@ -69,15 +96,22 @@ def narrate(device: Device, trace: Trace, plan: Plan, arena: Block, serials: dic
                             tuple(serials[x.buffer] if isinstance(x, Operand) else 0 for x in instruction.operands),
                             tuple(serials[x.buffer] for x in instruction.outputs), perf_counter_ns()))
         elif kind == MARK:
-            if start <= k + (rest[0] == "begin") < stop + (rest[0] == "end"):
+            # The second part runs in the backward of its caller.
+            if start <= k + (rest[0] == "begin") < stop + (rest[0] == "end") and not (start and rest[1] == "backward"):
                 log.append((MARK, *rest, perf_counter_ns()))
+        elif rest[0] in carried and k < start:
+            continue
         elif rest[0] in live or (program.split is None and rest[0] in serials and program.buffers[rest[0]].kind != "made"):
             # What the second part of two reads of others, the node between them keeps.
             _keep(log, kind, serials[rest[0]], rest, kept)
-    for buffer in list(live):
+    for buffer, holders in lasting.items():
+        log.extend((KEEP, live[buffer], node, what) for node, what in holders if not node)
+        kept.pop(buffer, None)
+    for buffer in live.keys() - lasting.keys():
         end(buffer)
     # The graph of the traced run would have let go of these when it died.
     log.extend((DROP, serials[buffer], node, 1) for buffer, holders in kept.items() for node, _ in holders)
+    return [live[buffer] for buffer in lasting]
 
 
 def _keep(log: list[Any], kind: int, serial: int, rest: list[Any], kept: dict[int, list[tuple[int, str]]]) -> None:

@@ -18,7 +18,7 @@ from gradcore.engine.state import local
 from gradcore.engine.value import make_value
 from gradcore.events import TAGS
 from gradcore.forking import long
-from gradcore.memory.arena import close_ranges, open_ranges
+from gradcore.memory.arena import Range, close_ranges, hand_over, open_ranges
 from gradcore.program.arena import Arena, moved
 from gradcore.program.binding import Binding
 from gradcore.program.narration import most_live, narrate
@@ -116,13 +116,22 @@ class Replay:
             asked, taken = bound.lasting_bytes
             ledger.passed(self._most[first][0] - asked, self._most[first][1] - taken)
             return
-        close_ranges(ledger, bound.lasting)
-        local.state.launch(self._run_calls, calls, first)
+        carried = first == 1 and ledger.log is not None
+        if not carried:
+            close_ranges(ledger, bound.lasting)
+        try:
+            local.state.launch(self._run_calls, calls, first)
+        except BaseException:
+            close_ranges(ledger, bound.lasting)
+            raise
+        serials: list[int] = []
         if ledger.log is not None:
-            narrate(self.device, self.trace, self.plan, bound.arena.block, self._serials(inputs), part)
+            found = dict(zip(bound.waiting, hand_over(ledger, bound.lasting), strict=True)) if carried else {}
+            serials = narrate(self.device, self.trace, self.plan, bound.arena.block, self._serials(inputs), part, found,
+                              bound.waiting)
         ledger.passed(*self._most[first])
         if first == 0:
-            open_ranges(ledger, bound.lasting, "" if self.program.split is None else "the compiled gradient")
+            open_ranges(ledger, bound.lasting, serials)
 
     def _run_calls(self, calls: list[Call], part: int) -> None:
         """Run the calls of the first part, 0, or the second."""
@@ -203,6 +212,10 @@ class Replay:
         self._play(bound, slice(self.program.split, None), bound.calls[bound.split:], given, 1)
         copies: dict[int, Any] = {}
         return [None if x is None else self._result(bound, x, given, copies) for x in self.program.gradients]
+
+    def lasting(self) -> list[Range]:
+        """What the last run, or the first part of one, left in the arena."""
+        return [] if self._bound is None else self._bound.lasting
 
     def release(self) -> None:
         """Let go of what the run was given, and of what waits for a second part. A finaliser may call this."""
