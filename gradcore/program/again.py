@@ -1,6 +1,7 @@
 """Running a built graph again: ops are recorded while they run, and ``y.forward()`` runs those that ``y`` comes from once more.
 
 Tensors that were there before are read as they are by then, so that new values go in by ``a.copy_(new)`` or ``a.data = new``.
+So are leaves that were made meanwhile, which are parameters: their gradients go to the very tensors that were made.
 Each run builds the graph that ``y.backward()`` consumes; nothing has to be retained.
 """
 
@@ -13,12 +14,13 @@ from weakref import WeakKeyDictionary
 
 from gradcore._random import default_generator
 from gradcore._tensor import Tensor
-from gradcore.devices.device import devices
+from gradcore.devices.device import devices, get_default_device
 from gradcore.devices.storage import Storage
 from gradcore.engine.modes import set_grad_enabled
+from gradcore.engine.node import Leaf
 from gradcore.engine.operands import TENSORS
 from gradcore.engine.plans import Call
-from gradcore.engine.state import local
+from gradcore.engine.state import SITES, here, local
 from gradcore.events import INVOCATIONS, VIEW, Raw
 from gradcore.ops.op import get_op
 from gradcore.program.compiled import Compiled
@@ -39,6 +41,12 @@ class _Step:
     attrs: dict[str, Any]
     outputs: list[Name]
     grad: bool
+    #: The line of source.
+    site: str
+
+    def reads(self) -> list[int]:
+        """The serials of its operands."""
+        return [x[0][0] for x in self.operands if type(x) is tuple]
 
 
 class _OpLog(TraceLog):
@@ -62,7 +70,8 @@ class _OpLog(TraceLog):
         for v in outputs:
             _records[v.storage] = self.record, None
             self._made.add(v.storage.serial)
-        self.record.steps.append(_Step(call.op.name, operands, counts, dict(call.attrs), names, local.state.grad))
+        self.record.steps.append(_Step(call.op.name, operands, counts, dict(call.attrs), names, local.state.grad,
+                                       str(SITES[here()])))
 
     def append(self, record: Raw) -> None:
         super().append(record)
@@ -74,13 +83,22 @@ class _OpLog(TraceLog):
             names = [(serial, spec) for spec in invocation.outputs]
             self._viewed.update(names)
             self.record.steps.append(_Step(invocation.op, [((serial, invocation.inputs[0]), True)], None,
-                                           dict(invocation.attrs), names, local.state.grad))
+                                           dict(invocation.attrs), names, local.state.grad, str(SITES[here()])))
 
     def _name(self, tensor: Any) -> Name:
-        """What a tensor is called; one that was there before is held, to be read again."""
+        """What a tensor is called; one that was there before, or is a leaf, is held, to be read again."""
         name = tensor.storage.serial, tensor.spec
-        if name[0] not in self._made and name not in self._viewed:
-            self.record.roots.setdefault(name, tensor)
+        made = name[0] in self._made
+        if made and tensor.edge is not None and type(tensor.edge[0]) is Leaf:
+            self.record.leaves.add(name[0])
+            # The record holds it from here on, and must not be held by it.
+            _records.pop(tensor.storage, None)
+        elif made or name in self._viewed:
+            return name
+        held = self.record.roots.get(name)
+        if held is None or (held.edge is None and tensor.edge is not None):
+            # What was detached from a tensor has its name, and the tensor has the gradient.
+            self.record.roots[name] = tensor
         return name
 
 
@@ -90,6 +108,8 @@ class _Record:
 
     steps: list[_Step] = field(default_factory=list)
     roots: dict[Name, Any] = field(default_factory=dict)
+    #: The serials of those roots that were made here.
+    leaves: set[int] = field(default_factory=set)
     compiled: dict[Name, Compiled] = field(default_factory=dict)
 
     def needed(self, target: Name) -> list[_Step]:
@@ -97,11 +117,32 @@ class _Record:
         wanted, found = {target[0]}, []
         for step in reversed(self.steps):
             op = get_op(step.op)
-            names = [x[0][0] for x in step.operands if type(x) is tuple]
-            if any(serial in wanted for serial, _ in step.outputs) or (op.writes and any(n in wanted for n in names)):
+            names = step.reads()
+            made = any(serial in wanted for serial, _ in step.outputs) or (op.writes and any(n in wanted for n in names))
+            if made and not self._fills_leaf(step):
                 found.append(step)
                 wanted.update(names)
+        for leaf in self.leaves & wanted:
+            self._check_leaf(leaf)
         return found[::-1]
+
+    def _fills_leaf(self, step: _Step) -> bool:
+        """Does a step give a leaf its values, which stay what they are, rather than show a part of it?"""
+        names = step.reads()
+        if get_op(step.op).writes:
+            return not self.leaves.isdisjoint(names)
+        return any(serial in self.leaves and serial not in names for serial, _ in step.outputs)
+
+    def _check_leaf(self, leaf: int) -> None:
+        """Raise unless the values of a leaf are its own: of what was there before it would be another leaf each time."""
+        before, wanted, site = {serial for serial, _ in self.roots}, {leaf}, ""
+        for step in reversed(self.steps):
+            if any(serial in wanted for serial, _ in step.outputs):
+                wanted.update(step.reads())
+                site = site or step.site
+        if len(wanted & before) > 1:
+            raise RuntimeError(f"forward() cannot make the leaf again that {site} makes of other tensors and that then got "
+                               "requires_grad_(): make it before `with gradcore.record():`")
 
     def run(self, target: Name) -> Any:
         """The result, made again from what the roots are now."""
@@ -148,6 +189,7 @@ class record:
     """
 
     def __enter__(self) -> record:
+        get_default_device()
         self._devices = devices()[:]
         busy.depth += 1
         for device in self._devices:

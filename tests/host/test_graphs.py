@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -239,3 +241,58 @@ def test_the_first_random_numbers_of_a_device_may_be_drawn_by_what_is_traced(run
     monkeypatch.setattr(gradcore.device("cpu"), "generator", None)
     found = run(lambda x: x + F.dropout(x, 0.5))
     assert set(found.tolist()) <= {1.0, 3.0}
+
+
+def test_leaves_that_are_made_inside_keep_their_values_and_get_gradients() -> None:
+    x = gradcore.tensor([[1.0, 2.0]])
+    with gradcore.record():
+        layer = nn.Linear(2, 2)
+        w = gradcore.full((2,), 3.0, requires_grad=True)
+        v = gradcore.zeros(2).requires_grad_()
+        y = (layer(x) * w + v[1:] * w.view(2)).sum()
+    y.backward()
+    leaves = [*layer.parameters(), w, v]
+    for k in range(3):
+        x.fill_(k + 1.0)
+        w.data = gradcore.full((2,), float(k))
+        with gradcore.no_grad():
+            layer.bias.add_(1)
+        for p in leaves:
+            p.grad = None
+        y.forward()
+        y.backward()
+        found = [p.grad.clone() for p in leaves]
+        for p in leaves:
+            p.grad = None
+        expected = (layer(x) * w + v[1:] * w.view(2)).sum()
+        expected.backward()
+        assert same(y, expected) and all(same(g, p.grad) for g, p in zip(found, leaves, strict=True))
+
+
+def test_a_leaf_that_is_made_of_other_tensors_inside_is_refused() -> None:
+    x = gradcore.ones(2)
+    with gradcore.record():
+        a = (x * 2).requires_grad_()
+        y = (a * a).sum()
+    y.backward()
+    with raises(RuntimeError, "makes of other tensors and that then got requires_grad_()"):
+        y.forward()
+
+
+def test_what_is_detached_before_it_is_read_has_a_gradient_too() -> None:
+    x = gradcore.tensor([1.0, 2.0], requires_grad=True)
+    with gradcore.record():
+        y = (x.detach() * x).sum()
+    for values in ([1.0, 2.0], [3.0, 4.0]):
+        x.data, x.grad = gradcore.tensor(values), None
+        y.forward()
+        y.backward()
+        assert x.grad.tolist() == values
+
+
+def test_the_first_device_of_a_process_may_be_first_used_inside() -> None:
+    run = ("import gradcore\n"
+           "with gradcore.record():\n"
+           "    y = gradcore.full((2,), 3.0, requires_grad=True) * 2\n"
+           "print(y.forward().tolist())")
+    assert subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, check=True).stdout == "[6.0, 6.0]\n"
