@@ -17,6 +17,8 @@ from gradcore import functional
 from gradcore.devices.device import Device, device_of_new, devices, get_device
 from gradcore.engine import modes
 from gradcore.engine.owners import upload
+from gradcore.engine.state import SITES, here
+from gradcore.errors import TraceError
 from gradcore.ops import elementwise, movement, random
 from gradcore.ops.creation import sized
 from gradcore.spec import is_floating
@@ -216,13 +218,18 @@ def randn_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires
 
 
 def randperm(n: int, *, generator: Generator | None = None, dtype: Any = np.int64, device: Any = None) -> Tensor:
-    """The integers below ``n`` in random order. Raises ValueError for a negative ``n``."""
+    """The integers below ``n`` in random order, shuffled on the host. Raises ValueError for a negative ``n``."""
     if n < 0:
         raise ValueError(f"n must be non-negative, got {n}")
     device = device_of_new(device) if generator is None else device or generator.device
     generator = default_generator(device) if generator is None else generator
-    return upload(generator.permutation(n).astype(np.dtype(dtype)), get_device(device),
-                  op="randperm", role="output")
+    try:
+        return upload(generator.permutation(n).astype(np.dtype(dtype)), get_device(device),
+                      op="randperm", role="output")
+    except TraceError:
+        raise TraceError(f"{SITES[here()]}: randperm() shuffles on the host, and a replay would go on with one order: write "
+                         f"gradcore.rand({n}).argsort(), which each replay draws anew, or pass an order as an argument"
+                         ) from None
 
 
 def _fill(tensor: Tensor, op: Any, drawing: Any, first: float, second: float, generator: Generator | None) -> Tensor:

@@ -8,6 +8,7 @@ import numpy as np
 
 from gradcore import functional
 from gradcore.engine.modes import no_grad
+from gradcore.engine.state import SITES, here
 from gradcore.engine.value import Value
 from gradcore.errors import TraceError
 from gradcore.ops import elementwise, reduce
@@ -171,5 +172,6 @@ def _are_finite(folded: list[Value]) -> bool:
     try:
         return all(bool(f) for f in folded)
     except TraceError:
-        raise TraceError("GradScaler.step() and update() look whether the gradients are finite, which decides what they do: "
-                         "compile the scaled loss and its backward, and call step() and update() behind that") from None
+        raise TraceError(f"{SITES[here()]}: GradScaler.step() and update() look whether the gradients are finite, and do "
+                         "something else where they are not: move both out of the compiled function, and call them after it; "
+                         "scaler.scale(loss).backward() stays inside") from None

@@ -91,8 +91,15 @@ def test_a_value_that_is_read_raises_and_names_the_line(read: Any) -> None:
 def test_tensors_made_from_host_data_raise_and_others_are_made_anew() -> None:
     with raises(TraceError, "makes a tensor from host data", "test_compile_mistakes.py"):
         gradcore.compile(lambda x: x + gradcore.tensor([1.0, 2.0]))(gradcore.ones(2))
-    with raises(TraceError, "makes a tensor from host data"):
+    with raises(TraceError, "test_compile_mistakes.py", "write gradcore.rand(2).argsort(), which each replay draws anew"):
         gradcore.compile(lambda x: x[gradcore.randperm(2)])(gradcore.ones(2))
+
+    order = gradcore.compile(lambda: gradcore.rand(9).argsort())
+    gradcore.manual_seed(3)
+    orders = [order().tolist() for _ in range(4)]
+    gradcore.manual_seed(3)
+    assert orders == [gradcore.rand(9).argsort().tolist() for _ in range(4)] and len({*map(tuple, orders)}) == 4
+    assert len(order.programs) == 1
 
     @gradcore.compile
     def f(x: Any) -> Any:
