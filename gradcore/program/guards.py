@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from operator import is_
 from typing import Any
 
 import numpy as np
 
 #: What is compared by value.
 _PLAIN = (int, float, complex, bool, str, bytes, type(None), np.generic)
-#: Items of a container that are looked at.
-MOST = 1000
+#: Items of a container that are compared, which costs a replay a tenth of a millisecond.
+MOST = 10_000
+#: Items of a container that are looked into, where they are no plain data: each has a guard of its own.
+MOST_INSIDE = 1000
+#: Characters of plain data in a reason.
+_LONG = 200
 
 
 class Guard:
@@ -46,7 +51,7 @@ class Guard:
         except Exception as error:
             return f"{self.name} cannot be read any more: {error!r}"
         if is_plain(now) and is_plain(self.seen):
-            return f"{self.name} is {now!r} and was {self.seen!r}"
+            return _difference(self.name, now, self.seen)
         return f"{self.name} is another object than before"
 
 
@@ -76,7 +81,7 @@ def state_of(generator: Any) -> Any:
 
 
 def is_plain(x: Any, depth: int = 4) -> bool:
-    """Is this a number, a text, None, or a small container of such?"""
+    """Is this a number, a text, None, or a container of such that is not too large?"""
     if isinstance(x, _PLAIN):
         return True
     if depth and isinstance(x, (list, tuple, set, frozenset, deque)) and len(x) <= MOST:
@@ -90,16 +95,38 @@ def equal(now: Any, seen: Any) -> bool:
     if now is seen:
         return True
     # 1, 1.0 and True are equal, and no two of them do the same.
-    if type(now) is not type(seen) or not (now == seen or (now != now and seen != seen)):
+    if type(now) is not type(seen):
         return False
-    if isinstance(now, (str, bytes)):
-        return True
     if isinstance(now, dict):
-        return list(now) == list(seen) and all(map(equal, now.values(), seen.values()))
+        return list(now) == list(seen) and _all_equal(now.values(), seen.values())
     if isinstance(now, (list, tuple, deque)):
-        return all(map(equal, now, seen))
+        return len(now) == len(seen) and _all_equal(now, seen)
+    if not (now == seen or (now != now and seen != seen)):
+        return False
     # 0.0 and -0.0 are equal, too.
     return not isinstance(now, (float, complex, np.floating)) or bool(now) or str(now) == str(seen)
+
+
+def _all_equal(now: Iterable[Any], seen: Iterable[Any]) -> bool:
+    # What was copied are containers: what they hold are the same objects mostly, and asking for that costs a twentieth.
+    return all(map(is_, now, seen)) or all(map(equal, now, seen))
+
+
+def _difference(name: str, now: Any, seen: Any) -> str:
+    """What plain data is and was; of what is long, the first item that differs."""
+    while len(repr(now)) > _LONG and type(now) is type(seen) and isinstance(now, (list, tuple, deque, dict)):
+        keys = list(now) if isinstance(now, dict) else range(len(now))
+        others = list(seen) if isinstance(seen, dict) else range(len(seen))
+        key = next((k for k in keys if not equal(now[k], seen[k])), None) if keys == others else None
+        if key is None:
+            break
+        name, now, seen = f"{name}[{key!r}]", now[key], seen[key]
+    return f"{name} is {_brief(now)} and was {_brief(seen)}"
+
+
+def _brief(x: Any) -> str:
+    text = repr(x)
+    return text if len(text) <= _LONG else f"{text[:_LONG]}..."
 
 
 def identical(now: Any, seen: Any) -> bool:
@@ -125,4 +152,8 @@ def same_array(now: Any, seen: Any) -> bool:
 
 
 def same_items(now: Any, seen: Any) -> bool:
-    return len(now) == len(seen) and all(a is b for a, b in zip(now, seen, strict=True))
+    return len(now) == len(seen) and all(map(is_, now, seen))
+
+
+def same_entries(now: Any, seen: Any) -> bool:
+    return len(now) == len(seen) and equal(tuple(now), tuple(seen)) and all(map(is_, now.values(), seen.values()))

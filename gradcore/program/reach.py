@@ -22,6 +22,7 @@ from gradcore.optim import Optimizer
 from gradcore.program.guards import (
     GENERATORS,
     MOST,
+    MOST_INSIDE,
     Draws,
     Guard,
     Options,
@@ -30,6 +31,7 @@ from gradcore.program.guards import (
     is_plain,
     same_array,
     same_bytes,
+    same_entries,
     same_items,
     same_method,
     same_object,
@@ -148,12 +150,14 @@ class Reach:
             yield Guard(name, look, value, same_method), key
         elif isinstance(value, (list, tuple, deque)) and len(value) <= MOST:
             yield Guard(name, look, tuple(value), same_items), key
-            if self._enters(value):
+            if self._enters(value) and len(value) <= MOST_INSIDE:
                 for k, item in enumerate(value):
                     yield from self.of_value(f"{name}[{k}]", lambda k=k: look()[k], item, (*key, k))  # type: ignore[misc]
         elif isinstance(value, dict) and len(value) <= MOST and not any(isinstance(k, Value) for k in value):
             yield Guard(f"the keys of {name}", lambda: tuple(look()), tuple(value), equal), (*key, "keys")
-            if self._enters(value):
+            if len(value) > MOST_INSIDE:
+                yield Guard(name, look, dict(value), same_entries), key
+            elif self._enters(value):
                 for k, item in value.items():
                     yield from self.of_value(f"{name}[{k!r}]", lambda k=k: look()[k],  # type: ignore[misc]
                                              item, (*key, "item", k))
