@@ -14,10 +14,10 @@ from gradcore.engine.state import local
 from gradcore.ops.movement import as_strided, write_part
 
 
-def note_view(view: Any) -> None:
-    """Let the storage know of a view, and whether gradients were recorded when it was taken."""
+def note_view(view: Any, recorded: bool | None = None) -> None:
+    """Let the storage know of a view, and whether gradients were recorded when it was taken: by default, whether they are."""
     storage = view.storage
-    entry = (ref(view), local.state.grad)
+    entry = (ref(view), local.state.grad if recorded is None else recorded)
     if storage.views is None:
         storage.views = [entry]
         return

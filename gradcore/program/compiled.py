@@ -28,6 +28,7 @@ from gradcore.program.plan import Plan, plan
 from gradcore.program.program import Program
 from gradcore.program.recorder import busy
 from gradcore.program.replay import Replay
+from gradcore.program.shared_results import View, relate, views_among
 from gradcore.program.shipping import save_entry
 from gradcore.program.tracing import Tracing
 
@@ -46,13 +47,15 @@ _MOST_REASONS = 4
 class Entry:
     """A program that can be replayed, what has to hold for it, and what its function returned."""
 
-    def __init__(self, replay: Replay | Differentiable, guards: list[Any], results: Any, kept: list[Any]) -> None:
+    def __init__(self, replay: Replay | Differentiable, guards: list[Any], results: Any, kept: list[Any],
+                 views: list[View]) -> None:
         self.replay = replay
         self.guards = guards
         #: What the function returned, with :class:`~gradcore.program.arguments.Output` in the place of tensors.
         self.results = results
         #: Arguments that the key knows by identity.
         self.kept = kept
+        self.views = views
         self.holds = all_hold(guards, replay.trace.presence)
 
     def why_not(self) -> str:
@@ -165,7 +168,10 @@ class Compiled:
             self._calls += 1
             if self._calls % self._check_every == 0:
                 return checked(entry.replay, entry.results, tensors, lambda: self._function(*args, **kwargs))
-        return rebuilt(entry.results, entry.replay.run(tensors), tensors)
+        outputs = entry.replay.run(tensors)
+        if entry.views:
+            relate(entry.views, outputs, tensors)
+        return rebuilt(entry.results, outputs, tensors)
 
     # -- trace ---------------------------------------------------------------------------------------------------------
 
@@ -190,6 +196,7 @@ class Compiled:
             shape = template_of(result, tensors, outputs, gradients_of(tracing.leaves()))
             tracing.differentiate(tensors, outputs)
             trace = tracing.finish(tensors, outputs)
+        views, unrelated = views_among(outputs, tensors, tracing.is_made)
         del result
         for tensor, passed, edge in zip(given, tensors, edges, strict=True):
             if tensor is not passed and passed.edge is not edge:
@@ -200,6 +207,7 @@ class Compiled:
         if trace is None:
             self.traces[-1] += "; it runs no op, so that there is nothing to replay"
             return rebuilt(shape, outputs, tensors)
+        trace.obstacles += unrelated
         trace.obstacles += [f"an argument is a {type(a).__name__}, which gives something else each time"
                             for a in kept if isinstance(a, Iterator)]
         if before != key_of((args, kwargs), [], [], self._take_leaves):
@@ -211,7 +219,7 @@ class Compiled:
         else:
             kept_as_they_are(shape, outputs, (t for guard in tracing.guards for t in guard.values()))
             replay = (replay_of if trace.second is None else Differentiable)(trace, plan(trace.program), self._capture)
-            self._remember(key, Entry(replay, tracing.guards, shape, kept))
+            self._remember(key, Entry(replay, tracing.guards, shape, kept, views))
         return rebuilt(shape, outputs, tensors)
 
     def _remember(self, key: Any, entry: Entry) -> None:

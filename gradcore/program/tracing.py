@@ -12,7 +12,7 @@ from gradcore.devices.device import devices
 from gradcore.engine.node import Leaf
 from gradcore.engine.state import SCOPES, local, scoped
 from gradcore.errors import TraceError
-from gradcore.events import LAUNCH, MARK
+from gradcore.events import ALLOC, LAUNCH, MARK
 from gradcore.program.differentiable import second_of
 from gradcore.program.guards import Guard, identical, same_bytes
 from gradcore.program.library_guards import CountsGuard, GradientGuard, OptimizerGuard
@@ -75,6 +75,10 @@ class Tracing:
     def _is_older(self, tensor: Any) -> bool:
         """Has a tensor the graph that it had before the run?"""
         return any(tensor.edge[0].id < r.log.first for r in self._recorders if r.device is tensor.storage.device.compute)
+
+    def is_made(self, tensor: Any) -> bool:
+        """Were a tensor's bytes made in the run?"""
+        return any(r[0] == ALLOC and r[1] == tensor.storage.serial for recorder in self._recorders for r in recorder.records())
 
     def finish(self, inputs: list[Any], outputs: list[Any]) -> Trace | None:
         """The trace, None where nothing was launched. Call it when the function has returned."""

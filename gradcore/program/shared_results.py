@@ -1,0 +1,71 @@
+"""Results of a compiled function that show bytes of others: whose views they are, so that a write is in the history of all.
+
+The engine knows a view by its base. A replay makes results that are views of nothing: they are given the bases that the
+traced run's results had, among the other results, the arguments, and what was there before.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gradcore.engine.views import note_view
+
+
+class View(NamedTuple):
+    """Of a result: its base, and whether gradients were recorded when the view was taken."""
+
+    position: int
+    output: int
+    argument: int
+    captured: Any
+    recorded: bool
+
+
+def views_among(outputs: list[Any], arguments: list[Any], is_made: Any) -> tuple[list[View], list[str]]:
+    """The results that are views of what is there in a replay too; and why none can be made, a line each.
+
+    ``is_made`` says of a tensor whether its bytes were made in the traced run.
+    """
+    places = {id(t): k for k, t in reversed([*enumerate(outputs)])}
+    given = {id(t.storage): k for k, t in enumerate(arguments)}
+    found: list[View] = []
+    apart: dict[int, list[Any]] = {}
+    for k, t in enumerate(outputs):
+        if t.base is None:
+            continue
+        recorded = next((grad for view, grad in t.storage.views or () if view() is t), True)
+        if id(t.storage) in given:
+            found.append(View(k, -1, given[id(t.storage)], None, recorded))
+        elif not is_made(t):
+            found.append(View(k, -1, -1, t.base, recorded))
+        elif id(t.base) in places:
+            found.append(View(k, places[id(t.base)], -1, None, recorded))
+        else:
+            apart.setdefault(id(t.base), []).append(t)
+    overlapping = [v for v in apart.values() if len(v) > 1 and any(t.edge is not None for t in v) and _overlap(v)]
+    return found, [f"results that overlap ({', '.join(str(t.spec) for t in v)}) are views of a tensor that is not returned: "
+                   "return that too, or clone() them" for v in overlapping]
+
+
+def _overlap(views: list[Any]) -> bool:
+    """Do any two of these show an element in common?"""
+    seen = np.zeros(views[0].base.storage.nbytes // views[0].spec.dtype.itemsize, np.bool_)
+    for t in views:
+        if t.spec.dtype != views[0].spec.dtype:
+            return True
+        shown = np.lib.stride_tricks.as_strided(seen[t.spec.offset:], t.spec.shape, t.spec.strides)
+        if shown.any():
+            return True
+        shown[...] = True
+    return False
+
+
+def relate(views: list[View], outputs: list[Any], arguments: list[Any]) -> None:
+    """Make the results of a replay views of what those of the traced run were views of."""
+    for position, output, argument, captured, recorded in views:
+        base = outputs[output] if output >= 0 else arguments[argument] if argument >= 0 else captured
+        result = outputs[position]
+        result.base = base if base.base is None else base.base
+        note_view(result, recorded)
