@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import dis
 from collections.abc import Iterable, Iterator, Mapping
 from operator import is_
-from types import MappingProxyType
+from types import MappingProxyType, MethodType
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,24 @@ class Output:
         self.argument = argument
         self.leaf = leaf
         self.value = value
+
+
+#: Who uses one of these may read parameters that it does not name.
+_READS_ALL = frozenset(("locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe"))
+
+
+def unread_by(function: Any) -> tuple[frozenset[int], frozenset[str]]:
+    """The parameters that a function never reads, by position and by name: a batch's index, say."""
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    if code is None or _READS_ALL & {*code.co_names}:
+        return frozenset(), frozenset()
+    read = {*code.co_cellvars}
+    for i in dis.get_instructions(code):
+        read.update(i.argval if isinstance(i.argval, tuple) else (i.argval,))
+    bound = int(isinstance(function, MethodType))
+    names = code.co_varnames[bound:code.co_argcount + code.co_kwonlyargcount]
+    positional = code.co_varnames[bound:code.co_argcount]
+    return frozenset(k for k, name in enumerate(positional) if name not in read), frozenset(names) - read
 
 
 def key_of(x: Any, tensors: list[Any], kept: list[Any], leaves: bool = False) -> Any:

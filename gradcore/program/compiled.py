@@ -15,11 +15,20 @@ from typing import Any
 from gradcore.devices.device import get_default_device
 from gradcore.engine.autocast import resumed
 from gradcore.engine.state import State, local
+from gradcore.engine.value import PLAIN
 from gradcore.errors import TraceError
 from gradcore.forking import long
 from gradcore.functional import get_default_dtype
 from gradcore.nn.module import Module
-from gradcore.program.arguments import gradients_of, kept_as_they_are, key_of, rebuilt, replaced, template_of
+from gradcore.program.arguments import (
+    gradients_of,
+    kept_as_they_are,
+    key_of,
+    rebuilt,
+    replaced,
+    template_of,
+    unread_by,
+)
 from gradcore.program.capture import replay_of
 from gradcore.program.check import checked
 from gradcore.program.checks import all_hold
@@ -79,6 +88,9 @@ class Compiled:
                  leaves: bool = False, capture: bool = True) -> None:
         self._function = function
         self._capture = capture
+        #: Parameters that it never reads, by position and by name: another number there is no other call.
+        self._unread = unread_by(function)
+        self._has_unread = any(self._unread)
         #: Are leaves among the arguments like other tensors, and no parameters?
         self._take_leaves = leaves
         self._check_every = check_every
@@ -134,10 +146,11 @@ class Compiled:
         kept: list[Any] = []
         state, leaves = local.state, self._take_leaves
         key = (*_MODES(state), get_default_dtype(), get_default_device())
+        seen_args, seen_kwargs = self._seen(args, kwargs) if self._has_unread else (args, kwargs)
         if args:
-            key = (*key, *[key_of(a, tensors, kept, leaves) for a in args])
+            key = (*key, *[key_of(a, tensors, kept, leaves) for a in seen_args])
         if kwargs:
-            key = (*key, *[(name, key_of(a, tensors, kept, leaves)) for name, a in sorted(kwargs.items())])
+            key = (*key, *[(name, key_of(a, tensors, kept, leaves)) for name, a in sorted(seen_kwargs.items())])
         if len(tensors) > 1:
             # Arguments that share bytes are another case than arguments that do not.
             seen: dict[int, int] = {}
@@ -158,6 +171,12 @@ class Compiled:
         finally:
             if _tracing._is_owned():
                 _tracing.release()
+
+    def _seen(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The arguments without numbers that the function never reads."""
+        positions, names = self._unread
+        return ([None if k in positions and type(a) in PLAIN else a for k, a in enumerate(args)],
+                {name: None if name in names and type(a) in PLAIN else a for name, a in kwargs.items()})
 
     # -- replay --------------------------------------------------------------------------------------------------------
 
@@ -276,7 +295,7 @@ class CompiledModule(Compiled):
     """A module that is compiled as it is called. What is set on it is set on the module."""
 
     _OWN = frozenset(("_function", "_capture", "_take_leaves", "_check_every", "_most", "_entries", "_calls", "_in_vain",
-                      "_eager", "traces"))
+                      "_eager", "traces", "_unread", "_has_unread"))
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self._OWN or name.startswith("__"):

@@ -1,0 +1,170 @@
+"""Ordinary training loops around a compiled step: it is traced as often as it has to be, and trains as in eager mode."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import gradcore
+from gradcore import nn
+
+F = nn.functional
+BATCHES = 12
+
+
+@dataclasses.dataclass
+class Settings:
+    smoothing: float = 0.1
+    best: float = 1e9
+    steps: int = 0
+    log: list[float] = dataclasses.field(default_factory=list)
+
+
+class Bar:
+    """As a progress bar is: it counts, and shows what it is told."""
+
+    def __init__(self, items: Any) -> None:
+        self.items, self.n, self.shown = items, 0, {}
+
+    def __iter__(self) -> Iterator[Any]:
+        for x in self.items:
+            yield x
+            self.n += 1
+
+
+class Trainer:
+    """A model with what a loop keeps around it. ``wrap`` compiles a function, or leaves it as it is."""
+
+    def __init__(self, wrap: Callable[[Any], Any]) -> None:
+        gradcore.manual_seed(0)
+        self.model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Linear(8, 3))
+        self.optimizer = gradcore.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+        self.settings, self.step, self.loss, self.best, self.history = Settings(), 0, 0.0, None, []
+        self.batches = [gradcore.full((5, 4), 0.1 * k) for k in range(BATCHES)]
+        self.y = gradcore.zeros(5, dtype=gradcore.int64)
+        self.averages = [p.detach().clone() for p in self.model.parameters()]
+        self.train = wrap(self.training_step)
+        self.gradients = wrap(self.backward_only)
+        self.predict = wrap(self.prediction)
+
+    def training_step(self, x: Any, number: int) -> Any:
+        self.optimizer.zero_grad()
+        loss = F.cross_entropy(self.model(x), self.y, label_smoothing=self.settings.smoothing)
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        with gradcore.no_grad():
+            for average, p in zip(self.averages, self.model.parameters(), strict=True):
+                average.lerp_(p, 0.1)
+        return loss
+
+    def backward_only(self, x: Any, epoch: int = 0) -> Any:
+        loss = F.cross_entropy(self.model(x), self.y) / 4
+        loss.backward()
+        return loss
+
+    @gradcore.no_grad()
+    def prediction(self, x: Any) -> Any:
+        return self.model(x).argmax(1)
+
+
+def counters_and_logs(t: Any) -> None:
+    t.model.running = 0.0
+    for k, x in enumerate(bar := Bar(t.batches)):
+        t.loss = t.train(x, k).item()
+        t.step += 1
+        t.settings.steps += 1
+        t.best = t.settings.best = min(t.settings.best, t.loss)
+        t.history.append(t.loss)
+        t.settings.log.append(t.loss)
+        t.model.running += t.loss
+        bar.shown = {"loss": t.loss}
+
+
+def schedules(t: Any) -> None:
+    each = gradcore.optim.lr_scheduler.CosineAnnealingLR(t.optimizer, 10)
+    slow = gradcore.optim.lr_scheduler.StepLR(t.optimizer, 1)
+    for k, x in enumerate(t.batches):
+        t.train(x, number=k)
+        each.step()
+        if k % 4 == 3:
+            slow.step()
+
+
+def accumulation(t: Any) -> None:
+    for k, x in enumerate(t.batches):
+        t.gradients(x, epoch=k)
+        if k % 4 == 3:
+            t.optimizer.step()
+            t.optimizer.zero_grad()
+
+
+def clipping_outside(t: Any) -> None:
+    for x in t.batches:
+        t.optimizer.zero_grad()
+        t.gradients(x)
+        nn.utils.clip_grad_norm_(t.model.parameters(), 0.5)
+        t.optimizer.step()
+
+
+def evaluation_between(t: Any) -> None:
+    for k, x in enumerate(t.batches):
+        t.model.train()
+        t.train(x, k)
+        t.model.eval()
+        t.history += t.predict(x).tolist()
+
+
+def best_state_restored(t: Any) -> None:
+    best: Any = None
+    for k, x in enumerate(t.batches):
+        loss = t.train(x, k).item()
+        if best is None or loss < best[0]:
+            best = loss, {name: v.clone() for name, v in t.model.state_dict().items()}
+    t.model.load_state_dict(best[1])
+    t.train(t.batches[0], 0)
+
+
+#: With how often the step, the gradients and the prediction are traced. An optimizer makes its state in its first step.
+LOOPS: dict[Callable[[Any], None], tuple[int, int, int]] = {
+    counters_and_logs: (2, 0, 0), schedules: (2, 0, 0), accumulation: (0, 2, 0), clipping_outside: (0, 1, 0),
+    evaluation_between: (2, 0, 1), best_state_restored: (2, 0, 0)}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_loop_traces_no_more_than_it_has_to(loop: Callable[[Any], None]) -> None:
+    eager, compiled = Trainer(lambda f: f), Trainer(gradcore.compile)
+    for t in (eager, compiled):
+        gradcore.manual_seed(1)
+        loop(t)
+    functions = compiled.train, compiled.gradients, compiled.predict
+    assert tuple(len(f.traces) for f in functions) == LOOPS[loop], [f.explain() for f in functions]
+    for name, value in eager.model.state_dict().items():
+        assert value.tolist() == compiled.model.state_dict()[name].tolist()
+    assert [a.tolist() for a in eager.averages] == [a.tolist() for a in compiled.averages]
+    assert eager.history == compiled.history
+    # Each is bound to its trainer, which holds it.
+    del eager.train, eager.gradients, eager.predict, compiled.train, compiled.gradients, compiled.predict
+
+
+def test_a_number_that_is_read_is_another_program() -> None:
+    def named(x: Any, k: int, unread: int = 0) -> Any:
+        return x * locals()["k"]
+
+    def inner(x: Any, k: int, unread: int = 0) -> Any:
+        return (lambda: x * k)()
+
+    for f in (named, inner, lambda x, k, unread=0: x * k, lambda x, *k, unread=0: x * k[0]):
+        compiled: Any = gradcore.compile(f)
+        assert [compiled(gradcore.ones(1), k).item() for k in (2, 2, 3)] == [2, 2, 3]
+        assert len(compiled.programs) == 2
+    compiled = gradcore.compile(inner)
+    assert [compiled(gradcore.ones(1), 2, unread=k).item() for k in range(5)] == [2] * 5
+    assert [compiled(gradcore.ones(1), 2, k).item() for k in range(5)] == [2] * 5
+    assert len(compiled.traces) == 2
+    compiled = gradcore.compile(named)
+    assert [compiled(gradcore.ones(1), 2, k).item() for k in range(2)] == [2] * 2
+    assert len(compiled.traces) == 2
