@@ -92,6 +92,8 @@ class Tracing:
         trace = ran[0].finish(inputs, outputs, self._second)
         trace.obstacles += self._watcher.changes()
         self._ran = ran[0]
+        # Whoever found a gradient from before may do something else where there is none.
+        trace.presence |= {leaf: True for leaf, serial in self._watcher.found.items() if ran[0].before.get(leaf) == serial}
         self.guards = self._all_guards(trace)
         shared = {id(t.storage) for t in inputs} & {id(t.storage) for guard in self.guards for t in guard.values()}
         known = {id(t) for guard in self.guards for t in guard.values()}

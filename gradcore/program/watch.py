@@ -55,8 +55,10 @@ class Watcher:
         self.keeping: set[CodeType] = set()
         #: Instructions that dropped the gradient of a tensor, which a replay does too.
         self.dropped: set[tuple[CodeType, int]] = set()
-        #: Leaves that were asked for their gradient and had none; by id the parameters that need none.
+        #: Leaves that were asked for their gradient and had none; those that code outside the library found one of, with the
+        #: serial of that; by id the parameters that need none.
         self.without: dict[Leaf, None] = {}
+        self.found: dict[Leaf, int] = {}
         self.frozen_without: dict[int, Parameter] = {}
 
     def __enter__(self) -> Watcher:
@@ -92,6 +94,8 @@ class Watcher:
             leaf = None if first.edge is None else first.edge[0]
             if type(leaf) is Leaf and leaf.grad is None:
                 self.without[leaf] = None
+            elif type(leaf) is Leaf and frame.f_back is not None and not is_inside(frame.f_back.f_code):
+                self.found.setdefault(leaf, leaf.grad.storage.serial)
             if leaf is None and isinstance(first, Parameter):
                 self.frozen_without[id(first)] = first
         if isinstance(first, (Module, LRScheduler, Optimizer)):

@@ -172,3 +172,17 @@ def test_a_saved_program_gives_what_was_there_before_too(tmp_path: Path) -> None
         assert g(gradcore.ones(1, 3))[1] is other.weight.grad
     with pytest.raises(TraceError, match="returns the gradient of weight"):
         g.save(tmp_path / "g.gradcore")
+
+
+def test_code_that_asks_whether_there_is_a_gradient_is_asked_again() -> None:
+    p = nn.Parameter(gradcore.ones(1))
+
+    def f(x: Any) -> Any:
+        return x * 2 if p.grad is None else x * 3
+
+    for given in ((None, True), (True, None)):
+        compiled = gradcore.compile(f)
+        for there in (*given, *given):
+            p.grad = there and gradcore.zeros(1)
+            assert [compiled(gradcore.ones(1)).item() for _ in range(2)] == [3 if there else 2] * 2
+        assert len(compiled.traces) == 2
