@@ -189,14 +189,16 @@ def _seen(node: Node, leaves: dict[Leaf, str], names: Mapping[Network, str]) -> 
     state = "keeps nothing"
     if node.plan.slots:
         state = "released" if node.saved is None else "retained" if node.ran else "held"
-    kept = (*chain.from_iterable(_residuals(r, names) for r in node.saved or ()), *(_waiting(b, names) for b in _in_arena(node)))
+    kept = (*chain.from_iterable(_residuals(r, names) for r in node.saved or ()),
+            *(_waiting(block, names) for block in _in_arena(node)))
     return GraphNode(node.id, node.name(), node.call.op.name, layer_in(SCOPES[node.scope], names), str(SITES[node.site]), state,
                      kept, tuple(inputs))
 
 
 def _in_arena(node: Node) -> Sequence[Block]:
     """What the rule of a compiled function keeps beside its node, in an arena, for the gradient that it will run."""
-    found: Sequence[Block] = getattr(getattr(node.plan.rules[0][2], "__self__", None), "in_arena", ()) if node.plan.rules else ()
+    rules = node.plan.rules
+    found: Sequence[Block] = getattr(getattr(rules[0][2], "__self__", None), "in_arena", ()) if rules else ()
     return found
 
 
