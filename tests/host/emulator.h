@@ -162,6 +162,13 @@ bool call(void (*kernel)(A...), unsigned blocks, unsigned threads, bool falling,
     return call(kernel, blocks, threads, falling, arguments, std::index_sequence_for<A...>());
 }
 
+// Bytes of each of a kernel's parameters, and then 0: the driver reads as many, whatever it is given.
+template <typename... A>
+const unsigned* sizes(void (*)(A...)) {
+    static const unsigned found[] = {sizeof(A)..., 0};
+    return found;
+}
+
 // What the threads of a warp put here, each may read after the others have arrived. Two rooms in turn: whoever fills the
 // first again has seen all others leave it.
 template <typename T>

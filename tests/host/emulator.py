@@ -115,6 +115,8 @@ class Emulator:
             code.append(f'extern "C" __attribute__((visibility("default"))) bool call_{k}(unsigned blocks, unsigned threads, '
                         f"bool falling, void** arguments) {{ return emulator::call({name}, blocks, threads, falling, "
                         "arguments); }")
+            code.append(f'extern "C" __attribute__((visibility("default"))) const unsigned* sizes_{k}() '
+                        f"{{ return emulator::sizes({name}); }}")
         path, library = self.folder / f"{family}.cpp", self.folder / f"{family}.so"
         path.write_text("\n".join(code))
         command = [*COMPILER, *(SANITIZED if self.sanitize else []), str(path), "-o", str(library)]
@@ -132,6 +134,10 @@ class Emulator:
         if arguments[-1] is gpu_launch.SHARED:
             arguments = *arguments[:-1], np.uint64(self.shared.ctypes.data)
         held = [_as_bytes(a) for a in arguments]
+        wanted = getattr(library, f"sizes_{numbers[instance]}")
+        wanted.restype = ctypes.POINTER(ctypes.c_uint)
+        given = [h.nbytes for h in held]
+        assert wanted()[:len(held) + 1] == [*given, 0], f"{instance}: arguments of {given} bytes are not its parameters"
         pointers = (ctypes.c_void_p * len(held))(*[h.ctypes.data for h in held])
         call = getattr(library, f"call_{numbers[instance]}")
         call.restype = ctypes.c_bool

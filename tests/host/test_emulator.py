@@ -76,6 +76,14 @@ def test_a_planted_write_outside_fails(planted, off):
         np.testing.assert_array_equal(out.array, x.array)
 
 
+@pytest.mark.parametrize("more", [(np.int64(1000), np.int32(0)), (np.int32(1000),), (np.int32(1000), np.int32(0), np.int32(0))])
+def test_arguments_that_are_not_the_parameters_fail(planted, more):
+    """The driver copies as many bytes as a parameter has from where the argument is."""
+    x, out = arrays(1000)
+    with pytest.raises(AssertionError, match="are not its parameters"):
+        planted.launch("planted", "shift", 4, 256, (x.cupy(), out.cupy(), *more))
+
+
 @pytest.mark.parametrize("wait", [True, False])
 def test_a_planted_missing_barrier_fails(planted, wait):
     found = []
