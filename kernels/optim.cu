@@ -28,8 +28,10 @@ __device__ __forceinline__ int owner(const Group& group) {
 }
 
 // Update::of(param, grad, states, how), on neighbours in one access where all tensors are aligned; a state that is none reads 0.
+// `how` is a copy: of numbers that lie in memory the compiler would take each store for one that may change them, and read
+// and divide them in double again for each element.
 template <typename Update, typename T, typename How>
-__device__ __forceinline__ void update(const Group& group, const How& how) {
+__device__ __forceinline__ void update(const Group& group, const How how) {
     typedef WIDE(T) A;
     const int N = 16 / sizeof(T), S = Update::states;
     int tensor = owner(group);

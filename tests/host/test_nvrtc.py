@@ -104,3 +104,9 @@ def test_wide_accesses_are_made_of_packs():
     code = Nvrtc(library_path()).ptx(source_of("elementwise"), "map<Add, float, 4, float, const float*, const float*>")
     assert len(re.findall(r"ld\.(?:param|global)?\S*v4", code)) >= 2
     assert re.search(r"st\.global\S*v4", code)
+
+
+def test_an_updates_numbers_are_read_once():
+    """Nothing is read or divided in double beside each element: the stores of a step do not lie where its numbers do."""
+    code = Nvrtc(library_path()).ptx(source_of("optim"), "adam<float>")
+    assert max(found.start() for found in re.finditer(r"\sld\.\S*f64", code)) < code.index("st.global")
