@@ -48,6 +48,19 @@ template <> struct Wide<half> { typedef float type; };
 template <> struct Wide<bfloat> { typedef float type; };
 #define WIDE(T) typename Wide<T>::type
 
+// A number as T stores it. A byte without a sign is made by way of 64 bits: the device's own conversion makes 0 of whatever is
+// negative, and -1 is 255 on a CPU.
+template <typename T, typename A> struct Stored {
+    static __device__ __forceinline__ T of(A x) { return (T)x; }
+};
+template <> struct Stored<unsigned char, float> {
+    static __device__ __forceinline__ unsigned char of(float x) { return (unsigned char)(i64)x; }
+};
+template <> struct Stored<unsigned char, double> {
+    static __device__ __forceinline__ unsigned char of(double x) { return (unsigned char)(i64)x; }
+};
+template <typename T, typename A> __device__ __forceinline__ T stored(A x) { return Stored<T, A>::of(x); }
+
 // NVRTC has no math.h.
 template <typename A> __device__ __forceinline__ A infinity() { return (A)__uint_as_float(0x7f800000); }
 template <typename A> __device__ __forceinline__ A not_a_number() { return (A)__uint_as_float(0x7fc00000); }

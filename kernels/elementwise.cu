@@ -192,7 +192,7 @@ template <typename Op, typename Out, int N, typename... A>
 __device__ __forceinline__ void store(Out* out, const A&... x) {
     Pack<Out, N> made;
 #pragma unroll
-    for (int k = 0; k < N; ++k) made.of[k] = (Out)Op::of(x.of[k]...);
+    for (int k = 0; k < N; ++k) made.of[k] = stored<Out>(Op::of(x.of[k]...));
     *(Pack<Out, N>*)out = made;
 }
 

@@ -30,7 +30,7 @@ __device__ __forceinline__ i64 moved(i64 i, i64 step, i64 start) { return i * st
 
 template <typename T, typename S>
 __global__ void arange(T* out, S start, S step, i64 n) {
-    EACH(i, n) out[i] = (T)moved((S)i, step, start);
+    EACH(i, n) out[i] = stored<T>(moved((S)i, step, start));
 }
 
 // What lies on one side of a diagonal of [.., rows, columns], and zeros. Tensor 0 of the axes is x.
@@ -145,7 +145,7 @@ __global__ void put(T* x, const V* values, const I* index, const __grid_constant
     values += place[1];
     for (i64 r = threadIdx.x; r < l.rows; r += 256) {
         locate(l.kept, r, place);
-        x[place[2] + p * stride] = (T)(WIDE(V))values[place[1]];
+        x[place[2] + p * stride] = stored<T>((WIDE(V))values[place[1]]);
     }
 }
 

@@ -110,3 +110,9 @@ def test_an_updates_numbers_are_read_once():
     """Nothing is read or divided in double beside each element: the stores of a step do not lie where its numbers do."""
     code = Nvrtc(library_path()).ptx(source_of("optim"), "adam<float>")
     assert max(found.start() for found in re.finditer(r"\sld\.\S*f64", code)) < code.index("st.global")
+
+
+def test_a_negative_number_as_a_byte_wraps_around():
+    """Conversion to an unsigned type saturates on a GPU, and -1 would be 0 there that is 255 on a CPU."""
+    code = Nvrtc(library_path()).ptx(source_of("elementwise"), "map<Copy, float, 16, unsigned char, const float*>")
+    assert "cvt.rzi" in code and not re.search(r"cvt\.rzi\.\S*u32\.f32", code)
