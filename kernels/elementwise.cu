@@ -179,7 +179,7 @@ __device__ __forceinline__ Pack<C, N> load(const Cell<T>& x, i64) { return load<
 template <typename C, int N, typename T>
 __device__ __forceinline__ Pack<C, N> load(const Row<T>& x, i64 i) {
     Pack<C, N> made;
-    i64 at = (u64)i >> 32 ? i % x.width : (i64)((u32)i % (u32)x.width);
+    i64 at = (u64)(i | x.width) >> 32 ? i % x.width : (i64)((u32)i % (u32)x.width);
 #pragma unroll
     for (int k = 0; k < N; ++k) {
         made.of[k] = (C)x.of[at];
