@@ -84,8 +84,8 @@ __global__ void fold(const T* x, Out* out, const __grid_constant__ Layout l, dou
 
 // What the launches of a stream share: of one that is under way, the parts that blocks have made and how many have arrived.
 struct Shared {
-    i64 parts[4096];
-    u32 arrivals[128];
+    i64 parts[32768];
+    u32 arrivals[1024];
 };
 
 // Is this block the last of `parts` that leaves something for `row`? What the others left is then there to be read.
@@ -121,7 +121,17 @@ __global__ void fold_split(const T* x, Out* out, const __grid_constant__ Layout 
     if (!team.rank) out[place[1]] = (Out)ended<Op>(v, divisor, how);
 }
 
-// 32 results a tile, `parts` blocks a tile; 128 blocks at most where there are parts.
+// What each of a block's warps has of 32 results, folded for the first.
+template <typename Op, typename A>
+__device__ __forceinline__ A over_warps(A v, A (&room)[8][32]) {
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    room[warp][lane] = v;
+    __syncthreads();
+    for (int k = 1; k < 8 && !warp; ++k) v = Op::of(v, room[k][lane]);
+    return v;
+}
+
+// 32 results a tile, `parts` blocks a tile; 1024 blocks at most where there are parts.
 template <typename Op, typename T, typename Out>
 __global__ void fold_columns(const T* x, Out* out, const __grid_constant__ Layout l, double divisor, double power,
                              const WIDE(T)* level, int parts, Shared* shared) {
@@ -135,16 +145,14 @@ __global__ void fold_columns(const T* x, Out* out, const __grid_constant__ Layou
         locate(l.kept, column, place);
         v = folded<Op, A>(x + place[0], l.folded, each * part + warp, end, 8, how);
     }
-    room[warp][lane] = v;
-    __syncthreads();
-    if (!warp)
-        for (int k = 1; k < 8; ++k) v = Op::of(v, room[k][lane]);
+    v = over_warps<Op>(v, room);
     if (parts > 1) {
         volatile A* made = (A*)shared->parts + (tile * parts) * 32 + lane;
         if (!warp) made[part * 32] = v;
         if (!last_of(shared->arrivals, tile, parts)) return;
         v = Op::template first<A>();
-        for (int k = 0; k < parts; ++k) v = Op::of(v, (A)made[k * 32]);
+        for (int k = warp; k < parts; k += 8) v = Op::of(v, (A)made[k * 32]);
+        v = over_warps<Op>(v, room);
     }
     if (!warp && column < l.rows) out[place[1]] = (Out)ended<Op>(v, divisor, how);
 }

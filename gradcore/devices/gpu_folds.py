@@ -12,8 +12,8 @@ from gradcore.devices.gpu_elementwise import strided
 
 FOLDS: dict[str, Any] = {}
 
-#: Elements of a row that are worth a block of their own, and how many parts and rows kernels/reduce.cu has room for.
-_PART, _PARTS, _ROWS, _TILES = 8192, 4096, 128, 128
+#: Elements of a row that are worth a block of their own, and how many parts of how many rows are folded by one of them.
+_PART, _PARTS, _ROWS = 8192, 4096, 128
 
 
 def fold(op: str, x: Any, out: Any, dims: tuple[int, ...], divisor: float = 1, power: float = 0, level: Any = None) -> None:
@@ -31,7 +31,7 @@ def fold(op: str, x: Any, out: Any, dims: tuple[int, ...], divisor: float = 1, p
     types, given = (op, x.dtype, out.dtype), (x, out, where, np.float64(divisor), np.float64(power), level)
     if gl.neighbours(where) and rows >= 32:
         tiles = -(-rows // 32)
-        parts = max(min(width // 64, _TILES // tiles), 1)
+        parts = max(min(width // 64, gl.BUSY // tiles), 1)
         gl.run_blocks("reduce", "fold_columns", types, tiles * parts, *given, np.int32(parts), gl.SHARED)
         return
     parts = min(width // _PART, _PARTS // max(rows, 1), gl.BUSY // max(rows, 1))

@@ -63,8 +63,9 @@ class Workspaces:
         self._held.clear()
 
 
-#: Bytes of what the blocks of one launch tell each other: 4,096 parts and 128 counters (kernels/reduce.cu).
-SHARED_BYTES = 4096 * 8 + 128 * 4
+#: Bytes of what the blocks of one launch tell each other: 32 parts, and a counter, for each block that is to keep a device busy
+#: (kernels/reduce.cu).
+SHARED_BYTES = 1024 * (32 * 8 + 4)
 #: By the device's number.
 SHARED: dict[int, Workspaces] = {}
 

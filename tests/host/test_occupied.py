@@ -1,0 +1,45 @@
+"""Launches over much memory have blocks for every multiprocessor of a large GPU, and several: each waits for what it reads."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
+
+import cupy
+from cupy.cuda import memory
+
+from gradcore.devices import gpu_launch
+from gradcore.devices.gpu_kernels import KERNELS
+
+#: Multiprocessors of an H200, and blocks that 256 threads with four loads of 4 bytes each take to keep its memory busy.
+_MULTIPROCESSORS, _EACH = 132, 6
+
+
+def nowhere(*shape: int, dtype: Any = np.float32) -> cupy.ndarray:
+    """An array that nobody may read."""
+    place = memory.UnownedMemory(1 << 40, math.prod(shape) * np.dtype(dtype).itemsize, None, 0)
+    return cupy.ndarray(shape, dtype, memory.MemoryPointer(place, 0))
+
+
+def launches(op: str, *arrays: Any, **attrs: Any) -> list[tuple[str, int]]:
+    """Instances and blocks of what an op launches."""
+    tape: list[Any] = []
+    gpu_launch.noted.tape = tape
+    try:
+        KERNELS[op](*arrays, **attrs)
+    finally:
+        gpu_launch.noted.tape = None
+    return [(head[1], head[2]) for function, head, _ in tape if function is gpu_launch.launch]
+
+
+@pytest.mark.parametrize(("shape", "dims"), [((1 << 24,), (0,)), ((1 << 14, 1 << 10), (1,)), ((1 << 14, 1 << 10), (0,)),
+                                             ((1 << 18, 64), (0,)), ((1 << 10, 1 << 14), (0,)), ((64, 1 << 18), (1,))])
+def test_sums_of_64_mib(shape, dims):
+    result = [n for d, n in enumerate(shape) if d not in dims]
+    (_, blocks), = launches("sum", nowhere(*shape), nowhere(*result), dims=dims, keepdim=False)
+    assert blocks >= _EACH * _MULTIPROCESSORS
