@@ -11,29 +11,50 @@ struct Windows {
     i64 height, width, rows, columns, kernel[2], stride[2], padding[2], dilation[2];
 };
 
+// Where element i of planes of so many rows and columns stands. All sizes within one plane fit into 32 bits, and so do the
+// positions of most tensors: there divisions cost a fraction.
+struct Spot {
+    i64 plane;
+    int row, column;
+    __device__ __forceinline__ Spot(i64 i, i64 rows, i64 columns) {
+        if (i >> 32) {
+            i64 line = i / columns;
+            plane = line / rows, row = (int)(line - plane * rows), column = (int)(i - line * columns);
+        } else {
+            u32 line = (u32)i / (u32)columns, whole = line / (u32)rows;
+            plane = whole, row = (int)(line - whole * (u32)rows), column = (int)((u32)i - line * (u32)columns);
+        }
+    }
+};
+
 // The windows of one dimension that may see position p: first to last, from what a window sees first.
-__device__ __forceinline__ void windows_of(i64 p, const Windows& w, int d, i64 count, i64& first, i64& last) {
-    i64 reach = p + w.padding[d], span = (w.kernel[d] - 1) * w.dilation[d];
-    first = reach > span ? (reach - span + w.stride[d] - 1) / w.stride[d] : 0;
-    last = reach / w.stride[d] < count - 1 ? reach / w.stride[d] : count - 1;
+__device__ __forceinline__ void windows_of(int p, const Windows& w, int d, int count, int& first, int& last) {
+    int reach = p + (int)w.padding[d], span = ((int)w.kernel[d] - 1) * (int)w.dilation[d], stride = (int)w.stride[d];
+    first = reach > span ? (reach - span + stride - 1) / stride : 0;
+    last = reach / stride < count - 1 ? reach / stride : count - 1;
 }
 
 // Of equals the first is the largest, and the last NaN before all; a window begins at its first position inside.
 template <typename T, typename I>
 __global__ void max_pool2d(const T* x, T* out, I* index, const __grid_constant__ Windows w, i64 n) {
     EACH(i, n) {
-        i64 column = i % w.columns, row = i / w.columns % w.rows, plane = i / w.columns / w.rows;
-        const T* from = x + plane * w.height * w.width;
+        Spot spot(i, w.rows, w.columns);
+        int height = (int)w.height, width = (int)w.width, down = (int)w.kernel[0], across = (int)w.kernel[1];
+        int top = spot.row * (int)w.stride[0] - (int)w.padding[0], left = spot.column * (int)w.stride[1] - (int)w.padding[1];
+        const T* from = x + spot.plane * w.height * w.width;
         WIDE(T) best = lowest<WIDE(T)>();
-        i64 place = -1;
-        for (i64 a = 0; a < w.kernel[0]; ++a)
-            for (i64 b = 0; b < w.kernel[1]; ++b) {
-                i64 y = row * w.stride[0] - w.padding[0] + a * w.dilation[0];
-                i64 z = column * w.stride[1] - w.padding[1] + b * w.dilation[1];
-                if (y < 0 || y >= w.height || z < 0 || z >= w.width) continue;
-                WIDE(T) v = (WIDE(T))from[y * w.width + z];
-                if (place < 0 || v > best || v != v) best = v, place = a * w.kernel[1] + b;
+        int place = -1;
+        for (int a = 0; a < down; ++a) {
+            int y = top + a * (int)w.dilation[0];
+            if (y < 0 || y >= height) continue;
+            const T* line = from + (i64)y * width;
+            for (int b = 0; b < across; ++b) {
+                int z = left + b * (int)w.dilation[1];
+                if (z < 0 || z >= width) continue;
+                WIDE(T) v = (WIDE(T))line[z];
+                if (place < 0 || v > best || v != v) best = v, place = a * across + b;
             }
+        }
         out[i] = (T)best;
         index[i] = (I)(place < 0 ? 0 : place);
     }
@@ -42,73 +63,86 @@ __global__ void max_pool2d(const T* x, T* out, I* index, const __grid_constant__
 template <typename T, typename I>
 __global__ void max_pool2d_grad(const T* dy, const I* index, T* out, const __grid_constant__ Windows w, i64 n) {
     EACH(i, n) {
-        i64 z = i % w.width, y = i / w.width % w.height, plane = i / w.width / w.height, top, bottom, left, right;
-        windows_of(y, w, 0, w.rows, top, bottom);
-        windows_of(z, w, 1, w.columns, left, right);
+        Spot spot(i, w.height, w.width);
+        int y = spot.row + (int)w.padding[0], z = spot.column + (int)w.padding[1], top, bottom, left, right;
+        windows_of(spot.row, w, 0, (int)w.rows, top, bottom);
+        windows_of(spot.column, w, 1, (int)w.columns, left, right);
         WIDE(T) total = 0;
-        for (i64 row = top; row <= bottom; ++row)
-            for (i64 column = left; column <= right; ++column) {
-                i64 down = y + w.padding[0] - row * w.stride[0], over = z + w.padding[1] - column * w.stride[1];
-                i64 from = (plane * w.rows + row) * w.columns + column;
-                if (down % w.dilation[0] || over % w.dilation[1]) continue;
-                if ((i64)index[from] == down / w.dilation[0] * w.kernel[1] + over / w.dilation[1]) total += (WIDE(T))dy[from];
+        for (int row = top; row <= bottom; ++row) {
+            // The position within a window of which the dilation makes this distance; there may be none.
+            int apart = (int)w.dilation[0], down = y - row * (int)w.stride[0], a = apart == 1 ? down : down / apart;
+            i64 line = (spot.plane * w.rows + row) * w.columns;
+            for (int column = left; a * apart == down && column <= right; ++column) {
+                int beside = (int)w.dilation[1], over = z - column * (int)w.stride[1], b = beside == 1 ? over : over / beside;
+                if (b * beside == over && (int)index[line + column] == a * (int)w.kernel[1] + b)
+                    total += (WIDE(T))dy[line + column];
             }
+        }
         out[i] = (T)total;
     }
 }
 
 // Where in its plane the element at each window's position stands.
-__device__ __forceinline__ i64 place_of(i64 i, i64 position, const Windows& w) {
-    i64 y = i / w.columns % w.rows * w.stride[0] - w.padding[0] + position / w.kernel[1] * w.dilation[0];
-    return y * w.width + i % w.columns * w.stride[1] - w.padding[1] + position % w.kernel[1] * w.dilation[1];
+__device__ __forceinline__ i64 place_of(const Spot& spot, u32 position, const Windows& w) {
+    u32 down = position / (u32)w.kernel[1], over = position - down * (u32)w.kernel[1];
+    i64 y = spot.row * w.stride[0] - w.padding[0] + down * w.dilation[0];
+    return y * w.width + spot.column * w.stride[1] - w.padding[1] + over * w.dilation[1];
 }
 
 template <typename T, typename I>
 __global__ void max_pool2d_take(const T* x, const I* index, T* out, const __grid_constant__ Windows w, i64 n) {
-    EACH(i, n) out[i] = x[i / w.columns / w.rows * w.height * w.width + place_of(i, (i64)index[i], w)];
+    EACH(i, n) {
+        Spot spot(i, w.rows, w.columns);
+        out[i] = x[spot.plane * w.height * w.width + place_of(spot, (u32)index[i], w)];
+    }
 }
 
 template <typename I>
 __global__ void max_pool2d_places(const I* index, i64* out, const __grid_constant__ Windows w, i64 n) {
-    EACH(i, n) out[i] = place_of(i, (i64)index[i], w);
+    EACH(i, n) out[i] = place_of(Spot(i, w.rows, w.columns), (u32)index[i], w);
 }
 
 // Elements of a window along one dimension: those inside, or with the padding.
-__device__ __forceinline__ i64 length_of(i64 k, const Windows& w, int d, i64 size, bool padded) {
-    i64 start = k * w.stride[d] - w.padding[d], end = start + w.kernel[d];
-    if (end > size + w.padding[d]) end = size + w.padding[d];
+__device__ __forceinline__ int length_of(int k, const Windows& w, int d, i64 size, bool padded) {
+    int start = k * (int)w.stride[d] - (int)w.padding[d], end = start + (int)w.kernel[d];
+    if (end > (int)(size + w.padding[d])) end = (int)(size + w.padding[d]);
     if (padded) return end - start;
-    return (end < size ? end : size) - (start > 0 ? start : 0);
+    return (end < (int)size ? end : (int)size) - (start > 0 ? start : 0);
 }
 
 // `divisor` is 0 where each window is divided by its own size.
-__device__ __forceinline__ i64 size_of(i64 row, i64 column, const Windows& w, bool padded, i64 divisor) {
-    return divisor ? divisor : length_of(row, w, 0, w.height, padded) * length_of(column, w, 1, w.width, padded);
+__device__ __forceinline__ i64 size_of(int row, int column, const Windows& w, bool padded, i64 divisor) {
+    return divisor ? divisor : (i64)length_of(row, w, 0, w.height, padded) * length_of(column, w, 1, w.width, padded);
 }
 
 template <typename T>
 __global__ void avg_pool2d(const T* x, T* out, const __grid_constant__ Windows w, i64 n, int padded, i64 divisor) {
     EACH(i, n) {
-        i64 column = i % w.columns, row = i / w.columns % w.rows, plane = i / w.columns / w.rows;
-        i64 top = row * w.stride[0] - w.padding[0], left = column * w.stride[1] - w.padding[1];
+        Spot spot(i, w.rows, w.columns);
+        int top = spot.row * (int)w.stride[0] - (int)w.padding[0], bottom = top + (int)w.kernel[0];
+        int left = spot.column * (int)w.stride[1] - (int)w.padding[1], right = left + (int)w.kernel[1];
+        if (bottom > (int)w.height) bottom = (int)w.height;
+        if (right > (int)w.width) right = (int)w.width;
         WIDE(T) total = 0;
-        for (i64 y = top < 0 ? 0 : top; y < top + w.kernel[0] && y < w.height; ++y)
-            for (i64 z = left < 0 ? 0 : left; z < left + w.kernel[1] && z < w.width; ++z)
-                total += (WIDE(T))x[(plane * w.height + y) * w.width + z];
-        out[i] = (T)(total / (WIDE(T))size_of(row, column, w, padded, divisor));
+        for (int y = top < 0 ? 0 : top; y < bottom; ++y) {
+            const T* line = x + (spot.plane * w.height + y) * w.width;
+            for (int z = left < 0 ? 0 : left; z < right; ++z) total += (WIDE(T))line[z];
+        }
+        out[i] = (T)(total / (WIDE(T))size_of(spot.row, spot.column, w, padded, divisor));
     }
 }
 
 template <typename T>
 __global__ void avg_pool2d_grad(const T* dy, T* out, const __grid_constant__ Windows w, i64 n, int padded, i64 divisor) {
     EACH(i, n) {
-        i64 z = i % w.width, y = i / w.width % w.height, plane = i / w.width / w.height, top, bottom, left, right;
-        windows_of(y, w, 0, w.rows, top, bottom);
-        windows_of(z, w, 1, w.columns, left, right);
+        Spot spot(i, w.height, w.width);
+        int top, bottom, left, right;
+        windows_of(spot.row, w, 0, (int)w.rows, top, bottom);
+        windows_of(spot.column, w, 1, (int)w.columns, left, right);
         WIDE(T) total = 0;
-        for (i64 row = top; row <= bottom; ++row)
-            for (i64 column = left; column <= right; ++column)
-                total += (WIDE(T))dy[(plane * w.rows + row) * w.columns + column]
+        for (int row = top; row <= bottom; ++row)
+            for (int column = left; column <= right; ++column)
+                total += (WIDE(T))dy[(spot.plane * w.rows + row) * w.columns + column]
                     / (WIDE(T))size_of(row, column, w, padded, divisor);
         out[i] = (T)total;
     }
@@ -131,7 +165,8 @@ __global__ void adaptive_avg_pool2d(const T* x, T* out, i64 height, i64 width, i
 template <typename T>
 __global__ void adaptive_avg_pool2d_grad(const T* dy, T* out, i64 height, i64 width, i64 rows, i64 columns, i64 n) {
     EACH(i, n) {
-        i64 z = i % width, y = i / width % height, plane = i / width / height;
+        Spot spot(i, height, width);
+        i64 z = spot.column, y = spot.row;
         WIDE(T) total = 0;
         // Cells overlap where they are no divisors: the first that reaches y, and those after it that have begun.
         for (i64 row = y * rows / height; row < rows && row * height / rows <= y; ++row) {
@@ -140,7 +175,7 @@ __global__ void adaptive_avg_pool2d_grad(const T* dy, T* out, i64 height, i64 wi
             for (i64 column = z * columns / width; column < columns && column * width / columns <= z; ++column) {
                 i64 left = column * width / columns, right = ((column + 1) * width + columns - 1) / columns;
                 if (right > z)
-                    total += (WIDE(T))dy[(plane * rows + row) * columns + column] / (WIDE(T))((bottom - top) * (right - left));
+                    total += (WIDE(T))dy[(spot.plane * rows + row) * columns + column] / (WIDE(T))((bottom - top) * (right - left));
             }
         }
         out[i] = (T)total;
