@@ -139,13 +139,14 @@ __global__ void batch_norm(const T* x, const T* weight, const T* bias, const WID
     // Four loads before the first store, which the compiler has to take for one that may lie in their place.
     for (i64 from = first + team.rank; from < last; from += 1024) {
         A y[4] = {};
+        i64 at[4] = {};
 #pragma unroll
         for (int k = 0; k < 4; ++k)
-            if (from + 256 * k < last) y[k] = ((A)x[place(from + 256 * k)] - m) * r;
+            if (from + 256 * k < last) at[k] = place(from + 256 * k), y[k] = ((A)x[at[k]] - m) * r;
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
             T now = (T)affine_of(y[k], weight, factor, bias, level);
-            if (from + 256 * k < last) out[place(from + 256 * k)] = relu && (A)now < 0 ? (T)0 : now;
+            if (from + 256 * k < last) out[at[k]] = relu && (A)now < 0 ? (T)0 : now;
         }
     }
 }
@@ -253,15 +254,16 @@ __global__ void batch_norm_grads(const T* dy, const T* x, const T* weight, const
     A slope = both[0], level = both[1], own = weight ? r * (A)weight[c] : r;
     for (i64 from = first + team.rank; from < last; from += 1024) {
         A g[4], hat[4];
+        i64 at[4];
 #pragma unroll
         for (int k = 0; k < 4; ++k)
             if (from + 256 * k < last) {
-                i64 at = place(from + 256 * k);
-                hat[k] = ((A)x[at] - m) * r;
-                g[k] = cotangent.at(at, hat[k]);
+                at[k] = place(from + 256 * k);
+                hat[k] = ((A)x[at[k]] - m) * r;
+                g[k] = cotangent.at(at[k], hat[k]);
             }
 #pragma unroll
         for (int k = 0; k < 4; ++k)
-            if (from + 256 * k < last) dx[place(from + 256 * k)] = (T)(own * (g[k] - level - hat[k] * slope));
+            if (from + 256 * k < last) dx[at[k]] = (T)(own * (g[k] - level - hat[k] * slope));
     }
 }
