@@ -16,13 +16,6 @@ __device__ __forceinline__ A weight_of(i64 label, const T* weight, int classes, 
     return weight ? (A)weight[label] : (A)1;
 }
 
-template <typename A, typename T>
-__device__ __forceinline__ Peak<A> peak_of(const T* x, int classes, const Team& team, A* room) {
-    Peak<A> peak;
-    for (int c = team.rank; c < classes; c += team.lanes) peak.take((A)x[c]);
-    return team_peak(peak, team, room);
-}
-
 // The sum of `mine` over a block.
 __device__ __forceinline__ double block_sum(double mine) {
     __shared__ double room[8];
@@ -79,7 +72,7 @@ __global__ void cross_entropy(const T* logits, const I* target, const T* weight,
     if (Slopes && !team.row && !team.rank) *one = (T)(A)1;
     for (i64 row = team.row; row < rows; row += (i64)gridDim.x * (256 / lanes)) {
         const T* x = logits + row * classes;
-        Peak<A> peak = peak_of(x, classes, team, room);
+        Peak<A> peak = peak_of(x, classes, 1, team, room);
         i64 label = target[row];
         A w = weight_of<A>(label, weight, classes, ignored);
         if (!team.rank) {
@@ -123,7 +116,7 @@ __global__ void cross_entropy_grad(const T* dy, const T* logits, const I* target
     if (mean) scale /= over;
     // Whatever the cotangent, and where all rows together weigh 0, too.
     if (label == ignored) scale = 0;
-    Peak<A> peak = peak_of(x, classes, team, room);
+    Peak<A> peak = peak_of(x, classes, 1, team, room);
     slopes_of(x, peak, label, scale, out + team.row * classes, classes, team);
 }
 

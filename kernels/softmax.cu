@@ -19,9 +19,7 @@ __global__ void softmax(const T* x, T* out, const __grid_constant__ Layout l, in
     locate(l.kept, team.row, row);
     x += row[0];
     out += row[1];
-    Peak<A> peak;
-    for (i64 i = team.rank; i < l.width; i += lanes) peak.take((A)x[i * step]);
-    peak = team_peak(peak, team, room);
+    Peak<A> peak = peak_of(x, l.width, step, team, room);
     A scale = Logarithm ? log(peak.whole()) : (A)1 / peak.whole();
     for (i64 i = team.rank; i < l.width; i += lanes) {
         A v = (A)x[i * step] - peak.top;
@@ -59,8 +57,12 @@ __global__ void logsumexp(const T* x, T* out, const __grid_constant__ Layout l, 
     if (team.row >= l.rows) return;
     x += at(l.kept, team.row);
     Peak<A> peak;
-    for (i64 i = team.rank; i < l.width; i += lanes) peak.take((A)x[at(l.folded, i)]);
-    peak = team_peak(peak, team, room);
+    if (l.folded.count == 1) {
+        peak = peak_of(x, l.width, l.folded.strides[0][0], team, room);
+    } else {
+        for (i64 i = team.rank; i < l.width; i += lanes) peak.take((A)x[at(l.folded, i)]);
+        peak = team_peak(peak, team, room);
+    }
     // A row of nothing but -inf has as many ones as elements above its -inf; one with +inf sums to it.
     if (!team.rank) out[team.row] = (T)(log(peak.total) + peak.top);
 }

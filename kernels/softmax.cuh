@@ -2,6 +2,10 @@
 //
 // Milakov and Gimelshein, Online normalizer calculation for softmax, arXiv:1805.02867.
 
+// exp(x) of what is added up, x being 0 at most. The hardware knows powers of 2: an error of rounding grows with -x, and what it
+// does to the sum shrinks by exp(x).
+template <typename A> __device__ __forceinline__ A power_of_e(A x) { return exp2(x * (A)1.4426950408889634); }
+
 // The largest of some numbers, and the sum of exp(number - largest).
 template <typename A> struct Peak {
     A top = -infinity<A>(), total = 0;
@@ -11,20 +15,33 @@ template <typename A> struct Peak {
 
     __device__ __forceinline__ void take(A x) {
         if (x > top) {
-            total = total * exp(top - x) + 1;
+            total = total * power_of_e(top - x) + 1;
             top = x;
         } else {
             // Of equals the difference is 0, though that of infinities is not.
-            total += x == top ? (A)1 : exp(x - top);
+            total += x == top ? (A)1 : power_of_e(x - top);
         }
+    }
+
+    // Four at once: their loads do not wait for each other, and one exponential brings what was to their scale.
+    __device__ __forceinline__ void take(const A (&x)[4]) {
+        A most = top;
+#pragma unroll
+        for (int k = 0; k < 4; ++k) most = x[k] > most ? x[k] : most;
+        if (most > top) {
+            total *= power_of_e(top - most);
+            top = most;
+        }
+#pragma unroll
+        for (int k = 0; k < 4; ++k) total += x[k] == top ? (A)1 : power_of_e(x[k] - top);
     }
 
     __device__ __forceinline__ void take(A other, A sum) {
         if (other > top) {
-            total = total * exp(top - other) + sum;
+            total = total * power_of_e(top - other) + sum;
             top = other;
         } else {
-            total += other == top ? sum : sum * exp(other - top);
+            total += other == top ? sum : sum * power_of_e(other - top);
         }
     }
 };
@@ -42,4 +59,19 @@ __device__ __forceinline__ Peak<A> team_peak(Peak<A> peak, const Team& team, A* 
     peak.top = room[0], peak.total = room[8];
     for (int k = 1; k < 8; ++k) peak.take(room[k], room[8 + k]);
     return peak;
+}
+
+// Of a row whose elements lie `step` apart.
+template <typename A, typename T>
+__device__ __forceinline__ Peak<A> peak_of(const T* x, i64 width, i64 step, const Team& team, A* room) {
+    Peak<A> peak;
+    i64 i = team.rank;
+    for (; i + 3 * team.lanes < width; i += 4 * team.lanes) {
+        A four[4];
+#pragma unroll
+        for (int k = 0; k < 4; ++k) four[k] = (A)x[(i + k * team.lanes) * step];
+        peak.take(four);
+    }
+    for (; i < width; i += team.lanes) peak.take((A)x[i * step]);
+    return team_peak(peak, team, room);
 }
