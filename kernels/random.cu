@@ -24,6 +24,23 @@ __device__ __forceinline__ void put(T* out, i64 start, i64 n, const A (&v)[K]) {
     }
 }
 
+// Read K neighbours, of which there may be fewer left.
+template <typename T, typename A, int K>
+__device__ __forceinline__ void get(const T* x, i64 start, i64 n, A (&v)[K]) {
+    const int N = 16 / sizeof(T);
+    if (start + K <= n && !((u64)x & 15)) {
+#pragma unroll
+        for (int j = 0; j < K; j += N) {
+            Pack<T, N> found = *(const Pack<T, N>*)(x + start + j);
+#pragma unroll
+            for (int k = 0; k < N; ++k) v[j + k] = (A)found.of[k];
+        }
+    } else {
+#pragma unroll
+        for (int k = 0; k < K; ++k) v[k] = start + k < n ? (A)x[start + k] : (A)0;
+    }
+}
+
 // low + u * (high - low) in two roundings, as NumPy's kernel does it: a fused multiply-add would change the last bit.
 __device__ __forceinline__ float scaled(float u, double low, double width) {
     return __fadd_rn(__fmul_rn(u, (float)width), (float)low);
@@ -68,10 +85,10 @@ __global__ void dropout(const T* x, const u64* state, float p, double scale, T* 
     EACH(block, (n + 7) / 8) {
         float u[8];
         WIDE(T) v[8];
+        get(x, block * 8, n, v);
         draw(state, block, u);
 #pragma unroll
-        for (int k = 0; k < 8; ++k)
-            v[k] = block * 8 + k < n ? (WIDE(T))x[block * 8 + k] * (WIDE(T))(u[k] >= p ? (float)scale : 0.0f) : (WIDE(T))0;
+        for (int k = 0; k < 8; ++k) v[k] *= (WIDE(T))(u[k] >= p ? (float)scale : 0.0f);
         put(out, block * 8, n, v);
     }
 }
