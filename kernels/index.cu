@@ -87,11 +87,14 @@ __global__ void take(const T* x, const I* index, T* out, i64 n, i64 length, i64 
                      i64 back) {
     typedef Pack<T, N> P;
     i64 many = tail / N;
+    bool small = !((u64)(n | many | count) >> 32);
     EACH(i, n / N) {
-        i64 row = i / many, p = inside(index[row % count], length, back);
+        // As in `locate`: 32 bits are divided at a fraction of the cost.
+        i64 row = small ? (i64)((u32)i / (u32)many) : i / many, lead = small ? (i64)((u32)row / (u32)count) : row / count;
+        i64 p = inside(index[row - lead * count], length, back);
         P found;
         if (p >= 0 && p != padding) {
-            found = *(const P*)(x + ((row / count * length + p) * many + i % many) * N);
+            found = *(const P*)(x + ((lead * length + p) * many + i - row * many) * N);
         } else {
 #pragma unroll
             for (int k = 0; k < N; ++k) found.of[k] = p < 0 ? outside<T>() : (T)0;
