@@ -2,8 +2,8 @@
 //
 // Traffic in bytes: each tensor is read once and the result written once, n elements of their own size each; a number, a
 // single cell and a row that repeats cost nothing beside that. `map` goes through tensors that lie alike, 16 bytes of the
-// widest at a time; `map_strided` through any others, an element at a time. Then<F, G> makes one pass of two functions.
-// gelu: Hendrycks and Gimpel, arXiv:1606.08415.
+// widest at a time; `map_strided` through any others, an element at a time; `turn` copies what is transposed, by tiles.
+// Then<F, G> makes one pass of two functions. gelu: Hendrycks and Gimpel, arXiv:1606.08415.
 
 #include "common.cuh"
 
@@ -250,4 +250,23 @@ __global__ void map_strided(i64 n, const __grid_constant__ Axes axes, Out* out, 
         Pack<C, 1> values[] = {load<C, 1>(x, where[++k])...};
         put<Op>(out + where[0], values);
     }
+}
+
+// out[.., i, j] of x[.., j, i], whose neighbours are `rows` of out: tiles of 32 by 32 go through shared memory, so that both
+// tensors are gone through by neighbours. Tensors 0 and 1 of the axes, which are the other dimensions, are out and x.
+template <typename C, typename Out, typename T>
+__global__ void turn(Out* out, const T* x, const __grid_constant__ Axes axes, i64 rows, i64 columns, i64 out_row, i64 x_column) {
+    __shared__ T room[32][33];
+    u32 down = (u32)((rows + 31) / 32), over = (u32)((columns + 31) / 32), above = blockIdx.x / over;
+    i64 row = (i64)(above % down) * 32, column = (i64)(blockIdx.x - above * over) * 32, start[2];
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    locate(axes, above / down, start);
+#pragma unroll
+    for (int k = warp; k < 32; k += 8)
+        if (row + lane < rows && column + k < columns) room[k][lane] = x[start[1] + (column + k) * x_column + row + lane];
+    __syncthreads();
+#pragma unroll
+    for (int k = warp; k < 32; k += 8)
+        if (row + k < rows && column + lane < columns)
+            out[start[0] + (row + k) * out_row + column + lane] = stored<Out>((C)room[lane][k]);
 }

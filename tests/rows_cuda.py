@@ -50,6 +50,8 @@ add("add", floats(33, 35, layout="transposed"), floats(33, 35))
 add("add", floats(33, 35, layout="sliced"), floats(33, 35, layout="transposed"))
 add("add", floats(7, 5, 3, layout="transposed"), floats(7, 1, 3))
 add("clone", floats(130, 70, layout="transposed"))
+add("clone", floats(2, 3, 35, 20, layout="transposed"))
+add("cast", floats(33, 17, layout="transposed"), dtype=F32)
 add("tril", floats(3, 20, 33), diagonal=-2)
 add("triu", floats(3, 33, 20, layout="transposed"), diagonal=4)
 

@@ -239,9 +239,39 @@ def bce_logits(x: Any, target: Any, out: Any, workspace: Any) -> None:
 # -- creation and movement ---------------------------------------------------------------------------------------------
 
 
+#: Elements along both dimensions that are worth a tile of 32 by 32.
+_TILE = 16
+
+
+@functools.lru_cache(maxsize=1024)
+def _turned(shape: tuple[int, ...], out: tuple[int, ...], x: tuple[int, ...]) -> tuple[int, tuple[Any, ...]] | None:
+    """Blocks and arguments for a copy between tensors of these strides whose neighbours lie along different dimensions; None
+    for others. An element at a time, one of the two would be gone through by a memory transaction for each element."""
+    sizes, steps = gl.merged(shape, out, x)
+    ours, theirs = ([d for d, step in enumerate(steps) if step[k] == 1 and sizes[d] >= _TILE] for k in (0, 1))
+    if len(ours) != 1 or len(theirs) != 1 or ours == theirs:
+        return None
+    (column,), (row,) = ours, theirs
+    others = [d for d in range(len(sizes)) if d not in (row, column)]
+    lead = [sizes[d] for d in others]
+    where = gl.axes(lead, *[[steps[d][k] for d in others] for k in (0, 1)])
+    rows, columns = sizes[row], sizes[column]
+    return (math.prod(lead) * -(-rows // 32) * -(-columns // 32),
+            (where, *map(np.int64, (rows, columns, steps[row][0], steps[column][1]))))
+
+
 def copy(x: Any, out: Any) -> None:
     """``out`` is ``x``, broadcast and converted."""
-    apply("Copy", wide(x.dtype if hasattr(x, "dtype") else out.dtype), out, x)
+    if not hasattr(x, "dtype"):
+        apply("Copy", wide(out.dtype), out, x)
+        return
+    how = None
+    if x.shape == out.shape and x.size and not (x.flags.c_contiguous and out.flags.c_contiguous):
+        how = _turned(x.shape, gl.elements(out), gl.elements(x))
+    if how is None:
+        apply("Copy", wide(x.dtype), out, x)
+    else:
+        gl.run_blocks("elementwise", "turn", (wide(x.dtype), out.dtype, x.dtype), how[0], out, x, *how[1])
 
 
 @kernel

@@ -43,3 +43,13 @@ def test_sums_of_64_mib(shape, dims):
     result = [n for d, n in enumerate(shape) if d not in dims]
     (_, blocks), = launches("sum", nowhere(*shape), nowhere(*result), dims=dims, keepdim=False)
     assert blocks >= _EACH * _MULTIPROCESSORS
+
+
+@pytest.mark.parametrize(("lies", "turned"), [
+    (lambda x: x.T, True), (lambda x: x.reshape(16, 64, 128, 128).transpose(0, 2, 3, 1), True),
+    (lambda x: x.reshape(16, 64, 128, 128).swapaxes(1, 2), False), (lambda x: x[:, ::2], False)])
+def test_a_transposed_copy_goes_by_tiles(lies, turned):
+    """Where both lie along one dimension, or one is read in steps, there is nothing to gain."""
+    x = lies(nowhere(1 << 14, 1 << 10))
+    (name, _), = launches("clone", x, nowhere(*x.shape))
+    assert name.startswith("turn<" if turned else "map")
