@@ -2,7 +2,8 @@
 //
 // Traffic in bytes: each tensor is read once and the result written once, n elements of their own size each; a number, a
 // single cell and a row that repeats cost nothing beside that. `map` goes through tensors that lie alike, 16 bytes of the
-// widest at a time; `map_strided` through any others, an element at a time; `turn` copies what is transposed, by tiles.
+// widest at a time; `map_strided` through any others, likewise where neighbours lie alike; `turn` copies what is transposed, by
+// tiles.
 // Then<F, G> makes one pass of two functions. gelu: Hendrycks and Gimpel, arXiv:1606.08415.
 
 #include "common.cuh"
@@ -157,6 +158,7 @@ template <typename F, typename G> struct Then {
 
 template <typename T> struct Number { T of; };
 template <typename T> struct Cell { const T* of; };
+template <typename T> struct Same { const T* of; };  // a tensor of which neighbours see one element
 template <typename T> struct Row { const T* of; i64 width; };
 
 template <typename C, int N, typename T>
@@ -177,6 +179,8 @@ __device__ __forceinline__ Pack<C, N> load(const Number<T>& x, i64) {
 template <typename C, int N, typename T>
 __device__ __forceinline__ Pack<C, N> load(const Cell<T>& x, i64) { return load<C, N>(Number<T>{*x.of}, 0); }
 template <typename C, int N, typename T>
+__device__ __forceinline__ Pack<C, N> load(const Same<T>& x, i64 i) { return load<C, N>(Number<T>{x.of[i]}, 0); }
+template <typename C, int N, typename T>
 __device__ __forceinline__ Pack<C, N> load(const Row<T>& x, i64 i) {
     Pack<C, N> made;
     i64 at = (u64)(i | x.width) >> 32 ? i % x.width : (i64)((u32)i % (u32)x.width);
@@ -196,20 +200,20 @@ __device__ __forceinline__ void store(Out* out, const A&... x) {
     *(Pack<Out, N>*)out = made;
 }
 
-template <typename Op, typename Out, typename C> __device__ __forceinline__ void put(Out* out, Pack<C, 1> (&x)[1]) {
-    store<Op, Out, 1>(out, x[0]);
+template <typename Op, typename Out, typename C, int N> __device__ __forceinline__ void put(Out* out, Pack<C, N> (&x)[1]) {
+    store<Op, Out, N>(out, x[0]);
 }
-template <typename Op, typename Out, typename C> __device__ __forceinline__ void put(Out* out, Pack<C, 1> (&x)[2]) {
-    store<Op, Out, 1>(out, x[0], x[1]);
+template <typename Op, typename Out, typename C, int N> __device__ __forceinline__ void put(Out* out, Pack<C, N> (&x)[2]) {
+    store<Op, Out, N>(out, x[0], x[1]);
 }
-template <typename Op, typename Out, typename C> __device__ __forceinline__ void put(Out* out, Pack<C, 1> (&x)[3]) {
-    store<Op, Out, 1>(out, x[0], x[1], x[2]);
+template <typename Op, typename Out, typename C, int N> __device__ __forceinline__ void put(Out* out, Pack<C, N> (&x)[3]) {
+    store<Op, Out, N>(out, x[0], x[1], x[2]);
 }
-template <typename Op, typename Out, typename C> __device__ __forceinline__ void put(Out* out, Pack<C, 1> (&x)[4]) {
-    store<Op, Out, 1>(out, x[0], x[1], x[2], x[3]);
+template <typename Op, typename Out, typename C, int N> __device__ __forceinline__ void put(Out* out, Pack<C, N> (&x)[4]) {
+    store<Op, Out, N>(out, x[0], x[1], x[2], x[3]);
 }
-template <typename Op, typename Out, typename C> __device__ __forceinline__ void put(Out* out, Pack<C, 1> (&x)[5]) {
-    store<Op, Out, 1>(out, x[0], x[1], x[2], x[3], x[4]);
+template <typename Op, typename Out, typename C, int N> __device__ __forceinline__ void put(Out* out, Pack<C, N> (&x)[5]) {
+    store<Op, Out, N>(out, x[0], x[1], x[2], x[3], x[4]);
 }
 
 // -- the kernels -------------------------------------------------------------------------------------------------------
@@ -240,14 +244,15 @@ __global__ void with_slopes(i64 n, T* out, T* slopes, const T* x) {
     }
 }
 
-// Tensor 0 of the axes is out, the others are the operands in order.
-template <typename Op, typename C, typename Out, typename... P>
+// Tensor 0 of the axes is out, the others are the operands in order; n is how many times N neighbours there are, and so do the
+// axes count along the last dimension.
+template <typename Op, typename C, int N, typename Out, typename... P>
 __global__ void map_strided(i64 n, const __grid_constant__ Axes axes, Out* out, P... x) {
     EACH(i, n) {
         i64 where[1 + sizeof...(P)];
         locate(axes, i, where);
         int k = 0;
-        Pack<C, 1> values[] = {load<C, 1>(x, where[++k])...};
+        Pack<C, N> values[] = {load<C, N>(x, where[++k])...};
         put<Op>(out + where[0], values);
     }
 }

@@ -52,6 +52,13 @@ add("add", floats(7, 5, 3, layout="transposed"), floats(7, 1, 3))
 add("clone", floats(130, 70, layout="transposed"))
 add("clone", floats(2, 3, 35, 20, layout="transposed"))
 add("cast", floats(33, 17, layout="transposed"), dtype=F32)
+# Neighbours side by side, or one for all of them; rows that are no multiples of an access, or begin anywhere.
+add("clone", floats(2, 3, 5, 16, layout="heads"))
+add("mul", floats(3, 5, 16), floats(5, 1))
+add("sub", floats(3, 1), floats(3, 32))
+add("where", bools(3, 16), floats(3, 1), 0.0)
+add("add", floats(6, 16, layout="sliced"), floats(6, 16))
+add("gt", floats(2, 3, 5, 16, layout="heads"), floats(2, 3, 5, 1))
 add("tril", floats(3, 20, 33), diagonal=-2)
 add("triu", floats(3, 33, 20, layout="transposed"), diagonal=4)
 
@@ -235,7 +242,7 @@ UNBOUND = {
                     "with_slopes<Gelu, GeluGrad, float, 4, float>", "with_slopes<GeluTanh, GeluTanhGrad, float, 1, float>",
                     "with_slopes<Gelu, GeluGrad, float, 8, half>",
                     "map<Add, float, 8, bfloat, const bfloat*, const bfloat*>",
-                    "map_strided<Copy, float, bfloat, const float*>"},
+                    "map_strided<Copy, float, 1, bfloat, const float*>"},
     "norm": {"layer_norm<float, false>", "layer_norm<bfloat, true>", "layer_norm_dx<float, false>",
              "affine_parts<float, false>"},
     "loss": {f"cross_entropy<{kind}, long long, true>" for kind in ("float", "double", "half", "bfloat")},

@@ -75,7 +75,26 @@ def _plan(function: str, compute: np.dtype[Any], aligned: bool, out: Key, *opera
         lead = len(shape) - len(x[0])
         steps.append((0,) * lead + tuple(0 if n == 1 else s // x[2].itemsize for n, s in zip(x[0], x[1], strict=True)))
         names[k], kinds[k] = f"const {gl.name_of(x[2])}*", "strided"
-    return gl.instance("map_strided", function, compute, dtype, *names), count, gl.axes(shape, *steps), kinds
+    sizes, lie = gl.merged(shape, *steps)
+    length = _neighbours(sizes, lie, [dtype.itemsize, *[x[2].itemsize if kind == "strided" else 0 for x, kind in zip(
+        operands, kinds, strict=True)]]) if aligned else 1
+    if length > 1:
+        names = [f"Same<{name[6:-1]}>" if kind == "strided" and step == 0 else name
+                 for name, kind, step in zip(names, kinds, lie[-1][1:], strict=True)]
+        sizes[-1] //= length
+        lie[-1] = [step * length for step in lie[-1]]
+    where = gl.axes(sizes, *[[step[k] for step in lie] for k in range(len(steps))])
+    return gl.instance("map_strided", function, compute, length, dtype, *names), count // length, where, kinds
+
+
+def _neighbours(sizes: list[int], lie: list[list[int]], itemsizes: list[int]) -> int:
+    """How many elements an access takes along the last dimension: 16 bytes of the widest tensor where all of them have their
+    neighbours side by side there, or see one element of those that are broadcast. The first is written."""
+    if not sizes or lie[-1][0] != 1 or not set(lie[-1]) <= {0, 1}:
+        return 1
+    wide = [k for k, step in enumerate(lie[-1]) if step]
+    length = 16 // max(itemsizes[k] for k in wide)
+    return length if not sizes[-1] % length and not any(step[k] % length for step in lie[:-1] for k in wide) else 1
 
 
 def apply(function: str, compute: Any, out: Any, *operands: Any) -> None:
@@ -92,7 +111,7 @@ def apply(function: str, compute: Any, out: Any, *operands: Any) -> None:
             values.append(np.array((x.data.ptr, x.size), _ROW))
         else:
             values.append(x)
-    head = (np.int64(out.size),) if axes is None else (np.int64(out.size), axes)
+    head = (np.int64(out.size),) if axes is None else (np.int64(threads), axes)
     gl.start("elementwise", name, min(-(-threads // gl.BLOCK), 1 << 16), gl.BLOCK, (*head, out, *values))
 
 

@@ -114,7 +114,7 @@ X, Y = (RNG.normal(size=(37, 40)).astype(np.float32) for _ in range(2))
 
 def test_bfloat16_rounds_to_nearest_and_computes_in_single(emulated):
     special = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1 + 2**-8, 1 + 3 * 2**-8, 3e38, 1e-40], np.float32)
-    out = launch(emulated, "elementwise", "map_strided<Copy, float, bfloat, const float*>", 1, np.int64(9),
+    out = launch(emulated, "elementwise", "map_strided<Copy, float, 1, bfloat, const float*>", 1, np.int64(9),
                  gpu_launch.axes((9,), (1,), (1,)), np.zeros(9, np.uint16), special)[0]
     assert np.isnan(widened(out)[0])
     np.testing.assert_array_equal(out[1:], narrowed(special)[1:])
