@@ -1,7 +1,8 @@
 // What the families share: storage types, folds over teams of threads, positions in strided tensors.
 //
-// A block has 256 threads. A team is one thread of it, a warp, or all of it, and works on one row; every thread of a team
-// gets the team's result, folded in an order that does not change from run to run.
+// A block has 256 threads. A team is one thread of it, a power of two of them within a warp, or all of it, and works on one row;
+// every thread of a team gets the team's result, folded in an order that does not change from run to run. The teams of a warp
+// exchange together: those that are smaller than it take a row each, and then leave.
 
 typedef long long i64;
 typedef unsigned long long u64;
@@ -122,14 +123,15 @@ struct Team {
     int rank, lanes;
     __device__ __forceinline__ explicit Team(int lanes)
         : row((i64)blockIdx.x * (blockDim.x / lanes) + threadIdx.x / lanes), rank(threadIdx.x % lanes), lanes(lanes) {}
+    // Between two threads that exchange first.
+    __device__ __forceinline__ int farthest() const { return lanes < 32 ? lanes / 2 : 16; }
 };
 
 // `room` is 8 elements of shared memory.
 template <typename Op, typename A>
 __device__ __forceinline__ A team_fold(A v, const Team& team, A* room) {
-    if (team.lanes == 1) return v;
-    for (int offset = 16; offset; offset >>= 1) v = Op::of(v, (A)__shfl_xor_sync(0xffffffffu, v, offset));
-    if (team.lanes == 32) return v;
+    for (int offset = team.farthest(); offset; offset >>= 1) v = Op::of(v, (A)__shfl_xor_sync(0xffffffffu, v, offset));
+    if (team.lanes <= 32) return v;
     __syncthreads();  // whoever still reads the room's last result
     if (!(threadIdx.x & 31)) room[threadIdx.x >> 5] = v;
     __syncthreads();

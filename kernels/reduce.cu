@@ -178,7 +178,7 @@ __global__ void find(const T* x, i64* indices, T* values, const __grid_constant_
         A v = (A)x[start + at(l.folded, i)];
         if (wins<Side>(v, i, best, place)) best = v, place = i;
     }
-    for (int offset = 16; lanes > 1 && offset; offset >>= 1) {
+    for (int offset = team.farthest(); offset; offset >>= 1) {
         A v = __shfl_xor_sync(0xffffffffu, best, offset);
         i64 i = __shfl_xor_sync(0xffffffffu, place, offset);
         if (wins<Side>(v, i, best, place)) best = v, place = i;

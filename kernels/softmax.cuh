@@ -48,7 +48,7 @@ template <typename A> struct Peak {
 
 template <typename A>
 __device__ __forceinline__ Peak<A> team_peak(Peak<A> peak, const Team& team, A* room) {
-    for (int offset = 16; team.lanes > 1 && offset; offset >>= 1) {
+    for (int offset = team.farthest(); offset; offset >>= 1) {
         A top = __shfl_xor_sync(0xffffffffu, peak.top, offset), total = __shfl_xor_sync(0xffffffffu, peak.total, offset);
         peak.take(top, total);
     }

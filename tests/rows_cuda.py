@@ -62,7 +62,7 @@ add("gt", floats(2, 3, 5, 16, layout="heads"), floats(2, 3, 5, 1))
 add("tril", floats(3, 20, 33), diagonal=-2)
 add("triu", floats(3, 33, 20, layout="transposed"), diagonal=4)
 
-WIDE = ((3, 31), (9, 33), (5, 1025), (2, 5000))
+WIDE = ((3, 31), (9, 33), (5, 1025), (2, 5000), (37, 3), (70, 10), (9, 60))
 for shape in WIDE:
     for name in ("sum", "amax", "logsumexp", "mean"):
         add(name, floats(*shape), dims=(1,), keepdim=False)

@@ -38,7 +38,7 @@ def fold(op: str, x: Any, out: Any, dims: tuple[int, ...], divisor: float = 1, p
     if rows <= _ROWS and parts > 1:
         gl.run_blocks("reduce", "fold_split", types, rows * parts, *given, np.int32(parts), gl.SHARED)
     else:
-        gl.run_rows("reduce", "fold", types, rows, gl.lanes_of(width), *given)
+        gl.run_rows("reduce", "fold", types, rows, gl.lanes_of_one(width), *given)
 
 
 def _reduction(op: str) -> Any:

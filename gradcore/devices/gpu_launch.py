@@ -149,8 +149,14 @@ def run_rows(family: str, name: str, types: Sequence[Any], rows: int, lanes: int
 
 
 def lanes_of(width: int) -> int:
-    """Threads of the team for a row that lies in one piece."""
+    """Threads of the team for a row that lies in one piece, in a kernel whose teams may take several rows."""
     return 32 if width <= WARP_ROW else BLOCK
+
+
+def lanes_of_one(width: int) -> int:
+    """The same where each team takes a row and leaves: for a narrow row as few as have four elements each, since most of a warp
+    would have none."""
+    return lanes_of(width) if width > 64 else 1 << max((width - 1).bit_length() - 2, 0)
 
 
 def merged(shape: Sequence[int], *strides: Sequence[int]) -> tuple[list[int], list[list[int]]]:
@@ -209,8 +215,8 @@ def neighbours(where: Any) -> bool:
 
 
 def lanes_for(where: Any) -> int:
-    """Threads of the team for a row of a layout."""
-    return 1 if neighbours(where) and where["rows"] >= 32 else lanes_of(int(where["width"]))
+    """Threads of the team for a row of a layout, where each takes one."""
+    return 1 if neighbours(where) and where["rows"] >= 32 else lanes_of_one(int(where["width"]))
 
 
 def elements(array: Any) -> tuple[int, ...]:

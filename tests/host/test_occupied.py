@@ -63,3 +63,12 @@ def test_strided_neighbours_are_read_16_bytes_at_a_time(op, arrays, length):
     """Where an access begins at a multiple of its length, in every row."""
     (name, _), = launches(op, *arrays, nowhere(*arrays[0].shape))
     assert name.split(", ")[:3] == [f"map_strided<{'Copy' if op == 'clone' else op.capitalize()}", "float", str(length)]
+
+
+@pytest.mark.parametrize(("width", "most"), [(3, 1 << 14), (10, 1 << 15), (32, 1 << 15), (64, 1 << 16)])
+def test_narrow_rows_share_a_warp(width, most):
+    """Where each had one, most of it would have nothing to do."""
+    for op, result, more in (("sum", (1 << 20,), {"dims": (1,), "keepdim": False}), ("softmax", (1 << 20, width), {"dim": 1})):
+        workspace = () if op == "sum" else (None,)
+        (_, blocks), = launches(op, nowhere(1 << 20, width), nowhere(*result), *workspace, **more)
+        assert blocks <= most
