@@ -12,11 +12,26 @@ struct Windows {
     i64 kernel[2], stride[2], padding[2], dilation[2];
 };
 
-// All sizes within one image fit into 32 bits, where divisions cost a fraction.
-__device__ __forceinline__ u32 rest(u32& i, i64 n) {
-    u32 q = i / (u32)n, r = i - q * (u32)n;
-    i = q;
-    return r;
+// All sizes within one image fit into 32 bits. What is divided by again and again is divided by its reciprocal, which is rounded
+// down, so that a quotient is one too small at most: a quarter of the instructions.
+struct Divisor {
+    u32 n, reciprocal;
+    __device__ explicit Divisor(i64 n) : n((u32)n), reciprocal(0xffffffffu / (u32)n) {}
+    // What is left of i, which becomes the quotient.
+    __device__ __forceinline__ u32 rest(u32& i) const {
+        u32 q = __umulhi(i, reciprocal), r = i - q * n;
+        bool small = r >= n;
+        i = q + small;
+        return small ? r - n : r;
+    }
+};
+
+// The image that position i of all of them lies in, each having as many as `by` says.
+__device__ __forceinline__ i64 image_of(i64 i, const Divisor& by) {
+    u32 image = (u32)i;
+    if (i >> 32) return i / by.n;
+    by.rest(image);
+    return image;
 }
 
 struct Place { i64 base; int y, x; };
@@ -33,7 +48,7 @@ __device__ __forceinline__ A seen(const T* x, const Windows& w, i64 base, i64 ro
 template <typename A, typename Left, typename Right, typename Store>
 __device__ __forceinline__ void tile(i64 rows, i64 columns, i64 from, i64 to, i64 tile_row, i64 tile_column, const Left& left,
                                      const Right& right, const Store& store) {
-    __shared__ A a[16][68], b[16][68];
+    __shared__ Pack<A, 4> a[16][17], b[16][17];
     int t = threadIdx.x, across = t % 16, down = t / 16;
     i64 n = tile_column * 64 + t % 64;
     auto column = right.column(n < columns ? n : 0);
@@ -42,19 +57,17 @@ __device__ __forceinline__ void tile(i64 rows, i64 columns, i64 from, i64 to, i6
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
             i64 m = tile_row * 64 + down + 16 * j, deep = k + t / 64 + 4 * j;
-            a[across][down + 16 * j] = m < rows && k + across < to ? left(m, k + across) : (A)0;
-            b[t / 64 + 4 * j][t % 64] = n < columns && deep < to ? right(deep, column) : (A)0;
+            a[across][down / 4 + 4 * j].of[down % 4] = m < rows && k + across < to ? left(m, k + across) : (A)0;
+            b[t / 64 + 4 * j][t % 64 / 4].of[t % 4] = n < columns && deep < to ? right(deep, column) : (A)0;
         }
         __syncthreads();
 #pragma unroll
         for (int d = 0; d < 16; ++d) {
-            A u[4], v[4];
-#pragma unroll
-            for (int j = 0; j < 4; ++j) u[j] = a[d][down + 16 * j], v[j] = b[d][across + 16 * j];
+            Pack<A, 4> u = a[d][down], v = b[d][across];
 #pragma unroll
             for (int i = 0; i < 4; ++i)
 #pragma unroll
-                for (int j = 0; j < 4; ++j) made[i][j] += u[i] * v[j];
+                for (int j = 0; j < 4; ++j) made[i][j] += u.of[i] * v.of[j];
         }
         __syncthreads();
     }
@@ -62,7 +75,7 @@ __device__ __forceinline__ void tile(i64 rows, i64 columns, i64 from, i64 to, i6
     for (int i = 0; i < 4; ++i)
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-            i64 m = tile_row * 64 + down + 16 * i, c = tile_column * 64 + across + 16 * j;
+            i64 m = tile_row * 64 + down * 4 + i, c = tile_column * 64 + across * 4 + j;
             if (m < rows && c < columns) store(m, c, made[i][j]);
         }
 }
@@ -95,18 +108,19 @@ __global__ void conv2d(const T* x, const T* weight, const T* bias, T* out, const
         const T* x;
         const Windows& w;
         i64 group, area, plane;
+        Divisor across, down;
         __device__ Place column(i64 n) const {
             i64 image = n / area;
             u32 i = (u32)(n - image * area);
-            int column = (int)rest(i, w.columns);
+            int column = (int)Divisor(w.columns).rest(i);
             return {(image * w.groups + group) * w.channels * plane, (int)i, column};
         }
         __device__ A operator()(i64 k, const Place& at) const {
             u32 i = (u32)k;
-            i64 z = rest(i, w.kernel[1]), y = rest(i, w.kernel[0]);
+            i64 z = across.rest(i), y = down.rest(i);
             return seen<A>(x, w, at.base + i * plane, at.y, at.x, y, z);
         }
-    } right{x, w, share.group, area, plane};
+    } right{x, w, share.group, area, plane, Divisor(w.kernel[1]), Divisor(w.kernel[0])};
 
     tile<A>(w.outputs, w.images * area, 0, deep, share.row, share.column, left, right, [&](i64 m, i64 n, A value) {
         i64 image = n / area;
@@ -125,33 +139,35 @@ __global__ void conv2d_input_grad(const T* dy, const T* weight, T* out, const __
     struct Left {
         const T* weight;
         i64 taps, channels;
+        Divisor by;
         __device__ A operator()(i64 m, i64 k) const {
-            u32 i = (u32)k, tap = rest(i, taps);
+            u32 i = (u32)k, tap = by.rest(i);
             return (A)weight[(i * channels + m) * taps + tap];
         }
-    } left{weight + share.group * w.outputs * w.channels * taps, taps, w.channels};
+    } left{weight + share.group * w.outputs * w.channels * taps, taps, w.channels, Divisor(taps)};
 
     struct Right {
         const T* dy;
         const Windows& w;
         i64 group, area, plane;
+        Divisor across, down;
         __device__ Place column(i64 n) const {
             i64 image = n / plane;
             u32 i = (u32)(n - image * plane);
-            int column = (int)rest(i, w.width);
+            int column = (int)Divisor(w.width).rest(i);
             return {(image * w.groups + group) * w.outputs * area, (int)i, column};
         }
         __device__ A operator()(i64 k, const Place& at) const {
             u32 i = (u32)k;
-            int z = (int)rest(i, w.kernel[1]), y = (int)rest(i, w.kernel[0]);
-            int down = at.y + (int)w.padding[0] - y * (int)w.dilation[0];
-            int over = at.x + (int)w.padding[1] - z * (int)w.dilation[1];
-            int row = down / (int)w.stride[0], column = over / (int)w.stride[1];
-            bool seen = down >= 0 && over >= 0 && row * (int)w.stride[0] == down && column * (int)w.stride[1] == over
+            int z = (int)across.rest(i), y = (int)down.rest(i), steps = (int)w.stride[0], strides = (int)w.stride[1];
+            int below = at.y + (int)w.padding[0] - y * (int)w.dilation[0];
+            int beside = at.x + (int)w.padding[1] - z * (int)w.dilation[1];
+            int row = steps == 1 ? below : below / steps, column = strides == 1 ? beside : beside / strides;
+            bool seen = below >= 0 && beside >= 0 && row * steps == below && column * strides == beside
                 && row < w.rows && column < w.columns;
             return seen ? (A)dy[at.base + i * area + row * w.columns + column] : (A)0;
         }
-    } right{dy, w, share.group, area, plane};
+    } right{dy, w, share.group, area, plane, Divisor(w.kernel[1]), Divisor(w.kernel[0])};
 
     tile<A>(w.channels, w.images * plane, 0, w.outputs * taps, share.row, share.column, left, right,
             [&](i64 m, i64 n, A value) {
@@ -171,28 +187,30 @@ __global__ void conv2d_weight_grad(const T* dy, const T* x, WIDE(T)* made, const
     struct Left {
         const T* dy;
         i64 area, step;
+        Divisor by;
         __device__ A operator()(i64 m, i64 k) const {
-            i64 image = k / area;
+            i64 image = image_of(k, by);
             return (A)dy[image * step + m * area + k - image * area];
         }
-    } left{dy + share.group * w.outputs * area, area, w.groups * w.outputs * area};
+    } left{dy + share.group * w.outputs * area, area, w.groups * w.outputs * area, Divisor(area)};
 
     struct Right {
         const T* x;
         const Windows& w;
         i64 group, area, plane;
+        Divisor by, across;
         __device__ Place column(i64 n) const {
             u32 i = (u32)n;
-            int z = (int)rest(i, w.kernel[1]), y = (int)rest(i, w.kernel[0]);
+            int z = (int)Divisor(w.kernel[1]).rest(i), y = (int)Divisor(w.kernel[0]).rest(i);
             return {(group * w.channels + i) * plane, y, z};
         }
         __device__ A operator()(i64 k, const Place& at) const {
-            i64 image = k / area;
+            i64 image = image_of(k, by);
             u32 i = (u32)(k - image * area);
-            i64 column = rest(i, w.columns);
+            i64 column = across.rest(i);
             return seen<A>(x, w, at.base + image * w.groups * w.channels * plane, i, column, at.y, at.x);
         }
-    } right{x, w, share.group, area, plane};
+    } right{x, w, share.group, area, plane, Divisor(area), Divisor(w.columns)};
 
     i64 end = each * (part + 1) < all ? each * (part + 1) : all;
     made += (part * w.groups + share.group) * w.outputs * deep;
