@@ -41,21 +41,39 @@ __global__ void layer_norm(T* x, const T* weight, const T* bias, T* out, T* mean
     rstd[team.row] = (T)r;
 }
 
+// What N neighbours are given: one element for all of them, or as many; `none` where there is no tensor.
+template <int N, typename A, typename T>
+__device__ __forceinline__ void given(const T* x, i64 at, bool same, A none, A (&made)[N]) {
+    Pack<T, N> found;
+    if (x && !same) found = *(const Pack<T, N>*)(x + at);
+#pragma unroll
+    for (int k = 0; k < N; ++k) made[k] = !x ? none : same ? (A)x[at] : (A)found.of[k];
+}
+
 // (x - mean) rstd weight + bias, the mean and rstd being given; the statistics and the affine map belong to rows and
-// columns of [rows, width], or both to channels: then `inner` elements share one of `channels` (0 for rows).
+// columns of [rows, width], or both to channels: then `inner` elements share one of `channels` (0 for rows). N neighbours
+// are of one row.
 // Where S is wider than T, a channel's statistics are neighbours: element c of them stands at 2 c. With `relu` that of what
 // was rounded, NaN staying NaN, and with `dy` the gradient of relu for that cotangent.
-template <typename T, typename S>
+template <typename T, typename S, int N>
 __global__ void affine(const T* x, const T* weight, const T* bias, const S* mean, const S* rstd, T* out, i64 n, i64 inner,
                        i64 channels, int relu, const T* dy) {
     typedef WIDE(T) A;
     const int step = sizeof(S) > sizeof(T) ? 2 : 1;
-    EACH(i, n) {
-        i64 row = n < (i64)1 << 32 ? (i64)((u32)i / (u32)inner) : i / inner, column = i - row * inner;
+    EACH(i, n / N) {
+        i64 row = n < (i64)1 << 32 ? (i64)((u32)(i * N) / (u32)inner) : i * N / inner, column = i * N - row * inner;
         if (channels) row = column = row < (i64)1 << 32 ? (i64)((u32)row % (u32)channels) : row % channels;
-        A factor = weight ? (A)weight[column] : (A)1, level = bias ? (A)bias[column] : (A)0;
-        T made = (T)affine_of(((A)x[i] - (A)mean[step * row]) * (A)rstd[step * row], weight, factor, bias, level);
-        out[i] = dy ? (T)((A)made <= 0 ? (A)0 : (A)dy[i]) : relu && (A)made < 0 ? (T)0 : made;
+        A m = (A)mean[step * row], r = (A)rstd[step * row], factor[N], level[N];
+        Pack<T, N> v = *(const Pack<T, N>*)(x + i * N), g;
+        if (dy) g = *(const Pack<T, N>*)(dy + i * N);
+        given(weight, column, channels, (A)1, factor);
+        given(bias, column, channels, (A)0, level);
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+            T made = (T)affine_of(((A)v.of[k] - m) * r, weight, factor[k], bias, level[k]);
+            v.of[k] = dy ? (T)((A)made <= 0 ? (A)0 : (A)g.of[k]) : relu && (A)made < 0 ? (T)0 : made;
+        }
+        *(Pack<T, N>*)(out + i * N) = v;
     }
 }
 

@@ -56,8 +56,11 @@ def layer_norm_apply(x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, out: 
 
 def _affine(x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, out: Any, inner: int, channels: int, relu: bool = False,
             dy: Any = None) -> None:
-    gl.run("norm", "affine", (x.dtype, mean.dtype), x.size, x, weight, bias, mean, rstd, out, np.int64(x.size),
-           np.int64(inner), np.int64(channels), np.int32(relu), dy)
+    length = 16 // x.itemsize
+    if inner % length or not gl.packed(*[a for a in (x, out, dy, *(() if channels else (weight, bias))) if a is not None]):
+        length = 1
+    gl.run("norm", "affine", (x.dtype, mean.dtype, length), x.size // length, x, weight, bias, mean, rstd, out,
+           np.int64(x.size), np.int64(inner), np.int64(channels), np.int32(relu), dy)
 
 
 @kernel
