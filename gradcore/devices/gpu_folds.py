@@ -12,8 +12,8 @@ from gradcore.devices.gpu_elementwise import strided
 
 FOLDS: dict[str, Any] = {}
 
-#: Elements of a row that are worth a block of their own, and how many parts of how many rows are folded by one of them.
-_PART, _PARTS, _ROWS = 8192, 4096, 128
+#: Elements of a row that are worth a block of their own.
+_PART = 8192
 
 
 def fold(op: str, x: Any, out: Any, dims: tuple[int, ...], divisor: float = 1, power: float = 0, level: Any = None) -> None:
@@ -34,8 +34,8 @@ def fold(op: str, x: Any, out: Any, dims: tuple[int, ...], divisor: float = 1, p
         parts = max(min(width // 64, gl.BUSY // tiles), 1)
         gl.run_blocks("reduce", "fold_columns", types, tiles * parts, *given, np.int32(parts), gl.SHARED)
         return
-    parts = min(width // _PART, _PARTS // max(rows, 1), gl.BUSY // max(rows, 1))
-    if rows <= _ROWS and parts > 1:
+    parts = min(width // _PART, gl.BUSY // max(rows, 1))
+    if parts > 1:
         gl.run_blocks("reduce", "fold_split", types, rows * parts, *given, np.int32(parts), gl.SHARED)
     else:
         gl.run_rows("reduce", "fold", types, rows, gl.lanes_of_one(width), *given)

@@ -38,7 +38,8 @@ def launches(op: str, *arrays: Any, **attrs: Any) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize(("shape", "dims"), [((1 << 24,), (0,)), ((1 << 14, 1 << 10), (1,)), ((1 << 14, 1 << 10), (0,)),
-                                             ((1 << 18, 64), (0,)), ((1 << 10, 1 << 14), (0,)), ((64, 1 << 18), (1,))])
+                                             ((1 << 18, 64), (0,)), ((1 << 10, 1 << 14), (0,)), ((64, 1 << 18), (1,)),
+                                             ((300, 55_924), (1,))])
 def test_sums_of_64_mib(shape, dims):
     result = [n for d, n in enumerate(shape) if d not in dims]
     (_, blocks), = launches("sum", nowhere(*shape), nowhere(*result), dims=dims, keepdim=False)
