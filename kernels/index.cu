@@ -1,13 +1,13 @@
 // Positions: ranges and triangles, tensors one after another, and reading and writing by integer indices.
 //
 // Traffic in bytes, n results of s, k positions of p over a dimension of d: cat reads and writes n s, 16 bytes at a time where
-// all that is joined allows it; take and take_along read n (s + p) and write
-// n s, 16 bytes at a time where rows allow it; take_grad writes d rows, and each of them reads all k positions and the rows
-// of dy that belong to it; put reads all k positions for each of d rows and moves the last row meant for it. No atomics:
-// where positions repeat, sums are made and writes are won in the order of the positions; along and add_at read all k
-// positions of a line for each of its d elements, and move what is written. A position outside gives NaN (0 for integers)
-// where it is read, and is passed over where it is written: the host cannot be asked without waiting for it. `back` is what
-// a negative position is moved by: the length where it counts from the end, 0 where it is outside.
+// all that is joined allows it; take and take_along read n (s + p) and write n s, 16 bytes at a time where rows allow it;
+// take_grad writes d rows, and each of them reads all k positions and the rows of dy that belong to it; put reads all k
+// positions for each of d rows and moves the last row meant for it. No atomics: where positions repeat, sums are made and
+// writes are won in the order of the positions; add_at reads all k positions for each of d rows, along those of a line for
+// each of its d elements, and both move what is written. A position outside gives NaN (0 for integers) where it is read, and
+// is passed over where it is written: the host cannot be asked without waiting for it. `back` is what a negative position is
+// moved by: the length where it counts from the end, 0 where it is outside.
 
 #include "common.cuh"
 
@@ -103,30 +103,36 @@ __global__ void take(const T* x, const I* index, T* out, i64 n, i64 length, i64 
     }
 }
 
+// Of the numbers below `count`, those that match, in order: a block looks at 256 at once, and all its threads do each.
+template <typename Match, typename Do>
+__device__ __forceinline__ void each_match(i64 count, const Match& match, const Do& with) {
+    __shared__ u32 hits[8];
+    for (i64 start = 0; start < count; start += 256) {
+        i64 k = start + threadIdx.x;
+        u32 mask = __ballot_sync(0xffffffffu, k < count && match(k));
+        __syncthreads();
+        if (!(threadIdx.x & 31)) hits[threadIdx.x >> 5] = mask;
+        __syncthreads();
+        for (int w = 0; w < 8; ++w)
+            for (u32 m = hits[w]; m; m &= m - 1) with(start + w * 32 + __ffs(m) - 1);
+    }
+}
+
 // A block makes out[l, p, :], from the dy[l, k, :] whose index[k] is p, in the order of k: 1024 elements at a time, so
 // that they are added up in registers. Nothing is added for the position `padding`.
 template <typename T, typename I>
 __global__ void take_grad(const T* dy, const I* index, T* out, i64 length, i64 count, i64 tail, i64 padding, i64 back) {
     typedef WIDE(T) A;
-    __shared__ u32 hits[8];
     i64 lead = blockIdx.x / length, p = blockIdx.x % length;
     out += (i64)blockIdx.x * tail;
     for (i64 first = threadIdx.x; first - threadIdx.x < tail; first += 1024) {
         A total[4] = {0, 0, 0, 0};
-        for (i64 start = 0; start < count && p != padding; start += 256) {
-            i64 k = start + threadIdx.x;
-            u32 mask = __ballot_sync(0xffffffffu, k < count && inside(index[k], length, back) == p);
-            __syncthreads();
-            if (!(threadIdx.x & 31)) hits[threadIdx.x >> 5] = mask;
-            __syncthreads();
-            for (int w = 0; w < 8; ++w)
-                for (u32 m = hits[w]; m; m &= m - 1) {
-                    const T* from = dy + (lead * count + start + w * 32 + __ffs(m) - 1) * tail;
+        each_match(p == padding ? 0 : count, [&](i64 k) { return inside(index[k], length, back) == p; }, [&](i64 k) {
+            const T* from = dy + (lead * count + k) * tail;
 #pragma unroll
-                    for (int j = 0; j < 4; ++j)
-                        if (first + j * 256 < tail) total[j] += (A)from[first + j * 256];
-                }
-        }
+            for (int j = 0; j < 4; ++j)
+                if (first + j * 256 < tail) total[j] += (A)from[first + j * 256];
+        });
 #pragma unroll
         for (int j = 0; j < 4; ++j)
             if (first + j * 256 < tail) out[first + j * 256] = (T)total[j];
@@ -215,19 +221,18 @@ __global__ void along(T* x, const T* values, const I* index, const __grid_consta
 template <typename T, typename I>
 __global__ void add_at(T* x, const T* values, const I* index, const __grid_constant__ Layout l, i64 length, i64 stride,
                        i64 back) {
-    i64 p = blockIdx.x;
-    for (i64 r = threadIdx.x; r < l.rows; r += 256) {
-        i64 here[3], place[2];
-        locate(l.kept, r, here);
+    i64 p = blockIdx.x, place[2];
+    for (i64 r = threadIdx.x; r - threadIdx.x < l.rows; r += 256) {
+        i64 here[3] = {};
+        if (r < l.rows) locate(l.kept, r, here);
         WIDE(T) total = 0;
         bool some = false;
-        for (i64 k = 0; k < l.width; ++k) {
+        each_match(l.width, [&](i64 k) { return inside(index[at(l.folded, k)], length, back) == p; }, [&](i64 k) {
             locate(l.folded, k, place);
-            if (inside(index[place[0]], length, back) != p) continue;
-            total += (WIDE(T))values[here[1] + place[1]];
+            if (r < l.rows) total += (WIDE(T))values[here[1] + place[1]];
             some = true;
-        }
+        });
         T* to = x + here[2] + p * stride;
-        if (some) *to = (T)((WIDE(T))*to + total);
+        if (some && r < l.rows) *to = (T)((WIDE(T))*to + total);
     }
 }
