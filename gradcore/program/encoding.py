@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from gradcore.errors import ProgramError
-from gradcore.events import ROLES, Site, Tag
+from gradcore.events import ROLES, Network, Site, Tag, layer_in
 from gradcore.spec import TensorSpec, bfloat16
 
 #: The dtypes that tensors have, besides bfloat16, which takes a package.
@@ -166,9 +167,10 @@ def decode_dtype(x: Any, where: str) -> np.dtype[Any]:
 
 
 class Tags:
-    """The tags of a program as they are written, each once, and their source lines."""
+    """The tags of a program as they are written, each once, and their source lines. ``networks`` names those of the layers."""
 
-    def __init__(self) -> None:
+    def __init__(self, networks: Mapping[Network, str]) -> None:
+        self.networks = networks
         self.sites: dict[Site, int] = {}
         self.tags: dict[Tag, int] = {}
         self.rows: list[Any] = []
@@ -183,7 +185,7 @@ class Tags:
 
     def tag(self, tag: Tag) -> int:
         if tag not in self.tags:
-            self.rows.append([tag.op, tag.layer, tag.phase, tag.role, self.site(tag.site),
+            self.rows.append([tag.op, layer_in(tag, self.networks), tag.phase, tag.role, self.site(tag.site),
                               None if tag.caller is None else self.site(tag.caller),
                               None if tag.spec is None else encode_spec(tag.spec)])
             self.tags[tag] = len(self.tags)

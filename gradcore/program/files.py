@@ -88,7 +88,7 @@ def _checksum(tensor: Any) -> int:
 
 def _described(s: Shipment, sums: dict[str, int]) -> dict[str, Any]:
     p = s.program
-    tags = Tags()
+    tags = Tags(p.networks)
 
     def operand(x: Any) -> Any:
         if isinstance(x, Operand):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
-from gradcore.events import Tag
+from gradcore.events import Network, Tag, layer_in, network_names
 from gradcore.spec import TensorSpec
 
 #: Where a buffer's bytes come from: an argument of the traced function; something that was there before (a parameter, a
@@ -121,6 +122,12 @@ class Program:
                     found[buffer] = k
         return found
 
+    @cached_property
+    def networks(self) -> dict[Network, str]:
+        """What the networks are called whose layers there are: see :func:`~gradcore.events.network_names`."""
+        tags = [*(i.tag for i in self.instructions), *(b.tag for b in self.buffers)]
+        return network_names(tag.network for tag in tags)
+
     def _text(self, x: Any) -> str:
         if isinstance(x, Operand):
             return f"{self.buffers[x.buffer].name}:{x.spec}"
@@ -134,7 +141,8 @@ class Program:
                          for b in (self.buffers[o.buffer] for o in i.outputs))
         attrs = "".join(f", {name}={value!r}" for name, value in i.attrs)
         room = f" + {self.buffers[i.workspace.buffer].nbytes} bytes" if i.workspace is not None else ""
-        where = f"{i.tag.layer or '(root)'} {i.tag.phase} {i.tag.site.file.rsplit('/', 1)[-1]}:{i.tag.site.line}"
+        layer, line = layer_in(i.tag, self.networks) or "(root)", f"{i.tag.site.file.rsplit('/', 1)[-1]}:{i.tag.site.line}"
+        where = f"{layer} {i.tag.phase} {line}"
         return f"{k:4} {made} = {i.op}({', '.join(map(self._text, i.operands))}{attrs}){room}  # {where}; {lives}".rstrip("; ")
 
     def __str__(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import gradcore
@@ -87,6 +88,15 @@ def test_a_replay_accounts_as_eager_does() -> None:
     network, critic = generator(), Critic()
     eager = run([network, critic]).report.by_layer
     assert run([gradcore.compile(network), gradcore.compile(critic)]).report.by_layer.keys() == eager.keys()
+
+
+def test_a_program_names_the_networks_of_its_layers(tmp_path: Path) -> None:
+    network, critic = generator(), Critic()
+    both = gradcore.compile(lambda x: critic(network(x)))
+    both(gradcore.ones(3, 4))
+    both.save(tmp_path / "both")
+    for program in (both.programs[0], gradcore.load_program(tmp_path / "both").program):
+        assert "# Sequential.0 forward" in str(program) and "# Critic.fc forward" in str(program)
 
 
 def test_graph_and_summary_name_the_networks() -> None:

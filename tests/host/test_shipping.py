@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,11 @@ def test_a_training_program_goes_on_where_it_was(kind: Any, options: dict[str, A
     assert again(X, Y).item() == training.step(x, y).item()
 
 
+def elsewhere(parts: Any) -> Any:
+    """Instructions or buffers as a process without the networks knows them."""
+    return tuple(replace(part, tag=part.tag._replace(network=None)) for part in parts)
+
+
 def test_a_program_comes_back_equal(tmp_path: Path) -> None:
     training, (x, y) = Training(optim.Adam), batch()
     for _ in range(3):
@@ -118,7 +124,7 @@ def test_a_program_comes_back_equal(tmp_path: Path) -> None:
     training.step.save(tmp_path / "a")
     loaded = gradcore.load_program(tmp_path / "a")
     traced = training.step.programs[0]
-    assert loaded.program.instructions == traced.instructions and loaded.program.buffers == traced.buffers
+    assert loaded.program.instructions == elsewhere(traced.instructions) and loaded.program.buffers == elsewhere(traced.buffers)
     assert [dict(u.numbers)["step"] for u in loaded.program.updates] == [3, 3]
     assert "0.weight" in loaded.state and "1.running_mean" in loaded.state and "4.bias.exp_avg" in loaded.state
     loaded.save(tmp_path / "b")

@@ -206,5 +206,5 @@ def test_running_out_names_the_largest_holders() -> None:
 
 
 def test_scopes_and_tags_are_plain_data() -> None:
-    assert Scope("a", "forward") == ("a", "forward", None, None)
-    assert TAGS[tag("a")] == ("a", "", "forward", "output", ("train.py", 7, "main", ()), None, None, None)
+    assert Scope("a", "forward") == ("a", "forward", None, None, None)
+    assert TAGS[tag("a")] == ("a", "", "forward", "output", ("train.py", 7, "main", ()), None, None, None, None)
