@@ -209,8 +209,8 @@ def pool_figures(ledger: Ledger, allocations: int, misses: int) -> PoolFigures:
 
 
 @functools.cache
-def node_seconds(count: int = 500) -> float:
-    """The measured cost of building one node of a binary op, in seconds: the best of five rounds."""
+def node_seconds() -> float:
+    """The measured cost of building one node of a binary op, in seconds: the best of five rounds of 500."""
     # A device of its own: the pools that are being measured must not see this.
     device = make_meta()
     was, local.state.grad = local.state.grad, True
@@ -223,10 +223,10 @@ def node_seconds(count: int = 500) -> float:
         best = float("inf")
         for _ in range(5):
             start = perf_counter()
-            for _ in range(count):
+            for _ in range(500):
                 build_node(node.call, node.plan, (x, x), (y,), (), edges, 0, 0, 0)
             best = min(best, perf_counter() - start)
-        return best / count
+        return best / 500
     finally:
         local.state.grad = was
 

@@ -118,7 +118,6 @@ class Table(Generic[T]):
 
 
 TAGS: Table[Tag] = Table()
-STRINGS: Table[str] = Table()
 
 
 class Invocation(NamedTuple):

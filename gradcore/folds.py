@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gradcore.events import BORROW, Alloc, Drop, Free, Keep, Mark, Record, Reserve, Retag, Tag, Unreserve
 
@@ -166,19 +166,11 @@ def residuals(records: Sequence[Record]) -> list[Residual]:
             waiting = open_.get((record.serial, record.node)) or open_.get((record.serial, 0))
             if waiting:
                 i = waiting.pop(0)
-                found[i] = _replace(found[i], dropped_at=position, reason=record.reason)
+                found[i] = replace(found[i], dropped_at=position, reason=record.reason)
         elif isinstance(record, Free):
             for i in of_block.pop(record.serial, ()):
-                found[i] = _replace(found[i], freed_at=position)
+                found[i] = replace(found[i], freed_at=position)
     return found
-
-
-def _replace(residual: Residual, *, dropped_at: int | None = None, freed_at: int | None = None,
-             reason: str | None = None) -> Residual:
-    r = residual
-    return Residual(r.serial, r.node, r.name, r.allocated, r.requested, r.tag, r.kept_at,
-                    r.dropped_at if dropped_at is None else dropped_at, r.freed_at if freed_at is None else freed_at,
-                    reason or r.reason)
 
 
 def position_of(records: Sequence[Record], what: str, label: str) -> int | None:

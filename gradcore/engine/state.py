@@ -127,7 +127,7 @@ def _whole(frame: FrameType | None) -> int:
 
 def _site(frame: FrameType) -> Site:
     code = frame.f_code
-    return Site(code.co_filename, frame.f_lineno or 0, code.co_qualname if sys.version_info >= (3, 11) else "")
+    return Site(code.co_filename, frame.f_lineno or 0, code.co_qualname)
 
 
 def find_site(frame: FrameType | None) -> int:

@@ -45,8 +45,8 @@ def build(source: Source, driver: Driver, *, limit: int | None = None, fail_at: 
     return Stack(top, ledger, pool, limited, fault, driver)
 
 
-def explain_live(ledger: Ledger, top: int = 10) -> list[str]:
-    """Lines that name the largest holders of a device's memory."""
+def explain_live(ledger: Ledger) -> list[str]:
+    """Lines that name the largest holders of a device's memory, ten at most."""
     held: Counter[str] = Counter()
     live = ledger.live.values()
     names = network_names(TAGS[block.tag].network for block in live)
@@ -55,10 +55,10 @@ def explain_live(ledger: Ledger, top: int = 10) -> list[str]:
         shown = f", shown by {tag.export.form}, {tag.export.site}" if tag.export else ""
         layer = layer_in(tag, names) or "(root)"
         held[f"{role_of(tag, bool(block.keeps))} of {tag.op} in layer {layer}, {tag.site}{shown}"] += block.size
-    if not held:
+    largest = held.most_common(10)
+    if not largest:
         return ["Nothing is live."]
-    return [f"The {min(top, len(held))} largest holders:"] + [
-        f"  {nbytes:>15,} bytes  {who}" for who, nbytes in held.most_common(top)]
+    return [f"The {len(largest)} largest holders:", *(f"  {nbytes:>15,} bytes  {who}" for who, nbytes in largest)]
 
 
 def explain(ledger: Ledger, error: OutOfMemory) -> str:

@@ -121,9 +121,9 @@ def _unread(operands: tuple[Any, ...], *results: Operand) -> bool:
     return not {x.buffer for x in operands if isinstance(x, Operand)} & {x.buffer for x in results}
 
 
-def _last(program: Program, k: int, output: int = 0) -> int:
-    """Where a result of an instruction is read last."""
-    return program.buffers[program.instructions[k].outputs[output].buffer].last
+def _last(program: Program, k: int) -> int:
+    """The position of the last instruction that reads the first result of instruction ``k``."""
+    return program.buffers[program.instructions[k].outputs[0].buffer].last
 
 
 def _known(program: Program, k: int, operand: int) -> bool:

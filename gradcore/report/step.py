@@ -161,6 +161,7 @@ class StepReport:
     by_role: dict[str, int]
     by_layer: dict[str, int]
     by_op: dict[str, int]
+    #: The ten largest tensors at the peak, the largest first.
     top: tuple[TopTensor, ...]
     phases: tuple[PhaseEnd, ...]
     kept: tuple[KeptTensor, ...]
@@ -223,8 +224,8 @@ class StepReport:
 
 
 def build_report(records: Sequence[Record], *, device: str, batch_size: int | None, pool: PoolFigures,
-                 node_seconds: float = 0.0, driver: DriverFigures | None = None, top: int = 10,
-                 growth: Growth | None = None, pinned: PinnedFigures | None = None) -> StepReport:
+                 node_seconds: float = 0.0, driver: DriverFigures | None = None, growth: Growth | None = None,
+                 pinned: PinnedFigures | None = None) -> StepReport:
     """Fold a step's log, which runs from its mark ``begin step`` to its ``end step``, into a report."""
     start = folds.position_of(records, "begin", "step") or 0
     highest = folds.peak(records, start)
@@ -242,7 +243,7 @@ def build_report(records: Sequence[Record], *, device: str, batch_size: int | No
         by_role=folds.total(holders, lambda h: h.role),
         by_layer=folds.total(holders, lambda h: h.tag.layer),
         by_op=folds.total(holders, lambda h: h.tag.op),
-        top=tuple(_top(h) for h in sorted(holders, key=lambda h: (-h.allocated, h.serial))[:top]),
+        top=tuple(_top(h) for h in sorted(holders, key=lambda h: (-h.allocated, h.serial))[:10]),
         phases=tuple(PhaseEnd(label, live[i].requested, live[i].allocated, (time - began) / 1e9)
                      for label, i, time in _phase_ends(marks)),
         kept=tuple(_kept(r) for r in folds.residuals(records)),
