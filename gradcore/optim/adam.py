@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gradcore import functional
 from gradcore.ops.optimizer import adam_, nadam_
-from gradcore.optim.optimizer import Group, Numbers, Optimizer, check, state_like, unsupported
+from gradcore.optim.optimizer import Group, Numbers
+from gradcore.optim.stepped import Moments, Tensors, check_options
 
 
-class Adam(Optimizer):
+class Adam(Moments):
     """Kingma and Ba, arXiv:1412.6980. The step count of a parameter is a number in its state.
 
     With ``decoupled_weight_decay`` it is :class:`AdamW`, whose default decay is another.
@@ -19,7 +20,7 @@ class Adam(Optimizer):
     ``foreach``, ``fused`` and ``capturable`` are taken and change nothing: all parameters of a group are one op.
     """
 
-    _numbers: Numbers = {"step": 0}
+    _op = adam_
 
     @staticmethod
     def _operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
@@ -32,51 +33,20 @@ class Adam(Optimizer):
                  eps: float = 1e-8, weight_decay: float = 0, amsgrad: bool = False, *, foreach: bool | None = None,
                  maximize: bool = False, capturable: bool = False, differentiable: bool = False,
                  fused: bool | None = None, decoupled_weight_decay: bool = False) -> None:
-        check(lr, weight_decay=weight_decay, eps=eps)
-        unsupported(type(self).__name__, differentiable=differentiable)
-        for k, beta in enumerate(betas):
-            if not 0.0 <= beta < 1.0:
-                raise ValueError(f"Invalid beta parameter at index {k}: {beta}")
+        check_options(type(self).__name__, lr, weight_decay, eps, betas, differentiable)
         super().__init__(params, {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay,
                                   "amsgrad": amsgrad, "maximize": maximize, "foreach": foreach,
                                   "capturable": capturable, "differentiable": differentiable, "fused": fused,
                                   "decoupled_weight_decay": decoupled_weight_decay})
 
-    def _update(self, group: Group) -> None:
-        # Parameters whose step counts differ, as those of a layer that was frozen for a while, go into separate calls.
-        amsgrad = group["amsgrad"]
-        calls: dict[Any, tuple[list[Any], ...]] = {}
-        for p in group["params"]:
-            grad = p.grad
-            if grad is None:
-                continue
-            state = self.state[p]
-            if not state:
-                # All of it or nothing, should memory run out on the way.
-                more = {"max_exp_avg_sq": state_like(p)} if amsgrad else {}
-                state.update(step=0, exp_avg=state_like(p), exp_avg_sq=state_like(p), **more)
-            step = int(state["step"]) + 1
-            key = (id(p.storage.device), p.spec.dtype, step)
-            lists = calls.get(key)
-            if lists is None:
-                lists = calls[key] = ([], [], [], [], [])
-            lists[0].append(p)
-            lists[1].append(grad)
-            lists[2].append(state["exp_avg"])
-            lists[3].append(state["exp_avg_sq"])
-            if amsgrad:
-                lists[4].append(state["max_exp_avg_sq"])
-        beta1, beta2 = map(float, group["betas"])
-        for (_, _, step), (params, grads, means, squares, largest) in calls.items():
-            if amsgrad:
-                self._launch_amsgrad(group, {"step": step}, params, grads, means, squares, largest)
-            else:
-                self._launch(adam_, group, {"step": step}, params, grads, means, squares, beta1=beta1, beta2=beta2,
-                             eps=float(group["eps"]), weight_decay=float(group["weight_decay"]),
-                             decoupled=group["decoupled_weight_decay"], maximize=group["maximize"])
+    def _names(self, group: Group) -> Sequence[str]:
+        return (*super()._names(group), *["max_exp_avg_sq"][:bool(group["amsgrad"])])
 
-    def _launch_amsgrad(self, group: Group, numbers: Numbers, params: list[Any], grads: list[Any], means: list[Any],
-                        squares: list[Any], largest: list[Any]) -> None:
+    def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors]) -> None:
+        if not group["amsgrad"]:
+            super()._run(group, numbers, params, grads, states)
+            return
+        means, squares, largest = states
         beta1, beta2 = map(float, group["betas"])
         weight_decay, decoupled = float(group["weight_decay"]), group["decoupled_weight_decay"]
         decay = 0.0 if decoupled else weight_decay

@@ -7,15 +7,16 @@ from typing import Any
 
 from gradcore.ops.optimizer import lion_, nadam_, radam_
 from gradcore.optim.optimizer import Group, Numbers
-from gradcore.optim.stepped import Stepped, Tensors, check_options
+from gradcore.optim.stepped import Moments, Stepped, Tensors, check_options
 
 
-class NAdam(Stepped):
+class NAdam(Moments):
     """Adam with Nesterov momentum: Dozat, ICLR 2016. ``mu_product`` in a parameter's state is a number.
 
     ``foreach`` and ``capturable`` are taken and change nothing.
     """
 
+    _op = nadam_
     _numbers: Numbers = {"step": 0, "mu_product": 1.0}
 
     @staticmethod
@@ -35,21 +36,14 @@ class NAdam(Stepped):
                                   "maximize": maximize, "foreach": foreach, "capturable": capturable,
                                   "differentiable": differentiable})
 
-    def _names(self, group: Group) -> Sequence[str]:
-        return ("exp_avg", "exp_avg_sq")
 
-    def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors]) -> None:
-        beta1, beta2 = map(float, group["betas"])
-        self._launch(nadam_, group, numbers, params, grads, *states, beta1=beta1, beta2=beta2, eps=float(group["eps"]),
-                     weight_decay=float(group["weight_decay"]), decoupled=group["decoupled_weight_decay"],
-                     maximize=group["maximize"])
-
-
-class RAdam(Stepped):
+class RAdam(Moments):
     """Adam whose first steps leave the second moment out, until its variance is known: Liu et al., arXiv:1908.03265.
 
     ``foreach`` and ``capturable`` are taken and change nothing.
     """
+
+    _op = radam_
 
     @staticmethod
     def _operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
@@ -62,15 +56,6 @@ class RAdam(Stepped):
         super().__init__(params, {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay,
                                   "maximize": maximize, "foreach": foreach, "capturable": capturable,
                                   "decoupled_weight_decay": decoupled_weight_decay, "differentiable": differentiable})
-
-    def _names(self, group: Group) -> Sequence[str]:
-        return ("exp_avg", "exp_avg_sq")
-
-    def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors]) -> None:
-        beta1, beta2 = map(float, group["betas"])
-        self._launch(radam_, group, numbers, params, grads, *states, beta1=beta1, beta2=beta2, eps=float(group["eps"]),
-                     weight_decay=float(group["weight_decay"]), decoupled=group["decoupled_weight_decay"],
-                     maximize=group["maximize"])
 
 
 def _rectification(step: int, beta2: float) -> float:

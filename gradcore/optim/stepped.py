@@ -53,6 +53,21 @@ class Stepped(Optimizer):
             self._run(group, numbers, params, grads, [[self.state[p][name] for p in params] for name in names])
 
 
+class Moments(Stepped):
+    """Base class of Adam and its relatives: running means of the gradient and of its square, in one op for all parameters."""
+
+    _op: Any
+
+    def _names(self, group: Group) -> Sequence[str]:
+        return ("exp_avg", "exp_avg_sq")
+
+    def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors]) -> None:
+        beta1, beta2 = map(float, group["betas"])
+        self._launch(self._op, group, numbers, params, grads, *states, beta1=beta1, beta2=beta2, eps=float(group["eps"]),
+                     weight_decay=float(group["weight_decay"]), decoupled=group["decoupled_weight_decay"],
+                     maximize=group["maximize"])
+
+
 def check_options(optimizer: str, lr: Any, weight_decay: float, eps: float = 0.0, betas: Sequence[float] = (),
                   differentiable: bool = False, **others: float) -> None:
     """PyTorch's checks, in its words; ``others`` must not be negative. Raises ValueError."""
