@@ -79,25 +79,19 @@ class Watcher:
         sys.setprofile(self._before)
 
     def _saw(self, frame: FrameType, event: str, arg: Any) -> None:
-        if event == "c_call" and not is_inside(frame.f_code) and not is_library(frame.f_code.co_filename):
-            self._saw_builtin(frame, arg)
-        if event != "call":
-            return
         code = frame.f_code
-        inside = is_inside(code)
-        if is_library(code.co_filename):
+        if event not in ("call", "c_call") or is_library(code.co_filename):
             return
+        inside = is_inside(code)
+        if event == "c_call":
+            if not inside:
+                self._saw_builtin(frame, arg)
+            return
+        first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
         if code is _SETS_GRADIENT and frame.f_locals["value"] is None and frame.f_back is not None:
             self.dropped.add((frame.f_back.f_code, frame.f_back.f_lasti))
-        first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
         if code is _GETS_GRADIENT and first is not None:
-            leaf = None if first.edge is None else first.edge[0]
-            if type(leaf) is Leaf and leaf.grad is None:
-                self.without[leaf] = None
-            elif type(leaf) is Leaf and frame.f_back is not None and not is_inside(frame.f_back.f_code):
-                self.found.setdefault(leaf, leaf.grad.storage.serial)
-            if leaf is None and isinstance(first, Parameter):
-                self.frozen_without[id(first)] = first
+            self._saw_gradient_read(first, frame.f_back)
         if isinstance(first, (Module, LRScheduler, Optimizer)):
             self._enters(first, code, inside)
         if isinstance(first, Optimizer):
@@ -106,24 +100,43 @@ class Watcher:
             self.keeping.add(code)
         elif code.co_name == "__init__" and not isinstance(first, (Module, Optimizer)):
             self.fresh.add(id(first))
-        for k in range(0 if inside else code.co_argcount):
-            x = frame.f_locals.get(code.co_varnames[k])
+        if not inside:
+            self._saw_arguments(frame)
+            if code not in self.codes:
+                self._saw_variables(frame)
+
+    def _saw_gradient_read(self, tensor: Any, asker: FrameType | None) -> None:
+        leaf = None if tensor.edge is None else tensor.edge[0]
+        if leaf is None and isinstance(tensor, Parameter):
+            self.frozen_without[id(tensor)] = tensor
+        elif type(leaf) is Leaf and leaf.grad is None:
+            self.without[leaf] = None
+        elif type(leaf) is Leaf and asker is not None and not is_inside(asker.f_code):
+            self.found.setdefault(leaf, leaf.grad.storage.serial)
+
+    def _saw_arguments(self, frame: FrameType) -> None:
+        """Note objects and random generators among the arguments of a function of the user's."""
+        code = frame.f_code
+        for name in code.co_varnames[:code.co_argcount]:
+            x = frame.f_locals.get(name)
             if not isinstance(x, (type, Value, Module, Optimizer, FunctionCtx)) and id(x) not in self.fresh and (
                     hasattr(x, "__dict__") or hasattr(x, "__slots__")):
-                self._enters(x, code, inside)
+                self._enters(x, code, False)
             if isinstance(x, GENERATORS):
-                self._note(Reach(Names()).of_value(f"the argument {code.co_varnames[k]}",
+                self._note(Reach(Names()).of_value(f"the argument {name}",
                                                    lambda x=x: x, x, ("draws", id(x))))  # type: ignore[misc]
-        if not inside and code not in self.codes:
-            seen = frame.f_locals
-            self.codes[code] = frame.f_globals, {n: id(seen[n]) for n in code.co_freevars if n in seen}
-            reach = Reach(names_of(code))
-            self._note(reach.of_code(code, frame.f_globals))
-            for n in code.co_freevars:
-                if n in seen and not isinstance(seen[n], Value):
-                    self._note(reach.of_value(f"the variable {n} of {code.co_name}'s closure",
-                                              lambda x=seen[n]: x,  # type: ignore[misc]
-                                              seen[n], ("cell", n, id(seen[n]))))
+
+    def _saw_variables(self, frame: FrameType) -> None:
+        """Note the globals and closure variables of a function of the user's that runs for the first time."""
+        code, seen = frame.f_code, frame.f_locals
+        self.codes[code] = frame.f_globals, {n: id(seen[n]) for n in code.co_freevars if n in seen}
+        reach = Reach(names_of(code))
+        self._note(reach.of_code(code, frame.f_globals))
+        for n in code.co_freevars:
+            if n in seen and not isinstance(seen[n], Value):
+                self._note(reach.of_value(f"the variable {n} of {code.co_name}'s closure",
+                                          lambda x=seen[n]: x,  # type: ignore[misc]
+                                          seen[n], ("cell", n, id(seen[n]))))
 
     def _enters(self, owner: Any, code: CodeType, inside: bool) -> None:
         """Code runs with this object as an argument."""
