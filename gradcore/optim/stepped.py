@@ -33,24 +33,26 @@ class Stepped(Optimizer):
 
     def _update(self, group: Group) -> None:
         names = self._names(group)
-        calls: dict[Any, tuple[Tensors, Tensors]] = {}
+        wanted = {*self._numbers, *names}
+        calls: dict[Any, tuple[Tensors, Tensors, list[dict[str, Any]]]] = {}
         for p in group["params"]:
             grad = p.grad
             if grad is None:
                 continue
             state = self.state[p]
-            missing = {name: state_like(p) for name in names if name not in state}
-            if missing:
+            if not state.keys() >= wanted:
                 # All of it or nothing, should memory run out on the way.
+                missing = {name: state_like(p) for name in names if name not in state}
                 self._fill(group, list(missing.values()))
                 state.update({**self._numbers, **state, **missing})
-            key = (id(p.storage.device), p.spec.dtype, *[state[name] for name in self._numbers])
-            params, grads = calls.setdefault(key, ([], []))
+            key = (id(p.storage.device), p.spec.dtype, *map(state.__getitem__, self._numbers))
+            params, grads, states = calls.setdefault(key, ([], [], []))
             params.append(p)
             grads.append(grad)
-        for key, (params, grads) in calls.items():
+            states.append(state)
+        for key, (params, grads, states) in calls.items():
             numbers = self._advanced(dict(zip(self._numbers, key[2:], strict=True)))
-            self._run(group, numbers, params, grads, [[self.state[p][name] for p in params] for name in names])
+            self._run(group, numbers, params, grads, [[state[name] for state in states] for name in names])
 
 
 class Moments(Stepped):
