@@ -126,46 +126,41 @@ def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor:
 # -- powers ----------------------------------------------------------------------------------------------------------------
 
 
-def _root(means: Tensor, count: int, power: float) -> Tensor:
-    return elementwise.pow(elementwise.sign(means) * activation.relu(elementwise.abs(means)) * float(count), 1.0 / power)
-
-
-def _extreme(pool: Any, input: Tensor, norm_type: float, kernel_size: Size, stride: Size | None, ceil_mode: bool) -> Tensor:
-    """The largest magnitude of each window for a power of infinity, the smallest for -infinity."""
-    size = elementwise.abs(input)
-    if norm_type > 0:
-        return pool(size, kernel_size, stride, 0, 1, ceil_mode)
-    return -pool(-size, kernel_size, stride, 0, 1, ceil_mode)
+def _lp_pool(mean: Any, largest: Any, count: int, input: Tensor, norm_type: float, kernel_size: Size, stride: Size | None,
+             ceil_mode: bool) -> Tensor:
+    """Pooling by a power, made of pooling by the ``mean`` of ``count`` elements; by the ``largest`` for an infinite power."""
+    if math.isinf(norm_type):
+        size = elementwise.abs(input)
+        if norm_type > 0:
+            return largest(size, kernel_size, stride, 0, 1, ceil_mode)
+        return -largest(-size, kernel_size, stride, 0, 1, ceil_mode)
+    means = mean(elementwise.pow(input, norm_type), kernel_size, stride, 0, ceil_mode)
+    return elementwise.pow(elementwise.sign(means) * activation.relu(elementwise.abs(means)) * float(count), 1.0 / norm_type)
 
 
 def lp_pool1d(input: Tensor, norm_type: float, kernel_size: Size, stride: Size | None = None,
               ceil_mode: bool = False) -> Tensor:
-    """The ``norm_type``-th root of the sum of such powers over each window of [N, C, L] or [C, L].
+    """The ``norm_type``-th root of the sum of the ``norm_type``-th powers over each window of [N, C, L] or [C, L].
 
-    Where the sum is 0 the gradient is NaN, or infinite, as PyTorch's is.
+    For an infinite ``norm_type`` it is the largest magnitude of each window, for minus infinity the smallest. Where the sum
+    is 0, the gradient is NaN or infinite, as in PyTorch.
     """
-    if math.isinf(norm_type):
-        return _extreme(max_pool1d, input, norm_type, kernel_size, stride, ceil_mode)
-    size = kernel_size if isinstance(kernel_size, int) else kernel_size[0]
-    return _root(avg_pool1d(elementwise.pow(input, norm_type), kernel_size, stride, 0, ceil_mode), size, norm_type)
+    count = kernel_size if isinstance(kernel_size, int) else kernel_size[0]
+    return _lp_pool(avg_pool1d, max_pool1d, count, input, norm_type, kernel_size, stride, ceil_mode)
 
 
 def lp_pool2d(input: Tensor, norm_type: float, kernel_size: Size, stride: Size | None = None,
               ceil_mode: bool = False) -> Tensor:
-    """:func:`lp_pool1d` of windows of [N, C, H, W] or [C, H, W]."""
-    if math.isinf(norm_type):
-        return _extreme(max_pool2d, input, norm_type, kernel_size, stride, ceil_mode)
+    """:func:`lp_pool1d` over windows of [N, C, H, W] or [C, H, W]."""
     count = math.prod(pair("kernel_size", kernel_size))
-    return _root(avg_pool2d(elementwise.pow(input, norm_type), kernel_size, stride, 0, ceil_mode), count, norm_type)
+    return _lp_pool(avg_pool2d, max_pool2d, count, input, norm_type, kernel_size, stride, ceil_mode)
 
 
 def lp_pool3d(input: Tensor, norm_type: float, kernel_size: Size, stride: Size | None = None,
               ceil_mode: bool = False) -> Tensor:
-    """:func:`lp_pool1d` of windows of [N, C, D, H, W] or [C, D, H, W]."""
-    if math.isinf(norm_type):
-        return _extreme(max_pool3d, input, norm_type, kernel_size, stride, ceil_mode)
+    """:func:`lp_pool1d` over windows of [N, C, D, H, W] or [C, D, H, W]."""
     count = math.prod(triple("kernel_size", kernel_size))
-    return _root(avg_pool3d(elementwise.pow(input, norm_type), kernel_size, stride, 0, ceil_mode), count, norm_type)
+    return _lp_pool(avg_pool3d, max_pool3d, count, input, norm_type, kernel_size, stride, ceil_mode)
 
 
 def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:

@@ -6,11 +6,11 @@ in a file is run, and nothing is allocated for what a header promises before the
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
 import struct
-import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from gradcore.report.files import replacing
 from gradcore.spec import bfloat16
 
 Array = np.ndarray[Any, Any]
@@ -140,26 +141,15 @@ def read_array(file: BinaryIO, entry: Entry, name: str) -> Array:
 
 
 def write_file(path: str | os.PathLike[str], tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
-    """Write tensors to a file: all of it or, whatever happens on the way, nothing.
+    """Write tensors to a file in an existing folder: all of it or, whatever happens on the way, nothing.
 
-    The bytes go to a file beside it, which takes its place in the end. Raises OSError, and TypeError for a dtype that the
-    format has not got.
+    Raises OSError, and TypeError for a dtype that the format does not have.
     """
     target = Path(path)
-    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent or Path("."))
-    try:
-        with os.fdopen(handle, "wb") as file:
-            write(file, tensors, metadata)
-            file.flush()
-            os.fsync(file.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, target)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(target.parent))
+    with replacing(target) as file:
+        write(file, tensors, metadata)
 
 
 def write(file: BinaryIO, tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
