@@ -1,13 +1,13 @@
-"""Every error that gradcore raises by a type of its own.
+"""The exception types of gradcore.
 
-Each also is the builtin type that PyTorch users catch, so that ``except RuntimeError`` keeps working.
+Each one is also the builtin type that PyTorch users catch, so ``except RuntimeError`` keeps working.
 """
 
 from __future__ import annotations
 
 
 class GradcoreError(Exception):
-    """The root of gradcore's own errors."""
+    """Base class of gradcore's own errors."""
 
 
 class SpecError(GradcoreError, RuntimeError, ValueError):
@@ -19,24 +19,24 @@ class DimError(SpecError, IndexError):
 
 
 class DeviceError(GradcoreError, RuntimeError):
-    """A device is missing, unknown, or operands stand on different ones."""
+    """A device is missing or unknown, or operands are on different devices."""
 
 
 class LocatedError(GradcoreError, RuntimeError):
-    """An error of the device that the op it happened to is added to, by dispatch, which knows the line."""
+    """A device error whose text dispatch completes with the op that it happened in, and that op's source line."""
 
     def locate(self, op: str, layer: str, phase: str, line: str) -> None:
-        """Say once in which op it happened."""
+        """Add the op to the text, unless it has one already."""
         if "\n  in op " not in str(self):
             self.args = (f"{self}\n  in op {op}, layer {layer or '(root)'}, phase {phase}, {line}",)
 
 
 class KernelError(LocatedError):
-    """A CUDA kernel does not compile, load or launch; the text has the compiler's or the driver's words."""
+    """A CUDA kernel does not compile, load or launch; the text quotes the compiler or the driver."""
 
 
 class DeviceFault(LocatedError):
-    """A CUDA kernel failed while it ran; the text says when that was noticed, and how to find the op."""
+    """A CUDA kernel failed while running; the text says when that was noticed, and how to find the op."""
 
 
 class DataDependentShape(GradcoreError, RuntimeError):
@@ -44,11 +44,14 @@ class DataDependentShape(GradcoreError, RuntimeError):
 
 
 class LinAlgError(GradcoreError, RuntimeError):
-    """A matrix has no inverse, or no Cholesky factor; the text says which op met it, and its shape."""
+    """A matrix has no inverse or no Cholesky factor; the text names the op and the shape."""
 
 
 class OutOfMemory(GradcoreError, RuntimeError, MemoryError):
-    """The device has no room; the text names who holds the memory. Numbers are in bytes; ``by`` says who asked, and where."""
+    """The device is out of memory; the text lists the largest holders.
+
+    ``asked``, ``live``, ``cached``, ``largest_free`` and ``limit`` are in bytes; ``by`` says which op asked, and where.
+    """
 
     def __init__(self, text: str, *, asked: int = 0, live: int = 0, cached: int = 0, largest_free: int = 0,
                  limit: int | None = None, by: str = "") -> None:
@@ -62,7 +65,7 @@ class OutOfMemory(GradcoreError, RuntimeError, MemoryError):
 
 
 class SourceExhausted(GradcoreError, MemoryError):
-    """A source, or a limit before it, refused a segment. The pool answers by flushing and trying again."""
+    """A source, or the limit around it, refused a segment. The pool then flushes and tries again."""
 
     def __init__(self, text: str, *, limit: int | None = None) -> None:
         super().__init__(text)
@@ -70,11 +73,11 @@ class SourceExhausted(GradcoreError, MemoryError):
 
 
 class StaleBlock(GradcoreError, RuntimeError):
-    """A block was given back twice, or through a handle from an earlier life."""
+    """A block was given back twice, or through an outdated handle."""
 
 
 class AlreadyReleased(GradcoreError, RuntimeError):
-    """Backward reached a node whose residuals have gone back to the pool."""
+    """Backward reached a node whose residuals were released already."""
 
 
 class ModifiedInPlace(GradcoreError, RuntimeError):
@@ -90,19 +93,19 @@ class UndeclaredAllocation(GradcoreError, RuntimeError):
 
 
 class TraceError(GradcoreError, RuntimeError):
-    """A traced function did something that no replay could do again; the text names the line."""
+    """A traced function did something that a replay cannot repeat; the text names the line."""
 
 
 class CaptureError(GradcoreError, RuntimeError):
-    """Something happened during a capture that a captured graph cannot hold."""
+    """Something happened during a CUDA graph capture that the graph cannot hold."""
 
 
 class ProgramError(GradcoreError, ValueError):
-    """A file holds no program that can be run safely; the text names the file, the place in it, and what was expected."""
+    """A file is not a program that can be run safely; the text names the file, the place in it, and what was expected."""
 
 
 class NotCovered(GradcoreError, AttributeError, NotImplementedError):
-    """PyTorch has the name and gradcore has not; the text names the nearest thing that there is. ``hasattr`` is False."""
+    """PyTorch has this name and gradcore does not; the text names the nearest equivalent. ``hasattr`` is False."""
 
 
 class NotCoveredImport(GradcoreError, ImportError, NotImplementedError):
@@ -114,4 +117,4 @@ class NotCoveredModule(NotCoveredImport, ModuleNotFoundError):
 
 
 class ExportError(GradcoreError, NotImplementedError):
-    """Something in a program has no counterpart in the format that it is exported to; the text names op, layer and line."""
+    """Part of a program has no counterpart in the export format; the text names op, layer and line."""

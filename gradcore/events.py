@@ -1,4 +1,4 @@
-"""The records of the log, and the tables that they index.
+"""The records of the log, and the tables that they point into.
 
 On the hot path a record is a plain tuple ``(kind, ...)`` of ints, strings and nested tuples of ints; :func:`typed`
 turns one into its named form for readers. Nothing here can hold an array: a record that did would pin its memory.
@@ -11,9 +11,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from gradcore.spec import TensorSpec
 
-#: The segment of blocks over bytes that the pool did not hand out; such a block has 0 bytes, and its tag's spec says how many.
+#: The segment number of blocks over memory that is not the pool's. Such a block counts as 0 bytes; its tag's spec has the size.
 OUTSIDE = -1
-#: The op of their tags.
+#: The op in the tags of such blocks.
 BORROW = "borrow"
 
 RESERVE, UNRESERVE, ALLOC, FREE, KEEP, DROP, LAUNCH, RETAG, MARK, VIEW, UPLOAD, READ, FOREIGN = range(13)
@@ -22,18 +22,17 @@ RESERVE, UNRESERVE, ALLOC, FREE, KEEP, DROP, LAUNCH, RETAG, MARK, VIEW, UPLOAD, 
 CONSUMED, DIED = 0, 1
 DROP_REASONS = ("consumed", "graph died")
 
-#: The role of bytes that nothing here holds any more, only an array of another library that was made of a tensor.
+#: The role of bytes that no tensor holds any more, but only another library's array that was made from one.
 HELD_OUTSIDE = "held outside"
 ROLES = ("parameter", "buffer", "gradient", "input", "output", "residual", "temporary", "workspace",
          "optimizer state", "communication", "arena", HELD_OUTSIDE)
 
-
-#: The file, as tracebacks have it, of code that gradcore writes while it runs: no line of it is a site.
+#: The file name, as in tracebacks, of code that gradcore generates at run time; a line of it is never a site.
 WRITTEN = "<gradcore>"
 
 
 class Site(NamedTuple):
-    """A line of source outside gradcore, and at the level ``stacks`` the lines that led there, the nearest first."""
+    """A line of source outside gradcore; at the level ``stacks`` also the lines that called it, the nearest first."""
 
     file: str
     line: int
@@ -52,7 +51,7 @@ class Network(NamedTuple):
 
 
 class Scope(NamedTuple):
-    """What was going on when an op ran. ``layer`` is a path of ``named_modules()``, ``""`` being the root.
+    """The layer and phase that an op ran in. ``layer`` is a path of ``named_modules()``, ``""`` for the root.
 
     In backward, ``caller`` is the line that called ``backward()``, while the op's site is the forward op's.
     """
@@ -60,14 +59,14 @@ class Scope(NamedTuple):
     layer: str
     phase: str
     caller: Site | None = None
-    #: Overrides an op's own role: set while an optimizer makes its state.
+    #: Overrides the op's own role; set while an optimizer creates its state.
     role: str | None = None
     #: What ``layer`` is a path in; None outside of any.
     network: Network | None = None
 
 
 class Export(NamedTuple):
-    """How an array of another library came to show a tensor's bytes: ``numpy()``, ``__dlpack__ for torch``; and where."""
+    """How another library's array came to share a tensor's bytes (``numpy()``, ``__dlpack__ for torch``), and on which line."""
 
     form: str
     site: Site
@@ -77,7 +76,7 @@ class Export(NamedTuple):
 
 
 class Tag(NamedTuple):
-    """Whom bytes belong to."""
+    """The owner of some bytes."""
 
     op: str
     layer: str
@@ -86,7 +85,7 @@ class Tag(NamedTuple):
     site: Site
     caller: Site | None
     spec: TensorSpec | None
-    #: The newest array of another library that shows the bytes.
+    #: The newest array of another library that shares the bytes.
     export: Export | None = None
     #: What ``layer`` is a path in. Readers of a log are given None: see :func:`read_log`.
     network: Network | None = None
@@ -105,7 +104,7 @@ class Table(Generic[T]):
     def index(self, value: T) -> int:
         found = self._index.get(value)
         if found is None:
-            # setdefault is atomic, append is not tied to it: the list is filled first, so an index always resolves.
+            # setdefault is atomic, but not together with append: filling the list first makes every index resolve.
             self.rows.append(value)
             found = self._index.setdefault(value, len(self.rows) - 1)
         return found
@@ -121,7 +120,7 @@ TAGS: Table[Tag] = Table()
 
 
 class Invocation(NamedTuple):
-    """What a launch ran: an op with specs and attributes, the same for every launch alike."""
+    """An op with its specs and attributes: what all launches of the same kind have in common."""
 
     op: str
     inputs: tuple[Any, ...]
@@ -138,13 +137,15 @@ INVOCATIONS: Table[Invocation] = Table()
 
 
 class Reserve(NamedTuple):
-    """A segment came from the source; bytes."""
+    """A segment came from the source; sizes in bytes."""
 
     segment: int
     nbytes: int
 
 
 class Unreserve(NamedTuple):
+    """A segment went back to the source."""
+
     segment: int
     nbytes: int
 
@@ -163,6 +164,8 @@ class Alloc(NamedTuple):
 
 
 class Free(NamedTuple):
+    """A block went back to the pool."""
+
     serial: int
 
 
@@ -194,16 +197,16 @@ class Launch(NamedTuple):
 
 
 class Retag(NamedTuple):
-    """A buffer changed hands: it became a parameter, a gradient, or its layer got a name."""
+    """A buffer has another owner: it became a parameter or a gradient, or its layer got a name."""
 
     serial: int
     tag: Tag
 
 
 class Mark(NamedTuple):
-    """A moment with a name. ``what`` is ``begin`` or ``end``; time in nanoseconds of the monotonic clock.
+    """A named moment. ``what`` is ``begin`` or ``end``; ``time`` is in nanoseconds of the monotonic clock.
 
-    ``at``, without a name, is when the records behind it were, in a log of a program that wrote times of its own.
+    ``what`` may also be ``at``, with an empty label: the time of the records that follow, in another program's log.
     """
 
     what: str
@@ -212,7 +215,7 @@ class Mark(NamedTuple):
 
 
 class View(NamedTuple):
-    """An op that shows a storage under another spec, without a launch."""
+    """An op made a view: it shows a storage under another spec, without a launch."""
 
     invocation: Invocation
     tag: Tag
@@ -221,21 +224,21 @@ class View(NamedTuple):
 
 
 class Upload(NamedTuple):
-    """Bytes went from the host into a buffer."""
+    """Bytes were copied from the host into a buffer."""
 
     serial: int
     nbytes: int
 
 
 class Read(NamedTuple):
-    """Bytes of a buffer went to the host, so Python may branch on them."""
+    """Bytes of a buffer were copied to the host, so Python may branch on them."""
 
     serial: int
     nbytes: int
 
 
 class Foreign(NamedTuple):
-    """Bytes that a library allocated for itself, outside the pool."""
+    """A library allocated bytes for itself, outside the pool."""
 
     library: str
     nbytes: int
@@ -300,10 +303,10 @@ _PLAIN: dict[int, Any] = {RESERVE: Reserve, UNRESERVE: Unreserve, UPLOAD: Upload
 
 
 def normalized(records: Iterable[Raw], *, lines: bool = True) -> list[Record]:
-    """Typed records as two runs of the same program would write them alike.
+    """Typed records in a form that two runs of the same program share.
 
-    Serials and node numbers count from 1 in order of appearance, times, streams and numbers of calls are zeroed; with
-    ``lines=False`` source lines keep only file name and function, for logs that are committed.
+    Serials, nodes and segments are numbered from 1 in order of appearance; times and streams become 0. With ``lines=False``
+    sites keep only file name and function, for logs that are committed.
     """
     numbers: dict[tuple[str, int], int] = {}
     counts = {"serial": 0, "node": 0, "segment": 0}

@@ -1,4 +1,4 @@
-"""Pure functions over a log: what was live, what the peak was, who was there, what was kept and when it went back."""
+"""Pure functions over a log: live bytes, the peak and its holders, and what was kept for backward and for how long."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from gradcore.events import BORROW, Alloc, Drop, Free, Keep, Mark, Record, Reserve, Retag, Tag, Unreserve
 
-#: Roles that a kept buffer is a residual in; a kept parameter stays a parameter, a kept input an input.
+#: Roles that become "residual" while a node keeps the buffer; a kept parameter stays a parameter, a kept input an input.
 _KEEPABLE = frozenset(("output", "temporary"))
 
 
@@ -32,7 +32,7 @@ class Peak:
 
 @dataclass(frozen=True)
 class Holder:
-    """One live buffer. ``kept_by`` names the nodes that keep it for backward, as (node, name in its rules)."""
+    """One live buffer; sizes in bytes. ``kept_by`` lists the nodes that keep it for backward, as (node, name in its rules)."""
 
     serial: int
     requested: int
@@ -47,13 +47,13 @@ class Holder:
 
 
 def role_of(tag: Tag, kept: bool) -> str:
-    """The role of a buffer with this tag, which some node keeps for backward or none does."""
+    """The role of a buffer with this tag; ``kept`` says whether some node keeps it for backward."""
     return "residual" if kept and tag.role in _KEEPABLE else tag.role
 
 
 @dataclass(frozen=True)
 class Residual:
-    """A buffer that a node kept: positions in the log where it was kept, dropped and freed, None for not yet."""
+    """A buffer that a node kept, with the positions in the log where it was kept, dropped and freed (None: not yet)."""
 
     serial: int
     node: int
@@ -102,7 +102,7 @@ def peak(records: Sequence[Record], start: int = 0) -> Peak:
 
 
 def live_at(records: Sequence[Record], position: int) -> list[Holder]:
-    """Who is live after the record at ``position``, in order of allocation."""
+    """The buffers that are live after the record at ``position``, in order of allocation."""
     blocks: dict[int, Alloc] = {}
     tags: dict[int, Tag] = {}
     kept: dict[int, list[tuple[int, str]]] = {}
@@ -124,14 +124,14 @@ def live_at(records: Sequence[Record], position: int) -> list[Holder]:
 
 def _forget(keepers: list[tuple[int, str]], node: int) -> None:
     for i, (keeper, _) in enumerate(keepers):
-        # Node 0 stands for whoever kept it before the log began.
+        # Node 0 stands for any keeper from before the log began.
         if keeper in (node, 0):
             del keepers[i]
             return
 
 
 def outside(holders: Iterable[Holder]) -> int:
-    """Bytes of other libraries' memory that these hold: they are in no other sum."""
+    """Bytes of other libraries' memory among these holders; no other sum counts them."""
     return sum(h.tag.spec.nbytes for h in holders if h.tag.op == BORROW and not h.requested and h.tag.spec is not None)
 
 
@@ -174,7 +174,7 @@ def residuals(records: Sequence[Record]) -> list[Residual]:
 
 
 def position_of(records: Sequence[Record], what: str, label: str) -> int | None:
-    """Where the first such mark stands, None if nowhere."""
+    """The position of the first such mark, None if there is none."""
     for position, record in enumerate(records):
         if isinstance(record, Mark) and record.what == what and record.label == label:
             return position

@@ -1,7 +1,7 @@
-"""What a tensor is without its bytes: shape, dtype, strides and offset.
+"""The layout of a tensor without its bytes: shape, dtype, strides and offset.
 
-Specs are interned: two equal specs are one object, so caches keyed by them hash and compare by identity. The layout
-arithmetic of views stands here too, because it needs nothing else.
+Specs are interned: two equal specs are one object, so caches keyed by them hash and compare by identity. The arithmetic
+of view layouts and of dtypes is here too, since it needs nothing else.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Shape = tuple[int, ...]
 #: One rounding rule for the pool and the planner, in bytes. cudaMalloc aligns to it too.
 ROUND = 512
 
-#: Elements of a temporary that stays in a core's second-level cache: kernels work, and workspaces are sized, by these.
+#: Elements of a temporary that fits in a core's L2 cache. Kernels work on pieces of this length; workspaces hold one piece.
 PIECE = 32768
 
 
@@ -111,6 +111,7 @@ _interned: dict[Any, TensorSpec] = {}
 
 
 def contiguous_strides(shape: Shape) -> tuple[int, ...]:
+    """Row-major strides, in elements."""
     strides, step = [], 1
     for n in reversed(shape):
         strides.append(step)
@@ -119,6 +120,7 @@ def contiguous_strides(shape: Shape) -> tuple[int, ...]:
 
 
 def is_contiguous(shape: Shape, strides: tuple[int, ...]) -> bool:
+    """Are these row-major strides? Those of dimensions of size 1 do not matter."""
     step = 1
     for n, s in zip(reversed(shape), reversed(strides), strict=True):
         if n == 0:
@@ -131,7 +133,7 @@ def is_contiguous(shape: Shape, strides: tuple[int, ...]) -> bool:
 
 
 def is_overlapping(shape: Shape, strides: tuple[int, ...]) -> bool:
-    """Does a dimension begin again before those below it have ended? Some layouts that interleave are taken for such."""
+    """May two elements share an address? Conservative: some interleaved layouts that share none count as overlapping too."""
     reach = 1
     for step, n in sorted((abs(s), n) for n, s in zip(shape, strides, strict=True) if n != 1):
         if n and step < reach:
@@ -168,7 +170,7 @@ def _check_0d(dim: int) -> tuple[int, ...]:
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
-    """NumPy's broadcasting rule, with PyTorch's error text."""
+    """The broadcast shape by NumPy's rule. Raises :class:`SpecError` with PyTorch's text where there is none."""
     ndim = max(map(len, shapes), default=0)
     result = [1] * ndim
     for shape in shapes:
@@ -193,7 +195,7 @@ def expand_strides(spec: TensorSpec, shape: Shape) -> tuple[int, ...]:
 
 
 def resolve_shape(shape: Sequence[int], numel: int) -> Shape:
-    """``shape`` with its one -1 worked out; raises :class:`SpecError` where it cannot hold ``numel`` elements."""
+    """``shape`` with its one -1 replaced by a size. Raises :class:`SpecError` where it cannot hold ``numel`` elements."""
     sizes = [int(n) for n in shape]
     unknown = [i for i, n in enumerate(sizes) if n == -1]
     if len(unknown) > 1:
@@ -260,13 +262,13 @@ def default_float() -> np.dtype[Any]:
 
 
 def set_default_float(dtype: np.dtype[Any]) -> None:
-    """What was inferred before holds for the former default: whoever remembers such things forgets them."""
+    """Set the default. Whatever was inferred and cached under the former default must be cleared by the caller."""
     _default[0] = dtype
 
 
 def is_floating(dtype: np.dtype[Any]) -> bool:
     """Is it float16, bfloat16, float32 or float64?"""
-    # NumPy makes a dtype's name anew each time.
+    # The kind comes first, since NumPy computes a dtype's name at every access.
     return dtype.kind == "f" or (dtype.kind == "V" and dtype.name == "bfloat16")
 
 
@@ -281,7 +283,7 @@ def limits(dtype: np.dtype[Any]) -> Any:
 
 
 def bfloat16() -> np.dtype[Any]:
-    """The dtype, which NumPy has from the package ``ml_dtypes``. Raises ImportError without it."""
+    """The dtype bfloat16, which the package ``ml_dtypes`` adds to NumPy. Raises ImportError without it."""
     try:
         import ml_dtypes
     except ImportError:
@@ -292,7 +294,7 @@ def bfloat16() -> np.dtype[Any]:
 
 
 def category(dtype: np.dtype[Any]) -> int:
-    """0 for bool, 1 for integers, 2 for floats. Raises TypeError for what no tensor has."""
+    """0 for bool, 1 for integers, 2 for floats. Raises TypeError for a dtype that tensors do not have."""
     found = _FLOATING if is_floating(dtype) else _CATEGORY.get(dtype.kind)
     if found is None:
         raise TypeError(f"tensors are of bool, integer and floating types, but got {dtype}")
@@ -322,7 +324,7 @@ def promote(operands: Sequence[TensorSpec | type]) -> np.dtype[Any]:
 
 
 def join(a: np.dtype[Any], b: np.dtype[Any]) -> np.dtype[Any]:
-    """The smallest dtype that holds both, as PyTorch has it: an integer never widens a float that stands beside it."""
+    """The smallest dtype that holds both, by PyTorch's rule: an integer never widens a float."""
     if a == b:
         return a
     if is_floating(a) and is_floating(b):

@@ -1,4 +1,4 @@
-"""Bytes as people write and read them."""
+"""Sizes in bytes, parsed from and formatted as text."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def parse_bytes(text: str | int) -> int:
 
 
 def parse_limit(given: str | int | None, name: str = "the memory limit", none: str = "None") -> int | None:
-    """What a pool may reserve, in bytes; None is no limit. Raises ValueError, which calls it ``name``.
+    """What a pool may reserve, in bytes; None means no limit. Raises ValueError, whose text calls it ``name``.
 
-    Elsewhere a float is a share of the memory and 0 is no limit, or no memory at all: neither is guessed at.
+    Other libraries read a float as a share of the memory, and 0 as no limit or as no memory: both are refused here.
     """
     if given is None:
         return None
     try:
-        # An int of NumPy's is an int; a float of whole bytes is a float still.
+        # index() takes NumPy's ints, and refuses a float even of whole bytes.
         nbytes = parse_bytes(given if isinstance(given, str) else index(given))
     except (TypeError, ValueError):
         nbytes = 0
@@ -42,12 +42,12 @@ def parse_limit(given: str | int | None, name: str = "the memory limit", none: s
 
 
 def limit_from(variable: str) -> int | None:
-    """The limit that a variable of the environment sets; without it, or where it is empty, none."""
+    """The limit in an environment variable; None if it is unset or empty."""
     return parse_limit(os.environ.get(variable) or None, variable, "empty")
 
 
 def format_bytes(nbytes: float) -> str:
-    """Four digits at most, in powers of 1024: ``1.5 KiB``."""
+    """``nbytes`` in powers of 1024, with at most four digits: ``1.50 KiB``."""
     size = float(nbytes)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(size) < 1024 or unit == "TiB":

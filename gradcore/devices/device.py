@@ -1,4 +1,4 @@
-"""A device is memory, a stream and a table of kernels."""
+"""A device: memory, streams and a table of kernels."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gradcore.spec import TensorSpec
 
 @dataclass(frozen=True)
 class Operands:
-    """What an op is called on, as a device sees it whose kernels do not take every dtype."""
+    """The operands of an op, for a device whose kernels do not take every dtype."""
 
     op: str
     inputs: tuple[Any, ...]
@@ -33,16 +33,16 @@ class Operands:
     outputs: tuple[TensorSpec, ...]
     #: Positions of the inputs that the kernel writes to.
     writes: tuple[int, ...]
-    #: Gives the bytes of workspace that floats of 16 bits would need if they were of 32; None for none.
+    #: Returns the bytes of workspace that the op would declare with float32 in place of 16-bit floats; None for none.
     wide_workspace: Callable[[], int | None]
 
 
-#: Streams of a device and priority; the next one asked for is the first again.
+#: Streams of each priority that a device creates; after the last, the first is handed out again.
 POOL = 32
 
 
 class _Current(threading.local):
-    """What a thread has chosen: a stream by device, the default stream where there is none; where new tensors are made."""
+    """What a thread has chosen: its current stream on each device, if not the default one, and its default device."""
 
     def __init__(self) -> None:
         self.of: dict[Device, Stream] = {}
@@ -54,11 +54,11 @@ _current = _Current()
 
 
 class Device:
-    """One place where tensors live. Subclasses say how arrays are made over blocks and how bytes cross to the host."""
+    """A place where tensors live. Subclasses say how arrays are made over blocks, and how bytes are copied to the host."""
 
     #: ``cpu``, ``cuda`` or ``meta``.
     type = ""
-    #: Which of them, where there may be several.
+    #: The number of a device whose kind may have several, else None.
     index: int | None = None
 
     def __init__(self, name: str, stack: Stack, stream: Stream, kernels: dict[str, Callable[..., Any]]) -> None:
@@ -70,29 +70,29 @@ class Device:
         self.stream = stream
         #: All streams of the device, by index.
         self.streams = [stream]
-        #: Are there others besides the default one? Until there are, nobody asks which stream is current.
+        #: Is there any stream besides the default one? As long as not, nobody asks which one is current.
         self.several = False
-        #: Streams that ops have run on besides the default one.
+        #: Streams besides the default one that ops have run on.
         self.worked: set[Stream] = set()
         self._copies: Stream | None = None
-        # By priority: the streams made, and how many were asked for.
+        # By priority: the streams created, and how many were asked for.
         self._pools: dict[int, tuple[list[Stream], Iterator[int]]] = {}
         self.driver = stack.driver
         self.kernels = kernels
-        #: What dispatch remembers about ops on this device.
+        #: Dispatch's cache of calls on this device.
         self.calls: dict[Any, Any] = {}
-        #: The source of its random numbers where none is given, made when it is first asked for.
+        #: The default random generator, created when first used.
         self.generator: Any = None
-        #: What makes one launch of many, where a kind of device has that.
+        #: What captures many launches into one, on devices that can.
         self.graphs: Any = None
 
     @property
     def compute(self) -> Device:
-        """Where ops on its tensors run, and where tensors say that they are."""
+        """The device that ops on its tensors run on, and that tensors name as their own."""
         return self
 
     def allocate(self, nbytes: int, tag: int, node: int = 0) -> Storage:
-        """A fresh storage of ``nbytes`` bytes. Raises :class:`~gradcore.errors.OutOfMemory`."""
+        """A new storage of ``nbytes`` bytes. Raises :class:`~gradcore.errors.OutOfMemory`."""
         return new_storage(self, nbytes, self.current, tag, node)
 
     # -- streams -------------------------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ class Device:
         return _current.of.get(self, self.stream) if self.several else self.stream
 
     def make_stream(self, priority: int = 0) -> Stream:
-        """A further stream. It lives as long as the device, since blocks may be free on it alone."""
+        """One more stream. It lives as long as the device, since blocks may be free on it alone."""
         made = Stream(len(self.streams), self.driver.create_stream(priority))
         self.streams.append(made)
         self.several = True
@@ -120,7 +120,7 @@ class Device:
 
     @property
     def copies(self) -> Stream:
-        """The stream of uploads that nobody waits for, made when it is first asked for."""
+        """The stream of asynchronous copies, created when first used."""
         if self._copies is None:
             with _making:
                 if self._copies is None:
@@ -128,7 +128,7 @@ class Device:
         return self._copies
 
     def set_current(self, stream: Stream) -> None:
-        """This thread's work on the device goes to ``stream`` from here on."""
+        """Send this thread's work on the device to ``stream`` from now on."""
         _current.of[self] = stream
         if stream is not self.stream:
             self.worked.add(stream)
@@ -136,7 +136,7 @@ class Device:
 
     @contextmanager
     def use(self, stream: Stream) -> Iterator[None]:
-        """This thread's work on the device goes to ``stream`` inside."""
+        """Send this thread's work on the device to ``stream`` inside the block."""
         before = self.current
         self.set_current(stream)
         try:
@@ -145,18 +145,18 @@ class Device:
             self.set_current(before)
 
     def order(self, first: Stream, then: Stream) -> None:
-        """What ``then`` is given from now on runs after what ``first`` has been given; the host does not wait."""
+        """Make later work on ``then`` run after the work submitted to ``first`` so far; the host does not wait."""
         if first is not then:
             self.driver.wait(then, self.driver.record(first))
 
     def join(self) -> None:
-        """The current stream goes on after all ops of the other streams: backward reads what any of them made."""
+        """Make the current stream wait for all others, since backward reads what any of them computed."""
         current = self.current
         for stream in (self.stream, *self.worked):
             self.order(stream, current)
 
     def array(self, block: Block, spec: TensorSpec) -> Any:
-        """The array object over ``block``'s bytes as ``spec`` shows them; made once a block and spec."""
+        """The array object over ``block``'s bytes in the layout of ``spec``, cached in the block."""
         arrays = block.arrays
         found = arrays.get(spec)
         if found is None:
@@ -166,30 +166,31 @@ class Device:
         return found
 
     def bind(self, kernel: Callable[..., Any], op: str = "") -> Callable[..., Any]:
-        """What dispatch calls to launch a kernel here: on inputs, then outputs, then workspace."""
+        """The function that dispatch calls to launch a kernel, with inputs, then outputs, then workspace."""
         return kernel
 
     def written_out(self, op: str, kernel: Callable[..., Any], args: list[Any]) -> list[Call] | None:
-        """What a kernel comes to on given arrays, as (function, arguments) pairs, where that saves time; else None."""
+        """The calls that a kernel makes on given arrays, as (function, arguments), where that saves time; else None."""
         return None
 
     def stand_in(self, nbytes: int) -> Block | None:
-        """Bytes outside the books that nobody will touch, where calls are written out for tensors that are not there yet."""
+        """Unaccounted bytes that nothing will touch, to write calls out for tensors that do not exist yet."""
         return None
 
     def fused(self, kind: str, steps: list[list[Call]]) -> list[list[Call]] | None:
-        """The calls of neighbouring instructions, a list each, made into calls that do the same in less time; else None."""
+        """Faster calls for those of neighbouring instructions, a list for each; None if there are none."""
         return None
 
     def arranged(self, calls: list[Call]) -> list[Call]:
-        """A replay's calls in an order and in pieces that suit the device, with the same results."""
+        """A replay's calls, reordered and split as suits the device, with the same results."""
         return calls
 
     def suited(self, kernel: Callable[..., Any], operands: Operands) -> tuple[Callable[..., Any], int]:
-        """The kernel as it takes these dtypes, and bytes that it makes for that beside what is declared."""
+        """The kernel adapted to these dtypes, and the bytes that this allocates beside what is declared."""
         return kernel, 0
 
     def kernel(self, name: str) -> Callable[..., Any]:
+        """The kernel of an op. Raises NotImplementedError if there is none."""
         try:
             return self.kernels[name]
         except KeyError:
@@ -202,9 +203,9 @@ class Device:
         self.copy_in(self.array(storage.block, spec), values)
 
     def send(self, storage: Storage, spec: TensorSpec, source: Any) -> None:
-        """Copy a pinned tensor into a storage of the stream :attr:`copies`; the current stream goes on behind the copy.
+        """Copy a pinned tensor into a storage on the stream :attr:`copies`; the current stream waits for the copy.
 
-        The host waits for nothing, so the tensor must not be written to until then.
+        The host does not wait, so the tensor must not be written to before the copy is done.
         """
         if self.ledger.log is not None:
             self.ledger.log.append((UPLOAD, storage.serial, spec.nbytes))
@@ -213,7 +214,7 @@ class Device:
         storage.block.use_on(self.current)
 
     def fetch(self, storage: Storage, spec: TensorSpec, into: Any) -> None:
-        """Copy a storage into a pinned tensor on the stream :attr:`copies`, behind what the current one has been given."""
+        """Copy a storage into a pinned tensor on the stream :attr:`copies`, after the current stream's work so far."""
         self.note_read(storage, spec)
         self.order(self.current, self.copies)
         storage.block.use_on(self.copies)
@@ -225,25 +226,25 @@ class Device:
         return self.copy_out(self.array(storage.block, spec))
 
     def note_read(self, storage: Storage, spec: TensorSpec) -> None:
-        """Whoever asked sees the values from now on: by a copy, or by the bytes themselves."""
+        """Record that the host sees the values from now on, in a copy or in the bytes themselves."""
         if self.ledger.log is not None:
             self.ledger.log.append((READ, storage.serial, spec.nbytes))
 
-    # -- what a kind of device supplies --------------------------------------------------------------------------------
+    # -- for subclasses to define --------------------------------------------------------------------------------------
 
     def make_array(self, block: Block, spec: TensorSpec) -> Any:
         raise NotImplementedError
 
     def foreign(self, array: Any, nbytes: int) -> Segment:
-        """The bytes of somebody else's array, ``nbytes`` from its first element on, which the segment keeps alive."""
+        """A segment over another library's array, ``nbytes`` from its first element on; it keeps the array alive."""
         raise NotImplementedError
 
     def array_for_others(self, value: Any, shown: Any) -> Any:
-        """An array of another library's over a tensor's bytes, which keeps them alive, and ``shown`` with them."""
+        """Another library's array over a tensor's bytes; it keeps them and ``shown`` alive."""
         raise NotImplementedError
 
     def array_of_others(self, given: Any) -> Any:
-        """An array over what DLPack gives, which keeps it alive."""
+        """An array over the memory of a DLPack object, which it keeps alive."""
         raise NotImplementedError
 
     def copy_in(self, array: Any, values: np.ndarray[Any, Any]) -> None:
@@ -257,7 +258,7 @@ class Device:
         raise NotImplementedError
 
     def driver_figures(self) -> DriverFigures | None:
-        """What the driver says of this device's memory; None where there is no driver."""
+        """The driver's figures for this device's memory; None if there is no driver."""
         return None
 
     def synchronize(self) -> None:
@@ -265,10 +266,10 @@ class Device:
         self.driver.synchronize()
 
     def activate(self, stream: Stream) -> None:
-        """Kernels that this thread launches go to ``stream``."""
+        """Make the kernels that this thread launches go to ``stream``."""
 
     def __enter__(self) -> Device:
-        """Inside ``with``, tensors of this thread that name no device are made here."""
+        """Inside ``with``, tensors that this thread makes without naming a device are made here."""
         _current.places.append(self)
         return self
 
@@ -332,8 +333,8 @@ def get_default_device() -> Device:
 
 
 def set_default_device(device: str | Device | None) -> None:
-    """Let this thread make tensors that name no device on ``device``; None is the CPU again. Raises :class:`DeviceError` as
-    :func:`get_device` does. Data that lies elsewhere already stays there: arrays in from_numpy, generators.
+    """Make ``device`` this thread's device for tensors that name none; None is the CPU. Raises :class:`DeviceError` as
+    :func:`get_device` does. What is bound to a device already stays there: arrays in from_numpy, generators.
     """
     _current.places[0] = None if device is None else get_device(device)
 

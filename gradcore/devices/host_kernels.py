@@ -1,7 +1,7 @@
-"""The table of the CPU's kernels, and how they go through arrays: by pieces that stay in a core's cache.
+"""The kernel table of the CPU, and iteration over arrays in pieces that fit in a core's cache.
 
-A kernel takes its inputs, then the arrays to fill, then its workspace (one array of bytes) where the op declares any;
-attributes by keyword. It allocates nothing that grows with its operands: tests hold every one of them to that.
+A kernel takes its inputs, then the arrays to fill, then its workspace (one array of bytes) if the op declares one, and
+attributes by keyword. It allocates nothing that grows with its operands, which tests check for every kernel.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ HOST_KERNELS: dict[str, Callable[..., Any]] = {}
 
 
 def kernel(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Register a function as the CPU kernel of the op that it is named after."""
     HOST_KERNELS[fn.__name__] = fn
     return fn
 
 
 def pieces(*arrays: Array, length: int = PIECE) -> Iterator[list[Array]]:
-    """Slices of equal length of flat views of contiguous arrays."""
+    """Flat views of contiguous arrays of one size, in slices of at most ``length`` elements."""
     flat = [a.reshape(-1) for a in arrays]
     size = flat[0].size
     if size <= length:
@@ -34,7 +35,7 @@ def pieces(*arrays: Array, length: int = PIECE) -> Iterator[list[Array]]:
         yield [a[start:start + length] for a in flat]
 
 
-#: Rows of a piece at most: a number for each is no temporary worth declaring.
+#: The most rows of a piece. One number a row is too small a temporary to declare.
 PIECE_ROWS = 1024
 
 

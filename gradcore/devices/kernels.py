@@ -1,4 +1,4 @@
-"""What kernels of every device use."""
+"""Helpers for the kernels of every device: workspaces, indices, sequences."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def check_bounds(low: int, high: int, length: int, wrap: bool) -> None:
 
 
 def steps(length: int, backwards: bool) -> range:
-    """The positions of a sequence in the order in which they are gone through."""
+    """The positions of a sequence in the order of the walk."""
     return range(length - 1, -1, -1) if backwards else range(length)
 
 
 def before(t: int, states: Any, first: Any, backwards: bool) -> Any:
-    """The state that step ``t`` began with."""
+    """The state before step ``t``."""
     k = t + 1 if backwards else t - 1
     return states[k] if 0 <= k < len(states) else first

@@ -1,4 +1,4 @@
-"""The bytes of a tensor and its views: who goes last gives them back."""
+"""Storages: the bytes that a tensor shares with its views."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _new = object.__new__
 
 
 class Storage:
-    """Bytes of one tensor and its views. The last reference to go gives the block back to the pool.
+    """The bytes of a tensor and its views. When the last reference goes, the block goes back to the pool.
 
-    ``version`` counts writes, so that a residual that was written to since it was kept is noticed; ``written_by`` is
-    the tag of the last write, unset before the first.
+    ``version`` counts writes, so that a write to a residual after it was kept is noticed; ``written_by`` is the tag of
+    the last write, unset before the first.
     """
 
     __slots__ = ("device", "block", "version", "written_by", "views", "__weakref__")
@@ -27,20 +27,20 @@ class Storage:
         self.device = device
         self.block = block
         self.version = 0
-        #: Weak references to the views that were taken, for writes to tell them; None before the first.
+        #: Weak references to the views, whose history a recorded write changes; None before the first.
         self.views: list[Any] | None = None
 
     def __del__(self) -> None:
         try:
             block = self.block
         except AttributeError:
-            # There was no memory for it, or an interrupt came before.
+            # Allocation failed, or an interrupt came before it.
             return
         self.device.memory.release(block)
 
     @property
     def serial(self) -> int:
-        """The number that the log knows these bytes by."""
+        """The number of these bytes in the log."""
         return self.block.serial
 
     @property
@@ -50,9 +50,9 @@ class Storage:
 
 
 def new_storage(device: Device, nbytes: int, stream: Stream, tag: int, node: int = 0) -> Storage:
-    """A storage of bytes that nobody has written. Raises :class:`~gradcore.errors.OutOfMemory`.
+    """A storage of uninitialised bytes. Raises :class:`~gradcore.errors.OutOfMemory`.
 
-    The storage is there before its block: an interrupt finds no block that nobody would give back.
+    The storage is created before its block, so that an interrupt never leaves a block without an owner.
     """
     storage: Storage = _new(Storage)
     storage.device = device

@@ -1,1 +1,1 @@
-"""Bytes and streams; never an array."""
+"""Device memory: bytes and streams, never an array."""

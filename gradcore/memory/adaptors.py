@@ -1,4 +1,4 @@
-"""Layers that each do one job: keep to a limit, fail on schedule, poison what was freed."""
+"""Layers of the memory stack with one job each: enforce a limit, fail on schedule, poison freed memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gradcore.memory.resource import Block, MemoryResource, Segment, Source, Str
 
 
 class Limit:
-    """A source that hands out at most ``limit`` bytes at a time; None means no limit."""
+    """A source that has at most ``limit`` bytes reserved at any time; None means no limit."""
 
     def __init__(self, upstream: Source, limit: int | None = None) -> None:
         self._upstream = upstream
@@ -31,7 +31,7 @@ class Limit:
 
 
 class Fault:
-    """A resource whose allocations with the given numbers (from 1) fail, for tests of what happens then."""
+    """A resource whose allocations with the given numbers (from 1) raise :class:`OutOfMemory`, for tests."""
 
     def __init__(self, upstream: MemoryResource, fail_at: Collection[int] = ()) -> None:
         self._upstream = upstream
@@ -52,7 +52,7 @@ class Fault:
 
 
 class Poison:
-    """A resource that overwrites freed bytes with 0xFF (NaN in every float type), so that a use after free shows."""
+    """A resource that fills freed bytes with 0xFF (NaN in every float type), so that a use after free is noticed."""
 
     def __init__(self, upstream: MemoryResource, fill: Callable[[Block], None]) -> None:
         self._upstream = upstream

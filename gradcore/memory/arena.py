@@ -1,7 +1,7 @@
-"""An arena: a block that a plan divides. It is reserved as a whole, and allocated range by range.
+"""Arenas: a block that a plan divides into ranges. It is reserved as a whole, and allocated range by range.
 
-While the block is set aside, it counts as reserved and not as allocated; what counts is the ranges that are open in it, each
-with its owner. So a report says what lies in an arena as it says what lies in a segment of the pool.
+While the block is set aside it counts as reserved but not as allocated; the ranges that are open in it count as allocated, each
+for its owner. A report can so show what an arena holds just as it shows what a segment of the pool holds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gradcore.memory.resource import Block
 
 
 class _Closed:
-    """Where a range goes that is given back: it counts no more, and its bytes stay the arena's."""
+    """The ``home`` of ranges: one that is given back no longer counts, and its bytes stay in the arena."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -24,24 +24,24 @@ class _Closed:
 
 
 class Range(Block):
-    """A part of an arena's block, closed as long as it has no serial."""
+    """A part of an arena's block; it is open while it has a serial."""
 
     __slots__ = ("going", "keepers")
 
-    #: Has it been given back, though the books may not have seen that yet?
+    #: Has it been given back, even if the ledger has not drained it yet?
     going: bool
     #: The nodes that keep it for a gradient while it is open.
     keepers: Sequence[int]
 
     def let_go(self, release: Callable[[Block], None]) -> None:
-        """Give it back if it is open; a finaliser may call this."""
+        """Give the range back if it is open. Finalisers may call this."""
         if self.serial and not self.going:
             self.going = True
             self.drop(DIED)
             release(self)
 
     def drop(self, reason: int) -> None:
-        """Whoever kept it for a gradient keeps it no more."""
+        """Nobody keeps it for a gradient any more."""
         if self.keeps:
             self.keeps = 0
             log = self.home.ledger.log  # type: ignore[attr-defined]
@@ -62,7 +62,7 @@ def range_of(ledger: Ledger, block: Block, offset: int, nbytes: int, size: int, 
 
 
 def open_ranges(ledger: Ledger, ranges: Iterable[Range], serials: Sequence[int] = ()) -> None:
-    """They count as allocated, and as kept by their keepers: under new serials, or under those that the log has already."""
+    """Count the ranges as allocated, and as kept by their keepers: under new serials, or those that the log has already."""
     with ledger.lock:
         ledger.drain()
         for k, block in enumerate(ranges):
@@ -76,7 +76,7 @@ def open_ranges(ledger: Ledger, ranges: Iterable[Range], serials: Sequence[int] 
 
 
 def close_ranges(ledger: Ledger, ranges: Iterable[Range]) -> None:
-    """Those that are open count no more."""
+    """Stop counting those of the ranges that are open."""
     with ledger.lock:
         ledger.drain()
         for block in ranges:
@@ -101,13 +101,13 @@ def hand_over(ledger: Ledger, ranges: Iterable[Range]) -> list[int]:
 
 
 def set_aside(ledger: Ledger, block: Block) -> None:
-    """A block that was allocated for this becomes an arena."""
+    """Turn a block that was allocated for it into an arena."""
     ledger.set_aside(block)
     block.home = _Returning(ledger, block.home)  # type: ignore[assignment]
 
 
 class _Returning:
-    """Where an arena's block goes when it is given back: it is counted as any other, and waits where it came from."""
+    """The ``home`` of an arena's block: given back, it counts as any other block again, and waits where it came from."""
 
     def __init__(self, ledger: Ledger, home: list[Block]) -> None:
         self._ledger = ledger

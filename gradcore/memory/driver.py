@@ -1,7 +1,7 @@
-"""Everything that gradcore asks of the CUDA runtime about memory, streams, events and graphs.
+"""The calls to the CUDA runtime for memory, streams, events and graphs.
 
-The runtime is an argument, CuPy's module ``cupy.cuda.runtime`` on a GPU: a simulated one with a schedule of faults is
-the test bed of pool and streams, and needs neither a driver nor CuPy.
+The runtime is an argument. On a GPU it is CuPy's module ``cupy.cuda.runtime``; tests of the pool and of streams pass a
+simulated one with a schedule of faults, which needs neither a driver nor CuPy.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Runtime(Protocol):
 
 
 class CudaSource:
-    """Segments from cudaMalloc. ``owner(address, nbytes)`` makes what the device builds arrays over."""
+    """Segments from cudaMalloc. ``owner(address, nbytes)`` makes the object that the device builds arrays over."""
 
     def __init__(self, index: int, cuda: Runtime, owner: Callable[[int, int], Any] | None = None) -> None:
         self._index = index
@@ -68,9 +68,9 @@ class CudaSource:
 
 
 class PinnedSource:
-    """Segments of page-locked host memory from cudaHostAlloc, which every device may copy from and to by itself.
+    """Segments of pinned host memory from cudaHostAlloc, which every device can copy from and to asynchronously.
 
-    CuPy's own pool of pinned memory rounds up to powers of two and asks whether events have finished; ours does neither.
+    CuPy's own pool of pinned memory rounds up to powers of two and asks whether events have finished; this does neither.
     """
 
     def __init__(self, cuda: Runtime) -> None:
@@ -96,7 +96,7 @@ def _or_exhausted(cuda: Runtime, call: Callable[[], int], text: str) -> int:
 
 
 class CudaDriver:
-    """Order between streams by events; no event outlives the call that fails over it."""
+    """Streams and events of one GPU; a call that fails leaves no event behind."""
 
     def __init__(self, cuda: Runtime, index: int = 0) -> None:
         self._cuda = cuda
@@ -115,7 +115,7 @@ class CudaDriver:
         try:
             self._cuda.streamWaitEvent(stream.handle, event, 0)
         finally:
-            # The driver keeps an event until the work behind it is done.
+            # The driver keeps a destroyed event until the work that waits for it is done.
             self._cuda.eventDestroy(event)
 
     def synchronize(self) -> None:
@@ -123,7 +123,7 @@ class CudaDriver:
 
     def create_stream(self, priority: int) -> int:
         self._cuda.setDevice(self._index)
-        # Work on the default stream must not be ordered with it behind our back.
+        # Non-blocking: it must not be ordered with the default stream implicitly.
         return self._cuda.streamCreateWithPriority(_NON_BLOCKING, priority)
 
     def stream_done(self, stream: Stream) -> bool:
@@ -155,7 +155,7 @@ class CudaDriver:
         return self._cuda.eventElapsedTime(first, last)
 
     def _done(self, query: Callable[[], Any]) -> bool:
-        """CuPy's queries return the status, and other calls raise it: both are read."""
+        """Is the status of a query 0? CuPy returns it or raises it, depending on the call."""
         try:
             status = query() or 0
         except self._cuda.CUDARuntimeError as error:

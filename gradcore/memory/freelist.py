@@ -1,7 +1,7 @@
 """Free ranges of addresses: best fit, split, coalesce, over integers alone.
 
-The pool keeps its free memory in these, and the planner lays out arenas with the same code, so that a plan and a run
-agree about what fits where. Knuth, TAOCP 1, section 2.5, for the boundary merge.
+The pool keeps its free memory in these lists, and the planner lays out arenas with the same code, so a plan and a run
+agree on what fits where. The merging of neighbours follows Knuth, TAOCP 1, section 2.5.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class FreeList:
         return start
 
     def remove(self, start: int, size: int) -> bool:
-        """Take exactly the range ``[start, start + size)`` if it is free as a whole range of its own."""
+        """Take exactly the range ``[start, start + size)``; False unless it is one whole free range."""
         if self._by_start.get(start) != size:
             return False
         del self._by_start[start]
@@ -64,6 +64,7 @@ class FreeList:
         return True
 
     def largest(self) -> int:
+        """Bytes of the largest free range, 0 if there is none."""
         return self._by_size[-1][0] if self._by_size else 0
 
     def ranges(self) -> list[tuple[int, int]]:
@@ -71,7 +72,7 @@ class FreeList:
         return sorted(self._by_start.items())
 
     def whole(self) -> bool:
-        """Do the tables agree? They do unless a call was interrupted."""
+        """Are the tables consistent? An interrupted call may leave them inconsistent."""
         by_start = self._by_start
         return (sum(by_start.values()) == self.total and self._by_size == sorted((n, s) for s, n in by_start.items())
                 and self._by_end == {s + n: s for s, n in by_start.items()})

@@ -1,9 +1,9 @@
-"""Whom every live byte belongs to, and the log while one is being written.
+"""The ledger: knows the owner of every live byte, and writes the log.
 
-The ledger is the way every block comes and goes, so the common case is served here: a freed block waits on its stream
-for its exact size to be asked for again, and only when none waits is the pool asked to search.
+Every block is allocated and freed through the ledger, so it serves the common case itself: a freed block waits on its
+stream for a request of exactly its size, and the pool is asked to search only if none waits.
 
-It holds the one lock of the stack. A finaliser may run inside ``allocate`` on the same thread, so giving a block back
+It has the only lock of the stack. A finaliser may run inside ``allocate`` on the same thread, so giving a block back
 never waits for the lock: the block joins a queue that is emptied on the next entry, and before any figure is read.
 """
 
@@ -35,21 +35,21 @@ class Ledger:
         #: Held while the books change.
         self.lock: Any = brief()
         self._pending: deque[Block] = deque()
-        #: What a finaliser calls with its block. While a log is written, the block is taken to the pool at once, so that
-        #: the log shows the moment; otherwise by whoever comes next.
+        #: What a finaliser calls with its block. While a log is written, the block goes to the pool at once, so that the log
+        #: shows the moment; otherwise the next call to the ledger takes it there.
         self.release: Callable[[Block], None] = self._pending.append
         self.pool = pool
         self._requested = self._allocated = 0
         self._peak_requested = self._peak_allocated = self.peak_reserved = 0
-        #: Stretches over which peaks are measured, the innermost last.
+        #: Stretches over which peaks are being measured, the innermost last.
         self.measured: list[Measured] = []
-        #: Blocks that are reserved for a plan, and the ranges of them that count as allocated: see :mod:`memory.arena`.
+        #: Arenas, which do not count as allocated, and the open ranges of them, which do: see :mod:`gradcore.memory.arena`.
         self.arenas: set[Block] = set()
-        #: In the order in which they opened, which logs begin with.
+        #: The ranges are in the order in which they opened, as a new log lists them.
         self.ranges: dict[Block, None] = {}
-        #: The log that is being written, or None. Appending is all that the hot path does with it.
+        #: The log that is being written, or None. The hot path only appends to it.
         self.log: list[Raw] | None = None
-        #: The logs around it, which go on when it ends, each with the number of records that the one inside opened with.
+        #: The logs around it, which continue when it ends, each with the number of opening records of the log inside it.
         self._outer: list[tuple[list[Raw], int]] = []
 
     # -- blocks --------------------------------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ class Ledger:
                     self.drain()
                 pool = self.pool
                 waiting = stream.waiting.get((nbytes + 511) & -512 or ROUND)
-                # An interrupt is raised after a call: from here to the end the usual way makes none.
+                # Interrupts are raised after calls, so the common path makes none from here on.
                 if waiting:
                     block = waiting[-1]
                     del waiting[-1]
@@ -84,7 +84,7 @@ class Ledger:
                              node),)
             return block
         except OutOfMemory as error:
-            # The error itself is not kept: its traceback would pin the frames and what they hold.
+            # Not the error itself: its traceback would keep the frames alive, and what they refer to.
             why, limit = str(error), error.limit
         except BaseException:
             self._undo(block)
@@ -92,7 +92,7 @@ class Ledger:
         raise self._out_of_memory(why, limit, nbytes, TAGS[tag])
 
     def _undo(self, block: Block | None) -> None:
-        """A call was interrupted: nobody got the block, if there is one already."""
+        """Repair the books after an interrupted call, whose caller never got ``block``, if there was one."""
         with self.lock:
             self.pool.mend(self._pending)
             self._note_segments()
@@ -102,13 +102,13 @@ class Ledger:
                 self._pending.append(block)
 
     def _recover(self) -> None:
-        """Drain, and give back what an interrupt has left without an owner."""
+        """Drain, and give back blocks that an interrupt has left without an owner."""
         self.drain()
         self._pending.extend(self.pool.lost())
         self.drain()
 
     def adopt(self, segment: Segment, stream: Stream, tag: int) -> Block:
-        """A block over bytes that somebody else owns: it has a number, an owner and a life in the log, and 0 bytes."""
+        """A block over memory that is not the pool's: in the log it has a serial and a tag as any other, and 0 bytes."""
         segment.index = OUTSIDE
         with self.lock:
             self.drain()
@@ -133,7 +133,7 @@ class Ledger:
             if ours:
                 self.drain()
         except BaseException:
-            # An interrupt may come before anybody has seen what acquire returned.
+            # An interrupt may come before the result of acquire is assigned.
             ours = self.lock._is_owned()
             raise
         finally:
@@ -141,7 +141,7 @@ class Ledger:
                 self.lock.release()
 
     def drain(self) -> None:
-        """With the lock held, take what was given back to the pool. Live bytes grow between two drains: peaks are read here."""
+        """With the lock held, return queued blocks to the pool. Live bytes only grow between drains: peaks are read here."""
         if self._requested > self._peak_requested:
             self._peak_requested = self._requested
         if self._allocated > self._peak_allocated:
@@ -150,8 +150,8 @@ class Ledger:
         while pending:
             block = pending[0]
             log = self.log
-            # Books first: should the driver fail to order the streams, the block is lost, but nobody gets it unordered. No call
-            # until then: an interrupt is raised after one.
+            # Books first: if the driver fails to order the streams, the block is lost, but never handed out unordered. No calls
+            # until that is done, since interrupts are raised after calls.
             self._requested -= block.requested
             self._allocated -= block.size
             if log is not None and block not in self.arenas:
@@ -163,7 +163,7 @@ class Ledger:
             block.home.append(block)
 
     def _out_of_memory(self, why: str, limit: int | None, nbytes: int, tag: Tag) -> OutOfMemory:
-        """The error to raise, outside the lock and from the books."""
+        """The error to raise, with figures from the books. Called without the lock."""
         with self.lock:
             self.drain()
             self._note_segments()
@@ -181,7 +181,7 @@ class Ledger:
         self.pool.changes = []
 
     def count(self, blocks: Iterable[Block], sign: int, noted: bool = False) -> None:
-        """Blocks count as allocated from now on (1), or no more (-1), staying where they are. The log may have it ``noted``."""
+        """Count blocks as allocated (``sign`` 1) or no longer (-1), staying where they are. The log may have it ``noted``."""
         for b in blocks:
             self._requested += sign * b.requested
             self._allocated += sign * b.size
@@ -189,8 +189,8 @@ class Ledger:
                 self.log.append((FREE, b.serial) if sign < 0 else opening(b))
 
     def set_aside(self, block: Block) -> None:
-        """What was just allocated is an arena: it never counted, and no log has it."""
-        # No draining before that: it would note a peak.
+        """Turn the block that was just allocated into an arena, as if it had never counted or been logged."""
+        # Draining first would record a peak.
         with self.lock:
             self.arenas.add(block)
             self._requested -= block.requested
@@ -199,14 +199,14 @@ class Ledger:
                 self.log.remove(opening(block))
 
     def restore(self, block: Block) -> None:
-        """The books have just let go of a block that they did not count."""
+        """Add an arena's bytes once, to balance a drain that will subtract them."""
         self._requested += block.requested
         self._allocated += block.size
 
     def passed(self, requested: int, allocated: int) -> None:
-        """So many bytes were allocated for a while beside what is live, in ranges of an arena."""
+        """Note in the peaks that so many bytes of an arena's ranges were allocated for a while, beside what is live."""
         if self._requested + requested <= self._peak_requested and self._allocated + allocated <= self._peak_allocated:
-            # What waits to be given back is counted still: it would only be less.
+            # Queued blocks still count here, so the true figure can only be lower.
             return
         with self.lock:
             self.drain()
@@ -216,7 +216,7 @@ class Ledger:
     # -- who owns what -------------------------------------------------------------------------------------------------
 
     def retag(self, block: Block, tag: int) -> None:
-        """The block belongs to somebody else from here on."""
+        """Give the block another tag."""
         if block.tag != tag:
             block.tag = tag
             if self.log is not None:
@@ -224,7 +224,7 @@ class Ledger:
 
     @property
     def live(self) -> dict[int, Block]:
-        """Live blocks by serial, in order of allocation; of an arena, the ranges that are open in it."""
+        """Live blocks by serial, in order of allocation; instead of arenas, the ranges that are open in them."""
         with self.lock:
             self._recover()
             live = self.pool.live
@@ -273,9 +273,9 @@ class Ledger:
     # -- logs and figures ----------------------------------------------------------------------------------------------
 
     def begin_log(self, log: list[Raw] | None = None) -> list[Raw]:
-        """Start a log, in the list given if there is one. It opens with what is there: segments, live blocks, what is kept.
+        """Start a log, in the given list if there is one. It opens with what exists: segments, live blocks, residuals.
 
-        A log that is being written already waits, and has what is written meanwhile when the new one ends.
+        A log that is being written already is suspended; when the new one ends, it receives the records written meanwhile.
         """
         with self.lock:
             self._recover()
@@ -292,7 +292,7 @@ class Ledger:
             return log
 
     def end_log(self) -> None:
-        """The log that began last has ended."""
+        """End the log that began last."""
         with self.lock:
             self.drain()
             ended, self.log = self.log, None
@@ -305,7 +305,7 @@ class Ledger:
                 self.release = self._pending.append
 
     def so_far(self, log: list[Raw]) -> list[Raw]:
-        """What a log has until now, with the logs that are being written inside it."""
+        """The records of a log so far, including those of the logs that are being written inside it."""
         with self.lock:
             self.drain()
             written = [*self._outer, (self.log or [], 0)]
@@ -329,7 +329,7 @@ class Ledger:
 
     @property
     def peaks(self) -> Peaks:
-        """As they were read last, with the lock held."""
+        """The peaks as of the last drain. The caller holds the lock."""
         return self._peak_requested, self._peak_allocated, self.peak_reserved
 
     @peaks.setter
@@ -338,7 +338,7 @@ class Ledger:
 
     @property
     def present(self) -> Peaks:
-        """What peaks begin with."""
+        """Present figures, which peaks start from. The caller holds the lock."""
         return self._requested, self._allocated, self.pool.reserved
 
     def reset_peaks(self) -> None:

@@ -1,4 +1,4 @@
-"""Peaks that are measured over stretches, one within another, while a user may begin the peaks anew."""
+"""Peaks over nested stretches of time, correct even if a user resets the peak statistics inside one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Measured:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        #: Those that a user's reset has ended.
+        #: The peaks from before a user's last reset.
         self._found = NOTHING
         with ledger.lock:
             ledger.drain()
@@ -30,11 +30,11 @@ class Measured:
             ledger.peaks = ledger.present
 
     def end(self) -> Peaks:
-        """The peaks since it began. Those from before it count again too."""
+        """The peaks since it began. From now on the ledger's peaks include those from before it again."""
         ledger = self._ledger
         with ledger.lock:
             ledger.drain()
-            # An interrupt may have ended an earlier call halfway.
+            # An interrupt may have cut an earlier call short.
             if self in ledger.measured:
                 ledger.measured.remove(self)
             found = highest(self._found, ledger.peaks)
@@ -42,9 +42,9 @@ class Measured:
         return found
 
     def forget(self, peaks: Peaks) -> Peaks:
-        """A user begins these peaks anew: this has seen them still, and those from before it count no more.
+        """A user resets the peaks: this stretch includes ``peaks``, and those from before it are forgotten.
 
-        Returns the peaks that whoever is around it has seen.
+        Returns the peaks for the stretch around this one.
         """
         self._found = highest(self._found, peaks)
         around = highest(peaks, self._before)

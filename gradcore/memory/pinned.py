@@ -1,7 +1,7 @@
-"""Host memory that devices copy from and to by themselves: a block is handed out when the copies of its last life are done.
+"""Pinned host memory: a block is reused only when the device copies that its last owner started are done.
 
-The host has no queue that could wait for an event, so it waits itself, and as late as can be: when bytes that a copy was
-given are about to belong to somebody else. Nothing here asks whether an event has finished, so the log is the same in any run.
+The host has no queue that could wait for an event, so it waits itself, as late as possible: when bytes that a copy uses are
+about to get another owner. Nothing here asks whether an event has finished, so every run writes the same log.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections import deque
 from gradcore.forking import long
 from gradcore.memory.resource import Block, Driver, MemoryResource, Stream
 
-#: Bytes of a segment, by its index, from and to offsets, and the event that stands behind the copy.
+#: A segment's index, the first and last offset of the bytes in use there, and the event recorded behind the copy.
 _Busy = tuple[int, int, int, object]
 
 
 class AfterCopies:
-    """A resource whose blocks note in ``users`` the streams that copy them."""
+    """A resource that waits for the copies of a block before it hands its bytes out; ``Block.users`` has the streams."""
 
     def __init__(self, upstream: MemoryResource, driver: Driver) -> None:
         self._upstream = upstream
@@ -44,11 +44,11 @@ class AfterCopies:
         self._upstream.release(block)
 
     def _note(self, block: Block) -> None:
-        # A finaliser comes this way: it only appends, and holds no lock.
+        # Finalisers come here, so this only appends and takes no lock.
         users, block.users = block.users, None
         for stream in users or ():
             if stream.handle is None:
-                # A stream of the CPU, whose ops are done when they return.
+                # A CPU stream: its ops are done when they return.
                 continue
             self._came.append((block.segment.index, block.offset, block.offset + block.size, self._driver.record(stream)))
 
@@ -59,7 +59,7 @@ class AfterCopies:
             begin, end = block.offset, block.offset + block.size
             mine = [b for b in self._busy if b[0] == block.segment.index and b[1] < end and begin < b[2]]
             for busy in mine:
-                # It is forgotten only when the wait has not failed.
+                # Forgotten only after the wait succeeded.
                 self._driver.synchronize_event(busy[3])
                 self._busy.remove(busy)
                 self._driver.destroy_event(busy[3])

@@ -1,8 +1,8 @@
-"""The pool: rounding, segments, growth, flush and retry.
+"""The pool: cuts blocks out of segments, grows by segments, and gives wholly free ones back.
 
-Free memory lies in address-ordered lists, one for each stream, in which neighbours are merged; the best fit is split.
-When nothing fits, the other streams' free memory is taken over, and only then does the pool grow by a segment. Where it may
-not, it gives back what is wholly free and tries again; the last resort is memory of segments for blocks of other sizes.
+Every stream has free lists of its own, in which neighbours are merged; the best fit is split. When nothing fits, memory that
+is free on other streams is taken over, and only then does the pool grow by a segment. If the source refuses one, the pool gives
+back its wholly free segments and tries again; the last resort is the segments for blocks of the other size class.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from gradcore.memory.streams import StreamOrder
 from gradcore.spec import ROUND, round_up
 
 MiB = 1 << 20
-#: Requests up to SMALL share segments of SMALL_SEGMENT; up to MIDDLE, segments of MIDDLE_SEGMENT; larger ones get a
-#: segment of their own, rounded up to SMALL_SEGMENT. Long-lived small tensors then never pin a large segment.
+#: Bytes. Requests up to SMALL share segments of SMALL_SEGMENT; those below MIDDLE, segments of MIDDLE_SEGMENT; larger ones get
+#: a segment of their own, rounded up to a multiple of SMALL_SEGMENT. Long-lived small tensors so never pin a large segment.
 SMALL, SMALL_SEGMENT, MIDDLE, MIDDLE_SEGMENT = MiB, 2 * MiB, 10 * MiB, 20 * MiB
 
-# Segments lie this far apart in the free lists' address space, so that ranges of two segments never merge.
+# Segments are this far apart in the free lists' address space, so that ranges of two segments never merge.
 _SPACING = 1 << 48
 _MASK = _SPACING - 1
 
@@ -36,7 +36,7 @@ def segment_size(size: int) -> int:
 
 
 class _Returned(list[Block]):
-    """Where blocks over somebody else's bytes go when they are given back: their owner is let go of."""
+    """The ``home`` of adopted blocks: when one is given back, the reference to the memory's owner is dropped."""
 
     def __init__(self, blocks: set[Block]) -> None:
         super().__init__()
@@ -49,12 +49,12 @@ class _Returned(list[Block]):
 
 
 class Pool:
-    """Blocks out of segments. Not thread-safe on its own: the ledger around it holds the stack's one lock."""
+    """Blocks cut out of segments. Not thread-safe on its own: the ledger around it holds the stack's one lock."""
 
     def __init__(self, source: Source, order: StreamOrder) -> None:
         self._source = source
         self._order = order
-        #: Number of the last life that a block began.
+        #: The serial of the last allocation.
         self.serial = 0
         self._next_segment = 0
         self.segments: dict[int, Segment] = {}
@@ -63,9 +63,9 @@ class Pool:
         self.reserved = 0
         #: Allocations that needed a new segment.
         self.misses = 0
-        #: Every block that is not in a free list: live ones have a serial, waiting ones none.
+        #: Every block that is not in a free list: live ones have a serial, waiting ones do not.
         self.blocks: set[Block] = set()
-        #: Segments that came and went since somebody last took this list: (kind, segment index, bytes).
+        #: Segments that came (True) or went since the ledger last took this list, with index and bytes.
         self.changes: list[tuple[bool, int, int]] = []
 
     # -- the two calls -------------------------------------------------------------------------------------------------
@@ -75,10 +75,10 @@ class Pool:
         size = round_up(nbytes)
         if stream not in self.streams:
             self.streams.append(stream)
-            # The default stream is the first, whichever allocated first.
+            # The default stream comes first, even if another one allocated first.
             self.streams.sort(key=lambda s: s.index)
         small = size <= SMALL
-        # Merging undoes the exact sizes that the next step will ask for: small blocks, which are many, try without.
+        # Merging breaks up the sizes that the next step will ask for, so small blocks, the many, first try without.
         start = stream.small.take(size) if small else None
         if start is None:
             self._merge(stream)
@@ -94,7 +94,7 @@ class Pool:
         return block
 
     def adopt(self, segment: Segment, stream: Stream, tag: int) -> Block:
-        """A block over a segment of somebody else's bytes: of 0 bytes here, and nobody's again when it is given back."""
+        """A block over memory that is not the pool's. It counts as 0 bytes, and is dropped when it is given back."""
         block = Block(segment, 0, 0, stream)
         block.home = _Returned(self.blocks)
         self.blocks.add(block)
@@ -114,7 +114,7 @@ class Pool:
         self.deallocate(block, block.serial)
 
     def settle(self, block: Block) -> None:
-        """Order the other streams that used a block before what its own stream will do with it."""
+        """Make a block's own stream wait for the other streams that used it."""
         if block.users is not None:
             self._order.settle(block)
 
@@ -123,7 +123,7 @@ class Pool:
         self._list(block.stream, block.segment).add(block.segment.index * _SPACING + block.offset, block.size)
 
     def _merge(self, stream: Stream) -> None:
-        """Take in the blocks that wait on a stream for their size to be asked for again."""
+        """Move the blocks that wait on a stream into its free lists."""
         for blocks in stream.waiting.values():
             for block in blocks:
                 self._reclaim(block)
@@ -145,7 +145,7 @@ class Pool:
         return None
 
     def _borrow(self, size: int, small: bool, stream: Stream) -> int | None:
-        """From segments of the other kind: better than running out."""
+        """Memory from segments of the other size class, which is better than running out."""
         start = (stream.large if small else stream.small).take(size)
         return self._take_over(size, not small, stream) if start is None else start
 
@@ -156,7 +156,7 @@ class Pool:
         except SourceExhausted:
             self.flush()
             try:
-                # A segment of just this size may still fit where the roomier one does not.
+                # A segment of exactly this size may fit where a roomier one does not.
                 segment = self._source.allocate(nbytes if nbytes <= SMALL_SEGMENT else round_up(size, ROUND))
             except SourceExhausted as error:
                 start = self._borrow(size, small, stream)
@@ -179,7 +179,7 @@ class Pool:
     # -- giving segments back ------------------------------------------------------------------------------------------
 
     def flush(self) -> int:
-        """Give every wholly free segment back to the source; returns their bytes. What else is free is the first stream's."""
+        """Give wholly free segments back to the source; returns their bytes. Other free memory moves to the first stream."""
         before = self.reserved
         free: dict[int, list[tuple[FreeList, int, int]]] = {}
         for stream in self.streams:
@@ -187,13 +187,13 @@ class Pool:
             for ranges in (stream.small, stream.large):
                 for start, size in ranges.ranges():
                     free.setdefault(start // _SPACING, []).append((ranges, start, size))
-        # The parts of a segment may be free on several streams: the device is waited for anyway.
+        # The parts of a segment may be free on different streams, since flushing waits for the device anyway.
         whole = [i for i, parts in free.items() if sum(size for _, _, size in parts) == self.segments[i].nbytes]
         scattered = any(ranges.total for stream in self.streams[1:] for ranges in (stream.small, stream.large))
         if whole or scattered:
             self._order.drain()
         for index in whole:
-            # Books first: should the source fail, this segment is lost to us, but never handed out again.
+            # Books first: if the source fails, the segment is lost, but never handed out again.
             for ranges, start, size in free[index]:
                 ranges.remove(start, size)
             segment = self.segments[index]
@@ -206,7 +206,7 @@ class Pool:
         return before - self.reserved
 
     def _gather(self) -> None:
-        """All work is done: what is free on other streams goes to the first one, where neighbours meet again."""
+        """With all work done, move free memory to the first stream, where neighbours can merge."""
         first = self.streams[0]
         for stream in self.streams[1:]:
             for ranges, into in ((stream.small, first.small), (stream.large, first.large)):
@@ -217,14 +217,14 @@ class Pool:
     # -- after an interrupt --------------------------------------------------------------------------------------------
 
     def mend(self, going: Collection[Block]) -> None:
-        """Make the free lists anew where a call broke off half way; ``going`` are blocks on their way back.
+        """Rebuild the free lists after a call was cut short; ``going`` are blocks on their way back.
 
-        What counts is the segments and the blocks that are live, going or waiting: the rest is free.
+        Whatever bytes of the segments are not in a block that is live, going or waiting are free.
         """
         if self._whole(going):
             return
         if len(self.streams) > 1:
-            # Nobody knows any more on which of the streams bytes were free.
+            # On which stream bytes were free is not known any more.
             self._order.drain()
         for stream in self.streams:
             for waiting in stream.waiting.values():
@@ -244,12 +244,12 @@ class Pool:
                 at = offset + size
 
     def lost(self) -> list[Block]:
-        """Live blocks that nobody will give back: an interrupt that comes as a finaliser begins ends it there.
+        """Live blocks that nobody will give back, because an interrupt ended a finaliser as it began.
 
-        Whoever will give a block back refers to it, as the pool does.
+        They are the blocks that nothing but the pool refers to.
         """
         blocks = list(self.blocks)
-        # One reference is the pool's, one the list's, one the argument here.
+        # Three references: the pool's, the list's, and the argument of getrefcount.
         return [b for b, n in zip(blocks, list(map(sys.getrefcount, blocks)), strict=True) if n == 3 and b.serial]
 
     def _whole(self, going: Collection[Block]) -> bool:
@@ -276,7 +276,7 @@ class Pool:
 
     @property
     def largest_free(self) -> int:
-        """Bytes of the largest single free range. To look changes nothing: waiting blocks are not merged for it."""
+        """Bytes of the largest single free range, with waiting blocks counted one by one: looking merges nothing."""
         free = [0]
         for s in self.streams:
             free += [s.small.largest(), s.large.largest(), *(size for size, blocks in s.waiting.items() if blocks)]

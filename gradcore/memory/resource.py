@@ -1,4 +1,4 @@
-"""What every layer of the memory stack speaks: segments below the pool, blocks above it."""
+"""The interfaces of the memory stack's layers: segments below the pool, blocks above it, and the driver."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, Protocol
 from gradcore.forking import brief
 from gradcore.memory.freelist import FreeList
 
-#: Held while a block's list of users is made longer: threads on several streams may read one tensor.
+#: Held while a block's list of users grows, since threads on several streams may read one tensor.
 _noting = brief()
 
 
 class Segment:
-    """A piece of device memory as its source handed it out. ``memory`` is whatever the device builds arrays over."""
+    """Device memory as a source handed it out. ``memory`` is the object that the device builds arrays over."""
 
     __slots__ = ("index", "nbytes", "address", "memory", "small")
 
@@ -29,11 +29,11 @@ class Segment:
 
 
 class Block:
-    """A piece of a segment, in one life at a time.
+    """A piece of a segment, with one owner at a time.
 
-    ``serial`` is the number of the present life, 0 between lives, so a handle ``(block, serial)`` from an earlier one
-    is recognised. ``arrays`` is the device's cache of array objects over these bytes, one a spec: the same block
-    comes back step after step, and making an array costs as much as filling it.
+    Each allocation gives the block a new ``serial``, which is 0 while nobody owns it; an outdated handle ``(block, serial)``
+    is so recognised. ``arrays`` caches the device's array objects over these bytes by spec, because a block is allocated
+    again in every step, and creating an array costs as much as filling a small one.
     """
 
     __slots__ = ("segment", "offset", "size", "stream", "home", "serial", "requested", "tag", "node", "keeps", "arrays",
@@ -44,7 +44,7 @@ class Block:
         self.offset = offset
         self.size = size
         self.stream = stream
-        #: Where the block waits, once it is free, for its size to be asked for again.
+        #: The list of its stream where the block waits, once free, for a request of exactly its size.
         self.home = stream.waiting.setdefault(size, [])
         self.serial = 0
         self.requested = 0
@@ -52,18 +52,18 @@ class Block:
         self.node = 0
         self.keeps = 0
         self.arrays: dict[Any, Any] = {}
-        #: Other streams that use these bytes and must be waited for before they are reused.
+        #: Other streams that use these bytes; they are waited for before the bytes are reused.
         self.users: list[Stream] | None = None
 
     def begin(self, serial: int, requested: int, tag: int, node: int) -> None:
-        """A new life, for a new owner."""
+        """Give the block to a new owner."""
         self.serial = serial
         self.requested = requested
         self.tag = tag
         self.node = node
 
     def use_on(self, stream: Stream) -> None:
-        """Work on another stream touches these bytes: once they are free, their own stream waits for it."""
+        """Note that ``stream`` uses these bytes too: once they are free, the block's own stream waits for it."""
         if stream is self.stream or (self.users is not None and stream in self.users):
             return
         with _noting:
@@ -78,9 +78,9 @@ class Block:
 
 
 class Stream:
-    """One queue of device work, and the blocks that may be reused on it at once.
+    """One queue of device work, with the memory that may be reused on it at once.
 
-    Free lists hang on this object and never on the raw handle, which a driver uses again for another stream.
+    Free lists belong to this object and never to the raw handle, which a driver may give to a later stream.
     """
 
     __slots__ = ("index", "handle", "waiting", "small", "large")
@@ -88,7 +88,7 @@ class Stream:
     def __init__(self, index: int, handle: Any = None) -> None:
         self.index = index
         self.handle = handle
-        #: Freed blocks by exact size, not yet merged with their neighbours: a step asks for the same sizes again.
+        #: Freed blocks by size, not merged with their neighbours yet: the next step asks for the same sizes again.
         self.waiting: dict[int, list[Block]] = {}
         self.small = FreeList()
         self.large = FreeList()
@@ -98,7 +98,7 @@ class Stream:
 
 
 class Source(Protocol):
-    """Where segments come from. ``allocate`` raises :class:`~gradcore.errors.SourceExhausted`."""
+    """What segments come from. ``allocate`` raises :class:`~gradcore.errors.SourceExhausted`."""
 
     def allocate(self, nbytes: int) -> Segment: ...
 
@@ -108,9 +108,9 @@ class Source(Protocol):
 class MemoryResource(Protocol):
     """Anything that hands out blocks.
 
-    ``allocate`` raises :class:`~gradcore.errors.SourceExhausted` or :class:`~gradcore.errors.OutOfMemory` and then has
-    changed nothing; ``deallocate`` raises :class:`~gradcore.errors.StaleBlock` for a handle that is not live. ``release``
-    is the way of a finaliser that holds the only handle: it checks nothing, waits for nobody and raises nothing.
+    ``allocate`` raises :class:`~gradcore.errors.SourceExhausted` or :class:`~gradcore.errors.OutOfMemory`, and has changed
+    nothing then; ``deallocate`` raises :class:`~gradcore.errors.StaleBlock` for a handle that is not live. ``release`` is
+    for a finaliser that holds the only handle: it checks nothing, never waits and never raises.
     """
 
     def allocate(self, nbytes: int, stream: Stream, tag: int = 0, node: int = 0) -> Block: ...
@@ -122,18 +122,18 @@ class MemoryResource(Protocol):
 
 
 class Driver(Protocol):
-    """The calls about streams and events. Everything that touches a driver passes here, so a mock can stand in."""
+    """The driver's calls for streams and events. All of them go through here, so that a mock can take the driver's place."""
 
     def record(self, stream: Stream) -> Any:
-        """A new event that stands behind all work submitted to ``stream`` so far."""
+        """A new event behind all work submitted to ``stream`` so far."""
 
     def wait(self, stream: Stream, event: Any) -> None:
-        """Later work on ``stream`` waits for ``event``, which is not needed again; the host does not wait."""
+        """Make later work on ``stream`` wait for ``event``, which is destroyed; the host does not wait."""
 
     def synchronize(self) -> None:
-        """The host waits for all work on the device."""
+        """Make the host wait for all work on the device."""
 
-    # -- what a user's own streams and events need besides -------------------------------------------------------------
+    # -- for streams and events of users -------------------------------------------------------------------------------
 
     def create_stream(self, priority: int) -> Any:
         """The handle of a new stream. A lower number is served first."""
@@ -149,7 +149,7 @@ class Driver(Protocol):
     def record_event(self, event: Any, stream: Stream) -> None: ...
 
     def wait_event(self, stream: Stream, event: Any) -> None:
-        """As :meth:`wait`, for an event that is used again."""
+        """As :meth:`wait`, for an event that stays."""
 
     def event_done(self, event: Any) -> bool: ...
 

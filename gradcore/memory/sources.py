@@ -1,4 +1,4 @@
-"""Where segments come from: the host's memory, or nowhere at all. ``devices/gpu.py`` adds the driver's."""
+"""Sources of segments: host memory, and a counter for the meta device. Those of CUDA are in :mod:`gradcore.memory.driver`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from gradcore.spec import ROUND
 
 
 class HostSource:
-    """Segments of host memory, aligned to :data:`~gradcore.spec.ROUND` bytes as the device's are.
+    """Segments of host memory, aligned to :data:`~gradcore.spec.ROUND` bytes as on a GPU.
 
-    Anonymous maps are page-aligned, untouched pages cost nothing, and a closed map goes back to the system at once. They are
-    private: a forked process writes to pages of its own, and not to its parent's tensors.
+    They are anonymous maps: page-aligned, free until touched, and returned to the system at once when closed. The maps are
+    private, so a forked process writes to its own pages and not to its parent's tensors.
     """
 
     def allocate(self, nbytes: int) -> Segment:
@@ -27,12 +27,12 @@ class HostSource:
         return Segment(nbytes, address, memory)
 
     def deallocate(self, segment: Segment) -> None:
-        # An array that a user still holds keeps the map: the last reference closes it.
+        # A user's array may still refer to the map, which closes with its last reference.
         segment.memory = None
 
 
 class CountingSource:
-    """Segments that are only counted: the meta device computes nothing, so it needs no bytes."""
+    """Segments without memory, for the meta device, which computes nothing: addresses are only counted up."""
 
     def __init__(self) -> None:
         self._next = 0

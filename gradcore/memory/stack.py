@@ -1,6 +1,6 @@
-"""The one place where the layers of memory are put together: [Fault] -> [Poison] -> Ledger -> Pool -> Limit -> Source.
+"""Assembly of the memory stack: [Fault] -> [Poison] -> Ledger -> Pool -> Limit -> Source.
 
-The two adaptors for tests stand outside the ledger, where they see every allocation and cost nothing when absent.
+The two adaptors for tests are outermost: there they see every allocation, and cost nothing when absent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gradcore.memory.streams import StreamOrder
 
 @dataclass(frozen=True)
 class Stack:
-    """A device's memory: what callers allocate from, and the layers that have figures or settings."""
+    """A device's memory: ``top``, which callers allocate from, and the layers that have figures or settings."""
 
     top: MemoryResource
     ledger: Ledger
@@ -33,6 +33,7 @@ class Stack:
 
 def build(source: Source, driver: Driver, *, limit: int | None = None, fail_at: Collection[int] | None = None,
           poison: Callable[[Block], None] | None = None) -> Stack:
+    """A stack over ``source`` that reserves at most ``limit`` bytes; the last two arguments add the adaptors for tests."""
     limited = Limit(source, limit)
     pool = Pool(limited, StreamOrder(driver))
     ledger = Ledger(pool, explain)
@@ -62,7 +63,7 @@ def explain_live(ledger: Ledger) -> list[str]:
 
 
 def explain(ledger: Ledger, error: OutOfMemory) -> str:
-    """The text of an out-of-memory error: what was asked, what there is, and who holds it."""
+    """The text of an out-of-memory error: what was asked for, what there is, and who holds it."""
     limit = "none" if error.limit is None else f"{error.limit:,}"
     return "\n".join([
         f"out of memory: {error.asked:,} bytes were asked for by {error.by}; {error.live:,} are live, {error.cached:,} cached "

@@ -1,9 +1,9 @@
-"""When an address may be used again on another stream: the only code that knows.
+"""When memory that was freed on one stream may be used on another; no other code decides this.
 
-A block freed on stream A is free for A at once, since A runs its work in order. For stream B to take it, B must first
-wait for what A had been given by then. The event is recorded on A when B takes the block, not when A frees it: it then
-stands behind more than it must, which is safe, and freeing costs nothing. Nothing here asks whether an event has
-finished: that would make the allocation sequence depend on timing, and the log would differ from run to run.
+A block freed on stream A may be reused on A at once, since A runs its work in order. Before stream B may take it, B must
+wait for the work that A had been given by then. The event is recorded on A when B takes the block, not when A frees it: B
+then waits for more than it must, which is safe, and freeing costs nothing. Nothing here asks whether an event has
+finished: the allocation sequence would depend on timing, and the log would differ from run to run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gradcore.memory.resource import Block, Driver, Stream
 
 
 class NoDriver:
-    """The host and the meta device run everything in order already: all work is done when it was given."""
+    """The driver of the host and the meta device, where work is done as soon as it is submitted."""
 
     def record(self, stream: Stream) -> None:
         return None
@@ -63,19 +63,19 @@ class StreamOrder:
         self._driver = driver
 
     def hand_over(self, giver: Stream, taker: Stream) -> None:
-        """After this, ``taker`` may use whatever ``giver`` had freed.
+        """From now on ``taker`` may use all that ``giver`` has freed.
 
-        Handing on from ``taker`` later records a new event there, behind this wait, so chains of streams are ordered.
+        When ``taker`` hands memory on in turn, its new event lies behind this wait, so chains of streams are ordered.
         """
         if giver is not taker:
             self._driver.wait(taker, self._driver.record(giver))
 
     def settle(self, block: Block) -> None:
-        """Before a block is free on its own stream, that stream waits for the others that used it."""
+        """Make a block's own stream wait for the other streams that used the block, before it is free there."""
         users, block.users = block.users, None
         for user in users or ():
             self.hand_over(user, block.stream)
 
     def drain(self) -> None:
-        """Wait for the device before memory leaves the pool: nobody orders the driver's other users behind our work."""
+        """Wait for the device before memory leaves the pool, since other users of the driver do not wait for our streams."""
         self._driver.synchronize()
