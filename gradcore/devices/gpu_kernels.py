@@ -1,7 +1,6 @@
-"""The kernel table of the GPU: CUDA C++ of our own for every op; wide heads of attention alone run over CuPy's functions.
+"""The kernel table of the GPU: CUDA C++ of our own for every op.
 
-Elementwise functions, reductions, products, positions, norms, recurrent layers, losses and optimizers stand in files of
-their own.
+Only attention with wide heads, for which a multiprocessor lacks shared memory, runs over CuPy's functions.
 """
 
 from __future__ import annotations
@@ -25,16 +24,11 @@ from gradcore.devices.gpu_pointwise import POINTWISE
 from gradcore.devices.gpu_random import RANDOM
 from gradcore.devices.gpu_recurrent import RECURRENT
 
-#: The kernels of our own.
-KERNELS: dict[str, Callable[..., Any]] = {**ELEMENTWISE, **POINTWISE, **FOLDS, **IMAGES, **INDEXING, **LINALG,
-                                          **LOSSES, **NORMS, **ORDERING, **DECOMPOSITIONS, **OPTIMIZERS, **RANDOM,
-                                          **RECURRENT}
+KERNELS: dict[str, Callable[..., Any]] = {
+    **ELEMENTWISE, **POINTWISE, **FOLDS, **IMAGES, **INDEXING, **LINALG, **LOSSES, **NORMS, **ORDERING, **DECOMPOSITIONS,
+    **OPTIMIZERS, **RANDOM, **RECURRENT, **own_attention(build_attention(CupyWithProducts(), RANDOM["uniform"]))}
 
 
 def build_cuda_kernels() -> dict[str, Callable[..., Any]]:
-    """Every kernel of the GPU by op name."""
+    """Every kernel of the GPU by op name, in a table of the caller's own."""
     return dict(KERNELS)
-
-
-# Wider heads than a multiprocessor has room for run over CuPy.
-KERNELS.update(own_attention(build_attention(CupyWithProducts(), RANDOM["uniform"])))
