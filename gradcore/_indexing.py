@@ -106,53 +106,41 @@ def _parse(x: Any, index: Any) -> tuple[movement.Basic, list[Indexed]]:
         items.append(Ellipsis)
     basic: list[tuple[int, ...]] = []
     tensors: list[Indexed] = []
+    alone = sum(map(_is_advanced, items)) == 1
+    # The next dimension of x, and the next one of the basic part.
     d = out = 0
     for item in items:
         if item is Ellipsis:
-            for n in x.spec.shape[d:d + x.spec.ndim - given]:
-                basic.append((0, n, 1))
-                out += 1
-            d += x.spec.ndim - given
-            continue
-        if item is None:
+            rest = x.spec.shape[d:d + x.spec.ndim - given]
+            basic += [(0, n, 1) for n in rest]
+            d += len(rest)
+            out += len(rest)
+        elif item is None:
             basic.append(())
             out += 1
-            continue
-        if isinstance(item, _Mask):
-            if item.shape != x.spec.shape[d:d + item.ndim]:
-                raise DimError(f"The shape of the mask {list(item.shape)} at index {d} does not match the shape of the indexed "
-                               f"tensor {list(x.spec.shape)}")
-            if not item.ndim:
-                # A dimension of its own, of one element or of none.
-                tensors.append((out, item.upload(np.zeros(np.count_nonzero(item.values), np.int64), x), 1))
-                basic.append(())
-                out += 1
-            elif sum(map(_is_advanced, items)) == 1:
-                # Alone, its dimensions are as good as one.
-                tensors.append((out, item.upload(np.flatnonzero(item.values), x), item.ndim))
-            else:
-                tensors += [(out + k, item.upload(places, x), 1)
-                            for k, places in enumerate(np.nonzero(item.values))]
-            basic += [(0, n, 1) for n in item.shape]
-            out += item.ndim
+        elif isinstance(item, _Mask):
+            tensors += item.indexed(x, d, out, alone)
+            # One without dimensions has a dimension of its own, of one element or of none.
+            basic += [(0, n, 1) for n in item.shape] or [()]
             d += item.ndim
-            continue
-        n = x.spec.shape[d]
-        if isinstance(item, slice):
-            start, stop, step = item.indices(n)
-            if step < 0:
-                raise SpecError("step must be greater than zero: flip() a dimension instead")
-            basic.append((start, max(math.ceil((stop - start) / step), 0), step))
-            out += 1
-        elif isinstance(item, (int, np.integer)) and not isinstance(item, bool):
-            if not -n <= item < n:
-                raise DimError(f"index {item} is out of bounds for dimension {d} with size {n}")
-            basic.append((int(item) % n,))
+            out += max(item.ndim, 1)
         else:
-            tensors.append((out, _index_tensor(item, n, x.storage.device), 1))
-            basic.append((0, n, 1))
-            out += 1
-        d += 1
+            n = x.spec.shape[d]
+            if isinstance(item, slice):
+                start, stop, step = item.indices(n)
+                if step < 0:
+                    raise SpecError("step must be greater than zero: flip() a dimension instead")
+                basic.append((start, max(math.ceil((stop - start) / step), 0), step))
+                out += 1
+            elif isinstance(item, (int, np.integer)) and not isinstance(item, bool):
+                if not -n <= item < n:
+                    raise DimError(f"index {item} is out of bounds for dimension {d} with size {n}")
+                basic.append((int(item) % n,))
+            else:
+                tensors.append((out, _index_tensor(item, n, x.storage.device), 1))
+                basic.append((0, n, 1))
+                out += 1
+            d += 1
     return tuple(basic), tensors
 
 
@@ -163,8 +151,19 @@ class _Mask:
         self.values, self._plain = values, plain
         self.shape, self.ndim = values.shape, values.ndim
 
-    def upload(self, places: np.ndarray[Any, Any], x: Any) -> Any:
-        """Where it is True, beside ``x``."""
+    def indexed(self, x: Any, d: int, out: int, alone: bool) -> list[Indexed]:
+        """Where it is True, for dimensions of ``x`` from ``d`` on, which are those from ``out`` on in the basic part."""
+        if self.shape != x.spec.shape[d:d + self.ndim]:
+            raise DimError(f"The shape of the mask {list(self.shape)} at index {d} does not match the shape of the indexed "
+                           f"tensor {list(x.spec.shape)}")
+        if not self.ndim:
+            return [(out, self._upload(np.zeros(np.count_nonzero(self.values), np.int64), x), 1)]
+        if alone:
+            # The only tensor of an index: its dimensions count as one.
+            return [(out, self._upload(np.flatnonzero(self.values), x), self.ndim)]
+        return [(out + k, self._upload(places, x), 1) for k, places in enumerate(np.nonzero(self.values))]
+
+    def _upload(self, places: np.ndarray[Any, Any], x: Any) -> Any:
         return upload(places, x.storage.device, constant=self._plain)
 
 
