@@ -1,4 +1,4 @@
-"""Reverse accumulation: run nodes from the newest to the oldest, and give back what each one kept as soon as it ran.
+"""Reverse accumulation: runs nodes from the newest to the oldest, and releases what each one kept as soon as it ran.
 
 Nodes are numbered as they are made, so a node's consumers all have larger numbers: taking the largest pending number
 first is a topological order, found without walking the graph beforehand (Griewank and Walther, Evaluating Derivatives,
@@ -32,11 +32,11 @@ from gradcore.ops.movement import clone
 
 def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph: bool, create_graph: bool,
                  captures: Captures | None = None, accumulating: bool = False) -> None:
-    """Propagate cotangents from ``roots`` into the leaves, or into ``captures`` alone where given: into their slots, or with
-    ``accumulating`` into the leaves that they name.
+    """Propagate cotangents from ``roots`` to the leaves. If ``captures`` is given, only what it names gets cotangents: in its
+    slots, or with ``accumulating`` in the leaves themselves.
 
-    Raises RuntimeError for roots without a graph, for a missing cotangent of a root that is no scalar, and for a node
-    that was released; residuals of the nodes that ran have gone back whatever happens.
+    Raises RuntimeError for a root without a graph, for a missing cotangent of a root that is not a scalar, and for a node
+    whose residuals were released. Residuals of the nodes that ran are released in any case.
     """
     state = local.state
     caller = here()
@@ -48,7 +48,7 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
             device.join()
     try:
         state.grad = create_graph
-        # The dtypes were chosen in forward.
+        # Forward has chosen the dtypes.
         state.autocast = None
         state.scope = backward_scope(state.scope, caller)
         for root, g in zip(roots, gradients, strict=True):
@@ -75,37 +75,37 @@ def run_backward(roots: Sequence[Any], gradients: Sequence[Any], *, retain_graph
                 sweep.let_go(number)
         sweep.let_go(0)
     finally:
-        # Before anything that an interrupt could break off.
+        # First, so that an interrupt cannot skip it.
         state.grad, state.scope, state.site, state.node, state.autocast = before
         forget(sweep.remade)
         mark("end", "backward")
 
 
 class Sweep:
-    """One backward pass: which nodes have been given a cotangent, and where cotangents go."""
+    """One backward pass: the nodes that have received a cotangent, and where cotangents go."""
 
     __slots__ = ("pending", "heap", "captures", "accumulating", "retain_graph", "roots", "remade", "held", "last_use")
 
     def __init__(self, captures: Captures | None, retain_graph: bool, roots: Sequence[Any], accumulating: bool = False) -> None:
-        #: Nodes that have been given a cotangent and have not run, by number, with a cotangent for each output.
+        #: Nodes that have received a cotangent and have not run, by number, with a cotangent for each output.
         self.pending: dict[int, tuple[Node, list[Any]]] = {}
         #: Their numbers, negated: the newest node runs first.
         self.heap: list[int] = []
         self.captures = captures
-        #: Do the leaves that are asked for get their gradients, and not the slots?
+        #: Do the captured leaves accumulate their gradients, instead of the slots?
         self.accumulating = accumulating
         self.retain_graph = retain_graph
         self.roots = roots
-        #: Recipes whose tensors were made again and are waiting for more nodes to ask for them. Not held: a recipe holds what
-        #: its tensor was made from, which goes back with the last node that asks.
+        #: Recipes whose recomputed tensors are held for further nodes. Not held themselves: a recipe holds what its tensor was
+        #: made from, which goes back with the last node that asks.
         self.remade: list[ref[Recipe]] = []
-        #: Leaves with hooks, which are shown the whole gradient: what has come for them so far.
+        #: The gradients so far of leaves with hooks, which are called with the whole gradient.
         self.held: dict[Leaf, list[Any]] = {}
         #: For each of them the oldest node that may still add to it.
         self.last_use: dict[Leaf, int] = {}
 
     def run(self, node: Node, gs: list[Any], rules: list[Any] | None = None) -> None:
-        """Run a node's rules, or some of them, pass on what they return, and let its residuals go."""
+        """Run a node's rules, or some of them, deliver what they return, and release its residuals."""
         edges = node.edges
         try:
             values = residuals(node, self.remade) if node.plan.slots else ()
@@ -119,8 +119,8 @@ class Sweep:
                             self.deliver(edges[i], _own(part, gs))
                     parts = part = None  # type: ignore[assignment]
                 elif result is not None:
-                    # A rule may pass a cotangent on; the engine delivers tensor objects that nobody else holds, so that
-                    # the references to a storage tell who sees its bytes.
+                    # A rule may return a cotangent as it is. The engine delivers only tensor objects that nothing else holds,
+                    # so that the reference count of a storage tells whether anybody else sees its bytes.
                     if result is gs[0]:
                         result = make_value(result.storage, result.spec, result.array, result.edge)
                     elif len(gs) > 1:
@@ -134,7 +134,7 @@ class Sweep:
                 node.saved = node.recipe = None
 
     def watch(self, node: Node, gs: list[Any], wanted: set[int] | None) -> None:
-        """Run a node of which somebody wants to see something, or only note what was asked for."""
+        """Run a node with hooks, with captures, or under anomaly detection; only capture where nothing more is wanted."""
         if node.hooks is not None:
             before_node(node, gs)
         if self.captures is not None:
@@ -154,7 +154,7 @@ class Sweep:
                 node.saved = node.recipe = None
 
     def _run_watched(self, node: Node, gs: list[Any], values: Any, rules: list[Any]) -> None:
-        """The same, where somebody wants to see everything that the node returns before it is passed on."""
+        """As :meth:`run`, for hooks and anomaly detection, which see all gradients of the node before any is delivered."""
         results: list[Any] = [None] * len(node.edges)
         for targets, several, rule in rules:
             result = rule(gs, values)
@@ -172,7 +172,7 @@ class Sweep:
                 self.deliver(edge, g)
 
     def drain(self, last: int) -> None:
-        """Run every node that waits and is newer than number ``last``, where there is nothing to watch."""
+        """Run every pending node that is newer than number ``last``, without hooks or captures."""
         try:
             while self.heap and -self.heap[0] > last:
                 local.state.node = number = -heappop(self.heap)
@@ -183,7 +183,7 @@ class Sweep:
             forget(self.remade)
 
     def deliver(self, edge: Edge, g: Any) -> None:
-        """Add a cotangent to where it goes: the slot of a leaf, or what a node is still waiting for."""
+        """Add a cotangent to its target: a leaf's gradient, a slot of ``captures``, or a pending node."""
         target, index = edge
         if type(target) is Leaf:
             slot = None if self.captures is None else self.captures.get((id(target), 0))
@@ -209,7 +209,7 @@ class Sweep:
             _add_to(waiting[1], index, g)
 
     def _capture(self, node: Node, gs: list[Any]) -> None:
-        """Note the cotangents of a node that were asked for, as tensor objects of their own."""
+        """Store the captured cotangents of a node, as tensor objects of their own."""
         assert self.captures is not None
         for k, g in enumerate(gs):
             slot = self.captures.get((id(node), k))
@@ -222,7 +222,7 @@ class Sweep:
         _add_to(self.held.setdefault(leaf, [None]), 0, g)
 
     def let_go(self, number: int) -> None:
-        """Node ``number`` has run: show and add up the gradients to which no node before it can add."""
+        """After node ``number``: run the hooks of leaves whose gradient no older node adds to, and accumulate it."""
         for leaf in [leaf for leaf in self.held if self.last_use.get(leaf, 0) >= number]:
             g, = self.held.pop(leaf)
             with as_user():
@@ -244,7 +244,7 @@ def check_for_nan(node: Node, results: Sequence[Any]) -> None:
 
 
 def _own(part: Any, gs: list[Any]) -> Any:
-    """``part`` as a tensor object that nobody else holds, so that the references to its storage tell who sees its bytes."""
+    """``part`` as a tensor object of its own if it is one of ``gs``; see :meth:`Sweep.run`."""
     for g in gs:
         if part is g:
             return make_value(g.storage, g.spec, g.array, g.edge)
@@ -262,17 +262,17 @@ def _add_to(gs: list[Any], index: int, g: Any) -> None:
 
 
 def _unseen(value: Any) -> bool:
-    """Does nothing but ``value`` itself refer to its bytes? One reference is the tensor's, one the argument here."""
+    """Does nothing but ``value`` refer to its storage? One reference is the tensor's, one the argument of getrefcount."""
     return sys.getrefcount(value.storage) <= 2
 
 
 def accumulate(leaf: Leaf, g: Any) -> None:
     """Add ``g`` to a leaf's gradient.
 
-    The first is adopted where nobody else sees its bytes, and copied where somebody does (an op that passes its
-    cotangent on, a gradient that the caller gave); later ones are added in place unless somebody holds the slot.
+    The first becomes the gradient itself unless something else refers to its storage (an op that passes its cotangent on, or
+    the caller), in which case it is copied. Later ones are added in place unless somebody holds the gradient.
     """
-    # Threads may run graphs of their own into leaves that they share.
+    # Threads may run separate graphs that share leaves.
     with _accumulating:
         _accumulate(leaf, g)
 
@@ -289,7 +289,7 @@ def _accumulate(leaf: Leaf, g: Any) -> None:
         else:
             leaf.grad = clone(g)
     else:
-        # The slot's reference, the one above and the argument; a local passes none of its own from Python 3.14 on.
+        # Three references: the slot, the local above and the argument. (From Python 3.14 on, a local passes none of its own.)
         held = sys.getrefcount(leaf.grad) > 3
         if not held and not local.state.grad and _unseen(there):
             add_(there, g)
@@ -299,7 +299,7 @@ def _accumulate(leaf: Leaf, g: Any) -> None:
 
 
 def _seed(root: Any, g: Any) -> Any:
-    """The cotangent of a root: what the caller gave, or 1 for a scalar."""
+    """The cotangent of a root: the one that the caller gave, or 1 for a scalar."""
     if root.edge is None:
         raise RuntimeError("element 0 of tensors does not require grad and does not have a grad_fn")
     if g is None:

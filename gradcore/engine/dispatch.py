@@ -1,7 +1,7 @@
-"""``apply``: the only place an op runs.
+"""``apply``: the only place where an op runs.
 
-It looks up what is known of the op on these specs, allocates, launches, and, where a gradient is wanted, builds the
-node. Devices differ below it, in the kernels and the memory; the sequence of what happens is decided here, by shapes.
+It looks up the call for the op and the specs of its operands, allocates, launches, and builds the node if a gradient is
+wanted. Devices differ below it, in kernels and memory; the sequence of allocations and launches is decided here, by shapes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gradcore.ops.movement import clone
 from gradcore.ops.op import Op, install_runner
 from gradcore.spec import TensorSpec
 
-#: Numbers nodes in order of creation, so that a larger number never feeds a smaller one.
+#: Numbers nodes in order of creation, so that the inputs of a node always have smaller numbers.
 next_number = itertools.count(1).__next__
 
 _tensor: Any = None
@@ -36,7 +36,7 @@ _new = object.__new__
 
 
 def install_tensor(*types: type) -> None:
-    """The tensor class of the floor above, first, and those that behave as it does."""
+    """Tell the engine the tensor class of the floor above, followed by subclasses to treat alike."""
     global _tensor
     _tensor = types[0]
     install_made(_tensor)
@@ -56,7 +56,7 @@ def apply(op: Op, *args: Any, **attrs: Any) -> Any:
     scope = state.scope
     counts = None
     if len(args) < len(op.inputs):
-        # Absent inputs; whether they may be is seen when the call is inferred.
+        # Absent inputs; inferring the call checks whether they may be absent.
         args = args + (None,) * (len(op.inputs) - len(args))
     if op.lists:
         args, counts = flatten(op, args)
@@ -101,9 +101,9 @@ def apply(op: Op, *args: Any, **attrs: Any) -> Any:
 
 
 def operator(op: Op, beside: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """``apply`` as the method of an operator of Python, with nothing to sort out where the operands are two tensors.
+    """``apply`` as the method of a Python operator, with a short cut for two tensors.
 
-    ``beside`` makes an operand of what is neither a tensor nor a Python number.
+    ``beside`` converts an operand that is neither a tensor nor a Python number.
     """
 
     def method(self: Any, other: Any) -> Any:
@@ -143,7 +143,7 @@ def operator(op: Op, beside: Callable[[Any, Any], Any]) -> Callable[[Any, Any], 
 
 def _run(state: State, device: Device, call: Call, tag: int, args: tuple[Any, ...], arrays: list[Any],
          edges: list[Any] | None, plan: KeepPlan | None, number: int, site: int, scope: int) -> Any:
-    """One fresh output and nothing else: the usual case, in a straight line."""
+    """The usual case in a straight line: one new output, and nothing else."""
     stream = device.stream
     if device.several:
         stream = _on_stream(device, args)
@@ -165,7 +165,7 @@ def _run(state: State, device: Device, call: Call, tag: int, args: tuple[Any, ..
         _log_launch(log, call, tag, number, args, (result,))
     try:
         if len(arrays) == 2:
-            # To spread a list costs half as much as to call NumPy.
+            # Unpacking a list takes half as long as calling NumPy.
             first, second = arrays
             state.launch(call.kernel, first, second, array)
         else:
@@ -175,19 +175,19 @@ def _run(state: State, device: Device, call: Call, tag: int, args: tuple[Any, ..
         raise
     if plan is not None:
         assert edges is not None
-        # The node is built before the output points at it: a node never reaches its own output.
+        # The node is built before the output refers to it: a node never refers to its own output.
         result.edge = (build_node(call, plan, args, (result,), (), edges, number, site, scope), 0)
     return result
 
 
 def _locate(error: LocatedError, tag: int) -> None:
-    """Tell an error of the device which op it happened to."""
+    """Add the op to the text of a device error."""
     who = TAGS[tag]
     error.locate(who.op, who.layer, who.phase, str(who.site))
 
 
 def _on_stream(device: Device, args: tuple[Any, ...]) -> Stream:
-    """The stream that an op runs on; bytes of other streams that it touches are noted as used there."""
+    """The stream that an op runs on; operands that belong to other streams are noted as used there."""
     stream = device.current
     for a in args:
         if type(a) in TENSORS:
@@ -199,7 +199,7 @@ def _log_launch(log: list[Raw], call: Call, tag: int, number: int, args: tuple[A
                 outputs: tuple[Any, ...]) -> None:
     inputs = tuple([a.storage.serial if type(a) in TENSORS else 0 for a in args])
     if type(log) is not list:
-        # A trace wants the values of the numbers, and the tensors.
+        # A trace needs the tensors and the values of the numbers.
         log.launched(call, args, outputs)  # type: ignore[attr-defined]
     made = tuple([v.storage.block.serial for v in outputs])
     log.append((LAUNCH, call.invocation, tag, number, inputs, made, perf_counter_ns()))
@@ -269,7 +269,7 @@ def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], at
 
 
 def _apply_contiguous(op: Op, call: Call, args: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
-    """Run an op whose kernel wants contiguous operands: the others are copied by an op of their own first."""
+    """Run an op whose kernel needs contiguous operands, after a copy (an op of its own) of each that is not."""
     if any(i in call.writes for i in call.scattered):
         raise SpecError(f"{op.name}: a tensor that is written to must be contiguous")
     flat = [clone(a) if i in call.scattered else a for i, a in enumerate(args)]
@@ -279,7 +279,7 @@ def _apply_contiguous(op: Op, call: Call, args: tuple[Any, ...], attrs: dict[str
 
 
 def fresh(device: Device, spec: TensorSpec, tag: int, number: int, stream: Stream | None = None) -> Any:
-    """A tensor of bytes that nobody has written, of the current stream or a given one."""
+    """An uninitialised tensor, on the current stream or a given one."""
     value = _new(_tensor)
     value.storage = new_storage(device, spec.nbytes, device.current if stream is None else stream, tag, number)
     block = value.storage.block
@@ -292,7 +292,7 @@ def fresh(device: Device, spec: TensorSpec, tag: int, number: int, stream: Strea
 
 def _before_write(op: Op, call: Call, written: list[Any], edges: list[Any] | None, plan: KeepPlan | None,
                   number: int) -> Saved | Packed | None:
-    """Refuse what an in-place op may not do; keep a copy of what it overwrites if a rule asks for it."""
+    """Raise for writes that an in-place op must not make; keep a copy of what it overwrites if a rule reads that."""
     if op.in_place and len(written) == 1 and call.specs and call.specs[0].shape != written[0].spec.shape:
         raise SpecError(f"{op.name}: output with shape {list(written[0].spec.shape)} doesn't match the broadcast shape "
                         f"{list(call.specs[0].shape)}")
@@ -317,7 +317,7 @@ def _before_write(op: Op, call: Call, written: list[Any], edges: list[Any] | Non
 
 def _look_up(op: Op, key: tuple[Any, ...], count: int, counts: tuple[int, ...] | None, attrs: dict[str, Any],
              device: Device) -> tuple[Call, tuple[int, ...]]:
-    """The call and its tags for one line of source: inferred when the specs are new, remembered in any case."""
+    """The call, which is inferred if the specs are new, and its tags for one line of source; both are cached."""
     site, scope = key[1:3]
     anywhere = (op, *key[3:])
     call = device.calls.get(anywhere)

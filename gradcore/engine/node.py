@@ -18,7 +18,7 @@ _new = object.__new__
 
 
 class Node:
-    """One run of an op that gradients flow through. ``dispatch`` fills it in: a constructor would cost a call an op."""
+    """One run of an op that gradients flow through. Its fields are set by :func:`build_node`, to save a constructor call."""
 
     __slots__ = ("id", "plan", "edges", "saved", "recipe", "hooks", "call", "scope", "site", "_ran", "__weakref__")
 
@@ -29,17 +29,17 @@ class Node:
     #: Index of the scope, and of the line of source, that the op ran in.
     scope: int
     site: int
-    #: Residuals in the order of ``plan.slots``; None where there are none, and once backward has run the node: letting
-    #: them go is all it takes to give them back.
+    #: Residuals in the order of ``plan.slots``; None if there are none, and after backward has run the node: dropping
+    #: the references is all that it takes to release them.
     saved: list[Any] | None
-    #: How the first output is made again, for an op that is cheap enough; it goes when the residuals go.
+    #: How the first output of a cheap op is recomputed; dropped with the residuals.
     recipe: Recipe | None
     #: :class:`~gradcore.engine.hooks.Hooks`, or None.
     hooks: Any
 
     @property
     def ran(self) -> bool:
-        """Has backward run the node, and left it what it keeps? It is noted then alone, so that building costs nothing."""
+        """Has backward run the node and left its residuals? The slot is set only then, so that building a node is cheap."""
         return getattr(self, "_ran", False)
 
     @ran.setter
@@ -48,7 +48,7 @@ class Node:
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
-        """What is kept for the node's rules, as tensors without a graph. Raises RuntimeError once it has gone back."""
+        """The residuals as tensors without a graph. Raises RuntimeError after they were released."""
         if self.saved is None and self.plan.slots:
             raise AlreadyReleased("Trying to backward through the graph a second time (or directly access saved tensors after "
                                   f"they have already been freed): {self.name()} gave its residuals back when it ran")
@@ -108,7 +108,7 @@ def build_node(call: Call, plan: KeepPlan, args: tuple[Any, ...], outputs: Any, 
 
 def _residual(node: Node, slot: tuple[int, int, str], args: tuple[Any, ...], outputs: Any, aux: Any, edges: list[Any],
               overwritten: Saved | Packed | None) -> Any:
-    """What a slot holds: a kept tensor, one that can be made again, or a Python number."""
+    """The content of a slot: a kept tensor, one that can be recomputed, or a Python number."""
     kind, index, name = slot
     if kind == INPUT:
         value = args[index]
@@ -125,14 +125,14 @@ def _residual(node: Node, slot: tuple[int, int, str], args: tuple[Any, ...], out
 
 
 def _at_hand(value: Any, edge: Edge | None, output: Value) -> bool:
-    """May a recipe take this input, which its node does not keep? A number, what is made again, a parameter of a layer."""
+    """May a recipe read this input, though its node does not keep it? Numbers, recomputed tensors and parameters may."""
     if type(value) in PLAIN or (edge is not None and edge[0].recipe is not None):
         return True
     return (edge is None or type(edge[0]) is Leaf) and value.spec.numel < output.spec.numel
 
 
 def _plan_again(node: Node, args: tuple[Any, ...], outputs: Any, aux: Any, edges: list[Any]) -> None:
-    """The residuals of a cheap op, and the recipe of its output where everything that it takes is at hand anyway."""
+    """Set the residuals of a cheap op, and the recipe of its output if all that the recipe reads is kept anyway."""
     plan = node.plan
     saved = [None if slot[0] == OUTPUT else _residual(node, slot, args, outputs, aux, edges, None) for slot in plan.slots]
     sources = []
@@ -155,14 +155,14 @@ def _plan_again(node: Node, args: tuple[Any, ...], outputs: Any, aux: Any, edges
 
 
 def note_overwritten(node: Node, written: list[Any], copy: Saved | Packed | None) -> None:
-    """An operand that lies where an op of the node wrote is not what it was, and backward has to say so."""
+    """Outdate the residuals that the node's own op has overwritten, so that backward raises for them."""
     for residual in node.saved or ():
         if type(residual) is Saved and residual.output is None and residual is not copy and any(
                 residual.storage is target.storage for target in written):
             residual.version -= 1
 
 
-#: Every leaf that there is, for whoever must know which gradients there are.
+#: All leaves that exist.
 all_leaves: WeakSet[Leaf] = WeakSet()
 
 
@@ -182,7 +182,7 @@ class Leaf:
         all_leaves.add(self)
 
     next_functions: tuple[Any, ...] = ()
-    recipe = None  # nobody makes a leaf again
+    recipe = None  # a leaf is never recomputed
 
     def __repr__(self) -> str:
         return "<AccumulateGrad>"

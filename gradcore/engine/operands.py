@@ -1,4 +1,4 @@
-"""What an op may be called on: tensors and Python numbers, lists of them, all on one device."""
+"""Checks and conversion of an op's operands: tensors and Python numbers, or lists of them, all on one device."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from gradcore.errors import DeviceError
 from gradcore.ops.op import Op
 from gradcore.spec import is_floating
 
-#: The tensor class of the floor above, and those that behave as it does.
+#: The tensor class of the floor above, and its subclasses that have been met.
 TENSORS: set[type] = set()
 
 
 def flatten(op: Op, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    """The operands with lists spliced in, and how many each argument became. Raises TypeError where a list is missing."""
     flat: list[Any] = []
     counts: list[int] = []
     for k, a in enumerate(args):
@@ -32,6 +33,7 @@ def flatten(op: Op, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, 
 
 
 def same_device(op: Op, device: Device | None, other: Device) -> Device:
+    """``other``. Raises :class:`DeviceError` if its ops run on another device than those of ``device``."""
     if device is not None and device.compute is not other.compute:
         raise DeviceError(f"{op.name}: Expected all tensors to be on the same device, but found at least two devices, "
                           f"{device.name} and {other.name}!")
@@ -39,7 +41,7 @@ def same_device(op: Op, device: Device | None, other: Device) -> Device:
 
 
 def operands(op: Op, args: tuple[Any, ...], counts: tuple[int, ...] | None) -> list[Any]:
-    """The arguments with Python numbers for NumPy's, regrouped; anything else that is no tensor is an error."""
+    """The arguments with NumPy's numbers as Python's, and lists regrouped. Raises TypeError for other non-tensors."""
     flat = [_operand(op, a) for a in args]
     if counts is None:
         return flat
