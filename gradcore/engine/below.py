@@ -1,4 +1,4 @@
-"""What lies below tensors in the graph: which nodes, and which of them lead to what is asked for."""
+"""Walks through the graph below tensors: which nodes there are, and which of them lead to captured edges."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from gradcore.engine.node import Leaf, Node
 from gradcore.engine.plans import KeepPlan
 from gradcore.engine.value import Value
 
-#: What is asked for of a backward: slots for cotangents, by the target of the edge that they come along.
+#: Slots for the cotangents that a backward pass is to return, by (id of the target, index) of the edge that they arrive at.
 Captures = dict[tuple[int, int], list[Any]]
 
 
 def captures_of(who: str, inputs: Sequence[Any]) -> Captures:
-    """An empty slot for each input. Raises TypeError for what is no tensor, RuntimeError for one that wants no gradient."""
+    """An empty slot for each input. Raises TypeError for a non-tensor, RuntimeError for one that requires no gradient."""
     for k, x in enumerate(inputs):
         if not isinstance(x, Value):
             raise TypeError(f"{who}: expected inputs to be tensors, but got {type(x).__name__}")

@@ -1,4 +1,4 @@
-"""Nodes whose rule is a function of the user's: the engine treats them as any other."""
+"""Nodes whose rule is a user's function; the engine treats them as any other node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gradcore.spec import TensorSpec
 
 
 class CustomOp:
-    """What a node says of an op that is in no table."""
+    """The op of a custom node, which is in no table."""
 
     __slots__ = ("name", "node_name")
 
@@ -23,7 +23,7 @@ class CustomOp:
 
 
 class CustomCall:
-    """Stands where a :class:`~gradcore.engine.plans.Call` stands."""
+    """Takes the place of a :class:`~gradcore.engine.plans.Call`."""
 
     __slots__ = ("op", "specs", "aux", "width")
 
@@ -35,7 +35,7 @@ class CustomCall:
 
 
 class CustomPlan:
-    """Stands where a :class:`~gradcore.engine.plans.KeepPlan` stands: one rule for everything."""
+    """Takes the place of a :class:`~gradcore.engine.plans.KeepPlan`, with one rule for all inputs."""
 
     __slots__ = ("slots", "rules")
 
@@ -46,7 +46,7 @@ class CustomPlan:
 
 def custom_node(name: str, edges: list[Any], outputs: Sequence[Any], kept: Sequence[Any],
                 rule: Callable[[list[Any], list[Any]], Any]) -> Node:
-    """A node for ``outputs``, whose rule is given cotangents and the tensors ``kept`` and returns a gradient an edge.
+    """A node for ``outputs``, whose rule takes cotangents and the tensors ``kept``, and returns a gradient for each edge.
 
     ``kept`` tensors may be inputs, outputs or others; None stays None.
     """

@@ -1,4 +1,4 @@
-"""Gradients of a function made of ops, for a node whose own op is one kernel: the function is run again and differentiated."""
+"""Gradients of an op that is one kernel, through a function of ops that computes the same: it is run and differentiated."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from gradcore.ops.op import install_differentiation
 
 
 def differentiate(fn: Callable[..., Any], places: Sequence[int], gs: Sequence[Any], values: Sequence[Any]) -> Any:
-    """The gradients of those of ``values`` that stand at ``places``: of ``fn(*values)``, whose cotangents are ``gs``.
+    """The gradients of ``fn(*values)``, whose cotangents are ``gs``, with respect to the values at ``places``.
 
-    What the function makes and keeps is its node's, in layer, line and phase, and goes back as the small sweep here runs
-    through it. Where gradients are recorded the function's graph stays, and the next derivative goes through it.
+    What the function allocates and keeps has the layer, line and phase of the node, and is released as the small sweep here
+    runs through it. If gradients are recorded, the function's graph stays, and the next derivative goes through it.
     """
     state = local.state
     recorded, node = state.grad, state.node
@@ -39,7 +39,7 @@ def differentiate(fn: Callable[..., Any], places: Sequence[int], gs: Sequence[An
 
 
 def _gate(value: Any, wanted: bool) -> Any:
-    """A value for the function to read: one with an edge of its own, at which the sweep stops, or one without any."""
+    """A value for the function to read: with an edge of its own, at which the sweep stops, or without any."""
     alone = make_value(value.storage, value.spec, value.array, value.edge if wanted else None)
     return alone if alone.edge is None else expand(alone, shape=alone.spec.shape)
 

@@ -1,4 +1,4 @@
-"""Running the user's functions on cotangents: what they are shown, and what may come back."""
+"""Calls of the user's hooks during backward, and checks of what they return."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradcore.errors import SpecError
 
 @contextmanager
 def as_user() -> Iterator[None]:
-    """The user's own code runs inside backward: its lines are its own again."""
+    """Run the user's code inside backward: the sites of its ops are its own lines."""
     state = local.state
     site, state.site = state.site, None
     try:
@@ -25,7 +25,7 @@ def as_user() -> Iterator[None]:
 
 
 def seen(g: Any, index: int, hooks: Hooks, where: str) -> Any:
-    """A cotangent after the hooks on its tensor. Raises TypeError or :class:`SpecError` for what is no cotangent."""
+    """A cotangent after the hooks on its tensor. Raises TypeError or :class:`SpecError` if one returns no cotangent."""
     for at, hook in list(hooks.tensor.values()):
         if at == index and g is not None:
             g = replaced(g, hook(make_value(g.storage, g.spec, g.array, g.edge)), f"a hook on {where}")
@@ -33,7 +33,7 @@ def seen(g: Any, index: int, hooks: Hooks, where: str) -> Any:
 
 
 def replaced(g: Any, result: Any, whose: str) -> Any:
-    """``g``, or what a hook gave instead."""
+    """``g``, or what a hook returned in its place."""
     if result is None:
         return g
     if not isinstance(result, Value):
@@ -44,7 +44,7 @@ def replaced(g: Any, result: Any, whose: str) -> Any:
 
 
 def before_node(node: Node, gs: list[Any]) -> None:
-    """Run what is to see a node's cotangents before the node does; they are replaced in ``gs``."""
+    """Run the hooks that see a node's cotangents before it runs; what they return replaces them in ``gs``."""
     hooks = node.hooks
     with as_user():
         for k in range(len(gs)):
@@ -63,7 +63,7 @@ def before_node(node: Node, gs: list[Any]) -> None:
 
 
 def after_node(node: Node, results: list[Any], gs: tuple[Any, ...]) -> list[Any]:
-    """What a node passes on, after the hooks that see it."""
+    """The gradients that a node returns, after its hooks."""
     with as_user():
         for hook in list(node.hooks.after.values()):
             changed = hook(tuple(results), gs)
@@ -76,7 +76,7 @@ def after_node(node: Node, results: list[Any], gs: tuple[Any, ...]) -> list[Any]
 
 
 def after_leaf(leaf: Leaf) -> None:
-    """The gradient of a leaf is complete: tell who asked."""
+    """Run the hooks that wait for the gradient of a leaf to be complete."""
     with as_user():
         for tensor, hook in list(leaf.hooks.accumulated.values()):
             found = tensor()

@@ -1,4 +1,4 @@
-"""What people hang on the graph, and the handle that takes it away again."""
+"""Hooks on nodes and leaves, and the handles that remove them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Hooks:
     __slots__ = ("tensor", "before", "after", "retained", "accumulated")
 
     def __init__(self) -> None:
-        #: (index of the output, function) of hooks on a tensor: the cotangent in, None or another cotangent out.
+        #: (index of the output, function) of hooks on a tensor; each gets the cotangent, and may return another.
         self.tensor: dict[int, tuple[int, Callable[..., Any]]] = {}
-        #: Functions of all cotangents of a node, before it runs.
+        #: Called with all cotangents of a node, before it runs.
         self.before: dict[int, Callable[..., Any]] = {}
-        #: Functions of the gradients that the node passes on and the cotangents it was given.
+        #: Called with the gradients that a node returns and the cotangents that it received.
         self.after: dict[int, Callable[..., Any]] = {}
         #: Cotangents that ``retain_grad`` asked for, by output.
         self.retained: dict[int, Any] = {}
@@ -28,7 +28,7 @@ class Hooks:
 
 
 class RemovableHandle:
-    """What registering a hook returns: ``remove()`` takes the hook away, as does leaving a ``with`` block over it."""
+    """The handle of a registered hook: ``remove()``, or leaving a ``with`` block over the handle, removes the hook."""
 
     def __init__(self, hooks: dict[int, Any], key: int) -> None:
         self._hooks = hooks
@@ -45,7 +45,7 @@ class RemovableHandle:
 
 
 def hooks_of(target: Any) -> Hooks:
-    """The hooks of a node or leaf, made when first asked for."""
+    """The hooks of a node or leaf, created when first used."""
     if target.hooks is None:
         target.hooks = Hooks()
     found: Hooks = target.hooks
@@ -53,6 +53,7 @@ def hooks_of(target: Any) -> Hooks:
 
 
 def hang(hooks: dict[int, Any], entry: Any) -> RemovableHandle:
+    """Add a hook to those of one kind."""
     key = _keys()
     hooks[key] = entry
     return RemovableHandle(hooks, key)

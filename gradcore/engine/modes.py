@@ -1,4 +1,4 @@
-"""Whether gradients are recorded: context managers that are decorators too."""
+"""Modes of a thread, such as ``no_grad``, as context managers that are decorators too."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Mode:
         try:
             setattr(local.state, self._switch, self._enabled)
         except BaseException:
-            # An interrupt, which finds the switch set and nobody to restore it.
+            # Without this an interrupt could leave the switch set.
             setattr(local.state, self._switch, before)
             raise
 
@@ -45,10 +45,10 @@ class Mode:
 
 
 class recompute(Mode):
-    """Whether graphs built inside make the outputs of cheap ops again in backward (True, as everywhere) or keep them.
+    """Whether graphs built inside recompute the outputs of cheap ops in backward (True, the default everywhere) or keep them.
 
-    Cheap are activations, norms and their like. What is made again has the same bits, costs one pass over memory, and is
-    put down to the layer that made it first, in the phase ``backward``.
+    Activations, norms and the like are cheap. A recomputed output has the same bits and costs one pass over memory; its bytes
+    belong to the layer that first computed it, in the phase ``backward``.
     """
 
     _switch = "recompute"

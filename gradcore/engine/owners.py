@@ -1,4 +1,4 @@
-"""Bytes that no op made, and bytes that change hands."""
+"""Tensors that no op made (uploads, borrowed arrays), and changes of the owner of bytes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from gradcore.spec import TensorSpec, category
 
 def upload(values: np.ndarray[Any, Any], device: Device, *, op: str = "upload", role: str = "input",
            constant: bool = False) -> Any:
-    """A fresh tensor with the host's values. Uploads allocate on every device alike, the CPU too.
+    """A new tensor with the host's values. Uploads allocate on every device alike, on the CPU too.
 
-    ``constant`` says that shapes and attributes alone decide the values, and that nobody will write to them: a replay goes on
-    with those of the traced run.
+    ``constant`` says that only shapes and attributes decide the values, and that nothing writes to them, so a replay may use
+    those of the traced run.
     """
     device = device.compute
     spec = TensorSpec.of(values.shape, values.dtype)
@@ -40,13 +40,13 @@ def pin(x: Any) -> Any:
 
 
 def blank_pinned(spec: TensorSpec, op: str, role: str) -> Any:
-    """A tensor of pinned bytes that nobody has written."""
+    """An uninitialised tensor in pinned memory."""
     return fresh(get_device("pinned"), spec, _tag(op, role, spec), local.state.node)
 
 
 def send(spec: TensorSpec, device: Device, pinned: Any) -> Any:
-    """A copy of a pinned tensor on a device, made on its stream for copies: the host does not wait, nor does the copy for what
-    the current stream has been given so far."""
+    """A copy of a pinned tensor on a device, made on its stream for copies: the host does not wait for it, and it does not wait
+    for the current stream's work so far."""
     spec = TensorSpec.of(spec.shape, spec.dtype)
     value = fresh(device, spec, _tag("upload", "input", spec), local.state.node, device.copies)
     device.send(value.storage, spec, pinned)
@@ -56,15 +56,15 @@ def send(spec: TensorSpec, device: Device, pinned: Any) -> Any:
 def _tag(op: str, role: str, spec: TensorSpec) -> int:
     scope = SCOPES[local.state.scope]
     if local.state.node and role == "input":
-        # What backward brings from the host is its own.
+        # Uploads during backward are temporaries of backward.
         role = "temporary"
     return TAGS.index(Tag(op, scope.layer, scope.phase, scope.role or role, SITES[here()], scope.caller, spec, None,
                           scope.network))
 
 
 def borrow(values: Any, device: Device, dtype: Any = None) -> Any:
-    """A tensor over the own bytes of an array of NumPy's or CuPy's, which it keeps alive; ``dtype`` is what they hold where the
-    array does not know. Raises TypeError for what is no array of numbers, ValueError for strides that a tensor has not."""
+    """A tensor over the memory of a NumPy or CuPy array, which it keeps alive. ``dtype`` is that of the elements if the array's
+    own is not. Raises TypeError for an array that is not of numbers, ValueError for strides that tensors cannot have."""
     state = local.state
     scope = SCOPES[state.scope]
     dtype, step = np.dtype(dtype or values.dtype), values.dtype.itemsize
@@ -85,7 +85,7 @@ def borrow(values: Any, device: Device, dtype: Any = None) -> Any:
 
 
 def retag(value: Value, *, role: str | None = None, layer: str | None = None, network: Network | None = None) -> None:
-    """The bytes of ``value`` have another role from here on, or belong to a layer: they became a parameter, or a gradient."""
+    """Give the bytes of ``value`` another role, or a layer of a network, as when they become a parameter or a gradient."""
     block = value.storage.block
     key = block.tag, role, layer, network
     changed = _retagged.get(key)

@@ -1,4 +1,4 @@
-"""What dispatch works out once and then looks up: the call of an op on given specs, and what its gradients keep."""
+"""What dispatch computes once and then looks up: the call of an op on given specs, and what its gradients keep."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from gradcore.spec import TensorSpec
 INPUT, OUTPUT, AUX, OVERWRITTEN = range(4)
 _KINDS = {"input": INPUT, "output": OUTPUT, "aux": AUX}
 
-#: A rule as the engine calls it: on the node's cotangents and residuals.
+#: A rule as the engine calls it, with the node's cotangents and residuals.
 BoundRule = Callable[[list[Any], list[Any]], Any]
 
 
 class KeepPlan:
-    """For one call and one set of inputs that want gradients: the slots to fill, and the rules to run on them."""
+    """For one call and one set of inputs that need gradients: the residuals to keep, and the rules that read them."""
 
     __slots__ = ("slots", "rules", "again", "again_slots")
 
@@ -31,7 +31,7 @@ class KeepPlan:
         op = call.op
         #: (kind, index, name) of each residual; the index is a flat position for an input.
         self.slots: list[tuple[int, int, str]] = []
-        #: A rule each: flat positions of the inputs, does the function return several, and the function.
+        #: Of each rule: flat positions of the inputs, whether the function returns several gradients, and the function.
         self.rules: list[tuple[tuple[int, ...], bool, BoundRule]] = []
         for rule in op.rules:
             targets = [call.positions[op.inputs.index(n)] for n in rule.inputs]
@@ -45,7 +45,7 @@ class KeepPlan:
                              for p in rule.params]
                 self.rules.append((flat, several, _written_out(arguments, rule.fn, constants)))
         self.rules.sort(key=lambda r: r[0])
-        #: How the output is made again, on (None, what ``again_slots`` hold), and what it is made from, as slots.
+        #: Recomputes the output, called with (None, the content of ``again_slots``); and the slots that it reads.
         self.again: BoundRule | None = None
         self.again_slots: list[tuple[int, int, str]] = []
         if op.again is not None:
@@ -56,7 +56,7 @@ class KeepPlan:
             self.slots = kept
 
     def _argument(self, call: Call, name: str, needs: tuple[bool, ...], constants: list[Any]) -> str:
-        """Where a rule's argument comes from when the node runs, as Python says it; a constant joins ``constants``."""
+        """The Python expression for a rule's argument when the node runs; a constant is appended to ``constants``."""
         op = call.op
         found = op.source(name)
         assert found is not None
@@ -87,7 +87,7 @@ class KeepPlan:
 
 
 def _written_out(arguments: list[str], fn: Callable[..., Any], constants: list[Any]) -> BoundRule:
-    """A rule as ``lambda gs, values: fn(gs[0], values[1], c0)``: half the cost of finding each argument when it runs."""
+    """A rule as ``lambda gs, values: fn(gs[0], values[1], c0)``, which halves the cost of looking up its arguments."""
     return _maker(", ".join(arguments), len(constants))(fn, *constants)
 
 
@@ -99,7 +99,7 @@ def _maker(arguments: str, count: int) -> Callable[..., BoundRule]:
 
 
 class Call:
-    """An op on given specs, attributes and device: everything that does not change from one such run to the next."""
+    """An op on given specs, attributes and device: everything that is the same for each such run."""
 
     __slots__ = ("op", "inputs", "attrs", "positions", "specs", "aux", "workspace", "kernel", "invocation", "spec", "nbytes",
                  "plans", "single", "several", "writes", "scattered", "width", "library")
@@ -121,7 +121,7 @@ class Call:
         try:
             inferred = op.infer(*grouped, **attrs)
         except AttributeError as error:
-            # A rule that asked the type of a number for its shape.
+            # A shape rule asked the type of a number for its shape.
             if not any(error.obj is kind for kind in (int, float, bool)):
                 raise
             inferred = None
@@ -135,7 +135,7 @@ class Call:
         self.specs: tuple[TensorSpec, ...] = inferred.outputs
         self.aux = inferred.aux
         self.workspace = None if inferred.workspace is None else TensorSpec.of((inferred.workspace,), np.uint8)
-        #: Bytes that a library may take by itself while the kernel runs on the CPU.
+        #: Bytes that a library may allocate for itself while the kernel runs on the CPU.
         self.library = inferred.library
         self.kernel: Callable[..., Any] = _noop if op.view else self._bind(device, grouped)
         self.invocation = INVOCATIONS.index(Invocation(
@@ -148,9 +148,9 @@ class Call:
         #: Flat positions that an in-place op writes to.
         self.writes = [i for name in op.writes for i in self.positions[op.inputs.index(name)]
                        if isinstance(inputs[i], TensorSpec)]
-        #: Outputs that may be given a cotangent, auxiliary ones too.
+        #: The number of outputs that may receive a cotangent, auxiliary ones included.
         self.width = len(self.specs) + len(self.aux)
-        #: One freshly allocated output and nothing else: the usual case, which dispatch serves first.
+        #: Is there one newly allocated output and nothing else? Dispatch has a short path for this usual case.
         self.single = (len(self.specs) == 1 and not self.several and not self.aux and self.workspace is None
                        and not op.view and not op.writes and not self.scattered)
         if self.single:
@@ -178,7 +178,7 @@ class Call:
         return room
 
     def plan(self, edges: list[Any]) -> KeepPlan | None:
-        """What to keep for the inputs that have an edge; None where no rule wants any of them."""
+        """The plan for the inputs that have an edge; None if no rule gives any of them a gradient."""
         mask = tuple(map(bool, edges))
         try:
             return self.plans[mask]
@@ -201,7 +201,7 @@ class Call:
 
 
 def _widened(x: Any) -> Any:
-    """A spec, specs or a dtype with float32 in place of floats of 16 bits; anything else as it is."""
+    """A spec, specs or a dtype with float32 in place of 16-bit floats; anything else unchanged."""
     if isinstance(x, TensorSpec):
         return x.widened()
     if isinstance(x, np.dtype):
@@ -210,7 +210,7 @@ def _widened(x: Any) -> Any:
 
 
 def _regroup(kernel: Callable[..., Any], positions: list[tuple[int, ...]], lists: tuple[int, ...]) -> Callable[..., Any]:
-    """A kernel that takes flat arrays and hands list inputs on as lists."""
+    """A kernel that takes flat arrays, and passes those of list inputs on as lists."""
     end = sum(map(len, positions))
     starts = [sum(map(len, positions[:k])) for k in range(len(positions))]
     spans = [(slice(at, at + len(group)) if k in lists else at)
@@ -227,14 +227,15 @@ def _noop(*arrays: Any) -> None:
 
 
 def _check_attrs(op: Op, attrs: dict[str, Any]) -> None:
-    """Raise TypeError for an attribute that the op has not got."""
+    """Raise TypeError for an attribute that the op does not have."""
     for name in attrs:
         if name not in op.attrs:
             raise TypeError(f"{op.name}() got an unexpected keyword argument {name!r}; it takes {tuple(op.attrs)}")
 
 
 def infer(op: Op, inputs: tuple[Any, ...], counts: tuple[int, ...] | None, attrs: dict[str, Any],
-           device: Device) -> Call:
+          device: Device) -> Call:
+    """The call of an op. Raises TypeError for wrong operands or attributes, and what the op's shape rule raises."""
     _check_attrs(op, attrs)
     if counts is None:
         if len(inputs) > len(op.inputs):

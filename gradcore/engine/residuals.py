@@ -1,4 +1,4 @@
-"""What a node's rules are given: the residuals that were kept, and those that are made again."""
+"""The residuals that a node's rules receive: kept tensors, and those that are recomputed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gradcore.engine.state import SCOPES, SITES, local, mark
 from gradcore.engine.value import Value, make_value
 from gradcore.errors import AlreadyReleased
 
-#: By the scope that forward ran a node in, and the index of backward's caller.
+#: Scopes of backward, by the scope that forward ran a node in and the site of backward's caller.
 BACKWARD_SCOPES: dict[tuple[int, int], int] = {}
 
 
 def backward_scope(forward: int, caller: int) -> int:
-    """The scope in which backward runs a node that forward made in scope ``forward``."""
+    """The scope in which backward runs a node that forward created in scope ``forward``."""
     scope = SCOPES.index(SCOPES[forward]._replace(phase="backward", caller=SITES[caller], role=None))
     return BACKWARD_SCOPES.setdefault((forward, caller), scope)
 
@@ -24,8 +24,8 @@ def backward_scope(forward: int, caller: int) -> int:
 def residuals(node: Node, remade: list[ref[Recipe]]) -> list[Any]:
     """A node's residuals as fresh tensors whose edges are the node's own, so that double backward finds the graph.
 
-    Raises for a node that was released, or whose residuals were written to. ``remade`` is told of every recipe whose
-    tensor stays for another node.
+    Raises :class:`AlreadyReleased` and :class:`~gradcore.errors.ModifiedInPlace`. Recipes whose tensor is held for
+    another node are appended to ``remade``.
     """
     double = local.state.grad
     if node.saved is None:
@@ -58,7 +58,7 @@ def residuals(node: Node, remade: list[ref[Recipe]]) -> list[Any]:
 
 
 def unpack(residual: Packed, edge: Any) -> Any:
-    """What the unpack hook makes of a residual. Raises TypeError unless it is a tensor."""
+    """The tensor that the unpack hook returns. Raises TypeError if it is none."""
     mark("unpack", f"{residual.name} of node {residual.node}")
     with unpacked():
         value = residual.unpack(residual.packed)
@@ -69,7 +69,7 @@ def unpack(residual: Packed, edge: Any) -> Any:
 
 
 def _make(recipe: Recipe, node: Node, remade: list[ref[Recipe]]) -> Any:
-    """A recipe's tensor, for a rule of ``node``; what it takes to make it is put down to the layer that made it first."""
+    """A recipe's tensor, for a rule of ``node``. The layer that first computed it owns what recomputing allocates."""
     if recipe.value is not None:
         return recipe.value
     sources = []
@@ -100,7 +100,7 @@ _like: dict[tuple[int, int], int] = {}
 
 
 def scope_like(forward: int, now: int) -> int:
-    """The scope of a layer's forward, in the phase and for the caller of the present one."""
+    """The layer of scope ``forward``, with the phase and the caller of scope ``now``."""
     found = _like.get((forward, now))
     if found is None:
         old = SCOPES[now]

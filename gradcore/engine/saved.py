@@ -1,4 +1,4 @@
-"""What a node keeps for its rules: tensors, what a hook made of them, and recipes of those that are made again."""
+"""Residuals: tensors that a node keeps for its rules, results of pack hooks, and recipes to recompute tensors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _new = object.__new__
 
 
 class Saved:
-    """A residual: the storage and spec of a tensor, kept for a node's rules. ``edge`` is what double backward follows."""
+    """A kept tensor: its storage and spec. ``edge`` is what double backward follows."""
 
     __slots__ = ("storage", "spec", "array", "edge", "output", "version", "node", "name")
 
@@ -31,7 +31,7 @@ class Saved:
     edge: Edge | None
     #: Which output of its own node this is, None for an input. The edge to it is made when the node runs.
     output: int | None
-    #: Of the storage, when it was kept.
+    #: The storage's version when it was kept.
     version: int
     #: The node's number, and the name that its rules use.
     node: int
@@ -43,11 +43,11 @@ class Saved:
         block.keeps -= 1
         log = storage.device.ledger.log
         if log is not None:
-            # It was consumed if it goes while backward runs its own node; else the graph died.
+            # If it goes while backward runs its node, it was consumed; otherwise the graph died.
             log.append((DROP, block.serial, self.node, CONSUMED if local.state.node == self.node else DIED))
 
     def modified(self, op_name: str) -> ModifiedInPlace:
-        """The error for bytes that were written to since they were kept."""
+        """The error for a write since the tensor was kept."""
         storage = self.storage
         return ModifiedInPlace(
             "one of the variables needed for gradient computation has been modified by an inplace operation: "
@@ -57,7 +57,7 @@ class Saved:
 
 
 class Packed:
-    """A residual as a pack hook left it; the unpack hook makes a tensor of it when the node runs."""
+    """The result of a pack hook; the unpack hook turns it into a tensor when the node runs."""
 
     __slots__ = ("packed", "unpack", "edge", "output", "node", "name", "kept")
 
@@ -73,13 +73,13 @@ class Packed:
         with unpacked():
             self.packed = pack(plain)
         parts = self.packed if isinstance(self.packed, (tuple, list)) else (self.packed,)
-        #: Tensors that it is, or consists of: the graph keeps those instead.
+        #: The tensors in it, which the graph keeps instead of the packed one.
         self.kept = [kept(x, None, None, node, name) for x in parts if isinstance(x, Value)]
 
 
 @contextmanager
 def unpacked() -> Iterator[None]:
-    """Run a hook: its own ops keep nothing, and are put down to its own lines."""
+    """Run a pack or unpack hook: its ops keep nothing, and their sites are the hook's own lines."""
     state = local.state
     before = (state.grad, state.packing, state.site)
     state.grad, state.packing, state.site = False, None, None
@@ -90,7 +90,7 @@ def unpacked() -> Iterator[None]:
 
 
 def keep(value: Value, edge: Edge | None, output: int | None, node: int, name: str) -> Saved | Packed:
-    """Keep a tensor for a node's rules, or hand it to the pack hook that is in force."""
+    """Keep a tensor for a node's rules, or pass it to the present pack hook if there is one."""
     hooks = local.state.packing
     if hooks is not None:
         return Packed(hooks, value, edge, output, node, name)
@@ -98,7 +98,7 @@ def keep(value: Value, edge: Edge | None, output: int | None, node: int, name: s
 
 
 def kept(value: Value, edge: Edge | None, output: int | None, node: int, name: str) -> Saved:
-    """Note that a node keeps a tensor."""
+    """Keep a tensor for a node's rules, and log it."""
     saved: Saved = _new(Saved)
     storage = saved.storage = value.storage
     saved.spec = value.spec
@@ -117,9 +117,9 @@ def kept(value: Value, edge: Edge | None, output: int | None, node: int, name: s
 
 
 class Recipe:
-    """How a tensor that nobody keeps is made again: the run that made it, and what that run read.
+    """How to recompute a tensor that is not kept: the op that made it, and what that op read.
 
-    A tensor that several nodes ask for is made once, and held from the first of them to the last.
+    If several nodes need the tensor, it is computed once, and held from the first of them to the last.
     """
 
     __slots__ = ("plan", "op", "spec", "scope", "site", "sources", "users", "value", "__weakref__")
@@ -130,8 +130,8 @@ class Recipe:
         self.spec = node.call.specs[0]
         self.scope = node.scope
         self.site = node.site
-        #: :class:`Saved`, :class:`Again` and Python numbers. They are the node's own where it has them: a recipe holds
-        #: nothing that would not be held without it, but for parameters.
+        #: :class:`Saved`, :class:`Again` and Python numbers, shared with the node where it has them: but for parameters, a
+        #: recipe keeps nothing alive that would not be kept without it.
         self.sources = sources
         #: Residuals that are not consumed yet.
         self.users = 0
@@ -147,7 +147,7 @@ def forget(remade: list[ref[Recipe]]) -> None:
 
 
 class Again:
-    """A residual that is not kept: it is made again when the node runs."""
+    """A residual that is not kept, but recomputed when the node runs."""
 
     __slots__ = ("recipe", "edge", "output", "node", "name")
 

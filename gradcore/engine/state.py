@@ -1,4 +1,4 @@
-"""What a thread is doing: whether gradients are recorded, in which layer and phase, for whose line of source."""
+"""The state of a thread: grad mode, layer, phase, and the line of source that ops run for."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ SETUP = SCOPES.index(Scope("", "setup"))
 
 
 class State:
-    """The mutable context of one thread. ``site`` is None where the source line is to be looked up."""
+    """The mutable context of one thread. If ``site`` is None, ops look their source line up."""
 
     __slots__ = ("grad", "scope", "site", "node", "launch", "recompute", "packing", "anomaly", "autocast")
 
     def __init__(self) -> None:
         self.grad = True
-        #: Are outputs of cheap ops made again in backward, instead of kept?
+        #: Are outputs of cheap ops recomputed in backward, instead of kept?
         self.recompute = True
-        #: (pack, unpack): what residuals go through instead of being kept.
+        #: The hooks (pack, unpack) for residuals, if any.
         self.packing: tuple[Any, Any] | None = None
         #: Does backward look for NaN in what each node returns?
         self.anomaly = False
@@ -47,10 +47,10 @@ class State:
 
 
 def _kernel_context() -> contextvars.Context:
-    """Where a thread's kernels run: with NumPy's settings for them, at a tenth of the cost of setting them each time.
+    """The context that a thread's kernels run in, with NumPy's settings: ten times cheaper than setting them each time.
 
-    Infinities and NaNs are values here, as on a GPU, and no reason for a warning; and the buffers that NumPy makes when
-    it casts are temporaries that nobody declared, so they are kept small.
+    As on a GPU, infinities and NaNs raise no warning. The buffers that NumPy allocates for casts are undeclared
+    temporaries, so they are kept small.
     """
     context = contextvars.copy_context()
     context.run(np.seterr, all="ignore")
@@ -68,7 +68,7 @@ local = _Local()
 
 @contextmanager
 def scoped(*, like: Tag | None = None, phase: str | None = None, role: str | None = None) -> Iterator[None]:
-    """Run a block of code in the layer that ``like`` is of, in another phase or role; what is not given stays."""
+    """Run a block of code in the layer of ``like``, or in another phase or role; what is not given is unchanged."""
     state = local.state
     before = state.scope
     old = SCOPES[before]
@@ -83,16 +83,16 @@ def scoped(*, like: Tag | None = None, phase: str | None = None, role: str | Non
 
 # -- the line of source an op runs for ---------------------------------------------------------------------------------
 
-# As the code's own files are called, which may be by way of a link.
+# The folder as file names of code objects have it, possibly through a link.
 _PACKAGE = str(Path(__file__).parent.parent) + "/"
-#: Parts of the package that use it as a user does: their lines are worth naming.
+#: Parts of the package that use it as users do: their lines are sites.
 _OUTSIDE = (_PACKAGE + "cli/", _PACKAGE + "models/")
 
-#: A copy is made for who asked for it: a user's deepcopy of a model, or a layer here that copies another.
+#: A copy belongs to whoever asked for it: a user's deepcopy of a model, or a layer here that copies another.
 _COPY = copy.deepcopy.__code__.co_filename
 
-# By id of a code object: None inside gradcore, else its sites by instruction. The code is held, so an id is never
-# another's.
+# By id of a code object: its sites by instruction, or None for code inside gradcore. The code objects are held, so that ids
+# are not reused.
 CODES: dict[int, dict[int, int] | None] = {}
 _held: list[CodeType] = []
 
@@ -103,10 +103,10 @@ _stacks = 0
 
 @contextmanager
 def whole_stacks() -> Iterator[None]:
-    """Sites found inside, by any thread, carry the lines that led to them."""
+    """Inside, the sites that any thread looks up carry their call stacks."""
     global _stacks
     _stacks += 1
-    # Whoever has a line at hand would not come here for it; nothing is learnt until this ends.
+    # Cached sites would be used without their stacks; nothing is cached until this ends.
     CODES.clear()
     _held.clear()
     try:
@@ -150,11 +150,11 @@ def find_site(frame: FrameType | None) -> int:
 
 
 def is_inside(code: CodeType | None) -> bool:
-    """Does the code belong to gradcore, so that its lines are not worth naming?"""
+    """Does the code belong to gradcore, so that its lines are not sites?"""
     if code is None:
         return False
     name = code.co_filename
-    # What a dataclass or a named tuple writes has no line either.
+    # Methods that dataclasses and named tuples generate have no line either.
     return (name.startswith(_PACKAGE) and not name.startswith(_OUTSIDE)) or name == WRITTEN or (
         name == "<string>" and (code.co_name.startswith("__") or code.co_varnames[:1] == ("_cls",)))
 
@@ -174,7 +174,7 @@ def _learn(code: CodeType) -> dict[int, int] | None:
 
 
 def mark(what: str, label: str) -> None:
-    """Note a moment in every log that is being written."""
+    """Write a named moment into every log that is being written."""
     for device in devices():
         if device.ledger.log is not None:
             device.ledger.log.append((MARK, what, label, perf_counter_ns()))

@@ -1,4 +1,4 @@
-"""A tensor as the engine sees it, which the floor above makes the tensor that users see."""
+"""A tensor as the engine sees it: the base class of the tensor that users see."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any
 from gradcore.devices.storage import Storage
 from gradcore.spec import TensorSpec
 
-#: What an operand may be besides a tensor, by type.
+#: The types of operands besides tensors.
 PLAIN = frozenset((int, float, bool, type(None)))
 
-#: (node or leaf, index of the output): where a tensor came from.
+#: (node or leaf, index of the output) that a tensor came from.
 Edge = tuple[Any, int]
 
 _new = object.__new__
 
 
 class Value:
-    """A tensor as the engine sees it: a storage shown under a spec, and the edge to what made it.
+    """A tensor as the engine sees it: a storage, a spec, and an edge into the graph.
 
-    ``array`` is the device's array object over the storage, for kernels alone; whoever keeps it must keep the storage.
+    ``array`` is the device's array object over the storage, for kernels only; whoever keeps it must keep the storage too.
     """
 
     __slots__ = ("storage", "spec", "array", "edge", "base", "frozen", "__weakref__")
@@ -30,7 +30,7 @@ class Value:
     edge: Edge | None
     #: The tensor that this one is a view of, or None.
     base: Value | None
-    #: The leaf of a tensor that needs no gradient for now, with the gradient that it had; unset where there is none.
+    #: The leaf, with its gradient, of a tensor whose requires_grad was set to False; otherwise unset.
     frozen: Any
 
 
@@ -38,7 +38,7 @@ _tensor: Any = None
 
 
 def install_made(kind: type) -> None:
-    """What :func:`make_value` makes: the tensor class of the floor above."""
+    """Set the class that :func:`make_value` creates: the tensor class of the floor above."""
     global _tensor
     _tensor = kind
 

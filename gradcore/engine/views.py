@@ -1,7 +1,7 @@
-"""Views and the history of what they show: a recorded write to some of a storage's bytes changes the history of all.
+"""The graph behind views: a recorded in-place write to part of a storage changes the history of every tensor that shows it.
 
-The tensor that a storage was made for is the base of its views. A recorded write gives the base a new history, in which
-the part that was written comes from the op that wrote it; every view that is alive becomes a view of that.
+The tensor that a storage was made for is the base of its views. A recorded write gives the base a new edge, behind which
+the written part comes from the op that wrote it, and every live view becomes a view of that.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from gradcore.ops.movement import as_strided, write_part
 
 
 def note_view(view: Any, recorded: bool | None = None) -> None:
-    """Let the storage know of a view, and whether gradients were recorded when it was taken: by default, whether they are."""
+    """Register a view with its storage, and whether gradients were recorded when it was taken: by default, whether they are."""
     storage = view.storage
     entry = (ref(view), local.state.grad if recorded is None else recorded)
     if storage.views is None:
         storage.views = [entry]
         return
     storage.views.append(entry)
-    # A parameter is viewed in every step: the list is swept each time it has doubled.
+    # Parameters are viewed in every step, so the list is cleaned each time that it has doubled.
     if len(storage.views) & (len(storage.views) - 1) == 0 and len(storage.views) >= 8:
         storage.views = [e for e in storage.views if e[0]() is not None]
 
 
 def check_recorded_write(name: str, target: Any, recorded: bool) -> None:
-    """Raise RuntimeError, in PyTorch's words, for a write that history could not tell from a mistake."""
+    """Raise RuntimeError, with PyTorch's text, for an in-place write that the graph cannot represent."""
     if target.edge is not None and type(target.edge[0]) is Leaf:
         raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
     base = target.base
@@ -36,7 +36,7 @@ def check_recorded_write(name: str, target: Any, recorded: bool) -> None:
         return
     if base.edge is not None and type(base.edge[0]) is Leaf:
         raise RuntimeError("a view of a leaf Variable that requires grad is being used in an in-place operation.")
-    # A view that has no part in its base's history was taken in no_grad mode, or is a view of one that was.
+    # A view without an edge, of a base that has one, was taken in no_grad mode, or from a view that was.
     apart = base.edge is not None and target.edge is None and target.spec.dtype == base.spec.dtype
     if apart or any(view() is target and not grad for view, grad in target.storage.views):
         raise RuntimeError(f"{name}: A view was created in no_grad mode and is being modified inplace with grad mode "
@@ -49,9 +49,9 @@ def check_recorded_write(name: str, target: Any, recorded: bool) -> None:
 
 
 def rebase(target: Any) -> None:
-    """``target`` was written, and has its new edge: put that into the history of its base and of every view of that.
+    """Put the new edge of ``target``, which was written, into the history of its base and of all views of that.
 
-    A tensor that was detached shows the same bytes and has no part in their history, and neither have its views.
+    Detached tensors show the same bytes without sharing their history, and so do views of them.
     """
     base = target.base
     if base is None:

@@ -1,4 +1,4 @@
-"""What an op is: a name, a shape rule, and a line of calculus for each input.
+"""The declaration of an op: a name, a shape rule, and a gradient rule for each input.
 
 A rule's parameter names say what it keeps. ``lambda g, y, x_spec: ...`` keeps the storage of input ``y`` and the shape
 of input ``x``; nothing else of the forward pass stays alive for it. The names a rule may use:
@@ -15,15 +15,15 @@ an attribute's name     the attribute
 ``needs``               which of a joint rule's inputs want a gradient, as a tuple of bool, unless it is an attribute
 ======================  ================================================================================================
 
-A fused gradient is an op like any other. :func:`derived` gives it its own gradient: a function made of ops says once more
-what the op makes, and is run and differentiated when somebody differentiates the gradient.
+A fused gradient is an op like any other. :func:`derived` gives it a gradient of its own: a function of ops that computes the
+same, which is run and differentiated when the fused gradient is differentiated.
 
-A cheap op says in ``again`` how its output is made once more, out of ops, from its inputs and auxiliary outputs. Where
-all of these are kept anyway, are parameters, or can be made again themselves, nobody keeps the output: backward makes it
-when it is asked for (Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174).
+A cheap op says in ``again`` how to recompute its output, with ops, from its inputs and auxiliary outputs. If all of these
+are kept anyway, are parameters, or can be recomputed themselves, the output is not kept: backward recomputes it when a rule
+reads it (Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174).
 
-An elementwise op says in ``may_alias`` which inputs its output may be written over, where such an input is as large, lies
-alike and is read no more: no kernel of the op reads an element of theirs once it has written that of the output.
+An elementwise op says in ``may_alias`` which inputs its output may overwrite, if such an input has the same size and layout
+and is not read later: no kernel of the op reads an element of these inputs after writing that element of the output.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ Infer = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Inferred:
-    """What an op makes: outputs, auxiliary outputs that only rules see, and bytes of workspace on every device.
+    """The result of a shape rule: outputs, auxiliary outputs that only rules see, and bytes of workspace on every device.
 
-    The kernel is handed a workspace unless it is None; one of 0 bytes belongs to operands without elements. ``library`` is
-    how many bytes a library that the CPU's kernel calls may take by itself while it runs: they stand beside the log.
+    The kernel gets a workspace unless it is None; for operands without elements it has 0 bytes. ``library`` is how many
+    bytes a library that the CPU's kernel calls may allocate for itself; they are not in the log.
     """
 
     outputs: tuple[TensorSpec, ...]
@@ -54,11 +54,11 @@ class Inferred:
 
 @dataclass(frozen=True)
 class Rule:
-    """The gradient of one input, or of several at once (``fn`` then returns a tuple, one an input)."""
+    """The gradient of one input, or of several (``fn`` then returns a tuple with one for each)."""
 
     inputs: tuple[str, ...]
     fn: Callable[..., Any]
-    #: For a parameter that only some of the inputs' gradients read: which. It is None where none of them is wanted.
+    #: The inputs whose gradients read a parameter, if not all do. The parameter is None when none of them is wanted.
     only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     #: What ``fn`` is called with: the names of its parameters, unless given.
     params: tuple[str, ...] = ()
@@ -82,11 +82,11 @@ def joint(*inputs: str, **only: tuple[str, ...]) -> Callable[[Callable[..., Any]
 
 
 def derived(*inputs: str) -> Callable[[Callable[..., Any]], Rule]:
-    """A joint rule by way of a function made of ops: ``derived("dy", "x")(lambda dy, x: dy * cos(x))``.
+    """A joint rule by differentiating a function of ops: ``derived("dy", "x")(lambda dy, x: dy * cos(x))``.
 
-    Called with the op's inputs and attributes by name, the function makes what the op makes, as a tuple where that is
-    several, None for a result that nobody asks for. Its parameters are what the rule keeps; the gradients are those of
-    ``inputs``, which are among them.
+    Called with the op's inputs and attributes by name, the function returns what the op returns: several results as a tuple,
+    with None for one that nobody needs. Its parameters are what the rule keeps; the gradients are those of ``inputs``, which
+    are among them.
     """
 
     def rule(fn: Callable[..., Any]) -> Rule:
@@ -108,11 +108,11 @@ class Op:
         self.outputs = outputs
         #: The inputs that the op writes to.
         self.writes = writes
-        #: An in-place op makes nothing new: it returns the first input that it wrote.
+        #: An in-place op allocates no output: it returns the first input that it wrote.
         self.in_place = name.endswith("_")
-        #: The kernel goes through its inputs by pieces: operands of another layout are copied first, as ops of their own.
+        #: Does the kernel need contiguous inputs? Others are copied first, by ops of their own.
         self.contiguous = contiguous
-        #: The output shows the first input's storage; nothing is allocated or launched.
+        #: Is the output a view of the first input's storage? Then nothing is allocated or launched.
         self.view = view
         self.aux = aux
         self.__doc__ = doc
@@ -123,16 +123,16 @@ class Op:
             p.default is None or str(p.annotation).endswith("| None")))
         #: Positions of inputs that are lists of tensors.
         self.lists = tuple(i for i, n in enumerate(self.inputs)
-                           if str(parameters_annotation(infer, n)).startswith(("list", "Sequence")))
+                           if str(infer.__annotations__.get(n)).startswith(("list", "Sequence")))
         self.rules = tuple(rules)
         self.differentiable = frozenset(n for rule in self.rules for n in rule.inputs)
         for rule in self.rules:
             self._check(rule)
-        #: How the output is made again, as a rule for no input.
+        #: How to recompute the output, as a rule for no input.
         self.again = None if again is None else Rule((), again)
         if self.again is not None:
             self._check_again(self.again)
-        #: The inputs that the output may be written over.
+        #: The inputs that the output may overwrite.
         self.may_alias = may_alias
         self._check_aliases()
         _table[name] = self
@@ -203,10 +203,6 @@ class Op:
         return f"<op {self.name}({', '.join(self.inputs)})>"
 
 
-def parameters_annotation(fn: Infer, name: str) -> Any:
-    return fn.__annotations__.get(name, "")
-
-
 _table: dict[str, Op] = {}
 
 
@@ -216,7 +212,7 @@ def op(name: str, infer: Infer, *joints: Rule, outputs: tuple[str, ...] = ("out"
        **rules: Callable[..., Any]) -> Any:
     """Declare an op. ``rules`` maps an input's name to its gradient rule; ``joints`` are rules for several inputs.
 
-    Raises TypeError at once for a rule that names something the op has not got.
+    Raises TypeError at once for a rule that names something that the op does not have.
     """
     if name in _table:
         raise TypeError(f"op {name!r} is declared twice")
@@ -234,7 +230,7 @@ def all_ops() -> dict[str, Op]:
 
 
 def install_runner(runner: Callable[..., Any]) -> None:
-    """What calling an op does: set once, by ``engine.dispatch``."""
+    """Set what calling an op does; ``engine.dispatch`` does this once."""
     setattr(Op, "__call__", runner)
 
 
@@ -242,6 +238,6 @@ _differentiate: Any = None
 
 
 def install_differentiation(differentiate: Callable[..., Any]) -> None:
-    """How a rule of :func:`derived` is worked out: set once, by ``engine.derived``."""
+    """Set how rules of :func:`derived` are computed; ``engine.derived`` does this once."""
     global _differentiate
     _differentiate = differentiate
