@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from gradcore.engine import autocast as regions
+from gradcore.engine.modes import Decorator
 from gradcore.engine.state import local
 from gradcore.spec import bfloat16, is_floating
 
-F = TypeVar("F", bound=Callable[..., Any])
 _TYPES = ("cpu", "cuda", "meta")
 
 
-class autocast:
+class autocast(Decorator):
     """Products of matrices, convolutions, attention and recurrent layers take and give ``dtype``; losses, norms, sums, softmax
     and functions that grow fast take and give float32; all others go by their operands. Only float tensors on devices of
     ``device_type`` (``cpu``, ``cuda``, ``meta``) are cast, and those on meta, which stand for them, in a region of any type; a
@@ -50,14 +48,6 @@ class autocast:
 
     def __exit__(self, *exc: object) -> None:
         regions.leave(self._around.pop())
-
-    def __call__(self, function: F) -> F:
-        @functools.wraps(function)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return function(*args, **kwargs)
-
-        return wrapped  # type: ignore[return-value]
 
 
 def is_autocast_enabled(device_type: str | None = None) -> bool:

@@ -11,7 +11,19 @@ from gradcore.engine.state import local
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Mode:
+class Decorator:
+    """Base class of context managers that also decorate functions. (One of contextlib's would appear in recorded stacks.)"""
+
+    def __call__(self, function: F) -> F:
+        @functools.wraps(function)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            with self:  # type: ignore[attr-defined]
+                return function(*args, **kwargs)
+
+        return wrapped  # type: ignore[return-value]
+
+
+class Mode(Decorator):
     """Sets a switch of the thread on entry and restores it on exit; may be entered repeatedly, and decorate a function."""
 
     _switch = "grad"
@@ -34,14 +46,6 @@ class Mode:
         before = self._before[-1]
         del self._before[-1]
         setattr(local.state, self._switch, before)
-
-    def __call__(self, function: F) -> F:
-        @functools.wraps(function)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return function(*args, **kwargs)
-
-        return wrapped  # type: ignore[return-value]
 
 
 class recompute(Mode):

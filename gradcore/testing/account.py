@@ -214,17 +214,17 @@ def below(root: str | os.PathLike[str], line: str) -> str:
     return (path if relative.startswith("..") else relative.replace(os.sep, "/")) + colon + rest
 
 
-def held(holders: Iterable[folds.Holder], above: int, root: str | os.PathLike[str], rows: int = 8) -> list[str]:
-    """Who holds how much and on which line, a line each, the largest first; they add up to ``above``."""
+def held(holders: Iterable[folds.Holder], above: int, root: str | os.PathLike[str]) -> list[str]:
+    """A line for each of the eight largest holders, with bytes and line of source, and one for the rest; in all ``above``."""
     def key(h: folds.Holder) -> str:
         kept = ", kept by the graph" if h.kept_by else ""
         shown = f", shown by {h.tag.export.form}, {below(root, line_of(h.tag.export))}" if h.tag.export else ""
         return f"{h.role} of {h.tag.op} in {h.tag.layer or '(root)'}, {below(root, line_of(h.tag))}{kept}{shown}"
 
     sums = list(folds.total(holders, key).items())
-    lines = [f"  {nbytes:>15,} bytes  {name}" for name, nbytes in sums[:rows]]
-    if len(sums) > rows:
-        lines.append(f"  {sum(n for _, n in sums[rows:]):>15,} bytes  in {len(sums) - rows} more")
+    lines = [f"  {nbytes:>15,} bytes  {name}" for name, nbytes in sums[:8]]
+    if len(sums) > 8:
+        lines.append(f"  {sum(n for _, n in sums[8:]):>15,} bytes  in {len(sums) - 8} more")
     freed = above - sum(n for _, n in sums)
     if freed:
         lines.append(f"  {freed:>15,} bytes  of what was live before, and has been freed")
