@@ -21,20 +21,17 @@ from gradcore.devices.device import Device, get_default_device, set_default_devi
 from gradcore.devices.naming import device
 from gradcore._tensor import Size, Tensor
 from gradcore.functional import (
-    abs, add, all, allclose, amax, amin, any, arange, arctan, argmax, argmin, as_strided, as_tensor, asarray, bmm,
-    broadcast_tensors, broadcast_to, cat, cdist, ceil, chunk, clamp, clone, cos, cosh, div, dot, empty, empty_like, eq,
-    equal, erf, exp, expm1, eye, flatten, floor, floor_divide, from_numpy, full, full_like, ge, get_default_dtype, gt,
-    index_select, isfinite, isinf, isnan, le, linspace, log, log1p, log2, log10, log_softmax, logical_and, logical_not,
-    logical_or, logical_xor, logsumexp, logspace, lt, matmul, max, maximum, mean, min, minimum, mm, mul, mv, narrow, ne,
-    neg, ones, ones_like, permute, pow, range, reciprocal, relu, remainder, reshape, round, rsqrt, scalar_tensor, select,
-    set_default_dtype, sigmoid, sign, sin, sinh, softmax, split, sqrt, square, squeeze, stack, sub, sum, take_along_dim,
-    tan, tanh, tensor, transpose, tril, triu, unbind, unflatten, unsqueeze, zeros, zeros_like)
+    arange, as_strided, as_tensor, asarray, broadcast_tensors, broadcast_to, cat, cdist, chunk, clone, empty, empty_like, eye,
+    flatten, from_numpy, full, full_like, get_default_dtype, index_select, linspace, logspace, narrow, ones, ones_like, permute,
+    range, reshape, scalar_tensor, select, set_default_dtype, split, squeeze, stack, t, take_along_dim, tensor, transpose, tril,
+    triu, unbind, unflatten, unsqueeze, zeros, zeros_like)
 from gradcore.functional.arranging import *
 from gradcore.functional.composed import *
 from gradcore.functional.counting import *
 from gradcore.functional.estimates import *
 from gradcore.functional.folding import *
 from gradcore.functional.gathering import *
+from gradcore.functional.mathematics import *
 from gradcore.functional.picking import *
 from gradcore.functional.pointwise import *
 from gradcore.functional.products import *
@@ -44,7 +41,6 @@ from gradcore.functional.einsum import einsum
 from gradcore.functional.activation import celu, hardshrink, prelu, selu, softmin, threshold
 from gradcore.functional.types import *
 from gradcore.functional.interop import from_dlpack
-from gradcore.functional.shape import t
 from gradcore._random import (
     Generator, default_generator, fork_rng, get_rng_state, initial_seed, manual_seed, normal_, rand, rand_like, randn,
     randn_like, randperm, seed, set_rng_state, uniform_)

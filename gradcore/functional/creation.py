@@ -235,3 +235,9 @@ def scalar_tensor(s: float, *, dtype: Any = None, device: Any = None) -> Tensor:
 def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None) -> Tensor:
     return creation.eye(rows=n, columns=n if m is None else m, dtype=np.dtype(dtype or get_default_dtype()),
                         device=device)
+
+
+__all__ = [
+    "arange", "as_tensor", "asarray", "empty", "empty_like", "eye", "from_numpy", "full", "full_like", "get_default_dtype",
+    "linspace", "logspace", "ones", "ones_like", "range", "scalar_tensor", "set_default_dtype", "tensor", "transfer", "zeros",
+    "zeros_like"]

@@ -330,3 +330,13 @@ def mv(input: Tensor, vec: Tensor) -> Tensor:
 def dot(input: Tensor, tensor: Tensor) -> Tensor:
     """The sum of the products of two vectors' elements. Raises :class:`SpecError` for anything else."""
     return _checked("dot", input, tensor, (1, 1))
+
+
+__all__ = [
+    "abs", "add", "all", "allclose", "amax", "amin", "any", "arctan", "argmax", "argmin", "bmm", "ceil", "clamp", "cos",
+    "cosh", "div", "dot", "eq", "equal", "erf", "exp", "expm1", "floor", "floor_divide", "ge", "gt", "isfinite", "isinf",
+    "isnan", "le", "log", "log1p", "log2", "log10", "log_softmax", "logical_and", "logical_not", "logical_or", "logical_xor",
+    "logsumexp", "lt", "matmul", "max", "maximum", "mean", "min", "minimum", "mm", "mul", "mv", "ne", "neg", "pow",
+    "reciprocal", "relu", "remainder", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "softmax", "sqrt", "square", "sub",
+    "sum", "tan", "tanh"]
+METHODS = __all__

@@ -284,3 +284,10 @@ def nonzero(input: Tensor) -> Tensor:
         raise DataDependentShape("nonzero: the shape of the result depends on values, and meta has none")
     values = input.storage.device.read(input.storage, input.spec)
     return upload(np.argwhere(values).astype(np.int64), input.storage.device, op="nonzero", role="output")
+
+
+__all__ = [
+    "as_strided", "broadcast_tensors", "broadcast_to", "cat", "chunk", "clone", "contiguous", "dim_of", "expand", "expand_as",
+    "flatten", "index_select", "narrow", "permute", "reshape", "select", "size_of", "split", "squeeze", "stack", "t",
+    "take_along_dim", "transpose", "tril", "triu", "unbind", "unflatten", "unsqueeze", "view"]
+METHODS = sorted({*__all__} - {"broadcast_tensors", "cat", "dim_of", "size_of", "stack"})
