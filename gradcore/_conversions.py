@@ -1,4 +1,4 @@
-"""A tensor's way to Python, to NumPy, to another device or dtype."""
+"""Conversions of a tensor: to Python, to NumPy, to another device or dtype."""
 
 from __future__ import annotations
 

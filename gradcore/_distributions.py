@@ -1,4 +1,4 @@
-"""Draws made of uniforms: integers, coins, categories. Nothing is read back from the device."""
+"""Random integers, Bernoulli draws and categories, made from uniform draws without reading back from the device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a tensor is shown."""
+"""The text of a tensor: ``repr``, ``str`` and print options."""
 
 from __future__ import annotations
 

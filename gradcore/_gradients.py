@@ -1,4 +1,4 @@
-"""A tensor's side of the graph: whether it wants a gradient, the gradient, what sees it on its way."""
+"""A tensor's part in the graph: ``requires_grad``, the gradient, and hooks on it."""
 
 from __future__ import annotations
 

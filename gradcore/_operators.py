@@ -1,4 +1,4 @@
-"""The operators of Python on tensors."""
+"""Python's operators on tensors."""
 
 from __future__ import annotations
 

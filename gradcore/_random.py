@@ -1,4 +1,4 @@
-"""Random tensors, from generators whose state lies in device memory.
+"""Random tensors, from generators whose state is in device memory.
 
 A generator's numbers depend on its seed and on how many were drawn before, and on nothing else: the same program draws
 the same uniforms on every device.

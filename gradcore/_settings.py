@@ -1,4 +1,4 @@
-"""Settings that scripts for PyTorch make, and that change nothing here: what is set is remembered."""
+"""Settings that scripts for PyTorch make: they are remembered, and change nothing here."""
 
 from __future__ import annotations
 

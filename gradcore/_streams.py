@@ -1,5 +1,4 @@
-"""Streams and events, as PyTorch's ``torch.cuda`` has them. On ``cpu`` and ``meta`` they write the log of a GPU, and wait for
-nothing."""
+"""Streams and events, as in ``torch.cuda``. On ``cpu`` and ``meta`` they write the log of a GPU, and wait for nothing."""
 
 from __future__ import annotations
 

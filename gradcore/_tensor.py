@@ -1,4 +1,4 @@
-"""The tensor that people hold. It says what it is; what it does is in ops, functional and the engine."""
+"""The tensor class of users. Its attributes are here; what it does is in ops, functional and the engine."""
 
 from __future__ import annotations
 

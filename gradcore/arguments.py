@@ -1,4 +1,4 @@
-"""Arguments of PyTorch's that a function here does not name: NumPy's spellings, sizes by keyword, and what is not covered.
+"""PyTorch arguments that a function here does not name: NumPy's spellings, sizes by keyword, and those not covered.
 
 PyTorch takes ``axis=`` for ``dim=``, and ``size=`` for the sizes that may stand in a row. What else it takes, by the names in
 ``torch_arguments.txt`` beside this file, says nothing where it is None or False, and raises NotImplementedError where it does

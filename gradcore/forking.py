@@ -1,4 +1,4 @@
-"""Locks of a process that may fork or be interrupted: none stays taken, and nobody finds work half done behind one."""
+"""Locks for a process that may fork or be interrupted: none stays taken, and none hides work that is half done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that PyTorch has and gradcore has not: they raise NotImplementedError, and say what is nearest.
+"""Names that PyTorch has and gradcore lacks: they raise NotImplementedError, which names the nearest equivalent.
 
 ``torch_names.txt`` beside this file has PyTorch's names, as tests/host/test_missing.py writes them; PyTorch is not asked.
 The errors are AttributeErrors too (ImportErrors in ``from gradcore import name``), so a script that looks for a name with

@@ -1,4 +1,4 @@
-"""What comes nearest to a name of PyTorch's that is not here, where neither the name itself nor one like it is found elsewhere.
+"""The nearest equivalents of PyTorch names that gradcore lacks, where no equal or similar name exists elsewhere in it.
 
 Each entry is what to use, and the names that it stands for, with their module where the name alone would say too little.
 Formulas are of ``x`` and ``y``, the arguments in order; the tests compare them with PyTorch.

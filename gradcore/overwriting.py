@@ -1,4 +1,4 @@
-"""Which elementwise ops have an in-place form: declarations and kernels are made of the functional ones by these names."""
+"""Names of the elementwise ops with an in-place form, whose declarations and kernels are made from the functional ones."""
 
 #: Names of ops; the in-place op is called the same with an underscore, writes its first operand and returns it.
 OVERWRITING: tuple[str, ...] = tuple((

@@ -1,4 +1,4 @@
-"""How kernels cut their work into pieces that stay in a core's cache, and ops declare the workspace for one piece.
+"""Tiling: how kernels cut their work into pieces that fit in a core's cache, for which ops declare workspace.
 
 Ops and kernels both ask here, so that the bytes that are declared are those that are used. No piece grows with the batch.
 """

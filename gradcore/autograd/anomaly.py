@@ -1,4 +1,4 @@
-"""Finding the op whose gradient turned into NaN."""
+"""Anomaly detection: finds the op whose gradient became NaN."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions with a gradient of the user's own."""
+"""``autograd.Function``: functions with a user-defined gradient."""
 
 from __future__ import annotations
 

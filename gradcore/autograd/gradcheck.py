@@ -1,4 +1,4 @@
-"""Gradients against finite differences."""
+"""``gradcheck`` and ``gradgradcheck``: gradients compared with finite differences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be done with a graph besides running it: see its nodes, and decide how residuals are stored."""
+"""``autograd.graph``: the nodes of a graph, and hooks on how its residuals are stored."""
 
 from __future__ import annotations
 

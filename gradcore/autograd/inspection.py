@@ -1,4 +1,4 @@
-"""What a graph holds at this moment: its nodes, what each of them keeps, and how many bytes that is.
+"""The state of a graph at this moment: its nodes, what each of them keeps, and how many bytes that is.
 
 Looking changes nothing: what is returned holds numbers and words, no tensor, no storage and no node.
 """

@@ -1,4 +1,4 @@
-"""``gradcore diff``: what the peak of one run has that another's has not."""
+"""``gradcore diff``: the difference between the peaks of two runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command says of an error in a model of one's own: its type and its line."""
+"""The message of a command for an error in a user's model: its type and its line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gradcore find-batch``: the largest batch that a memory holds, predicted from shapes and then tried."""
+"""``gradcore find-batch``: the largest batch that fits in memory, predicted from shapes and then tried."""
 
 from __future__ import annotations
 

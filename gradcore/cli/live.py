@@ -1,4 +1,4 @@
-"""A moving picture of a run: the present step's live bytes by role, and the loss so far."""
+"""A live view of a run: the present step's live bytes by role, and the loss so far."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments of the command ``gradcore``, and where they go."""
+"""The command ``gradcore``: its arguments, dispatch to subcommands, and exit status."""
 
 from __future__ import annotations
 

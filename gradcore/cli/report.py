@@ -1,4 +1,4 @@
-"""``gradcore report``: a run's file, in the terminal."""
+"""``gradcore report``: the file of a run, shown in the terminal."""
 
 from __future__ import annotations
 

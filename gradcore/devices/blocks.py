@@ -1,4 +1,4 @@
-"""Which blocks of arrays a rolled array and a sum over windows are made of, as slices, for kernels of any device."""
+"""The blocks that a rolled array and a sum over windows consist of, as slices, for kernels of any device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of kernels, as a replay lists them: bound to the memory they work on."""
+"""Kernel calls of a replay, bound to the memory that they work on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The GPU: the same Device over CuPy, with segments from cudaMalloc and arrays over our own blocks.
+"""The CUDA device: segments from cudaMalloc, with CuPy arrays over our own blocks.
 
 The CUDA runtime is an argument, so that a mock can stand in where there is no driver: memory/driver.py says what is asked
 of it. CuPy's own objects (arrays over blocks) work without one.

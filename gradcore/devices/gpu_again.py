@@ -1,4 +1,4 @@
-"""What a kernel gives to the GPU, written out: a call's launches, done again on other arrays without the Python before them.
+"""GPU kernels written out as the launches that they make, which are repeated on other arrays without the kernels' Python code.
 
 Our kernels look at shapes, layouts and alignment, never at values, so an op on given specs launches the same each time but for
 addresses. Those are found by two runs that launch nothing, on arrays that lie nowhere, the second time somewhere else: what

@@ -1,4 +1,4 @@
-"""Errors of CUDA as errors of ours: what happened, to which kernel, and what to do about it.
+"""CUDA's errors as gradcore's: what happened, to which kernel, and what to do about it.
 
 A kernel runs after the call that launched it has returned, so what it does wrong is reported by whichever call comes next.
 ``GRADCORE_LAUNCH_BLOCKING=1`` waits after each op; then the op that is named is the op that did it.

@@ -1,4 +1,4 @@
-"""CUDA graphs: what a thread gives to a stream while it is captured becomes one launch.
+"""CUDA graphs: the work that a thread submits to a stream during a capture becomes one launch.
 
 The runtime is an argument, as everywhere. A capture takes memory from nowhere: whoever asks for a graph has planned it.
 """

@@ -1,4 +1,4 @@
-"""How a CUDA kernel of ours is launched: instances of templates, grids, layouts as arguments.
+"""Launching our CUDA kernels: template instances, grids, and layouts as arguments.
 
 What an op's kernel gives to the device passes :func:`start`, :func:`zero` and :func:`multiply`, where it can be noted instead.
 NVRTC compiles an instance when it is first launched, to machine code for the device at hand; CuPy keeps that on disk.

@@ -1,4 +1,4 @@
-"""Numbers that every run of a program computes anew, in device memory: there a captured launch finds those of its run."""
+"""Numbers that every run of a program computes anew, kept in device memory, where captured launches read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a matrix product is, as libraries are told it: how its operands lie, what they hold, and what follows in its launch."""
+"""Matrix products as libraries describe them: layouts and dtypes of the operands, and the epilogue of the launch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the CUDA sources are, and a family's source as the compiler is given it."""
+"""The CUDA sources: where they are, and the source of a family as it is compiled."""
 
 from __future__ import annotations
 

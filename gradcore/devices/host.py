@@ -1,4 +1,4 @@
-"""The CPU: the same Device over NumPy."""
+"""The CPU device, over NumPy."""
 
 from __future__ import annotations
 

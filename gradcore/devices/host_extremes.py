@@ -1,4 +1,4 @@
-"""The larger, or smaller, of an array and a number.
+"""Maximum and minimum of an array and a number on the CPU.
 
 NumPy has vector instructions for two arrays and none for an array and a number, which takes four times as long. So the number
 becomes a row that stays in the first-level cache, and the array is laid out in rows beside it. The bits are the same.

@@ -1,4 +1,4 @@
-"""A kernel of the CPU written out as the NumPy calls that it makes on given arrays: what a replay runs without its Python.
+"""CPU kernels written out as the NumPy calls that they make on given arrays, so that a replay skips their Python code.
 
 A kernel that only branches on shapes and attributes makes the same calls each time. It is run once on probes, arrays that note
 what is done to them and do nothing; the calls, bound to the arrays' memory, are what is left of it.

@@ -1,4 +1,4 @@
-"""The meta device: shapes and the log, no values. It predicts what the same run takes anywhere else."""
+"""The meta device: shapes and the log, without values. It predicts the memory of the same run on any other device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``device``: the devices of this process by name, and what an instance of it is."""
+"""``gradcore.device``: looks devices up by name, and is the type of all of them for ``isinstance``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pinned memory: bytes of the host that a GPU copies from and to while the host goes on.
+"""Pinned memory: host memory that a GPU can copy from and to while the host continues.
 
 It is a place and no device of its own: its tensors are on ``cpu``, ops on them run there and make ordinary tensors. The
 pool has a ledger of its own, under the name ``pinned``. Without a GPU the bytes are plain host memory, and the records the

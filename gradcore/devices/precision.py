@@ -1,4 +1,4 @@
-"""How exactly products of float32 matrices are computed: a choice of the user's, read by every device at each product."""
+"""The precision of float32 matrix products: a user's choice, which every device reads at each product."""
 
 from __future__ import annotations
 

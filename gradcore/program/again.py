@@ -1,4 +1,4 @@
-"""Running a built graph again: ops are recorded while they run, and ``y.forward()`` runs those that ``y`` comes from once more.
+"""Running a built graph again: ops are recorded while they run, and ``y.forward()`` runs those behind ``y`` once more.
 
 Tensors that were there before are read as they are by then, so that new values go in by ``a.copy_(new)`` or ``a.data = new``.
 So are leaves that were made meanwhile, which are parameters: their gradients go to the very tensors that were made.

@@ -1,4 +1,4 @@
-"""The arena of a program as storages: the whole, and parts of it that tensors show."""
+"""The arena of a program as storages: one for the whole, and one for each part that tensors show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program is made for, and what its function returned: arguments as keys, results as templates."""
+"""The arguments of a compiled function as keys, and its results as templates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What code assigns to beside its own variables: found in its instructions, as far as they ran."""
+"""Assignments of code to anything but its own variables, found among the instructions that ran."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program's calls, bound to memory: to one arena, to what the program captured, and to places for what a run brings."""
+"""A program's calls bound to memory: to an arena, to captured storages, and to places for what each run brings."""
 
 from __future__ import annotations
 

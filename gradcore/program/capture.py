@@ -1,4 +1,4 @@
-"""Replays on a device that has graphs: a program's calls as one launch, over memory that stays where it is.
+"""Replays as CUDA graphs: a program's calls as one launch, over memory with fixed addresses.
 
 The first run over an arena calls the kernels one by one, so that they are compiled and loaded, and then captures the same
 calls; later runs launch what was captured. What differs from run to run lies where the captured launches find it: inputs are

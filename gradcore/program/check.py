@@ -1,4 +1,4 @@
-"""A replay beside the eager run of the same call: what no guard can see shows as a difference."""
+"""Comparison of a replay with the eager run of the same call, which shows what no guard can see."""
 
 from __future__ import annotations
 

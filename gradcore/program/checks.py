@@ -1,4 +1,4 @@
-"""What must hold for a replay as one expression: it is asked at every call, where a loop would cost more than the guards."""
+"""The guards of a program compiled into one expression: they run at every call, where a loop would cost more than they do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gradcore.compile``: run a function once while it is traced, and replay that as long as the function would do the same."""
+"""``gradcore.compile``: trace a function once, and replay the trace as long as the function would do the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs in two parts: results that their caller differentiates, and the gradient that runs when it is asked for.
+"""Programs in two parts: one for results that the caller differentiates, and one for their gradient.
 
 The first part leaves what the second needs in its arena; a call whose gradient is still to come holds its arena, and the next
 call takes another.

@@ -1,4 +1,4 @@
-"""What a program holds as JSON and back, exactly: attributes, specs, source lines and tags.
+"""The contents of a program as JSON and back, exactly: attributes, specs, source lines and tags.
 
 JSON has no tuples, no infinity and no dtypes. A tuple becomes an array, and what else JSON lacks an object whose one key says
 what it is. Decoding trusts nothing: sizes are compared as Python's integers before a spec is made of them.

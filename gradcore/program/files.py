@@ -1,4 +1,4 @@
-"""A program with what it was traced over, as one file: safetensors with the program as JSON in its metadata.
+"""The file of a program and its captured tensors: safetensors with the program as JSON in the metadata.
 
 The metadata's ``gradcore.program`` holds the text, ``gradcore.digest`` its SHA-256. The text names a tensor of the file for
 every captured buffer, with the CRC-32 of its bytes. Reading makes no object of a class that the file could name, but for

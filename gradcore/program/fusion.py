@@ -1,4 +1,4 @@
-"""Fusion: which neighbours in a program one kernel does together, with the same values, over the memory planned for them.
+"""Fusion: which neighbouring instructions of a program one kernel can do, with the same values and in the planned memory.
 
 The program, its plan and its log stay as they are; only the calls that a replay makes are fewer. A device does those kinds
 that it has a kernel for.

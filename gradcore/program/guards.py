@@ -1,4 +1,4 @@
-"""Guards: one thing each that a traced function looked at, and whether it would see the same today.
+"""Guards: each stands for one thing that a traced function looked at, and tells whether it is still the same.
 
 Plain data is compared by value; tensors, parameters, modules and functions by identity.
 """

@@ -1,4 +1,4 @@
-"""``gradcore.load_program``: a program from a file, run in a process that has none of the code that it was traced from."""
+"""``gradcore.load_program``: run a program from a file, in a process without the code that it was traced from."""
 
 from __future__ import annotations
 

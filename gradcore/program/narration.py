@@ -1,4 +1,4 @@
-"""What a replay writes into a log that is being recorded: the records that a run of its instructions would have left.
+"""The records of a replay: those that running its instructions eagerly would have left in the log.
 
 They name the planned ranges of the arena, from the instruction that makes a buffer to the last that reads it. A buffer whose
 place an instruction's result takes is free just before that is allocated: a range belongs to one buffer at a time.

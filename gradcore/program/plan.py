@@ -1,4 +1,4 @@
-"""Where every buffer of a program lies in one arena: lifetimes in, offsets out.
+"""The planner: gives every buffer of a program an offset in one arena, from the buffers' lifetimes.
 
 Several orders are tried and the best arena is kept. In order of time buffers come and go on the pool's own free list, as in a
 run; otherwise a buffer goes to the lowest gap among those already placed that live at the same time, the largest first

@@ -1,4 +1,4 @@
-"""A program: the launches of a traced run as plain data, in order, with every buffer that they touch and how long it lives."""
+"""Programs: the launches of a traced run as plain data, in order, with the lifetime of every buffer that they touch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What code can get at: globals, closure variables, defaults, and from there on whatever has an attribute that it names."""
+"""What code can reach: globals, closure variables, defaults, and from there every object with an attribute that it names."""
 
 from __future__ import annotations
 

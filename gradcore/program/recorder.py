@@ -1,4 +1,4 @@
-"""Recording a run: the log that a step writes too, with the values of numbers, and what must not happen while it is written.
+"""Recording a run for a trace: a step's log, with the values of numbers, and the reasons why it cannot be replayed.
 
 A trace holds the bytes that were there before by weak references alone, since what the engine does with a gradient depends on
 who else refers to it; what it found is held from the end of the run on.

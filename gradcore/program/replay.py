@@ -1,4 +1,4 @@
-"""Replaying a trace: its kernels, called on planned addresses of one arena. No graph, no allocation but for what is returned.
+"""Replays: a trace's kernels, called on planned addresses of one arena, without a graph and with no allocation but for results.
 
 What a run returns is copied out of the arena, so that no later replay writes to it. Gradients stay in the arena, since they are
 large and a step that begins by dropping them makes room for the next; should somebody hold one when the next replay begins,

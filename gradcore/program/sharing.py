@@ -1,4 +1,4 @@
-"""Which results of a program can be written in the place of an operand that is read no more.
+"""Which results of a program can overwrite an operand that is not read later.
 
 An op declares the inputs that its output may be written over (``may_alias``). Such an input gives its bytes to the output where
 this instruction is the last that reads them, both are all of their buffers and lie alike, and nobody looks at them when a run,

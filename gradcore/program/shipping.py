@@ -1,4 +1,4 @@
-"""What goes into a program's file: the trace's objects under names, and of a program in two parts the first."""
+"""What goes into a program's file: the trace's objects under names, and only the first part of a program in two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes that stand for what a run will bring, while a program's calls are written out.
+"""Bytes in place of what a run will bring, while a program's calls are written out.
 
 Nobody reads or writes them. The arrays over them that ended up among the calls' arguments are found by their addresses, and a
 run puts arrays over its own tensors in their places, laid out alike.

@@ -1,4 +1,4 @@
-"""The log of a run that is traced: each launch with its call and operands."""
+"""The log of a traced run: it keeps the call and the operands of each launch."""
 
 from __future__ import annotations
 

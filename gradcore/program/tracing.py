@@ -1,4 +1,4 @@
-"""Tracing a call: its launches are recorded on every device in use, and what its code looks at is noted."""
+"""Tracing a call: its launches are recorded on every device in use, with what its code looks at."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a program from a file what a trace could have made? Every instruction is inferred again, and every byte has to fit.
+"""Verification of a program from a file: every instruction is inferred again, and every byte has to fit.
 
 Nothing is allocated for tensors here. What is found to be right can be planned, and replayed without reading or writing beside
 its buffers.

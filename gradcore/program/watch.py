@@ -1,4 +1,4 @@
-"""What a traced function looked at besides its arguments.
+"""Watches a function while it is traced, to find out what it looks at besides its arguments.
 
 While it runs, every Python function that it enters is noted. Afterwards the globals, closure variables and attributes that
 their code names are looked up, and each becomes a guard. What is looked up by other ways (``getattr`` with a computed name,

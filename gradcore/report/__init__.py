@@ -1,4 +1,4 @@
-"""What people read. It looks at records and nothing else."""
+"""Reports for people, made from records alone."""
 
 from gradcore.report.diff import Diff, compare
 from gradcore.report.recording import Recording, pack, unpack

@@ -1,4 +1,4 @@
-"""What one peak has that another has not: by role, layer, op and line of source."""
+"""The difference between two peaks, by role, layer, op and line of source."""
 
 from __future__ import annotations
 

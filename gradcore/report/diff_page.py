@@ -1,4 +1,4 @@
-"""A diff as one HTML page of tables: it opens from disk, loads nothing and runs nothing."""
+"""A diff as one HTML page of tables, which opens from disk, loads nothing and runs nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the driver says that this process takes of a device, beside what the pools hold.
+"""The driver's figures for this process's memory on a device, beside what the pools hold.
 
 Used bytes = context + segments + libraries + remainder. The context is measured where it comes up, by the same figure that is
 read later. Three ways, the first that can tell:

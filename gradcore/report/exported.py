@@ -1,4 +1,4 @@
-"""Bytes that arrays of other libraries show: whose they were, how and where they were taken, and who holds them besides."""
+"""Bytes that other libraries' arrays share: their owner, how and where they were exported, and what else holds them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step's records in forms that other programs read: Chrome's and Perfetto's traces, and tables of allocations.
+"""Exports of a step's records for other programs: traces for Chrome and Perfetto, and tables of allocations.
 
 PyTorch's memory snapshot has a module of its own, :mod:`gradcore.report.memory_viz`.
 """

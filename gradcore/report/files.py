@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Atomic writing of files: a reader sees the old file or the whole new one."""
 
 from __future__ import annotations
 

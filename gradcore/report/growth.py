@@ -1,4 +1,4 @@
-"""Memory that grows from step to step: how much, what piles up, and what ties the steps together."""
+"""Memory that grows from step to step: how much, what accumulates, and what connects the steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report as one HTML file: it opens from disk, loads nothing, and runs no script but its own.
+"""The report as one HTML file, which opens from disk, loads nothing, and runs no script but its own.
 
 The data stand as escaped JSON in a script element that is never run; the page's scripts (gradcore/report/page) put them into
 text nodes only. A content policy names the hashes of the one script and the one style sheet, and forbids all else.

@@ -1,4 +1,4 @@
-"""Whose a buffer is, as frames of a PyTorch snapshot: written, and read again."""
+"""The owner of a buffer as frames of a PyTorch snapshot, written and parsed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyTorch's memory snapshot out of a recording: what pytorch.org/memory_viz draws."""
+"""A recording as a PyTorch memory snapshot, which pytorch.org/memory_viz draws."""
 
 from __future__ import annotations
 

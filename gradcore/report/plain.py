@@ -1,4 +1,4 @@
-"""Dataclasses out of plain JSON data, checked against their annotations: what is damaged is a ValueError that says where."""
+"""Dataclasses from plain JSON data, checked against their annotations: damaged data raises a ValueError that says where."""
 
 from __future__ import annotations
 

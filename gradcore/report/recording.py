@@ -1,4 +1,4 @@
-"""A step's log as plain JSON data, and back again with every length and index checked.
+"""A step's log as plain JSON data, and its parser, which checks every length and index.
 
 Tags, sites, specs and invocations stand once in tables, strings once in theirs; the records are columns that index them.
 docs/report-schema.md describes the form. Nothing that a file says is trusted: what is damaged is a ValueError.

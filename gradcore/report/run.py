@@ -1,4 +1,4 @@
-"""The file of a run: figures of every step, and all events of a few.
+"""The file of a run: figures of every step, and all events of a few steps.
 
 It is written as the run goes, a JSON line at a time, so that a run that is killed leaves a file to read; a last line that was
 torn is ignored. docs/report-schema.md describes the lines.

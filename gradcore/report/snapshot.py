@@ -1,4 +1,4 @@
-"""PyTorch's memory snapshots read into records, so that a report says which line of a PyTorch program holds what at its peak.
+"""PyTorch's memory snapshots as records, so that a report shows which lines of a PyTorch program hold memory at its peak.
 
 A snapshot is a pickle. Here it is read by an unpickler that knows no name: nothing that a file holds is ever called.
 """

@@ -1,4 +1,4 @@
-"""A step report as text: what fits on a screen, widest first."""
+"""A step report as text for a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Live bytes over a step by owner: what the plots draw."""
+"""Live bytes over a step by owner, the data of the plots."""
 
 from __future__ import annotations
 

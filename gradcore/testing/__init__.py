@@ -1,1 +1,1 @@
-"""Device memory in tests: what pytest's plugin, entry/pytest_gradcore.py, is made of. Nothing else here needs pytest."""
+"""Device memory in tests: the parts of the pytest plugin, entry/pytest_gradcore.py, that do not need pytest."""

@@ -1,4 +1,4 @@
-"""Files of named tensors in the safetensors format: a header in JSON that says what lies where, then the bytes.
+"""Files of named tensors in the safetensors format: a JSON header that says where each tensor is, then the bytes.
 
 https://github.com/huggingface/safetensors: eight bytes of the header's length, the header, the tensors without gaps. Nothing
 in a file is run, and nothing is allocated for what a header promises before the file is known to hold it.
