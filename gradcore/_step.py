@@ -18,9 +18,10 @@ from gradcore.engine import owners
 from gradcore.engine.exports import settle
 from gradcore.engine.node import Leaf, build_node
 from gradcore.engine.state import local, mark, scoped, whole_stacks
-from gradcore.events import LAUNCH, Raw, Record, read_log
+from gradcore.events import LAUNCH, Raw, Record
 from gradcore.memory.ledger import Ledger
 from gradcore.memory.peaks import Measured
+from gradcore.reading import read_log
 from gradcore.report.growth import Growth, growth_of
 from gradcore.report.recording import Recording
 from gradcore.report.step import DriverFigures, PinnedFigures, PoolFigures, StepReport, build_report, counted_report

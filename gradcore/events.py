@@ -6,7 +6,7 @@ turns one into its named form for readers. Nothing here can hold an array: a rec
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from gradcore.spec import TensorSpec
@@ -87,7 +87,7 @@ class Tag(NamedTuple):
     spec: TensorSpec | None
     #: The newest array of another library that shares the bytes.
     export: Export | None = None
-    #: What ``layer`` is a path in. Readers of a log are given None: see :func:`read_log`.
+    #: What ``layer`` is a path in. Readers of a log are given None: see :mod:`gradcore.reading`.
     network: Network | None = None
 
 
@@ -271,81 +271,4 @@ def typed(raw: Raw, tags: Mapping[int, Tag] | Table[Tag] = TAGS) -> Record:
     return record
 
 
-#: Where a record that belongs to somebody has its tag.
-_TAG_AT = {ALLOC: 7, LAUNCH: 2, RETAG: 2, VIEW: 2}
-
-
-def read_log(log: Iterable[Raw]) -> list[Record]:
-    """A log in its named form. Where it saw several networks, a layer's path begins with its network's name."""
-    log = list(log)
-    tags = {raw[_TAG_AT[raw[0]]] for raw in log if raw[0] in _TAG_AT}
-    names = network_names(TAGS[tag].network for tag in tags)
-    shown = {tag: TAGS[tag]._replace(layer=layer_in(TAGS[tag], names), network=None) for tag in tags}
-    return [typed(raw, shown) for raw in log]
-
-
-def network_names(networks: Iterable[Network | None]) -> dict[Network, str]:
-    """What to call each of several networks, by their classes: none has a name where there is but one."""
-    found = sorted({n for n in networks if n is not None}, key=lambda n: n.number)
-    if len(found) < 2:
-        return {}
-    alike = {n: [m for m in found if m.kind == n.kind] for n in found}
-    return {n: n.kind if len(alike[n]) == 1 else f"{n.kind}#{alike[n].index(n) + 1}" for n in found}
-
-
-def layer_in(where: Tag | Scope, names: Mapping[Network, str]) -> str:
-    """The layer of a tag or scope, as these names of networks make it clear."""
-    name = None if where.network is None else names.get(where.network)
-    return where.layer if name is None else f"{name}.{where.layer}" if where.layer else name
-
-
 _PLAIN: dict[int, Any] = {RESERVE: Reserve, UNRESERVE: Unreserve, UPLOAD: Upload, READ: Read, FOREIGN: Foreign}
-
-
-def normalized(records: Iterable[Raw], *, lines: bool = True) -> list[Record]:
-    """Typed records in a form that two runs of the same program share.
-
-    Serials, nodes and segments are numbered from 1 in order of appearance; times and streams become 0. With ``lines=False``
-    sites keep only file name and function, for logs that are committed.
-    """
-    numbers: dict[tuple[str, int], int] = {}
-    counts = {"serial": 0, "node": 0, "segment": 0}
-
-    def number(kind: str, value: int) -> int:
-        if value == 0 and kind != "segment":
-            return 0
-        key = (kind, value)
-        if key not in numbers:
-            counts[kind] += 1
-            numbers[key] = counts[kind]
-        return numbers[key]
-
-    def serials(values: Sequence[int]) -> tuple[int, ...]:
-        return tuple(number("serial", v) for v in values)
-
-    def site(value: Site | None) -> Site | None:
-        return value if lines or value is None else Site(value.file.rsplit("/", 1)[-1], 0, value.function)
-
-    def tag(value: Tag) -> Tag:
-        export = value.export and value.export._replace(site=site(value.export.site) or value.export.site)
-        return value if lines else value._replace(site=site(value.site) or value.site, caller=site(value.caller), export=export)
-
-    result: list[Record] = []
-    for record in read_log(records):
-        if isinstance(record, Launch):
-            record = record._replace(tag=tag(record.tag), node=number("node", record.node), time=0,
-                                     inputs=serials(record.inputs), outputs=serials(record.outputs))
-        elif isinstance(record, Mark):
-            record = record._replace(time=0)
-        else:
-            changes: dict[str, Any] = {}
-            for name in record._fields:
-                if name in counts:
-                    changes[name] = number(name, getattr(record, name))
-            if isinstance(record, Alloc):
-                changes["stream"] = 0
-            if isinstance(record, (Alloc, Retag, View)):
-                changes["tag"] = tag(record.tag)
-            record = record._replace(**changes)
-        result.append(record)
-    return result

@@ -42,7 +42,7 @@ def tests(setting: Setting) -> Outcome:
 
 def logs(setting: Setting) -> Outcome:
     """Three models train three steps on each device: the records, the peaks and the pool's figures are meta's."""
-    from gradcore.events import normalized
+    from gradcore.reading import normalized
     from tests.host.test_one_log import SIZES, run
 
     outcome = Outcome(table=[["model", "batch", "device", "records", "peak bytes", "same as meta"]])

@@ -15,9 +15,10 @@ from gradcore.engine.node import Leaf, Node
 from gradcore.engine.saved import Again, Packed, Saved
 from gradcore.engine.state import SCOPES, SITES
 from gradcore.engine.value import Value
-from gradcore.events import TAGS, Network, layer_in, network_names
+from gradcore.events import TAGS, Network
 from gradcore.memory.resource import Block
 from gradcore.ops import all_ops
+from gradcore.reading import layer_in, network_names
 
 #: Lines of a printed graph at most.
 LINES = 1000

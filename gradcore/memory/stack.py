@@ -10,13 +10,14 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from gradcore.errors import OutOfMemory
-from gradcore.events import TAGS, layer_in, network_names
+from gradcore.events import TAGS
 from gradcore.folds import role_of
 from gradcore.memory.adaptors import Fault, Limit, Poison
 from gradcore.memory.ledger import Ledger
 from gradcore.memory.pool import Pool
 from gradcore.memory.resource import Block, Driver, MemoryResource, Source
 from gradcore.memory.streams import StreamOrder
+from gradcore.reading import layer_in, network_names
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from gradcore.errors import ProgramError
-from gradcore.events import ROLES, Network, Site, Tag, layer_in
+from gradcore.events import ROLES, Network, Site, Tag
+from gradcore.reading import layer_in
 from gradcore.spec import TensorSpec, bfloat16
 
 #: The dtypes that tensors have, besides bfloat16, which takes a package.

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from gradcore.events import Network, Tag, layer_in, network_names
+from gradcore.events import Network, Tag
+from gradcore.reading import layer_in, network_names
 from gradcore.spec import TensorSpec
 
 #: Where a buffer's bytes come from: an argument of the traced function; something that was there before (a parameter, a
@@ -124,7 +125,7 @@ class Program:
 
     @cached_property
     def networks(self) -> dict[Network, str]:
-        """What the networks are called whose layers there are: see :func:`~gradcore.events.network_names`."""
+        """What the networks are called whose layers there are: see :func:`~gradcore.reading.network_names`."""
         tags = [*(i.tag for i in self.instructions), *(b.tag for b in self.buffers)]
         return network_names(tag.network for tag in tags)
 

@@ -106,6 +106,7 @@ class Watcher:
                 self._saw_variables(frame)
 
     def _saw_gradient_read(self, tensor: Any, asker: FrameType | None) -> None:
+        """Note a tensor that is asked for its gradient: one that has none, and whose gradient the user's code found."""
         leaf = None if tensor.edge is None else tensor.edge[0]
         if leaf is None and isinstance(tensor, Parameter):
             self.frozen_without[id(tensor)] = tensor

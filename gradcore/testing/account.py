@@ -15,7 +15,8 @@ from gradcore._random import default_generator
 from gradcore._step import node_seconds, pool_figures
 from gradcore.devices.device import Device, devices, get_device
 from gradcore.engine.exports import settle
-from gradcore.events import MARK, Alloc, Mark, Raw, Record, Tag, read_log
+from gradcore.events import MARK, Alloc, Mark, Raw, Record, Tag
+from gradcore.reading import read_log
 from gradcore.report.diff import GROUPS, Owners
 from gradcore.report.growth import line_of
 from gradcore.report.recording import Recording

@@ -11,8 +11,9 @@ import pytest
 import gradcore
 from gradcore import nn
 from gradcore.errors import SpecError
-from gradcore.events import Alloc, normalized
+from gradcore.events import Alloc
 from gradcore.nn import functional as F
+from gradcore.reading import normalized
 from gradcore.spec import round_up
 from tests.conftest import raises, torch_or_skip
 from tests.host.test_images import compare

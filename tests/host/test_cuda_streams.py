@@ -8,11 +8,12 @@ import gradcore
 from gradcore import cuda, nn
 from gradcore.devices.host import make_host
 from gradcore.devices.meta import MetaDevice, make_meta
-from gradcore.events import Alloc, normalized
+from gradcore.events import Alloc
 from gradcore.memory.driver import CudaDriver
 from gradcore.memory.resource import Stream
 from gradcore.memory.sources import CountingSource
 from gradcore.memory.stack import build
+from gradcore.reading import normalized
 from tests.conftest import raises
 from tests.meta.simulated_cuda import Card
 

@@ -13,8 +13,9 @@ from gradcore import nn
 from gradcore.autograd import grad, gradgradcheck
 from gradcore.devices.host import make_host
 from gradcore.devices.meta import make_meta
-from gradcore.events import Alloc, Drop, Keep, normalized, typed
+from gradcore.events import Alloc, Drop, Keep, typed
 from gradcore.nn import functional as F
+from gradcore.reading import normalized
 from tests.rows import ROWS, Row, parts
 
 

@@ -11,7 +11,8 @@ import pytest
 import gradcore
 from gradcore import nn
 from gradcore.errors import ModifiedInPlace, NoSecondDerivative, SpecError
-from gradcore.events import Mark, normalized
+from gradcore.events import Mark
+from gradcore.reading import normalized
 from gradcore.utils.checkpoint import checkpoint, checkpoint_sequential
 from tests.conftest import raises, torch_or_skip
 

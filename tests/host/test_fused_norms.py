@@ -12,8 +12,8 @@ pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nod
 
 import gradcore
 from gradcore import nn
-from gradcore.events import normalized
 from gradcore.program.fusion import groups
+from gradcore.reading import normalized
 from tests.host.captured_steps import Stepping, program_of
 from tests.host.graph_bed import Bed, bits, emulator_of
 

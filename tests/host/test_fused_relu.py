@@ -15,8 +15,8 @@ from gradcore import nn
 from gradcore.devices import gpu_fused, gpu_gemm, gpu_launch
 from gradcore.devices.gpu_elementwise import apply, wide
 from gradcore.devices.gpu_linalg import LINALG, linear_relu
-from gradcore.events import normalized
 from gradcore.program.fusion import groups
+from gradcore.reading import normalized
 from tests.host.captured_steps import Stepping, data, program_of
 from tests.host.emulator import Copy, Emulator
 from tests.host.fake_cublas import Epilogue

@@ -208,7 +208,8 @@ def test_a_hook_sees_its_own_lines() -> None:
     x.register_hook(lambda g: made.append(g * 2))
     with gradcore.step() as s:
         (x * 2).sum().backward()
-    from gradcore.events import Launch, normalized
+    from gradcore.events import Launch
+    from gradcore.reading import normalized
     sites = {r.tag.site.function for r in normalized(s.raw_log) if isinstance(r, Launch) and r.invocation.op == "mul"}
     assert any("<lambda>" in name for name in sites), sites
     made.clear()

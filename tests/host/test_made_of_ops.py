@@ -10,7 +10,7 @@ import pytest
 
 import gradcore
 from gradcore.errors import DimError, SpecError
-from gradcore.events import normalized
+from gradcore.reading import normalized
 from tests import forms_composed, forms_gathered, forms_networks
 from tests.conftest import raises
 from tests.forms import Form

@@ -12,9 +12,10 @@ import gradcore
 from gradcore import _random, data, models, nn, optim
 from gradcore.devices.host import make_host
 from gradcore.devices.meta import make_meta
-from gradcore.events import MARK, TAGS, UPLOAD, normalized
+from gradcore.events import MARK, TAGS, UPLOAD
 from gradcore.models import registry
 from gradcore.models.mlp import MLP
+from gradcore.reading import normalized
 from tests.conftest import raises
 
 

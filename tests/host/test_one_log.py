@@ -9,8 +9,9 @@ import pytest
 
 import gradcore
 from gradcore import folds, nn
-from gradcore.events import Alloc, Launch, Retag, View, normalized
+from gradcore.events import Alloc, Launch, Retag, View
 from gradcore.models import chargpt
+from gradcore.reading import normalized
 
 SIZES = {"digits": (64, 128, 128, 10), "large": (784, 1024, 1024, 1024, 10)}
 GOLDEN = Path(__file__).parent.parent / "golden"

@@ -10,8 +10,8 @@ import pytest
 
 import gradcore
 from gradcore import nn, optim
-from gradcore.events import normalized
 from gradcore.nn import functional as F
+from gradcore.reading import normalized
 
 F32 = np.float32
 

@@ -4,10 +4,11 @@ import numpy as np
 
 import gradcore
 from gradcore import nn
-from gradcore.events import Keep, Launch, normalized
+from gradcore.events import Keep, Launch
 from gradcore.nn import functional
 from gradcore.ops import activation
 from gradcore.ops.op import op
+from gradcore.reading import normalized
 from tests.conftest import raises
 
 

@@ -39,9 +39,9 @@ from gradcore.events import (
     Unreserve,
     Upload,
     View,
-    normalized,
     typed,
 )
+from gradcore.reading import normalized
 from gradcore.spec import TensorSpec
 
 SPEC = TensorSpec.of((2,), "float32")

@@ -14,8 +14,8 @@ LINES = 350
 
 #: What stands on which floor: modules and packages, by their first part below gradcore.
 FLOORS: tuple[frozenset[str], ...] = (
-    frozenset({"arguments", "errors", "spec", "events", "folds", "forking", "missing", "nearest", "overwriting", "tiling",
-               "units"}),
+    frozenset({"arguments", "errors", "spec", "events", "reading", "folds", "forking", "missing", "nearest", "overwriting",
+               "tiling", "units"}),
     frozenset({"memory", "report"}),
     frozenset({"devices"}),
     frozenset({"ops"}),
@@ -133,5 +133,5 @@ def test_a_file_can_be_read_at_once(path: Path) -> None:
 
 def test_arrays_stay_above_the_memory() -> None:
     """Memory hands out bytes: neither NumPy nor CuPy is imported there, nor in what only reads records."""
-    names = [PACKAGE / "events.py", PACKAGE / "folds.py", *(PACKAGE / "memory").rglob("*.py")]
+    names = [PACKAGE / "events.py", PACKAGE / "reading.py", PACKAGE / "folds.py", *(PACKAGE / "memory").rglob("*.py")]
     assert [str(p) for p in names for _, target in imported(p) if target[0] in ("numpy", "cupy")] == []
