@@ -46,6 +46,8 @@ class step:
     """
 
     def __init__(self, batch_size: int | None = None, device: str | Device | None = None, level: str | None = None) -> None:
+        if isinstance(batch_size, np.integer):
+            batch_size = int(batch_size)
         if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
             raise ValueError(f"batch_size must be an int of at least 1, but got {batch_size!r}")
         self.level = os.environ.get("GRADCORE_RECORD", "events") if level is None else level

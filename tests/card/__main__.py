@@ -2,6 +2,7 @@
 
     python -m tests.card FOLDER pytest tests/gpu
     python -m tests.card FOLDER gradcore.cli.main train --device cuda
+    python -m tests.card FOLDER script.py
 
 Everything between an op and the driver is what it is on a GPU: CuPy's arrays, streams, events and graphs, NVRTC's machine code,
 modules, launches. Processes that the command starts have a card, too. ``FOLDER`` keeps what both compilers made: the first
@@ -33,7 +34,12 @@ def main() -> None:
     del sys.argv[:2]
     code: Any = 0
     try:
-        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        if sys.argv[0].endswith(".py"):
+            # As Python does, so that what lies beside the file can be imported.
+            sys.path.insert(0, str(Path(sys.argv[0]).resolve().parent))
+            runpy.run_path(sys.argv[0], run_name="__main__")
+        else:
+            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     except SystemExit as end:
         code = end.code
     sys.exit(code or bool(session.card.faults))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
 import gradcore
@@ -134,3 +135,12 @@ def test_stacks_hold_the_lines_that_led_there_and_go_into_files() -> None:
         outer()
     assert all(not r.tag.site.callers for r in s.log if isinstance(r, Launch))
     del y
+
+
+def test_a_batch_size_may_be_a_number_of_numpy_s() -> None:
+    with gradcore.step(batch_size=np.int64(8)) as step:  # type: ignore[arg-type]
+        gradcore.ones(8)
+    assert step.report.batch_size == 8 and type(step.report.batch_size) is int
+    for wrong, shown in ((0, "0"), (2.0, "2.0"), (np.int64(-1), "-1")):
+        with raises(ValueError, f"batch_size must be an int of at least 1, but got {shown}"):
+            gradcore.step(batch_size=wrong)  # type: ignore[arg-type]
