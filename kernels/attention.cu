@@ -1,12 +1,13 @@
-// Scaled dot-product attention and its gradients, whose scores never leave the multiprocessor.
+// Scaled dot-product attention and its gradients. The scores never leave the multiprocessor.
 //
-// A block takes some queries (or keys) of one head and goes through the keys (queries) 32 at a time: a lane a key, so that a
-// row's largest score and sum are folded within a warp, online (Dao et al., FlashAttention, arXiv:2205.14135; Milakov and
-// Gimelshein, arXiv:1805.02867). Traffic in bytes, L queries and S keys of width E in elements of s a head: forward reads
-// L E s, and 2 S E s for each 32 queries, from cache where a head's keys fit; it writes L E s and L s. Backward reads
-// 5 S E s for each 16 queries and 5 L E s for each 16 keys, and writes each gradient once. Causal attention skips the half
-// that is masked. What dropout leaves is drawn, and drawn again by each gradient. W is a power of two, 32 at least, that
-// holds the widths of keys and values.
+// A block takes some queries (or keys) of one head and loops over the keys (queries), 32 at a time, one per lane. A row's maximum
+// and sum are reduced within a warp, online (Dao et al., FlashAttention, arXiv:2205.14135; Milakov and Gimelshein,
+// arXiv:1805.02867).
+//
+// Traffic in bytes per head, L queries and S keys of width E in elements of s: forward reads L E s, and 2 S E s for each 32
+// queries, from cache if a head's keys fit; it writes L E s and L s. Backward reads 5 S E s for each 16 queries and 5 L E s for
+// each 16 keys, and writes each gradient once. Causal attention skips the masked half. The dropout mask is drawn by forward and
+// drawn again by each gradient. W is a power of two, at least 32, that holds the widths of keys and values.
 
 #include "common.cuh"
 #include "philox.cuh"
@@ -14,7 +15,7 @@
 // Strides of [batch, heads, positions, width] of each tensor, in elements.
 struct Attention {
     i64 heads, length, keys, width, values, causal;
-    double scale, drop, left;  // what is dropped is 0, the others are multiplied by `left`
+    double scale, drop, left;  // what is dropped becomes 0, the rest is multiplied by `left`
     i64 q[4], k[4], v[4], mask[4], out[4], dy[4], dq[4], dk[4], dv[4];
 };
 
@@ -23,8 +24,8 @@ __device__ __forceinline__ T* head_of(T* x, const i64 (&strides)[4], i64 batch, 
     return x ? x + batch * strides[0] + head * strides[1] : x;
 }
 
-// Rows from `start` on of [positions, width], zeros beyond its ends. The rows of a room of lanes are one longer, so that 32
-// lanes that read a column each have a bank of their own.
+// Loads rows from `start` on of [positions, width], with zeros beyond its ends. Rows of `room` that lanes read one each are one
+// element longer, so that 32 lanes that read a column use different banks.
 template <int Rows, int W, int Pitch, typename A, typename T>
 __device__ __forceinline__ void fetch(A (&room)[Rows][Pitch], const T* x, const i64 (&strides)[4], i64 start, i64 positions,
                                       i64 width, A scale) {
@@ -35,7 +36,7 @@ __device__ __forceinline__ void fetch(A (&room)[Rows][Pitch], const T* x, const 
     }
 }
 
-// The product of this lane's row with each of the warp's R rows.
+// The dot products of this lane's row with each of the warp's R rows.
 template <int R, int W, int Rows, int Ours, typename A>
 __device__ __forceinline__ void scores(const A (&rows)[Rows][W + 1], const A (&own)[Ours][W], A (&made)[R], i64 width) {
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
@@ -49,7 +50,7 @@ __device__ __forceinline__ void scores(const A (&rows)[Rows][W + 1], const A (&o
     }
 }
 
-// Add the lanes' rows, each times its lane's weight, to the sums of each of the warp's R rows.
+// Adds the lanes' rows, each times its lane's weight, to the sums of each of the warp's R rows.
 template <int R, int W, int Rows, typename A>
 __device__ __forceinline__ void gather(const A (&rows)[Rows][W + 1], const A (&weights)[R], A (&sums)[R][W / 32]) {
     int lane = threadIdx.x & 31;
@@ -76,18 +77,18 @@ __device__ __forceinline__ void leave(T* x, const i64 (&strides)[4], i64 start, 
         }
 }
 
-// Is there a score of this query and key, and what does the mask add to it?
+// The score of this query and key with the mask added, or -inf if the pair is masked out.
 template <typename A, typename T>
 __device__ __forceinline__ A masked(A score, const T* mask, const Attention& a, i64 query, i64 key) {
     if (query >= a.length || key >= a.keys || (a.causal && key > query)) return -infinity<A>();
     return mask ? score + (A)mask[query * a.mask[2] + key * a.mask[3]] : score;
 }
 
-// The probability of a score, 0 where there is none: of a row that is masked wholly, lse may be minus infinity as well.
+// The probability of a score, 0 for -inf: in a fully masked row lse may be -inf as well.
 template <typename A>
 __device__ __forceinline__ A share(A score, A lse) { return score == -infinity<A>() ? (A)0 : exp(score - lse); }
 
-// A bit for each of 8 keys whose scores dropout leaves, from query `row` of all heads on and from the `eighth` 8 keys on.
+// One bit for each of 8 keys, set if dropout keeps its score, from query `row` of all heads and the `eighth` 8 keys on.
 template <int Rows, int Eighths>
 __device__ __forceinline__ void draw_kept(u32 (&kept)[Rows][Eighths], const u64* state, const Attention& a, i64 row,
                                           i64 eighth) {
@@ -102,13 +103,13 @@ __device__ __forceinline__ void draw_kept(u32 (&kept)[Rows][Eighths], const u64*
     }
 }
 
-// What dropout multiplies the score of the key that stands `key` behind the first of a row's bits by.
+// The factor by which dropout multiplies the score of the key `key` places after the first of a row's bits.
 template <typename A, int Eighths>
 __device__ __forceinline__ A left_of(const u32 (&kept)[Eighths], const Attention& a, int key) {
     return kept[key >> 3] >> (key & 7) & 1 ? (A)a.left : (A)0;
 }
 
-// The least number that is finite: the lse of a row that is masked wholly.
+// The least finite number: the lse of a fully masked row.
 template <typename A> __device__ __forceinline__ A least_of();
 template <> __device__ __forceinline__ float least_of<float>() { return -3.402823466e38f; }
 template <> __device__ __forceinline__ double least_of<double>() { return -1.7976931348623157e308; }
@@ -145,7 +146,7 @@ attention(const T* q, const T* k, const T* v, const T* mask, const u64* state, T
             A most = s[i];
             for (int offset = 16; offset; offset >>= 1) most = Most::of(most, (A)__shfl_xor_sync(0xffffffffu, most, offset));
             most = Most::of(top[i], most);
-            // Nothing seen yet: there is no score to take away.
+            // Only masked scores so far: there is no maximum to subtract.
             A level = most == -infinity<A>() ? (A)0 : most, shrink = exp(top[i] - level);
             s[i] = exp(s[i] - level);
             A sum = s[i];
@@ -164,7 +165,7 @@ attention(const T* q, const T* k, const T* v, const T* mask, const u64* state, T
 #pragma unroll
     for (int i = 0; i < R; ++i) {
         i64 row = start + warp * R + i;
-        // Of a row that sees nothing the result is 0.
+        // The result of a fully masked row is 0.
         bool none = total[i] == (A)0;
         A norm = !none ? log(total[i]) + top[i] : a.keys ? least_of<A>() : (A)0;
         if (!lane && row < a.length) lse[(batch * a.heads + head) * a.length + row] = (T)norm;
@@ -173,7 +174,7 @@ attention(const T* q, const T* k, const T* v, const T* mask, const u64* state, T
     leave<R, W>(head_of(out, a.out, batch, head), a.out, start, a.length, a.values, sums, total);
 }
 
-// What softmax's gradient takes away: dy . out of some rows, a warp a row at a time.
+// What the gradient of softmax subtracts: dy . out of some rows, one row per warp at a time.
 template <int Rows, typename A, typename T>
 __device__ __forceinline__ void slopes(A (&made)[Rows], const T* dy, const T* out, const Attention& a, i64 start) {
 #pragma unroll 1
@@ -187,7 +188,8 @@ __device__ __forceinline__ void slopes(A (&made)[Rows], const T* dy, const T* ou
     }
 }
 
-// What a block of a gradient holds: 16 rows of its own and 32 of the others; of those that are queries, deltas and kept scores.
+// The shared memory of a gradient's block: 16 rows of its own and 32 of the others; for those that are queries, also deltas and
+// kept scores.
 template <typename A, int W, int Queries>
 struct Held {
     A own[16][W], slope[16][W], rows[32][W + 1], delta[Queries];
@@ -238,7 +240,7 @@ __device__ __forceinline__ void gradient_of_queries(i64 block, Held<WIDE(T), W, 
     leave<R, W>(head_of(dq, a.dq, batch, head), a.dq, start, a.length, a.width, sums, scale);
 }
 
-// The same with the sides exchanged: the block's rows are keys, with their values, and lanes are queries.
+// The same with the roles exchanged: the block's rows are keys, with their values, and lanes are queries.
 template <typename T, int W>
 __device__ __forceinline__ void gradients_of_keys(i64 block, Held<WIDE(T), W, 32>& held, const T* dy, const T* q, const T* k,
                                                   const T* v, const T* mask, const T* out, const T* lse, const u64* state,
@@ -257,7 +259,7 @@ __device__ __forceinline__ void gradients_of_keys(i64 block, Held<WIDE(T), W, 32
     fetch<8 * R, W, W>(own, head_of(k, a.k, batch, head), a.k, start, a.keys, a.width, (A)a.scale);
     fetch<8 * R, W, W>(value, head_of(v, a.v, batch, head), a.v, start, a.keys, a.values, (A)1);
     A s[R], g[R], scale[R], left[R], dropped[R], dks[R][W / 32] = {}, dvs[R][W / 32] = {};
-    // Queries before the first key see none of these.
+    // Queries before the first key are masked for all of these keys.
     for (i64 first = a.causal ? start / 32 * 32 : 0; first < a.length; first += 32) {
         __syncthreads();
         fetch<32, W, W + 1>(rows, q, a.q, first, a.length, a.width, (A)1);
@@ -292,7 +294,7 @@ __device__ __forceinline__ void gradients_of_keys(i64 block, Held<WIDE(T), W, 32
     leave<R, W>(head_of(dv, a.dv, batch, head), a.dv, start, a.keys, a.values, dvs, scale);
 }
 
-// The first blocks make dq, the others dk and dv: neither waits for the other.
+// The first blocks compute dq, the others dk and dv: neither waits for the other.
 template <typename T, int W>
 __global__ void __launch_bounds__(256, 2)
 attention_grads(const T* dy, const T* q, const T* k, const T* v, const T* mask, const T* out, const T* lse, const u64* state,

@@ -1,13 +1,13 @@
-// Batch norm, forward and backward: blocks that share a channel, or one block that has it to itself.
+// Batch norm, forward and backward. Several blocks share a channel, or one block has a channel to itself.
 //
-// Traffic in bytes, n elements of s: forward reads 3 n s and writes n s, the gradient reads 4 n s, or 6 n s where it goes by
-// what relu showed, and writes n s; what one block reads twice it finds in cache. Two numbers of each share of a channel lie
-// in the workspace. Ioffe and Szegedy, arXiv:1502.03167.
+// Traffic in bytes, n elements of s: forward reads 3 n s and writes n s; the gradient reads 4 n s, or 6 n s if it uses relu's
+// output, and writes n s. A block's second read hits the cache. The workspace holds two numbers per share of a channel.
+// Ioffe and Szegedy, arXiv:1502.03167.
 
 #include "common.cuh"
 #include "norm.cuh"
 
-// Where element i of a channel's lies in [samples, channels, inner]; 32 bits where they are enough, at a fraction of the cost.
+// The position of element i of a channel in [samples, channels, inner]; 32-bit arithmetic if it suffices, which is much cheaper.
 struct Channel {
     i64 inner, step;
     bool small;
@@ -19,14 +19,14 @@ struct Channel {
     }
 };
 
-// The first and the last of a block's share of `count` elements; `parts` blocks work on a channel.
+// The first and one past the last element of a block's share of `count` elements; `parts` blocks work on a channel.
 __device__ __forceinline__ void share_of(i64 count, i64 part, int parts, i64& first, i64& last) {
     i64 each = (count + parts - 1) / parts;
     first = part * each < count ? part * each : count;
     last = first + each < count ? first + each : count;
 }
 
-// Mean and sum of squares around it of a block's share of the channel that begins at x.
+// Mean, and sum of squared deviations from it, of a block's share of the channel that begins at x.
 template <typename T>
 __device__ __forceinline__ void moments_of(const T* x, const Channel& place, i64 first, i64 last, const Team& team,
                                            WIDE(T)* room, WIDE(T)& m, WIDE(T)& square) {
@@ -41,7 +41,7 @@ __device__ __forceinline__ void moments_of(const T* x, const Channel& place, i64
     square = team_fold<Sum>(square, team, room);
 }
 
-// The same of each share, into made[parts, channels, 2].
+// The same for each share, into made[parts, channels, 2].
 template <typename T>
 __global__ void batch_parts(const T* x, WIDE(T)* made, i64 count, i64 inner, i64 channels, int parts) {
     typedef WIDE(T) A;
@@ -54,7 +54,7 @@ __global__ void batch_parts(const T* x, WIDE(T)* made, i64 count, i64 inner, i64
     if (!team.rank) made[2 * blockIdx.x] = m, made[2 * blockIdx.x + 1] = square;
 }
 
-// The shares put together (Chan, Golub and LeVeque, Stanford STAN-CS-79-773), `step` apart: mean and variance of the channel.
+// Combines the shares, `step` apart, into the channel's mean and variance (Chan, Golub and LeVeque, Stanford STAN-CS-79-773).
 template <typename A>
 __device__ __forceinline__ void put_together(const A* own, i64 step, i64 count, int parts, A& m, A& var) {
     A square = 0, seen = 0;
@@ -71,7 +71,7 @@ __device__ __forceinline__ void put_together(const A* own, i64 step, i64 count, 
     var = square / (A)count;
 }
 
-// What is kept of a channel; unbiased variance for what runs.
+// Stores a channel's statistics; the running variance uses the unbiased variance.
 template <typename T>
 __device__ __forceinline__ void keep_statistics(T* mean, T* rstd, T* running_mean, T* running_var, i64 c, i64 count, WIDE(T) m,
                                                 WIDE(T) var, WIDE(T) r, double momentum) {
@@ -83,7 +83,7 @@ __device__ __forceinline__ void keep_statistics(T* mean, T* rstd, T* running_mea
     if (running_var) running_var[c] = (T)((A)running_var[c] * old + var * (now * (A)count / (A)(count - 1)));
 }
 
-// The mean and rstd, which T may round, stand in made[0, channels, 2] as well. `batches` counts this one, if it is given.
+// The mean and rstd, which T may round, are stored in made[0, channels, 2] as well. `batches`, if given, counts this batch.
 template <typename T>
 __global__ void batch_statistics(WIDE(T)* made, T* mean, T* rstd, T* running_mean, T* running_var, i64 count,
                                  i64 channels, int parts, double eps, double momentum, i64* batches) {
@@ -99,15 +99,15 @@ __global__ void batch_statistics(WIDE(T)* made, T* mean, T* rstd, T* running_mea
     }
 }
 
-// Two numbers of each of a channel's shares, `parts` of 32 at most, side by side in shared memory.
+// Loads the two numbers of each of a channel's shares (`parts`, at most 32) into adjacent shared memory.
 template <typename A>
 __device__ __forceinline__ void gather(const A* made, i64 c, i64 channels, int parts, A* pairs) {
     if (threadIdx.x < 2 * parts) pairs[threadIdx.x] = made[2 * ((threadIdx.x >> 1) * channels + c) + (threadIdx.x & 1)];
     __syncthreads();
 }
 
-// One of `shares` of a channel normalised. Each block puts together what batch_parts made; a block that has a channel to
-// itself, for which nothing was made, does all of it. With `relu` that of what was rounded; NaN stays NaN.
+// Normalises one of `shares` of a channel. Each block combines the results of batch_parts; a block that has a channel to itself
+// computes the statistics too. With `relu`, relu is applied to the rounded result; NaN stays NaN.
 template <typename T>
 __global__ void batch_norm(const T* x, const T* weight, const T* bias, const WIDE(T)* made, T* out, T* mean, T* rstd,
                            T* running_mean, T* running_var, i64 count, i64 inner, i64 channels, int parts, int shares,
@@ -136,7 +136,7 @@ __global__ void batch_norm(const T* x, const T* weight, const T* bias, const WID
         if (batches && !c) ++*batches;
     }
     A factor = weight ? (A)weight[c] : (A)1, level = bias ? (A)bias[c] : (A)0;
-    // Four loads before the first store, which the compiler has to take for one that may lie in their place.
+    // Four loads before the first store, since the compiler must assume that the store overwrites what later loads read.
     for (i64 from = first + team.rank; from < last; from += 1024) {
         A y[4] = {};
         i64 at[4] = {};
@@ -151,8 +151,9 @@ __global__ void batch_norm(const T* x, const T* weight, const T* bias, const WID
     }
 }
 
-// The cotangent of what batch norm makes; with `relu` that of relu, whose gradient follows from what it showed or, without
-// that, from what batch norm makes, which is made again. Places are those of a channel's elements from `first` on.
+// The cotangent of batch norm's output. With `relu`, dy is that of relu's output, and the gradient of relu follows from `shown`,
+// relu's output, or without it from batch norm's output, which is recomputed. Positions are those of a channel's elements from
+// `first` on.
 template <typename T>
 struct Cotangent {
     typedef WIDE(T) A;
@@ -171,7 +172,7 @@ struct Cotangent {
     }
 };
 
-// What a block's share of the channel that begins at x adds to the gradients of weight and bias.
+// The contribution to the gradients of weight and bias of a block's share of the channel that begins at x.
 template <typename T>
 __device__ __forceinline__ void slopes_of(const Cotangent<T>& cotangent, const T* x, const Channel& place, i64 first, i64 last,
                                           WIDE(T) m, WIDE(T) r, const Team& team, WIDE(T)* room, WIDE(T)& w, WIDE(T)& b) {
@@ -187,7 +188,7 @@ __device__ __forceinline__ void slopes_of(const Cotangent<T>& cotangent, const T
     b = team_fold<Sum>(b, team, room);
 }
 
-// The same of each share, into made[parts, channels, 2].
+// The same for each share, into made[parts, channels, 2].
 template <typename T>
 __global__ void batch_grad_parts(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, WIDE(T)* made,
                                  const T* bias, const T* shown, i64 count, i64 inner, i64 channels, int parts, int relu) {
@@ -202,7 +203,7 @@ __global__ void batch_grad_parts(const T* dy, const T* x, const T* weight, const
     if (!team.rank) made[2 * blockIdx.x] = w, made[2 * blockIdx.x + 1] = b;
 }
 
-// Their sums, which stay in the first share's place as well, where dx reads them in full precision.
+// Their sums, which are also stored in the first share's place, where dx reads them in full precision.
 template <typename T>
 __global__ void batch_grad_total(WIDE(T)* made, T* dweight, T* dbias, i64 channels, int parts) {
     EACH(c, channels) {
@@ -227,7 +228,7 @@ __global__ void batch_norm_dx(const T* dy, const T* x, const T* weight, const T*
     }
 }
 
-// All three gradients, of one of `shares` of a channel, as batch_norm goes about it; no dx where nobody wants it.
+// All three gradients, for one of `shares` of a channel, divided among blocks as in batch_norm; no dx if it is not needed.
 template <typename T>
 __global__ void batch_norm_grads(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, const WIDE(T)* made,
                                  T* dx, T* dweight, T* dbias, const T* bias, const T* shown, i64 count, i64 inner, i64 channels,

@@ -1,8 +1,8 @@
-// What the families share: storage types, folds over teams of threads, positions in strided tensors.
+// Shared by all kernel families: storage types, reductions over teams of threads, positions in strided tensors.
 //
-// A block has 256 threads. A team is one thread of it, a power of two of them within a warp, or all of it, and works on one row;
-// every thread of a team gets the team's result, folded in an order that does not change from run to run. The teams of a warp
-// exchange together: those that are smaller than it take a row each, and then leave.
+// A block has 256 threads. A team is one thread, a power of two of threads within a warp, or the whole block, and works on one row.
+// Every thread of a team gets the team's result, reduced in an order that does not change from run to run. All teams of a warp
+// take part in its shuffles together: teams smaller than a warp take one row each, and then exit.
 
 typedef long long i64;
 typedef unsigned long long u64;
@@ -22,7 +22,7 @@ __device__ __forceinline__ u16 float_to_half(float x) {
 }
 #endif
 
-// Two bytes of storage; arithmetic is float's.
+// Two bytes of storage; arithmetic is in float.
 struct half {
     u16 bits;
     half() = default;
@@ -35,13 +35,13 @@ struct bfloat {
     bfloat() = default;
     __device__ __forceinline__ explicit bfloat(float x) {
         u32 whole = __float_as_uint(x);
-        // To nearest, ties to even; a NaN stays one.
+        // Rounds to nearest, ties to even; a NaN stays NaN.
         bits = x != x ? (u16)(whole >> 16 | 64) : (u16)((whole + 0x7fff + (whole >> 16 & 1)) >> 16);
     }
     __device__ __forceinline__ operator float() const { return __uint_as_float((u32)bits << 16); }
 };
 
-// What is computed in where T is stored.
+// The type of the arithmetic for elements stored as T.
 template <typename T> struct Wide { typedef i64 type; };
 template <> struct Wide<float> { typedef float type; };
 template <> struct Wide<double> { typedef double type; };
@@ -49,8 +49,8 @@ template <> struct Wide<half> { typedef float type; };
 template <> struct Wide<bfloat> { typedef float type; };
 #define WIDE(T) typename Wide<T>::type
 
-// A number as T stores it. A byte without a sign is made by way of 64 bits: the device's own conversion makes 0 of whatever is
-// negative, and -1 is 255 on a CPU.
+// A number as T stores it. Conversion to an unsigned byte goes through 64 bits: the device's direct conversion gives 0 for every
+// negative number, whereas -1 gives 255 on a CPU.
 template <typename T, typename A> struct Stored {
     static __device__ __forceinline__ T of(A x) { return (T)x; }
 };
@@ -70,13 +70,13 @@ template <> __device__ __forceinline__ i64 lowest<i64>() { return (i64)((u64)1 <
 template <typename A> __device__ __forceinline__ A highest() { return infinity<A>(); }
 template <> __device__ __forceinline__ i64 highest<i64>() { return (i64)~((u64)1 << 63); }
 
-// A thread's elements of a loop over n of them, by all threads of the grid.
+// A thread's elements in a loop over n elements by all threads of the grid.
 #define EACH(i, n) for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < (n); i += (i64)gridDim.x * blockDim.x)
 
 // N neighbours in one access.
 template <typename T, int N> struct alignas(sizeof(T) * N) Pack { T of[N]; };
 
-// -- folds -----------------------------------------------------------------------------------------------------------
+// -- folds (reductions) ----------------------------------------------------------------------------------------------
 
 struct Sum {
     template <typename A> static __device__ __forceinline__ A first() { return 0; }
@@ -90,7 +90,7 @@ struct Times {
     template <typename A> static __device__ __forceinline__ A of(A a, A b) { return a * b; }
 };
 
-// NaN is the largest and the smallest of all, as in NumPy.
+// NaN counts as both the largest and the smallest element, as in NumPy.
 struct Most {
     template <typename A> static __device__ __forceinline__ A first() { return lowest<A>(); }
     template <typename A, typename T> static __device__ __forceinline__ A load(T x) { return (A)x; }
@@ -117,13 +117,13 @@ struct All {
     template <typename A> static __device__ __forceinline__ A of(A a, A b) { return a < b ? a : b; }
 };
 
-// Which row this thread works on, and which of the team's threads it is.
+// The row that this thread works on, and the thread's rank within its team.
 struct Team {
     i64 row;
     int rank, lanes;
     __device__ __forceinline__ explicit Team(int lanes)
         : row((i64)blockIdx.x * (blockDim.x / lanes) + threadIdx.x / lanes), rank(threadIdx.x % lanes), lanes(lanes) {}
-    // Between two threads that exchange first.
+    // The offset of the first exchange between two threads.
     __device__ __forceinline__ int farthest() const { return lanes < 32 ? lanes / 2 : 16; }
 };
 
@@ -132,7 +132,7 @@ template <typename Op, typename A>
 __device__ __forceinline__ A team_fold(A v, const Team& team, A* room) {
     for (int offset = team.farthest(); offset; offset >>= 1) v = Op::of(v, (A)__shfl_xor_sync(0xffffffffu, v, offset));
     if (team.lanes <= 32) return v;
-    __syncthreads();  // whoever still reads the room's last result
+    __syncthreads();  // until all threads have read the previous result
     if (!(threadIdx.x & 31)) room[threadIdx.x >> 5] = v;
     __syncthreads();
     v = room[0];
@@ -142,8 +142,8 @@ __device__ __forceinline__ A team_fold(A v, const Team& team, A* room) {
 
 // -- positions -------------------------------------------------------------------------------------------------------
 
-// Some dimensions of up to six tensors; strides in elements. `count` is 1 at least; `small` says that there are fewer
-// than 2^32 positions, so that they are divided in 32 bits, at a fraction of the cost.
+// Some dimensions of up to six tensors; strides are in elements. `count` is at least 1. `small` says that there are fewer than
+// 2^32 positions, so that they are divided in 32 bits, which is much cheaper.
 struct Axes {
     i64 count, small, shape[8], strides[6][8];
 };
@@ -161,7 +161,7 @@ __device__ __forceinline__ void walk(const Axes& axes, I i, i64* found) {
     for (int k = 0; k < K; ++k) found[k] += (i64)i * axes.strides[k][0];
 }
 
-// Where element i of these dimensions, in row-major order, lies in each of K tensors.
+// The position of element i of these dimensions, in row-major order, in each of K tensors.
 template <int K>
 __device__ __forceinline__ void locate(const Axes& axes, i64 i, i64 (&found)[K]) {
 #pragma unroll
@@ -170,14 +170,14 @@ __device__ __forceinline__ void locate(const Axes& axes, i64 i, i64 (&found)[K])
     else walk<K>(axes, (u64)i, found);
 }
 
-// The same of the first tensor alone.
+// The same for the first tensor alone.
 __device__ __forceinline__ i64 at(const Axes& axes, i64 i) {
     i64 found[1];
     locate(axes, i, found);
     return found[0];
 }
 
-// `rows` folds over `width` elements each.
+// `rows` reductions over `width` elements each.
 struct Layout {
     i64 rows, width;
     Axes kept, folded;

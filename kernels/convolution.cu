@@ -1,23 +1,23 @@
-// Convolution over two dimensions and its two gradients, as matrix products whose operands are never laid out in memory.
+// Two-dimensional convolution and its two gradients, as matrix products whose operands are never materialised in memory.
 //
-// A block makes 64 x 64 elements of the product, 16 deep at a time; what it multiplies is gathered from the images on the
+// A block computes 64 x 64 elements of the product, 16 deep at a time. It gathers the operands from the images on their
 // way into shared memory (implicit GEMM: Chetlur et al., cuDNN: Efficient Primitives for Deep Learning, arXiv:1410.0759).
 // Traffic in bytes, a product of (m, k) by (k, n) with elements of s: reads m k s for each 64 columns and n k s for each 64
-// rows, overlapping windows from cache, and writes m n s; the weight's gradient writes a part for each share of k.
+// rows, overlapping windows from cache, and writes m n s; the weight's gradient writes a partial result for each share of k.
 
 #include "common.cuh"
 
 struct Windows {
-    i64 images, groups, channels, height, width, outputs, rows, columns;  // channels and outputs are a group's
+    i64 images, groups, channels, height, width, outputs, rows, columns;  // channels and outputs are those of one group
     i64 kernel[2], stride[2], padding[2], dilation[2];
 };
 
-// All sizes within one image fit into 32 bits. What is divided by again and again is divided by its reciprocal, which is rounded
-// down, so that a quotient is one too small at most: a quarter of the instructions.
+// All sizes within one image fit into 32 bits. Repeated divisions by the same number multiply by its reciprocal, rounded down, so
+// that a quotient is at most one too small: a quarter of the instructions.
 struct Divisor {
     u32 n, reciprocal;
     __device__ explicit Divisor(i64 n) : n((u32)n), reciprocal(0xffffffffu / (u32)n) {}
-    // What is left of i, which becomes the quotient.
+    // Returns the remainder of i; i becomes the quotient.
     __device__ __forceinline__ u32 rest(u32& i) const {
         u32 q = __umulhi(i, reciprocal), r = i - q * n;
         bool small = r >= n;
@@ -26,7 +26,7 @@ struct Divisor {
     }
 };
 
-// The image that position i of all of them lies in, each having as many as `by` says.
+// The image that contains position i of all images, with as many positions each as `by` says.
 __device__ __forceinline__ i64 image_of(i64 i, const Divisor& by) {
     u32 image = (u32)i;
     if (i >> 32) return i / by.n;
@@ -36,15 +36,15 @@ __device__ __forceinline__ i64 image_of(i64 i, const Divisor& by) {
 
 struct Place { i64 base; int y, x; };
 
-// The element of image [H, W] at base that position (i, j) of the window at row y and column x sees.
+// The element of the image [H, W] at base that tap (i, j) of the window at this row and column reads.
 template <typename A, typename T>
 __device__ __forceinline__ A seen(const T* x, const Windows& w, i64 base, i64 row, i64 column, i64 i, i64 j) {
     i64 y = row * w.stride[0] + i * w.dilation[0] - w.padding[0], z = column * w.stride[1] + j * w.dilation[1] - w.padding[1];
     return y < 0 || y >= w.height || z < 0 || z >= w.width ? (A)0 : (A)x[base + y * w.width + z];
 }
 
-// 64 x 64 elements of a product: left(m, k), right.column(n) and right(k, column), store(m, n, value). Rows of `room` are
-// a step of k.
+// 64 x 64 elements of a product: left(m, k), right.column(n) and right(k, column), store(m, n, value). Each row of the shared
+// arrays is one step of k.
 template <typename A, typename Left, typename Right, typename Store>
 __device__ __forceinline__ void tile(i64 rows, i64 columns, i64 from, i64 to, i64 tile_row, i64 tile_column, const Left& left,
                                      const Right& right, const Store& store) {
@@ -80,7 +80,7 @@ __device__ __forceinline__ void tile(i64 rows, i64 columns, i64 from, i64 to, i6
         }
 }
 
-// Which tile of which group a block makes: rows of tiles are next to each other, so that they share what they read.
+// The tile and group that a block computes: consecutive blocks take tiles of one column, so that they share what they read.
 struct Share {
     i64 group, row, column;
     __device__ __forceinline__ Share(i64 block, i64 rows, i64 columns) {
@@ -129,7 +129,7 @@ __global__ void conv2d(const T* x, const T* weight, const T* bias, T* out, const
     });
 }
 
-// What each element of the input was given by the windows that saw it.
+// For each element of the input, the sum over the windows that read it.
 template <typename T>
 __global__ void conv2d_input_grad(const T* dy, const T* weight, T* out, const __grid_constant__ Windows w) {
     typedef WIDE(T) A;
@@ -176,7 +176,7 @@ __global__ void conv2d_input_grad(const T* dy, const T* weight, T* out, const __
             });
 }
 
-// `parts` blocks a tile, each with its share of all windows; made is [parts, outputs, channels, kernel], group after group.
+// `parts` blocks per tile, each with its share of all windows; made is [parts, outputs, channels, kernel], group after group.
 template <typename T>
 __global__ void conv2d_weight_grad(const T* dy, const T* x, WIDE(T)* made, const __grid_constant__ Windows w, int parts) {
     typedef WIDE(T) A;

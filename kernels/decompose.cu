@@ -1,21 +1,21 @@
-// Systems of equations, determinants and Cholesky factors: a block for each matrix of n rows. Golub and Van Loan, Matrix
+// Systems of equations, determinants and Cholesky factors: one block for each matrix of n rows. Golub and Van Loan, Matrix
 // Computations, sections 3.4 and 4.2.
 //
-// Traffic in bytes, elements of s: elimination with k right hand sides reads and writes (n + k) s for each row at each of n
-// steps, n^2 (n + k) s at most; the Cholesky factor reads n^3 s / 3. Nothing is read on the host: a matrix that has no
-// inverse, or is not positive definite, gives infinities and NaN.
+// Traffic in bytes, elements of s: elimination with k right-hand sides reads and writes (n + k) s for each row at each of n
+// steps, at most n^2 (n + k) s; the Cholesky factor reads n^3 s / 3. The host reads nothing: a matrix that is singular, or is
+// not positive definite, gives infinities and NaN.
 
 #include "common.cuh"
 
 template <typename A> __device__ __forceinline__ A size_of(A x) { return x < 0 ? -x : x; }
 
-// The row at or below `step` whose element of that column is the largest; of equals, one that is the same in every run.
+// The row at or below `step` with the largest element in that column; among equal ones, the same row in every run.
 template <typename T>
 __device__ __forceinline__ i64 pivot_of(const T* a, i64 n, i64 step, T* values, i64* rows) {
     i64 best = step;
     for (i64 r = step + threadIdx.x; r < n; r += 256)
         if (size_of(a[r * n + step]) > size_of(a[best * n + step])) best = r;
-    __syncthreads();  // whoever still reads the room of the step before
+    __syncthreads();  // until all threads have read the previous step's values
     rows[threadIdx.x] = best;
     values[threadIdx.x] = size_of(a[best * n + step]);
     __syncthreads();
@@ -34,7 +34,7 @@ __device__ __forceinline__ void swap_rows(T* x, i64 width, i64 one, i64 two) {
     }
 }
 
-// Gauss and Jordan's elimination with partial pivoting: a, of which little is left, becomes diagonal, and b the solution.
+// Gauss-Jordan elimination with partial pivoting: overwrites a, which becomes diagonal, and b, which becomes the solution.
 template <typename T>
 __global__ void eliminate(T* a, T* b, i64 n, i64 k) {
     __shared__ T values[256];
@@ -47,7 +47,7 @@ __global__ void eliminate(T* a, T* b, i64 n, i64 k) {
         swap_rows(b, k, step, best);
         __syncthreads();
         T pivot = a[step * n + step];
-        // The column itself is left as it is: everybody reads their factors there.
+        // The column itself is left unchanged: all threads read their factors there.
         i64 width = n - step - 1 + k;
         for (i64 i = threadIdx.x; i < n * width; i += 256) {
             i64 r = i / width, j = i % width;
@@ -61,7 +61,7 @@ __global__ void eliminate(T* a, T* b, i64 n, i64 k) {
     for (i64 i = threadIdx.x; i < n * k; i += 256) b[i] /= a[i / k * n + i / k];
 }
 
-// Elimination below the diagonal: the determinant, or its sign and the logarithm of its size.
+// Elimination below the diagonal: the determinant, or its sign and the logarithm of its absolute value.
 template <typename T>
 __global__ void determinant(T* a, T* out, T* logarithm, i64 n) {
     __shared__ T values[256];
@@ -92,7 +92,7 @@ __global__ void determinant(T* a, T* out, T* logarithm, i64 n) {
     if (logarithm) logarithm[blockIdx.x] = sum;
 }
 
-// Column by column, of the lower triangle of a.
+// Column by column, from the lower triangle of a.
 template <typename T>
 __global__ void cholesky(const T* a, T* out, i64 n) {
     a += (i64)blockIdx.x * n * n;

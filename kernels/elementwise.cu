@@ -1,14 +1,13 @@
 // Functions of up to five operands, element by element: arithmetic, comparison, activations and their gradients, copies.
 //
-// Traffic in bytes: each tensor is read once and the result written once, n elements of their own size each; a number, a
-// single cell and a row that repeats cost nothing beside that. `map` goes through tensors that lie alike, 16 bytes of the
-// widest at a time; `map_strided` through any others, likewise where neighbours lie alike; `turn` copies what is transposed, by
-// tiles.
-// Then<F, G> makes one pass of two functions. gelu: Hendrycks and Gimpel, arXiv:1606.08415.
+// Traffic in bytes: each tensor is read once and the result written once, n elements of their own size each. Numbers, one-element
+// tensors and a row that repeats add nothing significant. `map` handles tensors with the same layout, 16 bytes of the widest dtype
+// at a time; `map_strided` handles all others, also in wide accesses where adjacent elements allow it; `turn` copies transposed
+// tensors in tiles. Then<F, G> computes two functions in one pass. gelu: Hendrycks and Gimpel, arXiv:1606.08415.
 
 #include "common.cuh"
 
-// -- functions: C is the type that is computed in ----------------------------------------------------------------------
+// -- functions: C is the type of the arithmetic ------------------------------------------------------------------------
 
 #define UNARY(Name, expression) \
     struct Name { template <typename C> static __device__ __forceinline__ auto of(C x) { return expression; } };
@@ -53,7 +52,7 @@ UNARY(IsInf, x == infinity<C>() || x == -infinity<C>())
 UNARY(IsFinite, x - x == 0)
 // NaN stays NaN.
 UNARY(Relu, x < 0 ? (C)0 : x)
-// By tanh: exp(-x) would overflow for large negative x.
+// Computed with tanh, since exp(-x) would overflow for large negative x.
 UNARY(Sigmoid, (C)0.5 * tanh((C)0.5 * x) + (C)0.5)
 
 BINARY(Add, x + y)
@@ -71,7 +70,7 @@ BINARY(LogicalOr, x != 0 || y != 0)
 BINARY(LogicalXor, (x != 0) != (y != 0))
 BINARY(Maximum, Most::of(x, y))
 BINARY(Minimum, Least::of(x, y))
-// x is the cotangent, y what each activation's gradient is a function of.
+// x is the cotangent, y the tensor from which each activation's gradient is computed.
 BINARY(ReluGrad, y <= 0 ? (C)0 : x)
 BINARY(TanhGrad, x * ((C)1 - y * y))
 BINARY(SigmoidGrad, x * y * ((C)1 - y))
@@ -89,7 +88,7 @@ template <typename C> __device__ __forceinline__ C floored(C x, C y) {
     if (y == 0) return x / y;
     C r = fmod(x, y), q = (x - r) / y;
     if (r != 0 && (r < 0) != (y < 0)) q -= 1;
-    // The quotient is an integer but for rounding.
+    // The quotient is an integer except for rounding.
     C f = floor(q);
     return q == 0 ? copysign((C)0, x / y) : q - f > (C)0.5 ? f + 1 : f;
 }
@@ -134,7 +133,7 @@ struct MseGrad {
     template <typename C> static __device__ __forceinline__ C of(C dy, C x, C target, C scale) { return (x - target) * scale * dy; }
 };
 
-// Losses of x, an error, a probability or a logit; y is the width of the quadratic part, or the target.
+// Losses: x is an error, a probability or a logit; y is the width of the quadratic part, or the target.
 struct Huber {
     template <typename C> static __device__ __forceinline__ C of(C x, C y) {
         C a = x < 0 ? -x : x, m = Least::of(a, y);
@@ -158,7 +157,7 @@ template <typename F, typename G> struct Then {
 
 template <typename T> struct Number { T of; };
 template <typename T> struct Cell { const T* of; };
-template <typename T> struct Same { const T* of; };  // a tensor of which neighbours see one element
+template <typename T> struct Same { const T* of; };  // a tensor of which N neighbours read one element
 template <typename T> struct Row { const T* of; i64 width; };
 
 template <typename C, int N, typename T>
@@ -222,12 +221,12 @@ template <typename Op, typename C, int N, typename Out, typename... P>
 __global__ void map(i64 n, Out* out, P... x) {
     i64 whole = n / N;
     EACH(i, whole) store<Op, Out, N>(out + i * N, load<C, N>(x, i * N)...);
-    // What is left of the last access, an element a thread.
+    // The elements after the last full access, one per thread.
     i64 i = whole * N + (i64)blockIdx.x * blockDim.x + threadIdx.x;
     if (N > 1 && i < n) store<Op, Out, 1>(out + i, load<C, 1>(x, i)...);
 }
 
-// A function of x, and in the place of a cotangent its product with the function's slope: 2 tensors read, 2 written.
+// A function of x, and, in place of a cotangent, its product with the function's derivative: 2 tensors read, 2 written.
 template <typename F, typename G, typename C, int N, typename T>
 __global__ void with_slopes(i64 n, T* out, T* slopes, const T* x) {
     i64 whole = n / N;
@@ -244,8 +243,8 @@ __global__ void with_slopes(i64 n, T* out, T* slopes, const T* x) {
     }
 }
 
-// Tensor 0 of the axes is out, the others are the operands in order; n is how many times N neighbours there are, and so do the
-// axes count along the last dimension.
+// Tensor 0 of the axes is out; the others are the operands in order. n counts groups of N neighbours, and so does the last
+// dimension of the axes.
 template <typename Op, typename C, int N, typename Out, typename... P>
 __global__ void map_strided(i64 n, const __grid_constant__ Axes axes, Out* out, P... x) {
     EACH(i, n) {
@@ -257,8 +256,9 @@ __global__ void map_strided(i64 n, const __grid_constant__ Axes axes, Out* out, 
     }
 }
 
-// out[.., i, j] of x[.., j, i], whose neighbours are `rows` of out: tiles of 32 by 32 go through shared memory, so that both
-// tensors are gone through by neighbours. Tensors 0 and 1 of the axes, which are the other dimensions, are out and x.
+// Copies x[.., j, i] to out[.., i, j]; i, which runs along x's adjacent elements, has `rows` values. Tiles of 32 x 32 go through
+// shared memory, so that both tensors are accessed contiguously. Tensors 0 and 1 of the axes, which are the other dimensions, are
+// out and x.
 template <typename C, typename Out, typename T>
 __global__ void turn(Out* out, const T* x, const __grid_constant__ Axes axes, i64 rows, i64 columns, i64 out_row, i64 x_column) {
     __shared__ T room[32][33];

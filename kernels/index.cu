@@ -1,13 +1,13 @@
-// Positions: ranges and triangles, tensors one after another, and reading and writing by integer indices.
+// Positions: ranges and triangles, concatenation, and reading and writing by integer indices.
 //
-// Traffic in bytes, n results of s, k positions of p over a dimension of d: cat reads and writes n s, 16 bytes at a time where
-// all that is joined allows it; take and take_along read n (s + p) and write n s, 16 bytes at a time where rows allow it;
-// take_grad writes d rows, and each of them reads all k positions and the rows of dy that belong to it; put reads all k
-// positions for each of d rows and moves the last row meant for it. No atomics: where positions repeat, sums are made and
-// writes are won in the order of the positions; add_at reads all k positions for each of d rows, along those of a line for
-// each of its d elements, and both move what is written. A position outside gives NaN (0 for integers) where it is read, and
-// is passed over where it is written: the host cannot be asked without waiting for it. `back` is what a negative position is
-// moved by: the length where it counts from the end, 0 where it is outside.
+// Traffic in bytes, n results of s, k positions of p over a dimension of d: cat reads and writes n s, 16 bytes at a time if all
+// its tensors allow it; take and take_along read n (s + p) and write n s, 16 bytes at a time if rows allow it; take_grad writes
+// d rows, and for each of them reads all k positions and the rows of dy that belong to it; put reads all k positions for each of
+// d rows and moves the last row for that position; add_at reads all k positions for each of d rows, and along a dimension those
+// of its line for each of its d elements; both also move what is written. There are no atomics: where positions repeat, sums are
+// computed, and the winning write is chosen, in the order of the positions. An out-of-range position gives NaN (0 for integers)
+// when read, and is skipped when written: the host could not check it without waiting. `back` is added to negative positions: the
+// length if they count from the end, 0 if they are out of range.
 
 #include "common.cuh"
 
@@ -33,7 +33,7 @@ __global__ void arange(T* out, S start, S step, i64 n) {
     EACH(i, n) out[i] = stored<T>(moved((S)i, step, start));
 }
 
-// What lies on one side of a diagonal of [.., rows, columns], and zeros. Tensor 0 of the axes is x.
+// The elements on one side of a diagonal of [.., rows, columns], and zeros elsewhere. Tensor 0 of the axes is x.
 template <typename T>
 __global__ void triangle(const T* x, T* out, const __grid_constant__ Axes axes, i64 n, i64 rows, i64 columns, i64 diagonal,
                          int lower) {
@@ -43,14 +43,14 @@ __global__ void triangle(const T* x, T* out, const __grid_constant__ Axes axes, 
     }
 }
 
-// Up to six tensors that are joined along a dimension, by where each ends and the step of its elements there.
+// Up to six tensors that are joined along a dimension: where each ends, and the stride of its elements there.
 struct Joined {
     i64 ends[6], steps[6];
     u64 of[6];
 };
 
-// out[lead, j, t] of element i, N neighbours on, is x[lead, j - start, t] of the tensor that has j. Tensors of the axes are
-// those that are joined, without the dimension; `along` are its elements of these, and `all` those of out.
+// out[lead, j, t] of element i and its N - 1 next neighbours is x[lead, j - start, t] of the tensor that contains j. The axes'
+// tensors are the joined ones, without the dimension; `along` counts their elements in it, and `all` those of out.
 template <typename T, int N, typename I>
 __device__ __forceinline__ void join(T* out, const Joined& joined, const Axes& axes, I i, I tail, I along, i64 all) {
     I row = i / tail, t = i - row * tail, lead = row / along, j = row - lead * along;
@@ -71,7 +71,7 @@ __device__ __forceinline__ void join(T* out, const Joined& joined, const Axes& a
 template <typename T, int N>
 __global__ void cat(T* out, const __grid_constant__ Joined joined, const __grid_constant__ Axes axes, i64 n, i64 tail,
                     i64 along, i64 all) {
-    // As in `locate`: 32 bits are divided at a fraction of the cost.
+    // As in `locate`: dividing in 32 bits is much cheaper.
     if (n >> 32) EACH(i, n / N) join<T, N, u64>(out, joined, axes, i * N, tail, along, all);
     else EACH(i, n / N) join<T, N, u32>(out, joined, axes, i * N, tail, along, all);
 }
@@ -81,7 +81,7 @@ __global__ void eye(T* out, i64 n, i64 columns) {
     EACH(i, n) out[i] = (T)(float)(i / columns == i % columns);
 }
 
-// out[l, k, t] = x[l, index[k], t], N neighbours at a time; rows of the position `padding` are zeros.
+// out[l, k, t] = x[l, index[k], t], N neighbours at a time; rows at the position `padding` are zeros.
 template <typename T, typename I, int N>
 __global__ void take(const T* x, const I* index, T* out, i64 n, i64 length, i64 count, i64 tail, i64 padding,
                      i64 back) {
@@ -89,7 +89,7 @@ __global__ void take(const T* x, const I* index, T* out, i64 n, i64 length, i64 
     i64 many = tail / N;
     bool small = !((u64)(n | many | count) >> 32);
     EACH(i, n / N) {
-        // As in `locate`: 32 bits are divided at a fraction of the cost.
+        // As in `locate`: dividing in 32 bits is much cheaper.
         i64 row = small ? (i64)((u32)i / (u32)many) : i / many, lead = small ? (i64)((u32)row / (u32)count) : row / count;
         i64 p = inside(index[row - lead * count], length, back);
         P found;
@@ -103,7 +103,7 @@ __global__ void take(const T* x, const I* index, T* out, i64 n, i64 length, i64 
     }
 }
 
-// Of the numbers below `count`, those that match, in order: a block looks at 256 at once, and all its threads do each.
+// Calls `with` for each matching number below `count`, in order: a block tests 256 at once, and all its threads process each.
 template <typename Match, typename Do>
 __device__ __forceinline__ void each_match(i64 count, const Match& match, const Do& with) {
     __shared__ u32 hits[8];
@@ -118,8 +118,8 @@ __device__ __forceinline__ void each_match(i64 count, const Match& match, const 
     }
 }
 
-// A block makes out[l, p, :], from the dy[l, k, :] whose index[k] is p, in the order of k: 1024 elements at a time, so
-// that they are added up in registers. Nothing is added for the position `padding`.
+// A block computes out[l, p, :] from the dy[l, k, :] with index[k] == p, in the order of k, 1024 elements at a time, so that
+// they are summed in registers. Nothing is added for the position `padding`.
 template <typename T, typename I>
 __global__ void take_grad(const T* dy, const I* index, T* out, i64 length, i64 count, i64 tail, i64 padding, i64 back) {
     typedef WIDE(T) A;
@@ -139,8 +139,8 @@ __global__ void take_grad(const T* dy, const I* index, T* out, i64 length, i64 c
     }
 }
 
-// A block writes x[.., p, ..] from values[.., k, ..], k being the last position of p. Tensors 0, 1, 2 of the layout are
-// index, values and x; `stride` is that of the dimension that is indexed.
+// A block writes x[.., p, ..] from values[.., k, ..], where k is the last occurrence of p. Tensors 0, 1 and 2 of the layout are
+// index, values and x; `stride` is that of the indexed dimension.
 template <typename T, typename V, typename I>
 __global__ void put(T* x, const V* values, const I* index, const __grid_constant__ Layout l, i64 length, i64 stride,
                     i64 back) {
@@ -158,7 +158,7 @@ __global__ void put(T* x, const V* values, const I* index, const __grid_constant
     }
 }
 
-// out[.., i, ..] = x[.., index[.., i, ..], ..]: tensor 0 of the axes, which are the index's, is x without its dimension.
+// out[.., i, ..] = x[.., index[.., i, ..], ..]. The axes are those of the index; tensor 0 is x without the indexed dimension.
 template <typename T, typename I>
 __global__ void take_along(const T* x, const I* index, T* out, const __grid_constant__ Axes axes, i64 n, i64 length,
                            i64 stride, i64 back) {
@@ -168,7 +168,7 @@ __global__ void take_along(const T* x, const I* index, T* out, const __grid_cons
     }
 }
 
-// A thread makes one element: rows are lines of the index along the dimension, tensors 0 and 1 the index and the result.
+// One thread per element: rows are lines of the index along the dimension; tensors 0 and 1 are the index and the result.
 template <typename T, typename I>
 __global__ void take_along_grad(const T* dy, const I* index, T* out, const __grid_constant__ Layout l, i64 length,
                                 i64 stride, i64 step, i64 back) {
@@ -182,8 +182,8 @@ __global__ void take_along_grad(const T* dy, const I* index, T* out, const __gri
     }
 }
 
-// out[.., p, ..] is the sum of dy[.., w, .., k] over the windows w and their elements k that stand at p, w step + k dilation.
-// Tensor 0 of the axes, which are out's, is dy without those two dimensions.
+// out[.., p, ..] is the sum of dy[.., w, .., k] over the windows w and their elements k at position p = w step + k dilation.
+// Tensor 0 of the axes, which are those of out, is dy without these two dimensions.
 template <typename T>
 __global__ void windows_grad(const T* dy, T* out, const __grid_constant__ Axes axes, i64 n, i64 tail, i64 length, i64 count,
                              i64 size, i64 step, i64 dilation, i64 window, i64 element) {
@@ -198,8 +198,8 @@ __global__ void windows_grad(const T* dy, T* out, const __grid_constant__ Axes a
     }
 }
 
-// x[.., index[.., i, ..], ..] is values[.., i, ..], the last of them, or has all of them added. A thread makes one element:
-// rows are lines of the index along the dimension; tensors 0, 1, 2 are the index, the values and x.
+// Sets x[.., index[.., i, ..], ..] to the last such values[.., i, ..], or adds all of them. One thread per element: rows are lines
+// of the index along the dimension; tensors 0, 1 and 2 are the index, the values and x.
 template <typename T, typename I, bool ADD>
 __global__ void along(T* x, const T* values, const I* index, const __grid_constant__ Layout l, i64 length, i64 stride,
                       i64 step, i64 value_step) {

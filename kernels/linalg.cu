@@ -1,7 +1,7 @@
-// Matrix products of whatever cuBLAS does not take: integers, and operands that no leading dimension describes.
+// Matrix products that cuBLAS does not support: integers, and operands that no leading dimension describes.
 //
-// Traffic in bytes, (m, k) by (k, n) of s: reads 2 m n k s, from cache where rows are shared, and writes m n s. It is the
-// fallback that keeps such operands from being copied behind the log; large products belong to cuBLAS.
+// Traffic in bytes, (m, k) by (k, n) of s: reads 2 m n k s, from cache where rows are shared, and writes m n s. This fallback
+// avoids copies of such operands that the log would not show; large products belong to cuBLAS.
 
 #include "common.cuh"
 

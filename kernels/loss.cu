@@ -1,10 +1,11 @@
-// Losses: cross-entropy of rows of logits against class indices, a team of threads a row, both ways; mean squared error.
+// Losses: cross-entropy of rows of logits against class indices, a team of threads per row, forward and backward; mean squared
+// error.
 //
-// Traffic in bytes, N rows of C elements of s: forward reads N C s and N labels, writes a loss and a weight a row, and one
-// block sums them in a fixed order: the block that made them, where it made all, or that of a second launch. Backward reads
-// N C s and N labels, and writes N C s; each block, or a launch before it, reads all labels for the sum of weights; a row that
-// fits is found in cache the second time. Both at one go read each row once. mse_loss reads 2 n s for n elements and writes
-// up to 256 partial sums. A label that is no class gives NaN: the host cannot be asked without waiting for it.
+// Traffic in bytes, N rows of C elements of s: forward reads N C s and N labels, and writes a loss and a weight per row. One block
+// sums them in a fixed order: the same block if it computed all of them, else the block of a second launch. Backward reads N C s
+// and N labels, and writes N C s; each block, or a launch before it, reads all labels for the sum of weights; a row that fits is
+// in cache for its second read. The fused forward and backward reads each row once. mse_loss reads 2 n s for n elements and
+// writes up to 256 partial sums. An invalid label gives NaN: the host could not check it without waiting.
 
 #include "common.cuh"
 #include "softmax.cuh"
@@ -22,10 +23,10 @@ __device__ __forceinline__ double block_sum(double mine) {
     return team_fold<Sum>(mine, Team(256), room);
 }
 
-// What all rows weigh together, found by a block.
+// The total weight of all rows, computed by one block.
 template <typename A, typename T, typename I>
 __device__ __forceinline__ A whole_of(const I* target, const T* weight, i64 rows, int classes, i64 ignored) {
-    // Where there are no weights, a thread counts ones: that is exact in single precision, and cheap on any card.
+    // Without weights a thread counts ones: that is exact in single precision, and cheap on any GPU.
     double total = 0;
     A ones = 0;
     for (i64 i = threadIdx.x; i < rows; i += 256) {
@@ -45,7 +46,7 @@ __device__ __forceinline__ void slopes_of(const T* x, const Peak<A>& peak, i64 l
         out[c] = (T)(scale == 0 ? (A)0 : (exp((A)x[c] - peak.top) * share - (A)(c == label)) * scale);
 }
 
-// One block: sum or mean of the rows, in an order that does not change from run to run.
+// One block: the sum or mean of the rows, in an order that does not change from run to run.
 template <typename T>
 __device__ __forceinline__ void fold_losses(const T* losses, const T* weights, T* out, i64 rows, int mean) {
     double loss = 0, weight = 0;
@@ -58,9 +59,9 @@ __device__ __forceinline__ void fold_losses(const T* losses, const T* weights, T
     if (!threadIdx.x) *out = (T)(mean ? loss / weight : loss);
 }
 
-// Each row's loss and weight, and what `Slopes` asks for besides: its gradient, for the cotangent of 1 that is left in `one`.
-// The only block goes through all rows and leaves their sum or mean in `out`; with many, `out` is null. The mean's gradient
-// is over `whole`, or where that is null, over what each block finds.
+// Each row's loss and weight and, with `Slopes`, its gradient for a cotangent of 1, which is stored in `one`. A single block
+// processes all rows and stores their sum or mean in `out`; with several blocks, `out` is null. The gradient of a mean is divided
+// by `whole`, or if that is null, by the total that each block computes.
 template <typename T, typename I, bool Slopes>
 __global__ void cross_entropy(const T* logits, const I* target, const T* weight, T* losses, T* weights, T* out,
                               const WIDE(T)* whole, T* one, T* slopes, i64 rows, int classes, i64 ignored, int mean, int lanes) {
@@ -77,7 +78,7 @@ __global__ void cross_entropy(const T* logits, const I* target, const T* weight,
         A w = weight_of<A>(label, weight, classes, ignored);
         if (!team.rank) {
             weights[row] = (T)w;
-            // NaN is no label to read at; 0 times an infinite loss must not spoil the sum.
+            // A NaN weight marks an invalid label, which must not be read at; 0 times an infinite loss must not spoil the sum.
             losses[row] = (T)(w == 0 ? (A)0 : w != w ? w : w * (log(peak.whole()) + (peak.top - (A)x[label])));
         }
         A scale = label == ignored ? (A)0 : mean ? w / over : w;
@@ -93,14 +94,15 @@ __global__ void cross_entropy_reduce(const T* losses, const T* weights, T* out, 
     fold_losses(losses, weights, out, rows, mean);
 }
 
-// One block: the whole weight, for the mean's gradient.
+// One block: the total weight, for the mean's gradient.
 template <typename T, typename I>
 __global__ void whole_weight(const I* target, const T* weight, WIDE(T)* out, i64 rows, int classes, i64 ignored) {
     WIDE(T) total = whole_of<WIDE(T)>(target, weight, rows, classes, ignored);
     if (!threadIdx.x) *out = total;
 }
 
-// The gradient of the rows alone, over `whole` or what each block finds for a mean; `each` row may have a cotangent of its own.
+// The gradient of the rows alone, for a mean divided by `whole` or the total that each block computes. With `each`, every row has
+// a cotangent of its own.
 template <typename T, typename I>
 __global__ void cross_entropy_grad(const T* dy, const T* logits, const I* target, const T* weight, const WIDE(T)* whole,
                                    T* out, i64 rows, int classes, i64 ignored, int mean, int each, int lanes) {
@@ -114,13 +116,13 @@ __global__ void cross_entropy_grad(const T* dy, const T* logits, const I* target
     i64 label = target[team.row];
     A scale = weight_of<A>(label, weight, classes, ignored) * (A)dy[each ? team.row : 0];
     if (mean) scale /= over;
-    // Whatever the cotangent, and where all rows together weigh 0, too.
+    // Whatever the cotangent, and also if the total weight is 0.
     if (label == ignored) scale = 0;
     Peak<A> peak = peak_of(x, classes, 1, team, room);
     slopes_of(x, peak, label, scale, out + team.row * classes, classes, team);
 }
 
-// A block's part of the sum; a single block has it all, and `divisor` is 1 for a sum.
+// A block's part of the sum; a single block computes all of it, and `divisor` is 1 for a sum.
 template <typename T>
 __global__ void mse_loss(const T* x, const T* target, double* parts, T* out, i64 n, double divisor) {
     double total = 0;
@@ -134,7 +136,7 @@ __global__ void mse_loss(const T* x, const T* target, double* parts, T* out, i64
     else parts[blockIdx.x] = total;
 }
 
-// One block adds up to 256 parts.
+// One block adds up to 256 partial sums.
 template <typename T>
 __global__ void mse_total(const double* parts, T* out, int count, double divisor) {
     double total = block_sum(threadIdx.x < count ? parts[threadIdx.x] : 0.0);

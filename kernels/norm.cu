@@ -1,16 +1,16 @@
-// Layer and RMS norm, forward and backward, a team of threads a row; the affine map of all norms by given statistics.
+// Layer and RMS norm, forward and backward, a team of threads per row; and the affine map of all norms for given statistics.
 //
-// Traffic in bytes, n elements of s: layer and RMS norm read n s (a row that fits is found in cache again), write n s and
-// two numbers a row, and read and write n s more where layer norm makes a sum first; dx reads 2 n s and writes n s; the
-// gradients of weight and bias read 2 n s once more, from the cache where layer_norm_grads makes them beside dx, and their
-// parts lie in the workspace. affine reads and writes n s, and reads n s more where it goes on to the gradient of relu.
+// Traffic in bytes, n elements of s: layer and RMS norm read n s (a row that fits is in cache for its second read), write n s and
+// two numbers per row, and read and write n s more if layer norm computes a sum first. dx reads 2 n s and writes n s. The
+// gradients of weight and bias read 2 n s again, from cache if layer_norm_grads computes them with dx; their partial sums lie
+// in the workspace. affine reads and writes n s, and reads n s more if it also computes the gradient of relu.
 // Ba, Kiros and Hinton, arXiv:1607.06450; Zhang and Sennrich, arXiv:1910.07467.
 
 #include "common.cuh"
 #include "norm.cuh"
 
-// Rows that lie one after another. Centred is layer norm, of `a` + `b` if they are given, which go to x first; else the mean
-// is taken for 0, which is RMS norm.
+// Contiguous rows. Centred is layer norm, of `a` + `b` if these are given, whose sum is stored in x first. Otherwise the mean is
+// taken to be 0, which is RMS norm.
 template <typename T, bool Centred>
 __global__ void layer_norm(T* x, const T* weight, const T* bias, T* out, T* mean, T* rstd, i64 rows, i64 width, double eps,
                            const T* a, const T* b, int lanes) {
@@ -41,7 +41,7 @@ __global__ void layer_norm(T* x, const T* weight, const T* bias, T* out, T* mean
     rstd[team.row] = (T)r;
 }
 
-// What N neighbours are given: one element for all of them, or as many; `none` where there is no tensor.
+// The values for N neighbours: one element for all of them, or N elements; `none` if there is no tensor.
 template <int N, typename A, typename T>
 __device__ __forceinline__ void given(const T* x, i64 at, bool same, A none, A (&made)[N]) {
     Pack<T, N> found;
@@ -50,11 +50,11 @@ __device__ __forceinline__ void given(const T* x, i64 at, bool same, A none, A (
     for (int k = 0; k < N; ++k) made[k] = !x ? none : same ? (A)x[at] : (A)found.of[k];
 }
 
-// (x - mean) rstd weight + bias, the mean and rstd being given; the statistics and the affine map belong to rows and
-// columns of [rows, width], or both to channels: then `inner` elements share one of `channels` (0 for rows). N neighbours
-// are of one row.
-// Where S is wider than T, a channel's statistics are neighbours: element c of them stands at 2 c. With `relu` that of what
-// was rounded, NaN staying NaN, and with `dy` the gradient of relu for that cotangent.
+// (x - mean) rstd weight + bias, for given mean and rstd. The statistics and the affine map belong to the rows and the
+// columns of [rows, width], or both belong to channels: then `inner` elements share one of `channels` (0 for rows). N neighbours
+// are in one row.
+// If S is wider than T, a channel's statistics are adjacent: element c of them is at 2 c. With `relu`, relu is applied to the
+// rounded result, where NaN stays NaN; with `dy`, the result is the gradient of relu for that cotangent.
 template <typename T, typename S, int N>
 __global__ void affine(const T* x, const T* weight, const T* bias, const S* mean, const S* rstd, T* out, i64 n, i64 inner,
                        i64 channels, int relu, const T* dy) {
@@ -77,7 +77,7 @@ __global__ void affine(const T* x, const T* weight, const T* bias, const S* mean
     }
 }
 
-// rstd (g - mean(g) - hat mean(g hat)), with g = dy weight and hat = (x - mean) rstd, of one row; `added` to what dx holds.
+// rstd (g - mean(g) - hat mean(g hat)), with g = dy weight and hat = (x - mean) rstd, of one row; with `added`, added to dx.
 template <typename T, bool Centred>
 __device__ __forceinline__ void row_dx(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, T* dx, i64 row,
                                        i64 width, int added, const Team& team, WIDE(T)* room) {
@@ -108,7 +108,7 @@ __global__ void layer_norm_dx(const T* dy, const T* x, const T* weight, const T*
     if (team.row < rows) row_dx<T, Centred>(dy, x, weight, mean, rstd, dx, team.row, width, added, team, room);
 }
 
-// What one row adds to the gradients of weight and bias at a column.
+// The contribution of one row to the gradients of weight and bias at a column.
 template <typename T, bool Centred>
 __device__ __forceinline__ void add_slopes(const T* dy, const T* x, const T* mean, const T* rstd, i64 row, i64 width,
                                            i64 column, WIDE(T)& w, WIDE(T)& b) {
@@ -118,7 +118,7 @@ __device__ __forceinline__ void add_slopes(const T* dy, const T* x, const T* mea
     b += g;
 }
 
-// One of `parts` sums at a column, into made[2, parts, width], which affine_total adds up; a single one is the result.
+// Stores one of `parts` sums of a column in made[2, parts, width], which affine_total adds up; a single one is the result.
 template <typename T>
 __device__ __forceinline__ void keep_slopes(WIDE(T)* made, T* dweight, T* dbias, i64 part, int parts, i64 width, i64 column,
                                             WIDE(T) w, WIDE(T) b) {
@@ -131,7 +131,7 @@ __device__ __forceinline__ void keep_slopes(WIDE(T)* made, T* dweight, T* dbias,
     }
 }
 
-// Sums over a block's warps of what each lane has, for the first warp.
+// The sums of each lane's values over a block's warps, for the first warp.
 template <typename A>
 __device__ __forceinline__ void fold_warps(A& w, A& b) {
     __shared__ A weights[8][32], biases[8][32];
@@ -143,7 +143,7 @@ __device__ __forceinline__ void fold_warps(A& w, A& b) {
     for (int k = 1; k < 8; ++k) w += weights[k][lane], b += biases[k][lane];
 }
 
-// Sums over rows of dy hat and of dy: 32 columns a tile, eight warps over the rows of one of `parts`.
+// Sums over rows of dy hat and of dy: 32 columns per tile; eight warps share the rows of one of `parts`.
 template <typename T, bool Centred>
 __global__ void affine_parts(const T* dy, const T* x, const T* mean, const T* rstd, WIDE(T)* made, T* dweight, T* dbias,
                              i64 rows, i64 width, int parts) {
@@ -173,7 +173,7 @@ __global__ void affine_total(const WIDE(T)* made, T* dweight, T* dbias, i64 widt
 }
 
 // dx, and the gradients of weight and bias, of the rows of one of `parts` blocks: teams take rows, and then groups of
-// threads take columns of the same rows, which are still in cache. Of rows that one turn of columns covers, some at a time.
+// threads take columns of the same rows, which are still in cache. If one pass covers all columns, several rows at a time.
 template <typename T>
 __global__ void layer_norm_grads(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, T* dx, WIDE(T)* made,
                                  T* dweight, T* dbias, i64 rows, i64 width, int parts, int added, int lanes) {
@@ -199,7 +199,7 @@ __global__ void layer_norm_grads(const T* dy, const T* x, const T* weight, const
                     add_slopes<T, true>(dy, x, mean, rstd, row, width, column, w, b);
             }
         }
-        if (groups > 1) {  // the only turn
+        if (groups > 1) {  // the only pass
             weights[threadIdx.x] = w;
             biases[threadIdx.x] = b;
             __syncthreads();

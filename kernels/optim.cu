@@ -1,7 +1,7 @@
-// Optimizer updates of many parameters in one launch, in place, one pass.
+// Optimizer updates of many parameters in one launch, in place, in one pass.
 //
 // Traffic in bytes, n elements of s: SGD reads 2 n s and writes n s, and each state adds n s to both (Adam 4 n s and
-// 3 n s); 16 bytes at a time, each tensor's tail by elements. The table of tensors travels with the launch. SGD as in
+// 3 n s); 16 bytes at a time, each tensor's tail by elements. The table of tensors is a launch argument. SGD as in
 // Sutskever et al., ICML 2013; Adam as in Kingma and Ba, arXiv:1412.6980; decoupled weight decay as in Loshchilov and
 // Hutter, arXiv:1711.05101.
 
@@ -13,10 +13,10 @@ struct Group {
     u64 tensors[5][64];
 };
 
-// Elements of a block: 256 threads, 16 each.
+// Elements per block: 256 threads, 16 each.
 #define CHUNK 4096
 
-// Which tensor the block works on.
+// The index of the tensor that this block updates.
 __device__ __forceinline__ int owner(const Group& group) {
     int low = 0, high = (int)group.count - 1;
     while (low < high) {
@@ -27,9 +27,9 @@ __device__ __forceinline__ int owner(const Group& group) {
     return low;
 }
 
-// Update::of(param, grad, states, how), on neighbours in one access where all tensors are aligned; a state that is none reads 0.
-// `how` is a copy: of numbers that lie in memory the compiler would take each store for one that may change them, and read
-// and divide them in double again for each element.
+// Update::of(param, grad, states, how), on neighbours in one access if all tensors are aligned; an absent state reads as 0.
+// `how` is a copy: if its numbers were read from memory, the compiler would have to assume that every store may change them, and
+// would read them and divide in double again for each element.
 template <typename Update, typename T, typename How>
 __device__ __forceinline__ void update(const Group& group, const How how) {
     typedef WIDE(T) A;
@@ -116,13 +116,13 @@ struct Adam {
     }
 };
 
-// The gradient as an update takes it.
+// The gradient as an update uses it.
 template <typename A, typename How>
 __device__ __forceinline__ A taken(A g, A p, const How& how) {
     return (how.maximize ? -g : g) + (A)how.decay * p;
 }
 
-// How RMSprop, Adagrad and Adadelta go: what is no figure of one of them is 0 there.
+// The parameters of RMSprop, Adagrad and Adadelta; those that an optimizer does not have are 0.
 struct SquareHow {
     double rate, keep, eps, decay, momentum;
     i64 maximize, centered;
@@ -163,7 +163,7 @@ struct Adadelta {
     }
 };
 
-// How NAdam, RAdam and Lion go. A step is rate times: ahead * m + behind * g, over v's root where adaptive is not 0.
+// The parameters of NAdam, RAdam and Lion. A step is rate times (ahead * m + behind * g), over v's root if adaptive is not 0.
 struct MeanHow {
     double rate, beta1, beta2, eps, decay, shrink, ahead, behind, root, adaptive;
     i64 maximize;
@@ -192,8 +192,8 @@ struct Lion {
     }
 };
 
-// An update's numbers travel with its launch, unless there is an address: then they lie there when the launch begins, and a
-// captured launch finds those of each run.
+// An update's numbers are a launch argument, unless `there` is given: then they are read from that address when the launch runs,
+// so a captured launch uses those of each run.
 
 template <typename T>
 __global__ void sgd(const __grid_constant__ Group group, const __grid_constant__ SgdHow given, const SgdHow* there) {

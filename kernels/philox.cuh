@@ -1,7 +1,8 @@
-// Philox 4x64-10, a block of numbers at a time (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011).
+// Philox 4x64-10, one block of numbers at a time (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011).
 //
-// The same bits as NumPy's: the counter is raised before the first block is made, each 64-bit word is halved low part first
-// for float, and the upper 24 (53) bits are the fraction. A state is four 64-bit words: key, unused, counter, unused.
+// The same bits as NumPy's: the counter is incremented before the first block is computed; for float each 64-bit word is split
+// into halves, the low one first; and the upper 24 (53) bits are the fraction. A state is four 64-bit words: key, unused, counter,
+// unused.
 
 struct Words { u64 w[4]; };
 
@@ -19,7 +20,7 @@ __device__ __forceinline__ Words philox(u64 key, u64 counter) {
     return c;
 }
 
-// The numbers of one block of the stream that begins at `state`: eight of single or four of double precision.
+// The numbers of one block of the stream that begins at `state`: eight in single or four in double precision.
 __device__ __forceinline__ void draw(const u64* state, i64 block, float (&u)[8]) {
     Words words = philox(state[0], state[2] + 1 + (u64)block);
 #pragma unroll

@@ -1,4 +1,4 @@
-// More functions for the elementwise kernels, by the names of their ops. C is the type that is computed in.
+// More functions for the elementwise kernels, named after their ops. C is the type of the arithmetic.
 
 template <typename C> __device__ __forceinline__ C towards_zero(C x) { return trunc(x); }
 template <> __device__ __forceinline__ i64 towards_zero(i64 x) { return x; }
@@ -22,7 +22,8 @@ BINARY(Fmin, x <= y || y != y ? x : y)
 BINARY(Arctan2, atan2(x, y))
 BINARY(Hypot, hypot(x, y))
 
-// Bits of integers, computed in 64 of them; a shift by as many as there are, or by a negative number, leaves none.
+// Bitwise functions of integers, computed in 64 bits. A shift by a negative number or by more than 63 shifts out every bit: left
+// gives 0, right gives the sign.
 UNARY(BitwiseNot, ~x)
 UNARY(BoolNot, x == 0)
 BINARY(BitwiseAnd, x & y)
@@ -92,7 +93,7 @@ struct HardtanhGrad {
         return x <= low || x >= high ? (C)0 : dy;
     }
 };
-// Of what lies below 0: `factor` is scale alpha, `slope` the scale above.
+// The part below 0: `factor` is scale * alpha; `slope` is the scale above 0.
 struct Elu {
     template <typename C> static __device__ __forceinline__ C of(C x, C slope, C factor, C inner) {
         return x > 0 ? slope * x : factor * expm1(x * inner);

@@ -1,9 +1,9 @@
-// Pooling over windows of images, forward and backward: the largest element, the mean, the mean over as many cells as asked.
+// Pooling over windows of images, forward and backward: maximum, mean, and the mean over a given number of cells.
 //
-// Each thread makes one element of its result and gathers what that is made of, so that nothing is added atomically.
-// Traffic in bytes, n elements of s in windows of m: max_pool2d reads n s and writes m (s + 1), one byte for the position
-// inside the window (four for more than 256); its gradient reads m (s + 1) and writes n s; the means read n s and write m s,
-// their gradients the other way round. What windows share is found in cache.
+// Each thread computes one element of its result and gathers what contributes to it, so nothing is added atomically.
+// Traffic in bytes, n elements of s in m windows: max_pool2d reads n s and writes m (s + 1), one byte for the position
+// inside the window (four if it has more than 256); its gradient reads m (s + 1) and writes n s; the means read n s and write
+// m s, their gradients the other way round. Elements that windows share are in cache.
 
 #include "common.cuh"
 
@@ -11,8 +11,8 @@ struct Windows {
     i64 height, width, rows, columns, kernel[2], stride[2], padding[2], dilation[2];
 };
 
-// Where element i of planes of so many rows and columns stands. All sizes within one plane fit into 32 bits, and so do the
-// positions of most tensors: there divisions cost a fraction.
+// Plane, row and column of element i of planes with so many rows and columns. All sizes within one plane fit into 32 bits, and so
+// do the positions of most tensors, whose divisions are then much cheaper.
 struct Spot {
     i64 plane;
     int row, column;
@@ -27,14 +27,14 @@ struct Spot {
     }
 };
 
-// The windows of one dimension that may see position p: first to last, from what a window sees first.
+// The windows along one dimension that may contain position p: from `first` to `last`.
 __device__ __forceinline__ void windows_of(int p, const Windows& w, int d, int count, int& first, int& last) {
     int reach = p + (int)w.padding[d], span = ((int)w.kernel[d] - 1) * (int)w.dilation[d], stride = (int)w.stride[d];
     first = reach > span ? (reach - span + stride - 1) / stride : 0;
     last = reach / stride < count - 1 ? reach / stride : count - 1;
 }
 
-// Of equals the first is the largest, and the last NaN before all; a window begins at its first position inside.
+// Among equal elements the first is the maximum; the last NaN wins over all. A window begins at its first position inside.
 template <typename T, typename I>
 __global__ void max_pool2d(const T* x, T* out, I* index, const __grid_constant__ Windows w, i64 n) {
     EACH(i, n) {
@@ -69,7 +69,7 @@ __global__ void max_pool2d_grad(const T* dy, const I* index, T* out, const __gri
         windows_of(spot.column, w, 1, (int)w.columns, left, right);
         WIDE(T) total = 0;
         for (int row = top; row <= bottom; ++row) {
-            // The position within a window of which the dilation makes this distance; there may be none.
+            // The tap of the window that the dilation puts at this distance; there may be none.
             int apart = (int)w.dilation[0], down = y - row * (int)w.stride[0], a = apart == 1 ? down : down / apart;
             i64 line = (spot.plane * w.rows + row) * w.columns;
             for (int column = left; a * apart == down && column <= right; ++column) {
@@ -82,7 +82,7 @@ __global__ void max_pool2d_grad(const T* dy, const I* index, T* out, const __gri
     }
 }
 
-// Where in its plane the element at each window's position stands.
+// The index within its plane of the element at a window's position.
 __device__ __forceinline__ i64 place_of(const Spot& spot, u32 position, const Windows& w) {
     u32 down = position / (u32)w.kernel[1], over = position - down * (u32)w.kernel[1];
     i64 y = spot.row * w.stride[0] - w.padding[0] + down * w.dilation[0];
@@ -102,7 +102,7 @@ __global__ void max_pool2d_places(const I* index, i64* out, const __grid_constan
     EACH(i, n) out[i] = place_of(Spot(i, w.rows, w.columns), (u32)index[i], w);
 }
 
-// Elements of a window along one dimension: those inside, or with the padding.
+// The number of elements of a window along one dimension: those inside, or also the padding.
 __device__ __forceinline__ int length_of(int k, const Windows& w, int d, i64 size, bool padded) {
     int start = k * (int)w.stride[d] - (int)w.padding[d], end = start + (int)w.kernel[d];
     if (end > (int)(size + w.padding[d])) end = (int)(size + w.padding[d]);
@@ -110,7 +110,7 @@ __device__ __forceinline__ int length_of(int k, const Windows& w, int d, i64 siz
     return (end < (int)size ? end : (int)size) - (start > 0 ? start : 0);
 }
 
-// `divisor` is 0 where each window is divided by its own size.
+// `divisor` is 0 if each window is divided by its own size.
 __device__ __forceinline__ i64 size_of(int row, int column, const Windows& w, bool padded, i64 divisor) {
     return divisor ? divisor : (i64)length_of(row, w, 0, w.height, padded) * length_of(column, w, 1, w.width, padded);
 }
@@ -168,7 +168,7 @@ __global__ void adaptive_avg_pool2d_grad(const T* dy, T* out, i64 height, i64 wi
         Spot spot(i, height, width);
         i64 z = spot.column, y = spot.row;
         WIDE(T) total = 0;
-        // Cells overlap where they are no divisors: the first that reaches y, and those after it that have begun.
+        // Cells overlap if their number does not divide the size: the first that reaches y, and those after it that have begun.
         for (i64 row = y * rows / height; row < rows && row * height / rows <= y; ++row) {
             i64 top = row * height / rows, bottom = ((row + 1) * height + rows - 1) / rows;
             if (bottom <= y) continue;

@@ -1,11 +1,11 @@
-// Random numbers: uniform, normal, dropout, and a generator's step, with the same uniforms on every device for a seed.
+// Random numbers: uniform, normal, dropout, and advancing a generator. A seed gives the same uniforms on every device.
 //
 // Traffic in bytes, n elements of s: uniform and normal write n s; dropout reads n s and writes n s. No mask is stored.
 
 #include "common.cuh"
 #include "philox.cuh"
 
-// Write K neighbours, of which there may be fewer left.
+// Writes K neighbours, or fewer at the end.
 template <typename T, typename A, int K>
 __device__ __forceinline__ void put(T* out, i64 start, i64 n, const A (&v)[K]) {
     const int N = 16 / sizeof(A);
@@ -24,7 +24,7 @@ __device__ __forceinline__ void put(T* out, i64 start, i64 n, const A (&v)[K]) {
     }
 }
 
-// Read K neighbours, of which there may be fewer left.
+// Reads K neighbours, or fewer at the end.
 template <typename T, typename A, int K>
 __device__ __forceinline__ void get(const T* x, i64 start, i64 n, A (&v)[K]) {
     const int N = 16 / sizeof(T);
@@ -61,7 +61,7 @@ __global__ void uniform(const u64* state, double low, double width, T* out, i64 
     }
 }
 
-// Pairs by Box and Muller's transform, in double, as on the CPU.
+// Pairs by the Box-Muller transform, in double, as on the CPU.
 template <typename T>
 __global__ void normal(const u64* state, double mean, double std, T* out, i64 n) {
     EACH(block, (n + 3) / 4) {
@@ -79,7 +79,7 @@ __global__ void normal(const u64* state, double mean, double std, T* out, i64 n)
     }
 }
 
-// The mask comes from single-precision uniforms whatever T is, as on the CPU: element i takes the stream's number i.
+// The mask comes from single-precision uniforms for every T, as on the CPU: element i uses number i of the stream.
 template <typename T>
 __global__ void dropout(const T* x, const u64* state, float p, double scale, T* out, i64 n) {
     EACH(block, (n + 7) / 8) {

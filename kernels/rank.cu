@@ -1,14 +1,14 @@
-// Sorting along a dimension, where the elements lie, and the elements of some ranks. Batcher, Sorting Networks, 1968.
+// Sorting along a dimension, in place, and the selection of some ranks. Batcher, Sorting Networks, 1968.
 //
-// Traffic in bytes, n elements of s: about log2(n)^2 / 2 launches read n (s + 8) each and write what changes places. Every
-// comparison puts the smaller of two first, so a line needs no padding to a power of two: what is missing at its end would
-// stay there. Equal elements keep their order, by their positions; NaN is the largest.
+// Traffic in bytes, n elements of s: about log2(n)^2 / 2 launches read n (s + 8) each and write the elements that are exchanged.
+// Every comparison puts the smaller of two first, so a line needs no padding to a power of two: padding at its end would
+// never move. Equal elements keep their order, by their positions; NaN is the largest.
 
 #include "common.cuh"
 
 template <typename A> __device__ __forceinline__ bool less(A a, A b) { return a < b || (b != b && a == a); }
 
-// A line has `width` elements, `tail` apart. Values and places begin as x and its positions.
+// A line has `width` elements, `tail` apart. Initialises values and places with x and its positions.
 template <typename T>
 __global__ void begin(const T* x, T* values, i64* places, i64 n, i64 width, i64 tail) {
     EACH(i, n) {
@@ -17,7 +17,7 @@ __global__ void begin(const T* x, T* values, i64* places, i64 n, i64 width, i64 
     }
 }
 
-// One step: element i of each line and its partner, i ^ mask, change places where they are out of order.
+// One step: element i of each line and its partner, i ^ mask, are exchanged if they are out of order.
 template <typename T>
 __global__ void exchange(T* values, i64* places, i64 n, i64 width, i64 tail, i64 mask, int descending) {
     EACH(at, n) {
@@ -36,7 +36,7 @@ __global__ void exchange(T* values, i64* places, i64 n, i64 width, i64 tail, i64
     }
 }
 
-// The ranks start .. start + length of sorted lines; n is how many results there are.
+// The ranks start .. start + length of sorted lines; n is the number of results.
 template <typename T>
 __global__ void pick(const T* values, const i64* places, T* out, i64* out_places, i64 n, i64 width, i64 tail, i64 start,
                      i64 length) {

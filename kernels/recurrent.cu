@@ -1,8 +1,8 @@
-// Recurrent layers: all of a step but its matrix product, which the host puts on the stream beside each of these launches.
+// Recurrent layers: everything in a step except its matrix product, which the host launches before or after these kernels.
 //
-// A thread makes every gate of its elements of the state, so that no gate is stored on its way; one element, or as many
-// neighbours as 16 bytes hold. Elman, Finding Structure in Time, 1990; Hochreiter and Schmidhuber, Long Short-Term Memory,
-// 1997; Cho et al., arXiv:1406.1078; one pointwise kernel a step: Appleyard et al., arXiv:1604.01946.
+// A thread computes every gate of its elements of the state, so intermediate gate values are not stored. It takes one element, or
+// as many neighbours as 16 bytes hold. Elman, Finding Structure in Time, 1990; Hochreiter and Schmidhuber, Long Short-Term Memory,
+// 1997; Cho et al., arXiv:1406.1078; one pointwise kernel per step: Appleyard et al., arXiv:1604.01946.
 //
 // Traffic in bytes of a step, n elements of s in a state: rnn reads 2 n s and writes n s, its gradient reads 3 n s and writes
 // n s; lstm reads 9 n s and writes 6 n s, its gradient reads 9 n s and writes 5 n s; gru reads 7 n s (and its bias) and writes
@@ -10,10 +10,10 @@
 
 #include "common.cuh"
 
-// By tanh: exp(-x) would overflow for large negative x.
+// Computed with tanh, since exp(-x) would overflow for large negative x.
 template <typename A> __device__ __forceinline__ A sigmoid(A x) { return (A)0.5 * tanh((A)0.5 * x) + (A)0.5; }
 
-// The sample that element `at` of a state belongs to: a row of so many elements, and of as many for each gate.
+// The sample that element `at` of a state belongs to: a row of `size` elements, and of `size` for each gate.
 __device__ __forceinline__ i64 row_of(i64 at, int size) { return at >> 32 ? at / size : (i64)((u32)at / (u32)size); }
 
 template <int N, typename T>
@@ -21,7 +21,7 @@ __device__ __forceinline__ Pack<T, N> read(const T* x, i64 at) { return *(const 
 template <int N, typename T>
 __device__ __forceinline__ void write(T* x, i64 at, const Pack<T, N>& of) { *(Pack<T, N>*)(x + at) = of; }
 
-// Zeros where there is no array.
+// Zeros if the array is null.
 template <int N, typename T>
 __device__ __forceinline__ Pack<T, N> read_or_zero(const T* x, i64 at) {
     if (x) return read<N>(x, at);
@@ -31,7 +31,7 @@ __device__ __forceinline__ Pack<T, N> read_or_zero(const T* x, i64 at) {
     return none;
 }
 
-// G gates of N elements, which lie `size` apart.
+// G gates of N elements each; the gates are `size` apart.
 template <int N, int G, typename T>
 __device__ __forceinline__ void read_gates(const T* x, i64 at, int size, Pack<T, N> (&gates)[G]) {
 #pragma unroll
@@ -44,7 +44,7 @@ __device__ __forceinline__ void write_gates(T* x, i64 at, int size, const Pack<T
     for (int g = 0; g < G; ++g) write<N>(x, at + g * (i64)size, gates[g]);
 }
 
-// out, which holds what the state gives, becomes tanh(given + out), or relu.
+// out, which holds the contribution of the state, becomes tanh(given + out), or relu.
 template <typename T, int N, bool Relu>
 __global__ void rnn(const T* given, T* out, i64 count) {
     typedef WIDE(T) A;
@@ -97,7 +97,7 @@ __global__ void lstm(const T* given, const T* product, const T* c, T* gates, T* 
     }
 }
 
-// dc, which is none before the last step, may be where next_dc is written; dy, dh and dc may be none.
+// dc, for the last step the cotangent of the last cell state, may share memory with next_dc; dy, dh and dc may be null.
 template <typename T, int N>
 __global__ void lstm_grad(const T* dy, const T* dh, const T* dc, const T* gates, const T* cells, const T* before, T* dgiven,
                           T* next_dc, i64 count, int size) {
@@ -123,7 +123,8 @@ __global__ void lstm_grad(const T* dy, const T* dh, const T* dc, const T* gates,
     }
 }
 
-// Gates r, z of given + product; n = tanh(given_n + r product_n), h' = n + z (h - n); what the state gives n is kept fourth.
+// Gates r, z of given + product; n = tanh(given_n + r product_n), h' = n + z (h - n). The state's contribution to n is stored as
+// the fourth gate.
 template <typename T, int N>
 __global__ void gru(const T* given, const T* product, const T* bias, const T* h, T* gates, T* out, i64 count, int size) {
     typedef WIDE(T) A;
@@ -148,8 +149,9 @@ __global__ void gru(const T* given, const T* product, const T* bias, const T* h,
     }
 }
 
-// What goes to the step before is what this step's product of slopes makes and `through`, which passes it by; dh and through
-// are none before the last step, and through may be where next_through is written.
+// The gradient of the previous state has two parts: the product of this step's slopes, and next_through, which bypasses the
+// product. dh and through, these parts from the step after, are null for the last step; through may share memory with
+// next_through.
 template <typename T, int N>
 __global__ void gru_grad(const T* dy, const T* dh, const T* through, const T* gates, const T* before, T* dgiven, T* slopes,
                          T* next_through, i64 count, int size) {

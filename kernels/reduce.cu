@@ -1,14 +1,14 @@
-// Folds over some dimensions of a strided tensor: sum, mean, variance, norms, extremes and where they stand, any, all.
+// Reductions over some dimensions of a strided tensor: sum, mean, variance, norms, extremes and their positions, any, all.
 //
-// Traffic in bytes, n elements of s folded into m of t: reads n s, writes m t; a variance reads n s once more, for the mean.
-// A team of threads takes a row; where neighbouring results lie next to each other, as in column sums, eight warps take 32 of
-// them. A few long rows are split over many blocks: each leaves its part in memory that the launches of a stream share, and
-// the last to arrive folds the parts in their order. No result depends on the order in which blocks run.
+// Traffic in bytes, n elements of s reduced to m of t: reads n s, writes m t; a variance reads n s once more, for the mean.
+// A team of threads takes a row. If neighbouring results are adjacent, as in column sums, eight warps take 32 of them. A few long
+// rows are split over many blocks: each stores its part in memory that the launches of a stream share, and the last block to
+// arrive reduces the parts in their order. No result depends on the order in which blocks run.
 
 #include "common.cuh"
 
-// How a fold takes an element, and what it makes of the result: both stay as they are, but for norms and variances. `how` is a
-// norm's power, or a row's mean.
+// How a reduction loads an element, and what it does to the result. Both are left unchanged, except for norms and variances.
+// `how` is a norm's power, or a row's mean.
 template <typename Op>
 struct Ends {
     template <typename A, typename T> static __device__ __forceinline__ A load(T x, A) { return Op::template load<A>(x); }
@@ -45,14 +45,14 @@ template <typename Op> struct Ends<Absolute<Op>> : Ends<Op> {
     template <typename A, typename T> static __device__ __forceinline__ A load(T x, A) { return fabs((A)x); }
 };
 
-// The elements from `first` on, `step` apart, of a row at x.
+// Reduces the elements from `first` on, `step` apart, of a row at x.
 template <typename Op, typename A, typename T>
 __device__ __forceinline__ A folded(const T* x, const Axes& axes, i64 first, i64 end, i64 step, A how) {
     A v = Op::template first<A>();
     if (axes.count == 1) {
         i64 stride = axes.strides[0][0];
         i64 i = first;
-        // Enough of them under way to keep memory busy, halves too; a narrow row has four for a thread.
+        // Enough loads in flight to keep memory busy, in 16 bits too; a narrow row has four per thread.
         for (; i + 7 * step < end; i += 8 * step) {
             T found[8];
 #pragma unroll
@@ -69,13 +69,13 @@ __device__ __forceinline__ A folded(const T* x, const Axes& axes, i64 first, i64
     return v;
 }
 
-// What is left to do with a fold: the division of a mean or a variance, the root of a norm.
+// The last step of a reduction: the division of a mean or a variance, the root of a norm.
 template <typename Op, typename A>
 __device__ __forceinline__ A ended(A v, double divisor, A how) {
     return Ends<Op>::end(divisor == 1 ? v : v / (A)divisor, how);
 }
 
-// Tensor 0 of the layout is x, tensor 1 of the kept dimensions is out; `level` has a number for each row, if it is given.
+// Tensor 0 of the layout is x, tensor 1 of the kept dimensions is out; `level`, if given, has a number for each row.
 template <typename Op, typename T, typename Out>
 __global__ void fold(const T* x, Out* out, const __grid_constant__ Layout l, double divisor, double power,
                      const WIDE(T)* level, int lanes) {
@@ -91,13 +91,13 @@ __global__ void fold(const T* x, Out* out, const __grid_constant__ Layout l, dou
     if (!team.rank) out[place[1]] = (Out)ended<Op>(v, divisor, how);
 }
 
-// What the launches of a stream share: of one that is under way, the parts that blocks have made and how many have arrived.
+// Shared by the launches of a stream, one at a time: the parts that blocks have stored, and how many blocks have arrived.
 struct Shared {
     i64 parts[32768];
     u32 arrivals[1024];
 };
 
-// Is this block the last of `parts` that leaves something for `row`? What the others left is then there to be read.
+// True for the last of the `parts` blocks that store something for `row`; it can then read what the others stored.
 __device__ __forceinline__ bool last_of(u32* arrivals, i64 row, int parts) {
     __shared__ u32 before;
     __threadfence();
@@ -108,7 +108,7 @@ __device__ __forceinline__ bool last_of(u32* arrivals, i64 row, int parts) {
     return before == (u32)parts - 1;
 }
 
-// `parts` blocks a row, more than one, and 1024 at most of all rows.
+// `parts` blocks per row, more than one, and at most 1024 for all rows together.
 template <typename Op, typename T, typename Out>
 __global__ void fold_split(const T* x, Out* out, const __grid_constant__ Layout l, double divisor, double power,
                            const WIDE(T)* level, int parts, Shared* shared) {
@@ -130,7 +130,7 @@ __global__ void fold_split(const T* x, Out* out, const __grid_constant__ Layout 
     if (!team.rank) out[place[1]] = (Out)ended<Op>(v, divisor, how);
 }
 
-// What each of a block's warps has of 32 results, folded for the first.
+// Reduces the values that each of a block's warps has of 32 results, for the first warp.
 template <typename Op, typename A>
 __device__ __forceinline__ A over_warps(A v, A (&room)[8][32]) {
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
@@ -140,7 +140,7 @@ __device__ __forceinline__ A over_warps(A v, A (&room)[8][32]) {
     return v;
 }
 
-// 32 results a tile, `parts` blocks a tile; 1024 blocks at most where there are parts.
+// 32 results per tile, `parts` blocks per tile; at most 1024 blocks if there is more than one part.
 template <typename Op, typename T, typename Out>
 __global__ void fold_columns(const T* x, Out* out, const __grid_constant__ Layout l, double divisor, double power,
                              const WIDE(T)* level, int parts, Shared* shared) {
@@ -166,7 +166,7 @@ __global__ void fold_columns(const T* x, Out* out, const __grid_constant__ Layou
     if (!warp && column < l.rows) out[place[1]] = (Out)ended<Op>(v, divisor, how);
 }
 
-// Does a, standing at i, come before b at j? Positions below zero are none; of equals the first wins, and NaN over all.
+// Does a, at position i, win over b at j? Negative positions stand for nothing; among equals the first wins; NaN wins over all.
 template <typename Side, typename A>
 __device__ __forceinline__ bool wins(A a, i64 i, A b, i64 j) {
     if (j < 0 || i < 0) return i >= 0;

@@ -1,12 +1,12 @@
 // Running sums and products along a dimension, and the recurrence y[i] = b[i] + a[i] y[i - 1].
 //
-// Traffic in bytes, n elements of s: the operands are read twice and n s are written. A team of threads takes a line, each
-// of its threads a run of neighbours: it folds its run, learns what those before it have made of theirs, and goes through
+// Traffic in bytes, n elements of s: the operands are read twice and n s are written. A team of threads takes a line, and each
+// of its threads a run of adjacent elements. A thread reduces its run, gets the result of the runs before it, and goes through
 // its run again. Blelloch, Prefix Sums and Their Applications, 1990.
 
 #include "common.cuh"
 
-// A thread's part of its team's line, and where element i of a line that is gone through from one end or the other stands.
+// A thread's part of its team's line, and the position of element i of a line that is scanned from either end.
 struct Run {
     i64 first, end, width;
     int reverse;
@@ -42,7 +42,7 @@ __global__ void running(const T* x, Out* out, const __grid_constant__ Layout l, 
     }
 }
 
-// Tensors 0, 1 and 2 of the layout are b, a and out. A run makes y of what comes before it: y = sum + factor * before.
+// Tensors 0, 1 and 2 of the layout are b, a and out. A run maps the y before it to y = sum + factor * before.
 template <typename T>
 __global__ void recurrence(const T* b, const T* a, T* out, const __grid_constant__ Layout l, int reverse, int lanes) {
     typedef WIDE(T) A;
@@ -59,7 +59,7 @@ __global__ void recurrence(const T* b, const T* a, T* out, const __grid_constant
         A factor = 1;
         for (i64 i = run.first; i < run.end; ++i) {
             A own = (A)b[place[0] + run.at(i) * sb];
-            // From the end, the factor of an element is that of the one that it comes after. The first has none.
+            // In reverse, an element's factor is that of the element before it in the scan. The first element has none.
             A by = i ? (A)a[place[1] + (reverse ? run.at(i) + 1 : i) * sa] : (A)0;
             y = i == run.first ? own : own + by * y;
             factor = i == run.first ? by : by * factor;

@@ -1,14 +1,14 @@
-// Softmax and its relations over some dimensions of strided tensors, a team of threads a row.
+// Softmax and related functions over some dimensions of strided tensors, a team of threads per row.
 //
-// The largest element and the sum of exponentials are found in one pass (Milakov and Gimelshein, Online normalizer
-// calculation for softmax, arXiv:1805.02867); the second pass finds the row in cache where it fits. Traffic in bytes, n
-// elements of s, m rows: softmax and log_softmax read n s and write n s; each gradient reads 2 n s and writes n s;
-// logsumexp reads n s and writes m s.
+// The maximum and the sum of exponentials are computed in one pass (Milakov and Gimelshein, Online normalizer calculation
+// for softmax, arXiv:1805.02867); the second pass reads the row from cache if it fits. Traffic in bytes, n elements of s,
+// m rows: softmax and log_softmax read n s and write n s; each gradient reads 2 n s and writes n s; logsumexp reads n s
+// and writes m s.
 
 #include "common.cuh"
 #include "softmax.cuh"
 
-// The folded dimension is one, and i of it stands `i * stride` along; a row begins where the kept dimensions say.
+// There is one reduced dimension, whose element i is at `i * stride`; a row begins where the kept dimensions say.
 template <typename T, bool Logarithm>
 __global__ void softmax(const T* x, T* out, const __grid_constant__ Layout l, int lanes) {
     typedef WIDE(T) A;
@@ -27,7 +27,7 @@ __global__ void softmax(const T* x, T* out, const __grid_constant__ Layout l, in
     }
 }
 
-// x (dy - sum(dy x)), x being a softmax; dy - exp(x) sum(dy), x being a log_softmax.
+// x (dy - sum(dy x)) if x is a softmax; dy - exp(x) sum(dy) if x is a log_softmax.
 template <typename T, bool Logarithm>
 __global__ void softmax_grad(const T* dy, const T* x, T* out, const __grid_constant__ Layout l, int lanes) {
     typedef WIDE(T) A;
@@ -63,6 +63,6 @@ __global__ void logsumexp(const T* x, T* out, const __grid_constant__ Layout l, 
         for (i64 i = team.rank; i < l.width; i += lanes) peak.take((A)x[at(l.folded, i)]);
         peak = team_peak(peak, team, room);
     }
-    // A row of nothing but -inf has as many ones as elements above its -inf; one with +inf sums to it.
+    // A row of only -inf gives log(its length) - inf = -inf; one with +inf gives +inf.
     if (!team.rank) out[team.row] = (T)(log(peak.total) + peak.top);
 }

@@ -1,16 +1,16 @@
-// The largest of a row and the sum of its exponentials, in one pass.
+// The maximum of a row and the sum of its exponentials, in one pass.
 //
 // Milakov and Gimelshein, Online normalizer calculation for softmax, arXiv:1805.02867.
 
-// exp(x) of what is added up, x being 0 at most. The hardware knows powers of 2: an error of rounding grows with -x, and what it
-// does to the sum shrinks by exp(x).
+// exp(x) of what is summed, where x <= 0. The hardware computes powers of 2: a rounding error grows with -x, and its effect on the
+// sum shrinks with exp(x).
 template <typename A> __device__ __forceinline__ A power_of_e(A x) { return exp2(x * (A)1.4426950408889634); }
 
-// The largest of some numbers, and the sum of exp(number - largest).
+// The maximum of some numbers, and the sum of exp(number - maximum).
 template <typename A> struct Peak {
     A top = -infinity<A>(), total = 0;
 
-    // What a softmax divides by: beside an infinite logit there is no share that is a number.
+    // The denominator of a softmax: NaN beside an infinite logit, since no share is defined then.
     __device__ __forceinline__ A whole() const { return top == infinity<A>() ? not_a_number<A>() : total; }
 
     __device__ __forceinline__ void take(A x) {
@@ -18,12 +18,12 @@ template <typename A> struct Peak {
             total = total * power_of_e(top - x) + 1;
             top = x;
         } else {
-            // Of equals the difference is 0, though that of infinities is not.
+            // For equal numbers the difference is 0, although inf - inf is not.
             total += x == top ? (A)1 : power_of_e(x - top);
         }
     }
 
-    // Four at once: their loads do not wait for each other, and one exponential brings what was to their scale.
+    // Four at once: their loads do not wait for each other, and one exponential rescales the previous sum.
     __device__ __forceinline__ void take(const A (&x)[4]) {
         A most = top;
 #pragma unroll
@@ -61,7 +61,7 @@ __device__ __forceinline__ Peak<A> team_peak(Peak<A> peak, const Team& team, A* 
     return peak;
 }
 
-// Of a row whose elements lie `step` apart.
+// For a row whose elements are `step` apart.
 template <typename A, typename T>
 __device__ __forceinline__ Peak<A> peak_of(const T* x, i64 width, i64 step, const Team& team, A* room) {
     Peak<A> peak;
