@@ -1,4 +1,4 @@
-"""Functions on tensors: arguments as PyTorch takes them, turned into the ops' normal form."""
+"""Functions on tensors with PyTorch's signatures, which call ops with normalised arguments."""
 
 from gradcore.functional import (
     activation,
@@ -37,12 +37,12 @@ from gradcore.functional.running import *  # noqa: F403
 from gradcore.functional.searching import *  # noqa: F403
 from gradcore.functional.shape import *  # noqa: F403
 
-#: Functions that are methods of a tensor, too.
+#: Functions that are also methods of a tensor.
 METHODS = [
     *mathematics.METHODS, *shape.METHODS, *pointwise.METHODS, *activation.METHODS, *arranging.METHODS, *composed.METHODS,
     *counting.METHODS, *estimates.METHODS, *folding.METHODS, *gathering.METHODS, *picking.METHODS, *products.METHODS,
     *running.METHODS, *searching.METHODS]
-#: Methods of a tensor that are no functions: in-place forms, and those whose arguments stand in another order.
+#: Methods of a tensor that are not functions: in-place forms, and those with another order of arguments.
 TENSOR_METHODS = {**pointwise.TENSOR_METHODS, **picking.TENSOR_METHODS, **arranging.TENSOR_METHODS,
                   **composed.TENSOR_METHODS, **gathering.TENSOR_METHODS, **linalg.TENSOR_METHODS, **folding.TENSOR_METHODS,
                   **products.TENSOR_METHODS,

@@ -1,6 +1,6 @@
 """Activations as functions, with the names and arguments of ``torch.nn.functional``.
 
-``inplace`` changes nothing: each keeps its input alone, or its result, and what is not kept goes back to the pool anyway.
+``inplace`` has no effect: backward keeps either the input or the result, and the other returns to the pool anyway.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ Tensor = Any
 
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
-    """x where it is positive, else negative_slope x."""
+    """x if x > 0, else negative_slope * x, element by element."""
     return rectifiers.leaky_relu(input, negative_slope)
 
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
-    """x where it is positive, else weight x: one weight, or one for each of the channels, which are dimension 1.
+    """x if x > 0, else weight * x. ``weight`` has one element, or one for each channel (dimension 1 of ``input``).
 
-    Raises :class:`SpecError` for another number of weights.
+    Raises :class:`SpecError` for another number of weights. He et al., arXiv:1502.01852.
     """
     count, spec = weight.spec.numel, input.spec
     channels = spec.shape[1] if spec.ndim > 1 else 1
@@ -36,34 +36,34 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
 
 
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
-    """x where it is positive, else alpha (exp(x) - 1)."""
+    """x if x > 0, else alpha * (exp(x) - 1). Clevert et al., arXiv:1511.07289."""
     return rectifiers.elu(input, alpha=float(alpha), scale=1.0, inner=1.0)
 
 
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
-    """elu with the two constants that keep mean 0 and variance 1."""
+    """scale * elu(x, alpha), with the constants that preserve mean 0 and variance 1. Klambauer et al., arXiv:1706.02515."""
     return rectifiers.elu(input, alpha=1.6732632423543772848170429916717, scale=1.0507009873554804934193349852946, inner=1.0)
 
 
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
-    """x where it is positive, else alpha (exp(x / alpha) - 1). Raises RuntimeError for an alpha of 0."""
+    """x if x > 0, else alpha * (exp(x / alpha) - 1). Raises RuntimeError if ``alpha`` is 0. Barron, arXiv:1704.07483."""
     if alpha == 0:
         raise RuntimeError("ZeroDivisionError: alpha cannot be 0 for CELU")
     return rectifiers.elu(input, alpha=float(alpha), scale=1.0, inner=1.0 / alpha)
 
 
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
-    """x sigmoid(x)."""
+    """x * sigmoid(x)."""
     return rectifiers.silu(input)
 
 
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
-    """x tanh(softplus(x))."""
+    """x * tanh(softplus(x)). Misra, arXiv:1908.08681."""
     return rectifiers.mish(input)
 
 
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
-    """log(1 + exp(beta x)) / beta; x itself where beta x is above the threshold."""
+    """log(1 + exp(beta * x)) / beta; x itself where beta * x > ``threshold``, for numerical stability."""
     return rectifiers.softplus(input, beta=float(beta), threshold=float(threshold))
 
 
@@ -78,9 +78,9 @@ def logsigmoid(input: Tensor) -> Tensor:
 
 
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
-    """x kept between two numbers, cut to integers beside integers. Raises ValueError where they are in the wrong order.
+    """x clamped to [min_val, max_val]; for integer tensors the bounds are truncated to integers.
 
-    Raises :class:`SpecError` for bools, and for a negative number beside uint8.
+    Raises ValueError if ``min_val`` exceeds ``max_val``, and :class:`SpecError` for bools, or uint8 with a negative bound.
     """
     if min_val > max_val:
         raise ValueError(f"min_val cannot be greater than max_val, but got {min_val} and {max_val}")
@@ -90,34 +90,34 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
             raise SpecError(f"hardtanh: {input.spec.dtype.name} between {min_val} and {max_val} is not supported")
         min_val, max_val = int(min_val), int(max_val)
     else:
-        # The gradient asks whether the result is at a bound, and that is rounded.
+        # The gradient compares the result with the bounds, and the result is rounded to its dtype.
         with np.errstate(over="ignore"):
             min_val, max_val = (float(input.spec.dtype.type(v)) for v in (min_val, max_val))
     return rectifiers.hardtanh(input, low=min_val, high=max_val)
 
 
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
-    """x kept between 0 and 6."""
+    """x clamped to [0, 6]."""
     return hardtanh(input, 0.0, 6.0)
 
 
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
-    """x / 6 + 1 / 2, kept between 0 and 1."""
+    """x / 6 + 1 / 2, clamped to [0, 1]."""
     return rectifiers.hardsigmoid(input)
 
 
 def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
-    """x hardsigmoid(x)."""
+    """x * hardsigmoid(x). Howard et al., arXiv:1905.02244."""
     return rectifiers.hardswish(input)
 
 
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
-    """x outside [-lambd, lambd], else 0."""
+    """x where |x| > ``lambd``, else 0."""
     return rectifiers.hardshrink(input, lambd)
 
 
 def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
-    """x brought nearer to 0 by lambd. Raises RuntimeError for a negative one."""
+    """sign(x) * max(|x| - lambd, 0). Raises RuntimeError if ``lambd`` is negative."""
     if lambd < 0:
         raise RuntimeError(f"lambda must be greater or equal to 0, but found to be {lambd}.")
     return rectifiers.softshrink(input, lambd)
@@ -129,12 +129,15 @@ def tanhshrink(input: Tensor) -> Tensor:
 
 
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
-    """x above the threshold, else value."""
+    """x where x > ``threshold``, else ``value``."""
     return rectifiers.threshold(input, threshold, value)
 
 
 def glu(input: Tensor, dim: int = -1) -> Tensor:
-    """a sigmoid(b), a and b being the halves of ``dim``. Raises :class:`SpecError` for an odd size."""
+    """a * sigmoid(b), where a and b are the two halves of ``input`` along ``dim``. Raises :class:`SpecError` for an odd size.
+
+    Dauphin et al., arXiv:1612.08083.
+    """
     d = dim_of(dim, input)
     if not input.spec.ndim or input.spec.shape[d] % 2:
         raise SpecError(f"Halving dimension must be even, but dimension {d} is size "
@@ -144,11 +147,11 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
 
 
 def softmin(input: Tensor, dim: int, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
-    """softmax of -x. ``_stacklevel`` changes nothing."""
+    """softmax(-x) along ``dim``. ``_stacklevel`` has no effect."""
     return nn.softmax(-(input if dtype is None else input.to(dtype)), dim=dim_of(dim, input))
 
 
-#: Those that are functions of the package and methods, too.
+#: Functions of this module that are also functions of the package and methods of a tensor.
 METHODS = ("prelu", "hardshrink")
 
 __all__ = ["celu", "elu", "glu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "logsigmoid", "mish",

@@ -1,4 +1,4 @@
-"""Tensors turned, repeated, joined, padded and seen through windows: functions of shape besides those of ``shape``."""
+"""More functions of shape: flipping, repeating, joining, splitting, diagonals and windows."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ def _dims(x: Tensor, dims: Ints | None) -> tuple[int, ...]:
 
 
 def flip(input: Tensor, *dims: Any) -> Tensor:
-    """A copy with the dimensions from their end to their start; ``flip(x, (0, 1))`` and ``x.flip(0, 1)`` alike."""
+    """A copy with the elements in reverse order along ``dims``, given as a sequence or as separate ints."""
     return arrangement.flip(input, dims=_dims(input, sh.size_of(dims)) if input.spec.ndim else ())
 
 
 def fliplr(input: Tensor) -> Tensor:
-    """Dimension 1 from its end to its start. Raises :class:`SpecError` for fewer than two dimensions."""
+    """A copy reversed along dimension 1. Raises :class:`SpecError` for fewer than two dimensions."""
     if input.spec.ndim < 2:
         raise SpecError(f"Input must be >= 2-d, but got {input.spec.ndim}-d.")
     return flip(input, 1)
 
 
 def flipud(input: Tensor) -> Tensor:
-    """Dimension 0 from its end to its start. Raises :class:`SpecError` for a 0-d tensor."""
+    """A copy reversed along dimension 0. Raises :class:`SpecError` for a 0-d tensor."""
     if not input.spec.ndim:
         raise SpecError("Input must be >= 1-d, but got 0-d.")
     return flip(input, 0)
 
 
 def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
-    """The plane of two dimensions turned by k quarters, from the first towards the second."""
+    """The tensor rotated ``k`` times by 90 degrees in the plane of two dimensions, from the first towards the second."""
     a, b = _dims(input, dims)
     k %= 4
     if k == 0:
@@ -61,7 +61,7 @@ def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
 
 
 def roll(input: Tensor, shifts: Ints, dims: Ints | None = None) -> Tensor:
-    """Elements moved by ``shifts`` along ``dims``, those that leave come back at the start; without ``dims``, as if flat."""
+    """Elements shifted by ``shifts`` along ``dims``, wrapping around; without ``dims``, along the flattened tensor."""
     some = (shifts,) if isinstance(shifts, int) else tuple(shifts)
     if dims is None or dims == ():
         if len(some) != 1:
@@ -73,7 +73,7 @@ def roll(input: Tensor, shifts: Ints, dims: Ints | None = None) -> Tensor:
 
 
 def moveaxis(input: Tensor, source: Ints, destination: Ints) -> Tensor:
-    """Dimensions brought to other places, the rest in their order; a view."""
+    """A view with the dimensions ``source`` moved to the positions ``destination``; the others keep their order."""
     sources, places = _dims(input, source), _dims(input, destination)
     if len(sources) != len(places):
         raise SpecError(f"movedim: Invalid source or destination dims: source ({sources} dims) should contain the same number "
@@ -88,7 +88,10 @@ def moveaxis(input: Tensor, source: Ints, destination: Ints) -> Tensor:
 
 
 def repeat(input: Tensor, *repeats: Any) -> Tensor:
-    """The tensor laid out again and again along each dimension: one copy. Raises :class:`SpecError` for too few numbers."""
+    """A copy with the tensor repeated ``repeats`` times along each dimension.
+
+    Raises :class:`SpecError` for fewer numbers than dimensions.
+    """
     counts = sh.size_of(repeats)
     lead = len(counts) - input.spec.ndim
     if lead < 0:
@@ -104,15 +107,15 @@ def repeat(input: Tensor, *repeats: Any) -> Tensor:
 
 
 def tile(input: Tensor, *dims: Any) -> Tensor:
-    """:func:`repeat` with a 1 for every number that is missing in front."""
+    """:func:`repeat`, with 1 for the leading dimensions that ``dims`` leaves out."""
     counts = sh.size_of(dims)
     return repeat(input, (1,) * (input.spec.ndim - len(counts)) + counts)
 
 
 def repeat_interleave(input: Tensor, repeats: Any = None, dim: int | None = None, *, output_size: int | None = None) -> Tensor:
-    """Each element along ``dim`` as many times as ``repeats`` says, a number or a 1-d tensor whose values are read.
+    """Each element repeated along ``dim``; ``repeats`` is a number or a 1-d tensor, whose values are read on the host.
 
-    With ``repeats`` alone, positions 0, 1 and so on, of its dtype.
+    With a tensor as the only argument, repeats the positions 0, 1, ..., in its dtype.
     """
     if repeats is None:
         repeats, input = input, creation.arange(0, 1, length=input.spec.numel, dtype=input.spec.dtype,
@@ -144,28 +147,28 @@ atleast_1d, atleast_2d, atleast_3d = sh.atleast_1d, sh.atleast_2d, sh.atleast_3d
 
 
 def hstack(tensors: Sequence[Tensor]) -> Tensor:
-    """Joined along dimension 1; vectors along their only one."""
+    """Tensors concatenated along dimension 1; 1-d tensors along dimension 0."""
     parts = [sh.atleast_1d(x) for x in tensors]
     return sh.cat(parts, 0 if parts and parts[0].spec.ndim == 1 else 1)
 
 
 def vstack(tensors: Sequence[Tensor]) -> Tensor:
-    """Joined along dimension 0, vectors as rows."""
+    """Tensors concatenated along dimension 0; 1-d tensors become rows."""
     return sh.cat([sh.atleast_2d(x) for x in tensors], 0)
 
 
 def dstack(tensors: Sequence[Tensor]) -> Tensor:
-    """Joined along dimension 2."""
+    """Tensors concatenated along dimension 2."""
     return sh.cat([sh.atleast_3d(x) for x in tensors], 2)
 
 
 def column_stack(tensors: Sequence[Tensor]) -> Tensor:
-    """Joined along dimension 1, vectors as columns."""
+    """Tensors concatenated along dimension 1; 1-d tensors become columns."""
     return sh.cat([sh.reshape(x, (x.spec.numel, 1)) if x.spec.ndim < 2 else x for x in tensors], 1)
 
 
 def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
-    """Views of so many nearly equal parts along ``dim``, or of the parts between the indices."""
+    """Views of parts along ``dim``: a number of nearly equal ones, or those between the given indices."""
     d = sh.dim_of(dim, input)
     n = input.spec.shape[d]
     if isinstance(indices_or_sections, int):
@@ -203,7 +206,7 @@ def _parted(name: str, input: Tensor, how: Any, dim: int, least: int) -> tuple[T
 
 
 def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
-    """Views of vectors, each along a dimension of its own; with ``"xy"`` the first two dimensions change places."""
+    """Views of 1-d tensors expanded to a common grid, one dimension each; ``indexing="xy"`` swaps the first two dimensions."""
     parts = list(tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors)
     if indexing not in ("ij", "xy"):
         raise RuntimeError(f'torch.meshgrid: indexing must be one of "xy" or "ij", but received: {indexing}')
@@ -222,12 +225,12 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
 
 
 def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-    """A view of a diagonal of two dimensions, as the last one; ``offset`` above the main one, or below it."""
+    """A view of a diagonal of two dimensions, as the last dimension; ``offset`` > 0 is above the main diagonal, < 0 below."""
     return arrangement.diagonal(input, offset=offset, dim1=sh.dim_of(dim1, input), dim2=sh.dim_of(dim2, input))
 
 
 def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
-    """The last dimension on a diagonal of two new ones, zeros elsewhere."""
+    """Matrices with the last dimension of ``input`` on a diagonal of two new dimensions, and zeros elsewhere."""
     length = input.spec.shape[-1]
     size, ndim = length + builtins.abs(offset), input.spec.ndim + 1
     one, two = normalize_dim(dim1, ndim), normalize_dim(dim2, ndim)
@@ -243,7 +246,7 @@ def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -
 
 
 def diag(input: Tensor, diagonal: int = 0) -> Tensor:
-    """A matrix with a vector on its diagonal, or a copy of the diagonal of a matrix."""
+    """For a 1-d tensor, a matrix with it on a diagonal; for a matrix, a copy of a diagonal."""
     if input.spec.ndim == 1:
         return diag_embed(input, diagonal)
     if input.spec.ndim != 2:
@@ -252,7 +255,7 @@ def diag(input: Tensor, diagonal: int = 0) -> Tensor:
 
 
 def diagflat(input: Tensor, offset: int = 0) -> Tensor:
-    """A matrix with all elements on its diagonal."""
+    """A matrix with all elements of ``input``, flattened, on a diagonal."""
     return diag_embed(sh.reshape(input, -1), offset)
 
 
@@ -268,12 +271,12 @@ def _positions(found: Any, dtype: Any, device: Any) -> Tensor:
 
 
 def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = np.int64, device: Any = None) -> Tensor:
-    """Positions [2, N] of the lower triangle of a matrix, row by row."""
+    """Row and column indices [2, N] of the lower triangle of a [row, col] matrix, row by row."""
     return _positions(np.tril_indices(row, offset, col), dtype, device)
 
 
 def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = np.int64, device: Any = None) -> Tensor:
-    """Positions [2, N] of the upper triangle of a matrix, row by row."""
+    """Row and column indices [2, N] of the upper triangle of a [row, col] matrix, row by row."""
     return _positions(np.triu_indices(row, offset, col), dtype, device)
 
 
@@ -281,7 +284,7 @@ def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = np.int64, 
 
 
 def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
-    """A view of windows of ``size`` elements of a dimension, one every ``step``, as a last dimension."""
+    """A view of the windows of ``size`` elements of ``dimension``, one every ``step``; windows are a new last dimension."""
     return arrangement.windows(input, dim=sh.dim_of(dimension, input), size=size, step=step, dilation=1)
 
 
@@ -289,7 +292,7 @@ def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
 
 
 def ravel(input: Tensor) -> Tensor:
-    """One dimension: a view where the layout allows one, else a copy."""
+    """The tensor flattened to one dimension: a view if the layout allows, else a copy."""
     return sh.reshape(input, -1)
 
 
@@ -302,7 +305,7 @@ def reshape_as(input: Tensor, other: Tensor) -> Tensor:
 
 
 def adjoint(input: Tensor) -> Tensor:
-    """The last two dimensions changed about; a view."""
+    """A view with the last two dimensions swapped."""
     return sh.transpose(input, -2, -1)
 
 
@@ -311,17 +314,17 @@ def split_with_sizes(input: Tensor, split_sizes: Sequence[int], dim: int = 0) ->
 
 
 def tril_(input: Tensor, diagonal: int = 0) -> Tensor:
-    """``tril``, written over the tensor; returns it."""
+    """``tril`` in place; returns the tensor."""
     return movement.copy_(input, sh.tril(input, diagonal))
 
 
 def triu_(input: Tensor, diagonal: int = 0) -> Tensor:
-    """``triu``, written over the tensor; returns it."""
+    """``triu`` in place; returns the tensor."""
     return movement.copy_(input, sh.triu(input, diagonal))
 
 
 def fill_diagonal_(input: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
-    """A number written to the main diagonal of a matrix; returns it. Raises NotImplementedError for ``wrap``."""
+    """Write a number to the main diagonal, in place; returns the tensor. Raises NotImplementedError for ``wrap``."""
     if wrap or input.spec.ndim != 2:
         raise NotImplementedError(f"fill_diagonal_: only matrices without wrap, but got {list(input.spec.shape)}, wrap={wrap}")
     creation.fill_(arrangement.diagonal(input, offset=0, dim1=0, dim2=1), fill_value)
@@ -334,7 +337,7 @@ movedim, row_stack = moveaxis, vstack
 
 METHODS = ("flip fliplr flipud rot90 roll moveaxis movedim tile repeat_interleave tensor_split hsplit vsplit dsplit diagonal "
            "diag_embed diag diagflat trace ravel adjoint split_with_sizes swapaxes swapdims").split()
-#: Methods that are no functions of the package.
+#: Methods of a tensor that are not functions of the package.
 TENSOR_METHODS = {fn.__name__: fn for fn in (repeat, unfold, view_as, reshape_as, tril_, triu_, fill_diagonal_)}
 
 __all__ = [  # noqa: PLE0604 - strings all

@@ -20,7 +20,7 @@ Tensor = Any
 
 
 def additive(mask: Tensor, like: Tensor) -> Tensor:
-    """A mask as what is added to the scores: 0 where a boolean one is True, else minus infinity."""
+    """A mask to add to the scores: of a boolean one, 0 where it is True, and minus infinity elsewhere."""
     if mask.spec.dtype.kind != "b":
         return movement.cast_to(mask, like.spec)
     return elementwise.where(mask, zeros((), dtype=like.spec.dtype, device=like.storage.device), -math.inf)
@@ -31,11 +31,11 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
                                  enable_gqa: bool = False) -> Tensor:
     """softmax(query key^T * scale + mask) value: query [..., L, E], key [..., S, E], value [..., S, Ev], result [..., L, Ev].
 
-    The scores are never stored, nor what ``dropout_p`` drops of them: backward keeps the operands, the result, one number a
-    row, and 32 bytes that make the drops again. Only for a mask that wants a gradient itself are they. ``attn_mask`` is
-    boolean (True takes part) or added to the scores; a row that is masked wholly gives zeros. ``enable_gqa`` lets the
-    same number of neighbouring heads of the query share each head of key and value, which are copied for them.
-    Raises RuntimeError for a mask beside ``is_causal``, ValueError for a ``dropout_p`` outside [0, 1].
+    ``scale`` is 1 / sqrt(E) by default. ``attn_mask`` is boolean (True takes part) or added to the scores; a row that is
+    masked entirely gives zeros. With ``enable_gqa``, each head of key and value, which are copied, serves several neighbouring
+    heads of the query. The scores and the dropout mask are stored only if the mask requires a gradient. Otherwise backward
+    keeps the operands, the result, one number per row, and 32 bytes of generator state to redraw the dropout.
+    Raises RuntimeError for a mask together with ``is_causal``, ValueError for a ``dropout_p`` outside [0, 1].
     """
     if attn_mask is not None and is_causal:
         raise RuntimeError("_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True")
@@ -59,14 +59,14 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     drops: tuple[Any, ...] = ()
     if dropout_p:
         words = words_a_row(key.spec.shape[-2])
-        # The generator moves on by a counter for each four numbers, and eight of these share one.
+        # The generator counts one step per four 32-bit numbers, and one step serves eight of these.
         drops = default_generator(query.storage.device).snapshot(n * h * length * (words // 2)), float(dropout_p)
     out = attention.attention(query, _four(key), _four(value), mask, *drops, causal=bool(is_causal), scale=factor)
     return out if len(lead) == 2 else movement.reshape(out, (*lead, *out.spec.shape[2:]))
 
 
 def _added(mask: Tensor, query: Tensor) -> Tensor:
-    """What is added to the scores. Raises :class:`SpecError` for a mask of integers, or of another float."""
+    """The mask to add to the scores. Raises :class:`SpecError` if it is of integers, or of another floating dtype."""
     dtype = mask.spec.dtype
     if dtype not in (np.dtype(np.bool_), np.dtype(np.float32), query.spec.dtype):
         raise SpecError(f"Expected attn_mask dtype to be bool or float or to match query dtype, but got attn_mask.dtype: "
@@ -75,7 +75,7 @@ def _added(mask: Tensor, query: Tensor) -> Tensor:
 
 
 def _led(x: Tensor, lead: tuple[int, ...]) -> Tensor:
-    """``x`` with its leading dimensions broadcast; a view."""
+    """A view of ``x`` with its leading dimensions broadcast to ``lead``."""
     shape = (*lead, *x.spec.shape[-2:])
     return x if x.spec.shape == shape else movement.expand(x, shape=shape)
 
@@ -89,7 +89,7 @@ def _four(x: Tensor) -> Tensor:
 
 
 def _repeat_heads(x: Tensor, query: tuple[int, ...]) -> Tensor:
-    """``x`` with as many heads as the query, each standing for neighbouring ones."""
+    """``x`` with each head repeated, so that there are as many as in the query."""
     shape = x.spec.shape
     if len(query) < 3 or len(shape) < 3 or not shape[-3] or query[-3] % shape[-3]:
         raise SpecError(f"scaled_dot_product_attention: enable_gqa needs a number of heads in query that is a multiple of "
@@ -102,7 +102,7 @@ def _repeat_heads(x: Tensor, query: tuple[int, ...]) -> Tensor:
 
 def weighted_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float,
                        dropout: float) -> tuple[Tensor, Tensor]:
-    """The result and the weights, out of ops that store the scores."""
+    """The attention result and its weights, by separate ops that store the scores."""
     scores = linalg.matmul(query, key, transpose_b=True) * scale
     if causal:
         length, keys = scores.spec.shape[-2:]
@@ -119,10 +119,10 @@ def weighted_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor |
 
 
 def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
-    """Rows of ``weight`` [rows, columns] at integer positions: result [*input.shape, columns].
+    """Rows of ``weight`` [rows, columns] at the integer indices ``input``: result [*input.shape, columns].
 
-    Raises IndexError for a position outside, a negative one too, on the CPU (on a GPU it reads NaN), and :class:`SpecError`
-    for positions that are no integers.
+    On the CPU, raises IndexError for an index that is negative or too large; on a GPU, it reads NaN. Raises
+    :class:`SpecError` if the indices are not integers.
     """
     if padding_idx is not None:
         rows = weight.spec.shape[0]

@@ -1,4 +1,4 @@
-"""Sums and means of rows of a table, and a product of two inputs."""
+"""Embedding bags (sums, means or maxima of rows of a table), and the bilinear map of two inputs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None
         raise SpecError(f"bilinear(): input sizes {list(input1.spec.shape)} and {list(input2.spec.shape)} do not fit a weight "
                         f"of {list(weight.spec.shape)}, [out, in1, in2]")
     rows = movement.reshape(input1, (-1, one))
-    # [in1, out * in2], so that one product serves all outputs.
+    # [in1, out * in2], so that one matrix product computes all outputs.
     table = movement.reshape(movement.permute(weight, dims=(1, 0, 2)), (one, out * two))
     half = movement.reshape(linalg.matmul(rows, table), (-1, out, two))
     made = linalg.matmul(half, movement.reshape(input2, (-1, two, 1)))
@@ -36,11 +36,11 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None
 def embedding_bag(input: Tensor, weight: Tensor, offsets: Tensor | None = None, mode: str = "mean",
                   per_sample_weights: Tensor | None = None, include_last_offset: bool = False,
                   padding_idx: int | None = None) -> Tensor:
-    """Rows of ``weight`` [rows, columns] by bags: their sum, mean or (of a 2-d input) largest; result [bags, columns].
+    """The ``"sum"``, ``"mean"`` or ``"max"`` (2-d input only) of bags of rows of ``weight`` [rows, columns].
 
-    ``input`` is [bags, length], or [n] with ``offsets`` where each bag begins; offsets are read on the host. Rows called
-    ``padding_idx`` count nothing. ``per_sample_weights``, shaped like the input, go with "sum". Raises ValueError for
-    arguments that do not go together.
+    ``input`` holds integer indices, [bags, length], or [n] with ``offsets`` [bags] at which the bags begin and which are read
+    on the host. The result is [bags, columns]. Indices equal to ``padding_idx`` are left out. ``per_sample_weights``, of the
+    input's shape, are for "sum" only. Raises ValueError for arguments that do not go together.
     """
     if mode not in ("sum", "mean", "max"):
         raise ValueError(f"mode has to be one of sum, mean or max, but got {mode!r}")
@@ -80,7 +80,7 @@ def _at_least_one(counts: Tensor) -> Tensor:
 
 
 def _bags(offsets: Tensor, count: int, last: bool) -> tuple[Tensor, Tensor]:
-    """The bag of each of ``count`` positions, and how many each bag has."""
+    """The bag of each of ``count`` positions, and the number of positions in each bag."""
     device = offsets.storage.device
     if device.type == "meta":
         raise DataDependentShape("embedding_bag: the bags depend on the values of offsets, and meta has none")

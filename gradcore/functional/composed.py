@@ -1,4 +1,4 @@
-"""Elementwise functions that are made of a few others: logarithms that are safe at 0, signs and steps, double precision."""
+"""Elementwise functions composed of other ops, such as ``xlogy``, ``copysign`` and ``ldexp``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LN2 = 0.6931471805599453
 
 
 def _floats(input: Any, other: Any) -> tuple[Tensor, Tensor]:
-    """Two operands, one of which may be a number, as tensors of the floating dtype that both promote to."""
+    """Two operands, at most one of them a number, as tensors of the floating dtype that they promote to."""
     if not isinstance(input, Value) and not isinstance(other, Value):
         raise TypeError(f"expected a tensor and a number, or two tensors, but got {input!r} and {other!r}")
     dtype = promote([v.spec if isinstance(v, Value) else type(v) for v in (input, other)])
@@ -33,41 +33,41 @@ def _floats(input: Any, other: Any) -> tuple[Tensor, Tensor]:
 
 
 def xlogy(input: Any, other: Any) -> Tensor:
-    """input log(other), and 0 where ``input`` is 0, unless ``other`` is NaN; one of the two may be a number.
+    """input * log(other), but 0 where ``input`` is 0, unless ``other`` is NaN; one of the two may be a number.
 
-    The gradient by ``other`` is 0, too, where both are 0.
+    The gradient with respect to ``other`` is 0 where both are 0.
     """
     x, y = _floats(input, other)
-    # A logarithm that is an infinity or a NaN there would make a NaN of 0.
+    # 0 times an infinite or NaN logarithm would be NaN.
     apart = elementwise.logical_or(elementwise.le(y, 0), elementwise.isinf(y))
     dead = elementwise.logical_and(elementwise.eq(x, 0), apart)
     return x * elementwise.log(elementwise.where(dead, 1.0, y))
 
 
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
-    """log(x / (1 - x)), of ``input`` kept between ``eps`` and 1 - eps if that is given; NaN outside of [0, 1]."""
+    """log(x / (1 - x)); NaN outside [0, 1]. If ``eps`` is given, x is first clamped to [eps, 1 - eps]."""
     x = movement.as_float(input)
     x = x if eps is None else elementwise.clamp(x, float(eps), 1.0 - eps)
     return pointwise.logit(x)
 
 
 def signbit(input: Tensor) -> Tensor:
-    """Where the elements are negative, -0.0 among them; no NaN has a sign here."""
+    """True where the sign bit is set, -0.0 included, and False for every NaN."""
     if not input.spec.floating:
         return elementwise.lt(input, 0)
-    # The angle of (-1, x) has the sign of x, a zero's too.
+    # arctan2(x, -1) has the sign of x, also for zeros.
     return elementwise.lt(pointwise.arctan2(input.detach(), -1.0), 0)
 
 
 def copysign(input: Tensor, other: Any) -> Tensor:
-    """|input| with the sign of ``other``, a tensor or a number, -0.0 being negative; of integers as floats."""
+    """|input| with the sign of ``other``, a tensor or a number; -0.0 counts as negative. Integers are converted to floats."""
     x, y = _floats(input, other)
     return elementwise.abs(x) * elementwise.where(signbit(y), -1.0, creation.full(1, shape=(), dtype=x.spec.dtype,
                                                                                   device=x.storage.device))
 
 
 def heaviside(input: Tensor, values: Tensor) -> Tensor:
-    """0 below 0, 1 above it, ``values`` at 0, of one dtype; without a gradient. Raises :class:`SpecError` for two dtypes."""
+    """0 where x < 0, 1 where x > 0, ``values`` where x is 0; not differentiable. Raises :class:`SpecError` for two dtypes."""
     if input.spec.dtype != values.spec.dtype:
         raise SpecError(f"heaviside is not yet implemented for tensors with different dtypes: {input.spec.dtype.name} and "
                         f"{values.spec.dtype.name}")
@@ -85,19 +85,19 @@ def logaddexp2(input: Tensor, other: Tensor) -> Tensor:
 
 
 def float_power(input: Any, exponent: Any) -> Tensor:
-    """input to the power of exponent in float64; one of them may be a number."""
+    """``input`` to the power of ``exponent``, computed in float64; one of them may be a number."""
     x, y = (movement.cast(v, dtype=np.dtype(np.float64)) if isinstance(v, Value) else float(v) for v in (input, exponent))
     return elementwise.pow(x, y)
 
 
 def ldexp(input: Tensor, other: Tensor) -> Tensor:
-    """input 2^other; of integers as floats. Where 2^other alone would overflow the product need not."""
+    """input * 2^other. Integers are converted to floats. The product may be finite where 2^other alone overflows."""
     if not isinstance(other, Value):
         raise TypeError(f"ldexp(): argument 'other' must be a tensor, but got {other!r}")
     dtype = promote([input.spec, other.spec])
     made = TensorSpec.of((), dtype if is_floating(dtype) else default_float())
     x, power = (movement.cast_to(v, made.widened()) for v in (input, other))
-    # Beyond the limit everything is 0 or infinite, and the three factors that it is taken in are neither.
+    # Beyond the limit every product is 0 or infinite; within it, each of the three factors is finite and nonzero.
     limit = 2.25 * np.finfo(made.widened().dtype).maxexp
     power = elementwise.clamp(power, -limit, limit)
     for parts in (3, 2):
@@ -107,7 +107,7 @@ def ldexp(input: Tensor, other: Tensor) -> Tensor:
 
 
 def rsub(input: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
-    """other - alpha input"""
+    """other - alpha * input."""
     return elementwise.sub(other, input if alpha == 1 else input * alpha)
 
 
@@ -119,7 +119,7 @@ def _written(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @wraps(function)
     def written(input: Tensor, *args: Any, **options: Any) -> Tensor:
-        # The gradient reads what is overwritten: a copy of it is kept.
+        # The gradient reads the overwritten values, so a copy of them is kept.
         made = function(movement.clone(input) if input.requires_grad else input, *args, **options)
         if not types.can_cast(made.spec.dtype, input.spec.dtype) or (
                 name == "float_power" and input.spec.dtype != made.spec.dtype):
@@ -132,7 +132,7 @@ def _written(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return written
 
 
-#: Methods of a tensor that are no functions.
+#: Methods of a tensor that are not functions.
 TENSOR_METHODS: dict[str, Callable[..., Any]] = {f"{fn.__name__}_": _written(fn) for fn in (
     xlogy, logit, copysign, heaviside, float_power, ldexp)}
 

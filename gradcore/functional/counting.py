@@ -1,4 +1,4 @@
-"""Differences, counts and quantiles."""
+"""``diff``, ``bincount`` and ``quantile``."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Tensor = Any
 
 
 def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None) -> Tensor:
-    """Each element along ``dim`` less the one before it, ``n`` times over; bools that differ are True.
+    """Differences between neighbours along ``dim``, taken ``n`` times; for bools, whether neighbours differ.
 
-    Raises :class:`SpecError` for a number, and for a negative ``n``.
+    Raises :class:`SpecError` for a 0-d tensor, and for a negative ``n``.
     """
     if not input.spec.ndim:
         raise SpecError("diff expects input to be at least one-dimensional")
@@ -39,9 +39,10 @@ def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None
 
 
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """How often each number stands in an integer vector [N], or the sum of its ``weights`` [N]: at least ``minlength`` counts.
+    """How often each value occurs in an integer vector [N], or the sum of its ``weights`` [N].
 
-    The largest number is read on the host. Raises :class:`SpecError` for what is no vector, or holds a negative number, and
+    The result has max(input) + 1 elements, and at least ``minlength``; the maximum is read on the host. Raises
+    :class:`SpecError` unless ``input`` is a vector without negative numbers, and
     :class:`~gradcore.errors.DataDependentShape` on the device ``meta``.
     """
     if input.spec.ndim != 1 or input.spec.dtype.kind not in "iu":
@@ -68,11 +69,11 @@ _BETWEEN = ("linear", "lower", "higher", "nearest", "midpoint")
 
 
 def quantile(input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear") -> Tensor:
-    """The value below which a share ``q`` of the numbers along ``dim`` lies, a NaN where one of them is.
+    """The ``q``-quantile along ``dim``, or of all elements; NaN if one of them is NaN.
 
-    ``q`` is a number from 0 to 1, or a vector [Q] of such on the input's device, which puts a dimension of Q in front.
-    Hyndman and Fan, The American Statistician 1996, definition 7. Raises :class:`SpecError` for no elements, another dtype,
-    and for a number ``q`` or an ``interpolation`` that there is not.
+    ``q`` is a number in [0, 1], or a vector [Q] of such numbers on the input's device, which adds a leading dimension of
+    size Q. Hyndman and Fan, The American Statistician 1996, definition 7. Raises :class:`SpecError` for an empty input,
+    another dtype, a number ``q`` out of range, or an unknown ``interpolation``.
     """
     if not is_floating(input.spec.dtype) or input.spec.dtype.itemsize < 4:
         raise SpecError(f"quantile() input tensor must be either float or double dtype, but got {input.spec.dtype.name}")
@@ -99,7 +100,7 @@ def quantile(input: Tensor, q: Any, dim: int | None = None, keepdim: bool = Fals
 
 
 def _between(x: Tensor, ranks: Tensor, interpolation: str) -> Tensor:
-    """What stands at ``ranks`` [Q] in the last dimension of sorted numbers [..., n]: [..., Q]."""
+    """The values [..., Q] at fractional positions ``ranks`` [Q] in the last dimension of sorted numbers [..., n]."""
     def at(rank: Tensor) -> Tensor:
         return movement.take(x, movement.cast(rank, dtype=np.dtype(np.int64)), dim=x.spec.ndim - 1)
 

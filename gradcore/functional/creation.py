@@ -1,4 +1,4 @@
-"""Tensors made from values, or from a shape."""
+"""Functions that create tensors from values or from a shape."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Tensor = Any
 
 
 def get_default_dtype() -> np.dtype[Any]:
-    """The dtype of Python's floats, float32 unless :func:`set_default_dtype` has set another."""
+    """The dtype of tensors made from Python floats: float32, unless changed by :func:`set_default_dtype`."""
     return default_float()
 
 
 def set_default_dtype(dtype: Any) -> None:
-    """The dtype of Python floats, new tensors and quotients of integers. Raises TypeError for one that is not floating."""
+    """Set the dtype of Python floats, new tensors and quotients of integers. Raises TypeError unless it is floating."""
     dtype = np.dtype(dtype)
     if not is_floating(dtype):
         raise TypeError(f"only floating-point types are supported as the default type, but got {dtype.name}")
@@ -37,20 +37,20 @@ def set_default_dtype(dtype: Any) -> None:
 
 
 def _check_range(values: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> None:
-    """Raises RuntimeError for Python numbers beyond an integer dtype's; a negative integer may stand for an unsigned one."""
+    """Raises RuntimeError for Python numbers out of an integer dtype's range; negative integers may wrap in unsigned dtypes."""
     if dtype.kind not in "iu" or not values.size:
         return
     low, high = values.min().item(), values.max().item()
     most, least = int(np.iinfo(dtype).max), int(np.iinfo(dtype).min)
     if values.dtype.kind != "f":
         least = least or -most
-    # Of a NaN neither holds.
+    # Both comparisons are False for NaN.
     if not (low >= least and high <= most):
         raise RuntimeError(f"value cannot be converted to type {dtype.name} without overflow: {high if high > most else low}")
 
 
 def _has_doubles(data: Any) -> bool:
-    """Are there numbers, arrays or tensors of float64 in lists? A Python float, which NumPy makes float64 of, is none."""
+    """Do lists hold arrays, tensors or NumPy numbers of float64? Python floats, which NumPy makes float64, do not count."""
     if isinstance(data, (list, tuple)):
         kinds = set(map(type, data))
         return np.float64 in kinds or (not kinds <= {float, int, bool} and any(map(_has_doubles, data)))
@@ -58,9 +58,9 @@ def _has_doubles(data: Any) -> bool:
 
 
 def tensor(data: Any, *, dtype: Any = None, device: str | Device | None = None, requires_grad: bool = False) -> Tensor:
-    """A fresh tensor with a copy of ``data``: numbers, nested lists, an array or a tensor.
+    """A new tensor with a copy of ``data``: a number, nested lists, an array or a tensor.
 
-    Python floats become the default dtype, integers int64; an array keeps its dtype, in a list, too. Raises TypeError and
+    Python floats get the default dtype, Python integers int64; arrays keep their dtype, also in lists. Raises TypeError or
     ValueError for data that is ragged or not numeric, RuntimeError for None.
     """
     if isinstance(data, Value):
@@ -91,8 +91,10 @@ def tensor(data: Any, *, dtype: Any = None, device: str | Device | None = None, 
 
 
 def as_tensor(data: Any, dtype: Any = None, device: str | Device | None = None) -> Tensor:
-    """``data`` itself where it already is such a tensor; over its memory where it is such an array, or another library's tensor
-    on the CPU, that can be written to (see :func:`from_numpy`); else :func:`tensor` of it.
+    """``data`` as a tensor, without a copy if possible.
+
+    A tensor of that dtype and device is returned itself. The memory of a writable array of that dtype, or of another library's
+    tensor on the CPU, is shared (see :func:`from_numpy`). Other data is copied, as by :func:`tensor`.
     """
     if isinstance(data, Value):
         known: Tensor = data
@@ -107,7 +109,7 @@ def as_tensor(data: Any, dtype: Any = None, device: str | Device | None = None) 
 
 def asarray(obj: Any, *, dtype: Any = None, device: str | Device | None = None, copy: bool | None = None,
             requires_grad: bool = False) -> Tensor:
-    """:func:`as_tensor`, or with ``copy`` a fresh tensor whatever ``obj`` is."""
+    """:func:`as_tensor`; with ``copy=True`` always a new tensor."""
     if requires_grad or copy:
         dtype, device = (dtype or obj.spec.dtype, device or obj.storage.device) if isinstance(obj, Value) else (dtype, device)
         return tensor(obj, dtype=dtype, device=device, requires_grad=requires_grad)
@@ -115,16 +117,16 @@ def asarray(obj: Any, *, dtype: Any = None, device: str | Device | None = None, 
 
 
 def _lends(array: np.ndarray[Any, Any]) -> bool:
-    """Can a tensor show the array's own bytes?"""
+    """Can a tensor share the array's memory?"""
     return bool(array.size and array.flags.writeable and array.dtype.isnative and (
         array.dtype.kind in "biuf" or is_floating(array.dtype)) and not any(s < 0 or s % array.itemsize for s in array.strides))
 
 
 def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
-    """A tensor on the CPU that shares the array's memory and keeps it alive; of a read-only or an empty array, a copy.
+    """A tensor on the CPU that shares the array's memory and keeps it alive; a copy if the array is read-only or empty.
 
-    The bytes are none of the pool's: reports say how many there are, beside their sums. Raises TypeError for what is no array
-    of numbers, ValueError for strides that are negative or no whole elements.
+    Shared bytes are not of the pool, so reports list them apart from their sums. Raises TypeError for anything but an array
+    of numbers, ValueError for strides that are negative or not multiples of the element size.
     """
     if not isinstance(array, np.ndarray):
         raise TypeError(f"expected np.ndarray (got {type(array).__name__})")
@@ -134,7 +136,7 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
 
 
 def transfer(x: Tensor, device: Device, non_blocking: bool = False) -> Tensor:
-    """A copy of ``x`` on another device. From pinned memory ``non_blocking`` waits for nothing."""
+    """A copy of ``x`` on another device. With ``non_blocking``, a copy from pinned memory is asynchronous."""
     if non_blocking and x.storage.device.name == "pinned":
         result = send(x.spec, device, x)
     elif device.type == "meta":
@@ -149,7 +151,7 @@ def transfer(x: Tensor, device: Device, non_blocking: bool = False) -> Tensor:
 
 def full(size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any = None,
          requires_grad: bool = False) -> Tensor:
-    """A tensor of one value."""
+    """A tensor filled with one value; without ``dtype``, the dtype is that of the value."""
     if dtype is None:
         dtype = np.bool_ if isinstance(fill_value, bool) else np.int64 if isinstance(fill_value, int) else \
             get_default_dtype()
@@ -168,7 +170,7 @@ def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool 
 
 
 def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """A tensor of whatever the pool's bytes happen to be."""
+    """An uninitialised tensor."""
     result = creation.empty(shape=size_of(size), dtype=np.dtype(dtype or get_default_dtype()), device=device)
     result.requires_grad = requires_grad
     return result
@@ -191,7 +193,7 @@ def empty_like(input: Tensor, *, dtype: Any = None, device: Any = None) -> Tenso
 
 
 def arange(start: float, end: float | None = None, step: float = 1, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """Numbers from ``start`` (0 if only one is given) up to but not including ``end``."""
+    """Numbers from ``start`` (0 if only one bound is given) up to but not including ``end``, in steps of ``step``."""
     if end is None:
         start, end = 0, start
     if dtype is None:
@@ -210,25 +212,25 @@ def linspace(start: float, end: float, steps: int, *, dtype: Any = None, device:
 
 
 def logspace(start: float, end: float, steps: int, base: float = 10.0, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """``base`` to the powers of :func:`linspace`, worked out in float64."""
+    """``base`` to the powers of ``linspace(start, end, steps)``, computed in float64."""
     powers = linspace(start, end, steps, dtype=np.dtype(np.float64), device=device)
     return movement.cast(elementwise.pow(float(base), powers), dtype=np.dtype(dtype or get_default_dtype()))
 
 
 def range(start: float, end: float | None = None, step: float = 1, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """Numbers from ``start`` (0 if only one is given) to ``end``, which is among them where a step reaches it.
+    """Numbers from ``start`` (0 if only one bound is given) to ``end`` inclusive, in steps of ``step``.
 
-    They are floats unless ``dtype`` says otherwise. Use :func:`arange`, which ends before it, as Python's ranges do.
+    They are floats unless ``dtype`` is given. Prefer :func:`arange`, which excludes ``end``, as Python's ranges do.
     """
     if end is None:
         start, end = 0, start
-    creation.length_of_range(start, end, step)  # it raises for a step that never arrives
+    creation.length_of_range(start, end, step)  # raises for a step that never reaches the end
     return creation.arange(start, step, length=int((end - start) / step) + 1, dtype=np.dtype(dtype or get_default_dtype()),
                            device=device)
 
 
 def scalar_tensor(s: float, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """A 0-d tensor of a number, of the default dtype if no other is given."""
+    """A 0-d tensor of a number, of the default dtype unless ``dtype`` is given."""
     return full((), s, dtype=dtype or get_default_dtype(), device=device)
 
 

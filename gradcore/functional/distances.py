@@ -1,4 +1,4 @@
-"""Distances between the vectors of two sets, or of one."""
+"""Pairwise distances: ``cdist`` between two sets of vectors, ``pdist`` within one."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from gradcore.ops import elementwise, linalg, movement
 
 Tensor = Any
 
-#: When the product of the two sets gives the Euclidean distances.
+#: The number of vectors in a set above which a matrix product gives the Euclidean distances; None for never.
 _MODES = {"use_mm_for_euclid_dist_if_necessary": 25, "use_mm_for_euclid_dist": 0, "donot_use_mm_for_euclid_dist": None}
 
 
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0,
           compute_mode: str = "use_mm_for_euclid_dist_if_necessary") -> Tensor:
-    """The p-norms of the differences between the vectors [..., P, M] and [..., R, M]: [..., P, R]; other dimensions broadcast.
+    """p-norms [..., P, R] of the differences between vectors [..., P, M] and [..., R, M]; leading dimensions broadcast.
 
-    The differences, P R M numbers, are kept for backward. With p = 2 and more than 25 vectors in a set, or where
-    ``compute_mode`` says so, the distances are made of a matrix product instead, which rounds small ones more, and P R numbers
-    are kept. The gradient of a distance of 0 is 0; with an infinite ``p`` equal parts share theirs.
+    Backward keeps the P * R * M differences. With p = 2 and more than 25 vectors in a set, or if ``compute_mode`` asks for it,
+    the distances come from a matrix product instead, which keeps P * R numbers and rounds small distances more. The gradient
+    of a distance of 0 is 0; with an infinite ``p``, equal components share the gradient.
     Raises :class:`SpecError` for sizes that do not fit and a negative ``p``.
     """
     for k, x in enumerate((x1, x2), 1):
@@ -50,16 +50,16 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0,
 
 
 def _by_product(x1: Tensor, x2: Tensor) -> Tensor:
-    """The root of |x|^2 + |y|^2 - 2 x y."""
+    """Euclidean distances as sqrt(|x|^2 + |y|^2 - 2 x y)."""
     squares = [m.sum(elementwise.square(x), -1, True) for x in (x1, x2)]
     both = linalg.matmul(x1, sh.transpose(x2, -2, -1)) * -2.0 + squares[0] + sh.transpose(squares[1], -2, -1)
-    # What rounding made negative is 0, too.
+    # Rounding may make a distance of about 0 negative.
     apart = elementwise.gt(both, 0)
     return elementwise.where(apart, elementwise.sqrt(elementwise.where(apart, both, 1.0)), 0.0)
 
 
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
-    """The p-norms of the differences between any two of N vectors [N, M], N (N - 1) / 2 of them, row by row."""
+    """p-norms [N (N - 1) / 2] of the differences between each two of the N vectors [N, M]: (0, 1), (0, 2), ..., (1, 2), ..."""
     if input.spec.ndim != 2:
         raise SpecError(f"pdist only supports 2D tensors, got: {input.spec.ndim}D")
     if p < 0:

@@ -1,4 +1,4 @@
-"""What layers draw while they train: dropout of whole channels, dropout that keeps mean and variance, slopes of rectifiers."""
+"""Channel dropout, alpha dropout, and the randomised leaky ReLU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "rrelu"]
 
 Tensor = Any
 
-#: What a unit that is off gives: selu's limit for large negative x.
+#: The value of a dropped unit: the limit of selu for x to minus infinity.
 _OFF = -1.7580993408473766
 
 
@@ -23,7 +23,7 @@ def _check(p: float) -> None:
 
 
 def _channels(name: str, input: Tensor, p: float, training: bool, dims: int) -> Tensor:
-    """Whole channels zero with probability p, of [N, C, ...] or [C, ...] with ``dims`` dimensions behind C."""
+    """Channel dropout of [N, C, ...] or [C, ...], with ``dims`` dimensions after C."""
     _check(p)
     shape = input.spec.shape
     if len(shape) not in (dims + 1, dims + 2):
@@ -37,27 +37,27 @@ def _channels(name: str, input: Tensor, p: float, training: bool, dims: int) -> 
 
 
 def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Whole channels of [N, C, L] or [C, L] zero with probability ``p``, the others over 1 - p.
+    """In training, zero whole channels of [N, C, L] or [C, L] with probability ``p``, and divide the others by 1 - p.
 
-    Tompson et al., arXiv:1411.4280. A number a channel is kept, beside nothing.
+    Tompson et al., arXiv:1411.4280. Backward keeps one number per channel.
     """
     return _channels("dropout1d", input, p, training, 1)
 
 
 def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Whole channels of [N, C, H, W] or [C, H, W]; see :func:`dropout1d`."""
+    """Channel dropout of [N, C, H, W] or [C, H, W]; see :func:`dropout1d`."""
     return _channels("dropout2d", input, p, training, 2)
 
 
 def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Whole channels of [N, C, D, H, W] or [C, D, H, W]; see :func:`dropout1d`."""
+    """Channel dropout of [N, C, D, H, W] or [C, D, H, W]; see :func:`dropout1d`."""
     return _channels("dropout3d", input, p, training, 3)
 
 
 def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
-    """Units off with probability ``p``, then scaled so that mean 0 and variance 1 stay. Klambauer et al., arXiv:1706.02515.
+    """Dropout that preserves mean 0 and variance 1, for :func:`selu` networks. Klambauer et al., arXiv:1706.02515.
 
-    Backward keeps 32 bytes that make the mask again.
+    Backward keeps 32 bytes of generator state, to draw the mask again.
     """
     _check(p)
     if not training or p == 0:
@@ -71,9 +71,9 @@ def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace
 
 
 def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False) -> Tensor:
-    """x, times a slope below 0: drawn between ``lower`` and ``upper`` for each element in training, else half way between them.
+    """x if x > 0, else slope * x; the slope is uniform in [lower, upper] for each element in training, else their mean.
 
-    Xu et al., arXiv:1505.00853. ``inplace`` changes nothing. Backward keeps the slopes, a number an element.
+    Xu et al., arXiv:1505.00853. ``inplace`` has no effect. Backward keeps the slopes, one number per element.
     """
     slope: Any = (lower + upper) / 2
     if training:

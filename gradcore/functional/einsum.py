@@ -1,4 +1,4 @@
-"""Einstein's summation: operands are combined two by two, each time as one matrix product or one elementwise one."""
+"""Einstein summation: operands are combined pairwise from left to right, each pair by a matrix or elementwise product."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["einsum"]
 
 
 def einsum(equation: Any, *operands: Any) -> Tensor:
-    """Sums of products as ``equation`` says: ``"bij,bjk->bik"``; letters that the result lacks are summed over.
+    """Sum of products in Einstein's notation, such as ``"bij,bjk->bik"``: letters that the result lacks are summed over.
 
-    An ellipsis stands for the dimensions that have no letter, which broadcast; a letter that an operand has twice takes its
-    diagonal. Operands go from left to right. Numbers do as letters: ``einsum(x, [0, 1], y, [1, 2], [0, 2])``, an Ellipsis among
-    them, the last list being the result's. Raises :class:`SpecError` for an equation that does not fit the operands, ValueError
-    for a number outside [0, 52).
+    An ellipsis stands for dimensions without a letter, which broadcast; a letter repeated within an operand takes a diagonal.
+    Numbers and Ellipsis may replace letters: ``einsum(x, [0, 1], y, [1, 2], [0, 2])``, where the last list is the result's.
+    Operands are combined from left to right. Raises :class:`SpecError` for an equation that does not fit the operands,
+    ValueError for a number outside [0, 52).
     """
     if isinstance(equation, Value):
         equation, operands = _spelled((equation, *operands))
@@ -49,7 +49,7 @@ def einsum(equation: Any, *operands: Any) -> Tensor:
 
 
 def _spelled(given: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
-    """Operands, each with a list of numbers behind it, as an equation and the operands."""
+    """Turn operands, each followed by a list of numbers, into an equation and operands."""
     pairs = len(given) // 2
     if not pairs:
         raise ValueError("einsum(): must specify the equation string and at least one operand, or at least one operand and its "
@@ -64,7 +64,7 @@ def _spelled(given: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
 
 
 def _parse(equation: str, operands: list[Tensor]) -> tuple[list[list[Any]], list[Any]]:
-    """Labels of the operands and of the result: letters, and numbers for what an ellipsis stands for, from the end."""
+    """Labels of the operands and of the result: letters, and for an ellipsis its dimensions' numbers, counted from the end."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) != len(operands):
@@ -103,11 +103,11 @@ def _without_repeats(x: Tensor, labels: list[Any]) -> Labelled:
 
 
 def _combined(first: Labelled, second: Labelled, after: set[Any], sizes: dict[Any, int]) -> Labelled:
-    """Two operands as one, with the labels that are asked for afterwards."""
+    """The product of two operands, with the labels that are needed afterwards; the others are summed over."""
     (a, of_a), (b, of_b) = (_relevant(x, labels, set(others) | after)
                             for (x, labels), others in ((first, second[1]), (second, first[1])))
     shared = [n for n in of_a if n in of_b]
-    # What is of size 1 in one of them is broadcast: there is nothing to sum it with.
+    # A dimension of size 1 in one operand is broadcast, so the product has no sum over it.
     inner = [n for n in shared if n not in after and a.spec.shape[of_a.index(n)] == b.spec.shape[of_b.index(n)]]
     batch = [n for n in shared if n not in inner]
     rows, columns = [n for n in of_a if n not in shared], [n for n in of_b if n not in shared]
@@ -126,12 +126,12 @@ def _combined(first: Labelled, second: Labelled, after: set[Any], sizes: dict[An
 
 
 def _relevant(x: Tensor, labels: list[Any], wanted: set[Any]) -> Labelled:
-    """Without the dimensions that nobody asks for any more, which are summed."""
+    """The operand summed over the dimensions whose labels are not ``wanted``."""
     return (total(x, [d for d, n in enumerate(labels) if n not in wanted]), [n for n in labels if n in wanted])
 
 
 def _ordered(x: Tensor, labels: list[Any], order: list[Any], trailing: int) -> Tensor:
-    """Dimensions in the order of labels; None is a new one, and ``trailing`` ones come last."""
+    """Dimensions permuted to the order of the labels; None is a new dimension of size 1, and ``trailing`` of them come last."""
     x = movement.permute(x, dims=tuple(labels.index(n) for n in order if n is not None))
     if None not in order and not trailing:
         return x

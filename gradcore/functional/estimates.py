@@ -1,4 +1,4 @@
-"""What stands for many numbers: covariances, integrals, the most frequent one, the middle of what is no NaN."""
+"""Statistics: covariance, correlation, integrals by the trapezoidal rule, mode and ``nanmedian``."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ Tensor = Any
 
 
 def cov(input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None) -> Tensor:
-    """The covariances [D, D] of D variables, the rows of ``input`` [D, N], a number for a vector [N] of one.
+    """The covariance matrix [D, D] of D variables, the rows of ``input`` [D, N]; 0-d for a vector [N].
 
-    Sums of products are divided by N - ``correction``. ``fweights`` [N] are integers that say how often an observation was
-    made, ``aweights`` [N] how much each counts; no value of them is looked at. Raises :class:`SpecError` for shapes that do
-    not fit.
+    Sums of products are divided by N - ``correction``. ``fweights`` [N] are integer counts of the observations, ``aweights``
+    [N] their weights; their values are not checked. Raises :class:`SpecError` for shapes that do not fit.
     """
     if input.spec.ndim > 2:
         raise SpecError("cov(): expected input to have two or fewer dimensions but got an input with "
@@ -62,7 +61,7 @@ def _plain_cov(x: Tensor, correction: int) -> Tensor:
 
 
 def corrcoef(input: Tensor) -> Tensor:
-    """Pearson's correlations [D, D] of D variables, the rows of ``input`` [D, N]: :func:`cov` over their deviations."""
+    """The matrix [D, D] of Pearson's correlation coefficients of D variables, the rows of ``input`` [D, N]."""
     if input.spec.ndim > 2:
         raise SpecError("corrcoef(): expected input to have two or fewer dimensions but got an input with "
                         f"{input.spec.ndim} dimensions")
@@ -77,7 +76,7 @@ def corrcoef(input: Tensor) -> Tensor:
 
 
 def _areas(name: str, y: Tensor, x: Tensor | None, dx: float | None, dim: int) -> tuple[Tensor, int]:
-    """Twice the area between each two neighbours along a dimension, and the dimension."""
+    """Twice the area between each two neighbours along ``dim``, and ``dim`` counted from 0."""
     if not y.spec.ndim:
         raise DimError(f"Dimension specified as {dim} but tensor has no dimensions")
     d = sh.dim_of(dim, y)
@@ -97,13 +96,16 @@ def _areas(name: str, y: Tensor, x: Tensor | None, dx: float | None, dim: int) -
 
 
 def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: float | None = None, dim: int = -1) -> Tensor:
-    """The integral along ``dim`` of values at ``x``, a vector or one of the values' dimensions, or ``dx`` (1) apart."""
+    """The integral of ``y`` along ``dim`` by the trapezoidal rule, at points ``x`` or at a distance of ``dx`` (1 by default).
+
+    ``x`` is a vector along ``dim``, or broadcasts with ``y``.
+    """
     areas, d = _areas("trapezoid", y, x, dx, dim)
     return m.sum(areas, d) / 2
 
 
 def cumulative_trapezoid(y: Tensor, x: Tensor | None = None, *, dx: float | None = None, dim: int = -1) -> Tensor:
-    """The integrals up to each value along ``dim`` but the first; see :func:`trapezoid`."""
+    """Cumulative integrals along ``dim``, one fewer than values; see :func:`trapezoid`."""
     areas, d = _areas("cumulative_trapezoid", y, x, dx, dim)
     return folding.cumsum(areas, d) / 2
 
@@ -114,9 +116,9 @@ trapz = trapezoid
 
 
 def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> Ranked:
-    """The most frequent value along ``dim``, the smallest of several, and the last place that it stands at.
+    """The most frequent value along ``dim`` (the smallest of several), and the index of its last occurrence.
 
-    Sorted, and bisected for where each run of equal ones begins and ends.
+    The values are sorted, and bisection finds where each run of equal ones begins and ends.
     """
     d = sh.dim_of(dim, input)
     x = input if input.spec.ndim else sh.reshape(input, 1)
@@ -132,13 +134,13 @@ def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> Ranked:
 
 
 def _at(input: Tensor, x: Tensor, places: Tensor, d: int, keepdim: bool) -> Ranked:
-    """The element of each row at its place, and the place."""
+    """The element of each row at the index ``places``, and that index."""
     found = (movement.take_along(x, sh.contiguous(places), dim=d, wrap=False), places)
     return Ranked(*(sh.reshape(t, ()) if not input.spec.ndim else t if keepdim else sh.squeeze(t, d) for t in found))
 
 
 def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-    """:func:`median` of what is no NaN: of everything, or along ``dim`` with its position. NaN where there is nothing else."""
+    """:func:`median` without NaNs: of all elements, or along ``dim`` with its index. NaN if there are only NaNs."""
     if dim is None:
         m.need_dim("nanmedian", keepdim)
         flat = sh.reshape(input, -1)

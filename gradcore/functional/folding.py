@@ -1,4 +1,4 @@
-"""Products, running sums, ranks, variance and norms."""
+"""Products, cumulative sums, sorting, variance and norms."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Dim = int | Sequence[int] | None
 
 
 def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """The product over ``dim``, or over everything; integers and bools give int64. Zeros have their gradients, too."""
+    """The product over ``dim``, or of all elements; int64 for integers and bools. Gradients are exact for zeros too."""
     x = input if dtype is None else input.to(dtype)
     if dim is None:
         need_dim("prod", keepdim)
@@ -34,39 +34,39 @@ def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype:
 
 
 def cumsum(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
-    """Sums of what stands up to each element along ``dim``; integers and bools give int64."""
+    """Cumulative sums along ``dim``; int64 for integers and bools."""
     x = input if dtype is None else input.to(dtype)
     made = scan.cumsum(x, dim=sh.dim_of(dim, x), reverse=False)
     return made if dtype is None else made.to(dtype)
 
 
 def cumprod(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
-    """Products of what stands up to each element along ``dim``; integers and bools give int64."""
+    """Cumulative products along ``dim``; int64 for integers and bools."""
     x = input if dtype is None else input.to(dtype)
     made = scan.cumprod(x, dim=sh.dim_of(dim, x))
     return made if dtype is None else made.to(dtype)
 
 
 def nansum(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """The sum of what is no NaN."""
+    """The sum over ``dim``, or of all elements, with NaNs left out."""
     x = elementwise.where(elementwise.isnan(input), 0, input) if is_floating(input.spec.dtype) else input
     return m.sum(x, dim, keepdim, dtype=dtype)
 
 
 def nanmean(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """The mean of what is no NaN."""
+    """The mean over ``dim``, or of all elements, with NaNs left out."""
     some = m.sum(elementwise.logical_not(elementwise.isnan(input)), dim, keepdim)
     return nansum(input, dim, keepdim, dtype=dtype) / some
 
 
 def cumsum_(input: Tensor, dim: int) -> Tensor:
-    """:func:`cumsum`, written over the tensor; returns it."""
+    """:func:`cumsum` in place; returns the tensor."""
     return movement.copy_(input, cumsum(input, dim, dtype=input.spec.dtype))
 
 
 def cumprod_(input: Tensor, dim: int) -> Tensor:
-    """:func:`cumprod`, written over the tensor; returns it."""
-    # The gradient reads what is overwritten: a copy of it is kept.
+    """:func:`cumprod` in place; returns the tensor."""
+    # The gradient reads the overwritten values, so a copy of them is kept.
     x = sh.clone(input) if input.requires_grad else input
     return movement.copy_(input, cumprod(x, dim, dtype=input.spec.dtype))
 
@@ -83,23 +83,23 @@ def _size(x: Tensor, d: int) -> int:
 
 
 def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Ranked:
-    """Elements along ``dim`` in order, and where they stood. It is always stable; NaN is the largest."""
+    """Elements sorted along ``dim``, and their indices in ``input``, int64. Always stable; NaN counts as the largest."""
     d = sh.dim_of(dim, input)
     return _ranked(input, d, 0, _size(input, d), descending)
 
 
 def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
-    """Where the elements of :func:`sort` stood, int64."""
+    """The indices that sort ``input`` along ``dim``, int64; see :func:`sort`."""
     return sort(input.detach(), dim, descending).indices
 
 
 def msort(input: Tensor) -> Tensor:
-    """Elements along dimension 0 in order."""
+    """Elements sorted along dimension 0."""
     return sort(input, 0).values
 
 
 def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Ranked:
-    """The k largest, or smallest, along ``dim`` in order, and where they stood: the k positions are all that is kept."""
+    """The ``k`` largest or smallest elements along ``dim``, sorted, and their indices, int64. Backward keeps the indices."""
     d = sh.dim_of(dim, input)
     if not 0 <= k <= _size(input, d):
         raise SpecError(f"selected index k out of range: {k} of {_size(input, d)} elements")
@@ -107,7 +107,7 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
 
 
 def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Ranked:
-    """The k-th smallest along ``dim``, counted from 1, and where it stood."""
+    """The ``k``-th smallest element along ``dim``, counted from 1, and its index, int64."""
     d = sh.dim_of(dim, input)
     if not 1 <= k <= _size(input, d):
         raise SpecError(f"kthvalue(): selected number k out of range for dimension {dim}: {k} of {_size(input, d)} elements")
@@ -120,7 +120,7 @@ def _without(x: Tensor, d: int) -> Tensor:
 
 
 def shared(flat: Tensor, found: Tensor) -> Tensor:
-    """An element of ``flat`` with a gradient that all elements equal to it share, as they do in amax."""
+    """The element ``found`` of ``flat``, with a gradient that all elements equal to it share, as in ``amax``."""
     if not found.requires_grad:
         return found
     same = elementwise.where(elementwise.eq(flat, found.detach()), flat, -math.inf)
@@ -128,7 +128,7 @@ def shared(flat: Tensor, found: Tensor) -> Tensor:
 
 
 def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-    """The lower of the two in the middle, of everything or along ``dim`` with its position; a NaN if there is one."""
+    """The median of all elements, or along ``dim`` with its index; the lower of two middle ones, NaN if there is one."""
     if dim is None:
         need_dim("median", keepdim)
         flat = sh.reshape(input, -1)
@@ -146,7 +146,7 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     dims = (d,) if input.spec.ndim else ()
     some = reduce.any(nan, dims=dims, keepdim=keepdim)
     first = reduce.argmax(movement.cast(nan, dtype="int8"), dim=d, keepdim=keepdim) if dims else found.indices
-    # What is at the first NaN is it, with its gradient.
+    # If there are NaNs, the median is the first of them, which gets the gradient.
     at = first if not dims or keepdim else sh.unsqueeze(first, d)
     bad = movement.take_along(input, at, dim=d) if dims else input
     bad = bad if not dims or keepdim else sh.squeeze(bad, d)
@@ -154,7 +154,7 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
 
 
 def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """The smallest and the largest, of everything or along ``dim``."""
+    """The smallest and the largest element, of all or along ``dim``."""
     return m.amin(input, dim, keepdim), m.amax(input, dim, keepdim)
 
 
@@ -162,7 +162,7 @@ def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> 
 
 
 def _arguments(dim: Any, unbiased: bool | None, correction: float | None) -> tuple[Dim, float]:
-    """``x.var(False)`` says that it is biased, ``x.var(0, False)`` the same of a dimension."""
+    """The dimensions and the correction. ``x.var(False)`` passes ``unbiased`` in the place of ``dim``."""
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     if unbiased is not None and correction is not None:
@@ -172,16 +172,19 @@ def _arguments(dim: Any, unbiased: bool | None, correction: float | None) -> tup
 
 def var(input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *,
         correction: float | None = None) -> Tensor:
-    """Variance over ``dim``: squared distances from the mean over n - correction, which is 1, or 0 if not ``unbiased``."""
+    """The variance over ``dim``, or of all elements: the sum of squared deviations over n - ``correction``.
+
+    ``correction`` is 1 by default, and 0 with ``unbiased=False``.
+    """
     dims, less = _arguments(dim, unbiased, correction)
     return statistics.var(input, dims=normalize_dims(dims, input.spec.ndim), correction=less, keepdim=keepdim)
 
 
 def std(input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *,
         correction: float | None = None) -> Tensor:
-    """The root of :func:`var`; where it is 0, so is the gradient."""
+    """The square root of :func:`var`; the gradient is 0 where it is 0."""
     if input.spec.dtype == np.float16:
-        # The variance of some halves is none.
+        # The variance may overflow or underflow in float16 where its root does not.
         return std(input.to(np.dtype(np.float32)), dim, unbiased, keepdim, correction=correction).to(input.spec.dtype)
     found = var(input, dim, unbiased, keepdim, correction=correction)
     if not found.requires_grad:
@@ -192,14 +195,14 @@ def std(input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: b
 
 def var_mean(input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *,
              correction: float | None = None) -> tuple[Tensor, Tensor]:
-    """:func:`var`, and the mean."""
+    """A pair of :func:`var` and the mean."""
     dims, less = _arguments(dim, unbiased, correction)
     return var(input, dims, None, keepdim, correction=less), m.mean(input, dims, keepdim)
 
 
 def std_mean(input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *,
              correction: float | None = None) -> tuple[Tensor, Tensor]:
-    """:func:`std`, and the mean."""
+    """A pair of :func:`std` and the mean."""
     dims, less = _arguments(dim, unbiased, correction)
     return std(input, dims, None, keepdim, correction=less), m.mean(input, dims, keepdim)
 
@@ -208,7 +211,7 @@ def std_mean(input: Tensor, dim: Any = None, unbiased: bool | None = None, keepd
 
 
 def norm(input: Tensor, p: Any = "fro", dim: Dim = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
-    """The p-norm over ``dim``, or over everything: ``"fro"`` is 2, and None too."""
+    """The p-norm over ``dim``, or of all elements; ``p="fro"`` and None mean 2."""
     if p not in ("fro", None) and isinstance(p, str):
         raise NotImplementedError(f"norm with p={p!r}: only numbers and 'fro' are supported")
     x = input if dtype is None else input.to(dtype)
@@ -217,11 +220,11 @@ def norm(input: Tensor, p: Any = "fro", dim: Dim = None, keepdim: bool = False, 
 
 
 def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
-    """The p-norm of the difference."""
+    """The p-norm of ``input - other``."""
     return norm(input - other, p)
 
 
-#: Methods of a tensor that are no functions.
+#: Methods of a tensor that are not functions.
 TENSOR_METHODS = {"cumsum_": cumsum_, "cumprod_": cumprod_}
 
 METHODS = ("prod cumsum cumprod nansum nanmean sort argsort msort topk kthvalue median aminmax var std norm dist").split()

@@ -1,4 +1,4 @@
-"""Tensors put together: along a diagonal, in every combination, as powers, and into a part of another."""
+"""Block-diagonal matrices, combinations, Vandermonde matrices, and the ``*_scatter`` functions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ Tensor = Any
 
 
 def block_diag(*tensors: Any) -> Tensor:
-    """Matrices along the diagonal of one of zeros; a vector is a row, a number 1 by 1. Raises :class:`SpecError` for more."""
+    """A matrix with the given ones along its diagonal and zeros elsewhere; 1-d tensors are rows, 0-d ones 1 x 1 matrices.
+
+    Raises :class:`SpecError` for more than two dimensions.
+    """
     given = list(tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors)
     for k, x in enumerate(given):
         if x.spec.ndim > 2:
@@ -40,7 +43,7 @@ def block_diag(*tensors: Any) -> Tensor:
 
 
 def cartesian_prod(*tensors: Any) -> Tensor:
-    """Every choice of one element of each vector, as rows [n m ..., number of vectors]; of a single vector itself."""
+    """The Cartesian product of vectors, as rows [n * m * ..., number of vectors]; a single vector is returned as it is."""
     given = list(tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors)
     for x in given:
         if x.spec.ndim != 1:
@@ -53,7 +56,7 @@ def cartesian_prod(*tensors: Any) -> Tensor:
 
 
 def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
-    """Every choice of ``r`` elements of a vector, in its order, as rows [K, r]; ``with_replacement`` one may come again."""
+    """All combinations of ``r`` elements of a vector, in its order, as rows [K, r]; ``with_replacement`` allows repeats."""
     if input.spec.ndim != 1:
         raise SpecError(f"Expect a 1D vector, but got shape {list(input.spec.shape)}")
     if r < 0:
@@ -66,7 +69,10 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
 
 
 def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
-    """The powers of a vector [n] as columns [n, N], the highest first unless ``increasing``; N is n if it is not given."""
+    """The Vandermonde matrix [n, N] of a vector [n]: its powers as columns, the highest first unless ``increasing``.
+
+    ``N`` is n by default.
+    """
     if x.spec.ndim != 1:
         raise SpecError(f"x must be a one-dimensional tensor, but got {list(x.spec.shape)}")
     n, count = x.spec.shape[0], x.spec.shape[0] if N is None else N
@@ -93,20 +99,20 @@ def _put(name: str, copy: Tensor, part: Tensor, src: Tensor) -> Tensor:
 
 
 def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
-    """A copy of ``input`` with ``src`` at one place of ``dim``."""
+    """A copy of ``input`` with ``src`` written at index ``index`` of ``dim``."""
     copy = sh.clone(input)
     return _put("select_scatter", copy, sh.select(copy, dim, index), src)
 
 
 def slice_scatter(input: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None,
                   step: int = 1) -> Tensor:
-    """A copy of ``input`` with ``src`` at the places of ``dim`` from ``start`` to ``end``, every ``step``."""
+    """A copy of ``input`` with ``src`` written to the slice ``start:end:step`` of ``dim``."""
     copy = sh.clone(input)
     return _put("slice_scatter", copy, copy[(slice(None),) * sh.dim_of(dim, input) + (slice(start, end, step),)], src)
 
 
 def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-    """A copy of ``input`` with ``src`` on a diagonal of two dimensions; see :func:`diagonal`."""
+    """A copy of ``input`` with ``src`` written to a diagonal of two dimensions; see :func:`diagonal`."""
     copy = sh.clone(input)
     return _put("diagonal_scatter", copy, arranging.diagonal(copy, offset, dim1, dim2), src)
 
@@ -115,10 +121,10 @@ def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0,
 
 
 def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
-    """``input`` with the elements of ``src`` folded along ``dim`` into the places of ``index``, by ``"sum"``, ``"mean"``,
-    ``"amax"`` or ``"amin"``; what stood there before is folded too, unless ``include_self`` is False.
+    """A copy of ``input`` with ``src`` reduced along ``dim`` into the positions of ``index``.
 
-    For an extreme ``src`` is sorted, so that the winner is written last; those that are equal share its gradient. Raises
+    ``reduce`` is ``"sum"``, ``"mean"``, ``"amax"`` or ``"amin"``; the elements of ``input`` take part unless ``include_self``
+    is False. For extremes, ``src`` is sorted so that the winner is written last; equal elements share its gradient. Raises
     NotImplementedError for ``"prod"``, :class:`SpecError` for another reduction.
     """
     if reduce == "prod":
@@ -141,7 +147,7 @@ def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: 
 
 
 def _counts(x: Tensor, dim: int, index: Tensor, include_self: bool) -> Tensor:
-    """How many elements meet at each place, at least 1."""
+    """How many elements are reduced into each position, at least 1."""
     start = creation.full(int(include_self), shape=x.spec.shape, dtype=x.spec.dtype, device=x.storage.device)
     ones = creation.full(1, shape=index.spec.shape, dtype=x.spec.dtype, device=x.storage.device)
     return elementwise.clamp(picking.scatter_add_(start, dim, index, ones), 1, None)
@@ -150,7 +156,7 @@ def _counts(x: Tensor, dim: int, index: Tensor, include_self: bool) -> Tensor:
 def _extreme(input: Tensor, dim: int, index: Tensor, src: Tensor, largest: bool, include_self: bool) -> Tensor:
     given = src.detach()
     if is_floating(input.spec.dtype):
-        # A NaN wins either way: it is sorted to the end.
+        # A NaN wins in either case, since it is sorted to the end.
         worst: float = -math.inf if largest else math.inf
         order = folding.argsort(given if largest else -given, dim)
     else:
@@ -167,7 +173,7 @@ def _extreme(input: Tensor, dim: int, index: Tensor, src: Tensor, largest: bool,
     best = elementwise.where(touched, met, own)
     if not (input.requires_grad or src.requires_grad):
         return best
-    # The mean of the winners, of which the value is taken away again: what is left of it is the gradient.
+    # The mean of the winners, minus its own value: it adds 0, and a gradient that the winners share.
     mine = elementwise.eq(own, best) if include_self else elementwise.logical_not(touched)
     theirs = elementwise.eq(src.detach(), picking.gather(best, dim, index))
     count = picking.scatter_add(movement.cast_to(mine, input.spec), dim, index, movement.cast_to(theirs, input.spec))
@@ -176,12 +182,12 @@ def _extreme(input: Tensor, dim: int, index: Tensor, src: Tensor, largest: bool,
 
 
 def scatter_reduce_(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
-    """:func:`scatter_reduce`, written over the tensor; returns it."""
+    """:func:`scatter_reduce` in place; returns the tensor."""
     kept = sh.clone(input) if input.requires_grad else input
     return movement.copy_(input, scatter_reduce(kept, dim, index, src, reduce, include_self=include_self))
 
 
-#: Methods of a tensor that are no functions.
+#: Methods of a tensor that are not functions.
 TENSOR_METHODS = {"scatter_reduce_": scatter_reduce_}
 
 METHODS = "select_scatter slice_scatter diagonal_scatter scatter_reduce".split()

@@ -1,4 +1,4 @@
-"""Images and volumes read at places that a tensor says, and the places that an affine map says."""
+"""``grid_sample``, which samples images and volumes at given coordinates, and ``affine_grid``, which makes these."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["affine_grid", "grid_sample"]
 
 
 def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor:
-    """Where each pixel of an image of ``size`` (N, C, H, W) comes from by the maps ``theta`` [N, 2, 3]: [N, H, W, 2].
+    """Sampling coordinates [N, H, W, 2] of images of ``size`` (N, C, H, W), by affine maps ``theta`` [N, 2, 3].
 
-    Of a volume (N, C, D, H, W) by maps [N, 3, 4]: [N, D, H, W, 3]. -1 and 1 are the centres of the first and the last pixels
-    with ``align_corners``, else their outer edges. Jaderberg et al., arXiv:1506.02025.
+    For volumes (N, C, D, H, W) and maps [N, 3, 4], the result is [N, D, H, W, 3]. With ``align_corners``, -1 and 1 are the
+    centres of the first and the last pixel, else their outer edges. Jaderberg et al., arXiv:1506.02025.
     """
     dims = len(size) - 2
     if dims not in (2, 3):
@@ -36,7 +36,7 @@ def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None =
     if min(size) <= 0:
         raise ValueError(f"Expected non-zero, positive output size. Got {tuple(size)}")
     axes = [np.linspace(-1, 1, n) * (1 if align_corners else (n - 1) / n) if n > 1 else np.zeros(1) for n in size[2:]]
-    # x is the last dimension of an image, and the first coordinate.
+    # The first coordinate, x, belongs to the last dimension of an image.
     places = [*reversed(np.meshgrid(*axes, indexing="ij")), np.ones(tuple(size[2:]))]
     base = upload(np.stack(places, -1).reshape(-1, dims + 1).astype(theta.spec.dtype), theta.storage.device, op="affine_grid",
                   role="temporary", constant=True)
@@ -45,12 +45,12 @@ def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None =
 
 def grid_sample(input: Tensor, grid: Tensor, mode: str = "bilinear", padding_mode: str = "zeros",
                 align_corners: bool | None = None) -> Tensor:
-    """[N, C, H', W'] of an image [N, C, H, W], read at the places ``grid`` [N, H', W', 2] of coordinates x, y from -1 to 1.
+    """Images [N, C, H, W] sampled at coordinates (x, y) in [-1, 1], ``grid`` [N, H', W', 2]: result [N, C, H', W'].
 
-    Of a volume [N, C, D, H, W] at [N, D', H', W', 3]. ``"bilinear"`` mixes the pixels around a place, ``"nearest"`` takes one.
-    What lies outside is 0 for ``"zeros"``, the nearest pixel for ``"border"``, mirrored for ``"reflection"``. For
-    ``align_corners`` see :func:`affine_grid`. Backward keeps the 2^d pixels of each place, and adds the input's gradient up in
-    one order in every run. Raises NotImplementedError for ``"bicubic"``.
+    Also volumes [N, C, D, H, W], at ``grid`` [N, D', H', W', 3]. ``"bilinear"`` interpolates between the 2^d pixels around a
+    point, ``"nearest"`` takes one. Outside, ``"zeros"`` reads 0, ``"border"`` the nearest pixel, ``"reflection"`` mirrors
+    the image. For ``align_corners`` see :func:`affine_grid`. Backward keeps the 2^d pixels of each point, and is
+    deterministic. Raises NotImplementedError for ``"bicubic"``.
     """
     dims = input.spec.ndim - 2
     if mode == "bicubic":
@@ -69,7 +69,7 @@ def grid_sample(input: Tensor, grid: Tensor, mode: str = "bilinear", padding_mod
         raise SpecError("grid_sampler(): expected input to have non-empty spatial dimensions, but input has sizes "
                         f"{list(input.spec.shape)}")
     sizes = input.spec.shape[2:]
-    # Coordinates are x, y, z: the last dimension's first.
+    # Coordinates are in the order x, y, z, that of the last dimension first.
     columns = [movement.reshape(movement.narrow(grid, dims + 1, dims - 1 - d, 1), (-1,)) for d in range(dims)]
     at = [_place(x, n, padding_mode, bool(align_corners)) for x, n in zip(columns, sizes, strict=True)]
     rows = movement.reshape(movement.permute(input, dims=(0, *range(2, dims + 2), 1)), (-1, input.spec.shape[1]))
@@ -84,7 +84,7 @@ def grid_sample(input: Tensor, grid: Tensor, mode: str = "bilinear", padding_mod
 
 
 def _place(x: Tensor, n: int, padding_mode: str, corners: bool) -> Tensor:
-    """A coordinate from -1 to 1 as one in pixels, the first one's centre being 0."""
+    """A coordinate in [-1, 1] converted to pixels, with 0 at the centre of the first pixel."""
     x = (x + 1.0) * ((n - 1) / 2) if corners else ((x + 1.0) * float(n) - 1.0) * 0.5
     if padding_mode == "reflection":
         low, span = (0.0, float(n - 1)) if corners else (-0.5, float(n))
@@ -96,21 +96,21 @@ def _place(x: Tensor, n: int, padding_mode: str, corners: bool) -> Tensor:
 
 
 class _Pixels:
-    """Rows of an image's channels, to be read at whole coordinates [K] of each of its dimensions."""
+    """The pixels of images as rows of channels, to be read at integer coordinates [K] in each dimension."""
 
     def __init__(self, rows: Tensor, sizes: Sequence[int], grid: Tensor) -> None:
         self.rows, self.sizes = rows, sizes
         n, device = grid.spec.shape[0], grid.storage.device
         each = math.prod(grid.spec.shape[1:-1])
         first = creation.arange(0, math.prod(sizes), length=n, dtype=np.dtype(np.int64), device=device)
-        #: Where the image of each place begins.
+        #: The row at which the image of each point begins.
         self.first = movement.reshape(movement.expand(movement.reshape(first, (n, 1)), shape=(n, each)), (n * each,))
 
     def __call__(self, at: Sequence[Tensor]) -> Tensor:
-        """[K, C], zeros where a place is outside: beside the last pixel stands one whose share is 0."""
+        """The pixels [K, C]; zeros outside, also for the neighbour beyond the last pixel, whose weight is 0."""
         places, inside = self.first, None
         for d, (x, n) in enumerate(zip(at, self.sizes, strict=True)):
-            # What is no number is outside, too.
+            # NaN fails both comparisons, so it is outside too.
             here = elementwise.logical_and(elementwise.ge(x, 0), elementwise.le(x, n - 1))
             inside = here if inside is None else elementwise.logical_and(inside, here)
             kept = movement.cast(elementwise.where(here, x, 0.0), dtype=np.dtype(np.int64))
@@ -120,7 +120,7 @@ class _Pixels:
 
 
 def _mixed(read: _Pixels, at: Sequence[Tensor]) -> Tensor:
-    """The sum of the 2^d pixels around each place, each by its share."""
+    """The weighted sum of the 2^d pixels around each point."""
     low = [elementwise.floor(x.detach()) for x in at]
     shares = [(1.0 - (x - a), x - a) for x, a in zip(at, low, strict=True)]
     total = None

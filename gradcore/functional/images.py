@@ -1,4 +1,4 @@
-"""Functions of images [N, C, H, W]: convolution, pooling, normalising over the batch."""
+"""Functions of images [N, C, H, W]: convolution, pooling, batch normalisation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Size = int | Sequence[int]
 
 
 def pair(name: str, value: Size) -> tuple[int, int]:
-    """One number for both dimensions, or one for each. Raises :class:`SpecError` for anything else."""
+    """An int for both dimensions, or two ints, as a pair. Raises :class:`SpecError` for anything else."""
     parts = (value, value) if isinstance(value, int) else tuple(value)
     if len(parts) == 1:
         parts *= 2
@@ -30,7 +30,7 @@ def pair(name: str, value: Size) -> tuple[int, int]:
 
 
 def _batched(name: str, x: Tensor) -> tuple[Tensor, bool]:
-    """[N, C, H, W] of what may be [C, H, W]."""
+    """The input as [N, C, H, W], and whether N was missing and is 1."""
     if x.spec.ndim == 3:
         return unsqueeze(x, 0), True
     if x.spec.ndim != 4:
@@ -43,8 +43,8 @@ def conv2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Si
            dilation: Size = 1, groups: int = 1) -> Tensor:
     """Cross-correlation: input [N, C, H, W] or [C, H, W], weight [O, C / groups, kH, kW], bias [O], result [N, O, H', W'].
 
-    ``padding`` is a size, ``"valid"`` or ``"same"``. Only input and weight are kept for backward; the workspace holds 2^18
-    elements or one row of windows, whatever the batch.
+    ``padding`` is one int, two ints, ``"valid"`` or ``"same"``. Backward keeps only input and weight; the workspace holds 2^18
+    elements or one row of windows, whatever the batch size.
     """
     steps, holes = pair("stride", stride), pair("dilation", dilation)
     x, lone = _batched("conv2d", input)
@@ -66,7 +66,7 @@ def _named_padding(x: Tensor, weight: Tensor, padding: str, stride: tuple[int, i
         raise SpecError("padding='same' is not supported for strided convolutions")
     total = [d * (k - 1) for d, k in zip(dilation, weight.spec.shape[2:], strict=True)]
     if any(n % 2 for n in total):
-        # An even window reaches one further to the right, and below.
+        # With an even window, "same" pads one more element on the right and at the bottom.
         shape = (*x.spec.shape[:2], *(n + t % 2 for n, t in zip(x.spec.shape[2:], total, strict=True)))
         x = movement.slice_grad(x, shape=shape, index=tuple((0, n, 1) for n in x.spec.shape))
     return x, (total[0] // 2, total[1] // 2)
@@ -74,9 +74,10 @@ def _named_padding(x: Tensor, weight: Tensor, padding: str, stride: tuple[int, i
 
 def max_pool2d(input: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
                ceil_mode: bool = False, return_indices: bool = False) -> Any:
-    """The largest element of each window; with ``return_indices`` also where it lies in its plane, int64.
+    """The largest element of each window of [N, C, H, W] or [C, H, W].
 
-    Backward keeps one byte an output (four for windows of more than 256 elements), neither input nor output.
+    With ``return_indices`` also its index in the flattened plane, int64. Backward keeps one byte per output element (four for
+    windows of more than 256 elements), and neither input nor output.
     """
     kernel = pair("kernel_size", kernel_size)
     how = {"kernel": kernel, "stride": kernel if stride is None else pair("stride", stride),
@@ -93,7 +94,7 @@ def max_pool2d(input: Tensor, kernel_size: Size, stride: Size | None = None, pad
 
 def avg_pool2d(input: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, ceil_mode: bool = False,
                count_include_pad: bool = True, divisor_override: int | None = None) -> Tensor:
-    """The mean of each window, or its sum over ``divisor_override``. Backward keeps nothing."""
+    """The mean of each window of [N, C, H, W] or [C, H, W], or its sum over ``divisor_override``. Backward keeps nothing."""
     kernel = pair("kernel_size", kernel_size)
     x, lone = _batched("avg_pool2d", input)
     out = pooling.avg_pool2d(x, kernel=kernel, stride=kernel if stride is None else pair("stride", stride),
@@ -103,7 +104,10 @@ def avg_pool2d(input: Tensor, kernel_size: Size, stride: Size | None = None, pad
 
 
 def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
-    """Means of as many parts as ``output_size`` says; None keeps a dimension. Backward keeps nothing."""
+    """Mean pooling of [N, C, H, W] or [C, H, W] to ``output_size``, an int or two; None keeps a size.
+
+    Backward keeps nothing.
+    """
     x, lone = _batched("adaptive_avg_pool2d", input)
     wanted = (output_size, output_size) if output_size is None or isinstance(output_size, int) else tuple(output_size)
     size = tuple(n if m is None else m for n, m in zip(x.spec.shape[2:], wanted, strict=True))
@@ -115,19 +119,20 @@ def batch_norm(input: Tensor, running_mean: Tensor | None, running_var: Tensor |
                bias: Tensor | None = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5) -> Tensor:
     """(x - mean) / sqrt(var + eps) for each channel of [N, C, ...], times weight, plus bias.
 
-    In training mean and (biased) variance are the batch's, and ``running_*`` move towards them by ``momentum``, the
-    variance unbiased; otherwise they are the running ones. An input of 16 bits may have all of them in float32.
+    In training, mean and (biased) variance are the batch's, and ``running_*`` become (1 - momentum) * running + momentum *
+    batch, with the unbiased variance; otherwise mean and variance are the running ones. For a 16-bit input, the other tensors
+    may be float32. Ioffe and Szegedy, arXiv:1502.03167.
     """
     region = local.state.autocast
     if input.spec.narrow and (region is None or input.storage.device.type not in region.dtypes):
-        # A region of autocast widens by itself.
+        # Autocast widens to float32 itself.
         wide = TensorSpec.of((), np.float32)
         given = [v.spec.dtype for v in (running_mean, running_var, weight, bias) if v is not None]
         if given and all(dtype == wide.dtype for dtype in given):
             return movement.cast_to(batch_norm(movement.cast_to(input, wide), running_mean, running_var, weight, bias, training,
                                                momentum, eps), input.spec)
     if training and not input.spec.numel and input.spec.ndim > 1:
-        # An empty batch has no statistics, and moves none.
+        # An empty batch has no statistics, and leaves the running ones as they are.
         mean, rstd = (creation.full(v, shape=input.spec.shape[1:2], dtype=input.spec.dtype, device=input.storage.device)
                       for v in (0, 1))
         return norms.batch_norm_apply(input, weight, bias, mean, rstd)

@@ -1,4 +1,4 @@
-"""Tensors of other libraries."""
+"""Import of other libraries' tensors by DLPack."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Tensor = Any
 
 
 def from_dlpack(ext_tensor: Any, *, device: str | Device | None = None, copy: bool | None = None) -> Tensor:
-    """A tensor over the memory of another library's tensor on the CPU or a GPU, which it keeps alive; see :func:`from_numpy`.
+    """A tensor that shares the memory of another library's tensor on the CPU or a GPU; see :func:`from_numpy`.
 
-    ``ext_tensor`` has a ``__dlpack__``, or is a capsule that one gave, which is used up. It is a copy where ``copy`` says so,
-    on another device, and of what is read-only or empty. On a GPU the current stream comes after what the other library has
-    given to its own. Raises TypeError for anything else, ValueError for ``copy=False`` where only a copy is possible,
-    BufferError for another device or dtype than NumPy's and bfloat16.
+    ``ext_tensor`` has a ``__dlpack__`` method, or is a DLPack capsule, which is consumed. The data is copied if ``copy`` is
+    True, to another device, and if it is read-only or empty. On a GPU, the current stream waits for the work that the other
+    library has submitted to its own. Raises TypeError for anything else, ValueError for ``copy=False`` if only a copy is
+    possible, BufferError for another kind of device, or a dtype that is neither NumPy's nor bfloat16.
     """
     if not hasattr(ext_tensor, "__dlpack__") and not is_capsule(ext_tensor):
         raise TypeError(f"from_dlpack expects an object with __dlpack__ or its capsule, but got {type(ext_tensor).__name__}")
@@ -32,7 +32,7 @@ def from_dlpack(ext_tensor: Any, *, device: str | Device | None = None, copy: bo
         array = array_of(ext_tensor)
         shared = array.flags.writeable and array.size > 0
     else:
-        # DLPack's name of the legacy default stream, whose handle is 0, is 1.
+        # DLPack numbers the legacy default stream 1, though its handle is 0.
         given = Given(ext_tensor, home.current.handle or 1)
         array = home.array_of_others(given)
         shared = given.writable and array.size > 0

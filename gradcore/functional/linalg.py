@@ -1,4 +1,4 @@
-"""``gradcore.linalg``: norms, inverses, equations, determinants, with the names and arguments of ``torch.linalg``."""
+"""``gradcore.linalg``: norms, inverses, linear equations and determinants, with the signatures of ``torch.linalg``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["LinAlgError", "SlogDet", "cholesky", "cross", "det", "diagonal", "in
 
 
 class SlogDet(NamedTuple):
-    """The sign of a determinant, and the logarithm of its size."""
+    """The sign of a determinant, and the logarithm of its absolute value."""
 
     sign: Any
     logabsdet: Any
@@ -33,16 +33,16 @@ class SlogDet(NamedTuple):
 
 
 def vector_norm(x: Tensor, ord: float = 2, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """(sum |x|^ord)^(1 / ord) over ``dim``, or over everything: the largest for inf, how many are not 0 for 0."""
+    """(sum |x|^ord)^(1 / ord) over ``dim``, or of all elements; the largest |x| for inf, the number of nonzero x for 0."""
     x = x if dtype is None else x.to(dtype)
     return statistics.vector_norm(x, p=float(ord), dims=normalize_dims(dim, x.spec.ndim), keepdim=keepdim)
 
 
 def matrix_norm(A: Tensor, ord: Any = "fro", dim: Sequence[int] = (-2, -1), keepdim: bool = False, *,
                 dtype: Any = None) -> Tensor:
-    """A norm of the matrices of two dimensions: "fro", and 1, -1, inf, -inf for sums of columns and rows.
+    """A norm of the matrices in two dimensions: "fro"; the largest (1) or smallest (-1) column sum of |A|; inf, -inf for rows.
 
-    Raises NotImplementedError for those that take singular values: 2, -2 and "nuc".
+    Raises NotImplementedError for norms of singular values: 2, -2 and "nuc".
     """
     A = A if dtype is None else A.to(dtype)
     rows, columns = (sh.dim_of(d, A) for d in dim)
@@ -54,13 +54,13 @@ def matrix_norm(A: Tensor, ord: Any = "fro", dim: Sequence[int] = (-2, -1), keep
         raise NotImplementedError(f"linalg.matrix_norm with ord={ord!r}: expected 'fro', 1, -1, inf or -inf")
     summed, over = (rows, columns) if abs(ord) == 1 else (columns, rows)
     sums = vector_norm(A, 1, summed, keepdim=True)
-    # Of no sums at all the largest is 0.
+    # Without any rows or columns to compare, the largest sum is 0.
     found = (m.amin if ord < 0 else m.amax if sums.spec.shape[over] else m.sum)(sums, over, True)
     return found if keepdim else sh.squeeze(found, (rows, columns))
 
 
 def norm(A: Tensor, ord: Any = None, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """The 2-norm of everything; with ``ord`` or ``dim`` that of vectors, or of matrices where there are two dimensions."""
+    """The 2-norm of all elements; with ``ord`` or ``dim``, :func:`vector_norm`, or :func:`matrix_norm` over two dimensions."""
     pair = dim is not None and not isinstance(dim, int) and len(dim) == 2
     if ord is not None and (pair or (dim is None and A.spec.ndim == 2)):
         assert not isinstance(dim, int)
@@ -74,12 +74,15 @@ def norm(A: Tensor, ord: Any = None, dim: Dim = None, keepdim: bool = False, *, 
 
 
 def inv(A: Tensor) -> Tensor:
-    """The inverses of [.., n, n]. Raises :class:`LinAlgError` on the CPU for one that has none; a GPU gives infinities."""
+    """The inverses of matrices [..., n, n]. For a singular one the CPU raises :class:`LinAlgError`; a GPU gives infinities."""
     return decompositions.inv(A)
 
 
 def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
-    """X of A X = B, or of X A = B if not ``left``: A [.., n, n], B [.., n, k], or vectors [.., n]; leading sizes broadcast."""
+    """The solution X of A X = B, or X A = B with ``left=False``: A [..., n, n], B [..., n, k], or vectors [..., n].
+
+    Leading dimensions broadcast.
+    """
     if A.spec.ndim < 2 or not B.spec.ndim:
         raise SpecError(f"linalg.solve: The input tensor A must have at least 2 dimensions and B at least 1, but got "
                         f"{list(A.spec.shape)} and {list(B.spec.shape)}")
@@ -92,23 +95,26 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
 
 
 def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
-    """The lower L of A = L L^T, or its transpose; the lower triangle of A is read. Raises :class:`LinAlgError` on the CPU."""
+    """The lower triangular L of A = L L^T, or L^T with ``upper``; only the lower triangle of A is read.
+
+    On the CPU, raises :class:`LinAlgError` if A is not positive definite.
+    """
     found = decompositions.cholesky(A)
     return sh.transpose(found, -2, -1) if upper else found
 
 
 def det(A: Tensor) -> Tensor:
-    """The determinants of [.., n, n]. Backward solves with A: where that has no inverse, it raises :class:`LinAlgError`."""
+    """The determinants of matrices [..., n, n]. Backward solves with A, and raises :class:`LinAlgError` if it is singular."""
     return decompositions.det(A)
 
 
 def slogdet(A: Tensor) -> SlogDet:
-    """The signs of the determinants, and the logarithms of their sizes."""
+    """The signs of the determinants, and the logarithms of their absolute values."""
     return SlogDet(*decompositions.slogdet(A))
 
 
 def matrix_power(A: Tensor, n: int) -> Tensor:
-    """A times itself n times, by squaring; its inverse for a negative n."""
+    """The ``n``-th power of square matrices, by repeated squaring; for a negative ``n``, that of the inverse."""
     if n < 0:
         return matrix_power(inv(A), -n)
     size = A.spec.shape[-1]
@@ -132,19 +138,19 @@ def matmul(input: Tensor, other: Tensor) -> Tensor:
 
 
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
-    """Sums of products along a dimension; the others broadcast."""
+    """Dot products along ``dim``; the other dimensions broadcast."""
     return m.sum(x * y, dim)
 
 
 def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
-    """The cross product along a dimension of size 3."""
+    """The cross product along ``dim``, of size 3."""
     return _cross(input, other, dim)
 
 
 def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
-    """A view of a diagonal of two dimensions, as the last one."""
+    """A view of a diagonal of two dimensions, as the last dimension."""
     return _diagonal(A, offset, dim1, dim2)
 
 
-#: Methods of a tensor: ``x.inverse()``, ``x.det()`` and their like.
+#: Methods of a tensor, such as ``x.inverse()`` and ``x.det()``.
 TENSOR_METHODS = {"inverse": inv, "det": det, "slogdet": slogdet, "matrix_power": matrix_power}

@@ -1,4 +1,4 @@
-"""Losses that go element by element or compare two scores, with PyTorch's names and arguments."""
+"""Elementwise losses and margin losses, with PyTorch's signatures."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def check_reduction(reduction: str) -> None:
 
 
 def reduced(loss: Tensor, reduction: str) -> Tensor:
-    """The loss element by element, its mean or its sum. Raises ValueError for another reduction."""
+    """The loss itself ("none"), its "mean" or its "sum". Raises ValueError for another reduction."""
     check_reduction(reduction)
     return loss if reduction == "none" else mean(loss) if reduction == "mean" else sum(loss)
 
 
 def weighted(loss: Tensor, input: Tensor, weight: Tensor, reduction: str) -> Tensor:
-    """The loss times weights, element by element, its sum, or its mean over them. Raises ValueError for another size."""
+    """The loss times weights: elementwise, its sum, or its sum over that of the weights. Raises ValueError for another size."""
     if weight.spec.shape != input.spec.shape:
         raise ValueError("Weights and input must have the same size.")
     made = reduced(elementwise.mul(loss, weight), "sum" if reduction == "mean" else reduction)
@@ -38,7 +38,7 @@ def weighted(loss: Tensor, input: Tensor, weight: Tensor, reduction: str) -> Ten
 
 
 def warn_of_sizes(input: Tensor, target: Tensor) -> bool:
-    """Are input and target of one size? Warns where they are not."""
+    """Whether input and target have the same size, with a warning if not."""
     same = bool(input.spec.shape == target.spec.shape)
     if not same:
         warnings.warn(f"Using a target size ({list(target.spec.shape)}) that is different to the input size "
@@ -51,7 +51,7 @@ def warn_of_sizes(input: Tensor, target: Tensor) -> bool:
 
 
 def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", weight: Tensor | None = None) -> Tensor:
-    """|input - target|; the mean over ``weight``, of the input's shape, if given."""
+    """|input - target|. With ``weight``, of the input's shape, a weighted sum or mean."""
     warn_of_sizes(input, target)
     loss = elementwise.abs(elementwise.sub(input, target))
     return reduced(loss, reduction) if weight is None else weighted(loss, input, weight, reduction)
@@ -59,9 +59,9 @@ def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", weight: Tens
 
 def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0,
                weight: Tensor | None = None) -> Tensor:
-    """d^2 / 2 where |d| < delta, else delta (|d| - delta / 2), d = input - target. Raises ValueError for delta <= 0.
+    """d^2 / 2 where |d| < delta, else delta (|d| - delta / 2), for d = input - target. Raises ValueError for delta <= 0.
 
-    ``weight``, of the input's shape, scales it element by element; unlike that of :func:`l1_loss`, the mean is over elements.
+    ``weight``, of the input's shape, scales the elements; unlike in :func:`l1_loss`, the mean divides by their number.
     """
     if delta <= 0:
         raise ValueError(f"huber_loss does not support non-positive values for delta: {delta}")
@@ -73,7 +73,7 @@ def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: fl
 
 
 def smooth_l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
-    """:func:`huber_loss` over its ``delta``, here ``beta``; :func:`l1_loss` for a beta of 0."""
+    """:func:`huber_loss` with ``delta=beta``, divided by ``beta``; :func:`l1_loss` for a ``beta`` of 0."""
     if beta < 0:
         raise ValueError(f"smooth_l1_loss does not support negative values for beta: {beta}")
     if beta == 0:
@@ -84,10 +84,10 @@ def smooth_l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", beta:
 
 def gaussian_nll_loss(input: Tensor, target: Tensor, var: Any, full: bool = False, eps: float = 1e-6,
                       reduction: str = "mean") -> Tensor:
-    """(log var + (input - target)^2 / var) / 2, var being ``eps`` at least; ``full`` adds log(2 pi) / 2.
+    """(log var + (input - target)^2 / var) / 2, with ``var`` clamped to at least ``eps``; ``full`` adds log(2 pi) / 2.
 
-    ``var`` is a number, or a tensor of the input's shape, or with 1 as its last size, or without its last dimension. Raises
-    ValueError for other shapes and for a variance below 0.
+    ``var`` is a number, or a tensor of the input's shape, which may have 1 as its last size or lack the last dimension.
+    Raises ValueError for other shapes and for a negative variance.
     """
     if isinstance(var, (int, float)):
         if var < 0:
@@ -100,11 +100,11 @@ def gaussian_nll_loss(input: Tensor, target: Tensor, var: Any, full: bool = Fals
         elif var.spec.shape != (*shape[:-1], 1):
             raise ValueError(f"var is of incorrect size: {list(var.spec.shape)} for an input of size {list(shape)}")
     known = var.detach()
-    # The test runs on meta too, where nothing can be read, so that a prediction counts its bytes.
+    # The test runs on meta too, though nothing can be read there, so that a prediction counts its bytes.
     negative = any(elementwise.lt(known, 0))
     if negative.storage.device.type != "meta" and negative.item():
         raise ValueError("var has negative entry/entries")
-    # The bound passes the gradient on as it is.
+    # As in PyTorch, the clamp does not affect the gradient.
     var = var + (elementwise.clamp(known, float(eps), None) - known)
     loss = (elementwise.log(var) + elementwise.square(elementwise.sub(input, target)) / var) * 0.5
     return reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
@@ -112,9 +112,9 @@ def gaussian_nll_loss(input: Tensor, target: Tensor, var: Any, full: bool = Fals
 
 def poisson_nll_loss(input: Tensor, target: Tensor, log_input: bool = True, full: bool = False, eps: float = 1e-8,
                      reduction: str = "mean") -> Tensor:
-    """exp(input) - target * input, or input - target * log(input + eps) without ``log_input``.
+    """exp(input) - target * input, or input - target * log(input + eps) with ``log_input=False``.
 
-    ``full`` adds Stirling's target log target - target + log(2 pi target) / 2 where the target is above 1.
+    ``full`` adds Stirling's approximation, target log target - target + log(2 pi target) / 2, where the target exceeds 1.
     """
     loss = elementwise.exp(input) - target * input if log_input else input - target * elementwise.log(input + eps)
     if full:
@@ -137,10 +137,10 @@ def _need_one_size(input: Tensor, target: Tensor) -> None:
 
 
 def binary_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean") -> Tensor:
-    """-(target log(input) + (1 - target) log(1 - input)), the logarithms being -100 at least.
+    """-(target log(input) + (1 - target) log(1 - input)), with the logarithms clamped to at least -100.
 
-    Only input and target are kept. Raises ValueError for a target of another size, RuntimeError for numbers outside [0, 1] on
-    the CPU; a GPU, which nobody waits for, makes NaN of them.
+    Backward keeps only input and target. Raises ValueError for a target of another size, and on the CPU RuntimeError for
+    inputs outside [0, 1]; a GPU gives NaN for them, since the host does not wait for it.
     """
     _need_one_size(input, target)
     return _weighed(losses.bce(input, target), weight, reduction)
@@ -148,9 +148,9 @@ def binary_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = 
 
 def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean",
                                      pos_weight: Tensor | None = None) -> Tensor:
-    """:func:`binary_cross_entropy` of sigmoid(input), without overflow; ``pos_weight`` multiplies the target's term.
+    """:func:`binary_cross_entropy` of sigmoid(input), without overflow; ``pos_weight`` multiplies the term of ``target``.
 
-    Only input and target are kept. Raises ValueError for a target of another size.
+    Backward keeps only input and target. Raises ValueError for a target of another size.
     """
     _need_one_size(input, target)
     if input.spec.floating and target.spec.floating:
@@ -168,9 +168,9 @@ def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> 
 
 
 def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False) -> Tensor:
-    """target (log target - input), ``input`` being log-probabilities; with ``log_target`` the target is, too.
+    """target * (log target - input), with log-probabilities as ``input``, and also as ``target`` with ``log_target``.
 
-    ``reduction="batchmean"`` divides the sum by the first size: that is the divergence, which "mean" is not.
+    ``reduction="batchmean"`` divides the sum by the batch size, which gives the divergence; "mean" does not.
     """
     if log_target:
         loss = elementwise.exp(target) * (target - input)
@@ -183,7 +183,7 @@ def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: b
 
 
 def multilabel_soft_margin_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean") -> Tensor:
-    """:func:`binary_cross_entropy_with_logits`, the mean over the last dimension of each sample: input and target [N, C]."""
+    """:func:`binary_cross_entropy_with_logits`, averaged over the classes of each sample: input and target [N, C]."""
     _need_one_size(input, target)
     loss = losses.bce_logits(input, target)
     return reduced(mean(loss if weight is None else loss * weight, -1), reduction)
@@ -213,9 +213,9 @@ def margin_ranking_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: 
 
 
 def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """The sum over a sample's classes y and the other classes i of max(0, 1 - input[y] + input[i]), over their number C.
+    """The sum over a sample's classes y and all other classes i of max(0, 1 - input[y] + input[i]), divided by C.
 
-    ``input`` is [N, C] or [C], ``target`` as large: a sample's classes, up to the first negative number.
+    ``input`` is [N, C] or [C]. ``target``, of the same shape, lists each sample's classes, up to the first negative number.
     """
     if input.spec.ndim not in (1, 2) or target.spec.shape != input.spec.shape:
         raise SpecError(f"inconsistent target size: {list(target.spec.shape)} for input of size: {list(input.spec.shape)}")
@@ -232,9 +232,9 @@ def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean
 
 def multi_margin_loss(input: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Tensor | None = None,
                       reduction: str = "mean") -> Tensor:
-    """The mean over classes other than the target's of max(0, margin - input[target] + input)^p, times its class's weight.
+    """The sum over classes i other than the target y of weight[y] * max(0, margin - input[y] + input[i])^p, divided by C.
 
-    ``input`` is [N, C] or [C], ``target`` [N] or []. Raises ValueError for a ``p`` that is neither 1 nor 2.
+    ``input`` is [N, C] or [C], ``target`` [N] or 0-d. Raises ValueError for a ``p`` other than 1 or 2.
     """
     if p not in (1, 2):
         raise ValueError(f"only p == 1 and p == 2 supported, but got {p}")

@@ -1,4 +1,4 @@
-"""Arithmetic, functions, reductions, products of matrices."""
+"""Arithmetic, elementary functions, reductions and matrix products, with PyTorch's signatures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Dim = int | Sequence[int] | None
 
 
 def elementwise_function(name: str, op: Op) -> Any:
-    """The function of an op of one or two operands."""
+    """A public function for an elementwise op of one or two operands."""
     if len(op.inputs) == 1:
         def function(input: Tensor, *, out: None = None) -> Tensor:
             if out is not None:
@@ -43,7 +43,10 @@ def _elementwise(op: Op) -> Any:
 
 
 def scaled(input: Any, other: Any, alpha: Any) -> Any:
-    """alpha * other, which goes with ``input``. Raises RuntimeError for a factor that is no integer where both are."""
+    """alpha * other, in the dtype of the result with ``input``.
+
+    Raises RuntimeError for a non-integer ``alpha`` if both operands are integers.
+    """
     dtype = promote([v.spec if isinstance(v, Value) else type(v) for v in (input, other)])
     if isinstance(alpha, float) and not is_floating(dtype):
         raise RuntimeError(f"For integral input tensors, argument alpha must not be a floating point number: got {alpha}")
@@ -55,26 +58,26 @@ def scaled(input: Any, other: Any, alpha: Any) -> Any:
         raise RuntimeError(f"Boolean alpha only supported for Boolean results: got {alpha} for a result of {dtype.name}")
     if alpha == 1 or not isinstance(other, Value):
         return other * alpha if alpha != 1 else other
-    # In the result's dtype: the other's own may be too narrow.
+    # In the result's dtype, since that of ``other`` may be too narrow.
     return elementwise.mul(other if other.spec.dtype == dtype else movement.cast(other, dtype=dtype), alpha)
 
 
 def add(input: Tensor, other: Any, *, alpha: Any = 1, out: None = None) -> Tensor:
-    """input + alpha * other"""
+    """input + alpha * other."""
     if out is not None:
         raise refusal("add", "out")
     return elementwise.add(input, scaled(input, other, alpha))
 
 
 def sub(input: Tensor, other: Any, *, alpha: Any = 1, out: None = None) -> Tensor:
-    """input - alpha * other"""
+    """input - alpha * other."""
     if out is not None:
         raise refusal("sub", "out")
     return elementwise.sub(input, scaled(input, other, alpha))
 
 
 def div(input: Tensor, other: Any, *, rounding_mode: str | None = None, out: None = None) -> Tensor:
-    """input / other; rounded down with ``"floor"``, towards 0 with ``"trunc"``. Raises RuntimeError for another mode."""
+    """input / other; ``rounding_mode`` ``"floor"`` rounds down, ``"trunc"`` towards 0. Raises RuntimeError for another mode."""
     if out is not None:
         raise refusal("div", "out")
     if rounding_mode is None:
@@ -91,12 +94,12 @@ def div(input: Tensor, other: Any, *, rounding_mode: str | None = None, out: Non
     if is_floating(dtype):
         x, y = (v.detach() if hasattr(v, "detach") else v for v in (input, other))
         return _without_slope(pointwise.trunc(elementwise.div(x, y)), input, other)
-    # Floats would not hold large integers.
+    # Floats cannot represent all large integers.
     return elementwise.floor_divide(elementwise.sub(input, pointwise.fmod(input, other)), other)
 
 
 def _without_slope(made: Tensor, *operands: Any) -> Tensor:
-    """``made``, whose gradient by each of the operands is 0, also where a quotient's has none."""
+    """``made`` with a gradient of 0 with respect to each operand, also where that of a quotient is undefined."""
     for v in operands:
         if getattr(v, "requires_grad", False):
             never = creation.full(False, shape=(), dtype=np.dtype(bool), device=made.storage.device)
@@ -122,24 +125,24 @@ relu = _elementwise(activation.relu)
 
 
 def sign(input: Tensor) -> Tensor:
-    """1, 0 or -1 as a number is above, at or below 0; bools as they are."""
+    """1, 0 or -1 for numbers above, at or below 0; bools unchanged."""
     return movement.clone(input) if input.spec.dtype.kind == "b" else elementwise.sign(input)
 
 
 def tanh(input: Tensor) -> Tensor:
-    """The hyperbolic tangent; of integers as floats."""
+    """The hyperbolic tangent; integers are converted to floats."""
     return activation.tanh(movement.as_float(input))
 
 
 def pow(input: Any, exponent: Any, *, out: None = None) -> Tensor:
-    """input to the power of exponent; one of them may be a number."""
+    """``input`` to the power of ``exponent``; one of them may be a number."""
     if out is not None:
         raise refusal("pow", "out")
     return elementwise.pow(input, exponent)
 
 
 def round(input: Tensor, *, decimals: int = 0) -> Tensor:
-    """To the nearest whole number, halves to even; with ``decimals`` to so many digits behind the point."""
+    """Rounded to ``decimals`` places (0 by default), halves to even."""
     if not decimals:
         return elementwise.round(input) if input.spec.floating else movement.clone(input)
     if not input.spec.floating:
@@ -152,22 +155,22 @@ def round(input: Tensor, *, decimals: int = 0) -> Tensor:
 
 
 def sigmoid(input: Tensor) -> Tensor:
-    """1 / (1 + exp(-input)); of integers as floats."""
+    """1 / (1 + exp(-input)); integers are converted to floats."""
     return activation.sigmoid(movement.as_float(input))
 
 
 def erf(input: Tensor) -> Tensor:
-    """2 / sqrt(pi) times the integral of exp(-t^2) from 0 to input; of integers as floats."""
+    """2 / sqrt(pi) times the integral of exp(-t^2) from 0 to ``input``; integers are converted to floats."""
     return activation.erf(movement.as_float(input))
 
 
 def square(input: Tensor) -> Tensor:
-    """input * input; of bools as integers."""
+    """input * input; bools are converted to int64."""
     return elementwise.square(movement.cast(input, dtype=np.dtype(np.int64)) if input.spec.dtype.kind == "b" else input)
 
 
 def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
-    """``input`` kept between two numbers, or two tensors that broadcast; one of them may be absent."""
+    """``input`` limited to [min, max], which are numbers or tensors that broadcast; one of them may be None."""
     return elementwise.clamp(input, min, max)
 
 
@@ -176,7 +179,7 @@ def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
 
 def sum(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None, axis: Dim = None,
         keepdims: bool = False, out: None = None) -> Tensor:
-    """Sum over ``dim``, or over everything. Integers and bools are summed as int64, which ``dtype`` converts to."""
+    """The sum over ``dim``, or of all elements. Integers and bools give int64 unless ``dtype`` is given."""
     if axis is not None or keepdims or out is not None:
         dim, keepdim = dims_by_numpy("sum", dim, keepdim, axis, keepdims, out)
     input = input if dtype is None else input.to(dtype)
@@ -186,7 +189,7 @@ def sum(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = N
 
 def mean(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None, axis: Dim = None,
          keepdims: bool = False, out: None = None) -> Tensor:
-    """The mean over ``dim``, or over everything."""
+    """The mean over ``dim``, or of all elements."""
     if axis is not None or keepdims or out is not None:
         dim, keepdim = dims_by_numpy("mean", dim, keepdim, axis, keepdims, out)
     input = input if dtype is None else input.to(dtype)
@@ -202,25 +205,25 @@ def amin(input: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
 
 
 def need_dim(name: str, keepdim: bool) -> None:
-    """Raises TypeError for a dimension that is to be kept where none is named."""
+    """Raises TypeError for ``keepdim`` without ``dim``."""
     if keepdim:
         raise TypeError(f"{name}() takes keepdim with a dim only, but got keepdim={keepdim} without one")
 
 
 class Ranked(NamedTuple):
-    """Values and their positions, int64."""
+    """Values and their indices, int64."""
 
     values: Any
     indices: Any
 
 
 def max(input: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -> Any:
-    """The largest value; with ``dim`` a pair of values and indices; of two tensors, the larger element by element."""
+    """The largest element; with ``dim`` a pair of values and indices; of two tensors, the elementwise maximum."""
     return _extreme(input, dim, keepdim, amax, reduce.max_with_index, elementwise.maximum)
 
 
 def min(input: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -> Any:
-    """The smallest value; see :func:`max`."""
+    """The smallest element; see :func:`max`."""
     return _extreme(input, dim, keepdim, amin, reduce.min_with_index, elementwise.minimum)
 
 
@@ -233,7 +236,7 @@ def _extreme(x: Tensor, dim: Any, keepdim: bool, whole: Any, indexed: Any, pairw
 
 
 def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    """Positions of the largest value along ``dim``, or in the flattened tensor."""
+    """The index of the largest element along ``dim``, or in the flattened tensor, int64."""
     return _arg(reduce.argmax, input, dim, keepdim)
 
 
@@ -251,21 +254,21 @@ def _arg(op: Any, x: Tensor, dim: int | None, keepdim: bool) -> Tensor:
 
 
 def any(input: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
-    """Is some element over ``dim``, or over everything, not 0? Over no dimensions at all, each by itself."""
+    """Whether any element is nonzero, over ``dim`` or of all; for ``dim=()``, each element by itself."""
     if isinstance(dim, Sequence) and not dim:
         return elementwise.ne(input, 0)
     return reduce.any(input, dims=normalize_dims(dim, input.spec.ndim), keepdim=keepdim)
 
 
 def all(input: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
-    """Is every element over ``dim``, or over everything, not 0? Over no dimensions at all, each by itself."""
+    """Whether all elements are nonzero, over ``dim`` or of all; for ``dim=()``, each element by itself."""
     if isinstance(dim, Sequence) and not dim:
         return elementwise.ne(input, 0)
     return reduce.all(input, dims=normalize_dims(dim, input.spec.ndim), keepdim=keepdim)
 
 
 def logsumexp(input: Tensor, dim: Dim, keepdim: bool = False) -> Tensor:
-    """log(sum(exp(input))) over ``dim``, without overflow; of integers as floats."""
+    """log(sum(exp(input))) over ``dim``, without overflow; integers are converted to floats."""
     return reduce.logsumexp(movement.as_float(input), dims=normalize_dims(dim, input.spec.ndim), keepdim=keepdim)
 
 
@@ -274,12 +277,12 @@ def allclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-
 
 
 def equal(input: Tensor, other: Tensor) -> bool:
-    """Same shape and same values."""
+    """Whether the tensors have the same shape and values; the answer is read on the host."""
     return input.spec.shape == other.spec.shape and bool(all(elementwise.eq(input, other)).item())
 
 
 def softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
-    """exp(input) over its sum along ``dim``."""
+    """exp(input) / sum(exp(input)) along ``dim``."""
     return nn.softmax(input if dtype is None else input.to(dtype), dim=dim_of(dim, input))
 
 
@@ -291,7 +294,7 @@ def log_softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
 
 
 def matmul(input: Tensor, other: Tensor, *, out: None = None) -> Tensor:
-    """NumPy's ``@``: vectors are rows or columns, leading dimensions broadcast."""
+    """The matrix product, as NumPy's ``@``: 1-d tensors are rows or columns, leading dimensions broadcast."""
     if out is not None:
         raise refusal("matmul", "out")
     if not isinstance(other, Value):
@@ -313,22 +316,22 @@ def _checked(name: str, x: Tensor, y: Tensor, ndims: tuple[int, int]) -> Tensor:
 
 
 def mm(input: Tensor, mat2: Tensor) -> Tensor:
-    """The product of two matrices. Raises :class:`SpecError` for anything else."""
+    """The product of matrices [n, k] and [k, m]. Raises :class:`SpecError` for other shapes."""
     return _checked("mm", input, mat2, (2, 2))
 
 
 def bmm(input: Tensor, mat2: Tensor) -> Tensor:
-    """The products of matrices [b, n, k] and [b, k, m]. Raises :class:`SpecError` for anything else."""
+    """The products of matrices [b, n, k] and [b, k, m]. Raises :class:`SpecError` for other shapes."""
     return _checked("bmm", input, mat2, (3, 3))
 
 
 def mv(input: Tensor, vec: Tensor) -> Tensor:
-    """The product of a matrix and a vector. Raises :class:`SpecError` for anything else."""
+    """The product of a matrix [n, k] and a vector [k]. Raises :class:`SpecError` for other shapes."""
     return _checked("mv", input, vec, (2, 1))
 
 
 def dot(input: Tensor, tensor: Tensor) -> Tensor:
-    """The sum of the products of two vectors' elements. Raises :class:`SpecError` for anything else."""
+    """The dot product of two vectors [n], 0-d. Raises :class:`SpecError` for other shapes."""
     return _checked("dot", input, tensor, (1, 1))
 
 

@@ -1,4 +1,4 @@
-"""Norms over groups of channels, over a channel of a sample, over mean squares."""
+"""Group, instance and root-mean-square normalisation."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Tensor = Any
 
 
 def rms_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) over the last dimensions, times weight.
+    """x / sqrt(mean(x^2) + eps) over the last dimensions, of shape ``normalized_shape``, times ``weight``.
 
-    ``eps`` is that of the dtype that sums are in, unless given. Input and weight are kept, and nothing else. Zhang and
+    ``eps`` is by default the machine epsilon of the dtype of the sums. Backward keeps only input and weight. Zhang and
     Sennrich, arXiv:1910.07467.
     """
     shape = tuple(normalized_shape)
@@ -55,8 +55,8 @@ def instance_norm(input: Tensor, running_mean: Tensor | None = None, running_var
                   momentum: float = 0.1, eps: float = 1e-5) -> Tensor:
     """(x - mean) / sqrt(var + eps) over each channel of each sample of [N, C, ...], times weight [C], plus bias [C].
 
-    Ulyanov et al., arXiv:1607.08022. ``running_*`` move by ``momentum`` towards the samples' mean, and are used without
-    ``use_input_stats``. Raises ValueError for channels of one element, whose variance is nothing.
+    Ulyanov et al., arXiv:1607.08022. ``running_*`` are updated by ``momentum`` with the statistics averaged over samples, and
+    are used if ``use_input_stats`` is False. Raises ValueError for channels of one element, whose variance is always 0.
     """
     shape = input.spec.shape
     if not use_input_stats:
@@ -72,7 +72,7 @@ def instance_norm(input: Tensor, running_mean: Tensor | None = None, running_var
 
 
 def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """x times weight, plus bias, by channels."""
+    """x * weight + bias, both by channel."""
     shape = (-1, *[1] * (x.spec.ndim - 2))
     if weight is not None:
         x = x * movement.reshape(weight, shape)

@@ -1,4 +1,4 @@
-"""Padding, and images as columns of windows, with the arguments of ``torch.nn.functional``."""
+"""Padding, and ``unfold`` and ``fold`` of images, with the signatures of ``torch.nn.functional``."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ Size = int | Sequence[int]
 
 
 def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
-    """More elements before and after: ``pad`` has two numbers a dimension, the last dimension's first; negative ones cut.
+    """Pad a tensor; ``pad`` holds the numbers of elements before and after each dimension, from the last dimension on.
 
-    ``mode`` is ``"constant"``, with ``value``, or ``"reflect"``, ``"replicate"`` or ``"circular"``, which repeat elements of
-    the last dimensions of [N, C, ...] or [C, ...]. Raises :class:`SpecError` for pads that do not fit the shape.
+    Negative numbers crop. ``mode`` is ``"constant"``, with ``value``, or ``"reflect"``, ``"replicate"`` or ``"circular"``,
+    which repeat elements of the last dimensions of [N, C, ...] or [C, ...]. Raises :class:`SpecError` for pads that do not fit
+    the shape.
     """
     if mode not in ("constant", "reflect", "replicate", "circular"):
         raise NotImplementedError(f"Unrecognised padding mode {mode}")
@@ -64,7 +65,7 @@ def _surrounded(x: Tensor, edges: list[tuple[int, int, int]], value: float) -> T
 
 
 def _positions(n: int, before: int, after: int, mode: str) -> np.ndarray[Any, Any]:
-    """Which of n elements each of before + n + after is."""
+    """The index, among n elements, of each of the before + n + after padded ones."""
     most = n - 1 if mode == "reflect" else n
     if mode != "replicate" and (before > most or after > most):
         raise SpecError(f"Padding size should be less than the corresponding input dimension, but got: padding ({before}, "
@@ -84,7 +85,7 @@ def _positions(n: int, before: int, after: int, mode: str) -> np.ndarray[Any, An
 
 
 def unfold(input: Tensor, kernel_size: Size, dilation: Size = 1, padding: Size = 0, stride: Size = 1) -> Tensor:
-    """Windows of images [N, C, H, W] as columns [N, C * kh * kw, L]; also of one image [C, H, W]. One copy besides padding."""
+    """The L windows of images [N, C, H, W] or [C, H, W] as columns [N, C * kh * kw, L] (im2col); one copy besides padding."""
     if input.spec.ndim not in (3, 4):
         raise SpecError(f"Expected 3D or 4D (batch mode) tensor for input with possibly 0 batch size and other non-zero "
                         f"dimensions for input, but got: {list(input.spec.shape)}")
@@ -102,7 +103,7 @@ def unfold(input: Tensor, kernel_size: Size, dilation: Size = 1, padding: Size =
 
 def fold(input: Tensor, output_size: Size, kernel_size: Size, dilation: Size = 1, padding: Size = 0,
          stride: Size = 1) -> Tensor:
-    """Columns [N, C * kh * kw, L] of windows added up to images [N, C, H, W]; also of one, [C * kh * kw, L]."""
+    """Sums of overlapping windows, given as columns [N, C * kh * kw, L] or [C * kh * kw, L]: images [N, C, H, W] (col2im)."""
     (height, width), (kh, kw), (dh, dw), (ph, pw), (sh_, sw) = (pair(n, v) for n, v in (
         ("output_size", output_size), ("kernel_size", kernel_size), ("dilation", dilation), ("padding", padding),
         ("stride", stride)))

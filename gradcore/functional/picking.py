@@ -1,4 +1,4 @@
-"""Reading and writing at positions: gather and scatter, whole slices by index, elements by mask."""
+"""Reading and writing by index or mask: ``gather``, ``scatter``, ``index_*`` and ``masked_*`` functions."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ def _with_a_dimension(*tensors: Tensor) -> list[Tensor]:
 
 
 def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
-    """input[.., index[.., i, ..], ..] along ``dim``; the other sizes are the index's, which are at most the input's.
+    """Elements at the positions ``index`` along ``dim``; the result has the index's shape.
 
-    Raises IndexError for a position outside, a negative one too, on the CPU; on a GPU it reads NaN, of integers 0.
+    In 2-d with ``dim`` 0, result[i, j] = input[index[i, j], j]. The index's other sizes are at most the input's. On the CPU,
+    raises IndexError for an index that is negative or too large; on a GPU, it reads NaN, or 0 for integers.
     """
     d = sh.dim_of(dim, input)
     x, places = _with_a_dimension(input, index)
@@ -42,7 +43,7 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
 
 
 def take(input: Tensor, index: Tensor) -> Tensor:
-    """Elements at positions in the flattened tensor; the result has the index's shape."""
+    """Elements at indices of the flattened tensor; the result has the index's shape."""
     return movement.take(sh.reshape(input, -1), index, dim=0)
 
 
@@ -50,7 +51,7 @@ def take(input: Tensor, index: Tensor) -> Tensor:
 
 
 def _source(name: str, x: Tensor, index: Tensor, src: Any) -> Any:
-    """What is written, of the index's shape: the start of ``src``, or a number as a 0-d tensor."""
+    """The values to write: the leading part of ``src`` with the index's shape, or a number as a 0-d tensor."""
     if not isinstance(src, Value):
         return creation.full(src, shape=(), dtype=x.spec.dtype, device=x.storage.device)
     if src.spec.ndim != index.spec.ndim or any(n < m for n, m in zip(src.spec.shape, index.spec.shape, strict=True)):
@@ -73,9 +74,9 @@ def _scatter(name: str, op: Any, x: Tensor, dim: int, index: Tensor, src: Any) -
 
 def scatter_(input: Tensor, dim: int, index: Tensor, src: Any = None, value: Any = None, *,
              reduce: str | None = None) -> Tensor:
-    """``src``, a tensor or a number, written along ``dim`` at the positions of ``index``; of repeated ones the last stays.
+    """Write ``src``, a tensor or a number, along ``dim`` at the positions ``index``; of repeated positions, the last wins.
 
-    ``reduce="add"`` adds instead. Raises NotImplementedError for ``"multiply"``.
+    With ``reduce="add"``, add it. Raises NotImplementedError for ``"multiply"``.
     """
     if reduce not in (None, "add"):
         raise NotImplementedError(f"scatter with reduce={reduce!r}: only None and 'add' are supported")
@@ -85,7 +86,7 @@ def scatter_(input: Tensor, dim: int, index: Tensor, src: Any = None, value: Any
 
 
 def scatter_add_(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
-    """``src`` added along ``dim`` at the positions of ``index``; repeated ones add up."""
+    """Add ``src`` along ``dim`` at the positions ``index``; repeated positions accumulate."""
     _scatter("scatter_add", placing.add_along_, input, dim, index, src)
     return input
 
@@ -101,9 +102,9 @@ def _vector(name: str, index: Tensor) -> Tensor:
 
 
 def index_add_(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
-    """alpha times slices of ``source`` added to the slices of ``dim`` that ``index`` names; repeated ones add up.
+    """Add alpha times the slices of ``source`` to the slices of ``dim`` at ``index``; repeated indices accumulate.
 
-    Of integers the whole part of alpha.
+    For integers, ``alpha`` is truncated.
     """
     alpha = alpha if source.spec.floating else int(alpha)
     source = source if alpha == 1 else source * alpha
@@ -112,7 +113,7 @@ def index_add_(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha:
 
 
 def index_copy_(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
-    """Slices of ``source`` written to the slices of ``dim`` that ``index`` names."""
+    """Write the slices of ``source`` to the slices of ``dim`` at ``index``."""
     movement.put_(*_slices("index_copy", input, dim, index, source), dim=sh.dim_of(dim, input), wrap=False)
     return input
 
@@ -127,7 +128,7 @@ def _slices(name: str, x: Tensor, dim: int, index: Tensor, source: Tensor) -> tu
 
 
 def index_fill_(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
-    """A number, or a 0-d tensor, written to the slices of ``dim`` that ``index`` names; negative ones count from the end."""
+    """Write a number, or a 0-d tensor, to the slices of ``dim`` at ``index``; negative indices count from the end."""
     if isinstance(value, Value) and value.spec.ndim:
         raise SpecError("index_fill_ only supports a 0-dimensional value tensor, but got tensor with "
                         f"{value.spec.ndim} dimension(s).")
@@ -138,7 +139,7 @@ def index_fill_(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     if not given.requires_grad:
         movement.put_(x, places, given, dim=d)
         return input
-    # Each slice counts once for the value's gradient, however often it is named.
+    # A slice counts once in the value's gradient, even if the index repeats it.
     named = creation.full(False, shape=(x.spec.shape[d],), dtype=np.dtype(bool), device=x.storage.device)
     movement.put_(named, places, creation.full(True, shape=(), dtype=named.spec.dtype, device=x.storage.device), dim=0)
     pointwise.masked_fill_(x, sh.reshape(named, (-1, *[1] * (x.spec.ndim - d - 1))), given)
@@ -146,7 +147,7 @@ def index_fill_(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
 
 
 def index_put_(input: Tensor, indices: Sequence[Any], values: Tensor, accumulate: bool = False) -> Tensor:
-    """``input[indices] = values``; with ``accumulate`` added, repeated positions adding up."""
+    """``input[indices] = values``; with ``accumulate``, values are added, also at repeated positions."""
     _indexing.write(input, tuple(slice(None) if i is None else i for i in indices), values, accumulate=accumulate)
     return input
 
@@ -155,19 +156,19 @@ def index_put_(input: Tensor, indices: Sequence[Any], values: Tensor, accumulate
 
 
 def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
-    """Positions of what is not zero, [N, ndim] int64, or a tuple of one [N] a dimension; the values are read on the host."""
+    """Indices of the nonzero elements, [N, ndim] int64, or a tuple of ndim tensors [N]; the values are read on the host."""
     if as_tuple:
         return sh.unbind(sh.nonzero(input if input.spec.ndim else sh.reshape(input, 1)), 1)
     return sh.nonzero(input)
 
 
 def count_nonzero(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
-    """How many elements over ``dim`` are not zero, int64."""
+    """The number of nonzero elements over ``dim``, or of all, int64."""
     return reduce.sum(ne(input, 0), dims=normalize_dims(dim, input.spec.ndim), keepdim=False)
 
 
 def _places(mask: Tensor) -> Tensor:
-    """Where a flattened mask is True: read on the host, since their number is data."""
+    """Indices where a flattened mask is True, which is read on the host, since their number depends on the values."""
     if mask.spec.dtype.kind != "b":
         raise SpecError(f"masked_select: expected BoolTensor for mask, but got {mask.spec.dtype.name}")
     device = mask.storage.device
@@ -177,14 +178,14 @@ def _places(mask: Tensor) -> Tensor:
 
 
 def masked_select(input: Tensor, mask: Tensor) -> Tensor:
-    """The elements where the mask is True, in one dimension; the two broadcast, and the mask is read on the host."""
+    """A 1-d tensor of the elements where ``mask`` is True; the two broadcast, and the mask is read on the host."""
     shape = broadcast_shapes(input.spec.shape, mask.spec.shape)
     places = _places(movement.expand(mask, shape=shape))
     return movement.take(sh.reshape(movement.expand(input, shape=shape), -1), places, dim=0)
 
 
 def masked_scatter_(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    """The first elements of ``source`` written where the mask is True. Raises :class:`SpecError` for too few of them."""
+    """Write the first elements of ``source`` where ``mask`` is True. Raises :class:`SpecError` if there are too few."""
     if source.spec.dtype != input.spec.dtype:
         raise SpecError(f"masked_scatter: expected self and source to have same dtypes but got {input.spec.dtype.name} and "
                         f"{source.spec.dtype.name}")
@@ -201,9 +202,10 @@ def masked_scatter_(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
 
 def unique(input: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False,
            dim: int | None = None) -> Any:
-    """The distinct elements, in rising order, or the distinct slices of ``dim``; the values are read on the host.
+    """The distinct elements, in ascending order, or the distinct slices of ``dim``; the values are read on the host.
 
-    With ``return_inverse`` which of them each element is, with ``return_counts`` how often each occurs, both int64.
+    ``return_inverse`` adds the index of each element's value in the result, ``return_counts`` how often each value occurs;
+    both are int64.
     """
     device = input.storage.device
     if device.type == "meta":
@@ -237,7 +239,7 @@ argwhere = sh.nonzero
 
 
 def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    """A copy, after ``masked_scatter_``; the tensor and the mask broadcast."""
+    """A copy of ``input`` with ``masked_scatter_`` applied; the tensor and the mask broadcast."""
     shape = broadcast_shapes(input.spec.shape, mask.spec.shape)
     return masked_scatter_(sh.clone(movement.expand(input, shape=shape)), mask, source)
 

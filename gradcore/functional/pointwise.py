@@ -1,4 +1,4 @@
-"""Elementwise functions besides those of ``mathematics``, with PyTorch's names, arguments and aliases."""
+"""More elementwise functions, with PyTorch's signatures and aliases, and the in-place methods."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ bitwise_xor, bitwise_left_shift, bitwise_right_shift = (_named(n, o) for n, o in
     ("bitwise_xor", pointwise.bitwise_xor), ("bitwise_left_shift", pointwise.bitwise_left_shift),
     ("bitwise_right_shift", pointwise.bitwise_right_shift)))
 
-# PyTorch's second names.
+# PyTorch's aliases.
 arcsin, arccos, arcsinh, arccosh, arctanh, arctan2, atan, fix = asin, acos, asinh, acosh, atanh, atan2, m.arctan, trunc
 absolute, negative, multiply, divide, true_divide, subtract = m.abs, m.neg, m.mul, m.div, m.div, m.sub
 sgn = m.sign
@@ -45,12 +45,12 @@ greater, greater_equal, less, less_equal, not_equal, clip = m.gt, m.ge, m.lt, m.
 
 
 def nan_to_num(input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
-    """Other numbers for NaN and the infinities: by default 0, the largest and the smallest finite number."""
+    """Replace NaN and the infinities: by default with 0 and the largest and lowest finite number of the dtype."""
     return pointwise.nan_to_num(input, nan=nan, **_ends(input, posinf, neginf))
 
 
 def _ends(x: Tensor, posinf: float | None, neginf: float | None) -> dict[str, float | None]:
-    """What the infinities become. What a kernel takes for them by itself may be the ends of the type that it computes in."""
+    """The replacements of the infinities; a kernel's own default could be out of range, as that of a wider dtype."""
     if not x.spec.narrow:
         return {"posinf": posinf, "neginf": neginf}
     own = limits(x.spec.dtype)
@@ -58,22 +58,22 @@ def _ends(x: Tensor, posinf: float | None, neginf: float | None) -> dict[str, fl
 
 
 def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
-    """input + weight (end - input), the three broadcast; weight is a number or a tensor."""
+    """input + weight * (end - input); ``weight`` is a number or a tensor, and tensors broadcast."""
     return pointwise.lerp(input, end, weight)
 
 
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
-    """input + value tensor1 tensor2, the three broadcast, in one pass."""
+    """input + value * tensor1 * tensor2, in one kernel; the tensors broadcast."""
     return pointwise.addcmul(input, tensor1, tensor2, value=_factor(value, input, tensor1, tensor2))
 
 
 def _factor(value: float, *tensors: Tensor) -> float:
-    """The number, of integers its whole part."""
+    """``value``, truncated if the tensors are integers."""
     return value if any(not isinstance(x, Value) or x.spec.floating for x in tensors) else int(value)
 
 
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
-    """input + value tensor1 / tensor2, the three broadcast, in one pass. Raises :class:`SpecError` for integers."""
+    """input + value * tensor1 / tensor2, in one kernel; the tensors broadcast. Raises :class:`SpecError` for integers."""
     return pointwise.addcdiv(input, tensor1, tensor2, value=value)
 
 
@@ -86,9 +86,9 @@ def clamp_max(input: Tensor, max: Any) -> Tensor:
 
 
 def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
-    """``input`` where the condition holds, else ``other``; of a condition alone, the positions where it does.
+    """``input`` where the condition is True, else ``other``; all three broadcast.
 
-    Those are a tuple of int64 [N], one a dimension, for which values are read on the host.
+    For a condition alone, a tuple with the indices where it is True: an int64 [N] per dimension, read on the host.
     """
     if input is None and other is None:
         return unbind(nonzero(condition if condition.spec.ndim else unsqueeze(condition, 0)), 1)
@@ -96,14 +96,14 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
 
 
 def _check_fill(x: Tensor, value: Any) -> None:
-    """Raises RuntimeError for a float that no integer of the tensor's dtype stands for."""
+    """Raises RuntimeError for a float that the tensor's integer dtype cannot represent."""
     if x.spec.dtype.kind in "iu" and isinstance(value, float) and not (
             np.iinfo(x.spec.dtype).min <= value <= np.iinfo(x.spec.dtype).max):
         raise RuntimeError(f"value cannot be converted to type {x.spec.dtype.name} without overflow: {value}")
 
 
 def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
-    """``value``, a number or a 0-d tensor, where the mask is True, else ``input``, whose dtype stays."""
+    """``value``, a number or a 0-d tensor, where ``mask`` is True, else ``input``; the result has the input's dtype."""
     if isinstance(value, Value) and value.spec.ndim:
         raise SpecError("masked_fill only supports a 0-dimensional value tensor, but got tensor with "
                         f"{value.spec.ndim} dimension(s).")
@@ -112,13 +112,13 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
 
 
 def isclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
-    """|input - other| <= atol + rtol |other|, or equal; two NaNs are close with ``equal_nan``."""
-    # Of integers as floats, which a difference cannot overflow.
+    """Whether |input - other| <= atol + rtol * |other|, or both are equal; with ``equal_nan``, NaNs are close to each other."""
+    # The difference of integers could overflow; that of floats cannot.
     x, y = movement.as_float(input), movement.as_float(other)
     found = elementwise.eq(input, other)
     if rtol or atol:
         near = elementwise.le(elementwise.abs(x - y), elementwise.abs(y) * rtol + atol)
-        # An infinity is within an infinite distance of everything.
+        # An infinite ``other`` has an infinite tolerance, and would be close to everything.
         found = elementwise.logical_or(found, elementwise.logical_and(near, elementwise.isfinite(other)))
     if not equal_nan:
         return found
@@ -126,12 +126,12 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8
 
 
 def isposinf(input: Tensor) -> Tensor:
-    """Where the elements are plus infinity."""
+    """Whether each element is positive infinity."""
     return elementwise.eq(input, math.inf)
 
 
 def isneginf(input: Tensor) -> Tensor:
-    """Where the elements are minus infinity."""
+    """Whether each element is negative infinity."""
     return elementwise.eq(input, -math.inf)
 
 
@@ -150,7 +150,7 @@ def positive(input: Tensor) -> Tensor:
     return input
 
 
-# -- in place: these are methods alone -----------------------------------------------------------------------------------
+# -- in place, as methods only -------------------------------------------------------------------------------------------
 
 
 def _written(name: str, op: Op) -> Callable[..., Any]:
@@ -167,56 +167,56 @@ def _written(name: str, op: Op) -> Callable[..., Any]:
 
 
 def _pow_(input: Tensor, exponent: Any) -> Tensor:
-    """The tensor to the power of a number or a tensor, in place; returns it."""
+    """``pow`` in place; returns the tensor."""
     return in_place.IN_PLACE["pow"](input, exponent)  # type: ignore[operator]
 
 
 def _round_(input: Tensor, *, decimals: int = 0) -> Tensor:
-    """``round``, written over the tensor; returns it."""
+    """``round`` in place; returns the tensor."""
     if decimals:
         return movement.copy_(input, m.round(input, decimals=decimals))
     return in_place.IN_PLACE["round"](input)  # type: ignore[operator]
 
 
 def _lerp_(input: Tensor, end: Tensor, weight: Any) -> Tensor:
-    """``lerp``, written over the tensor; returns it."""
+    """``lerp`` in place; returns the tensor."""
     return in_place.IN_PLACE["lerp"](input, end, weight)  # type: ignore[operator]
 
 
 def _addcmul_(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
-    """``addcmul``, written over the tensor; returns it."""
+    """``addcmul`` in place; returns the tensor."""
     return in_place.IN_PLACE["addcmul"](  # type: ignore[operator]
         input, tensor1, tensor2, value=_factor(value, input, tensor1, tensor2))
 
 
 def _addcdiv_(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
-    """``addcdiv``, written over the tensor; returns it."""
+    """``addcdiv`` in place; returns the tensor."""
     return in_place.IN_PLACE["addcdiv"](input, tensor1, tensor2, value=value)  # type: ignore[operator]
 
 
 def _clamp_(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
-    """The tensor kept between two numbers or tensors, in place; returns it."""
+    """``clamp`` in place; returns the tensor."""
     return in_place.IN_PLACE["clamp"](input, min, max)  # type: ignore[operator]
 
 
 def _masked_fill_(input: Tensor, mask: Tensor, value: Any) -> Tensor:
-    """``value``, a number or a 0-d tensor, written where the mask is True; returns the tensor."""
+    """``masked_fill`` in place; returns the tensor."""
     _check_fill(input, value)
     return pointwise.masked_fill_(input, mask, value)
 
 
 def _where(input: Tensor, condition: Tensor, other: Any) -> Tensor:
-    """The tensor where the condition holds, else ``other``."""
+    """``where`` as a method: the tensor where the condition is True, else ``other``."""
     return elementwise.where(condition, input, other)
 
 
 def _nan_to_num_(input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
-    """:func:`nan_to_num`, written over the tensor; returns it."""
+    """:func:`nan_to_num` in place; returns the tensor."""
     return in_place.IN_PLACE["nan_to_num"](input, nan=nan, **_ends(input, posinf, neginf))  # type: ignore[operator]
 
 
 def _div_(input: Tensor, other: Any, *, rounding_mode: str | None = None) -> Tensor:
-    """The quotient, written over the tensor; returns it."""
+    """``div`` in place; returns the tensor."""
     if rounding_mode is None:
         return elementwise.div_(input, other)
     made = m.div(input, other, rounding_mode=rounding_mode)
@@ -226,7 +226,7 @@ def _div_(input: Tensor, other: Any, *, rounding_mode: str | None = None) -> Ten
 
 
 def _sub_(input: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
-    """The difference, written over the tensor; returns it."""
+    """``sub`` in place; returns the tensor."""
     return elementwise.sub_(input, m.scaled(input, other, alpha))
 
 
@@ -234,7 +234,7 @@ _SECOND = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "arcsinh": "asi
            "arctan2": "atan2", "abs": "absolute", "neg": "negative", "trunc": "fix", "gt": "greater", "ge": "greater_equal",
            "lt": "less", "le": "less_equal", "ne": "not_equal"}
 
-#: Methods of a tensor that are no functions.
+#: Methods of a tensor that are not functions.
 TENSOR_METHODS: dict[str, Callable[..., Any]] = {f"{n}_": _written(n, o) for n, o in in_place.IN_PLACE.items()}
 TENSOR_METHODS |= {f"{second}_": TENSOR_METHODS[f"{n}_"] for n, second in _SECOND.items()}
 TENSOR_METHODS |= {fn.__name__[1:]: fn for fn in (_pow_, _round_, _lerp_, _addcmul_, _addcdiv_, _nan_to_num_)}

@@ -1,7 +1,7 @@
-"""Pooling of volumes, one plane after the other, and pooling by a power of the elements.
+"""Pooling of volumes, power-average (Lp) pooling, and local response normalisation.
 
-A window's largest element is the largest of its rows' largest, and its mean the mean of their means, since all rows of a window
-have one size: so the height and the width are pooled as images are, and then the depth.
+Volumes are pooled in two steps, first over height and width as images are, then over depth: the maximum of a window is that of
+its planes' maxima, and its mean that of their means, since all planes of a window have the same size.
 """
 
 from __future__ import annotations
@@ -27,35 +27,36 @@ __all__ = ["adaptive_avg_pool3d", "adaptive_max_pool3d", "avg_pool3d", "local_re
 
 
 def _volumes(name: str, x: Tensor) -> Tensor:
-    """[N, C, D, H, W] of what may be [C, D, H, W]."""
+    """The input as [N, C, D, H, W]; [C, D, H, W] gets N = 1."""
     if x.spec.ndim not in (4, 5):
         raise SpecError(f"{name}: Expected 4D or 5D (batch mode) tensor for input, but got {list(x.spec.shape)}")
     return sh.unsqueeze(x, 0) if x.spec.ndim == 4 else x
 
 
 def _planes(x: Tensor) -> Tensor:
-    """[N, C D, H, W] of [N, C, D, H, W]."""
+    """[N, C, D, H, W] as planes [N, C * D, H, W]."""
     n, c, d, h, w = x.spec.shape
     return movement.reshape(x, (n, c * d, h, w))
 
 
 def _columns(x: Tensor, like: Tensor) -> Tensor:
-    """[N, C, D, H' W'] of planes [N, C D, H', W']."""
+    """Planes [N, C * D, H', W'] as columns [N, C, D, H' * W']."""
     n, c, d, *_ = like.spec.shape
     return movement.reshape(x, (n, c, d, math.prod(x.spec.shape[2:])))
 
 
 def _whole(x: Tensor, planes: Tensor, input: Tensor) -> Tensor:
-    """[N, C, D', H', W'] of columns [N, C, D', H' W'], without N where the input had none."""
+    """Columns [N, C, D', H' * W'] as [N, C, D', H', W'], without N if the input had none."""
     out = movement.reshape(x, (*x.spec.shape[:3], *planes.spec.shape[2:]))
     return sh.squeeze(out, 0) if input.spec.ndim == 4 else out
 
 
 def max_pool3d(input: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
                ceil_mode: bool = False, return_indices: bool = False) -> Any:
-    """The largest element of each window of [N, C, D, H, W] or [C, D, H, W]; with ``return_indices`` also where it lies, int64.
+    """The largest element of each window of [N, C, D, H, W] or [C, D, H, W].
 
-    Two poolings, of planes and of what they give; backward keeps one byte an output of each.
+    With ``return_indices`` also its index in the flattened volume, int64. Pools twice, over planes and then over depth;
+    backward keeps one byte per output element of each.
     """
     kernel = triple("kernel_size", kernel_size)
     steps = kernel if stride is None else triple("stride", stride)
@@ -72,7 +73,7 @@ def max_pool3d(input: Tensor, kernel_size: Size, stride: Size | None = None, pad
 
 
 def _in_volume(inside: Tensor, found: Tensor, x: Tensor) -> Tensor:
-    """Places in the volume, of places [N, C D, H', W'] in its planes and [N, C, D', H' W'] in columns of those."""
+    """Indices in the volume, from those in its planes, [N, C * D, H', W'], and in columns of these, [N, C, D', H' * W']."""
     n, c, _, h, w = x.spec.shape
     size = math.prod(inside.spec.shape[2:])
     flat = movement.reshape(found, (n, c, math.prod(found.spec.shape[2:])))
@@ -81,9 +82,9 @@ def _in_volume(inside: Tensor, found: Tensor, x: Tensor) -> Tensor:
 
 
 def adaptive_max_pool3d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
-    """The largest element of each of as many parts of [N, C, D, H, W] or [C, D, H, W] as ``output_size`` says.
+    """Max pooling of [N, C, D, H, W] or [C, D, H, W] to ``output_size``, an int or three; None keeps a size.
 
-    None keeps a dimension. With ``return_indices`` also where it lies, int64.
+    With ``return_indices`` also the index of each maximum in the flattened volume, int64.
     """
     x = _volumes("adaptive_max_pool3d", input)
     depth, *size = _sizes(output_size, x)
@@ -116,7 +117,7 @@ def avg_pool3d(input: Tensor, kernel_size: Size, stride: Size | None = None, pad
 
 
 def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor:
-    """Means of as many parts of [N, C, D, H, W] or [C, D, H, W] as ``output_size`` says; None keeps a dimension."""
+    """Mean pooling of [N, C, D, H, W] or [C, D, H, W] to ``output_size``, an int or three; None keeps a size."""
     x = _volumes("adaptive_avg_pool3d", input)
     depth, *size = _sizes(output_size, x)
     planes = adaptive_avg_pool2d(_planes(x), size)
@@ -128,7 +129,7 @@ def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor:
 
 def _lp_pool(mean: Any, largest: Any, count: int, input: Tensor, norm_type: float, kernel_size: Size, stride: Size | None,
              ceil_mode: bool) -> Tensor:
-    """Pooling by a power, made of pooling by the ``mean`` of ``count`` elements; by the ``largest`` for an infinite power."""
+    """Lp pooling by way of ``mean`` pooling over ``count`` elements, or of ``largest`` pooling for an infinite power."""
     if math.isinf(norm_type):
         size = elementwise.abs(input)
         if norm_type > 0:
@@ -142,8 +143,8 @@ def lp_pool1d(input: Tensor, norm_type: float, kernel_size: Size, stride: Size |
               ceil_mode: bool = False) -> Tensor:
     """The ``norm_type``-th root of the sum of the ``norm_type``-th powers over each window of [N, C, L] or [C, L].
 
-    For an infinite ``norm_type`` it is the largest magnitude of each window, for minus infinity the smallest. Where the sum
-    is 0, the gradient is NaN or infinite, as in PyTorch.
+    An infinite ``norm_type`` gives the largest absolute value of each window, minus infinity the smallest. Where the sum is
+    0, the gradient is NaN or infinite, as in PyTorch.
     """
     count = kernel_size if isinstance(kernel_size, int) else kernel_size[0]
     return _lp_pool(avg_pool1d, max_pool1d, count, input, norm_type, kernel_size, stride, ceil_mode)
@@ -164,7 +165,7 @@ def lp_pool3d(input: Tensor, norm_type: float, kernel_size: Size, stride: Size |
 
 
 def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
-    """x / (k + alpha m)^beta, m being the mean of the squares over ``size`` neighbouring channels of [N, C, ...].
+    """x / (k + alpha * m)^beta, where m is the mean of x^2 over ``size`` neighbouring channels of [N, C, ...].
 
     Krizhevsky et al., NIPS 2012. Raises ValueError for fewer than three dimensions.
     """

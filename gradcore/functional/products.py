@@ -1,4 +1,4 @@
-"""Products of vectors, matrices and tensors, made of matrix products and elementwise ones."""
+"""Products of vectors, matrices and tensors, composed of matrix and elementwise products."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def _vectors(name: str, *tensors: Tensor) -> None:
 
 
 def outer(input: Tensor, vec2: Tensor) -> Tensor:
-    """Every element of one vector times every one of the other: [n, m] of [n] and [m]."""
+    """The outer product [n, m] of vectors [n] and [m]."""
     _vectors("outer", input, vec2)
     return elementwise.mul(sh.unsqueeze(input, 1), sh.unsqueeze(vec2, 0))
 
 
 def vdot(input: Tensor, other: Tensor) -> Tensor:
-    """The sum of the products of two vectors' elements."""
+    """The dot product of two vectors [n], 0-d."""
     _vectors("vdot", input, other)
     return m.dot(input, other)
 
 
 def inner(input: Tensor, other: Tensor) -> Tensor:
-    """Sums of products over the last dimensions of both; a product where one of them is 0-d."""
+    """Dot products over the last dimensions of both tensors; if one is 0-d, their product."""
     if not input.spec.ndim or not other.spec.ndim:
         return elementwise.mul(input, other)
     return tensordot(input, other, ((-1,), (-1,)))
@@ -43,7 +43,7 @@ def inner(input: Tensor, other: Tensor) -> Tensor:
 
 
 def _plus(name: str, input: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
-    """beta input + alpha product; what is multiplied with 0 is not looked at, so its NaNs are none of the result's."""
+    """beta * input + alpha * product; with a ``beta`` of 0, ``input`` is not read, so its NaNs do not reach the result."""
     shape, lead = product.spec.shape, product.spec.ndim - input.spec.ndim
     if lead < 0 or any(n not in (1, k) for n, k in zip(input.spec.shape, shape[lead:], strict=True)):
         raise SpecError(f"{name}: The expanded size of the tensor {list(shape)} must match the existing size "
@@ -57,27 +57,27 @@ def _plus(name: str, input: Tensor, product: Tensor, beta: float, alpha: float) 
 
 
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """beta input + alpha mat1 @ mat2."""
+    """beta * input + alpha * mat1 @ mat2: matrices [n, k] and [k, m]."""
     return _plus("addmm", input, m.mm(mat1, mat2), beta, alpha)
 
 
 def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """beta input + alpha mat @ vec."""
+    """beta * input + alpha * mat @ vec: a matrix [n, k] and a vector [k]."""
     return _plus("addmv", input, m.mv(mat, vec), beta, alpha)
 
 
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """beta input + alpha outer(vec1, vec2)."""
+    """beta * input + alpha * outer(vec1, vec2): vectors [n] and [m]."""
     return _plus("addr", input, outer(vec1, vec2), beta, alpha)
 
 
 def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """beta input + alpha batch1 @ batch2, of matrices [b, n, k] and [b, k, m]."""
+    """beta * input + alpha * batch1 @ batch2: batches of matrices [b, n, k] and [b, k, m]."""
     return _plus("baddbmm", input, m.bmm(batch1, batch2), beta, alpha)
 
 
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """beta input + alpha times the sum of batch1 @ batch2 over the batch."""
+    """beta * input + alpha * sum(batch1 @ batch2), summed over the batch of matrices [b, n, k] and [b, k, m]."""
     return _plus("addbmm", input, tensordot(batch1, batch2, ((0, 2), (0, 1))), beta, alpha)
 
 
@@ -85,7 +85,7 @@ def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, al
 
 
 def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
-    """Sums of products over the last ``dims`` of ``a`` and the first of ``b``, or over two lists of dimensions."""
+    """Sums of products over the last ``dims`` dimensions of ``a`` and the first of ``b``, or over two lists of dimensions."""
     if isinstance(dims, int):
         if not 0 <= dims <= min(a.spec.ndim, b.spec.ndim):
             raise SpecError(f"tensordot expects dims >= 0 and at most {min(a.spec.ndim, b.spec.ndim)}, but got dims={dims}")
@@ -93,7 +93,7 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
     first, second = ([sh.dim_of(d, x) for d in ((ds,) if isinstance(ds, int) else ds)]
                      for x, ds in zip((a, b), dims, strict=True))
     for d, e in zip(first, second, strict=False):
-        # A size of 1 goes with all of the other's: their sum.
+        # A size of 1 broadcasts, so the other operand is summed over the dimension.
         if a.spec.shape[d] == 1:
             b = reduce.sum(b, dims=(e,), keepdim=True) if b.spec.shape[e] != 1 else b
         elif b.spec.shape[e] == 1:
@@ -111,7 +111,7 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
 
 
 def kron(input: Tensor, other: Tensor) -> Tensor:
-    """Every element of ``input`` times the whole of ``other``, laid out by blocks: one product, no copies before it."""
+    """The Kronecker product, with a block input[i, j] * other for each element, by one elementwise product."""
     n = max(input.spec.ndim, other.spec.ndim)
     one, two = ((1,) * (n - x.spec.ndim) + x.spec.shape for x in (input, other))
     a = movement.reshape(input, [k for size in one for k in (size, 1)])
@@ -120,7 +120,7 @@ def kron(input: Tensor, other: Tensor) -> Tensor:
 
 
 def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
-    """The cross product along a dimension of size 3, the first one where none is named; the other dimensions broadcast."""
+    """The cross product along ``dim``, by default the first dimension of size 3; the other dimensions broadcast."""
     given = input.spec.shape, other.spec.shape
     input, other = sh.broadcast_tensors(input, other)
     if dim is None:
@@ -135,7 +135,7 @@ def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
 
 
 def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
-    """The product of matrices in the order that takes the fewest multiplications; at the ends may stand vectors."""
+    """The product of matrices in the order with the fewest multiplications; the first and the last may be vectors."""
     if len(tensors) < 2:
         raise SpecError(f"multi_dot(): expected at least 2 tensors but got {len(tensors)}")
     whole = list(tensors)
@@ -149,7 +149,7 @@ def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _orders(sizes: list[int]) -> dict[tuple[int, int], int]:
-    """Where to part each run of matrices. Cormen et al., Introduction to Algorithms, section 14.2."""
+    """The best split of each run of matrices. Cormen et al., Introduction to Algorithms, section 14.2."""
     count = len(sizes) - 1
     cost = {(i, i): 0 for i in range(count)}
     found = {}
@@ -173,7 +173,7 @@ def chain_matmul(*matrices: Tensor) -> Tensor:
 
 
 def total(x: Tensor, dims: Sequence[int]) -> Tensor:
-    """The sum over some dimensions; ``x`` itself over none."""
+    """The sum over ``dims``; ``x`` itself if there are none."""
     return reduce.sum(x, dims=tuple(sorted(dims)), keepdim=False) if dims else x
 
 
@@ -194,7 +194,7 @@ def _added(name: str, product: Callable[..., Tensor], operands: str) -> Callable
     return function
 
 
-#: Methods of a tensor that are no functions.
+#: Methods of a tensor that are not functions.
 TENSOR_METHODS = {name: _added(name, product, operands) for name, product, operands in (
     ("addmm_", m.mm, "mat1 mat2"), ("addmv_", m.mv, "mat vec"), ("addr_", outer, "vec1 vec2"),
     ("baddbmm_", m.bmm, "batch1 batch2"),

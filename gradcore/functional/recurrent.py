@@ -1,6 +1,6 @@
-"""Steps of recurrent layers, and a layer's run along a sequence.
+"""Steps of recurrent layers, and the run of a layer along a sequence.
 
-What the input gives to all gates of all steps is one matrix product; the rest of a layer's run is one op.
+One matrix product computes the input's part of all gates of all steps; the rest of a layer's run is one op.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from gradcore.ops import activation, linalg, movement, recurrent
 
 Tensor = Any
 State = tuple[Tensor, ...]
-#: (state, what the input gives, weight_hh, bias_hh) -> the next state, whose first tensor is the step's output.
+#: (state, W_ih x + b_ih, weight_hh, bias_hh) -> the next state, whose first tensor is the step's output.
 Step = Callable[[State, Tensor, Tensor, Any], State]
 
 
 def _parts(x: Tensor, count: int) -> Sequence[Tensor]:
-    """Equal parts of the last dimension; views."""
+    """Views of ``count`` equal parts of the last dimension."""
     width = x.spec.shape[-1] // count
     parts: Sequence[Tensor] = movement.split(x, sizes=(width,) * count, dim=x.spec.ndim - 1)
     return parts
@@ -35,7 +35,7 @@ def rnn_relu(state: State, given: Tensor, weight: Tensor, bias: Any) -> State:
 
 
 def lstm(state: State, given: Tensor, weight: Tensor, bias: Any) -> State:
-    """Gates i, f, g, o; c' = f c + i g, h' = o tanh(c'). Hochreiter and Schmidhuber, 1997; Gers et al., 2000."""
+    """Gates i, f, g, o; c' = f * c + i * g, h' = o * tanh(c'). Hochreiter and Schmidhuber, 1997; Gers et al., 2000."""
     h, c = state
     i, f, g, o = _parts(given + linalg.linear(h, weight, bias), 4)
     c = activation.sigmoid(f) * c + activation.sigmoid(i) * activation.tanh(g)
@@ -43,7 +43,7 @@ def lstm(state: State, given: Tensor, weight: Tensor, bias: Any) -> State:
 
 
 def gru(state: State, given: Tensor, weight: Tensor, bias: Any) -> State:
-    """Gates r, z; n = tanh(x_n + r h_n), h' = n + z (h - n). Cho et al., arXiv:1406.1078."""
+    """Gates r, z; n = tanh(x_n + r * h_n), h' = n + z * (h - n). Cho et al., arXiv:1406.1078."""
     h = state[0]
     from_input, from_state = _parts(given, 3), _parts(linalg.linear(h, weight, bias), 3)
     r, z = (activation.sigmoid(a + b) for a, b in zip(from_input[:2], from_state[:2], strict=True))
@@ -51,17 +51,17 @@ def gru(state: State, given: Tensor, weight: Tensor, bias: Any) -> State:
     return (n + z * (h - n),)
 
 
-#: Gates, tensors of a state, and the step, by the layer's name.
+#: For each kind of layer: the number of gates, the number of tensors in a state, and the step.
 STEPS: dict[str, tuple[int, int, Step]] = {
     "RNN_TANH": (1, 1, rnn_tanh), "RNN_RELU": (1, 1, rnn_relu), "LSTM": (4, 2, lstm), "GRU": (3, 1, gru)}
 
 
 def run(mode: str, input: Tensor, state: State, weights: Sequence[Any], backwards: bool) -> tuple[Tensor, State]:
-    """One direction of one layer along [L, N, in], two launches in all: outputs [L, N, H] and the last state.
+    """One direction of one layer along ``input`` [L, N, in]: the outputs [L, N, H] and the last state, in two launches.
 
-    ``mode`` is the layer's name. ``weights`` are weight_ih, weight_hh, bias_ih and bias_hh, the biases None for none;
-    ``backwards`` goes from the end. Kept are the outputs and, of gated layers, what their gates gave. Who differentiates the
-    gradient pays for it then, with up to ninety launches a step.
+    ``mode`` is a key of :data:`STEPS`. ``weights`` are weight_ih, weight_hh, bias_ih and bias_hh, where a bias may be None;
+    ``backwards`` runs from the end. Backward keeps the outputs and, for gated layers, the gates' values. Second derivatives
+    are slower: they take up to ninety launches per step.
     """
     weight_ih, weight_hh, bias_ih, bias_hh = weights
     if mode == "GRU":
@@ -77,16 +77,17 @@ def run(mode: str, input: Tensor, state: State, weights: Sequence[Any], backward
 
 def run_packed(mode: str, data: Tensor, runs: Sequence[tuple[int, int]], state: State, weights: Sequence[Any],
                backwards: bool) -> tuple[Tensor, State]:
-    """:func:`run` along packed sequences: outputs [steps in all, H] and each sequence's last state.
+    """:func:`run` along packed sequences: outputs [total steps, H] and each sequence's last state.
 
-    ``runs`` are numbers of steps, and of the sequences that have these steps, which shrink: one :func:`run` each.
+    ``runs`` are pairs (number of steps, number of sequences that have these steps), with fewer and fewer sequences; each pair
+    takes one :func:`run`.
     """
     starts = [0]
     for steps, n in runs:
         starts.append(starts[-1] + steps * n)
     outputs: list[Any] = [None] * len(runs)
     ended: list[State] = []
-    # From the end, sequences join as they begin; from the start, they leave as they end.
+    # Going backwards, sequences join where they end; going forwards, they leave there.
     now = tuple(narrow(s, 0, 0, runs[-1 if backwards else 0][1]) for s in state)
     for k in range(len(runs))[::-1 if backwards else 1]:
         steps, n = runs[k]

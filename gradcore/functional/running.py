@@ -1,4 +1,4 @@
-"""Running extremes and running sums of exponentials, by strides that double: log2(n) steps over n elements."""
+"""``cummax``, ``cummin`` and ``logcumsumexp``, by scans with doubling strides: log2(n) steps over n elements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Tensor = Any
 
 
 def _shifted(x: Tensor, dim: int, step: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The first ``step`` elements; the others, each beside the one ``step`` before it, which comes first."""
+    """The first ``step`` elements; then for each of the others, the element ``step`` before it, and the element itself."""
     rest = x.spec.shape[dim] - step
     return movement.narrow(x, dim, 0, step), movement.narrow(x, dim, 0, rest), movement.narrow(x, dim, step, rest)
 
@@ -32,7 +32,7 @@ def _running(input: Tensor, dim: int, better: Any) -> Ranked:
     places = movement.expand(sh.reshape(line, (n, *(1,) * (x.spec.ndim - d - 1))), shape=x.spec.shape)
     for step in _steps(n):
         (head, before, here), (first, there, at) = (_shifted(t, d, step) for t in (values, places))
-        # A NaN stays, and the later one of two that are equal counts.
+        # A NaN beats everything, and of two equal elements the later one counts.
         later = elementwise.logical_or(better(here, before), elementwise.ne(here, here))
         values, places = (sh.cat([a, elementwise.where(later, b, c)], d) for a, b, c in (
             (head, here, before), (first, at, there)))
@@ -41,12 +41,12 @@ def _running(input: Tensor, dim: int, better: Any) -> Ranked:
 
 
 def cummax(input: Tensor, dim: int) -> Ranked:
-    """The largest of what stands up to each element along ``dim``, and where it stands, the last of those; a NaN stays."""
+    """Cumulative maxima along ``dim``, and their indices (the last of equal ones), int64; a NaN stays."""
     return _running(input, dim, elementwise.ge)
 
 
 def cummin(input: Tensor, dim: int) -> Ranked:
-    """The smallest of what stands up to each element along ``dim``, and where it stands, the last of those; a NaN stays."""
+    """Cumulative minima along ``dim``, and their indices (the last of equal ones), int64; a NaN stays."""
     return _running(input, dim, elementwise.le)
 
 

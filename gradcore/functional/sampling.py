@@ -1,4 +1,4 @@
-"""Images and sequences in other sizes: scales, transposed convolution, one dimension as two."""
+"""Interpolation, pixel shuffling, transposed convolution, and the 1-d forms of convolution and pooling."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["adaptive_avg_pool1d", "avg_pool1d", "channel_shuffle", "conv1d", "co
 
 Tensor = Any
 Size = int | Sequence[int]
-#: Modes that mix neighbours by where a place lies between them, and the dimensions that they are for.
+#: Modes that interpolate between neighbours, and the number of spatial dimensions that each is for.
 _SMOOTH = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}
 
 
@@ -29,14 +29,13 @@ _SMOOTH = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}
 
 def interpolate(input: Tensor, size: Size | None = None, scale_factor: float | Sequence[float] | None = None,
                 mode: str = "nearest", align_corners: bool | None = None) -> Tensor:
-    """[N, C, ...] with its last dimensions of other sizes: each element that of the input it lies in, or a sum of those around
-    it by weights, as a product with a matrix a dimension.
+    """Resize the spatial dimensions of [N, C, ...] to ``size``, or by ``scale_factor``.
 
-    ``mode`` is ``"nearest"``, by PyTorch's rule, or ``"nearest-exact"``; ``"area"``, the mean of those that it covers;
-    ``"linear"``, ``"bilinear"`` and ``"trilinear"`` of one, two and three dimensions, or ``"bicubic"`` of two (Keys, Cubic
-    convolution interpolation for digital image processing, 1981, with -0.75). ``size`` says the sizes, ``scale_factor`` their
-    ratio to the input's; with ``align_corners`` the first and the last elements stay in place. Raises ValueError unless just
-    one of the two is given, NotImplementedError for another mode.
+    ``mode`` is ``"nearest"``, by PyTorch's rule, or ``"nearest-exact"``; ``"area"``, the mean of the elements covered;
+    ``"linear"``, ``"bilinear"`` or ``"trilinear"`` for one, two or three spatial dimensions; or ``"bicubic"`` for two (Keys,
+    Cubic convolution interpolation for digital image processing, 1981, with a = -0.75). With ``align_corners``, the first and
+    the last elements keep their positions. Modes that mix elements are a matrix product per dimension. Raises ValueError unless
+    exactly one of ``size`` and ``scale_factor`` is given, NotImplementedError for another mode.
     """
     smooth = _SMOOTH.get(mode)
     if mode not in ("nearest", "nearest-exact", "area") and smooth != input.spec.ndim - 2:
@@ -72,18 +71,18 @@ def _nearest(x: Tensor, dim: int, old: int, new: int, scale: float, middle: floa
     if new == old:
         return x
     if new % old == 0 and scale == new // old:
-        # Every element some times over: a view, then a copy, and backward a sum.
+        # A whole factor repeats each element: an expanded view and one copy, with a sum as its backward.
         lead, tail = x.spec.shape[:dim + 1], x.spec.shape[dim + 1:]
         wide = movement.expand(movement.reshape(x, (*lead, 1, *tail)), shape=(*lead, new // old, *tail))
         return movement.reshape(wide, (*lead[:-1], new, *tail))
-    # In float32, as PyTorch works it out.
+    # Computed in float32, as in PyTorch, for the same rounding.
     at = (np.arange(new, dtype=np.float32) + np.float32(middle)) * np.float32(1 / scale)
     places = np.minimum(np.floor(at), old - 1).astype(np.int64)
     return movement.take(x, upload(places, x.storage.device, op="interpolate", role="temporary", constant=True), dim=dim)
 
 
 def _shares(old: int, new: int) -> np.ndarray[Any, Any]:
-    """Means of as many parts as there are to be, as rows [new, old] of weights."""
+    """Weights [new, old] of the means over ``new`` parts of ``old`` elements."""
     matrix = np.zeros((new, old))
     for k in range(new):
         first, last = k * old // new, -(-(k + 1) * old // new)
@@ -92,7 +91,7 @@ def _shares(old: int, new: int) -> np.ndarray[Any, Any]:
 
 
 def _weights(cubic: bool, old: int, new: int, scale: float, corners: bool) -> np.ndarray[Any, Any]:
-    """Rows [new, old] of weights: of the two elements around each place, or of the four; those outside are the last ones."""
+    """Weights [new, old] of the two elements (four if ``cubic``) around each point; the end elements repeat outside."""
     places = np.arange(new)
     at = places * ((old - 1) / max(new - 1, 1)) if corners else (places + 0.5) / scale - 0.5
     if not cubic:
@@ -115,22 +114,22 @@ def _mixed(x: Tensor, dim: int, matrix: np.ndarray[Any, Any]) -> Tensor:
 
 def upsample(input: Tensor, size: Size | None = None, scale_factor: float | Sequence[float] | None = None,
              mode: str = "nearest", align_corners: bool | None = None) -> Tensor:
-    """:func:`interpolate` by its old name."""
+    """The old name of :func:`interpolate`."""
     return interpolate(input, size, scale_factor, mode, align_corners)
 
 
 def upsample_nearest(input: Tensor, size: Size | None = None, scale_factor: float | Sequence[float] | None = None) -> Tensor:
-    """:func:`interpolate` to the nearest element."""
+    """:func:`interpolate` with ``mode="nearest"``."""
     return interpolate(input, size, scale_factor)
 
 
 def upsample_bilinear(input: Tensor, size: Size | None = None, scale_factor: float | Sequence[float] | None = None) -> Tensor:
-    """:func:`interpolate` of two dimensions, whose corners stay in place."""
+    """:func:`interpolate` with ``mode="bilinear"`` and ``align_corners=True``."""
     return interpolate(input, size, scale_factor, "bilinear", True)
 
 
 def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
-    """[*, C r^2, H, W] as [*, C, H r, W r]. Shi et al., arXiv:1609.05158."""
+    """Rearrange [..., C * r^2, H, W] to [..., C, H * r, W * r]. Shi et al., arXiv:1609.05158."""
     r = upscale_factor
     *lead, c, h, w = _images("pixel_shuffle", input)
     if r < 1 or c % (r * r):
@@ -143,7 +142,7 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
 
 
 def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
-    """[*, C, H r, W r] as [*, C r^2, H, W]: :func:`pixel_shuffle` back."""
+    """Rearrange [..., C, H * r, W * r] to [..., C * r^2, H, W]: the inverse of :func:`pixel_shuffle`."""
     r = downscale_factor
     *lead, c, h, w = _images("pixel_unshuffle", input)
     if r < 1 or h % r or w % r:
@@ -156,7 +155,7 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
 
 
 def channel_shuffle(input: Tensor, groups: int) -> Tensor:
-    """[N, C, ...] with the channels of ``groups`` groups dealt out one by one. Zhang et al., arXiv:1707.01083."""
+    """[N, C, ...] with the channels of ``groups`` groups interleaved. Zhang et al., arXiv:1707.01083."""
     shape = input.spec.shape
     if len(shape) < 3 or groups < 1 or shape[1] % groups:
         raise SpecError(f"Number of channels must be divisible by groups. Got {list(shape)} and {groups} groups.")
@@ -176,9 +175,10 @@ def _images(name: str, x: Tensor) -> tuple[int, ...]:
 
 def conv_transpose2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Size = 1, padding: Size = 0,
                      output_padding: Size = 0, groups: int = 1, dilation: Size = 1) -> Tensor:
-    """The gradient of :func:`conv2d` by its input, as a layer: input [N, C, H, W] or [C, H, W], weight [C, O / groups, kH, kW].
+    """Transposed convolution, the gradient of :func:`conv2d` with respect to its input.
 
-    The result has (H - 1) stride - 2 padding + dilation (kH - 1) + output_padding + 1 rows.
+    Input [N, C, H, W] or [C, H, W], weight [C, O / groups, kH, kW], bias [O]; result [N, O, H', W'] or [O, H', W'], where
+    H' = (H - 1) * stride - 2 * padding + dilation * (kH - 1) + output_padding + 1.
     """
     if input.spec.ndim not in (3, 4):
         raise SpecError(f"Expected 3D (unbatched) or 4D (batched) input to conv_transpose2d, but got input of size: "
@@ -197,14 +197,14 @@ def conv_transpose2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, 
                             f"stride: {how['stride']} and dilation: {how['dilation']}")
         size.append((x.spec.shape[2 + d] - 1) * step - 2 * how["padding"][d] + reach * (weight.spec.shape[2 + d] - 1)
                     + extra[d] + 1)
-    # Where the padding holds another step, the windows of the result are more than those of the input: zeros take their place.
+    # With dilation, output_padding may exceed the stride and make room for more windows than the input has: they are zeros.
     more = [e // max(step, 1) for e, step in zip(extra, how["stride"], strict=True)]
     if any(more):
         x = pad(x, (0, more[1], 0, more[0]))
     shape = (x.spec.shape[0], weight.spec.shape[1] * groups, *size)
     out = convolution.conv2d_input_grad(x, weight, shape=shape, groups=groups, **how)
     if bias is not None:
-        # In a region of autocast the product is narrower than the bias.
+        # Under autocast, the product may have a narrower dtype than the bias.
         out = elementwise.add(out, movement.reshape(movement.cast_to(bias, out.spec), (-1, 1, 1)))
     return squeeze(out, 0) if input.spec.ndim == 3 else out
 
@@ -220,7 +220,7 @@ def _one(name: str, value: Size) -> int:
 
 
 def _flat(name: str, x: Tensor) -> Tensor:
-    """[N, C, 1, L] of [N, C, L], or [C, 1, L] of [C, L]."""
+    """[N, C, L] as [N, C, 1, L], or [C, L] as [C, 1, L]."""
     if x.spec.ndim not in (2, 3):
         raise SpecError(f"Expected 2D (unbatched) or 3D (batched) input to {name}, but got input of size: "
                         f"{list(x.spec.shape)}")
@@ -229,7 +229,7 @@ def _flat(name: str, x: Tensor) -> Tensor:
 
 def conv1d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Size = 1, padding: Size | str = 0,
            dilation: Size = 1, groups: int = 1) -> Tensor:
-    """:func:`conv2d` of a height of one: input [N, C, L] or [C, L], weight [O, C / groups, k], bias [O]."""
+    """Cross-correlation: input [N, C, L] or [C, L], weight [O, C / groups, k], bias [O]; :func:`conv2d` with a height of 1."""
     sides: Any = padding if isinstance(padding, str) else (0, _one("padding", padding))
     out = conv2d(_flat("conv1d", input), unsqueeze(weight, -2), bias, (1, _one("stride", stride)), sides,
                  (1, _one("dilation", dilation)), groups)
@@ -238,7 +238,7 @@ def conv1d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Si
 
 def conv_transpose1d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Size = 1, padding: Size = 0,
                      output_padding: Size = 0, groups: int = 1, dilation: Size = 1) -> Tensor:
-    """:func:`conv_transpose2d` of a height of one: input [N, C, L] or [C, L], weight [C, O / groups, k], bias [O]."""
+    """:func:`conv_transpose2d` with a height of 1: input [N, C, L] or [C, L], weight [C, O / groups, k], bias [O]."""
     out = conv_transpose2d(_flat("conv_transpose1d", input), unsqueeze(weight, -2), bias, (1, _one("stride", stride)),
                            (0, _one("padding", padding)), (0, _one("output_padding", output_padding)), groups,
                            (1, _one("dilation", dilation)))
@@ -247,7 +247,7 @@ def conv_transpose1d(input: Tensor, weight: Tensor, bias: Tensor | None = None, 
 
 def max_pool1d(input: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, dilation: Size = 1,
                ceil_mode: bool = False, return_indices: bool = False) -> Any:
-    """The largest element of each window of [N, C, L] or [C, L]; with ``return_indices`` also where it lies, int64."""
+    """The largest element of each window of [N, C, L] or [C, L]; with ``return_indices`` also its index along L, int64."""
     k = _one("kernel_size", kernel_size)
     found = max_pool2d(_flat("max_pool1d", input), (1, k), (1, k if stride is None else _one("stride", stride)),
                        (0, _one("padding", padding)), (1, _one("dilation", dilation)), ceil_mode, return_indices)
@@ -263,5 +263,5 @@ def avg_pool1d(input: Tensor, kernel_size: Size, stride: Size | None = None, pad
 
 
 def adaptive_avg_pool1d(input: Tensor, output_size: Size) -> Tensor:
-    """Means of as many parts of [N, C, L] or [C, L] as ``output_size`` says."""
+    """Mean pooling of [N, C, L] or [C, L] to ``output_size`` parts."""
     return squeeze(adaptive_avg_pool2d(_flat("adaptive_avg_pool1d", input), (1, _one("output_size", output_size))), -2)

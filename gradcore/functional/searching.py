@@ -1,4 +1,4 @@
-"""Where values stand among others: in a sorted sequence, in a set, in a run of equal ones."""
+"""Searching: ``searchsorted``, ``bucketize``, ``isin`` and ``unique_consecutive``."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _INT64 = np.dtype(np.int64)
 
 
 def _like(value: Any, other: Tensor) -> Tensor:
-    """A number as a 0-d tensor beside ``other``."""
+    """A number as a 0-d tensor on the device of ``other``; tensors as they are."""
     return value if isinstance(value, Value) else creation.full(
         value, shape=(), dtype=promote([other.spec, type(value)]), device=other.storage.device)
 
 
 def searchsorted(sorted_sequence: Tensor, input: Any, *, out_int32: bool = False, right: bool = False,
                  side: str | None = None, sorter: Tensor | None = None) -> Tensor:
-    """How many elements of the last dimension, which rise, stand below each of ``input``; with ``right`` below or level.
+    """The number of elements of an ascending sequence that are less than each element of ``input``; with ``right``, at most it.
 
-    The sequence is [n], or [..., n] beside an input [..., m]; the result, of the input's shape, is int64, or int32 if asked.
-    ``sorter`` says where in the sequence the elements in rising order stand. Bisection: about log2(n) steps of nine ops, and
-    no more memory than five times the result's, beside the operands. Raises :class:`SpecError` for shapes that do not fit.
+    The sequence is [n], or [..., n] for an input [..., m]. The result has the input's shape, and dtype int64, or int32 with
+    ``out_int32``. ``sorter`` holds the indices that sort a sequence that is not ascending. Bisects in about log2(n) steps of
+    nine ops, with at most five times the result's memory. Raises :class:`SpecError` for shapes that do not fit.
     """
     if side not in (None, "left", "right"):
         raise SpecError(f"torch.searchsorted(): side can only be 'left' or 'right' but got {side}")
@@ -55,9 +55,9 @@ def searchsorted(sorted_sequence: Tensor, input: Any, *, out_int32: bool = False
 
 
 def bisected(sequence: Tensor, x: Tensor, right: bool) -> Tensor:
-    """The number of elements passed before the first that is not below ``x``, in strides that are halved.
+    """The number of elements before the first that is not below ``x`` (with ``right``, not above it), by halving strides.
 
-    No element is above a NaN, and a NaN is above every number: it stands last.
+    NaN counts as larger than every number, so it sorts last.
     """
     n, dim = sequence.spec.shape[-1], sequence.spec.ndim - 1
     passed = creation.full(0, shape=x.spec.shape, dtype=_INT64, device=x.storage.device)
@@ -76,9 +76,9 @@ def bisected(sequence: Tensor, x: Tensor, right: bool) -> Tensor:
 
 
 def bucketize(input: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
-    """Which interval between the rising ``boundaries`` [n] each element lies in, 0 to n.
+    """The index, 0 to n, of the interval between ascending ``boundaries`` [n] that each element lies in.
 
-    A boundary belongs to the one before it, with ``right`` to the one after it. See :func:`searchsorted` for what it takes.
+    A boundary belongs to the interval before it, or with ``right`` to that after it. See :func:`searchsorted` for the cost.
     """
     if boundaries.spec.ndim != 1:
         raise SpecError(f"boundaries tensor must be 1 dimension, but got dim({boundaries.spec.ndim})")
@@ -86,10 +86,10 @@ def bucketize(input: Any, boundaries: Tensor, *, out_int32: bool = False, right:
 
 
 def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
-    """Which of ``elements`` are among ``test_elements``, or with ``invert`` are not; one of the two may be a number.
+    """Whether each of ``elements`` is among ``test_elements``, or with ``invert`` is not; one of the two may be a number.
 
-    The second ones are sorted, and the first sought by :func:`searchsorted`: memory for both, not for their product.
-    ``assume_unique`` changes nothing.
+    ``test_elements`` are sorted and searched by :func:`searchsorted`, which needs memory proportional to the sum of the two
+    sizes, not to their product. ``assume_unique`` has no effect.
     """
     if not isinstance(elements, Value) and not isinstance(test_elements, Value):
         raise TypeError(f"isin takes a tensor and a number, or two tensors, but got {elements!r} and {test_elements!r}")
@@ -110,9 +110,9 @@ def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, inve
 
 def unique_consecutive(input: Tensor, return_inverse: bool = False, return_counts: bool = False,
                        dim: int | None = None) -> Any:
-    """The elements, or the slices of ``dim``, without those that equal the one before; the values are read on the host.
+    """The elements, or the slices of ``dim``, without those equal to the one before; the values are read on the host.
 
-    With ``return_inverse`` which of them each element went to, with ``return_counts`` how many did, both int64.
+    ``return_inverse`` adds the index in the result of each element, ``return_counts`` the length of each run; both are int64.
     """
     device = input.storage.device
     if device.type == "meta":

@@ -1,4 +1,4 @@
-"""Tensors in other shapes, and parts of them: views where the layout allows one."""
+"""Functions of shape: reshaping, views, slices, joining and splitting."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def dim_of(dim: int, x: Tensor) -> int:
 
 
 def size_of(shape: tuple[Any, ...]) -> tuple[int, ...]:
-    """``f(2, 3)`` and ``f((2, 3))`` alike. Raises TypeError for sizes that are no ints."""
+    """Sizes given as ``f(2, 3)`` or ``f((2, 3))``. Raises TypeError for sizes that are not ints."""
     sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
     for n in sizes:
         if not isinstance(n, (int, np.integer)) or isinstance(n, bool):
@@ -32,31 +32,31 @@ def size_of(shape: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 def reshape(input: Tensor, *sizes: Any, shape: Any = None) -> Tensor:
-    """A view where the layout allows one, else a copy."""
+    """The tensor in another shape: a view if the layout allows, else a copy. One size may be -1."""
     return movement.reshape(input, size_of(sizes if shape is None else (shape,)))
 
 
 def view(input: Tensor, *sizes: Any, size: Any = None, dtype: None = None) -> Tensor:
-    """A view; raises SpecError where the layout allows none."""
+    """A view in another shape. Raises :class:`SpecError` if the layout does not allow one."""
     if dtype is not None:
         raise refusal("view", "dtype")
     return movement.view(input, shape=size_of(sizes if size is None else (size,)))
 
 
 def tril(input: Tensor, diagonal: int = 0) -> Tensor:
-    """The last two dimensions with zeros above the diagonal, or above the one ``diagonal`` beside it."""
+    """The lower triangle of the last two dimensions, with zeros above the diagonal number ``diagonal`` (0 is the main one)."""
     return movement.tril(input, diagonal=diagonal)
 
 
 def triu(input: Tensor, diagonal: int = 0) -> Tensor:
-    """The last two dimensions with zeros below the diagonal, or below the one ``diagonal`` beside it."""
+    """The upper triangle of the last two dimensions, with zeros below the diagonal number ``diagonal`` (0 is the main one)."""
     return movement.triu(input, diagonal=diagonal)
 
 
 def as_strided(input: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Tensor:
-    """A view with sizes, strides and offset in elements of the storage. Raises SpecError for what is not inside ``input``.
+    """A view of given sizes, strides and storage offset, in elements. Raises :class:`SpecError` if it reaches out of ``input``.
 
-    ``input`` must be contiguous. Elements that overlap without being an expanded dimension have no gradient.
+    ``input`` must be contiguous. Views whose elements overlap, other than by expanded dimensions, have no gradient.
     """
     start = input.spec.offset if storage_offset is None else storage_offset
     return movement.as_strided(input, shape=tuple(size), strides=tuple(stride), offset=start - input.spec.offset)
@@ -73,7 +73,7 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 
 def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
-    """A dimension as several, of sizes of which one may be -1."""
+    """``dim`` split into several dimensions of the given sizes, one of which may be -1."""
     d = dim_of(dim, input)
     n = input.spec.shape[d] if input.spec.ndim else 1
     if not sizes:
@@ -87,8 +87,8 @@ def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
 
 
 def squeeze(input: Tensor, dim: Dim = None) -> Tensor:
-    """Without its dimensions of size 1, or without those named."""
-    # No dimensions named are none here, not all.
+    """A view without dimensions of size 1: all, or those in ``dim``."""
+    # An empty ``dim`` means no dimensions here, not all.
     dims = range(input.spec.ndim) if dim is None else normalize_dims(dim, input.spec.ndim)
     dims = () if isinstance(dim, Sequence) and not dim else dims
     gone = {d for d in dims if input.spec.shape[d] == 1}
@@ -145,7 +145,7 @@ def t(input: Tensor) -> Tensor:
 
 
 def expand(input: Tensor, *size: Any) -> Tensor:
-    """A view in which dimensions of size 1 are repeated without a copy; -1 leaves one as it is."""
+    """A view with dimensions of size 1 expanded to ``size``, without a copy; -1 keeps a size."""
     return movement.expand(input, shape=size_of(size))
 
 
@@ -168,7 +168,7 @@ def _need_dims(message: str, x: Tensor) -> None:
 
 
 def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
-    """A view of ``length`` elements of ``dim`` from ``start``, which counts from the end where it is negative."""
+    """A view of ``length`` elements of ``dim`` from ``start`` on; a negative ``start`` counts from the end."""
     _need_dims("narrow() cannot be applied to a 0-dim tensor.", input)
     d = dim_of(dim, input)
     n = input.spec.shape[d]
@@ -191,12 +191,12 @@ def contiguous(x: Tensor) -> Tensor:
 
 
 def clone(input: Tensor) -> Tensor:
-    """A copy of its own storage; gradients pass through."""
+    """A copy with its own storage; gradients pass through."""
     return movement.clone(input)
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """One after the other along ``dim``; vectors without elements are skipped beside tensors of other dimensions."""
+    """Tensors concatenated along ``dim``; empty 1-d tensors are skipped."""
     if not isinstance(tensors, (list, tuple)) or not tensors:
         raise SpecError("cat(): expected a non-empty list of Tensors")
     for k, x in enumerate(tensors):
@@ -210,7 +210,7 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 
 
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Along a new dimension."""
+    """Tensors of one shape joined along a new dimension ``dim``."""
     if not isinstance(tensors, (list, tuple)) or not tensors:
         raise SpecError("stack expects a non-empty list of Tensors")
     shapes = {x.spec.shape for x in tensors}
@@ -220,7 +220,7 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 
 
 def split(tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
-    """Views of parts along ``dim``: of one size, or of the sizes given."""
+    """Views of parts along ``dim``: of one size (the last may be smaller), or of the sizes given."""
     _need_dims("split expects at least a 1-dimensional tensor", tensor)
     d = dim_of(dim, tensor)
     n = tensor.spec.shape[d]
@@ -249,9 +249,9 @@ def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
 
 
 def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
-    """Slices of ``dim`` at the integer positions of ``index``, a vector or one number; of a 0-d tensor its only element.
+    """Slices of ``dim`` at the integers ``index``, a vector or 0-d; of a 0-d tensor, its only element.
 
-    Raises IndexError for a position outside, a negative one too, on the CPU; on a GPU it reads NaN, of integers 0.
+    On the CPU, raises IndexError for an index that is negative or too large; on a GPU, it reads NaN, or 0 for integers.
     """
     if index.spec.ndim > 1:
         raise SpecError(f"index_select(): Index is supposed to be a vector, but got shape {list(index.spec.shape)}")
@@ -264,7 +264,7 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
 
 
 def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
-    """Elements along ``dim`` at positions of ``indices``, whose other sizes broadcast; without it, both flat."""
+    """Elements along ``dim`` at ``indices``, whose other dimensions broadcast with the input's; without ``dim``, both flat."""
     if dim is None:
         return take_along_dim(reshape(input, -1), reshape(indices, -1), 0)
     d = dim_of(dim, input)
@@ -279,7 +279,7 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
 
 
 def nonzero(input: Tensor) -> Tensor:
-    """Positions of what is not zero, [N, ndim] int64: the values are read on the host, for N depends on them."""
+    """Indices of the nonzero elements, [N, ndim] int64; the values, on which N depends, are read on the host."""
     if input.storage.device.type == "meta":
         raise DataDependentShape("nonzero: the shape of the result depends on values, and meta has none")
     values = input.storage.device.read(input.storage, input.spec)

@@ -1,4 +1,4 @@
-"""Vectors side by side: lengths, angles, distances, and the losses that are made of them."""
+"""``normalize``, similarity and distance of vectors, and the losses built on them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Tensor = Any
 
 
 def normalize(input: Tensor, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Tensor:
-    """x / max(|x|_p, eps) along ``dim``."""
+    """x / max(||x||_p, eps), with the p-norm along ``dim``."""
     return input / elementwise.clamp(norm(input, p, dim, True), float(eps), None)
 
 
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
-    """x1 . x2 / (max(|x1|, eps) max(|x2|, eps)) along ``dim``; sizes broadcast, that of ``dim`` too."""
+    """x1 . x2 / (max(||x1||, eps) * max(||x2||, eps)) along ``dim``; shapes broadcast."""
     made = TensorSpec.of((), promote([x1.spec, x2.spec]))
     if not made.floating:
         raise SpecError(f"cosine_similarity: expected a tensor of a floating type, but got {x1.spec.dtype.name} and "
@@ -34,13 +34,13 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
 
 
 def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
-    """|x1 - x2 + eps|_p along the last dimension."""
+    """||x1 - x2 + eps||_p along the last dimension."""
     return norm(elementwise.sub(x1, x2) + float(eps), p, -1, keepdim)
 
 
 def cosine_embedding_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0,
                           reduction: str = "mean") -> Tensor:
-    """1 - cos where the target is 1, max(0, cos - margin) where it is -1: inputs [N, D] or [D], target [N] or []."""
+    """1 - cos where the target is 1, max(0, cos - margin) where it is -1: inputs [N, D] or [D], target [N] or 0-d."""
     if input1.spec.ndim - target.spec.ndim != 1 or input1.spec.ndim not in (1, 2):
         raise SpecError(f"{target.spec.ndim}D target tensor expects {target.spec.ndim + 1}D input tensors, but found inputs "
                         f"with sizes {list(input1.spec.shape)} and {list(input2.spec.shape)}.")
@@ -54,9 +54,9 @@ def cosine_embedding_loss(input1: Tensor, input2: Tensor, target: Tensor, margin
 
 def triplet_margin_loss(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2,
                         eps: float = 1e-6, swap: bool = False, reduction: str = "mean") -> Tensor:
-    """max(0, d(anchor, positive) - d(anchor, negative) + margin), d being :func:`pairwise_distance`.
+    """max(0, d(anchor, positive) - d(anchor, negative) + margin), where d is :func:`pairwise_distance`.
 
-    With ``swap`` the negative is as near as it is to the anchor or the positive: Balntas et al., BMVC 2016.
+    With ``swap``, min(d(anchor, negative), d(positive, negative)) replaces the second distance. Balntas et al., BMVC 2016.
     """
     def distance(x: Tensor, y: Tensor) -> Tensor:
         return pairwise_distance(x, y, p, eps)
@@ -68,7 +68,7 @@ def triplet_margin_loss(anchor: Tensor, positive: Tensor, negative: Tensor, marg
 def triplet_margin_with_distance_loss(anchor: Tensor, positive: Tensor, negative: Tensor, *,
                                       distance_function: Callable[[Tensor, Tensor], Tensor] | None = None,
                                       margin: float = 1.0, swap: bool = False, reduction: str = "mean") -> Tensor:
-    """:func:`triplet_margin_loss` with a distance of one's own. Raises ValueError for a margin of 0 or less."""
+    """:func:`triplet_margin_loss` with a custom distance function. Raises ValueError for a margin of 0 or less."""
     if margin <= 0:
         raise ValueError(f"margin must be greater than 0, got {margin}")
     distance = pairwise_distance if distance_function is None else distance_function

@@ -1,4 +1,4 @@
-"""Types: what holds the results of two of them, what is kept when one becomes another, and what a type can hold."""
+"""Queries about tensors and dtypes: promotion, casting, numeric limits."""
 
 from __future__ import annotations
 
@@ -16,67 +16,67 @@ __all__ = ["broadcast_shapes", "can_cast", "finfo", "iinfo", "is_complex", "is_f
 
 
 def is_tensor(obj: Any) -> bool:
-    """Is it a tensor of this library?"""
+    """Whether ``obj`` is a gradcore tensor."""
     return isinstance(obj, Value) or type(obj) in TENSORS
 
 
 def numel(input: Any) -> int:
-    """How many elements a tensor has."""
+    """The number of elements of a tensor."""
     return int(input.spec.numel)
 
 
 def is_floating_point(input: Any) -> bool:
-    """Is the tensor's dtype float16, bfloat16, float32 or float64?"""
+    """Whether the tensor's dtype is float16, bfloat16, float32 or float64."""
     return bool(input.spec.floating)
 
 
 def is_complex(input: Any) -> bool:
-    """False: every dtype is real."""
+    """Always False, since every dtype is real."""
     return False
 
 
 def is_inference(input: Any) -> bool:
-    """False: a tensor that was made in inference mode is like any other, and may be written to."""
+    """Always False: a tensor made in inference mode is like any other, and may be written to."""
     return False
 
 
 def is_signed(input: Any) -> bool:
-    """Can the tensor's dtype hold negative numbers?"""
+    """Whether the tensor's dtype has negative numbers."""
     return bool(input.spec.dtype.kind not in "ub")
 
 
 def is_same_size(input: Any, other: Any) -> bool:
-    """Have the two tensors one shape?"""
+    """Whether two tensors have the same shape."""
     return bool(input.spec.shape == other.spec.shape)
 
 
 def is_nonzero(input: Any) -> bool:
-    """Is the only element not 0? It is read on the host. Raises RuntimeError for more elements, or none."""
+    """Whether the only element of a tensor, which is read on the host, is nonzero. Raises RuntimeError for another size."""
     return bool(input)
 
 
 def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
-    """The shape that tensors of these shapes, tuples or ints, broadcast to. Raises :class:`SpecError` where they do not."""
+    """The shape that shapes, given as tuples or ints, broadcast to. Raises :class:`SpecError` if they do not."""
     return spec.broadcast_shapes(*((shape,) if isinstance(shape, int) else tuple(shape) for shape in shapes))
 
 
 def promote_types(type1: Any, type2: Any) -> np.dtype[Any]:
-    """The smallest dtype that holds both, by PyTorch's table; float16 and bfloat16 give float32."""
+    """The smallest dtype that two dtypes promote to, by PyTorch's table; float16 and bfloat16 give float32."""
     return join(np.dtype(type1), np.dtype(type2))
 
 
 def result_type(tensor1: Any, tensor2: Any) -> np.dtype[Any]:
-    """The dtype of arithmetic between two tensors or Python numbers; integers divided are another matter."""
+    """The dtype of arithmetic between two tensors or Python numbers, except for the division of integers."""
     return promote([x.spec if isinstance(x, Value) else type(x) for x in (tensor1, tensor2)])
 
 
 def can_cast(from_: Any, to: Any) -> bool:
-    """May a result of one dtype be written over another? Not floats over integers, nor either over bool."""
+    """Whether a result of one dtype may be written to a tensor of another: not floats to integers, nor numbers to bools."""
     return category(np.dtype(from_)) <= category(np.dtype(to))
 
 
 def finfo(dtype: Any = None) -> Any:
-    """NumPy's limits of a floating dtype, the default one if none is given: ``eps``, ``max``, ``min``, ``tiny``, ``bits``."""
+    """NumPy's limits of a floating dtype, by default the default dtype: ``eps``, ``max``, ``min``, ``tiny``, ``bits``."""
     dtype = default_float() if dtype is None else np.dtype(dtype)
     if not is_floating(dtype):
         raise TypeError(f"finfo is of floating-point types, but got {dtype.name}; iinfo is of integers")

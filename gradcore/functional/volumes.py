@@ -1,4 +1,4 @@
-"""Convolution of volumes, and pooling to a number of parts, as what there is for images: their windows side by side."""
+"""Convolution of volumes, and adaptive max pooling, built on the functions of images."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["adaptive_max_pool1d", "adaptive_max_pool2d", "conv3d", "conv_transpo
 
 
 def triple(name: str, value: Size) -> Triple:
-    """One number for three dimensions, or one for each. Raises :class:`SpecError` for anything else."""
+    """An int for all three dimensions, or three ints, as a triple. Raises :class:`SpecError` for anything else."""
     parts = (value,) if isinstance(value, int) else tuple(value)
     parts = parts * 3 if len(parts) == 1 else parts
     if len(parts) != 3 or not all(isinstance(n, int) for n in parts):
@@ -35,8 +35,8 @@ def conv3d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Si
            dilation: Size = 1, groups: int = 1) -> Tensor:
     """Cross-correlation: input [N, C, D, H, W] or [C, D, H, W], weight [O, C / groups, kD, kH, kW], bias [O].
 
-    ``padding`` is a size, ``"valid"`` or ``"same"``. It is :func:`conv2d` of kD slices beside each other as channels, for which
-    the input is laid out kD times, and kept so for the gradient of the weight.
+    ``padding`` is one int, three ints, ``"valid"`` or ``"same"``. Computed as a :func:`conv2d` with kD neighbouring slices as
+    channels, for which the input is copied kD times; backward keeps this copy for the gradient of the weight.
     """
     steps, holes = triple("stride", stride), triple("dilation", dilation)
     x = unsqueeze(input, 0) if input.spec.ndim == 4 else input
@@ -65,10 +65,10 @@ def conv3d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Si
 
 def conv_transpose3d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Size = 1, padding: Size = 0,
                      output_padding: Size = 0, groups: int = 1, dilation: Size = 1) -> Tensor:
-    """The gradient of :func:`conv3d` by its input, as a layer: input [N, C, D, H, W] or [C, D, H, W], weight
-    [C, O / groups, kD, kH, kW], bias [O].
+    """Transposed convolution, the gradient of :func:`conv3d` with respect to its input.
 
-    It is :func:`conv_transpose2d` of each slice to kD slices, which are added up.
+    Input [N, C, D, H, W] or [C, D, H, W], weight [C, O / groups, kD, kH, kW], bias [O]. Computed as a
+    :func:`conv_transpose2d` of each slice to kD slices, which are then summed.
     """
     (step, *steps), (side, *sides), (extra, *extras), (reach, *reaches) = (triple(n, v) for n, v in (
         ("stride", stride), ("padding", padding), ("output_padding", output_padding), ("dilation", dilation)))
@@ -103,7 +103,7 @@ def conv_transpose3d(input: Tensor, weight: Tensor, bias: Tensor | None = None, 
 
 
 def _padded(x: Tensor, kernel: Triple, padding: Size | str, stride: Triple, dilation: Triple) -> tuple[Tensor, tuple[int, int]]:
-    """The input with what its depth is padded with, and what is left to pad its height and width with."""
+    """The input padded in depth, and the padding of height and width that is left to apply."""
     if padding == "valid":
         return x, (0, 0)
     if isinstance(padding, str):
@@ -122,17 +122,17 @@ def _padded(x: Tensor, kernel: Triple, padding: Size | str, stride: Triple, dila
 
 
 def _parts(size: int, count: int) -> tuple[int, Any]:
-    """How many elements the largest of ``count`` parts has, and where those of each lie; a short one's last comes again."""
+    """The size of the largest of ``count`` parts, and the indices of each part; shorter ones repeat their last index."""
     ends = [(k * size // count, -(-(k + 1) * size // count)) for k in range(count)]
     widest = max((b - a for a, b in ends), default=1)
     return widest, np.array([min(a + j, b - 1) for a, b in ends for j in range(widest)], np.int64)
 
 
 def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
-    """The largest element of each of as many parts of [N, C, H, W] or [C, H, W] as ``output_size`` says.
+    """Max pooling of [N, C, H, W] or [C, H, W] to ``output_size``, an int or two; None keeps a size.
 
-    None keeps a dimension. With ``return_indices`` also where it lies in its plane, int64. Parts of different sizes are laid
-    out first.
+    With ``return_indices`` also the index of each maximum in the flattened plane, int64. If the parts differ in size, they are
+    first copied to windows of one size.
     """
     if input.spec.ndim not in (3, 4):
         raise SpecError(f"adaptive_max_pool2d(): Expected 3D or 4D tensor, but got {list(input.spec.shape)}")
@@ -148,14 +148,14 @@ def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = 
     if not return_indices:
         return max_pool2d(x, kernel)
     out, found = max_pool2d(x, kernel, return_indices=True)
-    # From where it lies in what was laid out to where it lay before.
+    # Indices in the copied windows are turned into indices in the input.
     flat = places[0][:, None] * shape[1] + places[1][None, :]
     table = upload(flat.reshape(-1), input.storage.device, op="adaptive_max_pool2d", role="temporary", constant=True)
     return out, movement.take(table, found, dim=0)
 
 
 def adaptive_max_pool1d(input: Tensor, output_size: Size, return_indices: bool = False) -> Any:
-    """The largest element of each of as many parts of [N, C, L] or [C, L] as ``output_size`` says; see above."""
+    """Max pooling of [N, C, L] or [C, L] to ``output_size`` parts; see :func:`adaptive_max_pool2d`."""
     if input.spec.ndim not in (2, 3):
         raise SpecError(f"adaptive_max_pool1d(): Expected 2D or 3D tensor, but got {list(input.spec.shape)}")
     wanted = output_size if isinstance(output_size, int) else next(iter(output_size))
