@@ -1,4 +1,4 @@
-"""Layers: modules with parameters, losses, and ways to fill them."""
+"""Modules: the base class, layers, losses and containers, with the names of ``torch.nn``."""
 
 from gradcore.nn import activations, functional, init, pooling, utils
 from gradcore.nn.activation import GELU, LogSoftmax, ReLU, Sigmoid, Softmax, Tanh

@@ -1,4 +1,4 @@
-"""The values of a module by path, out of it or into it."""
+"""Collecting and loading the state dict of a module."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Module = Any
 
 
 class IncompatibleKeys(NamedTuple):
-    """What did not fit when a state dict was loaded."""
+    """The keys of a module and of a loaded state dict that had no counterpart."""
 
     missing_keys: list[str]
     unexpected_keys: list[str]
@@ -30,13 +30,15 @@ class IncompatibleKeys(NamedTuple):
         return f"IncompatibleKeys(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
 
 
-#: The last part of the path of what a module's ``get_extra_state`` returns.
+#: The last part of the key under which a module's ``get_extra_state`` is stored.
 _EXTRA = "_extra_state"
 
 
 def collect(module: Module, prefix: str, keep_vars: bool) -> dict[str, Any]:
-    """Parameters, then persistent buffers, of each module of the tree, then its extra state; a module in two places comes
-    twice, as in PyTorch."""
+    """The state dict: for each module of the tree its parameters, its persistent buffers, and its extra state.
+
+    A module that occurs twice in the tree is listed twice, as in PyTorch.
+    """
     found: dict[str, Any] = {}
     for path, owner in _paths(module, prefix):
         found.update(_tensors(owner, path, keep_vars))
@@ -59,7 +61,7 @@ def _tensors(module: Module, prefix: str, keep_vars: bool) -> dict[str, Tensor]:
 
 
 def load(module: Module, state_dict: Mapping[str, Any], strict: bool, assign: bool = False) -> IncompatibleKeys:
-    """Check everything, then copy, or take the bytes over."""
+    """Load a state dict: check everything, then copy the values, or with ``assign`` take over their storage."""
     if not isinstance(state_dict, Mapping):
         raise TypeError(f"Expected state_dict to be dict-like, got {type(state_dict)}.")
     own: dict[str, Tensor] = {}
@@ -104,12 +106,12 @@ def load(module: Module, state_dict: Mapping[str, Any], strict: bool, assign: bo
 
 
 def as_value(key: str, value: Any) -> Any:
-    """A tensor of ours as it is, anything else as the array that NumPy makes of it."""
+    """A gradcore tensor as it is; anything else as a NumPy array."""
     if isinstance(value, Tensor):
         return value
     if hasattr(value, "detach"):
         value = value.detach().cpu()
-        # PyTorch's bfloat16 is no array, but float32 holds all of its values.
+        # NumPy cannot convert PyTorch's bfloat16; float32 holds all of its values.
         value = value.float() if str(value.dtype) == "torch.bfloat16" else value
     array = np.asarray(value)
     try:

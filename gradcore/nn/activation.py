@@ -1,4 +1,4 @@
-"""Activations as modules."""
+"""The most common activations as modules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Tensor = Any
 
 
 class ReLU(Module):
-    """max(x, 0). ``inplace`` changes nothing: the input goes back to the pool anyway."""
+    """max(x, 0). ``inplace`` has no effect: the input returns to the pool anyway."""
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class ReLU(Module):
 
 
 class GELU(Module):
-    """x Phi(x), exactly or with ``approximate="tanh"``."""
+    """x * Phi(x), with the normal distribution function, exact or with ``approximate="tanh"``. arXiv:1606.08415."""
 
     def __init__(self, approximate: str = "none") -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Sigmoid(Module):
 
 
 class Softmax(Module):
-    """exp(x) over its sum along ``dim``."""
+    """exp(x) / sum(exp(x)) along ``dim``."""
 
     def __init__(self, dim: int | None = None) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Softmax(Module):
 
 
 class LogSoftmax(Softmax):
-    """The logarithm of :class:`Softmax`."""
+    """The logarithm of the softmax along ``dim``."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.log_softmax(input, self.dim)

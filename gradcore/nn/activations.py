@@ -1,4 +1,4 @@
-"""Activations that are less common, as modules over the functions of the same name in :mod:`gradcore.nn.functional`."""
+"""The less common activations as modules, which call the functions of :mod:`gradcore.nn.functional`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Tensor = Any
 
 
 class _InPlace(Module):
-    """An activation that is asked to write over its input. It does not: its input goes back to the pool anyway."""
+    """An activation with an ``inplace`` argument, which has no effect: the input returns to the pool anyway."""
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__()
@@ -31,42 +31,42 @@ class _InPlace(Module):
 
 
 class SiLU(_InPlace):
-    """x sigmoid(x), also called swish. Elfwing et al., arXiv:1702.03118."""
+    """x * sigmoid(x), also called swish. Elfwing et al., arXiv:1702.03118."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.silu(input)
 
 
 class Mish(_InPlace):
-    """x tanh(log(1 + exp(x))). Misra, arXiv:1908.08681."""
+    """x * tanh(log(1 + exp(x))). Misra, arXiv:1908.08681."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.mish(input)
 
 
 class Hardsigmoid(_InPlace):
-    """x / 6 + 1 / 2, kept between 0 and 1."""
+    """x / 6 + 1 / 2, clamped to [0, 1]."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.hardsigmoid(input)
 
 
 class Hardswish(_InPlace):
-    """x times :class:`Hardsigmoid`. Howard et al., arXiv:1905.02244."""
+    """x * hardsigmoid(x). Howard et al., arXiv:1905.02244."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.hardswish(input)
 
 
 class SELU(_InPlace):
-    """ELU with the scales that keep mean 0 and variance 1. Klambauer et al., arXiv:1706.02515."""
+    """ELU with the constants that preserve mean 0 and variance 1. Klambauer et al., arXiv:1706.02515."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.selu(input)
 
 
 class ELU(_InPlace):
-    """x, or alpha (exp(x) - 1) below 0. Clevert et al., arXiv:1511.07289."""
+    """x if x > 0, else alpha * (exp(x) - 1). Clevert et al., arXiv:1511.07289."""
 
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         super().__init__(inplace)
@@ -80,14 +80,14 @@ class ELU(_InPlace):
 
 
 class CELU(ELU):
-    """x, or alpha (exp(x / alpha) - 1) below 0. Barron, arXiv:1704.07483."""
+    """x if x > 0, else alpha * (exp(x / alpha) - 1). Barron, arXiv:1704.07483."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.celu(input, self.alpha)
 
 
 class LeakyReLU(_InPlace):
-    """x, or negative_slope x below 0."""
+    """x if x > 0, else negative_slope * x."""
 
     def __init__(self, negative_slope: float = 1e-2, inplace: bool = False) -> None:
         super().__init__(inplace)
@@ -101,7 +101,7 @@ class LeakyReLU(_InPlace):
 
 
 class RReLU(_InPlace):
-    """x, or below 0 a slope times x: drawn between ``lower`` and ``upper`` in training, else half way between them."""
+    """x if x > 0, else slope * x; the slope is uniform in [lower, upper] in training, else their mean. arXiv:1505.00853."""
 
     def __init__(self, lower: float = 1 / 8, upper: float = 1 / 3, inplace: bool = False) -> None:
         super().__init__(inplace)
@@ -116,7 +116,7 @@ class RReLU(_InPlace):
 
 
 class Hardtanh(_InPlace):
-    """x kept between two numbers. Raises ValueError where they are in the wrong order."""
+    """x clamped to [min_val, max_val]. Raises ValueError unless ``min_val`` is less than ``max_val``."""
 
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> None:
         super().__init__(inplace)
@@ -133,7 +133,7 @@ class Hardtanh(_InPlace):
 
 
 class ReLU6(Hardtanh):
-    """x kept between 0 and 6."""
+    """x clamped to [0, 6]."""
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__(0.0, 6.0, inplace)
@@ -143,7 +143,7 @@ class ReLU6(Hardtanh):
 
 
 class Threshold(_InPlace):
-    """x above the threshold, else ``value``."""
+    """x where x > ``threshold``, else ``value``."""
 
     def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
         super().__init__(inplace)
@@ -158,7 +158,7 @@ class Threshold(_InPlace):
 
 
 class PReLU(Module):
-    """x, or weight x below 0, with a weight of its own for each channel, or one for all. He et al., arXiv:1502.01852."""
+    """x if x > 0, else weight * x, with a learned weight for each channel, or one for all. He et al., arXiv:1502.01852."""
 
     weight: Parameter
 
@@ -179,7 +179,7 @@ class PReLU(Module):
 
 
 class Softplus(Module):
-    """log(1 + exp(beta x)) / beta; x itself where beta x is above the threshold."""
+    """log(1 + exp(beta * x)) / beta; x itself where beta * x > ``threshold``."""
 
     def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
         super().__init__()
@@ -203,35 +203,35 @@ class _Shrink(Module):
 
 
 class Hardshrink(_Shrink):
-    """x outside [-lambd, lambd], else 0."""
+    """x where |x| > ``lambd``, else 0."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.hardshrink(input, self.lambd)
 
 
 class Softshrink(_Shrink):
-    """x brought nearer to 0 by lambd."""
+    """sign(x) * max(|x| - lambd, 0)."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.softshrink(input, self.lambd)
 
 
 class Tanhshrink(Module):
-    """x - tanh(x)"""
+    """x - tanh(x)."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.tanhshrink(input)
 
 
 class Softsign(Module):
-    """x / (1 + |x|)"""
+    """x / (1 + |x|)."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.softsign(input)
 
 
 class LogSigmoid(Module):
-    """log(sigmoid(x))"""
+    """log(sigmoid(x)), without underflow."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.logsigmoid(input)
@@ -259,7 +259,7 @@ class Softmax2d(Module):
 
 
 class GLU(Module):
-    """a sigmoid(b), a and b being the halves of ``dim``. Dauphin et al., arXiv:1612.08083."""
+    """a * sigmoid(b), where a and b are the two halves of the input along ``dim``. Dauphin et al., arXiv:1612.08083."""
 
     def __init__(self, dim: int = -1) -> None:
         super().__init__()

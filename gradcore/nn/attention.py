@@ -1,4 +1,4 @@
-"""Layers of language models: attention with its projections, tables of embeddings."""
+"""Multi-head attention and embedding layers."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Tensor = Any
 
 
 class MultiheadAttention(Module):
-    """Several attentions side by side, between projections. Vaswani et al., arXiv:1706.03762.
+    """Multi-head attention with input and output projections. Vaswani et al., arXiv:1706.03762.
 
-    Inputs are [L, N, E], or [N, L, E] with ``batch_first``, or [L, E]; keys are ``kdim`` wide and values ``vdim`` where those
-    are given. ``add_bias_kv`` adds a learned position to keys and values, ``add_zero_attn`` one of zeros; no mask leaves them
-    out. Raises ValueError for an ``embed_dim`` that ``num_heads`` does not divide.
+    Inputs are [L, N, E], or [N, L, E] with ``batch_first``, or [L, E] without batch; ``kdim`` and ``vdim`` are the widths of
+    keys and values, by default E. ``add_bias_kv`` appends a learned position to keys and values, ``add_zero_attn`` one of
+    zeros; masks do not apply to them. Raises ValueError if ``num_heads`` does not divide ``embed_dim``.
     """
 
     in_proj_weight: Parameter | None
@@ -79,11 +79,11 @@ class MultiheadAttention(Module):
     def forward(self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None,
                 need_weights: bool = True, attn_mask: Tensor | None = None, average_attn_weights: bool = True,
                 is_causal: bool = False) -> tuple[Tensor, Tensor | None]:
-        """The result and the weights [N, L, S] (with the heads [N, H, L, S] unless averaged), None without ``need_weights``.
+        """The result and the attention weights [N, L, S] ([N, H, L, S] unless averaged), or None without ``need_weights``.
 
-        Boolean masks are True where a position is left out; ``key_padding_mask`` is [N, S], ``attn_mask`` [L, S] or
-        [N * H, L, S]. Positions that are added to keys and values come last among the weights' S. Without weights the scores
-        are never stored. Raises :class:`SpecError` for shapes and masks that do not fit.
+        Boolean masks are True where a position is ignored; ``key_padding_mask`` is [N, S], ``attn_mask`` [L, S] or
+        [N * H, L, S]. Positions appended to keys and values come last in S. Without weights, the scores are never stored.
+        Raises :class:`SpecError` for shapes and masks that do not fit.
         """
         if is_causal and attn_mask is None:
             raise RuntimeError("Need attn_mask if specifying the is_causal hint.")
@@ -110,7 +110,7 @@ class MultiheadAttention(Module):
         return out if self.batch_first else functional.transpose(out, 0, 1), weights
 
     def _projected(self, q: Tensor, k: Tensor, v: Tensor, k_is_q: bool, v_is_k: bool) -> list[Tensor]:
-        """Heads [N, H, L, E / H] of the three."""
+        """Query, key and value projected and split into heads [N, H, L, E / H]."""
         width = self.embed_dim
         if self.in_proj_weight is not None and k_is_q and v_is_k:
             parts = list(movement.split(linalg.linear(q, self.in_proj_weight, self.in_proj_bias), sizes=(width,) * 3, dim=2))
@@ -124,7 +124,7 @@ class MultiheadAttention(Module):
                 for x in parts]
 
     def _extended(self, x: Tensor, row: Parameter | None) -> Tensor:
-        """Keys or values [N, S, E] with the positions that are added to them."""
+        """Keys or values [N, S, E] with the appended positions."""
         shape = (x.spec.shape[0], 1, self.embed_dim)
         more = [] if row is None else [movement.expand(row, shape=shape)]
         if self.add_zero_attn:
@@ -184,7 +184,7 @@ def _batch_first(x: Tensor, already: bool) -> Tensor:
 
 
 class Embedding(Module):
-    """Rows of a table [num_embeddings, embedding_dim], by number. The row ``padding_idx`` has no gradient, and starts as 0."""
+    """Rows of a table [num_embeddings, embedding_dim], by index. The row ``padding_idx`` starts as 0 and gets no gradient."""
 
     weight: Parameter
 
@@ -210,7 +210,7 @@ class Embedding(Module):
             self.weight = Parameter(_weight, not _freeze)
 
     def reset_parameters(self) -> None:
-        """Normal, as in PyTorch."""
+        """Draw the table from N(0, 1), as in PyTorch, and zero the row ``padding_idx``."""
         with no_grad():
             normal_(self.weight)
             if self.padding_idx is not None:
@@ -223,7 +223,7 @@ class Embedding(Module):
     def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None,
                         max_norm: float | None = None, norm_type: float = 2.0, scale_grad_by_freq: bool = False,
                         sparse: bool = False) -> Embedding:
-        """A layer over a given table [rows, columns], which is not trained unless ``freeze=False``."""
+        """A layer with a given table [rows, columns], which is trained only with ``freeze=False``."""
         if embeddings.spec.ndim != 2:
             raise ValueError("Embeddings parameter is expected to be 2-dimensional")
         rows, columns = embeddings.spec.shape

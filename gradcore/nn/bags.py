@@ -1,4 +1,4 @@
-"""Bags of rows of a table, and a layer of two inputs."""
+"""The layers ``EmbeddingBag`` and ``Bilinear``."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ Tensor = Any
 
 
 class EmbeddingBag(Module):
-    """Sums, means or maxima of rows of a table [num_embeddings, embedding_dim]; see
-    :func:`gradcore.nn.functional.embedding_bag`."""
+    """Sums, means or maxima of bags of rows of a table [num_embeddings, embedding_dim].
+
+    See :func:`gradcore.nn.functional.embedding_bag`.
+    """
 
     weight: Parameter
 
@@ -47,7 +49,7 @@ class EmbeddingBag(Module):
             self.weight = Parameter(_weight)
 
     def reset_parameters(self) -> None:
-        """Normal, as in PyTorch."""
+        """Draw the table from N(0, 1), as in PyTorch, and zero the row ``padding_idx``."""
         with no_grad():
             normal_(self.weight)
             if self.padding_idx is not None:
@@ -81,7 +83,7 @@ class Bilinear(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Uniform in +-1/sqrt(in1_features), as in PyTorch."""
+        """Draw weight and bias uniformly in +-1/sqrt(in1_features), as in PyTorch."""
         bound = 1 / math.sqrt(self.in1_features)
         init.uniform_(self.weight, -bound, bound)
         if self.bias is not None:

@@ -1,4 +1,4 @@
-"""Modules that are made of a list or a dict of modules."""
+"""Containers of modules: ``Sequential``, ``ModuleList`` and ``ModuleDict``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gradcore.nn.module import Module
 
 
 class _Numbered(Module):
-    """Modules under the names ``0``, ``1``, ..."""
+    """A list of modules, with the names ``0``, ``1``, ..."""
 
     def __len__(self) -> int:
         return len(self._modules)
@@ -57,7 +57,7 @@ class _Numbered(Module):
         return self.extend(modules)
 
     def pop(self, index: int) -> Any:
-        """Take a module out, and return it."""
+        """Remove a module and return it."""
         module = self[index]
         del self[index]
         return module
@@ -82,7 +82,7 @@ def _no_module(given: Any) -> str:
 
 
 class Sequential(_Numbered):
-    """One module after the other, from a list of arguments or a dict that names them."""
+    """Calls modules one after the other; they are given as arguments, or as a dict of names."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__()
@@ -104,13 +104,13 @@ class Sequential(_Numbered):
         return input
 
     def __add__(self, other: Any) -> Sequential:
-        """The modules of both, numbered anew. Raises ValueError for what is no Sequential."""
+        """The modules of both, renumbered. Raises ValueError unless ``other`` is a Sequential."""
         if not isinstance(other, Sequential):
             raise ValueError(f"add operator supports only objects of Sequential class, but {type(other)} is given.")
         return Sequential(*self, *other)
 
     def __mul__(self, other: int) -> Sequential:
-        """The same modules so many times, numbered anew. Raises TypeError for what is no int, ValueError for one below 1."""
+        """The same modules repeated ``other`` times, renumbered. Raises TypeError for a non-int, ValueError for one below 1."""
         return Sequential(*self, *self._repeated(other))
 
     __rmul__ = __mul__
@@ -120,7 +120,7 @@ class Sequential(_Numbered):
         return more
 
     def _repeated(self, times: int) -> list[Module]:
-        """What is to follow the modules, so that they come so many times."""
+        """The modules to append so that all come ``times`` times."""
         if not isinstance(times, int):
             raise TypeError(f"unsupported operand type(s) for *: {type(self)} and {type(times)}")
         if times <= 0:
@@ -129,7 +129,7 @@ class Sequential(_Numbered):
 
 
 class ModuleList(_Numbered):
-    """A list whose modules belong to the module that it is assigned to."""
+    """A list of modules, which become submodules of the module that it is assigned to."""
 
     def __init__(self, modules: Iterable[Module] | None = None) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class ModuleList(_Numbered):
 
 
 class ModuleDict(Module):
-    """A dict whose modules belong to the module that it is assigned to."""
+    """A dict of modules, which become submodules of the module that it is assigned to."""
 
     def __init__(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]] | None = None) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ class ModuleDict(Module):
         delattr(self, name)
 
     def pop(self, name: str) -> Any:
-        """Take a module out, and return it. Raises KeyError."""
+        """Remove a module and return it. Raises KeyError."""
         module = self[name]
         del self[name]
         return module

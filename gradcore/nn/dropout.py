@@ -1,4 +1,4 @@
-"""Dropout as modules."""
+"""Dropout layers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Tensor = Any
 
 
 class Dropout(Module):
-    """In training: zero with probability ``p``, else x / (1 - p). In evaluation: its input."""
+    """In training, each element is 0 with probability ``p``, else x / (1 - p); in evaluation, the input is returned."""
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Dropout3d(Dropout):
 
 
 class AlphaDropout(Dropout):
-    """Dropout that keeps mean and variance, for networks of SELU; see :func:`gradcore.nn.functional.alpha_dropout`."""
+    """Dropout that preserves mean and variance, for SELU networks; see :func:`gradcore.nn.functional.alpha_dropout`."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.alpha_dropout(input, self.p, self.training)

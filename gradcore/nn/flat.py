@@ -1,6 +1,6 @@
-"""Functions of networks as the package itself has them, with arguments in another order than in ``nn.functional``.
+"""Layer functions in the top-level namespace, such as ``gradcore.batch_norm``, whose signatures differ from ``nn.functional``.
 
-The reductions of losses are numbers, and no reduction is the default, as in PyTorch's binding.
+As in PyTorch's bindings, reductions of losses are numbers, and no reduction is the default.
 """
 
 from __future__ import annotations
@@ -22,54 +22,54 @@ __all__ = ["adaptive_max_pool1d", "alpha_dropout", "batch_norm", "binary_cross_e
 max_pool1d, max_pool2d, max_pool3d, pdist = F.max_pool1d, F.max_pool2d, F.max_pool3d, F.pdist
 conv_transpose3d, rms_norm, rrelu = F.conv_transpose3d, F.rms_norm, F.rrelu
 
-#: The reductions of losses, by PyTorch's numbers.
+#: PyTorch's numbers of the reductions are the indices.
 _REDUCTIONS = ("none", "mean", "sum")
 
 
 def adaptive_max_pool1d(input: Tensor, output_size: Size) -> tuple[Tensor, Tensor]:
-    """The largest element of each of as many parts as ``output_size`` says, and where it lies."""
+    """Max pooling of [N, C, L] or [C, L] to ``output_size`` parts: the maxima, and their indices along L, int64."""
     found: tuple[Tensor, Tensor] = F.adaptive_max_pool1d(input, output_size, return_indices=True)
     return found
 
 
 def dropout(input: Tensor, p: float, train: bool) -> Tensor:
-    """:func:`gradcore.nn.functional.dropout`, which has to be told whether it trains."""
+    """:func:`gradcore.nn.functional.dropout`, with a required ``train``."""
     return F.dropout(input, p, train)
 
 
 def alpha_dropout(input: Tensor, p: float, train: bool) -> Tensor:
-    """:func:`gradcore.nn.functional.alpha_dropout`, which has to be told whether it trains."""
+    """:func:`gradcore.nn.functional.alpha_dropout`, with a required ``train``."""
     return F.alpha_dropout(input, p, train)
 
 
 def embedding(weight: Tensor, indices: Tensor, padding_idx: int = -1) -> Tensor:
-    """Rows of ``weight`` [K, D] at ``indices``; the row of ``padding_idx`` has no gradient, -1 being none."""
+    """Rows of ``weight`` [K, D] at ``indices``; the row ``padding_idx``, unless -1, gets no gradient."""
     return F.embedding(indices, weight, None if padding_idx < 0 else padding_idx)
 
 
 def batch_norm(input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None,
                running_var: Tensor | None, training: bool, momentum: float, eps: float, cudnn_enabled: bool = True) -> Tensor:
-    """:func:`gradcore.nn.functional.batch_norm`; ``cudnn_enabled`` changes nothing."""
+    """:func:`gradcore.nn.functional.batch_norm`; ``cudnn_enabled`` has no effect."""
     return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
 
 
 def instance_norm(input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None,
                   running_var: Tensor | None, use_input_stats: bool, momentum: float, eps: float,
                   cudnn_enabled: bool = True) -> Tensor:
-    """:func:`gradcore.nn.functional.instance_norm`; ``cudnn_enabled`` changes nothing."""
+    """:func:`gradcore.nn.functional.instance_norm`; ``cudnn_enabled`` has no effect."""
     return F.instance_norm(input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
 
 
 def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, weight: Tensor | None = None,
                                      pos_weight: Tensor | None = None, reduction: int = 0) -> Tensor:
-    """:func:`gradcore.nn.functional.binary_cross_entropy_with_logits`; no reduction is 0, the mean 1, the sum 2."""
+    """:func:`gradcore.nn.functional.binary_cross_entropy_with_logits`; ``reduction`` is 0 for none, 1 mean, 2 sum."""
     return F.binary_cross_entropy_with_logits(input, target, weight, _REDUCTIONS[reduction], pos_weight)
 
 
 def kl_div(input: Tensor, target: Tensor, reduction: int = 0, *, log_target: bool = False) -> Tensor:
     """:func:`gradcore.nn.functional.kl_div`."""
     with warnings.catch_warnings():
-        # It advises another mean, which has no number.
+        # The function advises "batchmean", which has no number here.
         warnings.simplefilter("ignore", UserWarning)
         return F.kl_div(input, target, _REDUCTIONS[reduction], log_target)
 

@@ -1,4 +1,4 @@
-"""Layers and losses as functions, with PyTorch's names and arguments."""
+"""``gradcore.nn.functional``: layers and losses as functions, with PyTorch's signatures."""
 
 from __future__ import annotations
 
@@ -79,7 +79,10 @@ Tensor = Any
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x W^T + b: input [..., in], weight [out, in], bias [out], result [..., out]; without a bias weight [in], result [...]."""
+    """x W^T + b: input [..., in], weight [out, in], bias [out], result [..., out].
+
+    Without a bias, the weight may be [in], and the result is [...].
+    """
     if weight.spec.ndim == 1 and bias is None:
         return functional.matmul(input, weight)
     return linalg.linear(input, weight, bias)
@@ -89,12 +92,15 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
-    """max(x, 0). ``inplace`` changes nothing: only the result is kept, so the input goes back to the pool anyway."""
+    """max(x, 0). ``inplace`` has no effect: backward keeps only the result, so the input returns to the pool anyway."""
     return activation.relu(input)
 
 
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
-    """x Phi(x), exactly or by ``"tanh"``. Raises RuntimeError for another approximation."""
+    """x * Phi(x), with the normal distribution function, exact or approximated by ``"tanh"``. arXiv:1606.08415.
+
+    Raises RuntimeError for another approximation.
+    """
     if approximate not in ("none", "tanh"):
         raise RuntimeError(f"approximate argument must be either none or tanh, but got {approximate!r}.")
     return activation.gelu(input, tanh=approximate == "tanh")
@@ -117,7 +123,7 @@ def _dim(name: str, input: Tensor, dim: int | None) -> int:
 
 
 def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
-    """exp(x) over its sum along ``dim``. ``_stacklevel`` changes nothing."""
+    """exp(x) / sum(exp(x)) along ``dim``. ``_stacklevel`` has no effect."""
     return nn.softmax(input if dtype is None else input.to(dtype=dtype), dim=_dim("softmax", input, dim))
 
 
@@ -127,9 +133,10 @@ def log_softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dty
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False,
             generator: Generator | None = None) -> Tensor:
-    """Zero with probability ``p``, else x / (1 - p). Backward keeps 32 bytes that make the mask again, never the mask.
+    """In training, each element is 0 with probability ``p``, else x / (1 - p).
 
-    Raises ValueError for a ``p`` outside [0, 1].
+    Backward keeps 32 bytes of generator state, to draw the mask again, never the mask. Raises ValueError for a ``p`` outside
+    [0, 1].
     """
     if not 0 <= p <= 1:
         raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
@@ -141,7 +148,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
 
 def layer_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None,
                eps: float = 1e-5) -> Tensor:
-    """(x - mean) / sqrt(var + eps) over the last dimensions, times weight, plus bias."""
+    """(x - mean) / sqrt(var + eps) over the last dimensions, of shape ``normalized_shape``, times weight, plus bias."""
     shape = tuple(normalized_shape)
     count = len(shape)
     if not count or input.spec.shape[input.spec.ndim - count:] != shape:
@@ -151,9 +158,9 @@ def layer_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | 
 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
-    """int64 of shape [*, num_classes] with a 1 where the class is; -1 reads the largest class from the device.
+    """One-hot vectors [*tensor.shape, num_classes], int64. For a ``num_classes`` of -1, the largest class is read on the host.
 
-    Raises IndexError for a class outside on the CPU; a GPU, which nobody waits for, gives it zeros.
+    For a class out of range, the CPU raises IndexError; a GPU, for which the host does not wait, gives zeros.
     """
     if tensor.spec.dtype.kind not in "iu":
         raise SpecError("one_hot is only applicable to index tensor of type LongTensor, but got "
@@ -172,7 +179,7 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
 def _written(function: Callable[..., Tensor]) -> Any:
     @functools.wraps(function)
     def written(input: Tensor, *args: Any, **options: Any) -> Tensor:
-        # The gradient reads what is overwritten: a copy of it is kept.
+        # The gradient reads the overwritten values, so a copy of them is kept.
         kept = movement.clone(input) if input.requires_grad else input
         return movement.copy_(input, function(kept, *args, **options))
 
@@ -190,7 +197,7 @@ leaky_relu_, hardtanh_, threshold_, rrelu_ = (_written(f) for f in (
 
 
 def _rows(input: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Scores [N, C, d...] and classes [N, d...] as [M, C] and [M]; a lone sample [C] as one row."""
+    """Scores [N, C, d...] and classes [N, d...] as [M, C] and [M]; a single sample [C] as one row."""
     shape = input.spec.shape
     if input.spec.ndim == 1:
         wanted: tuple[int, ...] = ()
@@ -209,10 +216,11 @@ def _rows(input: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100,
                   reduction: str = "mean", label_smoothing: float = 0.0) -> Tensor:
-    """-log softmax(input)[target] over the classes in dimension 1: input [N, C, d...], target [N, d...] of classes.
+    """-log softmax(input)[target] over the classes: input [N, C, d...] or [C], target [N, d...] or 0-d of integer classes.
 
-    A floating target of the input's shape holds probabilities. With ``reduction="mean"`` the mean is over the weights
-    of what is not ignored. Raises :class:`SpecError` for a smoothing outside [0, 1] and for shapes that do not fit.
+    A floating target of the input's shape holds class probabilities. ``weight`` is [C]. With ``reduction="mean"``, the sum is
+    divided by that of the weights of targets that are not ``ignore_index``. Raises :class:`SpecError` for a smoothing outside
+    [0, 1] and for shapes that do not fit.
     """
     check_reduction(reduction)
     if not 0 <= label_smoothing <= 1:
@@ -251,13 +259,13 @@ def _check_weight(name: str, input: Tensor, weight: Tensor | None) -> None:
 
 
 def _picked(log_p: Tensor, classes: Tensor, weight: Tensor | None, ignore_index: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Each row's entry for its class times its weight, and the weights, 0 where the class is ignored; where it is not."""
+    """For each row: the entry of its class times the weight, the weight (both 0 if ignored), and whether it is not ignored."""
     kept = elementwise.ne(classes, ignore_index)
     safe = classes * kept
     norm = movement.cast(kept, dtype=log_p.spec.dtype)
     norm = norm if weight is None else movement.take(weight, safe, dim=0) * norm
     found = movement.reshape(movement.take_along(log_p, movement.reshape(safe, (-1, 1)), dim=1, wrap=False), (-1,))
-    # Chosen and not multiplied: what is ignored may be infinite, and so may its cotangent, where nothing else is left.
+    # A choice and not a product with 0, since ignored values may be infinite, and so their cotangents if all are ignored.
     return elementwise.where(kept, found if weight is None else found * norm, 0.0), norm, kept
 
 
@@ -279,7 +287,7 @@ def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, ignore
              reduction: str = "mean") -> Tensor:
     """-input[target] for log-probabilities [N, C, d...] and classes [N, d...]; see :func:`cross_entropy`.
 
-    Raises IndexError for a class outside on the CPU; on a GPU the loss is NaN.
+    For a class out of range, the CPU raises IndexError; on a GPU the loss is NaN.
     """
     check_reduction(reduction)
     _check_weight("nll_loss", input, weight)
@@ -291,9 +299,9 @@ def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, ignore
 
 
 def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean", weight: Tensor | None = None) -> Tensor:
-    """(input - target)^2: its mean, its sum, or element by element; of the dtype that both promote to.
+    """(input - target)^2: mean, sum or elementwise, in the dtype that both promote to.
 
-    The mean is over ``weight``, of the input's shape.
+    With ``weight``, of the input's shape, a weighted sum or mean.
     """
     check_reduction(reduction)
     same = warn_of_sizes(input, target)

@@ -1,7 +1,7 @@
-"""What people hang on a module: functions that see its inputs, its outputs, and the gradients of both.
+"""Hooks of modules: functions called with a module's inputs, its outputs, and the gradients of both.
 
-A module without hooks pays nothing for them. The first hook puts a ``forward`` into the instance that calls the class's own
-between the hooks; it knows its module by a weak reference, so the two make no cycle.
+A module without hooks has no overhead. The first hook gives the instance a ``forward`` of its own, which calls the class's
+``forward`` between the hooks; it refers to the module weakly, to avoid a reference cycle.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from gradcore.nn import paths
 
 Tensor = Any
 Hook = Callable[..., Any]
-#: A hook, and whether it is shown keyword arguments.
+#: By key: a hook, and whether it is given keyword arguments.
 Entries = dict[int, tuple[Hook, bool]]
 
 
 class Hooks:
-    """The hooks of one module, each kind in the order in which they run."""
+    """The hooks of one module, by kind, in the order in which they run."""
 
     __slots__ = ("before", "after", "gradients_before", "gradients")
 
@@ -34,7 +34,7 @@ class Hooks:
         self.gradients: Entries = {}
 
     def copy(self) -> Hooks:
-        """The same functions in tables of their own."""
+        """A copy of the tables, with the same functions."""
         made = Hooks()
         for kind in self.__slots__:
             setattr(made, kind, dict(getattr(self, kind)))
@@ -42,40 +42,40 @@ class Hooks:
 
 
 class Hooked:
-    """The part of a module that takes hooks, and that copies them."""
+    """The part of :class:`Module` that registers hooks, and copies them with the module."""
 
     def register_forward_pre_hook(self, hook: Hook, *, prepend: bool = False, with_kwargs: bool = False) -> RemovableHandle:
-        """Call ``hook(module, args)`` before ``forward``; what it returns replaces the arguments, None leaves them.
+        """Call ``hook(module, args)`` before ``forward``; what it returns, unless None, replaces the arguments.
 
-        With ``with_kwargs`` it is called with keyword arguments as a third, and returns both.
+        With ``with_kwargs``, call ``hook(module, args, kwargs)``, which returns both or None.
         """
         return _hang(self, "before", hook, with_kwargs, prepend)
 
     def register_forward_hook(self, hook: Hook, *, prepend: bool = False, with_kwargs: bool = False) -> RemovableHandle:
-        """Call ``hook(module, args, output)`` after ``forward``; what it returns replaces the output, None leaves it.
+        """Call ``hook(module, args, output)`` after ``forward``; what it returns, unless None, replaces the output.
 
-        With ``with_kwargs`` it is called with ``(module, args, kwargs, output)``.
+        With ``with_kwargs``, call ``hook(module, args, kwargs, output)``.
         """
         return _hang(self, "after", hook, with_kwargs, prepend)
 
     def register_full_backward_pre_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
-        """Call ``hook(module, grad_output)`` when the gradients of the outputs are known; what it returns replaces them."""
+        """Call ``hook(module, grad_output)`` with the gradients of the outputs; what it returns, unless None, replaces them."""
         return _hang(self, "gradients_before", hook, False, prepend)
 
     def register_full_backward_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
         """Call ``hook(module, grad_input, grad_output)`` when the gradients of the inputs are known.
 
-        What it returns replaces ``grad_input``, which is None for positional inputs that want no gradient.
+        What it returns, unless None, replaces ``grad_input``, which has None for positional inputs without gradient.
         """
         return _hang(self, "gradients", hook, False, prepend)
 
     def hooks_in_order(self) -> tuple[Hook, ...]:
-        """Every function that hangs on this module itself."""
+        """All hooks of this module, without those of its children."""
         hooks = self.__dict__.get("_hooks")
         return () if hooks is None else tuple(hook for kind in hooks.__slots__ for hook, _ in getattr(hooks, kind).values())
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy of a module takes over: not its places in trees, nor the forward that calls the hooks of this one."""
+        """The state of a copy: without the places in trees, and without the ``forward`` that calls this module's hooks."""
         state = {**self.__dict__, "_places": {}, "_tree": None, "_parents": []}
         if "_hooks" in state:
             del state["forward"]
@@ -107,7 +107,7 @@ def _hang(module: Any, kind: str, hook: Hook, with_kwargs: bool, prepend: bool) 
 
 
 def install(module: Any) -> None:
-    """Put the hooks around the forward of a module that has some."""
+    """Wrap the ``forward`` of a module that has hooks."""
     module.__dict__["forward"] = functools.partial(_forward, ref(module))
 
 
@@ -135,7 +135,7 @@ def _forward(reference: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 class _Watch:
-    """The gradients of one call: two nodes that pass theirs on, one behind the inputs and one before the outputs."""
+    """Collects the gradients of one call, by two identity nodes: one on the inputs, and one on the outputs."""
 
     def __init__(self, module: Any, hooks: Hooks) -> None:
         self._module = module
@@ -194,7 +194,7 @@ def _replaced(grads: tuple[Any, ...], changed: Any) -> tuple[Any, ...]:
 
 
 class _Pass(Function):
-    """Tensors as they are, whose gradients a function sees, and may change, all at once."""
+    """The identity on tensors; a function sees, and may change, all their gradients at once."""
 
     @staticmethod
     def forward(ctx: Any, seen: Callable[[tuple[Any, ...]], tuple[Any, ...]], *tensors: Tensor) -> tuple[Tensor, ...]:

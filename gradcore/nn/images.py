@@ -1,4 +1,4 @@
-"""Layers of images [N, C, H, W]."""
+"""Convolution and pooling layers for images [N, C, H, W]."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Conv2d(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Uniform in +-1/sqrt(elements of a window), as in PyTorch."""
+        """Draw weight and bias uniformly in +-1/sqrt(in_channels / groups * kH * kW), as in PyTorch."""
         init.kaiming_uniform_(self.weight, a=math.sqrt(5))
         if self.bias is not None:
             window = self.in_channels // self.groups * self.kernel_size[0] * self.kernel_size[1]
@@ -72,7 +72,7 @@ class Conv2d(Module):
 
 
 class MaxPool(Module):
-    """The largest element of each window, in as many dimensions as ``pool`` takes."""
+    """Max pooling; a subclass's ``pool`` is the function for its number of dimensions."""
 
     pool: Callable[..., Any]
 
@@ -96,13 +96,13 @@ class MaxPool(Module):
 
 
 class MaxPool2d(MaxPool):
-    """The largest element of each window of [N, C, H, W]."""
+    """The largest element of each window of [N, C, H, W] or [C, H, W]; see :func:`gradcore.nn.functional.max_pool2d`."""
 
     pool = staticmethod(F.max_pool2d)
 
 
 class AvgPool2d(Module):
-    """The mean of each window."""
+    """The mean of each window of [N, C, H, W] or [C, H, W]; see :func:`gradcore.nn.functional.avg_pool2d`."""
 
     def __init__(self, kernel_size: Size, stride: Size | None = None, padding: Size = 0, ceil_mode: bool = False,
                  count_include_pad: bool = True, divisor_override: int | None = None) -> None:
@@ -123,7 +123,7 @@ class AvgPool2d(Module):
 
 
 class AdaptiveAvgPool2d(Module):
-    """Means of as many parts as ``output_size`` says."""
+    """Mean pooling of [N, C, H, W] or [C, H, W] to ``output_size``, an int or two; None keeps a size."""
 
     def __init__(self, output_size: Any) -> None:
         super().__init__()

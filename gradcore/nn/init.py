@@ -1,4 +1,4 @@
-"""Ways to fill a new parameter, with PyTorch's names, defaults and formulas."""
+"""Initialisation of parameters, in place, with the functions of ``torch.nn.init``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GAINS = {"linear": 1.0, "conv1d": 1.0, "conv2d": 1.0, "conv3d": 1.0, "conv_tran
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
-    """What a nonlinearity multiplies a deviation with to keep the variance. Raises ValueError for an unknown one."""
+    """The recommended gain (factor of the standard deviation) of a nonlinearity. Raises ValueError for an unknown one."""
     if nonlinearity == "leaky_relu":
         slope = 0.01 if param is None else param
         if isinstance(slope, bool) or not isinstance(slope, (int, float)):
@@ -46,7 +46,7 @@ def zeros_(tensor: Tensor) -> Tensor:
 
 
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generator | None = None) -> Tensor:
-    """Uniform in [a, b)."""
+    """Fill with uniform numbers in [a, b)."""
     return _random.uniform_(tensor, a, b, generator)
 
 
@@ -63,7 +63,10 @@ def _fans(tensor: Tensor) -> tuple[int, int]:
 
 
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
-    """Glorot and Bengio, Understanding the difficulty of training deep feedforward neural networks, AISTATS 2010."""
+    """Fill with uniform numbers in +-gain * sqrt(6 / (fan_in + fan_out)).
+
+    Glorot and Bengio, Understanding the difficulty of training deep feedforward neural networks, AISTATS 2010.
+    """
     bound = gain * math.sqrt(6.0 / sum(_fans(tensor)))
     return _random.uniform_(tensor, -bound, bound, generator)
 
@@ -88,7 +91,10 @@ def _empty(tensor: Tensor) -> bool:
 
 def kaiming_uniform_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu",
                      generator: Generator | None = None) -> Tensor:
-    """He et al., Delving deep into rectifiers, arXiv:1502.01852."""
+    """Fill with uniform numbers in +-gain * sqrt(3 / fan), with the ``mode`` "fan_in" or "fan_out".
+
+    He et al., Delving deep into rectifiers, arXiv:1502.01852.
+    """
     if _empty(tensor):
         return tensor
     bound = math.sqrt(3.0) * _deviation(tensor, a, mode, nonlinearity)
@@ -102,7 +108,7 @@ def kaiming_normal_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinea
     return _random.normal_(tensor, 0.0, _deviation(tensor, a, mode, nonlinearity), generator)
 
 
-# -- what is worked out on the host ------------------------------------------------------------------------------------
+# -- computed on the host ----------------------------------------------------------------------------------------------
 
 
 @modes.no_grad()
@@ -111,7 +117,7 @@ def _put(tensor: Tensor, values: np.ndarray[Any, Any]) -> Tensor:
 
 
 def _drawn(draw: Any, shape: tuple[int, ...], tensor: Tensor, generator: Generator | None) -> np.ndarray[Any, Any]:
-    """Random numbers of the tensor's device, on the host; zeros for meta, which has none."""
+    """Random numbers from the generator of the tensor's device, as a host array; zeros for meta."""
     device = tensor.storage.device
     found = draw(*shape, dtype=np.float64, device=device, generator=generator)
     return np.zeros(shape) if device.type == "meta" else np.asarray(device.read(found.storage, found.spec))
@@ -119,14 +125,14 @@ def _drawn(draw: Any, shape: tuple[int, ...], tensor: Tensor, generator: Generat
 
 def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0,
                   generator: Generator | None = None) -> Tensor:
-    """Normal, but within [a, b]: the inverse of its distribution function at uniform numbers.
+    """Fill with normal numbers truncated to [a, b], as the inverse distribution function of uniform numbers.
 
-    The inverse is interpolated linearly between 2^14 exact values, which lie evenly in the result. Raises ValueError for an
+    The inverse is interpolated linearly between 2^14 exact values, evenly spaced in the result. Raises ValueError for an
     empty range.
     """
     if not a < b:
         raise ValueError(f"trunc_normal_ expects a < b, but got a={a} and b={b}")
-    # Beyond ten deviations there is nothing, so an infinite bound is none.
+    # The normal density beyond ten deviations is negligible, so infinite bounds may be cut to this.
     low, high = (min(max((bound - mean) / std, -10.0), 10.0) for bound in (a, b))
     points = np.linspace(low, high, 1 << 14)
     below = np.array([0.5 * math.erfc(-x / math.sqrt(2)) for x in points.tolist()])
@@ -135,7 +141,10 @@ def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float 
 
 
 def orthogonal_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
-    """A random matrix [rows, the rest] with orthonormal rows or columns, times ``gain``. Saxe et al., arXiv:1312.6120."""
+    """Fill with a random matrix of orthonormal rows or columns, times ``gain``; dimensions after the first are flattened.
+
+    Saxe et al., arXiv:1312.6120.
+    """
     if tensor.spec.ndim < 2:
         raise ValueError(f"Only tensors with 2 or more dimensions are supported, but got {tensor.spec.ndim}")
     if not tensor.spec.numel:
@@ -148,14 +157,17 @@ def orthogonal_(tensor: Tensor, gain: float = 1.0, generator: Generator | None =
 
 
 def eye_(tensor: Tensor) -> Tensor:
-    """Ones on the diagonal of a matrix, else zeros. Raises ValueError for what is no matrix."""
+    """Fill a matrix with the identity. Raises ValueError unless there are two dimensions."""
     if tensor.spec.ndim != 2:
         raise ValueError(f"Only tensors with 2 dimensions are supported, but got {tensor.spec.ndim}")
     return _put(tensor, np.eye(*tensor.spec.shape))
 
 
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
-    """A convolution's weight that passes on as many channels as it can, unchanged. Raises ValueError for other weights."""
+    """Fill a convolution's weight so that it passes as many channels as possible unchanged.
+
+    Raises ValueError unless there are three to five dimensions and ``groups`` divides the first.
+    """
     shape = tensor.spec.shape
     if len(shape) not in (3, 4, 5):
         raise ValueError(f"Only tensors with 3, 4, or 5 dimensions are supported, but got {len(shape)}")
@@ -169,7 +181,10 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
 
 
 def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Generator | None = None) -> Tensor:
-    """Normal, with the share ``sparsity`` of each column 0. Martens, Deep learning via Hessian-free optimization, ICML 2010."""
+    """Fill a matrix with normal numbers, of which a fraction ``sparsity`` in each column is 0.
+
+    Martens, Deep learning via Hessian-free optimization, ICML 2010.
+    """
     if tensor.spec.ndim != 2:
         raise ValueError(f"Only tensors with 2 dimensions are supported, but got {tensor.spec.ndim}")
     rows, columns = tensor.spec.shape

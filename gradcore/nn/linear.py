@@ -1,4 +1,4 @@
-"""Layers that multiply by a matrix, or only reshape."""
+"""The layers ``Linear``, ``Identity`` and ``Flatten``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Linear(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Uniform in +-1/sqrt(in_features), as in PyTorch."""
+        """Draw weight and bias uniformly in +-1/sqrt(in_features), as in PyTorch."""
         init.kaiming_uniform_(self.weight, a=math.sqrt(5))
         if self.bias is not None:
             bound = 1 / math.sqrt(self.in_features) if self.in_features > 0 else 0
@@ -44,7 +44,7 @@ class Linear(Module):
 
 
 class Identity(Module):
-    """Its input; arguments of the constructor are ignored."""
+    """Returns its input; arguments of the constructor are ignored."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Identity(Module):
 
 
 class Flatten(Module):
-    """Dimensions ``start_dim`` to ``end_dim`` merged into one."""
+    """Merges the dimensions from ``start_dim`` to ``end_dim`` into one."""
 
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         super().__init__()

@@ -43,7 +43,7 @@ class NLLLoss(Module):
 
 
 class _Loss(Module):
-    """A loss of which the reduction is the last that is said."""
+    """Base of the losses with a ``reduction``: "none", "mean" or "sum"."""
 
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The base of every layer: a tree of modules that owns parameters."""
+"""The base class of all layers: modules form a tree that owns parameters and buffers."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ _KINDS = ("_parameters", "_buffers", "_modules")
 
 
 class Module(Hooked, Named):
-    """A function with parameters. Subclasses define ``forward``; calling the module calls it, in the module's layer.
+    """A function with parameters. Subclasses define ``forward``; memory allocated in a call belongs to the module's layer.
 
-    ``_parameters``, ``_buffers`` and ``_modules`` say what the module has, in order. Their values lie in the instance's
-    ``__dict__`` besides, so that reading ``self.weight`` runs no code; set them by attribute, never in the dicts.
+    ``_parameters``, ``_buffers`` and ``_modules`` list what the module has, in order. The values are also in the instance's
+    ``__dict__``, so that reading ``self.weight`` runs no Python code; so set them as attributes, never in the dicts.
     """
 
     training: bool
     _parameters: dict[str, Parameter | None]
     _buffers: dict[str, Tensor | None]
     _modules: dict[str, Module | None]
-    #: Names of buffers that are not in the state dict.
+    #: Names of the buffers that are not persistent.
     _transient: set[str]
-    #: Where the module stands, by tree, and the tree that a call of it enters.
+    #: The module's place in each tree.
     _places: dict[paths.Tree | None, paths.Place]
     _tree: paths.Tree | None
-    #: The modules that it is a child of, weakly; what they have been is not taken back.
+    #: Weak references to the modules that it is or has been a child of.
     _parents: list[Any]
-    #: Is ``forward`` written outside gradcore?
+    #: Whether ``forward`` is defined outside gradcore.
     _foreign = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -72,7 +72,7 @@ class Module(Hooked, Named):
         before, site = state.scope, state.site
         try:
             state.scope = place[before]
-            # The lines of a forward of this library are nobody's: what it runs is put down to the line that calls it.
+            # Only a user's forward has lines of its own to report; ops of a gradcore layer are attributed to the calling line.
             if self._foreign:
                 state.site = None
             elif site is None:
@@ -85,7 +85,7 @@ class Module(Hooked, Named):
             state.scope = before
             state.site = site
 
-    # -- what it has ---------------------------------------------------------------------------------------------------
+    # -- parameters, buffers and children ------------------------------------------------------------------------------
 
     def __setattr__(self, name: str, value: Any) -> None:
         own, given = self.__dict__, type(value).__name__
@@ -96,7 +96,7 @@ class Module(Hooked, Named):
             self._put("_parameters", name, value)
         elif isinstance(value, Module):
             self._put("_modules", name, value)
-        elif isinstance(getattr(value, "__wrapped__", None), Module):  # compiled: calls go through what the child is wrapped in
+        elif isinstance(getattr(value, "__wrapped__", None), Module):  # compiled: calls go through the wrapper
             self._put("_modules", name, value.__wrapped__)
             own[name] = value
         elif name in own.get("_parameters", ()):
@@ -156,11 +156,11 @@ class Module(Hooked, Named):
         self._put(kind, name, value)
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
-        """Give the module a parameter. Raises KeyError for a name that is taken, empty or has a dot."""
+        """Add a parameter. Raises KeyError for a name that is taken, empty or contains a dot."""
         self._register("_parameters", name, param, Parameter)
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        """Give the module a tensor that is no parameter; ``persistent`` ones are in the state dict."""
+        """Add a tensor that is not a parameter; ``persistent`` ones are in the state dict."""
         self._register("_buffers", name, tensor, Tensor)
         if tensor is not None:
             owners.retag(tensor, role="buffer")
@@ -172,7 +172,7 @@ class Module(Hooked, Named):
     register_module = add_module
 
     def named_modules(self, memo: set[int] | None = None, prefix: str = "") -> Iterator[tuple[str, Module]]:
-        """Every module of the tree with its path, the root's being ``""``; one that stands in two places comes once."""
+        """Every module of the tree with its path, ``""`` for the root; a module that occurs twice is listed once."""
         memo = set() if memo is None else memo
         if id(self) not in memo:
             memo.add(id(self))
@@ -218,10 +218,10 @@ class Module(Hooked, Named):
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
         return (b for _, b in self.named_buffers(recurse=recurse))
 
-    # -- modes, places, types ------------------------------------------------------------------------------------------
+    # -- modes, devices, dtypes ----------------------------------------------------------------------------------------
 
     def train(self: M, mode: bool = True) -> M:
-        """Training or evaluation, for the whole tree: dropout drops only in training."""
+        """Set training mode (or evaluation) for the whole tree, which dropout and batch norm, for example, depend on."""
         if not isinstance(mode, bool):
             raise ValueError("training mode is expected to be boolean")
         for module in self.modules():
@@ -238,7 +238,7 @@ class Module(Hooked, Named):
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Let the gradients of all parameters go, or fill them with zeros."""
+        """Set the gradients of all parameters to None, or fill them with zeros."""
         for p in self.parameters():
             if set_to_none:
                 p.grad = None
@@ -253,7 +253,7 @@ class Module(Hooked, Named):
         return self
 
     def _convert(self: M, change: Callable[[Tensor], Tensor]) -> M:
-        """Give every parameter, gradient and buffer other bytes; the tensor objects stay."""
+        """Replace the storage of every parameter, gradient and buffer; the tensor objects stay."""
         for tensor in (*self.parameters(), *self.buffers()):
             was = TAGS[tensor.storage.block.tag]
             grad = tensor.grad
@@ -266,9 +266,9 @@ class Module(Hooked, Named):
 
     def to(self: M, *args: Any, device: Any = None, dtype: Any = None, non_blocking: Any = False,
            memory_format: Any = None) -> M:
-        """To a device, a floating dtype, or both, given by name or by a tensor; integers keep their dtype.
+        """Move to a device, a floating dtype, or both, also given by a tensor; integers keep their dtype.
 
-        ``memory_format`` is taken and changes nothing.
+        ``memory_format`` has no effect.
         """
         for a in args:
             if a is True or a is False:
@@ -285,7 +285,7 @@ class Module(Hooked, Named):
                                             non_blocking=non_blocking))
 
     def to_empty(self: M, *, device: Any) -> M:
-        """To a device without the values: for a model that was made on meta."""
+        """Move to a device without copying values, such as a model made on meta."""
         return self._convert(lambda t: empty_like(t, device=device))
 
     def cpu(self: M) -> M:
@@ -304,31 +304,31 @@ class Module(Hooked, Named):
         return self.to(np.float16)
 
     def bfloat16(self: M) -> M:
-        """Parameters and buffers of floating types as bfloat16. Raises ImportError without the package ml_dtypes."""
+        """Convert floating parameters and buffers to bfloat16. Raises ImportError without the package ml_dtypes."""
         return self.to(bfloat16())
 
-    # -- its state, by name --------------------------------------------------------------------------------------------
+    # -- state dict ----------------------------------------------------------------------------------------------------
 
     def state_dict(self, *, prefix: str = "", keep_vars: bool = False) -> dict[str, Any]:
-        """Parameters and persistent buffers by path. The tensors share their bytes with the module.
+        """Parameters and persistent buffers by path. The tensors share their storage with the module.
 
-        A module whose class defines ``get_extra_state`` has what that returns there, too, as ``_extra_state``.
+        For classes that define ``get_extra_state``, what it returns is added as ``_extra_state``.
         """
         return _state_dict.collect(self, prefix, keep_vars)
 
     def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> _state_dict.IncompatibleKeys:
-        """Copy values in by path: of this library's tensors, or of anything that NumPy makes an array of.
+        """Copy values by path from gradcore tensors, or from anything that NumPy can convert to an array.
 
-        With ``assign`` parameters and buffers take over the values' bytes, device and dtype instead, as those of a model on
-        meta must. Raises RuntimeError that lists every size mismatch and, if ``strict``, every key that is missing or
-        unexpected; then nothing was copied.
+        With ``assign``, parameters and buffers take over the values' storage, device and dtype, as a model on meta needs.
+        Raises RuntimeError, before anything is copied, with a list of all size mismatches and, if ``strict``, all missing and
+        unexpected keys.
         """
         return _state_dict.load(self, state_dict, strict, assign)
 
-    # -- how it is shown -----------------------------------------------------------------------------------------------
+    # -- repr ----------------------------------------------------------------------------------------------------------
 
     def extra_repr(self) -> str:
-        """What ``repr`` shows in the parentheses."""
+        """The text in the parentheses of ``repr``."""
         return ""
 
     def _get_name(self) -> str:

@@ -1,4 +1,4 @@
-"""What stands in a module, by its path: ``layers.0.weight``."""
+"""Access to submodules, parameters and buffers by path, such as ``layers.0.weight``."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 
 class Named:
-    """The part of a module that finds, and replaces, what lies below it."""
+    """The part of :class:`Module` that finds and replaces what is below it by path."""
 
     def get_submodule(self, target: str) -> Any:
-        """The module at a path. Raises AttributeError naming the part that is not there."""
+        """The module at a path. Raises AttributeError, which names the missing part."""
         module: Any = self
         for part in target.split(".") if target else ():
             found = module._modules.get(part)
@@ -19,9 +19,9 @@ class Named:
         return module
 
     def set_submodule(self, target: str, module: Any, strict: bool = False) -> None:
-        """Put a module at a path, in place of the one there is or, unless ``strict``, where there is none.
+        """Set the module at a path; with ``strict``, there must be one to replace.
 
-        Raises ValueError for an empty path and for what is no module, AttributeError for a path that leads to none.
+        Raises ValueError for an empty path or a value that is not a module, AttributeError for a path that does not exist.
         """
         if target == "":
             raise ValueError("Cannot set the submodule without a target name!")
@@ -36,11 +36,11 @@ class Named:
         setattr(parent, name, module)
 
     def get_parameter(self, target: str) -> Any:
-        """The parameter at a path. Raises AttributeError for a path that leads to none."""
+        """The parameter at a path. Raises AttributeError if there is none."""
         return self._at("_parameters", target, "an nn.Parameter")
 
     def get_buffer(self, target: str) -> Any:
-        """The buffer at a path. Raises AttributeError for a path that leads to none."""
+        """The buffer at a path. Raises AttributeError if there is none."""
         return self._at("_buffers", target, "a buffer")
 
     def _at(self, kind: str, target: str, what: str) -> Any:
@@ -52,13 +52,13 @@ class Named:
             raise AttributeError(f"`{name}` is not {what}")
         return module.__dict__[kind][name]
 
-    # -- what a state dict has besides tensors -------------------------------------------------------------------------
+    # -- extra state of a state dict -----------------------------------------------------------------------------------
 
     def get_extra_state(self) -> Any:
-        """What a state dict is to have besides tensors; a class that has something defines this and :meth:`set_extra_state`."""
+        """Data for the state dict besides tensors. A class that has any overrides this and :meth:`set_extra_state`."""
         raise RuntimeError(f"{type(self).__name__} has no extra state: a class that has some defines get_extra_state and "
                            "set_extra_state")
 
     def set_extra_state(self, state: Any) -> None:
-        """Take what :meth:`get_extra_state` returned out of a state dict."""
+        """Restore what :meth:`get_extra_state` returned, from a state dict."""
         Named.get_extra_state(self)

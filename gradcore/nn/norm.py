@@ -1,4 +1,4 @@
-"""Layers that normalise their input."""
+"""Normalisation layers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Tensor = Any
 
 
 def _reset(weight: Tensor | None, bias: Tensor | None) -> None:
-    """Scales of one and shifts of zero, of those that are there."""
+    """Fill ``weight`` with 1 and ``bias`` with 0, unless None."""
     if weight is not None:
         init.ones_(weight)
     if bias is not None:
@@ -61,7 +61,7 @@ class LayerNorm(Module):
 
 
 class _BatchNorm(Module):
-    """(x - mean) / sqrt(var + eps) for each channel, times weight, plus bias; the statistics run along in training.
+    """(x - mean) / sqrt(var + eps) for each channel, times weight, plus bias; training updates running statistics.
 
     Ioffe and Szegedy, arXiv:1502.03167.
     """
@@ -71,7 +71,7 @@ class _BatchNorm(Module):
     running_mean: Tensor
     running_var: Tensor
     num_batches_tracked: Tensor
-    #: Dimensions that the input may have.
+    #: Numbers of dimensions that the input may have.
     _dims: tuple[int, ...] = ()
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True,
@@ -91,7 +91,7 @@ class _BatchNorm(Module):
         self.register_buffer("num_batches_tracked", zeros((), device=device, dtype=np.int64) if tracked else None)
 
     def reset_running_stats(self) -> None:
-        """Mean 0 and variance 1 again, after no batches."""
+        """Reset the running mean to 0, the running variance to 1, and the number of batches to 0."""
         if self.track_running_stats:
             self.running_mean.zero_()
             self.running_var.fill_(1)
@@ -110,7 +110,7 @@ class _BatchNorm(Module):
             with no_grad():
                 self.num_batches_tracked.add_(1)
             if self.momentum is None:
-                # The mean over all batches so far.
+                # Without a momentum, running statistics are the means over all batches so far.
                 momentum = 1.0 / float(self.num_batches_tracked.item())
         batch = self.training or not self.track_running_stats
         keep = not batch or (self.training and self.track_running_stats)

@@ -1,4 +1,4 @@
-"""Layers that surround sequences and images, and what a convolution surrounds its input with."""
+"""Padding layers, and the ``padding_mode`` of convolutions."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from gradcore.nn.module import Module
 Tensor = Any
 Size = int | Sequence[int]
 
-#: How convolutions may pad.
+#: The values of ``padding_mode``.
 MODES = ("zeros", "reflect", "replicate", "circular")
 
 
 def borders_of(mode: str, padding: Sequence[int] | str, kernel: Sequence[int], dilation: Sequence[int]) -> list[int] | None:
-    """What a convolution of this ``padding_mode`` pads its input with, last dimension first; None for zeros, which it does
-    itself. Raises ValueError for another mode."""
+    """The sizes that a convolution of this ``padding_mode`` pads its input by, last dimension first.
+
+    None for zeros, which the convolution itself pads with. Raises ValueError for another mode.
+    """
     if mode not in MODES:
         raise ValueError(f"padding_mode must be one of {', '.join(MODES)}, but got padding_mode={mode!r}")
     if mode == "zeros":
@@ -58,92 +60,95 @@ class _ConstantPad(_Pad):
 
 
 class ConstantPad1d(_ConstantPad):
-    """Borders of ``value`` around the last dimension: (before, after), or one size for both."""
+    """Pads the last dimension with ``value``; ``padding`` is (before, after), or one size for both."""
 
 
 class ConstantPad2d(_ConstantPad):
-    """Borders of ``value`` around the last two dimensions: (left, right, top, bottom), or one size for all."""
+    """Pads the last two dimensions with ``value``; ``padding`` is (left, right, top, bottom), or one size for all."""
 
     _dims = 2
 
 
 class ConstantPad3d(_ConstantPad):
-    """Borders of ``value`` around the last three dimensions: (left, right, top, bottom, front, back), or one size for all."""
+    """Pads the last three dimensions with ``value``.
+
+    ``padding`` is (left, right, top, bottom, front, back), or one size for all.
+    """
 
     _dims = 3
 
 
 class ZeroPad1d(_Pad):
-    """Borders of zeros; sizes as in :class:`ConstantPad1d`."""
+    """Pads with zeros; sizes as in :class:`ConstantPad1d`."""
 
 
 class ZeroPad2d(_Pad):
-    """Borders of zeros; sizes as in :class:`ConstantPad2d`."""
+    """Pads with zeros; sizes as in :class:`ConstantPad2d`."""
 
     _dims = 2
 
 
 class ZeroPad3d(_Pad):
-    """Borders of zeros; sizes as in :class:`ConstantPad3d`."""
+    """Pads with zeros; sizes as in :class:`ConstantPad3d`."""
 
     _dims = 3
 
 
 class ReflectionPad1d(_Pad):
-    """Borders that mirror what lies inside, without the edge; sizes as in :class:`ConstantPad1d`."""
+    """Pads by reflection, without repeating the edge; sizes as in :class:`ConstantPad1d`."""
 
     _mode = "reflect"
 
 
 class ReflectionPad2d(_Pad):
-    """Borders that mirror what lies inside, without the edge; sizes as in :class:`ConstantPad2d`."""
+    """Pads by reflection, without repeating the edge; sizes as in :class:`ConstantPad2d`."""
 
     _dims = 2
     _mode = "reflect"
 
 
 class ReflectionPad3d(_Pad):
-    """Borders that mirror what lies inside, without the edge; sizes as in :class:`ConstantPad3d`."""
+    """Pads by reflection, without repeating the edge; sizes as in :class:`ConstantPad3d`."""
 
     _dims = 3
     _mode = "reflect"
 
 
 class ReplicationPad1d(_Pad):
-    """Borders that repeat the edge; sizes as in :class:`ConstantPad1d`."""
+    """Pads by repeating the edge; sizes as in :class:`ConstantPad1d`."""
 
     _mode = "replicate"
 
 
 class ReplicationPad2d(_Pad):
-    """Borders that repeat the edge; sizes as in :class:`ConstantPad2d`."""
+    """Pads by repeating the edge; sizes as in :class:`ConstantPad2d`."""
 
     _dims = 2
     _mode = "replicate"
 
 
 class ReplicationPad3d(_Pad):
-    """Borders that repeat the edge; sizes as in :class:`ConstantPad3d`."""
+    """Pads by repeating the edge; sizes as in :class:`ConstantPad3d`."""
 
     _dims = 3
     _mode = "replicate"
 
 
 class CircularPad1d(_Pad):
-    """Borders that go on at the other side; sizes as in :class:`ConstantPad1d`."""
+    """Pads circularly, with elements from the other end; sizes as in :class:`ConstantPad1d`."""
 
     _mode = "circular"
 
 
 class CircularPad2d(_Pad):
-    """Borders that go on at the other side; sizes as in :class:`ConstantPad2d`."""
+    """Pads circularly, with elements from the other end; sizes as in :class:`ConstantPad2d`."""
 
     _dims = 2
     _mode = "circular"
 
 
 class CircularPad3d(_Pad):
-    """Borders that go on at the other side; sizes as in :class:`ConstantPad3d`."""
+    """Pads circularly, with elements from the other end; sizes as in :class:`ConstantPad3d`."""
 
     _dims = 3
     _mode = "circular"

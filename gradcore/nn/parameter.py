@@ -1,4 +1,4 @@
-"""Tensors that a module owns: what an optimizer changes, and what it does not."""
+"""``Parameter`` and ``Buffer``: tensors that a module registers when they are assigned to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gradcore.ops import movement
 
 
 class Parameter(Tensor):
-    """``data``'s own bytes, as a leaf of the graph. A module that it is assigned to lists it among its parameters."""
+    """A leaf tensor that shares the storage of ``data``. A module that it is assigned to lists it among its parameters."""
 
     __slots__ = ()
 
@@ -32,7 +32,10 @@ class Parameter(Tensor):
 
 
 class Buffer(Tensor):
-    """``data``'s own bytes. A module that it is assigned to lists it among its buffers, in the state dict if ``persistent``."""
+    """A tensor that shares the storage of ``data``. A module that it is assigned to lists it among its buffers.
+
+    It is in the state dict if ``persistent``.
+    """
 
     __slots__ = ("persistent",)
 

@@ -1,4 +1,4 @@
-"""Lists and dicts of parameters that belong to the module that they are assigned to."""
+"""``ParameterList`` and ``ParameterDict``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gradcore.nn.parameter import Parameter
 
 
 def _parameter(value: Any) -> Parameter:
-    """A parameter as it is, a tensor as one. Raises TypeError for anything else."""
+    """A parameter as it is, a tensor as a new parameter. Raises TypeError for anything else."""
     if isinstance(value, Parameter):
         return value
     if not isinstance(value, Tensor):
@@ -26,7 +26,7 @@ def _listed(kinds: dict[str, str], parameters: Mapping[str, Any]) -> str:
 
 
 class ParameterList(Module):
-    """Parameters under the names ``0``, ``1``, ...; tensors become parameters."""
+    """A list of parameters, with the names ``0``, ``1``, ...; tensors become parameters."""
 
     def __init__(self, values: Iterable[Any] | None = None) -> None:
         super().__init__()
@@ -67,14 +67,14 @@ class ParameterList(Module):
 
 
 class ParameterDict(Module):
-    """Parameters by name; tensors become parameters."""
+    """A dict of parameters; tensors become parameters."""
 
     def __init__(self, parameters: Mapping[str, Any] | Iterable[tuple[str, Any]] | None = None) -> None:
         super().__init__()
         self.update(parameters or {})
 
     def update(self, parameters: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
-        """Take over what a mapping or pairs hold; a plain dict's names are sorted first, as in PyTorch."""
+        """Add parameters from a mapping or (name, parameter) pairs; the names of a plain dict are sorted, as in PyTorch."""
         items = dict(parameters).items()
         for name, value in sorted(items) if type(parameters) is dict else items:
             self[name] = value

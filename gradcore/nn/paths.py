@@ -1,8 +1,8 @@
-"""Where a module stands in the largest tree that it is part of: the layer that its bytes belong to.
+"""The path of each module in the largest tree that it is part of, which names the layer that owns its memory.
 
-The path of every module below a root is worked out when one of them is first called, and again after the structure of any
-module of any tree has changed. Nothing here holds a module: a map of a root that held it would be a cycle, and its
-parameters would wait for the collector.
+The paths of all modules below a root are computed when one of them is first called, and again after the structure of any
+module has changed. Nothing here holds a strong reference to a module: that would make a cycle, and its parameters would be
+released only by the garbage collector.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Module = Any
 
 
 class Tree:
-    """The name of one root's map, the structure that it was made for, and the network that it is of."""
+    """Identifies the paths of one root, with the structure that they were computed for and the root's network."""
 
     __slots__ = ("structure", "network")
 
@@ -32,7 +32,7 @@ class Tree:
 
 
 class Place(dict[int, int]):
-    """A module's path in one tree, and the scope that a call enters, by the scope that it comes from."""
+    """A module's path in one tree; as a dict, the scope that a call enters, by the scope of its caller."""
 
     __slots__ = ("path", "network")
 
@@ -49,7 +49,7 @@ class Place(dict[int, int]):
 
 
 class _Calls(threading.local):
-    #: The tree of the outermost module that this thread is in a call of.
+    #: The tree of the outermost module that this thread is calling.
     tree: Tree | None = None
 
 
@@ -61,12 +61,12 @@ _lock = brief()
 
 
 def structure_changed() -> None:
-    """A module that stands in a tree got or lost something: every map is out of date."""
+    """Note that a module gained or lost a child or a parameter, so that all paths are out of date."""
     _structure[0] += 1
 
 
 def call_outermost(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a module that is not in the current tree: as part of its own, or on its caller's account where there is one."""
+    """Call a module that is not in the current tree: in its own tree, or in its caller's scope if there is a caller."""
     if calls.tree is not None:
         return module.forward(*args, **kwargs)
     tree = tree_of(module)
@@ -78,14 +78,14 @@ def call_outermost(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def adopted(child: Module, parent: Module) -> None:
-    """A module is a child of another one from now on."""
+    """Note that ``child`` became a child of ``parent``."""
     child.__dict__["_parents"] = [*(r for r in child._parents if r() is not None), ref(parent)]
     if child._places:
         structure_changed()
 
 
 def root_of(module: Module) -> Module:
-    """The module at the top of the tree that a module is in: one that is in several, or in none, is that itself."""
+    """The root of the tree that a module is in: the nearest of the module and its ancestors without a single parent."""
     seen = {id(module)}
     while True:
         found = {id(p): p for p in (r() for r in module._parents)
@@ -97,7 +97,7 @@ def root_of(module: Module) -> Module:
 
 
 def tree_of(module: Module) -> Tree:
-    """The map of the tree that a module is in, made anew if a structure has changed since."""
+    """The tree that a module is in, with paths computed again if a structure has changed since."""
     tree: Tree | None = module._tree
     if tree is not None and tree.structure == _structure[0]:
         return tree
@@ -108,7 +108,7 @@ def tree_of(module: Module) -> Tree:
     with _lock:
         now = _structure[0]
         tree = Tree(now, _network_of(root))
-        # Bytes are named after the largest tree that they stand in.
+        # Parameters are named by their paths in the largest tree.
         inner = any(other.structure == now for other in root._places if other is not root._tree)
         named: set[int] = set()
         for path, module in root.named_modules():
@@ -123,7 +123,7 @@ def tree_of(module: Module) -> Tree:
 
 
 def _network_of(root: Module) -> Network | None:
-    """The network that a root is, the same as ever: none where it has no parameters, as most losses."""
+    """The network of a root, always the same object; None for a root without parameters, such as most losses."""
     before = root._places.get(root._tree)
     if before is not None and before.network is not None and not before.path:
         network: Network = before.network
@@ -132,7 +132,7 @@ def _network_of(root: Module) -> Network | None:
 
 
 def _name_bytes(module: Module, path: str, network: Network | None, named: set[int]) -> None:
-    """A tensor that several modules share, such as a tied weight, is the first one's, as in ``named_parameters``."""
+    """Name the storages of parameters and buffers; a shared tensor, such as a tied weight, belongs to the first module."""
     for name, p in module._parameters.items():
         if p is not None and id(p) not in named:
             named.add(id(p))

@@ -1,4 +1,4 @@
-"""Layers that pool volumes [N, C, D, H, W], that pool by a power, and that normalise over neighbouring channels."""
+"""Pooling of volumes [N, C, D, H, W], power-average (Lp) pooling, and local response normalisation, as layers."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class AvgPool3d(AvgPool2d):
 
 
 class AdaptiveMaxPool3d(AdaptiveMaxPool2d):
-    """The largest elements of as many parts of [N, C, D, H, W] as ``output_size`` says."""
+    """Max pooling of [N, C, D, H, W] to ``output_size``, an int or three; None keeps a size."""
 
     def forward(self, input: Tensor) -> Any:
         return F.adaptive_max_pool3d(input, self.output_size, self.return_indices)
 
 
 class AdaptiveAvgPool3d(Module):
-    """Means of as many parts of [N, C, D, H, W] as ``output_size`` says."""
+    """Mean pooling of [N, C, D, H, W] to ``output_size``, an int or three; None keeps a size."""
 
     def __init__(self, output_size: Any) -> None:
         super().__init__()
@@ -71,25 +71,25 @@ class _LPPool(Module):
 
 
 class LPPool1d(_LPPool):
-    """The ``norm_type``-th root of the sum of such powers over each window of [N, C, L]."""
+    """Lp pooling of [N, C, L]; see :func:`gradcore.nn.functional.lp_pool1d`."""
 
     pool = staticmethod(F.lp_pool1d)
 
 
 class LPPool2d(_LPPool):
-    """The ``norm_type``-th root of the sum of such powers over each window of [N, C, H, W]."""
+    """Lp pooling of [N, C, H, W]; see :func:`gradcore.nn.functional.lp_pool2d`."""
 
     pool = staticmethod(F.lp_pool2d)
 
 
 class LPPool3d(_LPPool):
-    """The ``norm_type``-th root of the sum of such powers over each window of [N, C, D, H, W]."""
+    """Lp pooling of [N, C, D, H, W]; see :func:`gradcore.nn.functional.lp_pool3d`."""
 
     pool = staticmethod(F.lp_pool3d)
 
 
 class LocalResponseNorm(Module):
-    """x / (k + alpha m)^beta, m being the mean of the squares over ``size`` neighbouring channels of [N, C, ...]."""
+    """x / (k + alpha * m)^beta, where m is the mean of x^2 over ``size`` neighbouring channels of [N, C, ...]."""
 
     def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> None:
         super().__init__()

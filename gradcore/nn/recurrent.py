@@ -1,4 +1,4 @@
-"""Recurrent layers: several on top of each other, in one direction or both, and single steps."""
+"""Recurrent networks (RNN, LSTM, GRU) of one or more layers and directions, and their single-step cells."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ Tensor = Any
 
 
 def _fill(module: Module, hidden_size: int) -> None:
-    """Uniform in +-1/sqrt(hidden_size), as in PyTorch."""
+    """Draw all parameters uniformly in +-1/sqrt(hidden_size), as in PyTorch."""
     bound = 1 / math.sqrt(hidden_size) if hidden_size > 0 else 0
     for p in module.parameters():
         init.uniform_(p, -bound, bound)
 
 
 class _Recurrent(Module):
-    """Layers under PyTorch's names, ``weight_ih_l0`` and so on, ``_reverse`` for the direction from the end.
+    """Stacked recurrent layers, with PyTorch's parameter names: ``weight_ih_l0``, ..., ``weight_ih_l0_reverse``, ...
 
-    Input [L, N, in], or [N, L, in] with ``batch_first``, or [L, in], or packed sequences, which give packed outputs;
-    states [layers * directions, N, H], zeros if not given.
+    The input is [L, N, in], or [N, L, in] with ``batch_first``, or [L, in], or packed sequences, which give packed outputs.
+    States are [layers * directions, N, H], zeros by default.
     """
 
-    #: The name in the table of steps.
+    #: The key in the table of steps.
     mode = ""
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, batch_first: bool = False,
@@ -67,10 +67,10 @@ class _Recurrent(Module):
         _fill(self, self.hidden_size)
 
     def flatten_parameters(self) -> None:
-        """Nothing: a hint for cuDNN in PyTorch."""
+        """Does nothing; in PyTorch it is a hint for cuDNN."""
 
     def _start(self, hx: State | None, x: Tensor, batch: int) -> list[State]:
-        """The first state of every layer and direction."""
+        """The initial state of every layer and direction."""
         count = len(self._names)
         shape = (count, batch, self.hidden_size)
         if hx is None:
@@ -111,7 +111,7 @@ class _Recurrent(Module):
         return input._replace(data=out), last
 
     def _through(self, x: Tensor, runs: list[tuple[int, int]] | None, hx: State | None) -> tuple[Tensor, State]:
-        """All layers along [L, N, in], or along packed sequences [steps in all, in] and their ``runs``."""
+        """Run all layers along [L, N, in], or along packed sequences [total steps, in] with their ``runs``."""
         states = self._start(hx, x, x.spec.shape[1] if runs is None else runs[0][1])
         ends: list[State] = []
         directions = 1 + self.bidirectional
@@ -132,7 +132,7 @@ class _Recurrent(Module):
         return x, tuple(stack(list(parts)) for parts in zip(*ends, strict=True))
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Any:
-        """The last layer's outputs of all steps, and the last state of every layer and direction."""
+        """The last layer's outputs at all steps, and the last state of every layer and direction."""
         output, (last,) = self._run(input, None if hx is None else (hx,))
         return output, last
 
@@ -157,13 +157,13 @@ class RNN(_Recurrent):
 
 
 class GRU(_Recurrent):
-    """Gated recurrent units; see :func:`gradcore.functional.recurrent.gru`."""
+    """A gated recurrent unit network; see :func:`gradcore.functional.recurrent.gru`."""
 
     mode = "GRU"
 
 
 class LSTM(_Recurrent):
-    """Long short-term memory; see :func:`gradcore.functional.recurrent.lstm`. The state is a pair (h, c)."""
+    """A long short-term memory network; see :func:`gradcore.functional.recurrent.lstm`. The state is a pair (h, c)."""
 
     mode = "LSTM"
 
@@ -175,7 +175,7 @@ class LSTM(_Recurrent):
         super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
 
     def forward(self, input: Tensor, hx: State | None = None) -> Any:
-        """The last layer's outputs of all steps, and the last state (h, c) of every layer and direction."""
+        """The last layer's outputs at all steps, and the last state (h, c) of every layer and direction."""
         return self._run(input, hx)
 
 
@@ -189,7 +189,7 @@ def _nonlinearity(name: str) -> str:
 
 
 class _Cell(Module):
-    """One step: input [N, in] or [in], state [N, H] or [H], zeros if not given."""
+    """One step: input [N, in] or [in], state [N, H] or [H], zeros by default."""
 
     mode = ""
     weight_ih: Parameter
@@ -254,7 +254,7 @@ class GRUCell(_Cell):
 
 
 class LSTMCell(_Cell):
-    """One step of :class:`LSTM`: the state is a pair (h, c)."""
+    """One step of :class:`LSTM`; the state is a pair (h, c)."""
 
     mode = "LSTM"
 

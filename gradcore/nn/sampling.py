@@ -1,4 +1,4 @@
-"""Layers of sequences [N, C, L], and layers that change the size of images."""
+"""Layers for sequences [N, C, L], transposed convolution, upsampling, and unfold and fold."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Size = int | Sequence[int]
 
 
 def _sizes(name: str, value: Size, dims: int) -> tuple[int, ...]:
-    """``dims`` sizes of one, or of as many. Raises :class:`SpecError` for another number."""
+    """An int repeated ``dims`` times, or ``dims`` ints. Raises :class:`SpecError` for another number."""
     parts = (value,) if isinstance(value, int) else tuple(value)
     parts = parts * dims if len(parts) == 1 else parts
     if len(parts) != dims or not all(isinstance(n, int) for n in parts):
@@ -29,7 +29,7 @@ def _sizes(name: str, value: Size, dims: int) -> tuple[int, ...]:
 
 
 class _Convolution(Module):
-    """What the convolutions have in common: a weight whose first two sizes are channels, a bias, sizes for each dimension."""
+    """Base of convolutions: a weight whose first two dimensions are channels, a bias, and sizes for each dimension."""
 
     weight: Parameter
     bias: Parameter | None
@@ -61,7 +61,7 @@ class _Convolution(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Uniform in +-1/sqrt(elements of a window), as in PyTorch."""
+        """Draw weight and bias uniformly in +-1/sqrt(fan_in), as in PyTorch."""
         init.kaiming_uniform_(self.weight, a=math.sqrt(5))
         if self.bias is not None:
             window = math.prod(self.weight.spec.shape[1:])
@@ -105,7 +105,7 @@ class _Transposed(_Convolution):
                          padding_mode, device, dtype)
 
     def _extra(self, input: Tensor, output_size: Sequence[int] | None) -> tuple[int, ...]:
-        """What to add at the ends, so that the result has the last sizes of ``output_size``."""
+        """The output padding that gives the result the spatial sizes of ``output_size``."""
         if output_size is None:
             return self.output_padding
         wanted = tuple(output_size)[-self._dims:]
@@ -119,7 +119,10 @@ class _Transposed(_Convolution):
 
 
 class ConvTranspose1d(_Transposed):
-    """The gradient of :class:`Conv1d` by its input, as a layer, with weight [in_channels, out_channels / groups, k]."""
+    """Transposed convolution of [N, C, L], the gradient of :class:`Conv1d` with respect to its input.
+
+    The weight is [in_channels, out_channels / groups, k], the bias [out_channels].
+    """
 
     def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         return F.conv_transpose1d(input, self.weight, self.bias, self.stride, self.padding,  # type: ignore[arg-type]
@@ -127,7 +130,10 @@ class ConvTranspose1d(_Transposed):
 
 
 class ConvTranspose2d(_Transposed):
-    """The gradient of :class:`Conv2d` by its input, as a layer, with weight [in_channels, out_channels / groups, kH, kW]."""
+    """Transposed convolution of [N, C, H, W], the gradient of :class:`Conv2d` with respect to its input.
+
+    The weight is [in_channels, out_channels / groups, kH, kW], the bias [out_channels].
+    """
 
     _dims = 2
 
@@ -162,7 +168,7 @@ class AvgPool1d(Module):
 
 
 class AdaptiveAvgPool1d(Module):
-    """Means of as many parts of [N, C, L] as ``output_size`` says."""
+    """Mean pooling of [N, C, L] to ``output_size`` parts."""
 
     def __init__(self, output_size: Size) -> None:
         super().__init__()
@@ -196,14 +202,14 @@ class Upsample(Module):
 
 
 class UpsamplingNearest2d(Upsample):
-    """:class:`Upsample` to the nearest element."""
+    """:class:`Upsample` with ``mode="nearest"``."""
 
     def __init__(self, size: Size | None = None, scale_factor: float | Sequence[float] | None = None) -> None:
         super().__init__(size, scale_factor)
 
 
 class UpsamplingBilinear2d(Upsample):
-    """:class:`Upsample` of images by means, with the corners in place."""
+    """:class:`Upsample` with ``mode="bilinear"`` and ``align_corners=True``."""
 
     def __init__(self, size: Size | None = None, scale_factor: float | Sequence[float] | None = None) -> None:
         super().__init__(size, scale_factor, "bilinear", True)
@@ -236,14 +242,14 @@ class _Windows(Module):
 
 
 class Unfold(_Windows):
-    """Windows of images [N, C, H, W] as columns [N, C kH kW, L]; see :func:`gradcore.nn.functional.unfold`."""
+    """Windows of images [N, C, H, W] as columns [N, C * kH * kW, L]; see :func:`gradcore.nn.functional.unfold`."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.unfold(input, self.kernel_size, self.dilation, self.padding, self.stride)
 
 
 class Fold(_Windows):
-    """Columns [N, C kH kW, L] added up to images [N, C, *output_size]; see :func:`gradcore.nn.functional.fold`."""
+    """Columns [N, C * kH * kW, L] summed to images [N, C, *output_size]; see :func:`gradcore.nn.functional.fold`."""
 
     def __init__(self, output_size: Size, kernel_size: Size, dilation: Size = 1, padding: Size = 0, stride: Size = 1) -> None:
         super().__init__(kernel_size, dilation, padding, stride)
@@ -285,7 +291,7 @@ class PixelUnshuffle(Module):
 
 
 class Unflatten(Module):
-    """One dimension as several, whose sizes are ``unflattened_size``."""
+    """Splits a dimension into several of sizes ``unflattened_size``."""
 
     def __init__(self, dim: int, unflattened_size: Sequence[int]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Layers of transformers, and stacks of them. Vaswani et al., Attention Is All You Need, arXiv:1706.03762."""
+"""Transformer layers, encoders and decoders. Vaswani et al., Attention Is All You Need, arXiv:1706.03762."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _activation(given: Activation) -> Callable[[Tensor], Tensor]:
 
 
 class _Layer(Module):
-    """What both layers have: attention to itself, two linear layers, a norm for each part, before it or after it."""
+    """Base of both layers: self-attention, two linear layers, and a layer norm before or after each part."""
 
     def __init__(self, d_model: int, nhead: int, dim_feedforward: int, dropout: float, activation: Activation,
                  layer_norm_eps: float, batch_first: bool, norm_first: bool, bias: bool, device: Any, dtype: Any,
@@ -52,7 +52,7 @@ class _Layer(Module):
         self.activation = _activation(activation)
 
     def _part(self, k: int, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
-        """x + dropout(part(x)), with the ``k``-th norm on one side."""
+        """norm(x + dropout(part(x))), or x + dropout(part(norm(x))) with ``norm_first``; the norm is number ``k``."""
         norm, dropout = self._modules[f"norm{k}"], self._modules[f"dropout{k}"]
         assert norm is not None and dropout is not None
         if self.norm_first:
@@ -67,7 +67,7 @@ class _Layer(Module):
 
 
 class TransformerEncoderLayer(_Layer):
-    """Attention to itself, then two linear layers; sequences [L, N, E], or [N, L, E] with ``batch_first``, or [L, E]."""
+    """Self-attention, then two linear layers; sequences [L, N, E], or [N, L, E] with ``batch_first``, or [L, E]."""
 
     def __init__(self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
                  activation: Activation = "relu", layer_norm_eps: float = 1e-5, batch_first: bool = False,
@@ -82,7 +82,7 @@ class TransformerEncoderLayer(_Layer):
 
 
 class TransformerDecoderLayer(_Layer):
-    """Attention to itself, attention to ``memory``, then two linear layers."""
+    """Self-attention, attention to ``memory``, then two linear layers; shapes as in :class:`TransformerEncoderLayer`."""
 
     def __init__(self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
                  activation: Activation = "relu", layer_norm_eps: float = 1e-5, batch_first: bool = False,
@@ -106,9 +106,9 @@ def _copies(layer: Module, count: int) -> ModuleList:
 
 
 class TransformerEncoder(Module):
-    """Copies of a layer one after the other, and a norm if one is given.
+    """A stack of copies of an encoder layer, and a final norm if one is given.
 
-    ``enable_nested_tensor`` and ``mask_check`` are taken and change nothing.
+    ``enable_nested_tensor`` and ``mask_check`` have no effect.
     """
 
     def __init__(self, encoder_layer: Module, num_layers: int, norm: Module | None = None, enable_nested_tensor: bool = True,
@@ -127,7 +127,7 @@ class TransformerEncoder(Module):
 
 
 class TransformerDecoder(Module):
-    """Copies of a layer one after the other, and a norm if one is given."""
+    """A stack of copies of a decoder layer, and a final norm if one is given."""
 
     def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
         super().__init__()
@@ -146,7 +146,7 @@ class TransformerDecoder(Module):
 
 
 class Transformer(Module):
-    """An encoder of ``src`` and a decoder of ``tgt`` that looks at what it made."""
+    """An encoder of ``src``, and a decoder of ``tgt`` that attends to its output."""
 
     def __init__(self, d_model: int = 512, nhead: int = 8, num_encoder_layers: int = 6, num_decoder_layers: int = 6,
                  dim_feedforward: int = 2048, dropout: float = 0.1, activation: Activation = "relu",
@@ -183,5 +183,5 @@ class Transformer(Module):
 
     @staticmethod
     def generate_square_subsequent_mask(sz: int, device: Any = None, dtype: Any = None) -> Tensor:
-        """[sz, sz] with minus infinity where a position would see one behind it, else 0."""
+        """The causal mask [sz, sz]: minus infinity where a position would attend to a later one, else 0."""
         return triu(full((sz, sz), -math.inf, dtype=dtype, device=device), 1)

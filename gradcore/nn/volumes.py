@@ -1,4 +1,4 @@
-"""Layers of volumes [N, C, D, H, W], and of parts whose number is given."""
+"""Convolution of volumes [N, C, D, H, W], and adaptive max pooling of sequences and images, as layers."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ class Conv3d(Conv1d):
 
 
 class ConvTranspose3d(ConvTranspose2d):
-    """The gradient of :class:`Conv3d` by its input, as a layer, with weight [in_channels, out_channels / groups, kD, kH,
-    kW]."""
+    """Transposed convolution of [N, C, D, H, W], the gradient of :class:`Conv3d` with respect to its input.
+
+    The weight is [in_channels, out_channels / groups, kD, kH, kW], the bias [out_channels].
+    """
 
     _dims = 3
 
@@ -47,14 +49,14 @@ class _AdaptiveMaxPool(Module):
 
 
 class AdaptiveMaxPool1d(_AdaptiveMaxPool):
-    """The largest elements of as many parts of [N, C, L] as ``output_size`` says."""
+    """Max pooling of [N, C, L] to ``output_size`` parts."""
 
     def forward(self, input: Tensor) -> Any:
         return F.adaptive_max_pool1d(input, self.output_size, self.return_indices)
 
 
 class AdaptiveMaxPool2d(_AdaptiveMaxPool):
-    """The largest elements of as many parts of [N, C, H, W] as ``output_size`` says."""
+    """Max pooling of [N, C, H, W] to ``output_size``, an int or two; None keeps a size."""
 
     def forward(self, input: Tensor) -> Any:
         return F.adaptive_max_pool2d(input, self.output_size, self.return_indices)

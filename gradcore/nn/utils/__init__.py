@@ -1,4 +1,4 @@
-"""Tools for the parameters and gradients of modules."""
+"""``gradcore.nn.utils``: gradient clipping, parametrizations, packed sequences."""
 
 from gradcore.nn.utils import parametrizations, parametrize, rnn
 from gradcore.nn.utils.clipping import clip_grad_norm_, clip_grad_value_, clip_grads_with_norm_, get_total_norm

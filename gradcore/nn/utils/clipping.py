@@ -1,4 +1,4 @@
-"""Gradients kept within bounds. Pascanu et al., On the difficulty of training recurrent neural networks, arXiv:1211.5063."""
+"""Gradient clipping. Pascanu et al., On the difficulty of training recurrent neural networks, arXiv:1211.5063."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def _gradients(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
 @no_grad()
 def get_total_norm(tensors: Tensor | Iterable[Tensor], norm_type: float = 2.0, error_if_nonfinite: bool = False,
                    foreach: bool | None = None) -> Tensor:
-    """The norm of all tensors as if they were one vector, 0-d, without a copy of any; 0 for none.
+    """The norm of all tensors together, as one vector, 0-d, without copying them; 0 for no tensors.
 
-    Raises RuntimeError for a norm that is no finite number, if asked to: then it is read from the device.
+    With ``error_if_nonfinite``, the norm is read on the host, and RuntimeError raised if it is not finite.
     """
     tensors = _listed(tensors)
     if not tensors:
@@ -64,7 +64,7 @@ def _power_sum(x: Tensor, p: float) -> Tensor:
 @no_grad()
 def clip_grads_with_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, total_norm: Tensor,
                           foreach: bool | None = None) -> None:
-    """Multiply every gradient with max_norm / (total_norm + 1e-6), but with no more than 1, in place."""
+    """Multiply every gradient by min(1, max_norm / (total_norm + 1e-6)), in place."""
     factor = elementwise.clamp(float(max_norm) / (total_norm + 1e-6), None, 1.0)
     for grad in _gradients(parameters):
         grad.mul_(factor.to(device=grad.device, dtype=grad.dtype))
@@ -72,9 +72,9 @@ def clip_grads_with_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float
 
 def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm_type: float = 2.0,
                     error_if_nonfinite: bool = False, foreach: bool | None = None) -> Tensor:
-    """Scale the gradients, in place, so that the norm of all of them as one vector is ``max_norm`` at most.
+    """Scale the gradients, in place, so that the norm of all of them as one vector is at most ``max_norm``.
 
-    Returns what the norm was, 0-d, without reading it from the device. ``foreach`` is taken and changes nothing.
+    Returns the norm before scaling, 0-d, without reading it on the host. ``foreach`` has no effect.
     """
     parameters = _listed(parameters)
     total = get_total_norm(_gradients(parameters), norm_type, error_if_nonfinite)
@@ -84,6 +84,6 @@ def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm
 
 @no_grad()
 def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: bool | None = None) -> None:
-    """Keep every element of the gradients between -clip_value and clip_value, in place."""
+    """Clamp every element of the gradients to [-clip_value, clip_value], in place."""
     for grad in _gradients(parameters):
         grad.copy_(elementwise.clamp(grad, -float(clip_value), float(clip_value)))

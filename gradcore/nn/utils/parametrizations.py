@@ -1,4 +1,4 @@
-"""Parametrizations that PyTorch has: a weight as a direction and a length, and one over its largest singular value."""
+"""PyTorch's parametrizations: weight normalisation and spectral normalisation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["spectral_norm", "weight_norm"]
 
 
 class _WeightNorm(Module):
-    """v g / |v|, of ``original0`` = g and ``original1`` = v."""
+    """v * g / ||v||, where g is ``original0`` and v is ``original1``."""
 
     def __init__(self, dim: int | None) -> None:
         super().__init__()
@@ -31,15 +31,15 @@ class _WeightNorm(Module):
 
 
 def weight_norm(module: Any, name: str = "weight", dim: int | None = 0) -> Any:
-    """A weight made of the length of each slice of ``dim``, or of everything, and a direction. arXiv:1602.07868.
+    """Parametrize a weight by the norm of each slice of ``dim`` (None: of the whole) and a direction. arXiv:1602.07868.
 
-    Undone by :func:`~gradcore.nn.utils.parametrize.remove_parametrizations`. Raises ValueError for what is no parameter.
+    Undone by :func:`~gradcore.nn.utils.parametrize.remove_parametrizations`. Raises ValueError if ``name`` is not a parameter.
     """
     return register_parametrization(module, name, _WeightNorm(dim))
 
 
 class _SpectralNorm(Module):
-    """A weight over its largest singular value, by the vectors ``_u`` and ``_v``, which turn when it is made in training."""
+    """A weight divided by its largest singular value, estimated by the vectors ``_u`` and ``_v``, updated in training."""
 
     _u: Tensor
     _v: Tensor
@@ -74,11 +74,11 @@ class _SpectralNorm(Module):
 
 def spectral_norm(module: Any, name: str = "weight", n_power_iterations: int = 1, eps: float = 1e-12,
                   dim: int | None = None) -> Any:
-    """A weight divided by its largest singular value, as the power method finds it. Miyato et al., arXiv:1802.05957.
+    """Divide a weight by its largest singular value, found by power iteration. Miyato et al., arXiv:1802.05957.
 
-    The weight's slices of ``dim`` are the rows of a matrix; each time that it is made in training, ``n_power_iterations`` go on
-    from where the last ones ended. Undone by :func:`~gradcore.nn.utils.parametrize.remove_parametrizations`. Raises ValueError
-    for what is no parameter and for no iterations, IndexError for another dimension.
+    The weight's slices of ``dim`` are the rows of a matrix. Whenever the weight is computed in training, ``n_power_iterations``
+    continue from the last vectors. Undone by :func:`~gradcore.nn.utils.parametrize.remove_parametrizations`.
+    Raises ValueError if ``name`` is not a parameter or for less than one iteration, IndexError for a ``dim`` out of range.
     """
     weight = module._parameters.get(name)
     if weight is None:

@@ -1,4 +1,4 @@
-"""Parameters that are made of others each time they are read, under PyTorch's names."""
+"""Parametrizations: parameters that are computed from others each time they are read, with PyTorch's names."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Tensor = Any
 
 __all__ = ["ParametrizationList", "cached", "is_parametrized", "register_parametrization", "remove_parametrizations"]
 
-#: How many :func:`cached` are open, and by id of a list what it has made since the first was opened.
+#: The number of open :func:`cached` blocks; and the values computed in them, by the id of the ParametrizationList.
 _open: list[int] = [0]
 _made: dict[int, Tensor] = {}
 
 
 @contextmanager
 def cached() -> Iterator[None]:
-    """Inside, each parametrized parameter is made once, when it is first read, and that is what is read from then on."""
+    """Within the block, each parametrized parameter is computed once, when first read."""
     _open[0] += 1
     try:
         yield
@@ -33,7 +33,7 @@ def cached() -> Iterator[None]:
 
 
 class ParametrizationList(Module):
-    """What a parameter is made of: ``original``, or ``original0`` and so on, and the modules that make it one after another."""
+    """The originals of a parameter (``original``, or ``original0``, ``original1``, ...) and the modules that compute it."""
 
     original: Parameter
 
@@ -58,7 +58,7 @@ class ParametrizationList(Module):
         setattr(self, str(len(self)), parametrization)
 
     def forward(self) -> Tensor:
-        """The parameter."""
+        """Compute the parameter."""
         value, *rest = self._originals()
         for k, part in enumerate(self):
             value = part(value) if k else part(value, *rest)
@@ -68,9 +68,9 @@ class ParametrizationList(Module):
         return [getattr(self, f"original{k}") for k in range(self._count)] if self._count else [self.original]
 
     def right_inverse(self, value: Tensor) -> None:
-        """Write to the originals what makes the parameter this value, as far as the parametrizations can tell.
+        """Set the originals so that the parameter gets this value, by each parametrization's ``right_inverse``.
 
-        Raises RuntimeError for one without a ``right_inverse``.
+        Raises RuntimeError for a parametrization that has none.
         """
         with no_grad():
             for part in reversed(list(self)):
@@ -82,17 +82,17 @@ class ParametrizationList(Module):
 
 
 def is_parametrized(module: Module, tensor_name: str | None = None) -> bool:
-    """Is a parameter of the module, or the one of that name, made of others?"""
+    """Whether the module has a parametrized parameter, or one of the given name."""
     found: Any = module._modules.get("parametrizations")
     return found is not None and (tensor_name is None or tensor_name in found)
 
 
 def register_parametrization(module: Any, tensor_name: str, parametrization: Any) -> Any:
-    """``module.tensor_name`` is from now on ``parametrization(original)``, made anew when it is read, and part of the graph.
+    """Make ``module.tensor_name`` be ``parametrization(original)``, computed whenever it is read, and part of the graph.
 
-    The parameter becomes ``module.parametrizations.tensor_name.original``; a parametrization with ``right_inverse`` says what
-    it begins with, and is given several where that is a tuple. A second parametrization is given what the first one makes, and
-    the original stays what it is. Raises ValueError for what is no parameter of the module, and for a result of another shape.
+    The parameter becomes ``module.parametrizations.tensor_name.original``. A ``right_inverse`` of the parametrization gives the
+    initial value of the original, or a tuple of several originals. A further parametrization takes the result of the previous
+    one, and leaves the original as it is. Raises ValueError if there is no such parameter, and for a result of another shape.
     """
     if is_parametrized(module, tensor_name):
         parts = module.parametrizations[tensor_name]
@@ -115,7 +115,7 @@ def register_parametrization(module: Any, tensor_name: str, parametrization: Any
     if not is_parametrized(module):
         module.parametrizations = ModuleDict()
         kind = type(module)
-        # A property is the class's, so the module gets one of its own.
+        # A property must be on the class, so the module gets a class of its own.
         module.__class__ = type(f"Parametrized{kind.__name__}", (kind,), {"__module__": kind.__module__})
     delattr(module, tensor_name)
     module.parametrizations[tensor_name] = made
@@ -139,9 +139,9 @@ def _value(parts: ParametrizationList) -> Tensor:
 
 
 def remove_parametrizations(module: Any, tensor_name: str, leave_parametrized: bool = True) -> Any:
-    """Make a parameter of it again: of the value that it has, or of the original with ``leave_parametrized=False``.
+    """Make it a plain parameter again, with its present value, or with ``leave_parametrized=False`` that of the original.
 
-    Raises ValueError for what has no parametrization, and for an original that is several tensors.
+    Raises ValueError if it is not parametrized, and for ``leave_parametrized=False`` with several originals.
     """
     if not is_parametrized(module, tensor_name):
         raise ValueError(f"Module {type(module).__name__} does not have a parametrization on {tensor_name}")
@@ -157,7 +157,7 @@ def remove_parametrizations(module: Any, tensor_name: str, leave_parametrized: b
         del module.parametrizations
         module.__class__ = kind.__bases__[0]
     if not made._count and made.original.spec == value.spec:
-        # The same Parameter goes on, so that an optimizer which has it does, too.
+        # The Parameter object stays the same, so that an optimizer that holds it keeps working.
         with no_grad():
             made.original.copy_(value)
         module.register_parameter(tensor_name, made.original)

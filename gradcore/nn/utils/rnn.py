@@ -1,4 +1,4 @@
-"""Sequences of different lengths in one tensor."""
+"""Batches of sequences of different lengths: padded, and packed without padding."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Tensor = Any
 
 def pad_sequence(sequences: Sequence[Tensor], batch_first: bool = False, padding_value: float = 0.0,
                  padding_side: str = "right") -> Tensor:
-    """Sequences [length, ...] as [longest, N, ...], or [N, longest, ...] with ``batch_first``, the rest ``padding_value``.
+    """Sequences [length, ...] padded to [longest, N, ...], or [N, longest, ...] with ``batch_first``.
 
-    Raises RuntimeError for no sequences, ValueError for a side that is neither "right" nor "left", :class:`SpecError` for
-    trailing sizes that differ.
+    Raises RuntimeError for no sequences, ValueError for a side other than "right" and "left", :class:`SpecError` if trailing
+    sizes differ.
     """
     if not sequences:
         raise RuntimeError("received an empty list of sequences")
@@ -41,20 +41,21 @@ def pad_sequence(sequences: Sequence[Tensor], batch_first: bool = False, padding
 
 
 def unpad_sequence(padded_sequences: Tensor, lengths: Any, batch_first: bool = False) -> list[Tensor]:
-    """The sequences that :func:`pad_sequence` put together, of these lengths: views."""
+    """Views of the sequences of given lengths in the result of :func:`pad_sequence`."""
     rows = padded_sequences if batch_first else functional.transpose(padded_sequences, 0, 1)
     sizes = lengths.tolist() if hasattr(lengths, "tolist") else list(lengths)
     return [functional.narrow(row, 0, 0, int(n)) for row, n in zip(functional.unbind(rows), sizes, strict=True)]
 
 
-# -- without padding ---------------------------------------------------------------------------------------------------
+# -- packed ------------------------------------------------------------------------------------------------------------
 
 
 class PackedSequence(NamedTuple):
-    """Sequences by steps, without padding: the first step of all of them, then the second of those that have one.
+    """Sequences without padding, step by step: the first step of all, then the second of those that have one, and so on.
 
-    ``data`` is [steps in all, ...], ``batch_sizes`` int64 on the CPU: how many sequences have a step, the longest sequence
-    first. ``sorted_indices`` says where each one stood before, ``unsorted_indices`` where it stands now; None for in order.
+    ``data`` is [total steps, ...]; ``batch_sizes``, int64 on the CPU, holds the number of sequences that have each step.
+    Sequences are in order of decreasing length: ``sorted_indices`` are their original positions, and ``unsorted_indices`` the
+    inverse permutation; both are None if the order did not change.
     """
 
     data: Tensor
@@ -63,21 +64,21 @@ class PackedSequence(NamedTuple):
     unsorted_indices: Tensor | None = None
 
     def runs(self) -> list[tuple[int, int]]:
-        """Steps that have one number of sequences: how many steps, and the number."""
+        """Runs of steps with the same number of sequences, as (number of steps, number of sequences)."""
         return [(len(list(same)), int(n)) for n, same in groupby(self.batch_sizes.tolist())]
 
     def to(self, *args: Any, **kwargs: Any) -> PackedSequence:
-        """On another device, as another dtype, or both."""
+        """Convert the data to another device, another dtype, or both."""
         data = self.data.to(*args, **kwargs)
         moved = [None if i is None else i.to(data.device) for i in (self.sorted_indices, self.unsorted_indices)]
         return PackedSequence(data, self.batch_sizes, *moved)
 
 
 def pack_padded_sequence(input: Tensor, lengths: Any, batch_first: bool = False, enforce_sorted: bool = True) -> PackedSequence:
-    """The steps of sequences [L, N, ...], or [N, L, ...] with ``batch_first``, that lie within their ``lengths``.
+    """Pack padded sequences [L, N, ...], or [N, L, ...] with ``batch_first``, of given lengths.
 
-    Lengths are a list, or a tensor whose values are read. Raises RuntimeError for lengths that are not positive, too many or
-    too few, or not in decreasing order, unless ``enforce_sorted`` is False: the sequences are sorted then.
+    Lengths are a list, or a tensor that is read on the host. With ``enforce_sorted=False``, the sequences are sorted. Raises
+    RuntimeError for lengths that are not positive, not N, or not in decreasing order with ``enforce_sorted``.
     """
     sizes = [int(n) for n in (lengths.tolist() if hasattr(lengths, "tolist") else lengths)]
     steps = functional.transpose(input, 0, 1) if batch_first else input
@@ -111,9 +112,9 @@ def pack_padded_sequence(input: Tensor, lengths: Any, batch_first: bool = False,
 
 def pad_packed_sequence(sequence: PackedSequence, batch_first: bool = False, padding_value: float = 0.0,
                         total_length: int | None = None) -> tuple[Tensor, Tensor]:
-    """The sequences [L, N, ...], or [N, L, ...] with ``batch_first``, padded at their ends, and their lengths, int64 [N].
+    """Padded sequences [L, N, ...], or [N, L, ...] with ``batch_first``, and their lengths, int64 [N].
 
-    L is ``total_length``, by default of the longest. Raises ValueError for one that is too small.
+    L is ``total_length``, by default the largest length. Raises ValueError if it is too small.
     """
     runs = sequence.runs()
     length, batch = sum(t for t, _ in runs), runs[0][1]
@@ -138,10 +139,10 @@ def pad_packed_sequence(sequence: PackedSequence, batch_first: bool = False, pad
 
 
 def pack_sequence(sequences: Sequence[Tensor], enforce_sorted: bool = True) -> PackedSequence:
-    """Sequences [length, ...] of the same trailing sizes as one; see :func:`pack_padded_sequence`."""
+    """Pack sequences [length, ...] with the same trailing sizes; see :func:`pack_padded_sequence`."""
     return pack_padded_sequence(pad_sequence(sequences), [s.spec.shape[0] for s in sequences], enforce_sorted=enforce_sorted)
 
 
 def unpack_sequence(packed_sequences: PackedSequence) -> list[Tensor]:
-    """The sequences that :func:`pack_sequence` put together."""
+    """The list of sequences that :func:`pack_sequence` packed."""
     return unpad_sequence(*pad_packed_sequence(packed_sequences))

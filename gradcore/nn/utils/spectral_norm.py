@@ -1,4 +1,4 @@
-"""A weight divided by its largest singular value. Miyato et al., arXiv:1802.05957."""
+"""Spectral normalisation by a hook, and the power iteration behind it. Miyato et al., arXiv:1802.05957."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ Tensor = Any
 
 
 def default_dim(module: Any) -> int:
-    """The dimension of the outputs in a module's weight."""
+    """The output dimension of a module's weight."""
     from gradcore.nn.sampling import ConvTranspose1d, ConvTranspose2d
 
     return 1 if isinstance(module, (ConvTranspose1d, ConvTranspose2d)) else 0
 
 
 def matrix_of(weight: Tensor, dim: int) -> Tensor:
-    """A weight as a matrix whose rows are the slices of ``dim``."""
+    """A weight as a matrix, whose rows are its slices along ``dim``."""
     return functional.flatten(movement.permute(weight, dims=(dim, *[d for d in range(weight.spec.ndim) if d != dim])), 1)
 
 
 def directions(matrix: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Two vectors of length 1 at random, to the left and to the right of a matrix."""
+    """Random unit vectors, the initial left and right singular vectors of a matrix."""
     made = (randn(n, dtype=matrix.spec.dtype, device=matrix.storage.device) for n in matrix.spec.shape)
     left, right = (normalize(x, dim=0, eps=eps) for x in made)
     return left, right
@@ -36,7 +36,7 @@ def directions(matrix: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 
 @no_grad()
 def iterate(matrix: Tensor, u: Tensor, v: Tensor, times: int, eps: float, right_first: bool) -> None:
-    """Turn two vectors towards the singular ones, in place: the power method."""
+    """Power iteration: update two vectors, in place, towards the first singular vectors of a matrix."""
     for _ in range(times):
         for right in (right_first, not right_first):
             if right:
@@ -46,13 +46,13 @@ def iterate(matrix: Tensor, u: Tensor, v: Tensor, times: int, eps: float, right_
 
 
 def divided(weight: Tensor, matrix: Tensor, u: Tensor, v: Tensor) -> Tensor:
-    """The weight over what its matrix makes of the two vectors."""
-    # Of copies: the next call turns the vectors, and this one's backward may come after it.
+    """The weight divided by u^T matrix v, the estimate of the largest singular value."""
+    # Copies, since the next call changes the vectors in place, perhaps before this call's backward.
     return weight / functional.dot(u.clone(), functional.mv(matrix, v.clone()))
 
 
 class _SpectralNorm:
-    """The hook that makes the weight anew before each call."""
+    """The hook that computes the weight before each call."""
 
     def __init__(self, name: str, times: int, dim: int, eps: float) -> None:
         self.name, self.times, self.dim, self.eps = name, times, dim, eps
@@ -69,11 +69,11 @@ class _SpectralNorm:
 
 def spectral_norm(module: Any, name: str = "weight", n_power_iterations: int = 1, eps: float = 1e-12,
                   dim: int | None = None) -> Any:
-    """Put ``name_orig`` in the place of a parameter, which is divided by its largest singular value before each call.
+    """Divide a weight by its largest singular value before each call; the parameter becomes ``name_orig``.
 
-    ``name_u`` and ``name_v`` are buffers, which ``n_power_iterations`` of the power method turn at each call in training. The
-    weight's slices of ``dim`` are the rows of a matrix. Raises ValueError for no iterations, RuntimeError for a module that has
-    it already.
+    Each call in training runs ``n_power_iterations`` of power iteration on the buffers ``name_u`` and ``name_v``. The weight's
+    slices of ``dim`` are the rows of a matrix. Raises ValueError for less than one iteration, RuntimeError if it is already
+    applied.
     """
     if n_power_iterations <= 0:
         raise ValueError("Expected n_power_iterations to be positive, but got n_power_iterations="
@@ -94,7 +94,7 @@ def spectral_norm(module: Any, name: str = "weight", n_power_iterations: int = 1
 
 
 def remove_spectral_norm(module: Any, name: str = "weight") -> Any:
-    """Make a parameter of the weight again. Raises ValueError where :func:`spectral_norm` was not applied."""
+    """Make the weight a plain parameter again. Raises ValueError if :func:`spectral_norm` was not applied."""
     key = _entry(module, name)
     if key is None:
         raise ValueError(f"spectral_norm of '{name}' not found in {module}")

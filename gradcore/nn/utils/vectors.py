@@ -1,4 +1,4 @@
-"""Parameters as one vector, and back."""
+"""Conversion between a list of parameters and one vector."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Tensor = Any
 
 
 def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
-    """All parameters one after the other, a copy of one dimension. Raises :class:`DeviceError` for several devices."""
+    """A 1-d copy of all parameters, concatenated. Raises :class:`DeviceError` for several devices."""
     parts = list(parameters)
     devices = {p.storage.device.name for p in parts}
     if len(devices) > 1:
@@ -23,7 +23,7 @@ def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
 
 
 def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
-    """Copy the parts of a vector into the parameters. Raises TypeError for what is no tensor, ValueError for another length."""
+    """Copy the parts of a vector into the parameters. Raises TypeError for a non-tensor, ValueError for another length."""
     if not isinstance(vec, _Tensor):
         raise TypeError(f"expected gradcore.Tensor, but got: {type(vec).__name__}")
     targets = list(parameters)

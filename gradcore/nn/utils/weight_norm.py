@@ -1,4 +1,4 @@
-"""A weight as a direction and a length. Salimans and Kingma, arXiv:1602.07868."""
+"""Weight normalisation by a hook. Salimans and Kingma, arXiv:1602.07868."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Tensor = Any
 
 
 def length_of(v: Tensor, dim: int | None) -> Tensor:
-    """The norm of each slice of ``dim``, with sizes of 1 beside it, or of everything."""
+    """The norm of each slice of ``dim``, with the other sizes 1; for None, the norm of the whole."""
     squares = elementwise.square(v)
     if dim is None:
         return elementwise.sqrt(functional.sum(squares))
@@ -23,7 +23,7 @@ def length_of(v: Tensor, dim: int | None) -> Tensor:
 
 
 class _WeightNorm:
-    """The hook that makes the weight anew before each call."""
+    """The hook that computes the weight before each call."""
 
     def __init__(self, name: str, dim: int | None) -> None:
         self.name = name
@@ -38,9 +38,9 @@ class _WeightNorm:
 
 
 def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Module:
-    """Put ``name_v``, a direction, and ``name_g``, the length of each slice of ``dim``, in the place of a parameter.
+    """Replace a parameter by ``name_v``, a direction, and ``name_g``, the norm of each slice of ``dim``.
 
-    The weight is v g / |v|, and part of the graph. Raises RuntimeError for a module that has it already.
+    The weight is v * g / ||v||, and part of the graph. Raises RuntimeError if it is already applied.
     """
     if any(isinstance(hook, _WeightNorm) and hook.name == name for hook in _hooks(module)):
         raise RuntimeError(f"Cannot register two weight_norm hooks on the same parameter {name}")
@@ -58,7 +58,7 @@ def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Mo
 
 
 def remove_weight_norm(module: Module, name: str = "weight") -> Module:
-    """Make a parameter of the weight again. Raises ValueError where :func:`weight_norm` was not applied."""
+    """Make the weight a plain parameter again. Raises ValueError if :func:`weight_norm` was not applied."""
     entries = module.__dict__["_hooks"].before if "_hooks" in module.__dict__ else {}
     for key, (hook, _) in list(entries.items()):
         if isinstance(hook, _WeightNorm) and hook.name == name:
