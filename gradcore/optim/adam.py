@@ -1,4 +1,4 @@
-"""Adam, with weight decay in the gradient or apart from it."""
+"""Adam and AdamW."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gradcore.optim.stepped import Moments, Tensors, check_options
 
 
 class Adam(Moments):
-    """Kingma and Ba, arXiv:1412.6980. The step count of a parameter is a number in its state.
+    """Adam: Kingma and Ba, arXiv:1412.6980. The step count in a parameter's state is a number, not a tensor.
 
-    With ``decoupled_weight_decay`` it is :class:`AdamW`, whose default decay is another.
-    With ``amsgrad`` the step is divided by the root of the largest second moment so far, which is kept beside the others:
-    Reddi, Kale and Kumar, On the Convergence of Adam and Beyond, ICLR 2018. It is some ops a parameter and the update.
-    ``foreach``, ``fused`` and ``capturable`` are taken and change nothing: all parameters of a group are one op.
+    With ``decoupled_weight_decay`` it is :class:`AdamW`, apart from the default decay.
+    With ``amsgrad`` the step is divided by the root of the largest second moment so far, which is one more tensor of state:
+    Reddi, Kale and Kumar, On the Convergence of Adam and Beyond, ICLR 2018. This takes a few more ops per parameter.
+    ``foreach``, ``fused`` and ``capturable`` have no effect: all parameters of a group are updated by one op anyway.
     """
 
     _op = adam_
@@ -25,7 +25,7 @@ class Adam(Moments):
     @staticmethod
     def _operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
         if group["amsgrad"]:
-            # Nothing of the gradient itself beside the mean, which is corrected for its start.
+            # NAdam's op with a weight of 0 for the gradient itself, and the bias-corrected mean.
             return group["lr"], numbers["step"], 1 / (1 - float(group["betas"][0]) ** numbers["step"]), 0.0
         return group["lr"], numbers["step"]
 
@@ -56,21 +56,21 @@ class Adam(Moments):
             mean.lerp_(g, 1 - beta1)
             square.mul_(beta2).addcmul_(g, g, value=1 - beta2)
             most.copy_(functional.maximum(most, square))
-        # Moving the mean by nothing, and the largest square towards itself, leaves NAdam's update what is wanted of it.
+        # NAdam's op makes the update if its moments do not change: the mean moves by 0, and the largest square towards itself.
         roots, copies = [most.sqrt() for most in largest], [most.clone() for most in largest]
         self._launch(nadam_, group, numbers, params, roots, means, copies, beta1=1.0, beta2=beta2,
                      eps=float(group["eps"]), weight_decay=weight_decay if decoupled else 0.0, decoupled=True, maximize=False)
 
 
 class AdamW(Adam):
-    """Adam with weight decay apart from the gradient: Loshchilov and Hutter, arXiv:1711.05101."""
+    """Adam with decoupled weight decay: Loshchilov and Hutter, arXiv:1711.05101."""
 
     def __init__(self, params: Iterable[Any], lr: Any = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
                  eps: float = 1e-8, weight_decay: float = 1e-2, amsgrad: bool = False, **options: Any) -> None:
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **options, decoupled_weight_decay=True)
 
     def load_state_dict(self, state_dict: Group) -> None:
-        """As :meth:`Optimizer.load_state_dict`; the decay stays apart, if the state is :class:`Adam`'s, too."""
+        """As :meth:`Optimizer.load_state_dict`; the decay stays decoupled, even if the state is from :class:`Adam`."""
         super().load_state_dict(state_dict)
         for group in self.param_groups:
             group["decoupled_weight_decay"] = True

@@ -1,4 +1,4 @@
-"""L-BFGS: steps along a direction that the last gradients bend, with a search for their length."""
+"""L-BFGS, with an optional line search for the strong Wolfe conditions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gradcore.engine.state import local
 from gradcore.optim.optimizer import Group, Optimizer, check, state_of
 
 Tensor = Any
-#: The shares of the first slope in Wolfe's conditions: how much the loss must fall, and how flat it must become.
+#: c1 and c2 of the Wolfe conditions: factors of the initial slope, for the decrease of the loss and the slope at the end.
 _FALL, _FLAT = 1e-4, 0.9
 
 
 class Point(NamedTuple):
-    """A step of some length in a direction: the loss there, the gradient, and its slope in that direction."""
+    """A point on the search line: the step length, the loss there, the gradient, and the slope along the line."""
 
     t: float
     loss: float
@@ -30,10 +30,10 @@ class LBFGS(Optimizer):
     """Limited-memory BFGS: Liu and Nocedal, On the limited memory BFGS method for large scale optimization, 1989.
 
     A step takes up to ``max_iter`` iterations, and calls its closure up to ``max_eval`` times, by default max_iter * 5 // 4. It
-    ends where no gradient is larger than ``tolerance_grad``, or neither parameters nor loss change by ``tolerance_change``.
+    ends early if no gradient exceeds ``tolerance_grad``, or parameters or loss change by no more than ``tolerance_change``.
     ``line_search_fn`` is None, for steps of length ``lr``, or ``"strong_wolfe"``: Nocedal and Wright, Numerical Optimization,
-    algorithms 3.5 and 3.6. The last ``history_size`` gradients and steps are kept, flat, each as large as all parameters.
-    Values are read on the host, so it does not compile. Raises ValueError for several groups of parameters.
+    algorithms 3.5 and 3.6. The last ``history_size`` changes of gradient and parameters are kept, each as large as all
+    parameters. Values are read on the host, so it cannot be compiled. Raises ValueError for several groups of parameters.
     """
 
     def __init__(self, params: Iterable[Any], lr: Any = 1, max_iter: int = 20, max_eval: int | None = None,
@@ -52,9 +52,9 @@ class LBFGS(Optimizer):
         self._loss = math.nan
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update the parameters; ``closure`` lets the gradients go, computes the loss and its gradients, and returns it.
+        """Update the parameters; ``closure`` clears the gradients, computes the loss and its gradients, and returns the loss.
 
-        Returns the loss from before the step. Raises TypeError without a closure.
+        Returns the loss before the step. Raises TypeError without a closure.
         """
         if closure is None:
             raise TypeError("LBFGS computes the loss several times in a step: it needs step(closure), where closure() calls "
@@ -62,7 +62,7 @@ class LBFGS(Optimizer):
         scope = local.state.scope
 
         def loss_of() -> Any:
-            """Calls the closure as its caller would: with a graph, and on the account of the caller's phase."""
+            """Call the closure as the caller would: with gradients recorded, and in the caller's phase of the report."""
             state = local.state
             before = state.grad, state.scope
             state.grad, state.scope = True, scope
@@ -122,7 +122,7 @@ class LBFGS(Optimizer):
 
     @staticmethod
     def _direction(state: Group, grad: Tensor, history_size: int) -> Tensor:
-        """Minus the gradient times the inverse Hessian that the kept steps suggest: two passes over them, no matrix."""
+        """Minus the approximate inverse Hessian times the gradient, by the two-loop recursion over the kept steps."""
         dirs, steps, ro = state["old_dirs"], state["old_stps"], state["ro"]
         y, s = grad - state["prev_flat_grad"], state["d"] * state["t"]
         ys = y.dot(s)
@@ -136,7 +136,7 @@ class LBFGS(Optimizer):
             state["H_diag"] = ys / y.dot(y)
         direction = -grad
         shares = []
-        # The shares stay on the device: reading each would wait for it.
+        # The coefficients stay on the device, since reading them would synchronize.
         for y, s, r in zip(reversed(dirs), reversed(steps), reversed(ro), strict=True):
             shares.append(s.dot(direction) * r)
             direction.addcmul_(y, shares[-1], value=-1)
@@ -146,7 +146,7 @@ class LBFGS(Optimizer):
         return direction
 
     def _along(self, params: list[Tensor], direction: Tensor) -> Callable[[float], Point]:
-        """The loss after a step of some length from where the parameters are, to which they go back."""
+        """A function that evaluates the loss at a step length along ``direction``, and restores the parameters."""
         start = [p.detach().clone() for p in params]
 
         def evaluate(t: float) -> Point:
@@ -174,7 +174,7 @@ class LBFGS(Optimizer):
 
 
 def _flat_grad(params: list[Tensor]) -> Tensor:
-    """The gradients behind each other; zeros where there is none."""
+    """All gradients concatenated, with zeros for parameters without one."""
     return functional.cat([(functional.zeros_like(p) if p.grad is None else p.grad.detach()).reshape(-1) for p in params])
 
 
@@ -188,7 +188,7 @@ def _largest(x: Tensor) -> float:
 
 
 def _cubic(a: Point, b: Point, least: float, most: float) -> float:
-    """Where the cubic through two points with their slopes is smallest, between bounds; the middle where it has no minimum."""
+    """The minimum, within bounds, of the cubic through two points with their slopes; the middle if it has no minimum."""
     if a.t > b.t:
         a, b = b, a
     try:
@@ -201,9 +201,9 @@ def _cubic(a: Point, b: Point, least: float, most: float) -> float:
 
 
 def _strong_wolfe(evaluate: Callable[[float], Point], start: Point, t: float, size: float, most: int) -> tuple[Point, int]:
-    """A point where the loss is lower and flat enough, or the best of ``most + 1``, and how many were evaluated.
+    """A point that satisfies the strong Wolfe conditions, or the best of ``most + 1``, and the number of evaluations.
 
-    ``size`` is the largest element of the direction.
+    ``size`` is the largest absolute value in the direction.
     """
     def too_high(point: Point) -> bool:
         return point.loss > start.loss + _FALL * point.t * start.slope
@@ -211,7 +211,7 @@ def _strong_wolfe(evaluate: Callable[[float], Point], start: Point, t: float, si
     def flat(point: Point) -> bool:
         return abs(point.slope) <= -_FLAT * start.slope
 
-    # First an interval that has such a point inside.
+    # Find an interval that contains such a point.
     before, point, count = start, evaluate(t), 0
     bracket = None
     while bracket is None and count < most:
@@ -225,7 +225,7 @@ def _strong_wolfe(evaluate: Callable[[float], Point], start: Point, t: float, si
             t = _cubic(before, point, point.t + 0.01 * (point.t - before.t), point.t * 10)
             before, point, count = point, evaluate(t), count + 1
     bracket = bracket or [start, point]
-    # Then smaller and smaller ones.
+    # Narrow the interval.
     low = int(bracket[0].loss > bracket[1].loss)
     near_an_end = False
     while count < most and abs(bracket[1].t - bracket[0].t) * size >= 1e-9:
@@ -234,7 +234,7 @@ def _strong_wolfe(evaluate: Callable[[float], Point], start: Point, t: float, si
         if min(last - t, t - first) >= room:
             near_an_end = False
         elif near_an_end or t >= last or t <= first:
-            # Twice so near an end is no progress.
+            # The second point in a row so near an end makes too little progress.
             t, near_an_end = last - room if last - t < t - first else first + room, False
         else:
             near_an_end = True

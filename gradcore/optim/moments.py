@@ -1,4 +1,4 @@
-"""Relatives of Adam: Nesterov's step, a step that waits until the variance is known, a step of signs."""
+"""Relatives of Adam: NAdam, RAdam and Lion."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gradcore.optim.stepped import Moments, Stepped, Tensors, check_options
 
 
 class NAdam(Moments):
-    """Adam with Nesterov momentum: Dozat, ICLR 2016. ``mu_product`` in a parameter's state is a number.
+    """Adam with Nesterov momentum: Dozat, ICLR 2016. ``mu_product`` in a parameter's state is a number, not a tensor.
 
-    ``foreach`` and ``capturable`` are taken and change nothing.
+    ``foreach`` and ``capturable`` have no effect.
     """
 
     _op = nadam_
@@ -38,9 +38,9 @@ class NAdam(Moments):
 
 
 class RAdam(Moments):
-    """Adam whose first steps leave the second moment out, until its variance is known: Liu et al., arXiv:1908.03265.
+    """Rectified Adam, whose first steps do not use the second moment: Liu et al., arXiv:1908.03265.
 
-    ``foreach`` and ``capturable`` are taken and change nothing.
+    ``foreach`` and ``capturable`` have no effect.
     """
 
     _op = radam_
@@ -59,7 +59,7 @@ class RAdam(Moments):
 
 
 def _rectification(step: int, beta2: float) -> float:
-    """The factor of the adaptive step, which corrects the second moment for its start too; 0 as long as there is none."""
+    """The factor of the adaptive step, with the bias correction of the second moment; 0 for the steps that do not use it."""
     longest = 2 / (1 - beta2) - 1
     correction = 1 - beta2 ** step
     length = longest - 2 * step * beta2 ** step / correction
@@ -70,9 +70,9 @@ def _rectification(step: int, beta2: float) -> float:
 
 
 class Lion(Stepped):
-    """p -= lr * sign(beta1 m + (1 - beta1) g), with weight decay apart from the gradient: Chen et al., arXiv:2302.06675.
+    """p -= lr * sign(beta1 * m + (1 - beta1) * g), with decoupled weight decay: Chen et al., arXiv:2302.06675.
 
-    m is a running mean of the gradient by beta2: half of what Adam keeps. PyTorch has no optimizer of this name.
+    m is a running mean of the gradient by beta2, so the state is half of Adam's. PyTorch has no optimizer of this name.
     """
 
     def __init__(self, params: Iterable[Any], lr: Any = 1e-4, betas: tuple[float, float] = (0.9, 0.99),

@@ -1,4 +1,4 @@
-"""What every optimizer has: groups of parameters, state for each of them, a step."""
+"""The base class of optimizers: parameter groups, state, hooks, and the state dict."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from gradcore.engine.state import SCOPES, local, mark, scoped
 from gradcore.events import TAGS
 
 Group = dict[str, Any]
-#: What a parameter's state holds besides tensors.
+#: The numbers in a parameter's state, besides tensors.
 Numbers = dict[str, Any]
 
-#: Called before each update's op with the optimizer, the group, the parameters and their new numbers: whoever runs the same
-#: op again without the optimizer's code must know where its numbers come from.
+#: Called before each update's op with the optimizer, the group, the parameters and their new numbers. A captured program uses
+#: them, since it runs the op again without the optimizer's code and must know where its numbers come from.
 watchers: list[Callable[[Any, Group, list[Any], Numbers], None]] = []
 
 
 class Optimizer:
     """Base class. ``param_groups`` are dicts with ``params`` and options, ``state`` maps a parameter to a dict.
 
-    Subclasses define ``_update(group)``; it runs without a graph, in the phase ``optimizer``, and ends in ``_launch``.
-    Raises ValueError for an empty list of parameters, one that is listed twice, or one that is not a leaf, TypeError for
-    what is no tensor.
+    Subclasses define ``_update(group)``, which runs without a graph, in the phase ``optimizer``, and calls ``_launch``.
+    Raises ValueError for an empty list of parameters, a parameter that is listed twice, or one that is not a leaf, TypeError
+    for anything but tensors.
     """
 
     def __init__(self, params: Iterable[Any], defaults: Group) -> None:
@@ -54,7 +54,7 @@ class Optimizer:
             self.add_param_group(group)
 
     def add_param_group(self, param_group: Group) -> None:
-        """One more group; options that it does not give are the optimizer's defaults."""
+        """Add a group; options that it lacks are the optimizer's defaults."""
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
         params = param_group["params"]
@@ -62,7 +62,7 @@ class Optimizer:
             raise TypeError("optimizer parameters need to be organized in ordered collections, but the ordering of "
                             "tensors in sets will change between runs. Please use a list instead.")
         params = [params] if isinstance(params, Tensor) else list(params)
-        # An iterable of named_parameters is as good as one of parameters, and its names stand in the state dict.
+        # (name, parameter) pairs of named_parameters are accepted too; the names go into the state dict.
         names = [p[0] for p in params if isinstance(p, tuple)]
         if names and len(names) != len(params):
             raise ValueError("all optimizer params should be with/without names. Some param names are missing")
@@ -84,7 +84,7 @@ class Optimizer:
         self.param_groups.append({**named, **self.defaults, **param_group, "params": params})
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Let the gradients go, or fill them with zeros."""
+        """Set the gradients to None, or fill them with zeros."""
         for group in self.param_groups:
             for p in group["params"]:
                 if set_to_none:
@@ -93,7 +93,7 @@ class Optimizer:
                     p.grad.detach_().zero_()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update the parameters that have a gradient. ``closure`` computes the loss again, which is returned."""
+        """Update the parameters that have a gradient. ``closure`` recomputes the loss, which is returned."""
         given: tuple[tuple[Any, ...], dict[str, Any]] = ((self,) if closure is None else (self, closure), {})
         for hook in list(self._before.values()):
             changed = hook(self, *given)
@@ -119,9 +119,9 @@ class Optimizer:
         return loss
 
     def register_step_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Call ``hook(optimizer, args, kwargs)`` before each step; what it returns replaces both, None leaves them.
+        """Call ``hook(optimizer, args, kwargs)`` before each step; what it returns, unless None, replaces ``(args, kwargs)``.
 
-        The optimizer is the first of ``args``, as in PyTorch, and the closure the second, if there is one.
+        As in PyTorch, the optimizer is the first of ``args``, and the closure, if there is one, the second.
         """
         return hang(self._before, hook)
 
@@ -132,24 +132,24 @@ class Optimizer:
     def _update(self, group: Group) -> None:
         raise NotImplementedError
 
-    #: The numbers that a parameter keeps, and what they are at first. Parameters that differ in them go into separate calls.
+    #: The numbers in a parameter's state, with their initial values. Parameters with different numbers take separate ops.
     _numbers: Numbers = {}
 
     @staticmethod
     def _operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
-        """The numbers that the op takes after its tensors. ``numbers`` count this step already, and take what it changes."""
+        """The op's arguments after its tensors. ``numbers`` are those of this step; changes made to them are stored."""
         return (group["lr"],)
 
     @classmethod
     def _advanced(cls, numbers: Numbers) -> Numbers:
-        """A parameter's numbers as this step's op takes them, from those of the step before."""
+        """A parameter's numbers for this step, from those of the previous one."""
         found: Numbers = {name: numbers.get(name, first) for name, first in cls._numbers.items()}
         if "step" in found:
             found["step"] = int(found["step"]) + 1
         return found
 
     def _launch(self, op: Any, group: Group, numbers: Numbers, params: list[Any], *lists: Any, **options: Any) -> None:
-        """Run the update's op; what the parameters keep in numbers changes when it has succeeded."""
+        """Run the update's op; the numbers in the parameters' state change only when it has succeeded."""
         for watcher in watchers:
             watcher(self, group, params, numbers)
         op(params, *lists, *self._operands(group, numbers), **options)
@@ -159,16 +159,16 @@ class Optimizer:
     # -- saving --------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """PyTorch's layout: ``state`` by the parameter's position, ``param_groups`` with positions as ``params``."""
+        """The state in PyTorch's layout: ``state`` by the parameter's index, ``param_groups`` with indices as ``params``."""
         position = {id(p): k for k, p in enumerate(self._parameters())}
         groups = [{**group, "params": [position[id(p)] for p in group["params"]]} for group in self.param_groups]
         return {"state": {position[id(p)]: dict(s) for p, s in self.state.items()}, "param_groups": groups}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take options and copies of state from a :meth:`state_dict`, of this library or of PyTorch.
+        """Load options and copies of state from a :meth:`state_dict` of gradcore or PyTorch.
 
-        Raises KeyError for what is no such dict, ValueError for other groups, and for state of another shape than its
-        parameter; then nothing has changed.
+        Raises KeyError for another kind of dict, ValueError for other groups, and for state of another shape than its
+        parameter; then nothing is changed.
         """
         if not {"state", "param_groups"} <= state_dict.keys():
             raise KeyError("the state dict of an optimizer has 'state' and 'param_groups', but this one has "
@@ -199,7 +199,7 @@ class Optimizer:
         if hasattr(value, "detach"):
             value = value.detach().cpu().numpy()
         array = np.asarray(value)
-        # PyTorch keeps counts as 0-d tensors; what is like a 0-d parameter is a tensor.
+        # PyTorch keeps counts as 0-d tensors; other 0-d state is a tensor only if its parameter is 0-d.
         if array.ndim == 0 and (name in self._numbers or p.spec.ndim):
             return array.item()
         if array.shape != p.spec.shape:
@@ -217,24 +217,24 @@ class Optimizer:
 
 @functools.cache
 def _scope(scope: int) -> int:
-    """The scope of an update, in the layer of what calls for it."""
+    """The scope of an update, in the caller's layer."""
     return SCOPES.index(SCOPES[scope]._replace(phase="optimizer"))
 
 
 def state_of(p: Tensor) -> Any:
-    """What is made in this context is optimizer state of ``p``'s layer."""
+    """A context in which allocations count as optimizer state of ``p``'s layer."""
     return scoped(like=TAGS[p.storage.block.tag], phase="optimizer", role="optimizer state")
 
 
 def state_like(p: Tensor) -> Tensor:
-    """Zeros that hold an optimizer's state for ``p``."""
+    """Zeros like ``p``, allocated as optimizer state."""
     with state_of(p):
         zeros: Tensor = functional.zeros_like(p)
     return zeros
 
 
 def check(lr: Any, momentum: float = 0.0, weight_decay: float = 0.0, eps: float = 0.0) -> None:
-    """PyTorch's checks, in its words. Raises ValueError."""
+    """PyTorch's checks of options, with its messages. Raises ValueError."""
     for name, value in (("learning rate", lr), ("momentum value", momentum), ("epsilon value", eps),
                         ("weight_decay value", weight_decay)):
         if not isinstance(value, Tensor) and not value >= 0.0:
@@ -242,7 +242,7 @@ def check(lr: Any, momentum: float = 0.0, weight_decay: float = 0.0, eps: float 
 
 
 def unsupported(optimizer: str, **options: Any) -> None:
-    """Refuse an option that would change the result. Raises NotImplementedError naming it."""
+    """Refuse options that would change the result. Raises NotImplementedError, which names the option."""
     for name, value in options.items():
         if value:
             raise NotImplementedError(f"{optimizer}({name}={value}) is not supported")

@@ -1,4 +1,4 @@
-"""Stochastic gradient descent, with momentum or without."""
+"""Stochastic gradient descent, with or without momentum."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from gradcore.optim.optimizer import Group, Optimizer, check, state_like, unsupp
 
 
 class SGD(Optimizer):
-    """p -= lr * (momentum * m + (1 - dampening) * g), with PyTorch's first step, weight decay and Nesterov's variant.
+    """p -= lr * m, where m becomes momentum * m + (1 - dampening) * g; at the first step, m is g, as in PyTorch.
 
-    ``foreach`` and ``fused`` are taken and change nothing: all parameters of a group are one op in any case.
+    Also with weight decay, and Nesterov's variant. ``foreach`` and ``fused`` have no effect: all parameters of a group are
+    updated by one op anyway.
     """
 
     def __init__(self, params: Iterable[Any], lr: Any = 1e-3, momentum: float = 0, dampening: float = 0,
@@ -28,7 +29,7 @@ class SGD(Optimizer):
 
     def _update(self, group: Group) -> None:
         momentum = group["momentum"]
-        # The first step sets the momentum to the gradient, so a parameter that is new this time goes into another call.
+        # The first step sets the momentum to the gradient, so parameters without momentum yet take a separate op.
         calls: dict[Any, tuple[list[Any], list[Any], list[Any]]] = {}
         for p in group["params"]:
             grad = p.grad
@@ -55,6 +56,6 @@ class SGD(Optimizer):
                          weight_decay=float(group["weight_decay"]), nesterov=group["nesterov"], maximize=group["maximize"],
                          first=first)
             if first:
-                # Only now: an update that failed has not had its first step.
+                # Only now, since a failed update must not count as the first step.
                 for p, buffer in zip(params, buffers, strict=True):
                     self.state[p]["momentum_buffer"] = buffer

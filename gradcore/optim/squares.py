@@ -1,4 +1,4 @@
-"""Optimizers that divide a gradient by the root of what its squares have been."""
+"""RMSprop, Adagrad and Adadelta, which divide the gradient by the root of its accumulated squares."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from gradcore.optim.stepped import Stepped, Tensors, check_options
 
 
 class RMSprop(Stepped):
-    """p -= lr * g / (sqrt(v) + eps), v a running mean of g^2: Tieleman and Hinton, 2012.
+    """p -= lr * g / (sqrt(v) + eps), where v is a running mean of g^2: Tieleman and Hinton, 2012.
 
-    ``centered`` takes the square of the mean gradient off v (Graves, arXiv:1308.0850). ``foreach`` and ``capturable`` are
-    taken and change nothing.
+    ``centered`` subtracts the square of the mean gradient from v (Graves, arXiv:1308.0850). ``foreach`` and ``capturable``
+    have no effect.
     """
 
     def __init__(self, params: Iterable[Any], lr: Any = 1e-2, alpha: float = 0.99, eps: float = 1e-8,
@@ -37,9 +37,9 @@ class RMSprop(Stepped):
 
 
 class Adagrad(Stepped):
-    """p -= lr / (1 + (step - 1) lr_decay) * g / (sqrt(s) + eps), s the sum of all g^2: Duchi et al., JMLR 12 (2011).
+    """p -= lr / (1 + (step - 1) * lr_decay) * g / (sqrt(s) + eps), where s is the sum of all g^2.
 
-    ``foreach`` and ``fused`` are taken and change nothing.
+    Duchi et al., JMLR 12 (2011). ``foreach`` and ``fused`` have no effect.
     """
 
     def __init__(self, params: Iterable[Any], lr: Any = 1e-2, lr_decay: float = 0, weight_decay: float = 0,
@@ -69,9 +69,9 @@ class Adagrad(Stepped):
 
 
 class Adadelta(Stepped):
-    """p -= lr * sqrt(u + eps) / sqrt(v + eps) * g, u a running mean of squared steps, v one of g^2: Zeiler, arXiv:1212.5701.
+    """p -= lr * sqrt(u + eps) / sqrt(v + eps) * g, where u is a running mean of squared updates, and v of g^2.
 
-    ``foreach`` and ``capturable`` are taken and change nothing.
+    Zeiler, arXiv:1212.5701. ``foreach`` and ``capturable`` have no effect.
     """
 
     def __init__(self, params: Iterable[Any], lr: Any = 1.0, rho: float = 0.9, eps: float = 1e-6, weight_decay: float = 0,

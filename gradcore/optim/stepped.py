@@ -1,4 +1,4 @@
-"""Optimizers that keep a step count for every parameter, and tensors like it."""
+"""Base classes of optimizers whose state is a step count and tensors like the parameter."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Tensors = list[Any]
 
 
 class Stepped(Optimizer):
-    """Base class: finds the parameters that one op may update together, and what they keep.
+    """Base class: groups the parameters that one op can update together, with their state.
 
-    Subclasses say in ``_names`` which tensors a parameter keeps, and define ``_run``, which ends in ``_launch``.
+    Subclasses list the tensors of a parameter's state in ``_names``, and define ``_run``, which calls ``_launch``.
     """
 
     _numbers: Numbers = {"step": 0}
@@ -22,14 +22,14 @@ class Stepped(Optimizer):
         raise NotImplementedError
 
     def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors]) -> None:
-        """Update parameters of one device, dtype and numbers, of which ``step`` counts this step already.
+        """Update parameters with the same device, dtype and numbers; ``step`` in ``numbers`` counts this step already.
 
-        ``states`` holds a list for each of the names.
+        ``states`` holds a list of tensors for each of the names.
         """
         raise NotImplementedError
 
     def _fill(self, group: Group, state: Tensors) -> None:
-        """Give tensors of state, zeros so far, their first values."""
+        """Give new state tensors, which are zeros, their initial values."""
 
     def _update(self, group: Group) -> None:
         names = self._names(group)
@@ -41,7 +41,7 @@ class Stepped(Optimizer):
                 continue
             state = self.state[p]
             if not state.keys() >= wanted:
-                # All of it or nothing, should memory run out on the way.
+                # All state or none, in case memory runs out on the way.
                 missing = {name: state_like(p) for name in names if name not in state}
                 self._fill(group, list(missing.values()))
                 state.update({**self._numbers, **state, **missing})
@@ -56,7 +56,7 @@ class Stepped(Optimizer):
 
 
 class Moments(Stepped):
-    """Base class of Adam and its relatives: running means of the gradient and of its square, in one op for all parameters."""
+    """Base class of Adam and its relatives, with running means of the gradient and of its square."""
 
     _op: Any
 
@@ -72,7 +72,7 @@ class Moments(Stepped):
 
 def check_options(optimizer: str, lr: Any, weight_decay: float, eps: float = 0.0, betas: Sequence[float] = (),
                   differentiable: bool = False, **others: float) -> None:
-    """PyTorch's checks, in its words; ``others`` must not be negative. Raises ValueError."""
+    """PyTorch's checks of options, with its messages; ``others`` must not be negative. Raises ValueError."""
     check(lr, weight_decay=weight_decay, eps=eps)
     unsupported(optimizer, differentiable=differentiable)
     for k, beta in enumerate(betas):

@@ -1,4 +1,4 @@
-"""Averages of a model's weights over training, and what goes with them.
+"""Stochastic weight averaging: averages of a model's weights over training, and the learning rate schedule for it.
 
 Izmailov et al., Averaging Weights Leads to Wider Optima and Better Generalization, arXiv:1803.05407.
 """
@@ -21,30 +21,30 @@ from gradcore.optim.lr_scheduler.cycle import each
 from gradcore.optim.optimizer import Group, Optimizer
 
 Tensor = Any
-#: Says the new average, of the average so far, the model's tensor and how many went into the average.
+#: (average so far, the model's tensor, number of models averaged) -> the new average.
 Average = Callable[[Tensor, Tensor, Tensor], Tensor]
-#: Writes the new averages over those so far, in lists of one device and dtype.
+#: As :data:`Average`, for lists of tensors of one device and dtype, in place.
 Averages = Callable[[list[Tensor], list[Tensor], Tensor], None]
 
 
 def get_swa_avg_fn() -> Average:
-    """The mean of all tensors alike."""
+    """A function that computes the equally weighted mean."""
     return lambda averaged, current, count: averaged + (current - averaged) / (count + 1)
 
 
 def get_ema_avg_fn(decay: float = 0.999) -> Average:
-    """decay * average + (1 - decay) * tensor. Raises ValueError for a ``decay`` outside [0, 1]."""
+    """A function that computes decay * average + (1 - decay) * tensor. Raises ValueError for a ``decay`` outside [0, 1]."""
     _check_decay(decay)
     return lambda averaged, current, count: decay * averaged + (1 - decay) * current
 
 
 def get_swa_multi_avg_fn() -> Averages:
-    """As :func:`get_swa_avg_fn`, of lists, written in place."""
+    """As :func:`get_swa_avg_fn`, for lists of tensors, in place."""
     return _in_place(lambda count: 1 / (count + 1))
 
 
 def get_ema_multi_avg_fn(decay: float = 0.999) -> Averages:
-    """As :func:`get_ema_avg_fn`, of lists, written in place. Raises ValueError for a ``decay`` outside [0, 1]."""
+    """As :func:`get_ema_avg_fn`, for lists of tensors, in place. Raises ValueError for a ``decay`` outside [0, 1]."""
     _check_decay(decay)
     return _in_place(lambda count: 1 - decay)
 
@@ -55,7 +55,7 @@ def _check_decay(decay: float) -> None:
 
 
 def _in_place(share_of: Callable[[Tensor], Any]) -> Averages:
-    """Averages that move by a share of what is between them and the tensors."""
+    """A function that moves averages towards the tensors by a fraction of the difference."""
 
     @no_grad()
     def update(averaged: list[Tensor], current: list[Tensor], count: Tensor) -> None:
@@ -70,11 +70,11 @@ def _in_place(share_of: Callable[[Tensor], Any]) -> Averages:
 
 
 class AveragedModel(Module):
-    """A copy of ``model`` whose parameters are averages of those that it is shown: by default the mean of all.
+    """A copy of ``model`` with averaged parameters, by default their equally weighted mean over all updates.
 
-    ``avg_fn(averaged, current, n_averaged)`` gives another average; ``multi_avg_fn`` takes lists of one device and dtype, and
-    writes over the first. Buffers follow the model, or are averaged like parameters with ``use_buffers``. Calls go to the copy,
-    which is ``module``, on ``device`` if one is given. Raises ValueError where both functions are given.
+    ``avg_fn(averaged, current, n_averaged)`` returns another average; ``multi_avg_fn`` takes lists of one device and dtype, and
+    updates the first in place. Buffers are copied from the model, or averaged with ``use_buffers``. Calls go to the copy, which
+    is ``module``, on ``device`` if one is given. Raises ValueError if both functions are given.
     """
 
     n_averaged: Tensor
@@ -95,7 +95,7 @@ class AveragedModel(Module):
 
     @no_grad()
     def update_parameters(self, model: Module) -> None:
-        """Take the model's parameters into the average; the first ones are copied. Reads one number from the device."""
+        """Add the model's parameters to the average; the first time, copy them. Reads one number on the host."""
         pairs = list(zip(self.module.parameters(), model.parameters(), strict=True))
         buffers = list(zip(self.module.buffers(), model.buffers(), strict=True))
         averaged = pairs + buffers if self.use_buffers else pairs
@@ -125,7 +125,7 @@ class AveragedModel(Module):
 
 @no_grad()
 def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
-    """Compute the running statistics of the model's batch norms anew, as means over the batches of ``loader``.
+    """Recompute the running statistics of the model's batch norms, as means over the batches of ``loader``.
 
     A batch is a tensor, or a list or tuple whose first element is the input.
     """
@@ -146,10 +146,10 @@ def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
 
 
 class SWALR(LRScheduler):
-    """From the rates there are to ``swa_lr`` in ``anneal_epochs`` steps, and on at that rate.
+    """Anneals the present rates to ``swa_lr`` in ``anneal_epochs`` steps, and then keeps that rate.
 
     ``anneal_strategy`` is ``"cos"`` or ``"linear"``. Raises ValueError for another one, for a negative number of epochs, and
-    for a list of rates that has not one for each group.
+    for a list without one rate per group.
     """
 
     def __init__(self, optimizer: Optimizer, swa_lr: float | Sequence[float], anneal_epochs: int = 10,
@@ -171,13 +171,13 @@ class SWALR(LRScheduler):
         return [self._rate(group, before, now) for group in self.optimizer.param_groups]
 
     def _share(self, step: int) -> float:
-        """How much of the way is gone after so many steps."""
+        """The fraction of the annealing that is done after ``step`` steps."""
         t = max(0.0, min(1.0, step / max(1, self.anneal_epochs)))
         return (1 - math.cos(math.pi * t)) / 2 if self._anneal_strategy == "cos" else t
 
     @staticmethod
     def _rate(group: Group, before: float, now: float) -> float:
-        # The rate that the group began with follows from the one that it has, which another schedule may have changed.
+        # The initial rate is derived from the present one, which another schedule may have changed.
         last: float = group["swa_lr"]
         first = last if before == 1 else (rate_of(group) - before * last) / (1 - before)
         return last * now + first * (1 - now)

@@ -1,4 +1,4 @@
-"""Learning rates that change as training goes on, with PyTorch's names and formulas."""
+"""Learning rate schedules, with PyTorch's names and formulas."""
 
 from gradcore.optim.lr_scheduler.base import LRScheduler
 from gradcore.optim.lr_scheduler.cycle import CyclicLR, OneCycleLR
@@ -17,7 +17,7 @@ from gradcore.optim.lr_scheduler.factors import (
 from gradcore.optim.lr_scheduler.plateau import ReduceLROnPlateau
 from gradcore.optim.lr_scheduler.sequence import ChainedScheduler, SequentialLR
 
-#: What the base class was called once.
+#: The old name of the base class.
 _LRScheduler = LRScheduler
 
 __all__ = ["ChainedScheduler", "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "CyclicLR",

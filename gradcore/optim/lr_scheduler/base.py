@@ -1,4 +1,4 @@
-"""What every schedule has: an optimizer, an epoch, the rates of its groups."""
+"""The base class of learning rate schedules."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from gradcore.optim.optimizer import Group, Optimizer
 
 
 def rate_of(group: Group, key: str = "lr") -> float:
-    """The learning rate of a group as a number, which a tensor's is too."""
+    """The learning rate of a group as a number, also if it is a tensor."""
     return float(group[key])
 
 
 def set_rate(group: Group, rate: float) -> None:
-    """Give a group another learning rate; a tensor is written to, since a captured program goes on reading it."""
+    """Set the learning rate of a group; a tensor is written in place, since a captured program keeps reading it."""
     if isinstance(group["lr"], Tensor):
         group["lr"].fill_(float(rate))
     else:
@@ -28,15 +28,15 @@ def need_optimizer(optimizer: Any) -> Optimizer:
 
 
 class LRScheduler:
-    """Sets the learning rate of every group, first when it is made and then at each :meth:`step`.
+    """Sets the learning rate of every group, first on construction and then at each :meth:`step`.
 
-    Subclasses define ``get_lr()``: the rates for ``last_epoch``, one a group, which may depend on ``base_lrs`` and on the
-    rates that the groups have. ``last_epoch`` of -1 begins a schedule; another goes on after that epoch, and then each group
-    needs its ``initial_lr``. Raises TypeError for what is no optimizer, KeyError for a group without ``initial_lr``.
+    Subclasses define ``get_lr()``, which returns the rates for ``last_epoch``, one per group; they may depend on ``base_lrs``
+    and on the present rates. A ``last_epoch`` of -1 starts a schedule; another one resumes after that epoch, for which each
+    group needs an ``initial_lr``. Raises TypeError if ``optimizer`` is not one, KeyError for a group without ``initial_lr``.
     """
 
     _last_lr: list[float]
-    #: What a compiled function that looks at it depends on.
+    #: Attributes whose change makes a compiled function that reads them trace again.
     _decides = frozenset(("_last_lr",))
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
@@ -52,7 +52,7 @@ class LRScheduler:
         self._begin()
 
     def _begin(self) -> None:
-        """The step that sets the first rates."""
+        """Take the first step, which sets the first rates."""
         self._step_count = 0
         self.step()
 
@@ -60,7 +60,7 @@ class LRScheduler:
         raise NotImplementedError(f"{type(self).__name__} has no get_lr(): a schedule says its rates there")
 
     def step(self, epoch: int | None = None) -> None:
-        """Go on to the next epoch, or to ``epoch``, whose rates then follow from ``base_lrs`` where the schedule can say so."""
+        """Go to the next epoch, or to ``epoch``, with rates computed from ``base_lrs`` if the schedule has a closed form."""
         if epoch is None:
             self.last_epoch += 1
             self._set(self.get_lr())
@@ -78,13 +78,13 @@ class LRScheduler:
         self._last_lr = [rate_of(group) for group in self.optimizer.param_groups]
 
     def get_last_lr(self) -> list[float]:
-        """The rates that were set last, one a group."""
+        """The rates that were set last, one per group."""
         return self._last_lr
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the optimizer, under PyTorch's names."""
+        """The state without the optimizer, under PyTorch's names."""
         return {key: value for key, value in self.__dict__.items() if key != "optimizer"}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a :meth:`state_dict`. The rates themselves are the optimizer's, and in its state."""
+        """Restore a :meth:`state_dict`. The rates themselves are part of the optimizer's state."""
         self.__dict__.update(state_dict)

@@ -1,4 +1,4 @@
-"""Rises and falls: one of each, or cycle after cycle."""
+"""Cyclic schedules: ``OneCycleLR`` and ``CyclicLR``."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from gradcore.optim.optimizer import Group, Optimizer
 
 
 class OneCycleLR(LRScheduler):
-    """Up to ``max_lr`` and down to almost nothing, momentum the other way round. Smith and Topin, arXiv:1708.07120.
+    """Up to ``max_lr`` and down to almost 0, with momentum in the opposite direction. Smith and Topin, arXiv:1708.07120.
 
-    It takes ``total_steps`` steps, or ``epochs * steps_per_epoch``; with ``three_phase`` the fall first mirrors the rise.
-    Raises ValueError for lengths, shares and strategies that make no sense, and for a step behind the last.
+    The cycle takes ``total_steps`` steps, or ``epochs * steps_per_epoch``; with ``three_phase``, the fall first mirrors the
+    rise. Raises ValueError for invalid lengths, fractions and strategies, and for a step after the last.
     """
 
     def __init__(self, optimizer: Optimizer, max_lr: float | Sequence[float], total_steps: int | None = None,
@@ -37,7 +37,7 @@ class OneCycleLR(LRScheduler):
         self.total_steps = total_steps
         self._anneal_func_type = anneal_strategy
         self.cycle_momentum = cycle_momentum
-        #: Where each part of the cycle ends, and what lies at the two ends of each, under the groups' keys.
+        #: The last step of each phase; then for each phase the keys of the groups for the values at its two ends.
         self._ends = [pct_start * total_steps - 1.0, total_steps - 1.0]
         self._marks = [("initial_lr", "max_lr", "max_momentum", "base_momentum"),
                        ("max_lr", "min_lr", "base_momentum", "max_momentum")]
@@ -79,12 +79,12 @@ class OneCycleLR(LRScheduler):
 
 
 class CyclicLR(LRScheduler):
-    """From ``base_lr`` up to ``max_lr`` in ``step_size_up`` steps and back, again and again. Smith, arXiv:1506.01186.
+    """From ``base_lr`` up to ``max_lr`` in ``step_size_up`` steps and back, repeatedly. Smith, arXiv:1506.01186.
 
-    ``mode`` says how the height of a cycle changes: ``"triangular"`` not at all, ``"triangular2"`` it halves with each cycle,
-    ``"exp_range"`` it is multiplied by ``gamma`` with each step; or ``scale_fn`` says it, for the number of the cycle, from 1
-    on, or of the step where ``scale_mode`` is ``"iterations"``. Momentum goes the other way round. A function is in no state
-    dict. Raises ValueError for another mode, for lists of the wrong length, and for an optimizer without momentum.
+    The height of the cycles is constant with ``mode="triangular"``, halves every cycle with ``"triangular2"``, and is
+    multiplied by ``gamma`` every step with ``"exp_range"``. Otherwise ``scale_fn`` gives the factor, for the number of the
+    cycle, from 1 on, or of the step with ``scale_mode="iterations"``; it is not part of the state dict. Momentum goes in the
+    opposite direction. Raises ValueError for another mode, lists of the wrong length, and an optimizer without momentum.
     """
 
     def __init__(self, optimizer: Optimizer, base_lr: float | Sequence[float], max_lr: float | Sequence[float],
@@ -120,7 +120,7 @@ class CyclicLR(LRScheduler):
         self.base_lrs = lows
 
     def scale_fn(self, x: float) -> float:
-        """The height of a cycle, of its number or the step's: a share of the first one's."""
+        """The height of a cycle relative to the first, by its number or that of the step."""
         if self._scale_fn_custom is not None:
             return self._scale_fn_custom(x)
         if self.mode == "triangular":
@@ -145,7 +145,7 @@ class CyclicLR(LRScheduler):
 
 
 def each(name: str, groups: Sequence[Group], value: Any) -> list[float]:
-    """One value for each group, of one for all or a list. Raises ValueError for a list of another length."""
+    """A value for each group, from one for all or a list. Raises ValueError for a list of another length."""
     values = list(value) if isinstance(value, Sequence) else [value] * len(groups)
     if len(values) != len(groups):
         raise ValueError(f"expected {len(groups)} values for {name}, got {len(values)}")

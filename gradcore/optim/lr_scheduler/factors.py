@@ -1,4 +1,4 @@
-"""Schedules that are a factor of the first rate, by epoch."""
+"""Schedules whose rate is the initial rate times a factor that depends on the epoch."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from gradcore.optim.optimizer import Optimizer
 class _Factor(LRScheduler):
     """rate = floor + (base - floor) * factor(epoch).
 
-    A step multiplies what the group's rate is by then with the ratio of two factors, so that several schedules of one
-    optimizer multiply.
+    A step multiplies the present rate by the ratio of two factors, so that several schedules of one optimizer multiply.
     """
 
-    #: What the rate falls to.
+    #: The limit that the rate falls to.
     _floor = 0.0
 
     def _factor(self, epoch: int) -> float:
@@ -39,7 +38,7 @@ class _Factor(LRScheduler):
 
 
 class StepLR(_Factor):
-    """base * gamma^(epoch // step_size)"""
+    """base * gamma^(epoch // step_size)."""
 
     def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1) -> None:
         self.step_size = step_size
@@ -51,7 +50,7 @@ class StepLR(_Factor):
 
 
 class MultiStepLR(_Factor):
-    """base * gamma^(how many of ``milestones`` have been reached); one that is listed twice counts twice."""
+    """base * gamma^(number of ``milestones`` reached); a milestone that is listed twice counts twice."""
 
     def __init__(self, optimizer: Optimizer, milestones: Iterable[int], gamma: float = 0.1, last_epoch: int = -1) -> None:
         self.milestones = Counter(milestones)
@@ -63,7 +62,7 @@ class MultiStepLR(_Factor):
 
 
 class ExponentialLR(_Factor):
-    """base * gamma^epoch"""
+    """base * gamma^epoch."""
 
     def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1) -> None:
         self.gamma = gamma
@@ -88,9 +87,9 @@ class ConstantLR(_Factor):
 
 
 class LinearLR(_Factor):
-    """base times a factor that goes from ``start_factor`` to ``end_factor`` in ``total_iters`` epochs, and stays there.
+    """base times a factor that goes linearly from ``start_factor`` to ``end_factor`` in ``total_iters`` epochs.
 
-    Raises ValueError for a start outside (0, 1] and an end outside [0, 1].
+    Raises ValueError for a ``start_factor`` outside (0, 1] and an ``end_factor`` outside [0, 1].
     """
 
     def __init__(self, optimizer: Optimizer, start_factor: float = 1.0 / 3, end_factor: float = 1.0, total_iters: int = 5,
@@ -111,7 +110,7 @@ class LinearLR(_Factor):
 
 
 class PolynomialLR(_Factor):
-    """base * (1 - epoch / total_iters)^power, then 0"""
+    """base * (1 - epoch / total_iters)^power, and 0 after ``total_iters`` epochs."""
 
     def __init__(self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0, last_epoch: int = -1) -> None:
         self.total_iters = total_iters
@@ -123,7 +122,10 @@ class PolynomialLR(_Factor):
 
 
 class CosineAnnealingLR(_Factor):
-    """eta_min + (base - eta_min) (1 + cos(pi epoch / T_max)) / 2. Loshchilov and Hutter, arXiv:1608.03983, no restarts."""
+    """eta_min + (base - eta_min) * (1 + cos(pi * epoch / T_max)) / 2.
+
+    Loshchilov and Hutter, arXiv:1608.03983, without restarts.
+    """
 
     def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1) -> None:
         self.T_max = T_max
@@ -139,9 +141,9 @@ class CosineAnnealingLR(_Factor):
 
 
 class CosineAnnealingWarmRestarts(LRScheduler):
-    """:class:`CosineAnnealingLR` down, again and again from the top: first in ``T_0`` epochs, then ``T_mult`` times as many.
+    """Cosine annealing that restarts after ``T_0`` epochs, and then after ``T_mult`` times as many each time.
 
-    Raises ValueError for lengths that are no positive ints.
+    Loshchilov and Hutter, arXiv:1608.03983. Raises ValueError for lengths that are not positive ints.
     """
 
     def __init__(self, optimizer: Optimizer, T_0: int, T_mult: int = 1, eta_min: float = 0.0, last_epoch: int = -1) -> None:
@@ -168,7 +170,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
 
 
 class LambdaLR(LRScheduler):
-    """base * lr_lambda(epoch), with one function or one for each group. The functions are in no state dict."""
+    """base * lr_lambda(epoch), with one function or one per group. Functions are not part of the state dict."""
 
     def __init__(self, optimizer: Optimizer, lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]],
                  last_epoch: int = -1) -> None:
@@ -189,7 +191,7 @@ class LambdaLR(LRScheduler):
 
 
 class MultiplicativeLR(LambdaLR):
-    """The rate times lr_lambda(epoch) at every step but the first, with one function or one for each group."""
+    """The rate is multiplied by lr_lambda(epoch) at every step but the first, with one function or one per group."""
 
     def get_lr(self) -> list[float]:
         rates = [rate_of(group) for group in self.optimizer.param_groups]

@@ -1,4 +1,4 @@
-"""A schedule that looks at a figure, and not at the epoch."""
+"""``ReduceLROnPlateau``, which depends on a metric and not on the epoch."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from gradcore.optim.optimizer import Optimizer
 
 
 class ReduceLROnPlateau(LRScheduler):
-    """Multiplies the rates with ``factor`` when a figure has not become better for more than ``patience`` steps.
+    """Multiplies the rates by ``factor`` when a metric has not improved for more than ``patience`` steps.
 
-    Better is less (``mode="min"``) or more (``"max"``) than the best so far by ``threshold``, a share of it (``"rel"``) or a
-    difference (``"abs"``). For ``cooldown`` steps after a reduction nothing counts as bad. Raises ValueError for another mode,
-    a factor of 1 or more, and a list of smallest rates that is not as long as there are groups.
+    An improvement is less (``mode="min"``) or more (``"max"``) than the best so far by ``threshold``, relative (``"rel"``) or
+    absolute (``"abs"``). The ``cooldown`` steps after a reduction do not count. Raises ValueError for another mode, a factor of
+    1 or more, and a list ``min_lr`` without one rate per group.
     """
 
     def __init__(self, optimizer: Optimizer, mode: str = "min", factor: float = 0.1, patience: int = 10,
@@ -46,7 +46,7 @@ class ReduceLROnPlateau(LRScheduler):
         self._last_lr = [rate_of(group) for group in optimizer.param_groups]
 
     def step(self, metrics: Any, epoch: int | None = None) -> None:  # type: ignore[override]
-        """Take in the figure of one more epoch: a number, or a tensor of one."""
+        """Record the metric of one more epoch, a number or a tensor with one element."""
         figure = float(metrics)
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
         if self._is_better(figure):

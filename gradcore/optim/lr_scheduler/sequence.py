@@ -1,4 +1,4 @@
-"""Schedules one after the other, and schedules side by side."""
+"""Combinations of schedules: ``ChainedScheduler`` and ``SequentialLR``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradcore.optim.optimizer import Optimizer
 
 
 class _Several(LRScheduler):
-    """Schedules of one optimizer, whose own states are the list ``_schedulers`` in a state dict, as in PyTorch."""
+    """Several schedules of one optimizer; their states are the list ``_schedulers`` in the state dict, as in PyTorch."""
 
     _schedulers: list[LRScheduler]
 
@@ -26,7 +26,7 @@ class _Several(LRScheduler):
 
 
 def _checked(name: str, schedulers: Sequence[LRScheduler], optimizer: Optimizer) -> list[LRScheduler]:
-    """Schedules that can be stepped together. Raises ValueError for none, for another optimizer's, for one of figures."""
+    """Check the schedules. Raises ValueError for none, for another optimizer's, and for one that needs a metric."""
     for k, scheduler in enumerate(schedulers):
         if isinstance(scheduler, ReduceLROnPlateau):
             raise ValueError(f"{name} does not support `ReduceLROnPlateau`, whose step needs a figure, but got one at "
@@ -38,7 +38,7 @@ def _checked(name: str, schedulers: Sequence[LRScheduler], optimizer: Optimizer)
 
 
 class ChainedScheduler(_Several):
-    """Every schedule at every step, one after the other. Raises ValueError for schedules that do not fit."""
+    """Steps all schedules at every step. Raises ValueError for none, for another optimizer's, and one that needs a metric."""
 
     def __init__(self, schedulers: Sequence[LRScheduler], optimizer: Optimizer | None = None) -> None:
         if not schedulers:
@@ -56,8 +56,8 @@ class ChainedScheduler(_Several):
 class SequentialLR(_Several):
     """The first schedule up to the first milestone, then the next one from its own epoch 0, and so on.
 
-    Raises ValueError where milestones and schedules do not fit, for a schedule of another optimizer, and for
-    :class:`ReduceLROnPlateau`, whose step needs a figure.
+    Raises ValueError if milestones and schedules do not match, for a schedule of another optimizer, and for
+    :class:`ReduceLROnPlateau`, whose step needs a metric.
     """
 
     def __init__(self, optimizer: Optimizer, schedulers: Sequence[LRScheduler], milestones: Sequence[int],
@@ -90,7 +90,7 @@ class SequentialLR(_Several):
 
 
 def _take_back(schedulers: Sequence[LRScheduler]) -> None:
-    """Undo the first step that each schedule took when it was made."""
+    """Undo the first step of each schedule, taken on construction."""
     for scheduler in schedulers:
         if isinstance(scheduler, _Several):
             _take_back(scheduler._schedulers)
