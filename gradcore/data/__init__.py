@@ -1,4 +1,4 @@
-"""Data sets on the host."""
+"""Data sets on the host, for the command line and the example models."""
 
 from gradcore.data.batches import Batches
 from gradcore.data.dataset import Dataset

@@ -1,4 +1,4 @@
-"""Mini-batches of arrays, shuffled by a seed."""
+"""Mini-batches of arrays in a shuffled order."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Array = np.ndarray[Any, Any]
 
 
 class Batches:
-    """Tuples of ``batch_size`` rows of each array. Every iteration is one epoch, in an order of its own.
+    """Iterates over tuples of ``batch_size`` rows of each array. Each iteration is one epoch, in an order of its own.
 
-    The order depends on the seed and the number of the epoch alone. Raises ValueError for arrays of different lengths
+    The order depends only on the seed and the number of the epoch. Raises ValueError for arrays of different lengths
     and for a batch size below 1.
     """
 
@@ -29,11 +29,11 @@ class Batches:
         self.shuffle = shuffle
         self.seed = seed
         self.drop_last = drop_last
-        #: How many iterations have begun.
+        #: The number of iterations that have begun.
         self.epoch = 0
 
     def __len__(self) -> int:
-        """Batches in an epoch."""
+        """The number of batches in an epoch."""
         whole, rest = divmod(len(self.arrays[0]), self.batch_size)
         return whole + bool(rest and not self.drop_last)
 

@@ -1,4 +1,4 @@
-"""What a data set is: arrays on the host, with their origin."""
+"""``Dataset``: arrays of images and classes on the host, with their origin."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Dataset:
     test_x: Array
     test_y: Array
     classes: int
-    #: Where it comes from, in words.
+    #: Its origin, in words.
     source: str
     #: Shape of one image, whose product is the number of features.
     image: tuple[int, ...]

@@ -16,10 +16,10 @@ FILE = Path(__file__).with_name("digits.csv.gz")
 
 @functools.cache
 def load_digits() -> Dataset:
-    """The data set, read once a process; its arrays cannot be written to."""
+    """The data set, read once per process; its arrays are read-only."""
     with gzip.open(FILE, "rt") as file:
         table = np.loadtxt(file, delimiter=",", dtype=np.uint8)
-    # RandomState's streams are frozen by NumPy's promise; those of newer generators may change with a version.
+    # NumPy guarantees RandomState's streams; those of newer generators may change between versions.
     table = table[np.random.RandomState(0).permutation(TRAIN + TEST)]
     x = table[:, :64].astype(np.float32) / np.float32(16)
     y = table[:, 64].astype(np.int64)

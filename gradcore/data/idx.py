@@ -1,6 +1,6 @@
-"""IDX, the file format of MNIST: a magic number, big-endian sizes, then the values.
+"""Reader of IDX, the file format of MNIST: a magic number, big-endian sizes, then the values.
 
-Every length is checked before anything is allocated for it, so that a damaged header costs an error and not memory.
+Every length is checked before memory is allocated for it, so that a damaged header causes an error, not a huge allocation.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-#: The third byte of the magic number.
+#: Dtypes by the third byte of the magic number.
 TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
-#: The most that deflate can shrink.
+#: The largest compression ratio of deflate.
 _MOST = 1032
 
 
@@ -27,10 +27,10 @@ class IdxError(ValueError):
 
 
 def read_idx(path: str | os.PathLike[str], ndim: int | None = None) -> np.ndarray[Any, Any]:
-    """The array in an IDX file, in native byte order; a name that ends in ``.gz`` is unpacked on the way.
+    """The array in an IDX file, in native byte order; a file whose name ends in ``.gz`` is decompressed.
 
-    Raises :class:`IdxError`, naming the file, for a wrong magic number, a number of dimensions other than ``ndim``, and
-    a length that is not what the header says.
+    Raises :class:`IdxError`, which names the file, for a wrong magic number, a number of dimensions other than ``ndim``, and
+    a length other than the header's.
     """
     path = Path(path)
     size = path.stat().st_size

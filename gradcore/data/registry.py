@@ -20,16 +20,16 @@ _FASHION = ("Xiao, Rasul and Vollgraf, Fashion-MNIST, arXiv:1708.07747, "
 
 
 def names() -> tuple[str, ...]:
-    """What :func:`load` knows by name."""
+    """The names that :func:`load` knows."""
     return ("digits", "fashion-mnist", "python-docs")
 
 
 def load(name: str | os.PathLike[str]) -> Dataset | Text:
-    """The data set called ``name``, the one in the folder of IDX files at that path, or the text in that file (UTF-8).
+    """A data set by name, or the path of a folder of IDX files or of a text file (UTF-8).
 
     ``digits`` comes with the package, ``python-docs`` with Python. ``fashion-mnist`` is looked for in
-    ``$GRADCORE_DATA/fashion-mnist``, ``$GRADCORE_DATA`` and where Debian's package puts it. Raises FileNotFoundError saying
-    what to install, ValueError for an unknown name, and :class:`~gradcore.data.idx.IdxError` for damaged files.
+    ``$GRADCORE_DATA/fashion-mnist``, ``$GRADCORE_DATA`` and where Debian's package puts it. Raises FileNotFoundError, which
+    says what to install, ValueError for an unknown name, and :class:`~gradcore.data.idx.IdxError` for damaged files.
     """
     if name == "digits":
         return load_digits()
@@ -58,9 +58,9 @@ def _fashion_mnist() -> Dataset:
 
 
 def load_folder(folder: Path, name: str | None = None, source: str | None = None) -> Dataset:
-    """A data set out of the four files that MNIST and its relatives come in.
+    """A data set from the four files in which MNIST and its variants are distributed.
 
-    Raises FileNotFoundError for one that is missing, :class:`~gradcore.data.idx.IdxError` for files that do not fit.
+    Raises FileNotFoundError for a missing file, :class:`~gradcore.data.idx.IdxError` for files that do not match.
     """
     train_x, train_y = _part(folder, "train")
     test_x, test_y = _part(folder, "t10k")

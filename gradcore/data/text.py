@@ -1,4 +1,4 @@
-"""Text as numbers of characters."""
+"""Text data sets, as indices of characters."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """A text by characters. ``train`` and ``test`` are int64 positions in ``alphabet``; the test part is the text's end."""
+    """A text as characters. ``train`` and ``test`` are int64 indices into ``alphabet``; the test part is the text's end."""
 
     name: str
     train: Array
     test: Array
     alphabet: str
-    #: Where it comes from, in words.
+    #: Its origin, in words.
     source: str
 
     @property
@@ -27,7 +27,7 @@ class Text:
         return len(self.alphabet)
 
     def encode(self, text: str) -> Array:
-        """Positions of characters. Raises ValueError for one that the text has not got."""
+        """Indices of characters. Raises ValueError for a character that is not in the alphabet."""
         unknown = sorted(set(text) - set(self.alphabet))
         if unknown:
             raise ValueError(f"{self.name} has no character {', '.join(map(repr, unknown))}")
@@ -37,9 +37,10 @@ class Text:
         return "".join(self.alphabet[i] for i in numbers)
 
     def bigram_entropy(self) -> float:
-        """Nats that a character of the training part holds once the one before it is known: H(next | current).
+        """The conditional entropy H(next | current) of characters of the training part, in nats.
 
-        What a model of pairs could reach at best (Shannon, Prediction and Entropy of Printed English, 1951).
+        It is the lowest loss of a model that sees only one character (Shannon, Prediction and Entropy of Printed English,
+        1951).
         """
         counts = np.zeros((self.classes, self.classes))
         np.add.at(counts, (self.train[:-1], self.train[1:]), 1)
@@ -49,7 +50,7 @@ class Text:
 
 
 def from_string(name: str, text: str, source: str, held_out: float = 0.1) -> Text:
-    """A text whose last tenth is for testing."""
+    """A text, of which the last part, a share of ``held_out``, is for testing."""
     if len(text) < 2:
         raise ValueError(f"{name}: a text needs characters to learn from, but has {len(text)}")
     alphabet = "".join(sorted(set(text)))
@@ -60,7 +61,7 @@ def from_string(name: str, text: str, source: str, held_out: float = 0.1) -> Tex
 
 
 def load_python_docs() -> Text:
-    """The help texts of the interpreter that runs this: the strings of the standard library's ``pydoc_data.topics``."""
+    """The help texts of the running interpreter: the strings of the standard library's ``pydoc_data.topics``."""
     from pydoc_data.topics import topics  # type: ignore[import-untyped, unused-ignore]
 
     text = "\n\n".join(topics[name] for name in sorted(topics))
@@ -68,9 +69,9 @@ def load_python_docs() -> Text:
 
 
 class Windows:
-    """Batches of windows of a text at random places: x [batch, context], and y, each character's successor.
+    """Batches of windows at random positions of a text: x [batch, context], and y, the next character of each.
 
-    The order depends on the seed alone. Raises ValueError for a context that is longer than the text.
+    The order depends only on the seed. Raises ValueError for a context longer than the text.
     """
 
     def __init__(self, numbers: Array, context: int, batch_size: int, seed: int = 0) -> None:
@@ -82,7 +83,7 @@ class Windows:
         self._generator = np.random.Generator(np.random.Philox(key=np.array([seed % 2**64, 2], np.uint64)))
 
     def __len__(self) -> int:
-        """Batches that are as many characters as the text has."""
+        """The number of batches with as many characters as the text."""
         return max(len(self._numbers) // (self._context * self._batch_size), 1)
 
     def draw(self) -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""Models to train, plan and measure."""
+"""Example models for the command line, and loading of user models."""
 
 from gradcore.models.registry import defaults, load, names
 from gradcore.models.workload import Workload

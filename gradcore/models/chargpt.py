@@ -1,4 +1,4 @@
-"""A small GPT that writes text character by character. Radford et al., Language Models are Unsupervised Multitask Learners."""
+"""A small character-level GPT. Radford et al., Language Models are Unsupervised Multitask Learners, 2019."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Tensor = Any
 
 
 class Block(nn.Module):
-    """Attention, then a network four times as wide, each after a norm and added to what came in: [N, T, width]."""
+    """A transformer block: pre-norm causal attention and a network four times as wide, with residuals; [N, T, width]."""
 
     def __init__(self, width: int, heads: int, device: Any = None) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Scores [N, T, vocab] of the next character for each of int64 [N, T], T at most ``context``."""
+    """Logits [N, T, vocab] of the next character, for input int64 [N, T] with T at most ``context``."""
 
     def __init__(self, vocab: int, context: int = 64, width: int = 96, layers: int = 3, heads: int = 4,
                  device: Any = None) -> None:
@@ -50,7 +50,7 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList([Block(width, heads, device) for _ in range(layers)])
         self.norm = nn.LayerNorm(width, device=device)
         self.head = nn.Linear(width, vocab, device=device)
-        # Normal rows of size 1 would drown what the blocks add to them.
+        # Embeddings with deviation 1 would dominate what the blocks add to them.
         for table in (self.tokens, self.places):
             nn.init.normal_(table.weight, std=0.02)
 
@@ -65,13 +65,13 @@ class GPT(nn.Module):
 
 
 def loss(module: Any, x: Tensor, y: Tensor) -> Tensor:
-    """Nats a character."""
+    """Cross-entropy in nats per character."""
     scores = module(x)
     return nn.functional.cross_entropy(scores.view(-1, scores.shape[-1]), y.view(-1))
 
 
 def build(batch_size: int, dataset: Any, device: Any = None) -> Workload:
-    """3 layers of width 96 over 64 characters, for the alphabet of ``dataset``."""
+    """3 layers of width 96 and a context of 64 characters, for the alphabet of ``dataset``."""
     if not isinstance(dataset, Text):
         raise ValueError(f"the model chargpt learns a text, but {dataset.name} holds images: try --data python-docs")
     module = GPT(dataset.classes, device=device)

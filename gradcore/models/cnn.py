@@ -11,9 +11,9 @@ from gradcore.models.workload import Workload, batch_of, classification
 
 
 class CNN(nn.Module):
-    """Three times convolution, batch norm and ReLU, with pooling between, then the mean over the plane.
+    """Three blocks of convolution, batch norm and ReLU, with pooling between them, then the mean over the plane.
 
-    Input [N, features] or [N, C, H, W] of images ``image`` (H, W) or (C, H, W), result [N, classes].
+    Input [N, features] or [N, C, H, W], for images of shape ``image``, (H, W) or (C, H, W); result [N, classes].
     """
 
     def __init__(self, image: tuple[int, ...], classes: int, device: Any = None) -> None:
@@ -36,7 +36,7 @@ class CNN(nn.Module):
 
 
 def build(batch_size: int, dataset: Any, device: Any = None) -> Workload:
-    """For the images of ``dataset``."""
+    """A :class:`CNN` for the images of ``dataset``."""
     if not isinstance(dataset, Dataset):
         raise ValueError(f"the model cnn learns images, but {dataset.name} is a text: try --data digits or fashion-mnist")
     module = CNN(dataset.image, dataset.classes, device)

@@ -1,4 +1,4 @@
-"""The arrays of a training batch: as a model's example makes them, or of the shapes that it would make."""
+"""The arrays of a training batch, as a model's example makes them, or stand-ins of the same shapes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ Array = np.ndarray[Any, Any]
 Example = Callable[[int], tuple[Array, Array]]
 Shapes = tuple[tuple[int, ...], tuple[int, ...]]
 
-#: Up to so many samples a batch is made also where its shapes alone are wanted.
+#: Batches of up to this many samples are made even if only their shapes are wanted.
 MADE = 64
-#: The batch sizes whose shapes tell those of a larger one.
+#: The batch sizes whose shapes are extrapolated to larger ones.
 _SMALL = (1, 2, 3)
 
 
 def as_array(given: Any) -> Array:
-    """An array or a tensor, as an array; of a meta tensor, zeros of its shape."""
+    """An array or a tensor as an array; for a meta tensor, zeros of its shape."""
     if not hasattr(given, "detach"):
         try:
             made = np.asarray(given)
@@ -29,12 +29,12 @@ def as_array(given: Any) -> Array:
         return made
     if given.device == "meta":
         return _stand_in(given.shape, given.dtype)
-    # A copy: a view would keep the tensor's own bytes on the device, beside those of the batch.
+    # A copy, since a view would keep the tensor's storage alive beside that of the batch.
     return np.array(given.detach().cpu().numpy())
 
 
 def _several(given: Any) -> TypeError:
-    """The error for what is more than one array."""
+    """The error for a value that is more than one array."""
     return TypeError(f"x and y must be one array or tensor each, but one is a {type(given).__name__} of "
                      f"{', '.join(type(part).__name__ for part in (given.values() if isinstance(given, dict) else given))}: "
                      "give one array, of which the loss function takes its parts; y may be an input, too")
@@ -43,10 +43,10 @@ def _several(given: Any) -> TypeError:
 def batch(example: Example, name: str, batch_size: int, shapes_only: bool, any_size: bool = True) -> tuple[Array, Array]:
     """x and y of a batch of ``batch_size``, as ``example`` makes them.
 
-    With ``shapes_only`` their values mean nothing, and a batch of more than 64 is not made, since it might fit no machine: its
-    shapes are those of 1, 2 and 3 samples, each dimension carried on along a straight line. Raises ValueError where that is no
-    line, and for a batch that falls short of it, as a slice of too small a data set does. ``any_size`` is false for an example
-    that has this batch alone.
+    With ``shapes_only``, the values are arbitrary, and a batch of more than 64 samples is not made, since it might not fit in
+    memory: each dimension is extrapolated linearly from batches of 1, 2 and 3 samples. Raises ValueError if the dimensions are
+    not linear in the batch size, and for a batch smaller than that, such as a slice of too small a data set. ``any_size`` is
+    False for an example that has only this batch.
     """
     if not any_size:
         return _made(example, name, batch_size)
@@ -60,7 +60,7 @@ def batch(example: Example, name: str, batch_size: int, shapes_only: bool, any_s
     try:
         expected = _carried_on({n: _shapes(_made(example, name, n)) for n in _SMALL}, name, batch_size)
     except Exception:
-        # What cannot make a batch as small as that, or along no line, is taken at its word for this one.
+        # An example that cannot make such small batches, or is not linear, is trusted for this one.
         return made
     for shape, given in zip(expected, _shapes(made), strict=True):
         if len(shape) == len(given) and any(a < b for a, b in zip(given, shape, strict=True)):
@@ -79,7 +79,7 @@ def _made(example: Example, name: str, batch_size: int) -> tuple[Array, Array]:
 
 
 def _carried_on(small: dict[int, Shapes], name: str, batch_size: int) -> Shapes:
-    """The shapes of a batch of ``batch_size`` after those of 1, 2 and 3 samples, on whose line all others must lie."""
+    """The shapes of a batch of ``batch_size``, extrapolated linearly from those of 1, 2 and 3 samples."""
     found = []
     for which in (0, 1):
         shapes = {n: both[which] for n, both in small.items()}
@@ -103,5 +103,5 @@ def _listed(shapes: Shapes) -> str:
 
 
 def _stand_in(shape: Any, dtype: Any) -> Array:
-    """An array of any size that takes no memory."""
+    """An array of any size that takes no memory, by broadcasting."""
     return np.broadcast_to(np.zeros((), dtype), tuple(shape))

@@ -1,4 +1,4 @@
-"""A network of linear layers with ReLU between them."""
+"""A multilayer perceptron: linear layers with ReLU between them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from gradcore.data.dataset import Dataset
 from gradcore.models.tasks import ImageTask
 from gradcore.models.workload import Workload, batch_of, classification
 
-#: Widths of the hidden layers, for images of at most so many pixels.
+#: Pairs of the largest number of pixels of an image, and the widths of the hidden layers.
 _HIDDEN = ((256, (128, 128)), (None, (1024, 1024, 1024)))
 
 
 class MLP(nn.Module):
-    """Input [N, sizes[0]], result [N, sizes[-1]]."""
+    """Linear layers of widths ``sizes``: input [N, sizes[0]], result [N, sizes[-1]]."""
 
     def __init__(self, sizes: tuple[int, ...], device: Any = None) -> None:
         super().__init__()

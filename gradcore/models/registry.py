@@ -1,6 +1,6 @@
-"""Models by name, and models of your own.
+"""Loading of models: the built-in ones by name, and your own.
 
-A model is a function of the batch size that returns a module, a batch and a loss. Write one in a file, say model.py:
+A model is a function of the batch size that returns a module, a batch and a loss. Write one in a file, such as model.py:
 
     import numpy as np
     from gradcore import nn
@@ -10,10 +10,10 @@ A model is a function of the batch size that returns a module, a batch and a los
         x, y = np.zeros((batch_size, 20), np.float32), np.zeros(batch_size, np.int64)
         return module, (x, y), lambda module, x, y: nn.functional.cross_entropy(module(x), y)
 
-It is called model.py:build, or package.module:build if it can be imported, also from the folder where the command is run;
-without ":build" a file's function is build. If it gives no loss, cross-entropy is it. x and y have one row a sample. Instead of
-them it may return a function of the batch size that makes them, of any shapes; to predict a batch that is not made, each
-dimension must grow by the same for every sample, or not at all.
+It is named model.py:build, or package.module:build if it can be imported, also from the current folder; for a file, ":build" is
+the default. Without a loss, cross-entropy is used. x and y have one row per sample. Instead of them, the model may return a
+function of the batch size that makes them, in any shapes; to predict a batch that is too large to make, each dimension must be
+linear in the number of samples.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from gradcore.models.workload import Workload, as_workload
 
 @dataclass(frozen=True)
 class Model:
-    """A model by name: how it is built for a batch size, a data set and a device, and what it is trained with by default."""
+    """A built-in model: how to build it for a batch size, a data set and a device, and its default training options."""
 
     build: Callable[[int, Any, Any], Workload]
     data: str
     optimizer: str
     lr: float | None = None
-    #: The most steps of a run that names no number.
+    #: The default limit of steps of a run.
     steps: int = 2000
 
 
@@ -55,23 +55,22 @@ _models = {"mlp": Model(mlp.build, "digits", "sgd"), "cnn": Model(cnn.build, "di
 
 
 def defaults(name: str) -> Model:
-    """What the model called ``name`` is trained with where nothing else is asked for; a model of your own as an MLP."""
+    """The model called ``name``, with its default training options; those of the MLP for a user's model."""
     return _models.get(name, _models["mlp"])
 
 
 def names() -> tuple[str, ...]:
-    """What :func:`load` knows by name."""
+    """The names that :func:`load` knows."""
     return tuple(_models)
 
 
 def load(name: str, batch_size: int, dataset: str | Dataset | Text | None = None, device: Any = None) -> Workload:
-    """The model called ``name``, made for batches of ``batch_size``.
+    """The model called ``name``, built for batches of ``batch_size``.
 
-    ``dataset`` gives a model of the registry its sizes and samples (None: the data it is trained on by default); a model of
-    your own takes it, or ``device``, if it has a parameter of that name, and is made with ``device`` as the default one, or on
-    the CPU and moved where it cannot be made there. Raises ValueError for an unknown name or data that
-    the model cannot learn, FileNotFoundError, ImportError or AttributeError for a file, module or function that is not
-    there, TypeError for a function that returns something else.
+    ``dataset`` gives a built-in model its sizes and samples (None for its default data). A user's function gets ``dataset`` and
+    ``device`` if it has parameters of these names; it runs with ``device`` as the default device, or, if it cannot, on the CPU,
+    and the module is moved. Raises ValueError for an unknown name or unsuitable data, FileNotFoundError, ImportError or
+    AttributeError for a missing file, module or function, TypeError for a function that returns something else.
     """
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise ValueError(f"batch_size must be a positive integer, but got {batch_size!r}")
@@ -94,22 +93,22 @@ def load(name: str, batch_size: int, dataset: str | Dataset | Text | None = None
 
 
 def _built_on(device: Device, batch_size: int, build: Callable[[], Workload]) -> Workload:
-    """What ``build`` makes with ``device`` as the default, so that weights begin there as a model's of the registry do.
+    """What ``build`` returns with ``device`` as the default device, so that weights are created there, as a built-in model's.
 
-    Uploaded from the CPU they would leave other gaps between them, and a prediction would reserve other bytes than a run.
+    Weights moved from the CPU would leave other gaps in memory, and a prediction would reserve other bytes than a run.
     """
     try:
         with device:
             workload = build()
         if workload.any_size:
-            # It may show what the function has made to NumPy.
+            # The example may convert tensors that the function made to NumPy, which fails on a GPU.
             workload.example(min(batch_size, MADE))
         return workload
     except OutOfMemory:
         raise
     except Exception:
-        # It may read values, or put tensors of its own beside those of the CPU: it is made there, below, and moved. A mistake
-        # of its own is raised there.
+        # The function may read values, or mix in CPU tensors: below, it runs on the CPU and the module is moved. An error of
+        # its own is raised there again.
         pass
     gradcore.empty_cache(device)
     return build()
@@ -136,7 +135,7 @@ def _run_file(path: Path) -> Any:
     spec = importlib.util.spec_from_file_location(f"gradcore_model_{path.stem}", path.resolve())
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # Dataclasses and type hints of the file look their module up by name.
+    # Dataclasses and type hints in the file look up their module by name.
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module

@@ -1,4 +1,4 @@
-"""What a run needs of its data besides a step: batches without end, and what has been learnt at the end."""
+"""Tasks: the endless batches that a training run reads, and the evaluation at its end."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Result:
-    """What was learnt: figures by name for the run's file, and the lines that say it."""
+    """An evaluation: figures by name for the run's file, and lines of text for the user."""
 
     figures: dict[str, Any]
     lines: tuple[str, ...]
 
 
 class Task(Protocol):
-    """Batches of one kind of data, and how well a module does on its test part."""
+    """Batches of one kind of data, and evaluation on its test part."""
 
     @property
     def about(self) -> str:
-        """What there is to learn from, in words."""
+        """A description of the data."""
 
     def epoch(self, batch_size: int) -> int:
-        """Steps that see as much as there is."""
+        """The number of steps in an epoch."""
 
     def batches(self, batch_size: int, seed: int) -> Iterator[tuple[Array, Array]]:
-        """Batches without end."""
+        """An endless iterator over batches."""
 
     def result(self, module: Any, device: Any) -> Result:
-        """How well the module does; it is in its training mode again afterwards."""
+        """Evaluate the module on the test part, and return it to its training mode."""
 
 
 class ImageTask:
-    """Images and their classes."""
+    """Classification of images."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._data = dataset
@@ -70,7 +70,7 @@ class ImageTask:
 
 
 def accuracy(module: Any, x: Array, y: Array, device: Any, batch_size: int = 1024) -> float:
-    """The share of samples whose highest score is their label's."""
+    """The fraction of samples whose highest score is at their label."""
     right = 0
     training = module.training
     module.eval()
@@ -84,7 +84,7 @@ def accuracy(module: Any, x: Array, y: Array, device: Any, batch_size: int = 102
 
 
 class TextTask:
-    """A text, of which the next character is to be told."""
+    """Prediction of the next character of a text."""
 
     def __init__(self, text: Text, context: int, loss: Callable[[Any, Any, Any], Any]) -> None:
         self._text = text
@@ -118,7 +118,7 @@ class TextTask:
                        f"A sample of text:\n\n{sample}\n"))
 
     def _test_loss(self, module: Any, device: Any, batch_size: int = 64) -> float:
-        """Nats a character over the test part, window by window."""
+        """The mean loss over the windows of the test part, in nats per character."""
         numbers, size = self._text.test, self._context
         if len(numbers) < 2:
             return float("nan")
@@ -133,7 +133,7 @@ class TextTask:
 
 
 def write(module: Any, text: Text, start: str, length: int, device: Any, temperature: float = 0.8, seed: int = 0) -> str:
-    """``start`` and ``length`` characters more, each drawn from what the module expects next."""
+    """``start`` and ``length`` more characters, each sampled from the module's prediction."""
     generator = np.random.Generator(np.random.Philox(key=np.array([seed, 3], np.uint64)))
     known = [c for c in start if c in text.alphabet] or [text.alphabet[0]]
     numbers = list(text.encode("".join(known)))

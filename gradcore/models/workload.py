@@ -1,4 +1,4 @@
-"""What can be trained, planned or measured: a module, a batch for it, a loss."""
+"""``Workload``: a module, a batch and a loss, which can be trained, planned or measured."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ Loss = Callable[[Any, Any, Any], Any]
 
 @dataclass(frozen=True)
 class Workload:
-    """``example(batch_size)`` makes the arrays x and y of a training batch; ``loss(module, x, y)`` a scalar tensor."""
+    """``example(batch_size)`` returns the arrays x and y of a training batch, ``loss(module, x, y)`` a scalar tensor."""
 
     module: Module
     example: Example
     loss: Loss
-    #: What a run of it learns from; None leaves that to the data set.
+    #: The task of a run; None for that of the data set.
     task: Task | None = None
-    #: False where ``example`` has the arrays of one batch alone.
+    #: False if ``example`` has only the arrays of one batch.
     any_size: bool = True
 
 
 def classification(module: Any, x: Any, y: Any) -> Any:
-    """Cross-entropy of the module's scores: the loss that stands where a model gives none."""
+    """Cross-entropy of the module's scores, the default loss."""
     return F.cross_entropy(module(x), y)
 
 
 def batch_of(dataset: Dataset) -> Example:
-    """The first samples of a data set, from the start again where a batch is larger than the set."""
+    """An example of the first samples of a data set, repeated if a batch is larger than the set."""
 
     def example(batch_size: int) -> tuple[Array, Array]:
         rows = np.arange(batch_size) % len(dataset.train_x)
@@ -46,7 +46,7 @@ def batch_of(dataset: Dataset) -> Example:
 
 
 def as_workload(made: Any, name: str, batch_size: int) -> Workload:
-    """What a model function returned for ``batch_size``, as a workload. Raises TypeError saying what was expected."""
+    """What a model function returned for ``batch_size``, as a workload. Raises TypeError, which says what was expected."""
     if isinstance(made, Workload):
         return made
     if not isinstance(made, tuple) or len(made) not in (2, 3) or not isinstance(made[0], Module):
@@ -65,7 +65,7 @@ def _fixed(name: str, inputs: Any, made_for: int) -> Example:
         raise TypeError(f"{name}: the inputs must be a tuple (x, y) of arrays or a function of the batch size, but are "
                         f"{type(inputs).__name__}")
     x, y = map(as_array, inputs)
-    # Rows beyond the batch may be a second one for each sample, or a whole data set: neither is to be cut in silence.
+    # More rows may be several per sample, or a whole data set: neither should be cut off silently.
     if not x.ndim or not y.ndim or len(x) != made_for or len(y) != made_for:
         raise ValueError(f"{name}: x and y need one row a sample, {made_for} for a batch of {made_for}, but have shapes "
                          f"{list(x.shape)} and {list(y.shape)}; for another layout return a function of the batch size that "

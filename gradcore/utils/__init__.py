@@ -1,4 +1,4 @@
-"""Tools around training."""
+"""Utilities: checkpointing, data loading, and files of tensors."""
 
 from gradcore.utils import checkpoint, data
 

@@ -1,7 +1,7 @@
-"""Activation checkpointing: keep a part's inputs, and run the part again in backward for the rest.
+"""Activation checkpointing: only a part's inputs are kept, and the part runs again in backward for its residuals.
 
-Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174. What it saves is in the report of the step
-(residual bytes), and so is what it costs (the part's ops once more, in the phase ``backward``).
+Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174. The report of a step shows both what this saves
+(residual bytes) and what it costs (the part's ops again, in the phase ``backward``).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Tensor = Any
 def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool = False, preserve_rng_state: bool = True,
                context_fn: Callable[[], tuple[Any, Any]] | None = None, determinism_check: str = "default",
                debug: bool = False, **kwargs: Any) -> Any:
-    """``function(*args, **kwargs)``, whose residuals are made again in backward instead of kept.
+    """``function(*args, **kwargs)``, whose residuals are recomputed in backward instead of kept.
 
-    Only the tensors among the arguments stay. With ``preserve_rng_state`` the second run draws the same random numbers.
+    Only the tensors among the arguments are kept. With ``preserve_rng_state``, the second run draws the same random numbers.
     ``use_reentrant=True`` runs a backward inside the backward, as PyTorch's older form does: it takes no keyword arguments,
     and gives gradients only to its tensor arguments and the parameters behind them. ``context_fn`` returns contexts for the
     first and the second run. Raises RuntimeError if the second run keeps other tensors than the first.
@@ -55,7 +55,7 @@ def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool = F
 
 def checkpoint_sequential(functions: Any, segments: int, input: Tensor, use_reentrant: bool = False,
                           preserve_rng_state: bool = True) -> Tensor:
-    """Modules one after the other in ``segments`` parts, of which all but the last are checkpointed."""
+    """Run modules in sequence, in ``segments`` parts, of which all but the last are checkpointed."""
     modules = list(functions.children()) if hasattr(functions, "children") else list(functions)
     if not 1 <= segments <= len(modules):
         raise ValueError(f"checkpoint_sequential: segments must be between 1 and {len(modules)}, but got {segments}")
@@ -75,7 +75,7 @@ def checkpoint_sequential(functions: Any, segments: int, input: Tensor, use_reen
 
 
 def _draws(args: Sequence[Any]) -> list[Tensor]:
-    """Where the random numbers of the devices in use stand."""
+    """The states of the default generators of the devices in use."""
     devices: set[Device] = {a.storage.device for a in args if isinstance(a, Value)}
     with no_grad():
         return [default_generator(d).get_state() for d in sorted(devices, key=lambda d: d.name)]
@@ -83,7 +83,7 @@ def _draws(args: Sequence[Any]) -> list[Tensor]:
 
 @contextmanager
 def _drawing(states: list[Tensor]) -> Iterator[None]:
-    """Draw what was drawn from these states on; afterwards go on from now."""
+    """A context in which the generators start from ``states``; their present states are restored afterwards."""
     generators = [default_generator(state.storage.device) for state in states]
     with no_grad():
         now = [generator.get_state() for generator in generators]
@@ -98,7 +98,7 @@ def _drawing(states: list[Tensor]) -> Iterator[None]:
 
 
 class _Place:
-    """The layer and the precision that a part ran in, so that its second run is the same and is put down to the same."""
+    """The layer and the autocast mode of the first run, which the second run restores."""
 
     def __init__(self) -> None:
         self.tree = paths.calls.tree
@@ -118,7 +118,7 @@ class _Place:
 
 
 class _Promise:
-    """Stands for a residual that the second run will make."""
+    """A placeholder for a residual that the second run will compute."""
 
     __slots__ = ("index", "value", "__weakref__")
 
@@ -128,16 +128,16 @@ class _Promise:
 
 
 class _Enough(BaseException):
-    """Everything that was promised has been made."""
+    """Stops the second run when all residuals have been computed."""
 
 
 class _Part:
-    """One checkpointed run: what it takes to run it again, and the promises that it made."""
+    """One checkpointed run: what is needed to run it again, and its placeholders for residuals."""
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], preserve: bool,
                  check: bool, context: Any) -> None:
         self.function = function
-        # Through the hooks of a checkpoint around this one, if there is any.
+        # Through the hooks of an enclosing checkpoint, if there is one.
         self.number = next_number()
         self.args = tuple(self._held(a) for a in args)
         self.kwargs = {k: self._held(a) for k, a in kwargs.items()}
@@ -202,7 +202,7 @@ class _Part:
 
 
 def _shown(held: Any) -> Any:
-    """An argument for the second run: a tensor with a graph of its own where the first had one."""
+    """An argument for the second run; a tensor that requires grad is detached, with a graph of its own."""
     if not (isinstance(held, tuple) and len(held) == 2 and isinstance(held[0], (Saved, Packed))):
         return held
     kept, wants = held

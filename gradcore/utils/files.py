@@ -1,9 +1,9 @@
 """``gradcore.save`` and ``gradcore.load``: state dicts and checkpoints in safetensors files, without pickle.
 
-A mapping of names to tensors becomes a plain file, which any library of the format reads. What else a checkpoint holds, such
-as an optimizer's state, an epoch, a list, is told in the file's metadata, in JSON: there, a tensor is its name. What was one
-tensor in several places is one again when it is loaded: a checkpoint has its bytes once, a plain file, where each name needs
-its own, says in the metadata which names are one.
+A mapping of names to tensors becomes a plain file, which any library for the format can read. Other contents of a checkpoint,
+such as an optimizer's state, an epoch or a list, are stored as JSON in the file's metadata, in which tensors are names. A
+tensor that occurs in several places is one tensor again when loaded: a checkpoint stores its bytes once; a plain file stores
+them for each name, and lists in the metadata which names are the same tensor.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ __all__ = ["SafetensorsError", "load", "save"]
 
 Place = str | os.PathLike[str] | BinaryIO
 
-#: The metadata's name for what is no plain mapping.
+#: The metadata's key for the contents of a checkpoint that is not a plain mapping.
 _TREE = "gradcore"
-#: The metadata's name for which names of a plain mapping are one tensor: a dict of names to the first of them.
+#: The metadata's key for the names of a plain mapping that are the same tensor: a dict from each to the first of them.
 _SHARED = "gradcore.shared"
-#: What a dict's keys may be.
+#: The types that keys of a dict may have.
 _KEYS = (bool, int, float, str, tuple, type(None))
-#: Levels that a checkpoint may have.
+#: The largest depth of a checkpoint.
 _DEPTH = 100
 
 
 class _Leaf:
-    """A tensor on any device, read when its turn to be written comes."""
+    """A tensor on any device, which is read only when it is written."""
 
     def __init__(self, tensor: Tensor) -> None:
         self._tensor = tensor
@@ -53,11 +53,11 @@ class _Leaf:
 
 
 def save(obj: Any, f: Place) -> None:
-    """Write tensors, NumPy arrays, numbers, strings and None, in dicts, lists and tuples, to a file or an open binary file.
+    """Write tensors, NumPy arrays, numbers, strings and None, in dicts, lists and tuples, to a path or an open binary file.
 
-    A tensor that stands in several places, as a tied weight does in a state dict, is one when it is loaded; tensors that share
-    only some of their bytes, or in another shape, are loaded apart. A file is written whole or not at all. Raises TypeError for
-    anything else, naming where it stands, and OSError.
+    A tensor that occurs several times, such as a tied weight in a state dict, is one tensor when loaded; tensors that share
+    only some of their bytes, or have different shapes, become separate. A file is written completely or not at all. Raises
+    TypeError for other values, with their place in ``obj``, and OSError.
     """
     tensors: dict[str, Any] = {}
     named: dict[Any, str] = {}
@@ -65,7 +65,7 @@ def save(obj: Any, f: Place) -> None:
     if isinstance(obj, Mapping) and all(isinstance(k, str) and isinstance(v, (Tensor, np.ndarray)) for k, v in obj.items()) \
             and "__metadata__" not in obj:
         tensors = {name: _leaf(value) for name, value in obj.items()}
-        # The first by name is also the first in the file.
+        # In sorted order, so that the first of several names is also the first in the file.
         firsts = {name: named.setdefault(_identity(value), name) for name, value in sorted(obj.items())}
         if shared := {name: first for name, first in firsts.items() if name != first}:
             metadata[_SHARED] = json.dumps(shared, separators=(",", ":"))
@@ -82,14 +82,14 @@ def _leaf(value: Any) -> Any:
 
 
 def _identity(value: Any) -> Any:
-    """What two tensors have in common that show the same bytes in the same way; an array is itself."""
+    """A key that is equal for tensors with the same storage and layout; an array is identified by itself."""
     return (id(value.storage), value.spec) if isinstance(value, Tensor) else id(value)
 
 
 def _describe(value: Any, path: str, tensors: dict[str, Any], named: dict[Any, str], depth: int) -> Any:
     """``value`` as JSON: plain values as they are, anything else as a list of its kind and its parts.
 
-    ``named`` has the names of the tensors so far, by identity.
+    ``named`` maps the identities of the tensors so far to their names.
     """
     if depth > _DEPTH:
         raise TypeError(f"save: {path[:80]!r}... lies more than {_DEPTH} levels deep")
@@ -130,11 +130,11 @@ def _join(path: str, key: Any) -> str:
 
 def load(f: Place, map_location: str | Device | Callable[..., Any] | None = None, *, weights_only: bool = True,
          mmap: bool | None = None) -> Any:
-    """What :func:`save` wrote, or the tensors of any safetensors file as a dict; on the CPU, or the device that is given.
+    """Read what :func:`save` wrote, or the tensors of any safetensors file as a dict.
 
-    Nothing of a file is run, so ``weights_only`` may be left as it is; ``mmap`` changes nothing: a tensor is read when
-    it is made. A function as ``map_location``, as in ``lambda storage, location: storage``, leaves them on the CPU. Raises
-    :class:`SafetensorsError`, which says what is wrong, for a file of anything else, and OSError.
+    Tensors are on the CPU, or the device ``map_location``; a function, such as ``lambda storage, location: storage``, leaves
+    them on the CPU. A file cannot run code, so ``weights_only`` makes no difference; ``mmap`` has no effect.
+    Raises :class:`SafetensorsError`, which says what is wrong, for any other file, and OSError.
     """
     place = None if callable(map_location) else map_location
     if isinstance(f, (str, os.PathLike)):
@@ -152,7 +152,7 @@ def _load(file: BinaryIO, size: int, name: str, device: str | Device | None) -> 
         return _plain(file, entries, _parsed(metadata.get(_SHARED, "{}"), name), name, device)
     tree = _parsed(metadata[_TREE], name)
 
-    # What is made already is handed down: a function that calls itself would keep it alive.
+    # ``made`` is an argument, since a recursive closure over it would keep the tensors alive in a cycle.
     def build(node: Any, depth: int, made: dict[tuple[str, str], Any]) -> Any:
         if not isinstance(node, list):
             if isinstance(node, dict):
@@ -171,7 +171,7 @@ def _load(file: BinaryIO, size: int, name: str, device: str | Device | None) -> 
             return parts if kind == "list" else tuple(parts)
         if kind == "dict" and isinstance(what, list) and all(isinstance(p, list) and len(p) == 2 for p in what):
             pairs = [(build(k, depth + 1, made), build(v, depth + 1, made)) for k, v in what]
-            # A tuple may hold a list, which is no key.
+            # A tuple that holds a list is not hashable, so it is no key.
             with suppress(TypeError):
                 return dict(pairs)
         raise SafetensorsError(f"{name}: the metadata holds {str(node)[:80]}")
@@ -187,7 +187,7 @@ def _parsed(text: str, name: str) -> Any:
 
 
 def _plain(file: BinaryIO, entries: dict[str, Entry], shared: Any, name: str, device: str | Device | None) -> dict[str, Tensor]:
-    """A plain mapping; names that ``shared`` says are one have one tensor, unless another program gave them other values."""
+    """A plain mapping; names that ``shared`` lists as the same get one tensor, unless another program made them differ."""
     if not isinstance(shared, dict) or not all(isinstance(first, str) for first in shared.values()):
         raise SafetensorsError(f"{name}: the metadata holds {str(shared)[:80]}")
     found: dict[str, Tensor] = {}
@@ -202,5 +202,5 @@ def _plain(file: BinaryIO, entries: dict[str, Entry], shared: Any, name: str, de
 
 
 def _equal(a: Any, b: Any) -> bool:
-    """Are they the same to the bit?"""
+    """Whether two arrays are equal bit by bit."""
     return a.dtype == b.dtype and a.shape == b.shape and np.array_equal(*(x.reshape(-1).view(np.uint8) for x in (a, b)))

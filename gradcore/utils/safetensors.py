@@ -1,7 +1,7 @@
-"""Files of named tensors in the safetensors format: a JSON header that says where each tensor is, then the bytes.
+"""Reader and writer of the safetensors format: a JSON header with the position of each tensor, then the bytes.
 
-https://github.com/huggingface/safetensors: eight bytes of the header's length, the header, the tensors without gaps. Nothing
-in a file is run, and nothing is allocated for what a header promises before the file is known to hold it.
+https://github.com/huggingface/safetensors: the header's length in eight bytes, the header, the tensors without gaps. No code in
+a file is run, and memory is allocated only for data that the file is known to hold.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from gradcore.spec import bfloat16
 
 Array = np.ndarray[Any, Any]
 
-#: The longest header that is read, in bytes, as in the format's own library.
+#: The longest header that is accepted, in bytes, as in the format's own library.
 LONGEST_HEADER = 100_000_000
-#: The most dimensions that an array may have.
+#: NumPy's largest number of dimensions.
 _DIMS = 64
 
 DTYPES = {"BOOL": np.dtype(np.bool_), "U8": np.dtype(np.uint8), "I8": np.dtype(np.int8), "U16": np.dtype("<u2"),
           "I16": np.dtype("<i2"), "U32": np.dtype("<u4"), "I32": np.dtype("<i4"), "U64": np.dtype("<u8"),
           "I64": np.dtype("<i8"), "F16": np.dtype("<f2"), "F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
-#: The dtype of the package ml_dtypes. Without it such a tensor is read as float32, which holds all of its values.
+#: The format's name of bfloat16. Without the package ml_dtypes it is read as float32, which holds all of its values.
 _BFLOAT = "BF16"
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class SafetensorsError(ValueError):
-    """A file is not safetensors, or holds something else than its header says."""
+    """A file is not safetensors, or does not match its header."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Where one tensor lies: its dtype's name, its shape, and its first byte and the one past its last in the file."""
+    """One tensor in a file: the name of its dtype, its shape, and the positions of its first byte and past its last."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -55,7 +55,7 @@ class Entry:
 
 
 def read_header(file: BinaryIO, size: int, name: str) -> tuple[dict[str, Entry], dict[str, str]]:
-    """Where each tensor of a file of ``size`` bytes lies, and the metadata. Raises :class:`SafetensorsError`."""
+    """The entries of the tensors in a file of ``size`` bytes, and the metadata. Raises :class:`SafetensorsError`."""
     first = file.read(8)
     if len(first) < 8:
         raise SafetensorsError(f"{name}: not a safetensors file: it has {len(first)} bytes, and 8 of a length were expected")
@@ -117,7 +117,7 @@ def _entry(where: str, value: Any, begin: int) -> Entry:
 
 
 def read_array(file: BinaryIO, entry: Entry, name: str) -> Array:
-    """One tensor of a file. Raises :class:`SafetensorsError` if the file has become shorter."""
+    """Read one tensor. Raises :class:`SafetensorsError` if the file has become shorter."""
     file.seek(entry.start)
     values = file.read(entry.stop - entry.start)
     if len(values) != entry.stop - entry.start:
@@ -126,7 +126,7 @@ def read_array(file: BinaryIO, entry: Entry, name: str) -> Array:
         if entry.dtype == _BFLOAT:
             with suppress(ImportError):
                 return np.frombuffer(values, bfloat16()).reshape(entry.shape)
-            # The upper half of a float32.
+            # A bfloat16 is the upper half of a float32.
             return (np.frombuffer(values, "<u2").astype(np.uint32) << 16).view(np.float32).reshape(entry.shape)
         dtype = DTYPES[entry.dtype]
         array = np.frombuffer(values, dtype).reshape(entry.shape)
@@ -141,7 +141,7 @@ def read_array(file: BinaryIO, entry: Entry, name: str) -> Array:
 
 
 def write_file(path: str | os.PathLike[str], tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
-    """Write tensors to a file in an existing folder: all of it or, whatever happens on the way, nothing.
+    """Write tensors to a file in an existing folder, completely or, if anything fails, not at all.
 
     Raises OSError, and TypeError for a dtype that the format does not have.
     """
@@ -153,9 +153,11 @@ def write_file(path: str | os.PathLike[str], tensors: Mapping[str, Any], metadat
 
 
 def write(file: BinaryIO, tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
-    """Write tensors to an open file, one array at a time. A tensor has ``dtype`` and ``shape`` and becomes an array by
-    ``np.asarray`` when its turn comes."""
-    # The widest first, so that each begins where its elements may.
+    """Write tensors to an open file, one at a time.
+
+    A tensor has ``dtype`` and ``shape``, and is converted by ``np.asarray`` only when it is written.
+    """
+    # The widest dtypes first, so that every tensor is aligned.
     names = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     at = 0
@@ -179,7 +181,7 @@ def write(file: BinaryIO, tensors: Mapping[str, Any], metadata: Mapping[str, str
 
 
 def arrays_of(tensors: Iterable[Any]) -> Iterable[Array]:
-    """Each tensor's elements one after the other, little end first, as bytes."""
+    """Each tensor as an array of bytes, contiguous and little-endian."""
     for tensor in tensors:
         array = np.ascontiguousarray(np.asarray(tensor))
         if array.dtype.name != "bfloat16":

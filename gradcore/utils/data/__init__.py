@@ -1,4 +1,4 @@
-"""Samples one by one, and batches of them, with PyTorch's names."""
+"""Data sets, samplers and ``DataLoader``, with the names of ``torch.utils.data``."""
 
 from gradcore.utils.data.collate import default_collate
 from gradcore.utils.data.dataset import (

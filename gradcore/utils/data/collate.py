@@ -1,4 +1,4 @@
-"""A batch out of samples."""
+"""Collating samples into a batch, and pinning a batch."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from gradcore.engine.state import scoped
 
 
 def default_collate(batch: Sequence[Any]) -> Any:
-    """Samples with a new first dimension: tensors and arrays stacked, numbers as tensors (floats as float64), strings as
-    they are, and mappings, tuples and lists part by part.
+    """Combine samples into a batch, with a new first dimension.
 
-    Raises TypeError for samples of anything else, RuntimeError for parts of different lengths or shapes.
+    Tensors and arrays are stacked, numbers become a tensor (floats: float64), strings stay a list, and mappings, tuples and
+    lists are combined element by element. Raises TypeError for samples of another type, RuntimeError for different lengths or
+    shapes.
     """
     with scoped(role="input"):
         return _collate(list(batch))
@@ -46,8 +47,10 @@ def _collate(batch: Sequence[Any]) -> Any:
 
 
 def pinned(batch: Any) -> Any:
-    """A batch with its tensors in pinned memory: part by part, as :func:`default_collate` puts batches together; an object of
-    another type by its own ``pin_memory`` if it has one."""
+    """A batch with its tensors in pinned memory.
+
+    Mappings, tuples and lists are copied element by element; other objects by their ``pin_memory`` method, if they have one.
+    """
     if isinstance(batch, Mapping):
         return type(batch)({key: pinned(part) for key, part in batch.items()})  # type: ignore[call-arg]
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):

@@ -1,4 +1,4 @@
-"""Sets of samples."""
+"""Data sets: base classes and combinations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T", covariant=True)
 
 
 class Dataset(Generic[T]):
-    """Samples by number. Subclasses define ``__getitem__(index)`` and ``__len__()``."""
+    """Samples by index. Subclasses define ``__getitem__(index)`` and ``__len__()``."""
 
     def __getitem__(self, index: int) -> T:
         raise NotImplementedError(f"{type(self).__name__} has no __getitem__(index)")
@@ -27,14 +27,14 @@ class Dataset(Generic[T]):
 
 
 class IterableDataset(Dataset[T]):
-    """Samples one after the other. Subclasses define ``__iter__()``."""
+    """Samples in sequence, without indices. Subclasses define ``__iter__()``."""
 
     def __iter__(self) -> Iterator[T]:
         raise NotImplementedError(f"{type(self).__name__} has no __iter__()")
 
 
 class TensorDataset(Dataset[tuple[Tensor, ...]]):
-    """The rows of tensors of one length. Raises ValueError for different lengths."""
+    """Tuples of the rows of tensors of equal length. Raises ValueError for different lengths."""
 
     def __init__(self, *tensors: Tensor) -> None:
         if len({t.size(0) for t in tensors}) > 1:
@@ -49,7 +49,7 @@ class TensorDataset(Dataset[tuple[Tensor, ...]]):
 
 
 class Subset(Dataset[T]):
-    """The samples at ``indices`` of another set."""
+    """The samples at ``indices`` of another data set."""
 
     def __init__(self, dataset: Any, indices: Sequence[int]) -> None:
         self.dataset = dataset
@@ -63,7 +63,7 @@ class Subset(Dataset[T]):
 
 
 class ConcatDataset(Dataset[Any]):
-    """Sets one after the other. Raises ValueError for none, TypeError for one without a length."""
+    """Data sets concatenated. Raises ValueError for none, TypeError for an :class:`IterableDataset`."""
 
     def __init__(self, datasets: Iterable[Any]) -> None:
         self.datasets = list(datasets)
@@ -87,7 +87,7 @@ class ConcatDataset(Dataset[Any]):
 
 
 class ChainDataset(IterableDataset[Any]):
-    """Sets that are iterated, one after the other."""
+    """Iterable data sets concatenated."""
 
     def __init__(self, datasets: Iterable[Any]) -> None:
         self.datasets = datasets
@@ -100,8 +100,10 @@ class ChainDataset(IterableDataset[Any]):
 
 
 class StackDataset(Dataset[Any]):
-    """The samples of several sets side by side, as tuples, or by name as dicts. Raises ValueError for none, for both kinds, and
-    for different lengths."""
+    """Tuples of the samples of several data sets, or dicts if the sets are given by name.
+
+    Raises ValueError for none, for both kinds of arguments, and for different lengths.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if bool(args) == bool(kwargs):
@@ -123,9 +125,9 @@ class StackDataset(Dataset[Any]):
 
 
 def random_split(dataset: Any, lengths: Sequence[int | float], generator: Generator | None = None) -> list[Subset[Any]]:
-    """Subsets of these sizes, or shares that add up to 1, in random order: that of the generator, else of the CPU's own.
+    """Random disjoint subsets of given sizes, or fractions that add up to 1; by default with the CPU's generator.
 
-    Raises ValueError for sizes that do not add up to the whole.
+    Raises ValueError for sizes that do not add up to that of ``dataset``.
     """
     count = len(dataset)
     shares = list(lengths)

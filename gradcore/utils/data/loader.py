@@ -1,4 +1,4 @@
-"""Batches of a data set, epoch by epoch."""
+"""``DataLoader``: batches of a data set, optionally read ahead by threads."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from gradcore.utils.data.sampler import BatchSampler, RandomSampler, SequentialS
 
 
 class DataLoader:
-    """Batches of ``dataset``; every iteration is one epoch. ``batch_size=None`` gives samples as they are.
+    """Iterates over batches of ``dataset``; each iteration is one epoch. ``batch_size=None`` gives single samples.
 
-    With ``num_workers`` that many threads read samples ahead, ``prefetch_factor`` batches each. The batches are the same as
-    without, in the same order; ``collate_fn`` runs in the thread that iterates, so that what it allocates is counted where the
-    batch is used. Workers have no part in the random order, which depends on the generator's seed, or the CPU's own, alone.
-    ``pin_memory`` gives tensors in pinned memory, from which ``to("cuda", non_blocking=True)`` waits for nothing; without a GPU
-    it warns, and they lie in plain memory. ``persistent_workers``, ``in_order`` and ``multiprocessing_context`` change nothing.
+    With ``num_workers``, that many threads read samples ahead, ``prefetch_factor`` batches each. The batches and their order
+    are the same as without workers: the random order depends only on the seed of the generator, or of the CPU's. ``collate_fn``
+    runs in the iterating thread, so that its allocations are attributed to where the batch is used. With ``pin_memory``,
+    tensors are in pinned memory, from which ``to("cuda", non_blocking=True)`` is asynchronous; without a GPU, it warns and has
+    no effect. ``persistent_workers``, ``in_order`` and ``multiprocessing_context`` have no effect.
 
     Raises ValueError for options that exclude each other.
     """
@@ -71,7 +71,7 @@ class DataLoader:
         self.collate_fn = collate_fn if collate_fn is not None else None if self.batch_sampler is None else default_collate
 
     def __len__(self) -> int:
-        """Batches of an epoch, or samples without batches. Raises TypeError where the data set does not know."""
+        """The number of batches, or of samples without batches. Raises TypeError if the data set has no length."""
         if self._iterable:
             samples = len(self.dataset)
             if self.batch_size is None:
@@ -114,11 +114,11 @@ class DataLoader:
 
 
 def get_worker_info() -> None:
-    """None, as in PyTorch's main process: no worker iterates an :class:`IterableDataset`, so nobody needs a part of it."""
+    """None, as in PyTorch's main process: workers do not iterate an :class:`IterableDataset`, so it need not be split."""
 
 
 class _Epoch(Iterator[Any]):
-    """The batches of one epoch, which says how many there are, for what shows progress."""
+    """An iterator over the batches of one epoch, with a length, for progress bars."""
 
     def __init__(self, loader: DataLoader, batches: Iterator[Any]) -> None:
         self._loader = loader
@@ -132,14 +132,14 @@ class _Epoch(Iterator[Any]):
 
 
 def _whole(dataset: Any) -> Any:
-    """The data set that a subset, or a subset of one, is taken from."""
+    """The data set behind a subset, or a subset of a subset."""
     while type(dataset) is Subset:
         dataset = dataset.dataset
     return dataset
 
 
 def _rows(dataset: Any, indices: list[int]) -> list[Any]:
-    """What collating the rows of tensors, or of a subset of them, one by one would give, with one copy a tensor."""
+    """The collated rows of a TensorDataset, or of a subset of one, with one copy per tensor."""
     while type(dataset) is Subset:
         dataset, indices = dataset.dataset, [dataset.indices[k] for k in indices]
     with scoped(role="input"):
@@ -159,7 +159,7 @@ def _rows(dataset: Any, indices: list[int]) -> list[Any]:
 
 
 def _read_ahead(read: Callable[[Any], Any], keys: Iterable[Any], loader: DataLoader) -> Iterator[Any]:
-    """``map(read, keys)`` by threads, in order, some results ahead."""
+    """``map(read, keys)`` in order, with threads reading some results ahead."""
     numbers = count()
 
     def begin() -> None:
@@ -183,5 +183,5 @@ def _read_ahead(read: Callable[[Any], Any], keys: Iterable[Any], loader: DataLoa
     finally:
         for future in waiting:
             future.cancel()
-        # A thread that hangs in a read must not hang whoever gave up on it.
+        # Do not wait: a thread that hangs in a read must not block a caller that has stopped iterating.
         pool.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""In which order samples are taken. Random orders are drawn on the host and depend on the generator's seed alone."""
+"""Samplers, which set the order of samples. Random orders are drawn on the host, and depend only on the generator's seed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from gradcore._random import Generator, default_generator
 
 
 class Sampler:
-    """An iterable of indices. Subclasses define ``__iter__``, and ``__len__`` where it is known."""
+    """Base class, an iterable of indices. Subclasses define ``__iter__``, and ``__len__`` if it is known."""
 
     def __iter__(self) -> Iterator[Any]:
         raise NotImplementedError(f"{type(self).__name__} has no __iter__()")
 
 
 class _Drawn(Sampler):
-    """A random order: of the generator that was given, else of the CPU's own."""
+    """Base of random samplers, which draw from the given generator, or the CPU's."""
 
     def __init__(self, generator: Generator | None) -> None:
         self.generator = generator
@@ -28,7 +28,7 @@ class _Drawn(Sampler):
 
 
 class SequentialSampler(Sampler):
-    """0, 1, 2, ..."""
+    """The indices 0, 1, 2, ..."""
 
     def __init__(self, data_source: Any) -> None:
         self.data_source = data_source
@@ -41,7 +41,7 @@ class SequentialSampler(Sampler):
 
 
 class RandomSampler(_Drawn):
-    """All samples in random order, again and again up to ``num_samples``; with ``replacement`` each by itself."""
+    """All indices in random order, repeated up to ``num_samples``; with ``replacement``, independent draws."""
 
     def __init__(self, data_source: Any, replacement: bool = False, num_samples: int | None = None,
                  generator: Generator | None = None) -> None:
@@ -73,7 +73,7 @@ class RandomSampler(_Drawn):
 
 
 class SubsetRandomSampler(_Drawn):
-    """These indices in random order."""
+    """The given indices in random order."""
 
     def __init__(self, indices: Sequence[int], generator: Generator | None = None) -> None:
         super().__init__(generator)
@@ -87,7 +87,7 @@ class SubsetRandomSampler(_Drawn):
 
 
 class WeightedRandomSampler(_Drawn):
-    """``num_samples`` indices, each with the probability of its weight. Raises ValueError for weights that are none."""
+    """``num_samples`` indices, with probabilities proportional to ``weights``. Raises ValueError for invalid weights."""
 
     def __init__(self, weights: Sequence[float], num_samples: int, replacement: bool = True,
                  generator: Generator | None = None) -> None:
@@ -109,7 +109,7 @@ class WeightedRandomSampler(_Drawn):
 
 
 class BatchSampler(Sampler):
-    """Lists of ``batch_size`` indices of another sampler; the last may be shorter, or is left out with ``drop_last``."""
+    """Lists of ``batch_size`` indices of another sampler; the last may be shorter, unless ``drop_last`` drops it."""
 
     def __init__(self, sampler: Iterable[int], batch_size: int, drop_last: bool) -> None:
         if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size <= 0:
