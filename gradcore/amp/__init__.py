@@ -1,4 +1,4 @@
-"""Training in mixed precision: products in 16 bits, the rest in float32, and gradients scaled against underflow."""
+"""Mixed precision: ``autocast`` runs matrix products in 16 bits, and ``GradScaler`` keeps gradients from underflow."""
 
 from gradcore.amp.autocast_mode import autocast, get_autocast_dtype, is_autocast_enabled
 from gradcore.amp.grad_scaler import GradScaler

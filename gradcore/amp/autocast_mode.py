@@ -1,4 +1,4 @@
-"""``autocast``: a context manager, and a decorator, that chooses the precision of each op."""
+"""``autocast``: a context manager and decorator that chooses the dtype of each op."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ _TYPES = ("cpu", "cuda", "meta")
 
 
 class autocast(Decorator):
-    """Products of matrices, convolutions, attention and recurrent layers take and give ``dtype``; losses, norms, sums, softmax
-    and functions that grow fast take and give float32; all others go by their operands. Only float tensors on devices of
-    ``device_type`` (``cpu``, ``cuda``, ``meta``) are cast, and those on meta, which stand for them, in a region of any type; a
-    leaf that needs a gradient, such as a weight, once a region.
+    """Cast the operands of each op to a dtype that suits it.
 
-    ``dtype`` is bfloat16 unless given, on CUDA float16. Backward runs each op in the dtype that forward ran it in, whether it
-    is called inside or not, and leaves get gradients of their own dtype. ``enabled=False`` makes an exception inside of a
-    region. Raises RuntimeError for another type of device; warns of another dtype than one of 16 bits, and does nothing then.
+    Matrix products, convolutions, attention and recurrent layers run in ``dtype``; losses, norms, sums, softmax and functions
+    that grow fast, such as exp, in float32; all others in the dtype of their operands. Only floating tensors on devices of
+    ``device_type`` (``cpu``, ``cuda``, ``meta``) are cast, and always those on meta, which represent tensors on any device. A
+    leaf that requires grad, such as a weight, is cast once per region.
+
+    ``dtype`` is by default bfloat16, on CUDA float16. Backward runs each op in the dtype of its forward, inside or outside a
+    region, and leaves get gradients in their own dtype. ``enabled=False`` suspends an enclosing region. Raises RuntimeError
+    for another type of device; for a ``dtype`` that is not of 16 bits, it warns and has no effect.
     """
 
     def __init__(self, device_type: str, dtype: Any = None, enabled: bool = True, cache_enabled: bool | None = None) -> None:
@@ -51,13 +53,13 @@ class autocast(Decorator):
 
 
 def is_autocast_enabled(device_type: str | None = None) -> bool:
-    """Is this thread inside of a region, for a type of device or for any?"""
+    """Whether this thread is in an autocast region, for one type of device or for any."""
     region = local.state.autocast
     return region is not None and (bool(region.dtypes) if device_type is None else device_type in region.dtypes)
 
 
 def get_autocast_dtype(device_type: str) -> np.dtype[Any]:
-    """What products run in: of the region that this thread is in, or of one that is given no dtype."""
+    """The dtype of this thread's autocast region, or the default one outside a region."""
     region = local.state.autocast
     if region is not None and device_type in region.dtypes:
         return region.dtypes[device_type]

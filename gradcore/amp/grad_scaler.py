@@ -1,4 +1,4 @@
-"""Losses multiplied before backward, so that small gradients do not vanish in float16, and divided out before the update."""
+"""``GradScaler``: dynamic loss scaling, so that small gradients do not underflow in float16."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ _FLOAT = np.dtype(np.float32)
 
 
 class GradScaler:
-    """A factor on the loss that halves when gradients overflow, which skips the update, and doubles after ``growth_interval``
-    updates without one. Micikevicius et al., arXiv:1710.03740, section 3.2; names and defaults are PyTorch's.
+    """Scales the loss, and unscales the gradients before the update.
 
-    A step reads one bool from the device.
+    If gradients overflow, the update is skipped and the scale multiplied by ``backoff_factor``; after ``growth_interval``
+    updates without overflow, it is multiplied by ``growth_factor``. Micikevicius et al., arXiv:1710.03740, section 3.2; names
+    and defaults are PyTorch's. A step reads one bool on the host.
     """
 
-    #: What a compiled function that scales depends on.
+    #: Attributes whose change makes a compiled function that reads them trace again.
     _decides = frozenset(("_scale", "_enabled"))
 
     def __init__(self, device: str = "cuda", init_scale: float = 2.0**16, growth_factor: float = 2.0,
@@ -38,11 +39,11 @@ class GradScaler:
         self._scale = float(init_scale)
         self._growth_factor, self._backoff_factor, self._growth_interval = growth_factor, backoff_factor, growth_interval
         self._growth_tracker = 0
-        #: By optimizer: how far it is, and whether its gradients were finite, a 0-d bool for each device, or the answer.
+        #: By optimizer: its stage, and whether its gradients were finite: a 0-d bool for each device, or the answer.
         self._seen: dict[int, tuple[int, Any]] = {}
 
     def scale(self, outputs: Any) -> Any:
-        """``outputs``, a tensor or an iterable of them, times the factor; a 0-d one of 16 bits becomes float32."""
+        """``outputs``, a tensor or an iterable of tensors, times the scale; a 0-d tensor of 16 bits becomes float32."""
         if not self._enabled:
             return outputs
         if isinstance(outputs, Value):
@@ -54,10 +55,10 @@ class GradScaler:
 
     @no_grad()
     def unscale_(self, optimizer: Any) -> None:
-        """Divide the optimizer's gradients by the factor, in place, and note whether all were finite.
+        """Divide the optimizer's gradients by the scale, in place, and note whether all are finite.
 
-        To be called before gradients are clipped; :meth:`step` calls it otherwise. Raises RuntimeError a second time, and
-        ValueError for gradients in float16, which the division would not give anything.
+        Call it before clipping gradients; otherwise :meth:`step` does. Raises RuntimeError if it was called since the last
+        update, and ValueError for gradients in float16, which could underflow in the division.
         """
         if not self._enabled:
             return
@@ -81,9 +82,9 @@ class GradScaler:
         self._seen[id(optimizer)] = _UNSCALED, folded
 
     def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        """``optimizer.step(...)``, unless a gradient is infinite or no number.
+        """Call ``optimizer.step(...)``, unless a gradient is infinite or NaN.
 
-        Raises RuntimeError a second time and for a closure, AssertionError for an optimizer without gradients.
+        Raises RuntimeError if it was called since the last update or for a closure, AssertionError without any gradients.
         """
         if not self._enabled:
             return optimizer.step(*args, **kwargs)
@@ -103,9 +104,9 @@ class GradScaler:
         return result
 
     def update(self, new_scale: Any = None) -> None:
-        """Change the factor by what the steps since the last update found, or to ``new_scale``.
+        """Adjust the scale by what the steps since the last update found, or set it to ``new_scale``.
 
-        Raises AssertionError where no step has looked.
+        Raises AssertionError if there was no step.
         """
         if not self._enabled:
             return
@@ -125,7 +126,7 @@ class GradScaler:
         self._seen.clear()
 
     def get_scale(self) -> float:
-        """The factor, 1 if not enabled."""
+        """The scale; 1 if not enabled."""
         return self._scale if self._enabled else 1.0
 
     def get_growth_factor(self) -> float:
@@ -150,14 +151,14 @@ class GradScaler:
         return self._enabled
 
     def state_dict(self) -> dict[str, Any]:
-        """The factor, how it changes, and how many updates were without an overflow; empty if not enabled."""
+        """The scale, its factors, and the number of updates since the last overflow; empty if not enabled."""
         if not self._enabled:
             return {}
         return {"scale": self._scale, "growth_factor": self._growth_factor, "backoff_factor": self._backoff_factor,
                 "growth_interval": self._growth_interval, "_growth_tracker": self._growth_tracker}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the state of another one, of this library or of PyTorch. Raises RuntimeError for an empty one."""
+        """Load the :meth:`state_dict` of a scaler of gradcore or PyTorch. Raises RuntimeError for an empty one."""
         if not self._enabled:
             return
         if not state_dict:

@@ -1,4 +1,4 @@
-"""The names that scripts use for the GPU, as PyTorch spells them. Sizes are bytes."""
+"""``gradcore.cuda``: devices, streams, random numbers and memory figures, with PyTorch's names. Sizes are in bytes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["Event", "OutOfMemoryError", "Stream", "amp", "current_device", "curr
 
 
 def is_available() -> bool:
-    """Is there a GPU that gradcore can use: a driver, a device, and CuPy?"""
+    """Whether there is a GPU that gradcore can use, which takes a driver, a device and CuPy."""
     return cuda_status().available
 
 
@@ -43,7 +43,7 @@ def get_device_name(device: AnyDevice = None) -> str:
 
 
 def synchronize(device: AnyDevice = None) -> None:
-    """Wait for all work on the device."""
+    """Wait until all work on the device is done."""
     get_device(device or "cuda").synchronize()
 
 
@@ -78,7 +78,7 @@ def memory_summary(device: AnyDevice = None) -> str:
 
 
 def manual_seed(seed: int) -> None:
-    """Start the GPU's default generator again from ``seed``; without a GPU nothing happens."""
+    """Seed the default generator of the GPU; without a GPU, do nothing."""
     if is_available():
         default_generator("cuda").manual_seed(seed)
 
@@ -91,11 +91,11 @@ def manual_seed_all(seed: int) -> None:
 
 @contextmanager
 def use_for_cupy(tag: str = "cupy", device: AnyDevice = None) -> Iterator[None]:
-    """Serve what this thread's CuPy code allocates inside from gradcore's pool.
+    """Serve the allocations of this thread's CuPy code from gradcore's pool.
 
-    Its arrays then stand in the log, the step report and the limit like any tensor: as op ``tag``, role ``output``, of the line
-    outside CuPy that made them. They may live on behind the block; their bytes go back with their last reference. Raises
-    RuntimeError without a GPU, and :class:`OutOfMemoryError` where the pool does.
+    Within the block, CuPy arrays count in the log, the step report and the memory limit like tensors: as op ``tag``, with role
+    ``output``, at the line outside CuPy that made them. They may outlive the block; their memory returns to the pool with the
+    last reference. Raises RuntimeError without a GPU, and :class:`OutOfMemoryError` when the pool does.
     """
     target: Any = get_device(device or "cuda")
     from cupy.cuda import memory, using_allocator

@@ -1,4 +1,4 @@
-"""The older names of :mod:`gradcore.amp`, for CUDA alone."""
+"""The older, CUDA-only names of :mod:`gradcore.amp`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["GradScaler", "autocast"]
 
 
 class GradScaler(amp.GradScaler):
-    """:class:`gradcore.amp.GradScaler` of CUDA."""
+    """:class:`gradcore.amp.GradScaler` for CUDA."""
 
     def __init__(self, init_scale: float = 2.0**16, growth_factor: float = 2.0, backoff_factor: float = 0.5,
                  growth_interval: int = 2000, enabled: bool = True) -> None:
@@ -18,7 +18,7 @@ class GradScaler(amp.GradScaler):
 
 
 class autocast(amp.autocast):
-    """:class:`gradcore.autocast` of CUDA: tensors elsewhere are not cast."""
+    """:class:`gradcore.autocast` for CUDA."""
 
     def __init__(self, enabled: bool = True, dtype: Any = None, cache_enabled: bool = True) -> None:
         super().__init__("cuda", dtype, enabled, cache_enabled)

@@ -1,4 +1,4 @@
-"""Distributions under PyTorch's names: draws, log-probabilities, entropies, divergences, all made of ops."""
+"""Probability distributions, with the names of ``torch.distributions``; all computations are composed of ops."""
 
 from gradcore.distributions.continuous import Exponential, Laplace, Normal, Uniform
 from gradcore.distributions.discrete import Bernoulli, Categorical

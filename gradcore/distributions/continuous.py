@@ -1,4 +1,4 @@
-"""Distributions of real numbers, whose draws are differentiable in their parameters."""
+"""Continuous distributions, with samples that are differentiable with respect to the parameters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _uniform(like: Any, shape: tuple[int, ...]) -> Any:
 
 
 class _LocationScale(Distribution):
-    """Symmetric about ``loc``, as wide as ``scale`` says."""
+    """Base of distributions that are symmetric about ``loc``, with width ``scale``."""
 
     has_rsample = True
     _shown = ("loc", "scale")
@@ -35,7 +35,7 @@ class _LocationScale(Distribution):
 
 
 class Normal(_LocationScale):
-    """Normal with mean ``loc`` and standard deviation ``scale``."""
+    """The normal distribution with mean ``loc`` and standard deviation ``scale``."""
 
     @property
     def stddev(self) -> Any:
@@ -64,14 +64,14 @@ class Normal(_LocationScale):
 
 
 class Laplace(_LocationScale):
-    """Density exp(-\\|x - loc\\| / scale) / (2 scale)."""
+    """The Laplace distribution, with density exp(-\\|x - loc\\| / scale) / (2 * scale)."""
 
     @property
     def variance(self) -> Any:
         return 2 * self.scale.square()
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
-        # In (-1/2, 1/2]: at -1/2 itself there would be the logarithm of 0.
+        # In (-1/2, 1/2], since -1/2 would give log(0).
         u = 0.5 - _uniform(self.loc, self._extended_shape(sample_shape))
         return self.loc - self.scale * u.sign() * functional.log1p(-2 * u.abs().clamp(max=0.5 - 2.0 ** -25))
 
@@ -91,7 +91,7 @@ class Laplace(_LocationScale):
 
 
 class Exponential(Distribution):
-    """Density rate exp(-rate x), for x from 0 on."""
+    """The exponential distribution, with density rate * exp(-rate * x) for x >= 0."""
 
     has_rsample = True
     _shown = ("rate",)
@@ -125,7 +125,7 @@ class Exponential(Distribution):
 
 
 class Uniform(Distribution):
-    """The same density everywhere from ``low`` on and below ``high``."""
+    """The uniform distribution on [low, high)."""
 
     has_rsample = True
     _shown = ("low", "high")

@@ -1,4 +1,4 @@
-"""Distributions of coins and of categories."""
+"""Discrete distributions: Bernoulli and categorical."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from gradcore.nn.functional import binary_cross_entropy_with_logits
 
 
 def _logs_of(probs: Any) -> Any:
-    """Probabilities away from 0 and 1, so that their logarithms are finite."""
+    """Probabilities clamped away from 0 and 1, so that their logarithms are finite."""
     room = float(finfo(probs.dtype).eps)
     return probs.clamp(room, 1 - room)
 
 
 def _counted(count: int, batch: Sequence[int], expand: bool, dtype: Any, device: Any) -> Any:
-    """0, 1, ... along a first dimension [count, batch]."""
+    """0, 1, ..., count - 1 along the first dimension of [count, batch], or with sizes of 1 for the batch unless ``expand``."""
     values = functional.arange(count, dtype=dtype, device=device).reshape(count, *(1,) * len(batch))
     return values.expand(count, *batch) if expand else values
 
 
 class Bernoulli(Distribution):
-    """1 with probability ``probs``, which is sigmoid(``logits``), and 0 otherwise."""
+    """1 with probability ``probs``, or sigmoid(``logits``), else 0."""
 
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         if one_of(probs, logits):
@@ -66,7 +66,7 @@ class Bernoulli(Distribution):
 
 
 class Categorical(Distribution):
-    """An index into the last dimension of ``probs``, which need not add up to 1, or of softmax(``logits``).
+    """Indices into the last dimension, with probabilities ``probs``, normalised to a sum of 1, or softmax(``logits``).
 
     Raises ValueError for parameters without a dimension.
     """
@@ -110,6 +110,6 @@ class Categorical(Distribution):
         return _counted(self.probs.shape[-1], self.batch_shape, expand, np.int64, self.probs.device)
 
     def entropy(self) -> Any:
-        # An impossible category adds nothing.
+        # Finite, so that a category of probability 0 adds 0 and not NaN.
         least = float(finfo(self.logits.dtype).min)
         return -(self.logits.clamp(min=least) * self.probs).sum(-1)

@@ -1,4 +1,4 @@
-"""What distributions have in common: shapes, draws, and what they say when they lack something."""
+"""The base class of distributions."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gradcore.engine.modes import no_grad
 
 
 class Distribution:
-    """Base class. A draw has ``sample_shape``, then ``batch_shape`` of independent ones, then ``event_shape`` of each.
+    """Base class. A sample has the shape ``sample_shape + batch_shape + event_shape``.
 
-    Parameters are not looked at: to see whether a deviation is positive would read it from the device. ``validate_args`` is
-    taken and changes nothing.
+    ``batch_shape`` is that of independent distributions, ``event_shape`` that of one draw. Values of parameters are not
+    checked, since that would read them from the device, so ``validate_args`` has no effect.
     """
 
     has_rsample: ClassVar[bool] = False
-    #: The names of the parameters that its text shows.
+    #: The names of the parameters that ``repr`` shows.
     _shown: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, batch_shape: Sequence[int] = (), event_shape: Sequence[int] = ()) -> None:
@@ -37,7 +37,7 @@ class Distribution:
         return (*sample_shape, *self._batch_shape, *self._event_shape)
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
-        """The same distribution of a larger ``batch_shape``, to which the parameters are broadcast as views."""
+        """The distribution with its parameters expanded, as views, to ``batch_shape``."""
         made = copy.copy(self)
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
@@ -46,36 +46,36 @@ class Distribution:
         return made
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:
-        """A draw, or ``sample_shape`` of them, without a graph."""
+        """Samples of shape ``sample_shape + batch_shape + event_shape``, without a graph."""
         with no_grad():
             return self.rsample(sample_shape)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
-        """A draw that is differentiable in the parameters. Raises NotImplementedError where there is none."""
+        """Samples that are differentiable with respect to the parameters. Raises NotImplementedError if that is impossible."""
         raise NotImplementedError(f"{type(self).__name__} has no draw that is differentiable in its parameters: use sample()")
 
     def log_prob(self, value: Any) -> Any:
-        """The logarithm of the density, or of the probability, of values of [..., batch_shape, event_shape]."""
+        """The logarithm of the density or probability of values [..., *batch_shape, *event_shape]."""
         raise NotImplementedError(f"{type(self).__name__} has no log_prob")
 
     def cdf(self, value: Any) -> Any:
-        """The probability of values that are not larger, of the shape of ``value`` and batch_shape."""
+        """The cumulative distribution function, the probability of values up to ``value``; shapes broadcast."""
         raise NotImplementedError(f"{type(self).__name__} has no cdf")
 
     def icdf(self, value: Any) -> Any:
-        """The value that a draw does not exceed with probability ``value``, the inverse of :meth:`cdf`."""
+        """The quantile function, the inverse of :meth:`cdf`."""
         raise NotImplementedError(f"{type(self).__name__} has no icdf")
 
     def enumerate_support(self, expand: bool = True) -> Any:
-        """Every value that there can be, along a new first dimension: [values, batch_shape], or with ones for batch_shape."""
+        """All possible values, [values, *batch_shape]; with ``expand=False``, the other sizes are 1."""
         raise NotImplementedError(f"{type(self).__name__} has no values that can be counted")
 
     def entropy(self) -> Any:
-        """In nats, of batch_shape."""
+        """The entropy in nats, of shape ``batch_shape``."""
         raise NotImplementedError(f"{type(self).__name__} has no entropy")
 
     def perplexity(self) -> Any:
-        """exp(entropy)."""
+        """exp(entropy), of shape ``batch_shape``."""
         return functional.exp(self.entropy())
 
     @property
@@ -99,21 +99,21 @@ class Distribution:
 
 
 def broadcast(*values: Any) -> list[Any]:
-    """Tensors and numbers as tensors of one shape. Numbers take a tensor's dtype and device."""
+    """Tensors and numbers broadcast to tensors of one shape. Numbers get the dtype and device of the tensors."""
     like = next((v for v in values if isinstance(v, Tensor)), None)
     options: dict[str, Any] = {} if like is None else {"dtype": like.dtype, "device": like.device}
-    # Made on the device: what comes from the host could not be replayed.
+    # Created on the device, since copies from the host could not be replayed.
     tensors = [v if isinstance(v, Tensor) else functional.full((), float(v), **options) for v in values]
     return list(functional.broadcast_tensors(*tensors))
 
 
 def one_of(probs: Any, logits: Any) -> bool:
-    """Are probabilities given, and not logits? Raises ValueError for both or neither."""
+    """Whether probabilities are given rather than logits. Raises ValueError for both or neither."""
     if (probs is None) == (logits is None):
         raise ValueError("Either `probs` or `logits` must be specified, but not both.")
     return probs is not None
 
 
 def summed(x: Any, dims: int) -> Any:
-    """The sum over the last so many dimensions."""
+    """The sum over the last ``dims`` dimensions."""
     return x.sum(dim=tuple(range(-dims, 0))) if dims else x

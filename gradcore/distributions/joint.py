@@ -1,4 +1,4 @@
-"""Distributions of several numbers at once."""
+"""Multivariate distributions: ``Independent`` and ``MultivariateNormal``."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gradcore.functional import linalg
 
 
 class Independent(Distribution):
-    """The last ``reinterpreted_batch_ndims`` batch dimensions of a distribution taken as one event.
+    """A distribution with its last ``reinterpreted_batch_ndims`` batch dimensions as dimensions of the event.
 
-    Raises ValueError where it has fewer.
+    Raises ValueError if it has fewer.
     """
 
     def __init__(self, base_distribution: Distribution, reinterpreted_batch_ndims: int,
@@ -57,9 +57,9 @@ class Independent(Distribution):
 
 
 class MultivariateNormal(Distribution):
-    """Normal vectors with mean ``loc`` [..., n] and a covariance L L^T [..., n, n], given whole or as its factor.
+    """The normal distribution of vectors with mean ``loc`` [..., n] and covariance [..., n, n], or its Cholesky factor.
 
-    Raises ValueError where not exactly one of ``covariance_matrix`` and ``scale_tril`` is given.
+    Raises ValueError unless exactly one of ``covariance_matrix`` and ``scale_tril`` is given.
     """
 
     has_rsample = True

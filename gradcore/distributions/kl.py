@@ -1,4 +1,4 @@
-"""How far one distribution is from another of its kind."""
+"""Kullback-Leibler divergences between distributions of the same type."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ _OF: dict[type, Callable[[Any, Any], Any]] = {
 
 
 def kl_divergence(p: Distribution, q: Distribution) -> Any:
-    """The Kullback-Leibler divergence E_p[log p(x) - log q(x)], in nats, of batch_shape.
+    """The Kullback-Leibler divergence E_p[log p(x) - log q(x)] in nats, of shape ``batch_shape``.
 
-    Raises NotImplementedError for distributions of different kinds, or of a kind that has none here.
+    Raises NotImplementedError for distributions of different types, or of a type without a formula here.
     """
     if type(p) is not type(q) or type(p) not in _OF:
         raise NotImplementedError(f"No KL(p || q) is implemented for p type {type(p).__name__} and q type {type(q).__name__}")

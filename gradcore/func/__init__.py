@@ -1,4 +1,4 @@
-"""Modules as functions of their parameters."""
+"""``functional_call``, which calls a module with other parameters."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _KINDS = ("_parameters", "_buffers")
 
 def functional_call(module: Any, parameter_and_buffer_dicts: Mapping[str, Any] | Sequence[Mapping[str, Any]], args: Any = None,
                     kwargs: dict[str, Any] | None = None, *, tie_weights: bool = True, strict: bool = False) -> Any:
-    """``module(*args, **kwargs)`` with tensors in the place of the parameters and buffers whose names they are given under.
+    """``module(*args, **kwargs)`` with the named parameters and buffers replaced by the given tensors.
 
-    The module is as before when it returns, and gradients reach what the tensors were made of: a learner's update of its
-    weights can be differentiated. A tensor of several names is replaced under all of them, unless ``tie_weights`` is False.
-    ``args`` is a tuple, or one argument. Raises AttributeError for a name whose module there is not, and with ``strict``
-    RuntimeError for names that are missing or that the module does not have; without, those are passed over.
+    The module is restored afterwards. Gradients flow through the tensors, so that, for example, an update of the weights can be
+    differentiated. A tensor with several names is replaced under all of them, unless ``tie_weights`` is False. ``args`` is a
+    tuple, or one argument. Raises AttributeError for a path whose module does not exist, and with ``strict`` RuntimeError for
+    missing or unexpected names, which are ignored otherwise.
     """
     given: dict[str, Any] = {}
     several = [parameter_and_buffer_dicts] if isinstance(parameter_and_buffer_dicts, Mapping) else parameter_and_buffer_dicts
@@ -68,5 +68,5 @@ def _replaced(module: Any, given: Mapping[str, Any], tied: bool) -> Iterator[Non
 
 
 def _put(owner: Any, kind: str, name: str, tensor: Any) -> None:
-    # Not by an assignment, which takes nothing but a Parameter for one.
+    # Not by attribute assignment, which accepts only a Parameter in the place of one.
     owner.__dict__[kind][name] = owner.__dict__[name] = tensor

@@ -1,4 +1,4 @@
-"""Programs for other runtimes: a forward run as a file of ONNX. Writing one takes the package ``onnx``."""
+"""Export of a forward pass to ONNX, for other runtimes. It needs the package ``onnx``."""
 
 from gradcore.onnx._export import export
 

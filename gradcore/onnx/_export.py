@@ -1,4 +1,4 @@
-"""``gradcore.onnx.export``: a traced forward run, written for runtimes that read ONNX."""
+"""``gradcore.onnx.export``: traces a forward pass and writes it as an ONNX file."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ INSTALL = "the package onnx is not installed: pip install 'gradcore[onnx]'"
 
 def export(model: Any, example: Any, path: str | os.PathLike[str] | None, *, input_names: Sequence[str] | None = None,
            output_names: Sequence[str] | None = None, dynamic_batch: bool = False) -> Any:
-    """Write what ``model`` does with ``example`` as an ONNX file of opset 18, and return the ``onnx.ModelProto``.
+    """Write the forward pass of ``model`` on ``example`` as an ONNX file of opset 18, and return the ``onnx.ModelProto``.
 
     ``model`` is a module, which is run in evaluation mode, or a function of tensors; ``example`` is its argument, or a tuple of
-    them, whose shapes and dtypes the file is made for. A :class:`LoadedProgram`, or a compiled function that has been called,
-    is taken as it was traced, and ``example`` may be None. Parameters and what else was captured become initializers under
-    their names, layers the names of nodes. With None for ``path`` nothing is written.
+    arguments, whose shapes and dtypes the file is for. A :class:`LoadedProgram`, or a compiled function that has been called,
+    is exported as traced, and ``example`` may be None. Parameters and other captured tensors become initializers with their
+    names, and nodes are named after layers. If ``path`` is None, nothing is written.
 
-    With ``dynamic_batch`` the first dimension of the first argument, and of each that is as long there, may have any size: a
-    module or function is traced with two sizes, and what differs is left open.
+    With ``dynamic_batch``, the first dimension of the first argument, and of all arguments with the same first size, may have
+    any size: the model is traced with two sizes, and the sizes that differ are left open.
 
-    Raises :class:`ExportError` for an op without a counterpart, naming op, layer and source line; ImportError without onnx.
+    Raises :class:`ExportError` for an op without a counterpart, with op, layer and source line; ImportError without onnx.
     """
     try:
         import onnx
@@ -55,7 +55,7 @@ def export(model: Any, example: Any, path: str | os.PathLike[str] | None, *, inp
     if dynamic_batch:
         if isinstance(model, (Compiled, LoadedProgram)):
             raise ValueError("dynamic_batch: a program has one size of the batch: export the module or function that it is of")
-        # One is a size like no other, which views leave out.
+        # At least 2, since views drop dimensions of size 1.
         size = max(_batch(example), 2)
         g, inputs, outputs = _built(model, _of_size(example, size), input_names, output_names)
         other, *ends = _built(model, _of_size(example, size + 1), input_names, output_names)
@@ -96,7 +96,7 @@ def _batch(example: Any) -> int:
 
 
 def _of_size(example: Any, size: int) -> tuple[Any, ...]:
-    """An example whose batch is repeated to ``size``, and cut."""
+    """An example whose batch is repeated, and cut to ``size``."""
     batch = _batch(example)
     found = []
     for a in example if isinstance(example, tuple) else (example,):
@@ -115,7 +115,7 @@ def _unique(names: Sequence[str] | None, count: int, kind: str) -> list[str]:
 
 
 def _traced(model: Any, example: Any) -> tuple[Trace, dict[int, str], list[str] | None]:
-    """A trace of a forward run, names of what it captured, and names of its inputs where they are known."""
+    """A trace of a forward pass, the names of captured tensors, and the names of the inputs if they are known."""
     if isinstance(model, LoadedProgram):
         return model._trace, model._names, None
     if isinstance(model, Compiled):
@@ -154,7 +154,7 @@ def _run(function: Callable[..., Any], example: Any) -> tuple[Trace, dict[int, s
 
 
 def _tensors(result: Any) -> Iterator[Any]:
-    """The tensors of a result, in order."""
+    """The tensors in a result, in order."""
     if isinstance(result, Tensor):
         yield result
     elif isinstance(result, (list, tuple, dict)):
@@ -163,7 +163,7 @@ def _tensors(result: Any) -> Iterator[Any]:
 
 
 def _views(inputs: list[Any], outputs: list[Any]) -> Trace:
-    """The trace of a function that launches nothing: what it returns are views of its arguments."""
+    """The trace of a function without ops, which returns views of its arguments."""
     buffers = {id(t.storage): k for k, t in enumerate(inputs)}
     if any(id(t.storage) not in buffers for t in outputs):
         raise TraceError("the function computes nothing of its arguments: there is nothing to export")
@@ -174,7 +174,7 @@ def _views(inputs: list[Any], outputs: list[Any]) -> Trace:
 
 
 def _plain(a: Any) -> Any:
-    """An argument as a tensor of its own, contiguous."""
+    """An argument as a contiguous tensor with its own storage."""
     if isinstance(a, Tensor):
         return a.detach().clone().contiguous()  # type: ignore[attr-defined]
     return functional.tensor(a) if isinstance(a, (np.ndarray, np.generic)) else a
@@ -192,7 +192,7 @@ def _parameters(function: Any, arguments: tuple[Any, ...]) -> list[str] | None:
 
 
 class _Builder:
-    """Goes through a program, with the value that each buffer holds by then."""
+    """Converts a program instruction by instruction, keeping track of the value in each buffer."""
 
     def __init__(self, trace: Trace, names: dict[int, str]) -> None:
         self.trace = trace
@@ -200,7 +200,7 @@ class _Builder:
         self.names = names
         self.graph = Graph()
         self.ops = all_ops()
-        #: What a buffer holds: a value, and the spec that it was written under, which is dense.
+        #: By buffer: its value, and the dense spec that it was written with.
         self._held: dict[int, tuple[Value, TensorSpec]] = {}
         self._flat: dict[int, Value] = {}
         self._shown: dict[tuple[int, TensorSpec], Value] = {}
@@ -250,7 +250,7 @@ class _Builder:
             del self._shown[key]
 
     def _base(self, buffer: int, dtype: np.dtype[Any]) -> Value:
-        """What a buffer holds, contiguous in the order of memory."""
+        """The value of a buffer, contiguous in memory order."""
         if buffer not in self._held:
             self._captured(buffer, dtype)
         value, spec = self._held[buffer]
@@ -283,7 +283,7 @@ class _Builder:
         return self._shown[key]
 
     def _write(self, x: Operand, value: Value) -> None:
-        """Put a value where an in-place op writes: the whole buffer, or elements of it by position."""
+        """Write the result of an in-place op, to the whole buffer, or to elements of it by position."""
         dense = TensorSpec.strided(x.spec.shape, x.spec.dtype, contiguous_strides(x.spec.shape), 0)
         if x.spec is dense and x.spec.nbytes == self.program.buffers[x.buffer].nbytes:
             self._hold(x, value)

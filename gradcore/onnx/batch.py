@@ -1,4 +1,4 @@
-"""A graph for any size of the batch: two graphs, for two sizes, and what differs between them left open."""
+"""Dynamic batch sizes: compares the graphs for two sizes, and leaves open what differs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 from gradcore.errors import ExportError
 from gradcore.onnx.graph import Graph, Node, Value
 
-#: Beyond the end of any dimension, for a slice.
+#: The end of a slice that goes to the end of any dimension.
 _END = (1 << 63) - 1
 
 
 def open_batch(g: Graph, other: Graph) -> None:
-    """Change ``g``, made for one size of the batch, so that it holds for any; ``other`` was made for another size.
+    """Change ``g``, made for one batch size, so that it is valid for any; ``other`` was made for another size.
 
-    Raises :class:`ExportError` where the size is part of more than one dimension of a reshape, or of values.
+    Raises :class:`ExportError` if more than one dimension of a reshape, or the values of a tensor, depend on the size.
     """
     if [(n.kind, n.outputs, n.attrs) for n in g.nodes] != [(n.kind, n.outputs, n.attrs) for n in other.nodes]:
         raise ExportError("dynamic_batch: the program does other things with another size of the batch")
@@ -37,7 +37,7 @@ def open_batch(g: Graph, other: Graph) -> None:
 
 
 def _opened(g: Graph, node: Node, j: int, ours: np.ndarray[Any, Any], theirs: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """A shape, or the ends of a slice, with what the batch decides left open."""
+    """A shape, or the ends of a slice, with the entries that depend on the batch size left open."""
     shape = g.shapes[node.inputs[0]]
     differ = np.flatnonzero(ours != theirs) if ours.shape == theirs.shape and ours.ndim == 1 else np.array([], np.int64)
     found = ours.copy()
@@ -47,7 +47,7 @@ def _opened(g: Graph, node: Node, j: int, ours: np.ndarray[Any, Any], theirs: np
     if node.kind == "Expand" and j == 1 and len(differ):
         lead = len(ours) - len(shape)
         if all(d >= lead and shape[d - lead] == ours[d] for d in differ):
-            # As long as the operand.
+            # Expand with 1 keeps the size of the operand.
             found[differ] = 1
             return found
     if node.kind == "Slice" and j == 2 and len(differ):
@@ -59,6 +59,6 @@ def _opened(g: Graph, node: Node, j: int, ours: np.ndarray[Any, Any], theirs: np
 
 
 def open_shape(a: Value, b: Value, size: int) -> list[int | str]:
-    """A shape with names for the dimensions that differ between two values."""
+    """A shape, with names for the dimensions in which two values differ."""
     pairs = enumerate(zip(a.shape, b.shape, strict=True))
     return [n if n == m else "batch" if n == size else f"batch_{d}" for d, (n, m) in pairs]

@@ -1,4 +1,4 @@
-"""Ops that fold dimensions, move elements or make constants, as nodes of ONNX."""
+"""Converters to ONNX of reductions, of ops that move elements, and of constants."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ CONVERTERS["min_with_index"] = _with_index("ReduceMin", "ArgMin")
 @converts("logsumexp")
 def _logsumexp(g: Graph, out: TensorSpec, x: Value, *, dims: Dims, keepdim: bool) -> Value:
     top = g.fold("ReduceMax", x, dims, True)
-    # An infinite one would be taken from itself.
+    # inf - inf would be NaN.
     infinite = g.node("IsInf", top, dtype=np.bool_)
     top = where(g, infinite, g.constant(0.0, x.dtype), top)
     total = g.fold("ReduceSum", g.node("Exp", g.pointwise("Sub", x, top, dtype=x.dtype)), dims, True)
@@ -176,7 +176,7 @@ def _full(g: Graph, out: TensorSpec, value: Any, *, shape: Dims, dtype: Any) -> 
 
 @converts("empty")
 def _empty(g: Graph, out: TensorSpec, *, shape: Dims, dtype: Any) -> Value:
-    # What is read of it is written first.
+    # Uninitialised memory is written before it is read, so any value does.
     return g.expand(g.constant(0, out.dtype), out.shape)
 
 

@@ -1,4 +1,4 @@
-"""A graph of ONNX while it is built: nodes in order, constants once each, and names for what they make."""
+"""An ONNX graph under construction: nodes in order, shared constants, and unique names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from gradcore.onnx.views import Expand, Gather, Reshape, Slice, Step, Transpose
 from gradcore.spec import TensorSpec
 
-#: What is written: the first version with every operator used here, in which folds take their dimensions as operands.
+#: Versions of operators and file format: 18 is the first with all operators used here, and with axes of reductions as inputs.
 OPSET, IR = 18, 8
 
 Shape = tuple[int, ...]
@@ -42,13 +42,13 @@ class Node:
 
 @dataclass
 class Graph:
-    """Nodes and initializers. ``layer`` and ``doc`` are given to the nodes that are made next."""
+    """Nodes and initializers. ``layer`` and ``doc`` are attached to the nodes that are created next."""
 
     nodes: list[Node] = field(default_factory=list)
     initializers: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
-    #: The initializers that are parts of an op, and no tensors of the model's.
+    #: The initializers that belong to ops, rather than being tensors of the model.
     constants: set[str] = field(default_factory=set)
-    #: By name.
+    #: Shapes of values by name.
     shapes: dict[str, Shape] = field(default_factory=dict)
     layer: str = ""
     doc: str = ""
@@ -56,7 +56,7 @@ class Graph:
     _constants: dict[Any, Value] = field(default_factory=dict)
 
     def free(self, name: str) -> str:
-        """A name that nothing has yet."""
+        """An unused name, based on ``name``."""
         found, k = name, 1
         while found in self._taken:
             k += 1
@@ -71,7 +71,7 @@ class Graph:
         return Value(name, array.shape, array.dtype)
 
     def constant(self, array: Any, dtype: Any = None) -> Value:
-        """A small tensor of fixed values; equal ones are one."""
+        """A small constant tensor; equal ones are shared."""
         array = np.asarray(array, dtype)
         key = array.dtype.str, array.shape, array.tobytes()
         if key not in self._constants:
@@ -81,7 +81,7 @@ class Graph:
 
     def several(self, kind: str, inputs: Sequence[Value | None], results: Sequence[tuple[Shape, Any]],
                 **attrs: Any) -> list[Value]:
-        """A node with several results, of the shapes and dtypes given."""
+        """Add a node with several results of given shapes and dtypes."""
         name = self.free(f"{self.layer.replace('.', '/')}/{kind}" if self.layer else kind)
         values = [Value(self.free(f"{name}:{k}"), tuple(shape), np.dtype(dtype)) for k, (shape, dtype) in enumerate(results)]
         self.shapes.update((v.name, v.shape) for v in values)
@@ -92,14 +92,14 @@ class Graph:
         return values
 
     def node(self, kind: str, *inputs: Value | None, shape: Shape | None = None, dtype: Any = None, **attrs: Any) -> Value:
-        """A node with one result, which is like the first operand but for what is given."""
+        """Add a node with one result, which has the shape and dtype of the first operand unless given."""
         first = inputs[0]
         assert first is not None or (shape is not None and dtype is not None)
         shape = first.shape if shape is None else shape  # type: ignore[union-attr]
         dtype = first.dtype if dtype is None else dtype  # type: ignore[union-attr]
         return self.several(kind, inputs, [(shape, dtype)], **attrs)[0]
 
-    # -- what many ops are made of -------------------------------------------------------------------------------------
+    # -- helpers of converters -----------------------------------------------------------------------------------------
 
     def cast(self, x: Value, dtype: Any) -> Value:
         dtype = np.dtype(dtype)
@@ -110,7 +110,7 @@ class Graph:
         return self.cast(x, dtype) if isinstance(x, Value) else self.constant(x, dtype)
 
     def pointwise(self, kind: str, *inputs: Any, dtype: Any, result: Any = None, **attrs: Any) -> Value:
-        """An operator on broadcast operands, all taken as ``dtype``."""
+        """An operator on broadcast operands, which are cast to ``dtype``."""
         values = [self.number(x, dtype) for x in inputs]
         return self.node(kind, *values, shape=np.broadcast_shapes(*(v.shape for v in values)), dtype=result or dtype, **attrs)
 
@@ -126,7 +126,7 @@ class Graph:
         return x if x.shape == shape else self.node("Expand", x, self.constant(shape, np.int64), shape=shape)
 
     def slice(self, x: Value, parts: Sequence[tuple[int, int, int]]) -> Value:
-        """A start, an end and a step for each dimension."""
+        """Slice a value; ``parts`` are start, end and step of each dimension."""
         changed = [d for d, (n, part) in enumerate(zip(x.shape, parts, strict=True)) if part != (0, n, 1)]
         if not changed:
             return x
@@ -137,12 +137,12 @@ class Graph:
     def fold(self, kind: str, x: Value, dims: Sequence[int], keepdim: bool) -> Value:
         shape = tuple(1 if d in dims else n for d, n in enumerate(x.shape) if keepdim or d not in dims)
         if not dims:
-            # A 0-d tensor folds to itself; without dimensions ONNX would fold them all, which comes to the same.
+            # Without axes, ONNX reduces all dimensions; for a 0-d tensor, this is the same.
             return self.node(kind, x, shape=shape, keepdims=int(keepdim))
         return self.node(kind, x, self.constant(list(dims), np.int64), shape=shape, keepdims=int(keepdim))
 
     def view(self, x: Value, steps: Sequence[Step]) -> Value:
-        """The steps of a view, as nodes."""
+        """Apply the steps of a view as nodes."""
         for step in steps:
             if isinstance(step, Reshape):
                 x = self.reshape(x, step.shape)
@@ -157,7 +157,7 @@ class Graph:
         return x
 
     def as_spec(self, x: Value, spec: TensorSpec) -> Value:
-        """A result as the traced op made it: of its dtype, broadcast to its shape."""
+        """A result cast to the traced op's dtype, and broadcast to its shape."""
         return self.expand(self.cast(x, spec.dtype), spec.shape)
 
 

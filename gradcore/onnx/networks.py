@@ -1,4 +1,4 @@
-"""Ops of networks as nodes of ONNX: products, convolution, pooling, norms, softmax, attention, losses."""
+"""Converters to ONNX of matrix products, convolution, pooling, norms, softmax, attention and losses."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _adaptive_avg_pool2d(g: Graph, out: TensorSpec, x: Value, *, size: Pair) -> 
     for d in (2, 3):
         n, m = x.shape[d], out.shape[d]
         if n != m:
-            # Part k of m is the mean from floor(k n / m) to ceil((k + 1) n / m): a matrix does it.
+            # Part k of m is the mean from floor(k n / m) to ceil((k + 1) n / m), computed by a matrix product.
             means = np.zeros((m, n), x.dtype)
             for k in range(m):
                 a, b = k * n // m, -(-(k + 1) * n // m)

@@ -1,4 +1,4 @@
-"""Elementwise ops as nodes of ONNX."""
+"""Converters to ONNX of elementwise ops."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gradcore.onnx.graph import Graph, Value
 from gradcore.onnx.table import CONVERTERS, Refused, converts
 from gradcore.spec import TensorSpec, is_floating, promote
 
-#: One operand, one operator.
+#: Ops with one operand that are one ONNX operator.
 UNARY = {"neg": "Neg", "reciprocal": "Reciprocal", "abs": "Abs", "sign": "Sign", "floor": "Floor", "ceil": "Ceil",
          "round": "Round", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "sin": "Sin", "cos": "Cos", "tan": "Tan", "sinh":
          "Sinh", "cosh": "Cosh", "arcsin": "Asin", "arccos": "Acos", "arctan": "Atan", "arcsinh": "Asinh", "arccosh":
          "Acosh", "arctanh": "Atanh", "erf": "Erf", "relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid", "softsign":
          "Softsign", "clone": "Identity"}
-#: Two operands of the result's dtype.
+#: Ops with two operands, of the result's dtype, that are one ONNX operator.
 BINARY = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "maximum": "Max", "minimum": "Min", "pow": "Pow"}
 COMPARE = {"eq": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"}
 LOGICAL = {"logical_and": "And", "logical_or": "Or", "logical_xor": "Xor"}
@@ -45,7 +45,7 @@ for _table, _make in ((UNARY, _unary), (BINARY, _binary), (COMPARE, _compare), (
 
 
 def common(*operands: Any) -> np.dtype[Any]:
-    """The dtype that operands are compared in."""
+    """The dtype in which operands are compared."""
     return promote([TensorSpec.of(x.shape, x.dtype) if isinstance(x, Value) else type(x) for x in operands])
 
 
@@ -60,7 +60,7 @@ def _not(g: Graph, out: TensorSpec, x: Any) -> Value:
 
 
 def _bits(kind: str) -> Any:
-    """Of bools the logical operator, of integers that of their bits."""
+    """A converter to the logical operator for bools, or the bitwise one for integers."""
     return lambda g, out, x, y: g.pointwise(kind if out.dtype == np.bool_ else f"Bitwise{kind}", x, y, dtype=out.dtype)
 
 
@@ -110,7 +110,7 @@ def _clamp(g: Graph, out: TensorSpec, x: Any, low: Any, high: Any) -> Value:
 def _floor_divide(g: Graph, out: TensorSpec, x: Any, y: Any) -> Value:
     if is_floating(out.dtype):
         return g.node("Floor", g.pointwise("Div", x, y, dtype=out.dtype))
-    # Div of integers rounds towards 0, and Mod has the sign of the divisor.
+    # ONNX's Div of integers rounds towards 0, and its Mod has the sign of the divisor.
     rest = g.pointwise("Mod", x, y, dtype=out.dtype)
     return g.pointwise("Div", g.pointwise("Sub", x, rest, dtype=out.dtype), y, dtype=out.dtype)
 

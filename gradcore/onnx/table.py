@@ -1,8 +1,8 @@
-"""The table of ops that have a counterpart in ONNX, by name.
+"""The table of converters from ops to ONNX, by name of op.
 
 A converter is called with the graph, the spec of the op's first result, its operands (a :class:`~gradcore.onnx.graph.Value`, a
-number or None; a list where the op takes one) and its attributes by name. It returns the result, or a list of results, None for
-one that it cannot make.
+number or None; a list if the op takes one) and its attributes by name. It returns the result, or a list of results, with None
+for one that it cannot make.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ CONVERTERS: dict[str, Converter] = {}
 
 
 class Refused(Exception):
-    """Raised by a converter for attributes or operands that ONNX has no counterpart for: the reason."""
+    """Raised by a converter, with the reason, for attributes or operands without a counterpart in ONNX."""
 
 
 def converts(*names: str) -> Callable[[Converter], Converter]:
-    """Enter a converter under names of ops."""
+    """A decorator that registers a converter for the named ops."""
 
     def enter(converter: Converter) -> Converter:
         for name in names:

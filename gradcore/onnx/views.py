@@ -1,7 +1,7 @@
-"""A view as nodes of ONNX, which has no strides: what to do with a contiguous tensor to get the elements that a spec shows.
+"""Strided views as ONNX nodes: the steps from a contiguous tensor to the elements that a spec shows.
 
-A spec's strides are read as digits of a position in mixed radix: where each dimension keeps within a digit, the view is a
-reshape, a slice and a transposition. What is no such view, such as overlapping windows, is a gather by position.
+ONNX has no strides. They are read as digits of a position in mixed radix: if each dimension stays within a digit, the view is a
+reshape, a slice and a transposition. Other views, such as overlapping windows, become a gather by position.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gradcore.spec import TensorSpec, contiguous_strides
 
 Shape = tuple[int, ...]
 
-#: Before the first element, for a slice that goes backwards.
+#: The end of a slice that goes backwards to the first element.
 _BEFORE = -(1 << 62)
 
 
@@ -25,7 +25,7 @@ class Reshape(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """Along every dimension a start, an end and a step, as ONNX counts them."""
+    """A slice: start, end and step along every dimension, as ONNX counts them."""
 
     parts: tuple[tuple[int, int, int], ...]
 
@@ -39,7 +39,7 @@ class Expand(NamedTuple):
 
 
 class Gather(NamedTuple):
-    """Elements of the flat tensor, by position."""
+    """A gather of elements by their positions in the flattened tensor."""
 
     positions: Any
 
@@ -48,12 +48,12 @@ Step = Reshape | Slice | Transpose | Expand | Gather
 
 
 def steps_of(shape: Shape, spec: TensorSpec) -> list[Step]:
-    """The steps from a contiguous tensor of ``shape`` to what ``spec`` shows of its bytes, in order."""
+    """The steps, in order, from a contiguous tensor of ``shape`` to the view of its memory by ``spec``."""
     total = math.prod(shape)
     if spec.numel == total and spec.contiguous and not spec.offset:
         return [] if shape == spec.shape else [Reshape(spec.shape)]
     kept = [d for d, (n, s) in enumerate(zip(spec.shape, spec.strides, strict=True)) if n != 1 and s != 0]
-    # In the order of memory.
+    # In memory order.
     order = sorted(kept, key=lambda d: -abs(spec.strides[d]))
     steps = None
     if spec.numel:
@@ -71,7 +71,7 @@ def steps_of(shape: Shape, spec: TensorSpec) -> list[Step]:
 
 
 def _digits(shape: Shape, spec: TensorSpec, order: Sequence[int], units: Sequence[int]) -> list[Step] | None:
-    """Reshape and slice to the dimensions ``order``, if each is a stretch of one digit; None otherwise."""
+    """Reshape and slice to the dimensions ``order``, if each is a range of one digit; else None."""
     total = math.prod(shape)
     scale = sorted({u for u in units if u} | {1}, reverse=True)
     radix = [total // scale[0], *[a // b for a, b in zip(scale, scale[1:], strict=False)]]
@@ -105,7 +105,7 @@ def _digits(shape: Shape, spec: TensorSpec, order: Sequence[int], units: Sequenc
 
 
 def positions(spec: TensorSpec) -> np.ndarray[Any, Any]:
-    """Where each element lies, counted from the start of the storage, in the spec's shape."""
+    """The position of each element from the start of the storage, in the spec's shape."""
     found = np.full(spec.shape, spec.offset, np.int64)
     for d, (n, s) in enumerate(zip(spec.shape, spec.strides, strict=True)):
         found += (np.arange(n) * s).reshape(-1, *[1] * (spec.ndim - d - 1))
