@@ -1,1 +1,1 @@
-"""Benchmarks. Each prints ratios of interleaved runs: absolute times on shared machines mean little."""
+"""Benchmarks. Most print ratios of interleaved runs, since absolute times on shared machines mean little."""

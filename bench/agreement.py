@@ -1,8 +1,8 @@
-"""How far results are from PyTorch's, by family of ops: ``python -m bench.agreement [--families losses order] [--worst 3]``.
+"""Differences from PyTorch's results, by family of ops: ``python -m bench.agreement [--families losses order] [--worst 3]``.
 
-Every sample call that the tests compare is made by both, in float32 and in float64, with values and, where there are any,
-gradients. A tensor's error is its largest difference over the largest magnitude of PyTorch's; what both say is NaN, or the
-same infinity, is no difference. Printed is the worst of each family, and the call that it is of.
+Every sample call of the tests is run by both libraries, in float32 and float64, with values and, if there are any, gradients.
+The error of a tensor is the largest difference divided by the largest magnitude in PyTorch's; equal infinities, and NaN in
+both, do not differ. The worst error of each family is printed, with its call.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import gradcore  # noqa: E402
 from tests.forms import Form  # noqa: E402
 from tests.rows import Row, parts  # noqa: E402
 
-#: Modules of tests/ with sample calls: of ops (rows), and of functions and methods as users write them (forms).
+#: Modules of tests/ with sample calls: of ops (rows), and of public functions and methods (forms).
 FAMILIES = ("rows_elementwise", "rows_pointwise", "rows_shapes", "rows_order", "rows_linalg", "rows_networks", "rows_images",
             "rows_attention", "rows_losses", "rows_recurrent", "forms_pointwise", "forms_composed", "forms_shapes",
             "forms_folds", "forms_gathered", "forms_products", "forms_networks", "optimizers")
-#: Name and options of optimizers that both have, which take twenty steps.
+#: Names and options of optimizers that both libraries have; each takes twenty steps.
 OPTIMIZERS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("SGD", {"momentum": 0.9, "nesterov": True}), ("Adam", {}), ("AdamW", {"weight_decay": 0.1}),
     ("RMSprop", {"centered": True, "momentum": 0.5}), ("Adagrad", {}), ("Adadelta", {}), ("NAdam", {}), ("RAdam", {}))
@@ -35,7 +35,7 @@ OPTIMIZERS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 @dataclass(frozen=True)
 class Compared:
-    """One call in one dtype: the worst error of its results, and of its gradients, None where it has none."""
+    """One call in one dtype: the worst error of its results and of its gradients, None without gradients."""
 
     name: str
     dtype: str
@@ -44,7 +44,7 @@ class Compared:
 
 
 def error_of(ours: Any, theirs: Any) -> float:
-    """The largest difference over the largest magnitude of what PyTorch says; infinite for another shape."""
+    """The largest difference divided by the largest magnitude in PyTorch's result; infinite for another shape."""
     a, b = (np.asarray(t.detach() if hasattr(t, "detach") else t) for t in (ours, theirs))
     if a.shape != b.shape:
         return float("inf")
@@ -62,7 +62,7 @@ def error_of(ours: Any, theirs: Any) -> float:
 
 
 def compare(torch: Any, call: Row | Form, dtype: Any) -> Compared:
-    """Make the call with both, on the same values."""
+    """Run the call in both libraries, on the same values."""
     worst = max(map(error_of, *_made(torch, call, dtype, [])[2:]), default=0.0)
     ours, theirs, mine, there = _made(torch, call, dtype, call.wanted())
     roots = [(a, b) for a, b in zip(mine, there, strict=True) if getattr(b, "requires_grad", False) and a.requires_grad]
@@ -77,7 +77,7 @@ def compare(torch: Any, call: Row | Form, dtype: Any) -> Compared:
 
 
 def _made(torch: Any, call: Row | Form, dtype: Any, wanted: list[int]) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
-    """What both are called on, those that are ``wanted`` with a gradient, and what they make of it."""
+    """The operands in both libraries, with gradients for those ``wanted``, and the results."""
     values = call.values(dtype)
     ours = [gradcore.tensor(v, requires_grad=k in wanted) for k, v in enumerate(values)]
     theirs = [torch.tensor(v, requires_grad=k in wanted) for k, v in enumerate(values)]
@@ -87,7 +87,7 @@ def _made(torch: Any, call: Row | Form, dtype: Any, wanted: list[int]) -> tuple[
 
 
 def optimized(torch: Any, dtype: Any) -> list[Compared]:
-    """Parameters after twenty steps of each optimizer."""
+    """Compare the parameters after twenty steps of each optimizer."""
     found = []
     for name, options in OPTIMIZERS:
         ends = []
@@ -106,7 +106,7 @@ def optimized(torch: Any, dtype: Any) -> list[Compared]:
 
 
 def calls_of(family: str) -> list[Row | Form]:
-    """The sample calls of a module of tests/ that have a reference over PyTorch."""
+    """The sample calls of a module of tests/ that have a reference in PyTorch."""
     module = importlib.import_module(f"tests.{family}")
     return [r for r in module.ROWS if r.torch is not None] if family.startswith("rows") else list(module.FORMS)
 

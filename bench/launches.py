@@ -1,11 +1,11 @@
-"""How many kernels a training step launches on CUDA, counted without one: ``python -m bench.launches``.
+"""Counts the CUDA kernels that a training step launches, without a GPU: ``python -m bench.launches``.
 
-The step is traced on meta, and the CUDA kernels of its instructions run over arrays that lie nowhere, with launches and
-products noted instead of done. Needs CuPy, and no driver. Products are taken to have every epilogue that is asked for; kernels
-that a library splits a product into are not seen.
+The step is traced on meta, and the CUDA kernels of its instructions run over arrays without memory, with launches and matrix
+products counted instead of executed. Needs CuPy, but no driver. Products are assumed to support every epilogue; a product
+counts as one kernel, even if the library splits it.
 
-``--host`` times the Python between the engine and the launches, too: as the kernels are written, and written out as an eager
-step runs them from the third time on (``gradcore/devices/gpu_again.py``).
+``--host`` also times the Python code between the engine and the launches: as the kernels are written, and written out as calls,
+which an eager step runs from the third time on (``gradcore/devices/gpu_again.py``).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from gradcore.program.plan import Plan
 from gradcore.program.program import Number, Operand, Program
 from gradcore.spec import round_up
 
-#: Kernels of PyTorch's eager steps, as they were counted on a GPU when the goals were set.
+#: Kernels of PyTorch's eager steps, counted on a GPU when the goals were set.
 TORCH = {"small": 25, "large": 37, "cnn": 48, "gpt": 225}
 
 
 class _Library:
-    """Multiplies nothing, with any epilogue."""
+    """A stand-in for the library of matrix products, which accepts any epilogue and computes nothing."""
 
     unseen = ""
 
@@ -53,7 +53,7 @@ class _Library:
 
 
 class _Device:
-    """As much of a CUDA device as an op is bound to."""
+    """The parts of a CUDA device that binding an op needs."""
 
     def __init__(self) -> None:
         from gradcore.devices.gpu_kernels import build_cuda_kernels
@@ -74,7 +74,7 @@ class _Device:
 
 @contextmanager
 def noting() -> Iterator[Counter[str]]:
-    """What CUDA kernels launch inside is counted by name, and not launched."""
+    """Within the block, launches of CUDA kernels are counted by name instead of executed."""
     from gradcore.devices import gpu_gemm, gpu_launch
 
     noted: Counter[str] = Counter()
@@ -91,7 +91,7 @@ def noting() -> Iterator[Counter[str]]:
 
 
 def calls_of(program: Program, plan: Plan, fused: bool) -> list[tuple[Any, list[Any]]]:
-    """The calls of a program's kernels, as it stands or with what a replay does in one launch done so."""
+    """The calls of a program's kernels, one by one, or ``fused`` as in a replay."""
     from gradcore.devices import gpu_fused
     from gradcore.devices.gpu import SegmentMemory, array_over
 
@@ -119,7 +119,7 @@ def calls_of(program: Program, plan: Plan, fused: bool) -> list[tuple[Any, list[
 
 
 def launches(program: Program, plan: Plan, fused: bool) -> Counter[str]:
-    """What the calls of a program launch, by kernel."""
+    """The number of launches of a program, by kernel."""
     with noting() as noted:
         for kernel, args in calls_of(program, plan, fused):
             kernel(*args)
@@ -127,7 +127,7 @@ def launches(program: Program, plan: Plan, fused: bool) -> Counter[str]:
 
 
 def host(program: Program, plan: Plan, rounds: int = 40) -> dict[str, float]:
-    """Seconds of the host for the kernels of an eager step, launches aside: medians of rounds in turn."""
+    """Host seconds for the kernels of an eager step, without launches: medians of interleaved rounds."""
     from gradcore.devices.gpu_again import again
 
     plain = calls_of(program, plan, False)
@@ -144,7 +144,7 @@ def host(program: Program, plan: Plan, rounds: int = 40) -> dict[str, float]:
 
 
 def traced(name: str) -> tuple[Program, Plan]:
-    """One step of a model."""
+    """The program and plan of one training step of a model."""
     step, batch = step_on(gradcore, WORKLOADS[name], "meta")
     compiled = gradcore.compile(step)
     for _ in range(2):
@@ -153,7 +153,7 @@ def traced(name: str) -> tuple[Program, Plan]:
 
 
 def counted(name: str) -> dict[str, Counter[str]]:
-    """What one step of a model launches, run eagerly and replayed."""
+    """The launches of one training step of a model, eager and replayed."""
     program, plan = traced(name)
     return {"eager": launches(program, plan, False), "replayed": launches(program, plan, True)}
 

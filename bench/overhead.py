@@ -1,7 +1,7 @@
-"""What an op costs beyond its arithmetic: ``python -m bench.overhead``.
+"""The overhead of an op beyond its arithmetic: ``python -m bench.overhead``.
 
-A chain of 1,000 multiplications and additions of a 4-element tensor, forward, backward and release, beside the same
-chain in PyTorch (if installed), interleaved on one thread; then the parts of gradcore's own path, in microseconds.
+A chain of 1,000 multiplications and additions of a 4-element tensor, forward, backward and release, interleaved with the same
+chain in PyTorch (if installed) on one thread; then the phases of gradcore's chain, in microseconds per op.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def chain(library: object, values: tuple[np.ndarray, np.ndarray, np.ndarray]) ->
 
 
 def phases(values: tuple[np.ndarray, np.ndarray, np.ndarray], times: int) -> dict[str, float]:
-    """Microseconds an op of gradcore's own phases."""
+    """Microseconds per op of gradcore's phases."""
     factor, term, start = (gradcore.tensor(v) for v in values)
 
     def forward(leaf: object) -> object:

@@ -1,7 +1,7 @@
-"""What the report's page costs a reader's browser: ``python -m bench.page``.
+"""Speed of the report's page in a browser: ``python -m bench.page``.
 
-A step of many records is opened in Chromium without a window. Printed are milliseconds: until the page stands, until another
-instant or grouping is shown (script only), and between the frames that are drawn while the pointer moves over the timeline.
+Headless Chromium opens the page of a step with many records. Printed are the milliseconds until the page is complete, until
+another instant or grouping is shown (script only), and between frames while the pointer moves over the timeline.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bytes kept for backward, beside PyTorch's: ``python -m bench.peak [--models small large cnn gpt]``.
+"""Bytes kept for backward, compared with PyTorch: ``python -m bench.peak [--models small large cnn gpt]``.
 
 Ours come from the log: allocated bytes of distinct buffers that nodes keep when backward begins. PyTorch's are counted
 through ``torch.autograd.graph.saved_tensors_hooks``: distinct storages, rounded to 512 bytes as its CUDA allocator
@@ -30,7 +30,7 @@ def ours(workload: Workload, device: str = "cpu") -> int:
 
 
 def theirs(torch: Any, workload: Workload) -> int:
-    """The same of PyTorch."""
+    """Residual bytes in PyTorch."""
     model = workload.build(torch)
     x, y = (torch.from_numpy(a) for a in workload.arrays())
     outside = {t.untyped_storage().data_ptr() for t in (x, y, *model.parameters(), *model.buffers())}

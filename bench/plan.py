@@ -1,8 +1,8 @@
-"""What planning costs, and how near the arena comes to the lower bound: ``python -m bench.plan``.
+"""The time of planning, and the size of the arena relative to the lower bound: ``python -m bench.plan``.
 
-Seconds are of made-up programs with lifetimes as in a training step: half of what forward makes waits for backward, most of
-what backward makes is gone two instructions later. Arenas are of the reference models' training steps, traced on meta; how far
-results that take the place of operands lower the bound stands behind.
+Times are for synthetic programs with lifetimes as in a training step: half of what forward allocates is kept for backward, and
+most of what backward allocates is released two instructions later. Arenas are those of the reference models' training steps,
+traced on meta, followed by how far results that overwrite operands lower the bound.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BATCHES = {"small": (1, 64, 256), "large": (16, 512), "cnn": (1, 4, 8, 64, 128),
 
 
 def lifetimes(count: int, seed: int) -> list[Slot]:
-    """Slots of 512 bytes to 4 MiB, their sizes' logarithms uniform."""
+    """Slots of 512 bytes to 4 MiB, with uniformly distributed logarithms of sizes."""
     generator = random.Random(seed)
     half = count // 2
     found = []
@@ -36,7 +36,7 @@ def lifetimes(count: int, seed: int) -> list[Slot]:
 
 
 def seconds(count: int, rounds: int) -> dict[str, float]:
-    """Median seconds to plan that many buffers, and the largest arena over its bound."""
+    """Median seconds to plan ``count`` buffers, and the largest ratio of arena to bound."""
     times, over = [], []
     for seed in range(rounds):
         slots = lifetimes(count, seed)

@@ -1,8 +1,8 @@
-"""What a step pays for a graph that is built anew, by model and batch size: ``python -m bench.rebuild``.
+"""The cost of rebuilding the graph in every step, by model and batch size: ``python -m bench.rebuild``.
 
-For each step: the nodes that forward builds and their share of an eager step's time (nodes times the measured cost of one, as
-the step report has it); the time of the same step on the meta device, which runs all of the Python and no kernel; and what a
-replay takes. Each of the two is interleaved with the eager step; ratios of medians, on one thread, nothing recorded.
+For each step: the number of nodes that forward builds and their share of an eager step's time (nodes times the measured cost of
+one, as in the step report); the time of the same step on the meta device, which runs all Python code and no kernels; and that
+of a replay. Each of the two is interleaved with the eager step; ratios of medians, on one thread, without recording.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ BATCHES = {"small": (1, 64, 512), "large": (16, 128, 512), "cnn": (1, 8, 64), "g
 
 
 def measured(workload: Workload, rounds: int, times: int) -> dict[str, Any]:
-    """One row: seconds where not a count or a ratio."""
-    # It learns nothing: the loss of the one batch would reach zero, and denormal numbers are many times as slow.
+    """One row of the table: seconds, counts and ratios."""
+    # A learning rate of 0: otherwise the loss of the single batch would reach 0, and denormal numbers are many times slower.
     workload = replace(workload, settings={**workload.settings, "lr": 0.0})
     step, batch = step_on(gradcore, workload, "cpu")
     replayed = gradcore.compile(step_on(gradcore, workload, "cpu")[0])

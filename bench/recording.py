@@ -1,7 +1,7 @@
-"""What recording a step costs: ``python -m bench.recording``.
+"""The cost of recording a step: ``python -m bench.recording``.
 
-Records a step times the measured cost of a record, over the time of the step; and, for each level, the time of a step that
-records over that of one that does not, the two in turn.
+The records per step times the measured cost of a record, relative to the time of the step; and for each level, the time of a
+recorded step relative to one without recording, interleaved.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gradcore.events import TAGS, Site, Tag  # noqa: E402
 
 
 def record_seconds(rounds: int = 15, pairs: int = 2000) -> float:
-    """Half of what an allocation and its release cost more while a log is written; median of rounds."""
+    """Seconds per record: half of the extra time of an allocation and its release while a log is written; median of rounds."""
     device = gradcore.device("cpu")
     tag = TAGS.index(Tag("bench", "", "setup", "temporary", Site(__file__, 1, "record_seconds"), None, None))
 
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def recorded(step: Callable[[], Any], level: str) -> Callable[[], None]:
-    """A step that is recorded."""
+    """The step with recording at ``level``."""
 
     def run() -> None:
         with gradcore.step(level=level):

@@ -1,7 +1,7 @@
-"""Replayed training steps beside PyTorch's eager ones: ``python -m bench.replay [--models small large cnn gpt]``.
+"""Replayed training steps compared with PyTorch's eager ones: ``python -m bench.replay [--models small large cnn gpt]``.
 
-The same network from the same weights on the same data, interleaved on one thread; the replay's losses are compared with
-eager's bit by bit, and with PyTorch's, before anything is timed. Ratios of medians: below 1 is faster than PyTorch.
+The same network with the same weights and data, interleaved on one thread; before anything is timed, the replay's losses are
+compared with those of eager mode, bit by bit, and with PyTorch's. Ratios of medians: below 1 is faster than PyTorch.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import gradcore  # noqa: E402
 from bench.step import pair  # noqa: E402
 from bench.workloads import WORKLOADS, Workload, check_losses, command, step_on  # noqa: E402
 
-#: Steps from the same weights: the batch is learnt by heart in few of them, and the denormal numbers that gradients then are
-#: made of would be all that is timed.
+#: Steps before the weights are reset: the network soon memorises the batch, and then gradients would become denormal numbers,
+#: whose slow arithmetic would dominate the times.
 STEPS = 8
 
 
 def runs(torch: Any, workload: Workload, brought: bool) -> tuple[Any, Any, Any, Any]:
-    """The step replayed, eager and PyTorch's, from the same weights, when their losses have been compared; and its plan.
+    """The replayed step, the eager one and PyTorch's, from the same weights and with compared losses; and the plan.
 
-    ``brought``: is the batch an argument of the compiled step, or is it captured?
+    ``brought`` makes the batch an argument of the compiled step; otherwise it is captured.
     """
     eager, theirs = pair(torch, workload)
     if brought:

@@ -1,7 +1,7 @@
-"""Peak resident memory of training, above what the imports took: ``python -m bench.resident [--models small large cnn gpt]``.
+"""Peak resident memory of training, without that of imports: ``python -m bench.resident [--models small large cnn gpt]``.
 
-Each run is a process of its own: six steps of PyTorch, of gradcore's eager mode, of its replay. A replay's process runs the
-step eagerly too, while it is traced. Linux only: the kernel's own high-water mark (VmHWM) is read.
+Six steps of PyTorch, of gradcore in eager mode, and of a replay, each in a process of its own. A replay's process also runs the
+step eagerly, while it is traced. Linux only: reads the kernel's high-water mark (VmHWM).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ KINDS = ("torch", "eager", "replay")
 
 
 def high_water() -> int:
-    """The most bytes that this process has had resident."""
+    """The peak of this process's resident bytes."""
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM"))
 
 
 def measured(name: str, kind: str) -> int:
-    """Peak resident bytes of this process's steps above its imports."""
+    """Peak resident bytes of training in this process, minus those after the imports."""
     import gradcore
     from bench.step import training
     from bench.workloads import WORKLOADS

@@ -1,7 +1,7 @@
-"""Training steps beside PyTorch's: ``python -m bench.step [--models small large cnn gpt]``.
+"""Eager training steps compared with PyTorch's: ``python -m bench.step [--models small large cnn gpt]``.
 
-The same network from the same weights on the same data, forward, backward and update, eager, interleaved on one thread;
-the losses after six steps are compared before anything is timed. Ratios of medians: below 1 is faster than PyTorch.
+The same network with the same weights and data, forward, backward and update, interleaved on one thread; the losses after six
+steps are compared before anything is timed. Ratios of medians: below 1 is faster than PyTorch.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def training(library: Any, workload: Workload, model: Any, x: np.ndarray, y: np.
 
 
 def pair(torch: Any, workload: Workload) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """The step of either library, from torch's initial weights."""
+    """The steps of both libraries, from torch's initial weights."""
     torch.manual_seed(0)
     x, y = workload.arrays()
     theirs = workload.build(torch)
@@ -46,7 +46,7 @@ def pair(torch: Any, workload: Workload) -> tuple[Callable[[], Any], Callable[[]
 
 
 def cost_of_recompute(ours: Callable[[], Any], workload: Workload, rounds: int) -> float:
-    """The share of a step's time that making outputs of cheap ops again takes, beside keeping them."""
+    """The time of a step that recomputes outputs of cheap ops, relative to one that keeps them."""
 
     def keeping() -> Any:
         with gradcore.recompute(False):

@@ -1,4 +1,4 @@
-"""The models of the benches, each written once over a library: gradcore, or torch, whose names it has."""
+"""The models of the benchmarks, each written once for both libraries, gradcore and torch, which share names."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Workload:
-    """A model of the table, its batch and optimizer, and how many steps a timed round takes."""
+    """A model, its batch and optimizer, and the number of steps in a timed round."""
 
     about: str
     build: Callable[[Any], Any]
     batch: int
-    #: Shape of one sample, and of its labels.
+    #: The shapes of one sample and of its labels.
     sample: tuple[int, ...]
     labels: tuple[int, ...]
     classes: int
     optimizer: str
     settings: dict[str, float]
     times: int
-    #: Classes of the samples themselves, where they are numbers of tokens.
+    #: The number of distinct tokens, if samples are tokens.
     tokens: int | None = None
 
     def arrays(self, seed: int = 0) -> tuple[Array, Array]:
@@ -42,16 +42,16 @@ class Workload:
 
 
 def loss_of(library: Any, model: Any, x: Any, y: Any) -> Any:
-    """Cross-entropy over the last dimension of what the model says."""
+    """Cross-entropy over the last dimension of the model's output."""
     scores = model(x)
     return library.nn.functional.cross_entropy(scores.view(-1, scores.shape[-1]), y.view(-1))
 
 
 def step_on(library: Any, workload: Workload, device: str, weights: Any = None,
             **settings: Any) -> tuple[Callable[[Any, Any], Any], tuple[Any, Any]]:
-    """A function of a batch that runs a training step of a fresh model and returns the loss, and a batch for it.
+    """A function of a batch that runs a training step of a new model and returns the loss; and a batch.
 
-    The model begins with ``weights`` where there are some, and ``settings`` are further ones of its optimizer.
+    The model starts from ``weights``, if given; ``settings`` are further options of its optimizer.
     """
     model = workload.build(library)
     if weights is not None:
@@ -71,10 +71,10 @@ def step_on(library: Any, workload: Workload, device: str, weights: Any = None,
 
 
 def check_losses(ours: list[float], theirs: list[float]) -> None:
-    """Raise AssertionError unless two libraries' training runs as one from the same weights.
+    """Raise AssertionError unless the losses of two libraries' training runs from the same weights agree.
 
-    The first losses are equal to rounding. Each update carries the rounding of the one before on, and Adam's first ones,
-    whose sizes depend on gradients' signs alone, enlarge it by orders of magnitude.
+    The first losses are equal up to rounding. Updates accumulate rounding differences, and Adam's first ones, whose sizes
+    depend only on the signs of gradients, enlarge them by orders of magnitude.
     """
     np.testing.assert_allclose(ours[0], theirs[0], rtol=2e-6)
     np.testing.assert_allclose(ours, theirs, rtol=1e-3)
@@ -92,7 +92,7 @@ def mlp(*widths: int) -> Callable[[Any], Any]:
 
 
 def cnn(library: Any) -> Any:
-    """Four times convolution, batch norm and ReLU, two poolings, the mean over the plane, a linear layer."""
+    """Four blocks of convolution, batch norm and ReLU, with two poolings, then the mean over the plane and a linear layer."""
     nn = library.nn
     layers: list[Any] = []
     for i, o, pool in ((3, 32, False), (32, 32, True), (32, 64, True), (64, 128, False)):
@@ -144,12 +144,12 @@ WORKLOADS = {
     "cnn": Workload("CNN of four conv-BN-ReLU, 3x32x32", cnn, 64, (3, 32, 32), (), 10, "SGD", SGD, 1),
     "gpt": Workload("GPT of 6 layers, width 192, context 128", gpt, 8, (128,), (128,), 256, "Adam", ADAM, 1, tokens=256),
 }
-#: Batch sizes that the bytes kept are compared at.
+#: Batch sizes at which kept bytes are compared.
 PEAK_BATCHES = {"cnn": 128, "gpt": 32}
 
 
 def command(doc: str | None) -> argparse.ArgumentParser:
-    """What benches of training steps take."""
+    """The argument parser of benchmarks of training steps."""
     parser = argparse.ArgumentParser(description=doc)
     parser.add_argument("--models", nargs="*", choices=tuple(WORKLOADS), default=list(WORKLOADS))
     parser.add_argument("--rounds", type=int, default=15)

@@ -1,1 +1,1 @@
-"""What only a GPU can tell, asked by one command: ``python -m bench.gpu --out DIR``."""
+"""Checks and benchmarks that need a GPU, run by one command: ``python -m bench.gpu --out DIR``."""

@@ -1,7 +1,7 @@
 """``python -m bench.gpu --out DIR [--cpu-rehearsal] [--parts NAME ...]``: DIR/gpu.json and DIR/gpu.md, in under nine minutes.
 
-Each part runs in a process of its own within its own time; one that fails is recorded, and the others run. The exit code is
-1 if anything is wrong. ``--cpu-rehearsal`` runs what needs no GPU, on the CPU device in place of the GPU.
+Each part runs in a process of its own with its own time limit; a failure is recorded, and the other parts still run. The exit
+code is 1 if anything is wrong. ``--cpu-rehearsal`` runs the parts that do not need a GPU, on the CPU device.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from bench.gpu.page import page
 from bench.gpu.part import Part, Setting, run_part
 
-#: In order of worth; the seconds add up to less than nine minutes.
+#: In order of importance; the seconds add up to less than nine minutes.
 PARTS = (
     Part("environment", "Which machine is it?", "bench.gpu.facts:environment", 20),
     Part("compile", "Does every kernel compile for it, and how long does that take?", "bench.gpu.facts:compile_all", 70,
@@ -56,7 +56,7 @@ def main() -> None:
         outcome = run_part(part, setting)
         found.append((part, outcome))
         print(f"{part.name:14} {outcome.status:8} {outcome.seconds:5.1f} s  {outcome.summary}", flush=True)
-        # After each part, so that an interruption leaves what is known.
+        # After each part, so that an interruption does not lose the results so far.
         (options.out / "gpu.json").write_text(json.dumps({
             "version": 1, "rehearsal": options.cpu_rehearsal,
             "parts": {p.name: {"question": p.question, **dataclasses.asdict(o)} for p, o in found}}, indent=1) + "\n")

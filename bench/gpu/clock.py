@@ -1,4 +1,4 @@
-"""How long work takes on the device alone: events around a captured graph of launches, so that no host cost is in it."""
+"""Device time of launches, measured by events around a captured graph of them, so that host time is excluded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class HostClock:
-    """For a rehearsal: NumPy's kernels, by the host's own clock."""
+    """For a rehearsal: the time of NumPy's kernels by the host's clock."""
 
     def seconds(self, run: Callable[[], Any], times: int) -> tuple[float, str]:
         start = perf_counter()
@@ -19,7 +19,7 @@ class HostClock:
 
 
 class DeviceClock:
-    """Median of five measurements, seconds of one run, and how it was taken: ``graph`` or ``loop``."""
+    """The median of five measurements, in seconds per run, and how they were taken: ``graph`` or ``loop``."""
 
     def seconds(self, run: Callable[[], Any], times: int) -> tuple[float, str]:
         import cupy
@@ -28,7 +28,7 @@ class DeviceClock:
         # The operands were made on another stream.
         cupy.cuda.runtime.deviceSynchronize()
         with stream:
-            run()  # compiles, loads what is loaded late, and makes the stream's workspace for products
+            run()  # compiles, loads lazily loaded code, and creates the stream's workspace for matrix products
         cupy.cuda.runtime.deviceSynchronize()
         graph = self._captured(run, times, stream)
 
@@ -53,7 +53,7 @@ class DeviceClock:
         return statistics.median(found), "loop" if graph is None else "graph"
 
     def _captured(self, run: Callable[[], Any], times: int, stream: Any) -> Any:
-        """The launches as a graph, None where something in them cannot be captured."""
+        """The launches as a graph; None if something in them cannot be captured."""
         try:
             with stream:
                 stream.begin_capture()

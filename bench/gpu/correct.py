@@ -1,4 +1,4 @@
-"""Are the numbers and the log the same? The GPU's tests, three models' logs, every sample call, compute-sanitizer, training."""
+"""Correctness on a GPU: its tests, the logs of three models, all sample calls, compute-sanitizer, and training runs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from bench.gpu.part import Outcome, Setting, python, run_limited
 
 
 def tests(setting: Setting) -> Outcome:
-    """``pytest tests/gpu`` where an allocation that no op declares is an error; but for the forms of calls, whose kernels take
-    minutes to compile."""
+    """``pytest tests/gpu``, with allocations that no op declares as errors.
+
+    The forms of calls are left out, since their kernels take minutes to compile.
+    """
     path = setting.folder / "tests.xml"
     path.unlink(missing_ok=True)
     code, output = run_limited(python("pytest", "tests/gpu", "--ignore=tests/gpu/test_forms.py", "-q", "-p", "no:cacheprovider",
@@ -41,7 +43,7 @@ def tests(setting: Setting) -> Outcome:
 
 
 def logs(setting: Setting) -> Outcome:
-    """Three models train three steps on each device: the records, the peaks and the pool's figures are meta's."""
+    """Train three models for three steps: records, peaks and the pool's figures on the device must equal those on meta."""
     from gradcore.reading import normalized
     from tests.host.test_one_log import SIZES, run
 
@@ -70,7 +72,7 @@ def logs(setting: Setting) -> Outcome:
 
 
 def first_difference(found: list[list[Any]], expected: list[list[Any]]) -> str | None:
-    """Where the logs of some steps part."""
+    """A description of the first difference between the logs of some steps."""
     for step, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
         for k, (a, b) in enumerate(zip(ours, theirs, strict=False)):
             if a != b:
@@ -84,7 +86,7 @@ def first_difference(found: list[list[Any]], expected: list[list[Any]]) -> str |
 
 
 def kernels(setting: Setting) -> Outcome:
-    """Every sample call of every kernel, in each type, twice: NumPy's numbers, the same bits, no byte written outside."""
+    """Run every sample call in each dtype twice: NumPy's values, bitwise equal results, no write out of bounds."""
     if find_spec("cupy") is None:
         return Outcome("CuPy, which launches the kernels, is not installed", status="not run")
     path = setting.folder / "calls.jsonl"
@@ -108,7 +110,7 @@ def kernels(setting: Setting) -> Outcome:
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """What a process wrote until it ended, which may have been in the middle of a line."""
+    """The lines that a process wrote; the last may be incomplete if it was stopped."""
     return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")] if path.exists() else []
 
 
@@ -122,12 +124,12 @@ def _of_calls(lines: list[dict[str, Any]], crashes: list[str]) -> Outcome:
                    figures={"calls": len(done), "wrong": len(wrong), "crashes": len(crashes), "ops": ops})
 
 
-#: compute-sanitizer's tools, the share of the time that each gets, and of how many calls it sees one.
+#: compute-sanitizer's tools, the fraction of the time for each, and N if it runs every N-th call.
 _TOOLS = (("memcheck", 0.4, 60), ("racecheck", 0.25, 400), ("initcheck", 0.2, 400), ("synccheck", 0.15, 400))
 
 
 def sanitizer(setting: Setting) -> Outcome:
-    """compute-sanitizer over sample calls of every op, each array an allocation of its own."""
+    """Run compute-sanitizer on sample calls of every op, with a separate allocation for each array."""
     tool = sanitizer_path()
     if tool is None:
         return Outcome("compute-sanitizer is not installed (it comes with the CUDA toolkit)", status="not run")
@@ -151,7 +153,7 @@ def sanitizer(setting: Setting) -> Outcome:
 
 
 def training(setting: Setting) -> Outcome:
-    """The same seed on both devices: dropout's mask to the bit, the losses of a training run side by side."""
+    """With the same seed on both devices, dropout masks must be equal bit by bit, and losses of a training run close."""
     import gradcore
     from gradcore import nn
 
@@ -181,7 +183,7 @@ def training(setting: Setting) -> Outcome:
     apart = np.abs(np.subtract(ours, theirs))
     outcome.summary = (f"losses of {len(ours)} steps: {ours[0]:.5f} to {ours[-1]:.5f}, at most {apart.max():.1e} from the "
                        f"CPU's; dropout's mask is {'the same' if not outcome.problems else 'another'}")
-    # Rounding grows as training goes on; the first steps have none of it.
+    # Rounding differences grow in the course of training, so only the first steps are compared closely.
     if not np.isfinite(ours).all() or apart[:10].max() > 1e-4 or ours[-1] > ours[0]:
         outcome.problems.append(outcome.summary)
     return outcome

@@ -1,4 +1,4 @@
-"""The machine that answers, and its compiler: every kernel instance compiled once, by all cores, into CuPy's cache on disk."""
+"""Facts about the machine, and compilation of every kernel instance, on all cores, into CuPy's cache on disk."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _PACKAGES = ("numpy", "cupy-cuda13x", "cupy-cuda12x", "nvidia-cuda-nvrtc", "nvid
 
 
 def sanitizer_path() -> str | None:
-    """compute-sanitizer, on the path or where a toolkit puts it."""
+    """The path of compute-sanitizer, from PATH or where a toolkit installs it."""
     found = shutil.which("compute-sanitizer")
     usual = Path("/usr/local/cuda/bin/compute-sanitizer")
     return found or (str(usual) if usual.exists() else None)
 
 
 def environment(setting: Setting) -> Outcome:
-    """Versions, and what the driver says of the device."""
+    """Versions of libraries, and the driver's description of the device."""
     versions = {}
     for name in _PACKAGES:
         try:
@@ -67,15 +67,15 @@ def device_figures() -> dict[str, Any]:
 
 
 def _library(name: str, version: Callable[[Any], Any]) -> Any:
-    """What a library of CuPy's says of itself. Each is found when it is first asked for, and a machine may lack it."""
+    """The version of a library that CuPy loads on first use, or why it could not be loaded."""
     try:
         return version(importlib.import_module(f"cupy_backends.cuda.libs.{name}"))
-    except Exception as error:  # ImportError, RuntimeError or the error of whoever looks for it
+    except Exception as error:  # ImportError, RuntimeError, or the error of the code that looks for it
         return f"cannot be loaded: {repr(error)[:200]}"
 
 
 def compile_all(setting: Setting) -> Outcome:
-    """Compile what the sample calls launch, so that no later part waits for the compiler; how long it takes a kernel."""
+    """Compile the kernels of the sample calls, so that no later part waits for the compiler, and time it."""
     from tests.host.cuda_rows import wanted
 
     began = perf_counter()
@@ -103,7 +103,7 @@ def compile_all(setting: Setting) -> Outcome:
 
 
 def main() -> None:
-    """Compile each ``step``-th instance from the ``first`` on, as long as there is time; a line of JSON says how it went."""
+    """Compile every ``step``-th instance from the ``first`` on, until time is up, and print the outcome as a line of JSON."""
     from gradcore.devices import gpu_launch
 
     path, first, step, seconds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])

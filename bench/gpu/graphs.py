@@ -1,4 +1,4 @@
-"""A training step captured as one graph: its time beside eager steps and PyTorch's whole-step graph, its kernels, its cost."""
+"""Training steps captured as one CUDA graph: time relative to eager steps and to PyTorch's graph, kernels, host cost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KINDS = {0: "kernels", 1: "copies", 2: "memsets"}
 
 
 class Counting:
-    """The CUDA runtime, which counts what the graphs that it instantiates consist of."""
+    """A wrapper of the CUDA runtime that counts the nodes of the graphs that it instantiates."""
 
     def __init__(self, cuda: Any) -> None:
         self._cuda = cuda
@@ -54,7 +54,7 @@ def nodes_of(graph: int) -> Counter[str]:
 
 
 def graphs(setting: Setting) -> Outcome:
-    """The four models: losses bit for bit those of eager steps, medians of interleaved rounds, a step that copies its batch."""
+    """For four models: losses must equal eager ones bit by bit; medians of interleaved rounds; a step that copies its batch."""
     torch = torch_on(setting)
     outcome = Outcome(table=[["model", "batch", "eager ms", "one by one ms", "captured ms", "torch ms", "torch graph ms",
                               "of torch", "of torch graph", "kernels", "host us"]])
@@ -106,7 +106,7 @@ def _compare(name: str, workload: Workload, torch: Any, setting: Setting, outcom
 
 
 def _medians(runs: dict[str, Callable[[], Any]], device: Any, rounds: int) -> dict[str, float]:
-    """Seconds of a step of each, in interleaved rounds of about 30 ms, each ended by a synchronisation."""
+    """Median seconds of a step of each, from interleaved rounds of about 30 ms, each ended by a synchronisation."""
 
     def seconds(run: Callable[[], Any], times: int) -> float:
         device.synchronize()
@@ -125,7 +125,7 @@ def _medians(runs: dict[str, Callable[[], Any]], device: Any, rounds: int) -> di
 
 
 def host_cost(run: Callable[[], Any], device: Any, times: int) -> float:
-    """Seconds that a call keeps the host: the least of five bursts, too short to fill the device's queue."""
+    """Seconds of host time per call: the least of five bursts, which are too short to fill the device's queue."""
     best = float("inf")
     for _ in range(5):
         device.synchronize()
@@ -138,7 +138,7 @@ def host_cost(run: Callable[[], Any], device: Any, times: int) -> float:
 
 
 def torch_graph(torch: Any, workload: Workload, weights: Any) -> Callable[[], Any]:
-    """PyTorch's whole step as a CUDA graph, with its batch copied in before each replay."""
+    """A training step of PyTorch as a CUDA graph, with the batch copied before each replay."""
     more = {"capturable": True} if workload.optimizer == "Adam" else {}
     step, batch = step_on(torch, workload, "cuda", weights, **more)
     static = [t.clone() for t in batch]

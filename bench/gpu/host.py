@@ -1,4 +1,4 @@
-"""What a call costs the host, layer by layer: a launch alone, a binding alone, a kernel's own Python, an op."""
+"""Host time of a call by layer: a launch alone, a binding alone, a kernel's Python code, an op."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.gpu.speed import Recorder
 
 
 def host_cost(setting: Setting) -> Outcome:
-    """Microseconds of the host for one small call, while the device keeps up."""
+    """Microseconds of host time for one small call, while the device keeps up."""
     device, on = gradcore.device(setting.device), {"device": setting.device}
     recorder = Recorder(device)
     a, b = gradcore.ones(64, **on), gradcore.ones(64, **on)
@@ -50,7 +50,7 @@ def host_cost(setting: Setting) -> Outcome:
 
 
 def launch_of(run: Callable[[], Any]) -> Callable[[], Any]:
-    """The one launch of a kernel of ours that ``run`` makes, with the same arguments and without the Python before it."""
+    """The single launch that ``run`` makes of one of our kernels, as a function with the same arguments."""
     from cupy.cuda import runtime
 
     from gradcore.devices import gpu_launch
@@ -68,7 +68,7 @@ def launch_of(run: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def call_of(run: Callable[[], Any]) -> Callable[[], Any]:
-    """The one product that ``run`` asks the library for, planned already."""
+    """The single library matrix product that ``run`` makes, as a function, already planned."""
     from gradcore.devices import gpu_gemm
 
     library: Any = gpu_gemm.library()

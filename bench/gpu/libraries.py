@@ -1,7 +1,7 @@
-"""What libraries of matrix products take of the device's memory: ``python -m bench.gpu.libraries DEVICE SIZE``.
+"""Device memory taken by libraries for matrix products: ``python -m bench.gpu.libraries DEVICE SIZE``.
 
-Each route begins in a process of its own, since a handle, a workspace and loaded kernels stay until the process ends. After
-each thing that may take memory a line of JSON has the driver's figure for the device, and what the library pool holds of it.
+Each route runs in a process of its own, since a handle, a workspace and loaded kernels stay until the process ends. After each
+step that may take memory, a line of JSON has the driver's figure for the device, and the bytes in the library pool.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import numpy as np
 import gradcore
 from bench.gpu.part import Outcome, Setting, python, run_limited
 
-#: By name: the variables of the environment that choose it.
+#: By name: the environment variables that choose the route.
 ROUTES = {"cuBLASLt, workspace of ours": {"GRADCORE_GEMM": "", "GRADCORE_GEMM_WORKSPACE": ""},
           "cuBLASLt, no workspace": {"GRADCORE_GEMM": "", "GRADCORE_GEMM_WORKSPACE": "0"},
           "cuBLAS by CuPy": {"GRADCORE_GEMM": "cupy", "GRADCORE_GEMM_WORKSPACE": ""}}
 
 
 def main() -> None:
-    """Multiply square matrices on one device, and say after each kind of product what the driver and the pools hold."""
+    """Multiply square matrices on one device, and print the driver's and the pools' figures after each kind of product."""
     device, size = gradcore.device(sys.argv[1]), int(sys.argv[2])
     on: dict[str, Any] = {"device": sys.argv[1]}
 
@@ -42,7 +42,7 @@ def main() -> None:
         x = gradcore.rand(size, size, **on)
         half, batch = x.to(dtype=np.float16), gradcore.rand(16, size // 4, size // 4, **on)
         bias = gradcore.zeros(size, **on)
-        # What the results need is there when the first look is taken.
+        # Allocate for the results before the first figure is taken.
         made = [gradcore.empty(size, size, **on) for _ in range(3)]
         look("the operands")
         del made
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def free_bytes(device: Any) -> int | None:
-    """Bytes that the driver could still give, None where there is no driver."""
+    """The driver's free bytes; None without a driver."""
     if device.type != "cuda":
         return None
     from cupy.cuda import runtime
@@ -72,7 +72,7 @@ def _unseen() -> str:
 
 
 def libraries(setting: Setting) -> Outcome:
-    """Bytes that go with the first products, by route: of the driver, and of those the library pool's."""
+    """Bytes taken by the first products, by route: from the driver, and of these in the library pool."""
     outcome = Outcome(table=[["route", "after", "the driver's", "the library pool's", "segments", "nobody's", "undeclared"]])
     until = perf_counter() + setting.seconds
     for route, variables in ROUTES.items():
@@ -95,7 +95,7 @@ def libraries(setting: Setting) -> Outcome:
 
 
 def differences(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Since the first line: what the driver gave away, of that our pools', and the rest."""
+    """Changes since the first line: bytes taken from the driver, those in our pools, and the rest."""
     first, *others = lines
     found = []
     for line in others:

@@ -1,4 +1,4 @@
-"""Where memory ends: the card itself runs out and goes on afterwards, and the largest batch by prediction is tried."""
+"""Exhausting device memory and recovering from it, and training with the largest batch that is predicted to fit."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from bench.gpu.libraries import free_bytes
 from bench.gpu.part import Outcome, Setting, python, run_limited
 from gradcore import nn
 
-#: Bytes that the driver's free memory may differ by: what it rounds allocations to.
+#: The difference in bytes that is allowed in the driver's free memory, which is due to its rounding of allocations.
 _SLACK = 4 << 20
 
 
 def whole_card(setting: Setting) -> Outcome:
-    """Tensors until the device has no more (in a rehearsal: a limit): who holds them is said, and all comes back.
+    """Allocate until the device is full (in a rehearsal: up to a limit): the error names the owners, and all is released.
 
-    A step trains before, so that what libraries and kernels take once is there already, and another afterwards.
+    A training step runs before, so that one-time allocations of libraries and kernels are done, and another afterwards.
     """
     device = gradcore.device(setting.device)
     layer = nn.Sequential(nn.Linear(256, 256)).to(setting.device)
@@ -59,7 +59,7 @@ def whole_card(setting: Setting) -> Outcome:
 
 
 def _fill(device: str, nbytes: int) -> tuple[str, int]:
-    """Hold tensors of so many bytes until there is no room: the error's text, and the most bytes that were live."""
+    """Allocate tensors of ``nbytes`` until memory runs out: the error's text, and the peak of live bytes."""
     held: list[Any] = []
     ledger = gradcore.device(device).ledger
     for _ in range(200):
@@ -71,7 +71,7 @@ def _fill(device: str, nbytes: int) -> tuple[str, int]:
 
 
 def largest_batch(setting: Setting) -> Outcome:
-    """The largest batch of the small GPT by prediction, in nine tenths of the free memory, and whether it trains."""
+    """The largest batch of the small GPT that is predicted to fit in nine tenths of the free memory, and whether it trains."""
     free = free_bytes(gradcore.device(setting.device))
     memory = int((free or 64 << 20) * 0.9)
     command = ["gradcore.cli.main", "find-batch", "chargpt", "--memory", str(memory), "--device", setting.device, "--json",

@@ -1,4 +1,4 @@
-"""Where the device's bytes are: the driver's account beside the pool's, and allocations of CuPy's own."""
+"""Memory accounting: the driver's figures against the pool's, and recovery from running out of memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradcore import nn
 
 
 def reconciliation(setting: Setting) -> Outcome:
-    """The driver's figure after each thing that may take memory: context + segments + library + what nobody explains."""
+    """Split the driver's figure, after each step that may take memory, into context, segments, libraries and unexplained."""
     outcome = Outcome(table=[["after", "driver", "context", "segments", "library", "remainder", "of it", "source"]])
     device: Any = None
 
@@ -67,7 +67,7 @@ def reconciliation(setting: Setting) -> Outcome:
 
 
 def out_of_memory(setting: Setting) -> Outcome:
-    """A limit is met: the text names layer and line, nothing leaks, and a smaller batch trains afterwards."""
+    """Exceed a limit: the error must name layer and line, nothing may leak, and a smaller batch must train afterwards."""
     device = gradcore.device(setting.device)
     layer = nn.Sequential(nn.Linear(256, 256)).to(setting.device)
     gradcore.empty_cache(setting.device)

@@ -1,6 +1,6 @@
-"""Who owns an address: arrays of other libraries over our blocks, dropped by any thread, at exit, or while kernels still run.
+"""Ownership of memory: other libraries' arrays over our blocks, dropped by any thread, at exit, or while kernels still run.
 
-On the CPU, where this is rehearsed, the arrays are NumPy's.
+In a rehearsal on the CPU, the arrays are NumPy's.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ print("left")
 
 
 def share(tensor: Any) -> Any:
-    """An array of CuPy's, or of NumPy's on the CPU, over a tensor's bytes."""
+    """A CuPy array, or on the CPU a NumPy array, over a tensor's memory."""
     if tensor.device.type == "cpu":
         return tensor.numpy()
     from gradcore.devices.gpu import export
@@ -48,7 +48,7 @@ def values(array: Any) -> np.ndarray:
 
 
 def ownership(setting: Setting) -> Outcome:
-    """Each check says what is wrong, "" for nothing."""
+    """Run all checks; each returns a description of what is wrong, or ""."""
     checks: dict[str, Callable[[Setting], str]] = {
         "views of dropped tensors": _views, "slices of slices": _slices, "dropped by another thread": _thread,
         "dropped at exit": _at_exit, "DLPack": _dlpack}
@@ -67,7 +67,7 @@ def ownership(setting: Setting) -> Outcome:
 
 
 def _views(setting: Setting) -> str:
-    """Tensors are dropped while the product before them still runs; others of the size are made at once."""
+    """Drop tensors while a product that reads them still runs, and allocate others of the same size at once."""
     width = 64 if setting.rehearsal else 1024
     for round_ in range(50):
         busy = gradcore.ones(width, width, device=setting.device) @ gradcore.ones(width, width, device=setting.device)
@@ -83,7 +83,7 @@ def _views(setting: Setting) -> str:
 
 
 def _slices(setting: Setting) -> str:
-    """The last slice alone keeps the block, and the block goes back with it."""
+    """The last slice of an array keeps the block, which is released with it."""
     ledger = gradcore.device(setting.device).ledger
     before = ledger.allocated
     array = share(gradcore.arange(4096, dtype=np.float32, device=setting.device))
@@ -100,7 +100,7 @@ def _slices(setting: Setting) -> str:
 
 
 def _thread(setting: Setting) -> str:
-    """Eight threads drop arrays while this one allocates."""
+    """Drop arrays in eight threads while this one allocates."""
     held = [[share(gradcore.full((5000,), float(k), device=setting.device)) for _ in range(20)] for k in range(8)]
     threads = [threading.Thread(target=part.clear) for part in held]
     kept = []
@@ -114,13 +114,13 @@ def _thread(setting: Setting) -> str:
 
 
 def _at_exit(setting: Setting) -> str:
-    """An interpreter ends with arrays alive, one of them in a cycle that its last collection breaks."""
+    """Exit an interpreter with arrays alive, one of them in a cycle that the last collection breaks."""
     code, output = run_limited([*python("bench.gpu.ownership"), setting.device], min(setting.seconds or 60, 60))
     return "" if (code, output) == (0, "left\n") else f"code {code}: {output[-1000:]}"
 
 
 def _dlpack(setting: Setting) -> str:
-    """To torch and back shares the bytes, and keeps them alive."""
+    """A round trip through torch shares the memory, and keeps it alive."""
     try:
         import torch
     except ImportError:

@@ -1,4 +1,4 @@
-"""The answers as one page."""
+"""The results as one Markdown page."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bench.gpu.part import Outcome, Part
 
 
 def page(parts: list[tuple[Part, Outcome]], rehearsal: bool) -> str:
-    """Markdown: a line a part, then what is wrong, then the tables."""
+    """Markdown with a line for each part, then all problems, then the tables."""
     seconds = sum(outcome.seconds for _, outcome in parts)
     lines = ["# What the GPU says" if not rehearsal else "# A rehearsal on the CPU: none of this is about a GPU", "",
              f"`python -m bench.gpu`, {seconds:.0f} s.", "", "| part | result | in short | s |", "|---|---|---|---|"]

@@ -1,4 +1,4 @@
-"""One part of the answer: what it returns, and how it is run in a process of its own, with a time limit."""
+"""The parts of ``bench.gpu``: their settings and outcomes, and running one in a process of its own with a time limit."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Part:
-    """A question, the function that answers it (``module:function``), and the seconds that it may take."""
+    """A part: its question, its function (``module:function``), and its time limit in seconds."""
 
     name: str
     question: str
     function: str
     seconds: int
-    #: Without a GPU there is nothing to rehearse.
+    #: True if there is nothing to rehearse without a GPU.
     needs_gpu: bool = False
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a part is told: where tensors live, whether this is a rehearsal, where it may write, and its seconds."""
+    """The settings of a part: the device, whether this is a rehearsal, the folder to write to, and the seconds left."""
 
     device: str
     rehearsal: bool
@@ -42,7 +42,7 @@ class Setting:
 
 @dataclass
 class Outcome:
-    """What a part found. ``problems`` is what makes the command fail; ``table`` has its heads in its first row."""
+    """The outcome of a part. ``problems`` make the command fail; the first row of ``table`` is its header."""
 
     summary: str = ""
     problems: list[str] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Outcome:
 
 
 def python(*words: str) -> list[str]:
-    """A module as a command."""
+    """The command that runs a module with this interpreter."""
     return [sys.executable, "-m", *words]
 
 
@@ -63,13 +63,13 @@ def find(function: str) -> Any:
 
 
 def run_part(part: Part, setting: Setting) -> Outcome:
-    """Run a part in a process of its own: what crashes or hangs there takes nothing else with it."""
+    """Run a part in a process of its own, so that a crash or hang does not affect the others."""
     if setting.rehearsal and part.needs_gpu:
         return Outcome("needs a GPU", status="not run")
     path = setting.folder / f"part-{part.name}.json"
     path.unlink(missing_ok=True)
     command = python("bench.gpu.part", part.function, setting.device, str(int(setting.rehearsal)), str(path), str(part.seconds))
-    # A rehearsal measures nothing, and may share its machine with others.
+    # A rehearsal measures nothing, and may run on a busy machine.
     limit = part.seconds * (6 if setting.rehearsal else 1)
     start = perf_counter()
     code, output = run_limited(command, limit)
@@ -87,13 +87,13 @@ def run_part(part: Part, setting: Setting) -> Outcome:
 
 
 def run_limited(command: list[str], seconds: float, environment: dict[str, str] | None = None) -> tuple[int | None, str]:
-    """A command's exit code, None where it had to be stopped, and what it printed."""
+    """A command's exit code, None if it was stopped, and its output."""
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
                                env={**os.environ, **(environment or {})}, start_new_session=True)
     try:
         output, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        # The whole group: a part's own processes hold the pipe, and the device, open.
+        # The whole group, since child processes of the part keep the pipe and the device open.
         os.killpg(process.pid, signal.SIGKILL)
         return None, process.communicate()[0]
     return process.returncode, output
@@ -102,7 +102,7 @@ def run_limited(command: list[str], seconds: float, environment: dict[str, str] 
 def main() -> None:
     function, device, rehearsal, path, seconds = sys.argv[1:]
     try:
-        # What a part starts itself ends before the part has to.
+        # Child processes of a part must end before its own time limit.
         found = find(function)(Setting(device, rehearsal == "1", Path(path).parent, float(seconds) - 4))
     except Exception:
         found = Outcome("raised an exception", [traceback.format_exc()])

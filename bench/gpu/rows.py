@@ -1,7 +1,7 @@
-"""Sample calls of our kernels on the device beside NumPy: ``python -m bench.gpu.rows DEVICE LOG START EVERY EXACT``.
+"""Sample calls of our kernels compared with NumPy: ``python -m bench.gpu.rows DEVICE LOG START EVERY EXACT``.
 
-One line of JSON before a call and one after it, so that whoever started this knows which call a crash belongs to. After an
-error that leaves the device unusable the process ends; the next one starts behind that call.
+A line of JSON is written before and after each call, so that the parent process knows which call crashed. After an error that
+leaves the device unusable the process ends; the next one starts after that call.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.host.emulator import MARGIN, Copy
 
 
 class DeviceCopy:
-    """An array's elements on the GPU, at the same place among 16 bytes, between margins that are watched."""
+    """A copy of an array on the GPU, with the same alignment within 16 bytes, between margins that are checked."""
 
     def __init__(self, array: np.ndarray, exact: bool = False) -> None:
         import cupy
@@ -32,14 +32,14 @@ class DeviceCopy:
         self.first = margin + self.elements.ctypes.data % 16
         self.content = np.full(self.first + self.elements.size + margin, 0xA5, np.uint8)
         self.content[self.first:self.first + self.elements.size] = self.elements
-        # An empty array needs an address as well.
+        # An empty array needs an address too.
         self.memory = cupy.cuda.alloc(max(self.content.size, 1))
         if self.content.size:
             self.memory.copy_from_host(self.content.ctypes.data, self.content.size)
 
     @property
     def array(self) -> np.ndarray:
-        """The host's elements, which are the device's after a check."""
+        """The elements on the host, which a check copies from the device."""
         return self.inside.array
 
     def cupy(self) -> Any:
@@ -59,14 +59,14 @@ class DeviceCopy:
 
 
 class HostCopy(Copy):
-    """For a rehearsal: NumPy's own kernels are given the copies."""
+    """For a rehearsal: a copy on the host, for NumPy's kernels."""
 
     def cupy(self) -> Any:
         return self.array
 
 
 def usable() -> bool:
-    """Does the device still answer? An illegal access spoils it for the process."""
+    """Whether the device still works; after an illegal access, it does not for the rest of the process."""
     from cupy.cuda import runtime
 
     try:
@@ -77,7 +77,7 @@ def usable() -> bool:
 
 
 def chosen(every: int) -> list[tuple[int, Any, Any]]:
-    """Numbered calls: each ``every``-th, and of each op and type at least one."""
+    """Numbered calls: every ``every``-th, and at least one of each op and dtype."""
     met: set[Any] = set()
     found = []
     for k, (row, dtype) in enumerate(calls()):
@@ -93,7 +93,7 @@ def main() -> None:
     if on_gpu and exact:
         import cupy
 
-        # Each array an allocation of its own, so that compute-sanitizer knows where it ends.
+        # A separate allocation for each array, so that compute-sanitizer knows its bounds.
         cupy.cuda.set_allocator(None)
     own = OWN if on_gpu else {name: kernel for name, kernel in host_table().items() if name in OWN}
     runner = SimpleNamespace(libraries=True, sanitize=exact, falling=False)

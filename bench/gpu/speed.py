@@ -1,4 +1,4 @@
-"""How near the kernels are to what the device can do: copy bandwidth, and products."""
+"""Speed of kernels relative to the device's limits: the bandwidth of a copy, and the rate of large matrix products."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from bench.gpu.clock import clock_of
 from bench.gpu.part import Outcome, Setting
 from gradcore.ops import all_ops
 
-#: MiB of the main operand.
+#: Sizes of the main operand in MiB.
 SIZES = (1, 16, 64, 256)
 _WIDTH = 1024
 
 
 @dataclass(frozen=True)
 class Case:
-    """A memory-bound call: ``make(rows, on)`` returns the arguments for ``rows`` rows of 1024 floats, ``passes`` says how
-    many times each of their bytes has to cross the bus, reads and writes together."""
+    """A memory-bound call: ``make(rows, on)`` returns its arguments, with ``rows`` rows of 1024 floats.
+
+    ``passes`` is how many times each of their bytes must cross the bus, counting reads and writes.
+    """
 
     name: str
     op: str
@@ -59,12 +61,12 @@ def _channels(on: dict[str, Any]) -> tuple[Any, Any]:
     return gradcore.zeros(32, **on), gradcore.ones(32, **on)
 
 
-#: Elements of a state: so few that the product of a step is bound by memory as well.
+#: Elements of a state, so few that the matrix product of a step is memory-bound too.
 _STATE = 32
 
 
 def _step(gates: int, rows: int, on: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """What the input gives to all gates of one step, the weight of the state, a state."""
+    """The input's part of all gates of one step, the weight for the state, and a state."""
     batch = rows * _WIDTH // (gates * _STATE)
     return (gradcore.rand(1, batch, gates * _STATE, **on), gradcore.rand(gates * _STATE, _STATE, **on),
             gradcore.rand(batch, _STATE, **on))
@@ -118,7 +120,7 @@ CASES = (
 
 
 class Recorder:
-    """Remembers the last kernel call of a device, so that it can be made again by itself."""
+    """Records the last kernel call of a device, so that it can be repeated alone."""
 
     def __init__(self, device: Any) -> None:
         self.last: Any = None
@@ -134,19 +136,19 @@ class Recorder:
         return run
 
     def again(self, op: str, *args: Any, **attrs: Any) -> tuple[Any, Callable[[], Any]]:
-        """What an op returned, to be kept alive, and a function that launches its kernel once more."""
+        """An op's result, to be kept alive, and a function that launches its kernel again."""
         made = all_ops()[op](*args, **attrs)
         return made, self.last
 
 
 def _dry() -> bool:
-    """Are launches being written out, over arrays that lie nowhere?"""
+    """Whether calls are being written out over stand-in arrays, without launches."""
     gpu_launch = sys.modules.get("gradcore.devices.gpu_launch")
     return gpu_launch is not None and gpu_launch.noted.tape is not None
 
 
 def bandwidth(setting: Setting) -> Outcome:
-    """Bytes a second of a copy, and of each memory-bound kernel as a share of it, at each size."""
+    """Bytes per second of a copy, and those of each memory-bound kernel as a fraction of it, at each size."""
     device, clock = gradcore.device(setting.device), clock_of(setting.device)
     recorder, on = Recorder(device), {"device": setting.device}
     sizes = SIZES[:1] if setting.rehearsal else SIZES
@@ -192,7 +194,7 @@ def _seconds_of_copy(nbytes: int, setting: Setting, clock: Any) -> float:
 
 
 def arithmetic(setting: Setting) -> Outcome:
-    """Operations a second of products, convolutions and attention, beside the product of large matrices."""
+    """Operations per second of products, convolutions and attention, relative to the product of large matrices."""
     device, clock = gradcore.device(setting.device), clock_of(setting.device)
     recorder, on = Recorder(device), {"device": setting.device}
     n = 128 if setting.rehearsal else 4096

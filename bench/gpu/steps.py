@@ -1,4 +1,4 @@
-"""A training step of each model of bench/workloads.py: seconds and peak bytes, beside PyTorch's in the same run."""
+"""Training steps of each model of bench/workloads.py: seconds and peak bytes, next to PyTorch's in the same run."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import gradcore
 from bench.gpu.part import Outcome, Setting
 from bench.workloads import WORKLOADS, Workload, step_on
 
-#: Each model at the batch of the table, and at one that fills a GPU.
+#: For each model, the batch size of the table, and one that keeps a GPU busy.
 _BATCHES = {"small": (64, 512), "large": (512, 4096), "cnn": (64, 512), "gpt": (8, 64)}
 
 
 def training_step(library: Any, workload: Workload, device: str, weights: Any = None) -> Callable[[], Any]:
-    """One step on a device, from given weights where there are some; it returns the loss."""
+    """A function that runs one step on a device, from given weights if any, and returns the loss."""
     step, batch = step_on(library, workload, device, weights)
     return lambda: step(*batch)
 
@@ -42,7 +42,7 @@ def steps(setting: Setting) -> Outcome:
 
 
 def torch_on(setting: Setting) -> Any:
-    """torch, where it can run on the same device."""
+    """torch, if it can run on the same device."""
     if importlib.util.find_spec("torch") is None:
         return None
     import torch

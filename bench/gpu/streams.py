@@ -1,4 +1,4 @@
-"""Blocks that go from stream to stream while kernels sleep, and uploads beside compute: does memory stay in order?"""
+"""Stress test of memory reuse across streams while kernels are delayed, and of uploads concurrent with compute."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import gradcore
 from bench.gpu.part import Outcome, Setting
 from gradcore import cuda
 
-#: Streams of the check.
+#: The number of streams of the stress test.
 STREAMS = 8
 
 _NAP = r"""
@@ -33,15 +33,15 @@ def _nap() -> Any:
 
 
 def sleep(device: Any, cycles: int) -> None:
-    """The current stream does nothing for so many cycles of the device's clock."""
+    """Delay the current stream by a number of cycles of the device's clock."""
     if device.type == "cuda":
         _nap()((1,), (1,), (np.int64(cycles),))
 
 
 class Stress:
-    """Tensors that are made, checked, stamped anew and dropped on random streams, each use behind the one before it.
+    """Tensors that are created, checked, given a new stamp and dropped on random streams, each use after the previous one.
 
-    Every element of a tensor holds its stamp; each stream counts the elements that it found otherwise.
+    Every element of a tensor holds its stamp; each stream counts the elements that differ.
     """
 
     def __init__(self, device: Any, seed: int) -> None:
@@ -78,7 +78,7 @@ class Stress:
         self.live[at] = tensor, self.stamps, which
 
     def run(self, rounds: int, seconds: float = 1e9) -> int:
-        """Go on for so many rounds, or as long; returns the rounds that were made."""
+        """Run for a number of rounds, or of seconds, whichever ends first; returns the number of rounds done."""
         until = perf_counter() + seconds
         for k in range(rounds):
             chance = self.rng.random()
@@ -95,14 +95,14 @@ class Stress:
         return rounds
 
     def found(self) -> int:
-        """Elements that did not hold their stamp. Waits for all work."""
+        """The number of elements that differed from their stamp. Waits for all work."""
         self.live.clear()
         self.device.synchronize()
         return sum(int(count.item()) for count in self.wrong)
 
 
 def streams(setting: Setting) -> Outcome:
-    """Stamps on eight streams over a device that poisons what it hands out; then uploads beside compute."""
+    """Run the stress test on eight streams of a device that poisons reused blocks; then uploads concurrent with compute."""
     device = poisoned(setting.device)
     stress = Stress(device, 0)
     rounds = stress.run(300 if setting.rehearsal else 10_000, setting.seconds / 2)
@@ -118,7 +118,7 @@ def streams(setting: Setting) -> Outcome:
 
 
 def poisoned(name: str) -> Any:
-    """A device of its own whose blocks are filled with ones when they change hands."""
+    """A separate device whose blocks are filled with ones when they are reused."""
     if name == "cuda":
         from gradcore.devices.gpu import CudaDevice
 
@@ -129,7 +129,7 @@ def poisoned(name: str) -> Any:
 
 
 def _uploads(device: Any, setting: Setting, outcome: Outcome) -> None:
-    """Seconds of compute, of uploads, and of both at once; the values that arrive."""
+    """Time compute, uploads, and both at once, and check the values that arrive."""
     size, width, times = (1 << 12, 64, 2) if setting.rehearsal else (1 << 24, 4096, 8)
     batches = [gradcore.full((size,), float(k)).pin_memory() for k in range(4)]
     weight = gradcore.full((width, width), 1 / width, device=device)
