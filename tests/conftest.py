@@ -1,4 +1,4 @@
-"""What holds for every test: the collector is off, and nothing that a test allocated is live at its end."""
+"""Fixtures of all tests: the garbage collector is off, and no memory that a test allocated is live at its end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def torch_or_skip() -> Any:
-    """torch, on one thread; without it the test is skipped with a line that says how to get it."""
+    """torch, on one thread; without it, the test is skipped with a message that says how to install it."""
     if importlib.util.find_spec("torch") is None:
         pytest.skip(INSTALL_TORCH)
     return _torch()
@@ -47,7 +47,7 @@ def _torch() -> Any:
     import torch
 
     torch.set_num_threads(1)
-    # The first backward and the first optimizer import more of torch, which holds on to the frames that did it: not a test's.
+    # The first backward and the first optimizer import more of torch, which keeps the importing frames alive: not a test's.
     x = torch.zeros(1, requires_grad=True)
     (x * x).sum().backward()
     torch.optim.SGD([x], lr=0.1).step()
@@ -61,7 +61,7 @@ def torch() -> Any:
 
 @pytest.fixture(autouse=True)
 def oracle_loaded(request: pytest.FixtureRequest) -> None:
-    """torch, for a test that compares with it, before the test has anything that an import could hold on to."""
+    """Load torch for a test that compares with it, before the test has frames that an import could keep alive."""
     if request.node.get_closest_marker("oracle") is not None:
         torch_or_skip()
 
@@ -77,7 +77,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def _forget_what_failed(session: pytest.Session) -> None:
-    """A failed test's frames pin its tensors: they go before the next test, which would fail too if it needs an empty pool."""
+    """Release a failed test's frames, which keep its tensors alive, before the next test, which may need an empty pool."""
     if session.stash.get(_failed, False):
         session.stash[_failed] = False
         sys.last_type = sys.last_value = sys.last_traceback = None
@@ -87,28 +87,28 @@ def _forget_what_failed(session: pytest.Session) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def default_generators() -> None:
-    """They live as long as the process: made here, before a module's fixtures, they are no test's and have one place."""
+    """Create the default generators, which live as long as the process, before any test, so that they count for none."""
     _devices()
     gradcore.manual_seed(0)
 
 
 def _devices() -> list[Any]:
-    """All kinds that there are here."""
+    """The devices of every kind that is available."""
     return [gradcore.device(name) for name in ("cpu", "meta", "cuda") if name != "cuda" or cuda_status().available]
 
 
 @pytest.fixture(autouse=True)
 def nothing_stays(request: pytest.FixtureRequest) -> Iterator[None]:
-    """No collector during the test; afterwards no block is live that was not live before.
+    """Turn the collector off during the test, and check that afterwards no block is live that was not live before.
 
-    What fails keeps its frames for the report, so only tests that pass are asked.
+    Only passing tests are checked, since a failed test keeps its frames for the report.
     """
     watched = _devices()
     _forget_what_failed(request.session)
     gradcore.manual_seed(0)
     before = [set(device.ledger.live) for device in watched]
     gc.disable()
-    # Modules are left out of the collections below: torch's alone would cost each test a tenth of a second.
+    # Exclude loaded modules from the collections below: torch's alone would cost a tenth of a second per test.
     gc.freeze()
     try:
         yield
@@ -124,7 +124,7 @@ def nothing_stays(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 class raises:
-    """As ``pytest.raises``, for texts that must all appear. It holds no traceback, which would pin tensors."""
+    """As ``pytest.raises``, for several texts that must all appear; it keeps no traceback, which would keep tensors alive."""
 
     def __init__(self, kind: type[BaseException] | tuple[type[BaseException], ...], *texts: str) -> None:
         self.kind = kind

@@ -1,4 +1,4 @@
-"""The ops and the calls that tests compare with PyTorch, counted by family: the README's table."""
+"""Counts, by family, the ops and the calls that tests compare with PyTorch, for the README's table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gradcore.ops.op import Op
 from tests.forms import all_forms
 from tests.rows import ROWS, Row, parts, tensors_of
 
-#: By family: the modules of gradcore.ops that declare its ops, and the modules of tests that call its functions.
+#: By family: the modules of gradcore.ops that declare its ops, and the test modules that call its functions.
 FAMILIES: dict[str, tuple[str, str]] = {
     "elementwise": ("elementwise pointwise activation rectifiers", "forms_pointwise forms_composed"),
     "reductions, running sums, sorting": ("reduce scan statistics order", "forms_folds forms_gathered"),
@@ -35,23 +35,23 @@ FAMILIES: dict[str, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Family:
-    """One line of the table: numbers of ops and of sample calls."""
+    """One row of the table: numbers of ops and of sample calls."""
 
     name: str
     ops: int
-    #: With a gradient; with a gradient that can be differentiated again.
+    #: Ops with a gradient, and with one that can be differentiated again.
     once: int
     twice: int
-    #: Calls compared with PyTorch: of ops, and of functions, methods and operators.
+    #: Calls compared with PyTorch, of ops, and of functions, methods and operators.
     rows: int
     forms: int
-    #: Ops that launch a kernel, and those of them that have one in CUDA C++; None without CuPy.
+    #: Ops that launch a kernel, and those with a kernel in CUDA C++ (None without CuPy).
     launched: int
     cuda: int | None
 
 
 def declared_in() -> dict[str, str]:
-    """The module of gradcore.ops that declares each op; an in-place form stands where its functional op does."""
+    """The module of gradcore.ops that declares each op; for an in-place form, that of its functional op."""
     found: dict[str, str] = {}
     for info in pkgutil.iter_modules(ops.__path__):
         module = importlib.import_module(f"gradcore.ops.{info.name}")
@@ -62,7 +62,7 @@ def declared_in() -> dict[str, str]:
 
 
 def refuses(row: Row) -> bool:
-    """Is the call's gradient one that cannot be differentiated again?"""
+    """Whether the call's gradient cannot be differentiated again."""
     inputs = tensors_of(row, dtype=np.float64, grads=True)
     try:
         outputs = [y for y in parts(row.call(inputs)) if y.requires_grad]
@@ -103,7 +103,7 @@ def _own_kernels() -> frozenset[str] | None:
 
 
 def table() -> str:
-    """The README's table. Without CuPy the last column is not known."""
+    """The README's table. Without CuPy, the last column is unknown."""
     lines = ["| family | ops | with a gradient | with a second one | calls of ops | calls of functions | CUDA kernels |",
              "|---|---|---|---|---|---|---|"]
     found = families()

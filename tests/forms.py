@@ -1,4 +1,4 @@
-"""Calls as users write them, the same for this library and for torch: functions, methods and their arguments."""
+"""Sample calls of public functions and methods, run in gradcore and in torch."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tests.rows import Operand
 
 @dataclass(frozen=True)
 class Form:
-    """A call with samples of what it is called on: ``call(library, *tensors)``, library being gradcore or torch."""
+    """A call with sample operands: ``call(library, *tensors)``, where the library is gradcore or torch."""
 
     name: str
     call: Callable[..., Any]
     operands: tuple[Operand, ...]
-    #: Is the function differentiable at the sample, so that finite differences find the gradient?
+    #: Whether the function is differentiable at the sample, so that finite differences apply.
     smooth: bool = True
-    #: Are gradients asked for?
+    #: Whether gradients are compared.
     gradient: bool = True
-    #: Relative tolerance in float32, absolute tolerance being the same.
+    #: Relative and absolute tolerance in float32.
     tolerance: float = 1e-5
-    #: The same in float64.
+    #: Relative and absolute tolerance in float64.
     double: float = 1e-11
 
     def __str__(self) -> str:
@@ -33,7 +33,7 @@ class Form:
 
     @property
     def function(self) -> str:
-        """The name of what is called; a colon and what distinguishes the call come after it."""
+        """The name of the called function: the part of the form's name before a colon."""
         return self.name.partition(":")[0]
 
     def values(self, dtype: Any) -> list[np.ndarray[Any, Any]]:
@@ -41,11 +41,11 @@ class Form:
         return [operand.values(rng, dtype) for operand in self.operands]
 
     def wanted(self) -> list[int]:
-        """Which of the operands get a gradient."""
+        """The indices of the operands that get a gradient."""
         return [k for k, o in enumerate(self.operands) if o.kind == "float"] if self.gradient else []
 
     def made(self, library: Any, tensors: list[Any]) -> list[Any]:
-        """The results, in a list; tensors are contiguous, one an operand."""
+        """The results, as a list; ``tensors`` are contiguous, one per operand."""
         result = self.call(library, *[o.show(x) for o, x in zip(self.operands, tensors, strict=True)])
         return list(result) if isinstance(result, (tuple, list)) else [result]
 
@@ -58,7 +58,7 @@ def all_forms() -> list[Form]:
 
 
 def quiet(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The call, without what either library warns of."""
+    """The call with warnings of both libraries suppressed."""
     def called(*args: Any) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)

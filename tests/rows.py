@@ -1,4 +1,4 @@
-"""One table of sample calls for every op: what to call it with, what is expected, and what does not hold for it."""
+"""The table of sample calls of every op: arguments, references in torch or NumPy, and exceptions from the tests."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor to make: its shape as the op sees it, its values, and how it lies in memory.
+    """A tensor to make: its shape as the op sees it, its values, and its memory layout.
 
-    The layouts ``transposed``, ``heads``, ``sliced`` and ``expanded`` are views of a contiguous tensor, which is where a
-    gradient ends up.
+    The layouts ``transposed``, ``heads``, ``sliced`` and ``expanded`` are views of a contiguous tensor, which gets the
+    gradient.
     """
 
     shape: tuple[int, ...]
@@ -52,7 +52,7 @@ class Operand:
         return array.astype({"float": dtype, "bool": np.bool_, "int": np.int64, "byte": np.uint8}[self.kind])
 
     def show(self, x: Any) -> Any:
-        """The view that the op sees, of a tensor of this library or of torch."""
+        """The view that the op sees, of a tensor of gradcore or torch."""
         if self.layout == "transposed":
             return x.permute(*range(len(self.shape))[::-1])
         if self.layout == "heads":
@@ -88,15 +88,15 @@ class Row:
     name: str
     args: tuple[Any, ...]
     attrs: dict[str, Any] = field(default_factory=dict)
-    #: The reference over torch: called with torch, then the arguments.
+    #: The reference in torch, called with torch, then the arguments.
     torch: Callable[..., Any] | None = None
-    #: The reference over NumPy: called with the arguments as arrays.
+    #: The reference in NumPy, called with the arguments as arrays.
     numpy: Callable[..., Any] | None = None
-    #: Is the function differentiable at the sample, so that finite differences find the gradient?
+    #: Whether the function is differentiable at the sample, so that finite differences apply.
     smooth: bool = True
-    #: Are gradients asked for? Which operand gets the gradient of a NaN is nobody's promise.
+    #: Whether gradients are compared; not with NaNs, for which it is unspecified which operand gets the gradient.
     gradient: bool = True
-    #: Relative tolerance in float32 against torch, absolute tolerance being the same.
+    #: Relative and absolute tolerance in float32, compared with torch.
     tolerance: float = 1e-5
 
     def __str__(self) -> str:
@@ -115,7 +115,7 @@ class Row:
             yield from a if isinstance(a, list) else (a,)
 
     def wanted(self) -> list[int]:
-        """Which of the operands get a gradient."""
+        """The indices of the operands that get a gradient."""
         result, at = [], 0
         for name, a in zip(self.declared.inputs, self.args, strict=False):
             for part in a if isinstance(a, list) else [a]:
@@ -139,7 +139,7 @@ class Row:
         return [[one(part) for part in a] if isinstance(a, list) else one(a) for a in self.args]
 
     def call(self, tensors: list[Any]) -> Any:
-        """Run the op. What an in-place op writes to is a copy, so that leaves and views stay out of its way."""
+        """Run the op. In-place ops write to copies, since leaves and views must not be written to."""
         op = self.declared
         args = self.arguments(tensors)
         attrs = dict(self.attrs)
@@ -150,16 +150,16 @@ class Row:
             if args[k] is not None:
                 args[k] = [a.clone() for a in args[k]] if isinstance(args[k], list) else args[k].clone()
         result = op(*args, **attrs)
-        # An update returns what it wrote first; the test wants all of it.
+        # An update op returns only the first list that it wrote; the test compares all.
         return tuple(t for k in map(op.inputs.index, op.writes) for t in args[k]) if op.lists and op.writes else result
 
     def expected(self, torch: Any, tensors: list[Any]) -> Any:
-        """What torch makes of its own tensors."""
+        """The result of the reference in torch."""
         assert self.torch is not None
         return self.torch(torch, *self.arguments(tensors))
 
     def formula(self, values: list[Array]) -> Any:
-        """What NumPy makes of the values."""
+        """The result of the reference in NumPy."""
         assert self.numpy is not None
         rest = iter(values)
 
@@ -179,7 +179,7 @@ class Row:
 
 
 def tensors_of(row: Row, device: Any = "cpu", dtype: Any = np.float32, grads: bool = False) -> list[Any]:
-    """A contiguous tensor for each operand; those that the op differentiates require a gradient with ``grads``."""
+    """A contiguous tensor for each operand; with ``grads``, those that the op differentiates require grad."""
     wanted = row.wanted() if grads else []
     return [gradcore.tensor(v, device=device, requires_grad=k in wanted) for k, v in enumerate(row.values(dtype))]
 

@@ -1,4 +1,4 @@
-"""How pytest-xdist hands out tests: groups as they are marked, and the other tests of a file in runs of sixteen."""
+"""Scheduling of tests by pytest-xdist: marked groups stay together, and other tests of a file run in units of sixteen."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from itertools import groupby
 
 from xdist.scheduler import LoadGroupScheduling
 
-#: xdist counts a worker's finished units again after every test, so that thirty thousand units of one test cost minutes.
+#: Tests in a unit. xdist counts a worker's finished units after every test, so thirty thousand units would cost minutes.
 RUN = 16
 
 
 class Runs(LoadGroupScheduling):
-    """``--dist loadgroup`` with fewer units: a test without a group goes with its neighbours."""
+    """``--dist loadgroup`` with fewer units: tests without a group share one with their neighbours."""
 
     _runs: dict[str, str] | None = None
 

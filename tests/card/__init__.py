@@ -1,1 +1,1 @@
-"""A card of host memory, which CuPy takes for a GPU: ``python -m tests.card``."""
+"""A simulated GPU with host memory, which CuPy takes for a real one: ``python -m tests.card``."""

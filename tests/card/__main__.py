@@ -1,12 +1,12 @@
-"""A command in a process whose CuPy believes in a card, whose kernels the emulator computes:
+"""Runs a command in a process whose CuPy uses the simulated GPU, with kernels computed by the emulator:
 
     python -m tests.card FOLDER pytest tests/gpu
     python -m tests.card FOLDER gradcore.cli.main train --device cuda
     python -m tests.card FOLDER script.py
 
-Everything between an op and the driver is what it is on a GPU: CuPy's arrays, streams, events and graphs, NVRTC's machine code,
-modules, launches. Processes that the command starts have a card, too. ``FOLDER`` keeps what both compilers made: the first
-launch of a kernel takes seconds. The exit code is the command's, or 1 for what a device would have failed at.
+Everything between an op and the driver is as on a real GPU: CuPy's arrays, streams, events and graphs, NVRTC's machine code,
+modules, launches. Child processes of the command have a simulated GPU too. ``FOLDER`` caches the output of both compilers,
+since the first launch of a kernel takes seconds. The exit code is the command's, or 1 for faults that a device would report.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.card.session import start
 def main() -> None:
     folder = Path(sys.argv[1]).resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    # Found by every interpreter that the command starts.
+    # On the path of every interpreter that the command starts.
     site = folder / "site"
     site.mkdir(exist_ok=True)
     (site / "sitecustomize.py").write_text(f"from tests.card.session import start\nstart({str(folder)!r})\n")

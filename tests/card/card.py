@@ -1,6 +1,6 @@
-"""A CUDA driver and runtime that are none: a card whose memory is the host's.
+"""A simulated CUDA driver and runtime: one device, whose memory is the host's.
 
-What a driver would refuse, or a device would fault at, is refused: addresses outside any allocation, calls that end a capture,
+It reports the errors of a driver and the faults of a device: addresses outside any allocation, calls that invalidate a capture,
 handles that are gone. The names are CUDA's.
 """
 
@@ -18,25 +18,25 @@ from tests.card.streams import Streams
 from tests.host.nvrtc import Usage, usage
 
 CAPABILITY = (9, 0)
-#: cudaDeviceAttr: those that somebody looks at; the others are 0.
+#: By cudaDeviceAttr: the attributes that are queried; the others are 0.
 _ATTRIBUTES = {1: 1024, 2: 1024, 3: 1024, 4: 64, 5: (1 << 31) - 1, 6: 65535, 7: 65535, 8: 49152, 10: 32, 12: 65536, 16: 132,
                39: 2048, 41: 1, 75: CAPABILITY[0], 76: CAPABILITY[1], 78: 1, 81: 228 << 10, 82: 65536, 95: 1, 97: 227 << 10,
                106: 32, 115: 1}
 
 
 class Card(Streams):
-    """One device. ``work`` makes what runs a kernel, of its function's name, blocks, threads and its arguments' addresses."""
+    """One device. ``work(name, blocks, threads, addresses of arguments)`` returns a function that runs a kernel."""
 
     def __init__(self, work: Callable[[str, int, int, int], Callable[[], Any]]) -> None:
         super().__init__()
         self.work = work
         self.faults = []
-        #: By name: how often a function of the runtime's or the driver's was called.
+        #: By name: how often a function of the runtime or the driver was called.
         self.calls: Counter[str] = Counter()
-        #: By handle: machine code, and names of functions in it.
+        #: By handle: the machine code of a module.
         self.modules: dict[int, bytes] = {}
         self.functions: dict[int, str] = {}
-        #: By handle of a function: what its machine code takes.
+        #: By handle of a function: the resources that it uses.
         self.taken: dict[int, Usage] = {}
         self._texts: dict[str, Any] = {}
 
@@ -114,7 +114,7 @@ class Card(Streams):
 
     @entry(c_void_p, c_void_p)
     def cuGetExportTable(self, out: int, which: int) -> int:
-        # NVRTC asks for one of the driver's own.
+        # CUDA_ERROR_NOT_FOUND: NVRTC asks for a private table of the driver.
         return 500
 
     @entry(c_void_p)

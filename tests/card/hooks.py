@@ -1,7 +1,7 @@
-"""A card in the place of a real one, for CuPy as it is installed.
+"""Installs the simulated GPU under an unmodified CuPy.
 
-The runtime is linked into CuPy's own library: the first bytes of each of its functions become a jump to the card's. The driver
-is a small library under the driver's name. For a process of its own: CuPy's code is not changed back.
+The CUDA runtime is linked into CuPy's library, so the first bytes of each of its functions are overwritten with a jump to the
+simulated one. The driver is a small library with the driver's name. Use a separate process: the patches are not undone.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tests.card.card import Card
 from tests.card.entries import ENTRIES, UNKNOWN, UNSUPPORTED
 
 _libc = ctypes.CDLL(None, use_errno=True)
-#: Callbacks, which code of CuPy's refers to.
+#: Keeps the callbacks alive, which CuPy's code refers to.
 _kept: list[Any] = []
 
 
 def install(card: Card, folder: Path) -> None:
-    """Let CuPy, which must not have looked for a driver before, find ``card`` until the interpreter ends."""
+    """Let CuPy, which must not have looked for a driver yet, use ``card`` until the interpreter exits."""
     names = [name for name in ENTRIES if name.startswith("cu") and name[2].isupper()]
     driver = _driver(names, folder)
     nothing = ctypes.cast(driver.card_nothing, c_void_p).value or 0
@@ -43,7 +43,7 @@ def install(card: Card, folder: Path) -> None:
         for name, place in places.items():
             _jump(place, nothing if nowhere else _callback(card, name))
 
-    # What is destroyed when Python runs no more calls the driver still.
+    # Objects destroyed after Python has shut down still call the driver.
     atexit.register(lead, True)
     lead(False)
 
@@ -68,7 +68,7 @@ def _callback(card: Card, name: str) -> int:
 
 def _jump(address: int, target: int) -> None:
     page = address & -mmap.PAGESIZE
-    # Readable, writable and executable: a call may be on its way through the same page.
+    # Readable, writable and executable, since another call may be executing in the same page.
     if _libc.mprotect(c_void_p(page), c_size_t(2 * mmap.PAGESIZE), 7):
         raise OSError(ctypes.get_errno(), "CuPy's code cannot be written to")
     # mov r11, target; jmp r11
@@ -76,7 +76,7 @@ def _jump(address: int, target: int) -> None:
 
 
 def _driver(names: list[str], folder: Path) -> Any:
-    """A library of the driver's name, whose functions are a table's: whoever looks for it later is given the loaded one."""
+    """Load a library with the driver's name, whose functions are in a table; later lookups of the name find it."""
     lines = [f'__attribute__((naked)) void {name}(void) {{ __asm__("jmp *card_table+{8 * k}(%rip)"); }}'
              for k, name in enumerate(names)]
     source, library = folder / f"driver-{os.getpid()}.c", folder / f"driver-{os.getpid()}.so"

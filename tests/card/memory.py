@@ -1,4 +1,4 @@
-"""A card's memory: pages of the host's, of which it is known what belongs to the device."""
+"""The memory of the simulated GPU: host memory, with a record of what belongs to the device."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ BYTES, PAGE = 8 << 30, 512
 
 
 class Memory:
-    """Allocations, and copies between them."""
+    """Allocations and copies."""
 
-    #: What was asked for that a device would have failed at, or that nobody has written here.
+    #: Descriptions of requests at which a device would fault, or that are not implemented here.
     faults: list[str]
 
     def __init__(self) -> None:
-        #: By address: bytes, and what keeps them.
+        #: By address: the number of bytes, and the object that keeps them.
         self.device: dict[int, tuple[int, Any]] = {}
         self.pinned: dict[int, tuple[int, Any]] = {}
 
@@ -29,7 +29,7 @@ class Memory:
         return code
 
     def holds(self, address: int, nbytes: int) -> bool:
-        """Do bytes lie in one allocation of the device's?"""
+        """Whether bytes lie in a single allocation of the device."""
         return any(start <= address and address + nbytes <= start + size for start, (size, _) in self.device.items())
 
     def mine(self) -> int:
@@ -90,11 +90,11 @@ class Memory:
     @entry(c_void_p, c_void_p, c_size_t, c_int, c_void_p)
     def cudaMemcpyAsync(self, to: int, source: int, nbytes: int, kind: int, stream: int | None) -> int:
         for address, device in ((to, kind in (1, 3)), (source, kind in (2, 3))):
-            # 4: the driver knows by the addresses.
+            # Kind 4: the driver infers the direction from the addresses.
             if nbytes and kind != 4 and device != self.holds(address, nbytes):
                 return self.fault(f"a copy of kind {kind} between {to:#x} and {source:#x}, {nbytes} bytes", INVALID)
         if kind == 1 and not self._locked(source):
-            # Staged: the host may change it from here on.
+            # Staged, so that the host may change the source from now on.
             staged = ctypes.create_string_buffer(ctypes.string_at(source, nbytes), nbytes)
             return self.submit(stream, lambda: ctypes.memmove(to, staged, nbytes), COPY)
         code = self.submit(stream, lambda: ctypes.memmove(to, source, nbytes), COPY)
@@ -103,7 +103,7 @@ class Memory:
         return code
 
     def _locked(self, address: int) -> bool:
-        """Does it lie in pinned memory?"""
+        """Whether an address lies in pinned memory."""
         return any(start <= address < start + size for start, (size, _) in self.pinned.items())
 
     @entry(c_void_p, c_void_p, c_size_t, c_int)

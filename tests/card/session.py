@@ -1,4 +1,4 @@
-"""A process whose CuPy believes in a card: the emulator computes our kernels, a library of NumPy's the matrix products."""
+"""Sets up the simulated GPU in this process: the emulator computes our kernels, NumPy the matrix products."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from tests.card.hooks import install
 
 
 class _Asked(threading.local):
-    #: What a thread launches: family, instance, arguments.
+    #: The launch in progress in a thread: family, instance, arguments.
     of: tuple[str, str, tuple[Any, ...]] | None = None
 
 
 class Session:
-    """The card's side of kernels and products."""
+    """The simulated GPU's kernels and matrix products."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.card = Card(self.work)
-        #: Kernels that are not ours, by name: nobody runs them here.
+        #: Kernels of other libraries, by name, which are not run.
         self.others: Counter[str] = Counter()
         self._asked = _Asked()
-        #: The emulator has one place for the threads of a block.
+        #: The emulator runs one block at a time.
         self._lock = threading.Lock()
         self._calls: dict[tuple[str, str], Any] = {}
 
     def start(self) -> None:
-        """Before anybody has looked for a driver."""
-        # What an interpreter runs at its end, it runs from the last that was registered to the first.
+        """Install the simulated GPU; call before anything looks for a driver."""
+        # Exit functions run in reverse order of registration.
         atexit.register(self.close)
         install(self.card, self.folder)
         from gradcore.devices import gpu_gemm, gpu_launch, gpu_workspaces
@@ -46,14 +46,14 @@ class Session:
         from tests.host import emulator, graph_bed
 
         self._shared = gpu_launch.SHARED
-        #: An argument whose place the launch itself finds.
+        #: The argument that the launch itself fills in.
         self._shared = gpu_launch.SHARED
-        # The instances that were launched once, of the kernels as they stand.
+        # The instances that were launched before, for this version of the kernels.
         sources = b"".join(path.read_bytes() for path in sorted(source_folder().iterdir()))
         self._known = self.folder / f"instances-{hashlib.sha256(sources).hexdigest()[:16]}.txt"
         self._as_bytes = emulator._as_bytes
         self.emulator = emulator.Emulator(self.folder)
-        # A trace looks at nothing that is looked at on the card's side.
+        # Code of the simulated GPU must not be watched by a trace.
         library, own = watch.is_library, str(Path(__file__).parent)
         watch.is_library = lambda file: file.startswith(own) or file in graph_bed._CUDA or library(file)
         launch = gpu_launch.launch
@@ -73,15 +73,15 @@ class Session:
             lt, gpu_gemm.workspace_bytes(index), lambda size: gpu_workspaces.reserve(index, size, "cuBLASLt", "matmul"))
 
     def _own_folder(self) -> Path:
-        """One that no other process of the command writes to."""
+        """A folder that no other process of the command writes to."""
         made = self.folder / f"{os.getpid()}-{len(list(self.folder.iterdir()))}"
         made.mkdir()
         return made
 
     def work(self, name: str, blocks: int, threads: int, arguments: int) -> Callable[[], None]:
-        """A launch as it reached the driver: what CuPy made of the arguments is what is run on, now or later."""
+        """A launch as it reached the driver, which runs now or later with the arguments as CuPy converted them."""
         if self._asked.of is None:
-            # Naps of bench.gpu only pass time, and here it passes for whoever waits.
+            # The kernel "nap" of bench.gpu only passes time, which passes here whenever something waits.
             if name != "nap":
                 self.others[name] += 1
             return lambda: None
@@ -98,7 +98,7 @@ class Session:
                 self.card.fault(f"{instance}: {argument!r} reached the driver as {found!r}")
             place = getattr(getattr(argument, "data", None), "ptr", None)
             if place is not None and argument.size and not self.card.holds(place, argument.itemsize):
-                # An array of CuPy's, whose first element, at least, is to be the device's.
+                # At least the first element of a CuPy array must be in device memory.
                 self.card.fault(f"{instance}: {place:#x} lies outside any allocation")
             held.append(ctypes.create_string_buffer(found, len(found)))
         with self._lock:
@@ -116,13 +116,13 @@ class Session:
     def _compiled(self, family: str, instance: str) -> Any:
         emulator = self.emulator
         if not emulator.libraries:
-            # Together it takes less, and whoever launches nothing does not wait for it.
+            # Compiling all at the first launch is faster, and processes without launches do not wait.
             for line in set(self._known.read_text().splitlines()) if self._known.exists() else ():
                 emulator.wanted.setdefault(line.split()[0], set()).add(line.split(" ", 1)[1])
             emulator.folder = self._own_folder()
             emulator.compile()
         if instance not in emulator.libraries.get(family, (None, {}))[1]:
-            # A library of its own for what comes later: one that is loaded stays.
+            # Later instances get a library of their own, since a loaded one cannot be replaced.
             with self._known.open("a") as known:
                 known.write(f"{family} {instance}\n")
             emulator.wanted[family] = {instance}
@@ -140,12 +140,12 @@ class Session:
                   file=sys.stderr, flush=True)
 
 
-#: This process's, if it has a card.
+#: This process's session, if it has a simulated GPU.
 SESSION: Session | None = None
 
 
 def start(folder: str) -> Session:
-    """Let this process have a card."""
+    """Give this process a simulated GPU."""
     global SESSION
     os.environ["CUPY_CACHE_DIR"] = f"{folder}/cubins"
     SESSION = Session(Path(folder))

@@ -1,6 +1,6 @@
-"""A card's streams, events and graphs. Work is done as late as may be: when somebody waits for it.
+"""Streams, events and graphs of the simulated GPU. Work is done as late as possible, when something waits for it.
 
-What a host changes or gives back too early is then seen by the work, and so is what a stream was not told to wait for.
+This exposes memory that the host changes or frees too early, and missing synchronisation between streams.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any
 from tests.card.entries import CAPTURING, GONE, INVALID, KERNEL, NO_CAPTURE, NOT_READY, UNSUPPORTED, entry, put
 from tests.card.memory import Memory
 
-#: What kind of node it is in a graph, and what does it.
+#: The kind of node in a graph, and a function that does the work.
 Work = tuple[int, Callable[[], Any]]
-#: The default streams: legacy, legacy by name, one for each thread.
+#: The default streams: null, legacy, and per thread.
 _DEFAULT = (0, 1, 2)
 _NON_BLOCKING = 1
-#: Pieces of work that a stream keeps at most before it does the oldest.
+#: The most pieces of work that a stream keeps pending; then the oldest is done.
 _MOST = 64
 
 
 class Queue:
-    """The work of one stream, in order; numbers of pieces count from the stream's first."""
+    """The pending work of one stream, in order; pieces are numbered from the stream's first."""
 
     def __init__(self) -> None:
         self.waiting: deque[Callable[[], Any]] = deque()
@@ -35,7 +35,7 @@ class Queue:
         return self.done + len(self.waiting)
 
     def run(self, until: int) -> None:
-        """Do the work up to the piece of that number."""
+        """Do the work up to piece number ``until``."""
         while self.done < until and self.waiting:
             work = self.waiting.popleft()
             self.done += 1
@@ -43,22 +43,22 @@ class Queue:
 
 
 class Streams(Memory):
-    """What is in order, and what is captured. A call that a capture does not allow ends it, as it does with a driver."""
+    """Streams, events, and captures. A call that is not allowed during a capture invalidates it, as with a driver."""
 
     def __init__(self) -> None:
         super().__init__()
-        #: By handle: what is captured, or None.
+        #: By handle: the captured work, or None.
         self.streams: dict[int, list[Work] | None] = dict.fromkeys(_DEFAULT)
         self.queues: dict[int, Queue] = {stream: Queue() for stream in _DEFAULT}
-        #: By handle: where an event stands, and when that was noted.
+        #: By handle: an event's queue and position in it, and the time at which it was recorded.
         self.events: dict[int, tuple[Queue, int, int]] = {}
-        # A kernel runs without Python's own lock.
+        # Kernels run without Python's global lock.
         self._order = threading.RLock()
         self.graphs: dict[int, list[Work]] = {}
         self.executables: dict[int, list[Work]] = {}
-        #: Streams whose capture has ended without a graph.
+        #: Streams with an invalidated capture.
         self._broken: set[int] = set()
-        #: By thread: the stream that it captures.
+        #: By thread: the stream that is being captured.
         self._capturing: dict[int, int] = {}
         self._handles = 0x1000
         self._clock = 0
@@ -85,21 +85,21 @@ class Streams(Memory):
         return 0
 
     def drain(self, stream: int | None = None) -> None:
-        """Do all work of a stream, or of all."""
+        """Do all work of one stream, or of all."""
         with self._order:
             for queue in list(self.queues.values()) if stream is None else [self.queues[stream]]:
                 queue.run(queue.given)
 
     def give(self, name: str, work: Callable[[], None], stream: int) -> None:
-        """Work of a library's."""
+        """Submit work of a library."""
         self.submit(stream, work)
 
     def mine(self) -> int:
-        """The stream that this thread captures, 0 for none."""
+        """The stream that this thread is capturing, 0 for none."""
         return self._capturing.get(threading.get_ident(), 0)
 
     def ends(self) -> int:
-        """Break this thread's capture off."""
+        """Invalidate this thread's capture."""
         self._broken.add(self.mine())
         return CAPTURING
 
@@ -138,7 +138,7 @@ class Streams(Memory):
         return self._asked(stream) or self._passing(self.queues[stream or 0], self.queues[stream or 0].given)
 
     def _passing(self, queue: Queue, until: int) -> int:
-        """Time passes for whoever asks whether work is done: one piece of it is, if it was not."""
+        """Simulate passing time for a query whether work is done: do one pending piece."""
         with self._order:
             if queue.done >= until:
                 return 0
@@ -253,7 +253,7 @@ class Streams(Memory):
     @entry(c_void_p, c_void_p, c_void_p)
     def cuGraphGetNodes(self, graph: int, out: int | None, count: int) -> int:
         for k in range(len(self.graphs[graph]) if out else 0):
-            # A node's handle: nobody else counts by ones.
+            # A node's handle, distinct from those of :meth:`handle`, which are multiples of 16.
             put((out or 0) + 8 * k, c_void_p, (graph << 32) + k + 1)
         put(count, c_size_t, len(self.graphs[graph]))
         return 0

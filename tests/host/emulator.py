@@ -1,4 +1,4 @@
-"""The CUDA kernels on a CPU: compiled by g++ against ``emulator.h``, launched where CuPy's launch would be."""
+"""Runs the CUDA kernels on a CPU: compiled by g++ with ``emulator.h``, and launched in place of CuPy's launch."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from gradcore.devices.gpu_sources import source_of
 from tests.host.fake_cublas import FakeLt
 
 HEADER = Path(__file__).parent / "emulator.h"
-#: An access that is not aligned as its type is ends a kernel on a GPU, and here the process, with the line.
+#: A misaligned access ends a kernel on a GPU, and here the process, with a message that has the line.
 COMPILER = ["g++", "-std=c++17", "-Og", "-ffp-contract=off", "-shared", "-fPIC", "-fpermissive", "-fvisibility=hidden", "-w",
             "-fsanitize=alignment", "-fno-sanitize-recover=alignment"]
-#: Checks are calls, which compile faster than the same checks in line.
+#: Checks as calls compile faster than inline ones.
 SANITIZED = ["-g1", "-fsanitize=address", "-fno-omit-frame-pointer", "--param", "asan-instrumentation-with-call-threshold=0"]
-#: Bytes on either side of an array that a kernel must leave as they are.
+#: Bytes on either side of an array that a kernel must not change.
 MARGIN = 64
 
 
 class HostMemory(memory.BaseMemory):
-    """The owner of a CuPy array that lies over bytes of the host."""
+    """The owner of a CuPy array over host memory."""
 
     def __init__(self, owner: np.ndarray, address: int) -> None:
         self.ptr = address
@@ -42,29 +42,29 @@ class HostMemory(memory.BaseMemory):
 
 
 def view_of(array: np.ndarray, owner: np.ndarray | None = None) -> cupy.ndarray:
-    """The same bytes, as an array object of CuPy's."""
+    """A CuPy array over the memory of a NumPy array."""
     held = HostMemory(array if owner is None else owner, array.ctypes.data)
     return cupy.ndarray(array.shape, array.dtype, memory.MemoryPointer(held, 0), array.strides)
 
 
 class Copy:
-    """An array's elements in bytes of their own, as many as they span, between two margins that are watched.
+    """A copy of an array, with the same strides, between two margins that are checked.
 
-    ``exact`` leaves the margins to the address sanitizer, which watches what lies around an allocation; ``off`` moves it by
-    so many elements.
+    With ``exact`` there are no margins, as for the address sanitizer, which checks the surroundings of an allocation; ``off``
+    shifts the copy by a number of elements.
     """
 
     def __init__(self, array: np.ndarray, exact: bool = False, off: int = 0) -> None:
         spans = [(n - 1) * s for n, s in zip(array.shape, array.strides, strict=True)] if array.size else []
         below, above = -sum(s for s in spans if s < 0), sum(s for s in spans if s > 0)
         self.nbytes = below + above + array.itemsize if array.size else 0
-        # The address keeps its place among 16 bytes, since launches choose their accesses by it.
+        # Keep the alignment within 16 bytes, by which launches choose the width of accesses.
         place = (array.ctypes.data - below + off * array.itemsize) % 16
         margin = 0 if exact else MARGIN
         self.bytes = np.full(self.nbytes + place + 16 + 2 * margin, 0xA5, np.uint8)
         self.start = margin + (place - self.bytes.ctypes.data - margin) % 16
         if exact:
-            # malloc's own addresses are multiples of 16, so what lies before a place among them is the array's own.
+            # malloc returns multiples of 16, so bytes before the array's first element belong to its allocation.
             self.bytes = np.full(self.nbytes + place, 0xA5, np.uint8)
             self.start = place
         self.array = np.ndarray(array.shape, array.dtype, self.bytes, self.start + below, array.strides)
@@ -74,7 +74,7 @@ class Copy:
             ctypes.memmove(self.bytes.ctypes.data + self.start, array.ctypes.data - below, self.nbytes)
 
     def cupy(self) -> cupy.ndarray:
-        """The same bytes, as an array object that the CUDA device's kernels take."""
+        """A CuPy array over the copy, as the CUDA device's kernels take it."""
         return view_of(self.array, self.bytes)
 
     def check(self, name: str) -> None:
@@ -83,33 +83,33 @@ class Copy:
 
 
 class Emulator:
-    """Stands in for ``gpu_launch.launch`` and ``clear``; ``library`` multiplies matrices.
+    """Replaces ``gpu_launch.launch`` and ``clear``; ``library`` multiplies matrices.
 
-    Without a family's library it notes which instances are wanted, and runs nothing.
+    As long as a family is not compiled, it only notes which instances are needed, and runs nothing.
     """
 
     def __init__(self, folder: Path, sanitize: bool = False) -> None:
         self.folder = folder
         self.sanitize = sanitize
         self.wanted: dict[str, set[str]] = {}
-        #: The largest blocks that each was launched with.
+        #: By kernel: the largest number of threads in a block that it was launched with.
         self.threads: dict[str, int] = {}
         self.libraries: dict[str, tuple[Any, dict[str, int]]] = {}
-        #: What blocks of one launch share.
+        #: The memory that the blocks of one launch share.
         self.shared = np.zeros(gpu_workspaces.SHARED_BYTES // 8, np.uint64)
-        #: Do threads and blocks run from the last to the first?
+        #: Whether threads and blocks run in descending order.
         self.falling = False
         self.library: Any = products(FakeLt(lambda: bool(self.libraries)))
 
     def compile(self) -> None:
-        """One library a family, with every instance that was asked for so far."""
+        """Compile a library for each family, with every instance that was needed so far."""
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             for family, found in zip(self.wanted, pool.map(self._compile, self.wanted), strict=True):
                 self.libraries[family] = found
 
     def _compile(self, family: str, source: str | None = None) -> tuple[Any, dict[str, int]]:
         instances = sorted(self.wanted[family])
-        # Without a linkage of their own, kernels' shared arrays can be gathered in one section.
+        # In an anonymous namespace, so that kernels' shared arrays can be collected in one section.
         code = [HEADER.read_text(), "namespace {", source_of(family) if source is None else source, "}"]
         for k, name in enumerate(instances):
             code.append(f'extern "C" __attribute__((visibility("default"))) bool call_{k}(unsigned blocks, unsigned threads, '
@@ -149,7 +149,7 @@ class Emulator:
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
-        """The CUDA device's launches come here."""
+        """Within the block, redirect the CUDA device's launches to the emulator."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(gpu_launch, "launch", self.launch)
             patch.setattr(gpu_launch, "clear", self.clear)
@@ -163,7 +163,7 @@ class Emulator:
 
 
 def products(lt: FakeLt, nbytes: int = 1 << 20) -> gpu_gemm.CublasLt:
-    """cuBLASLt's part of the interface, with workspaces in memory of the host."""
+    """The interface to cuBLASLt, with workspaces in host memory."""
 
     def reserve(size: int) -> HostMemory:
         held = np.zeros(size + 512, np.uint8)
@@ -173,7 +173,7 @@ def products(lt: FakeLt, nbytes: int = 1 << 20) -> gpu_gemm.CublasLt:
 
 
 def _as_bytes(argument: Any) -> np.ndarray:
-    """What CuPy hands to the driver for one argument: an address, or a value; nothing for what is found there and then."""
+    """The bytes that CuPy passes to the driver for one argument: an address or a value; 0 for SHARED and None."""
     if argument is None or argument is gpu_launch.SHARED:
         return np.zeros((), np.uint64)
     if isinstance(argument, cupy.ndarray):

@@ -1,7 +1,7 @@
-"""A card of host memory that captures: what a stream is given during a capture is kept, and done anew at each launch.
+"""A simulated GPU with graph capture: work submitted during a capture is kept, and done at each launch of the graph.
 
-As on CUDA, arguments are read when a kernel is given to a stream, also during a capture; memory is read when it runs. What a
-capturing thread must not call breaks its captures.
+As on CUDA, arguments are read when a kernel is submitted, also during a capture, and memory when it runs. Calls that are not
+allowed during a capture invalidate it.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ UNSUPPORTED, INVALIDATED, ILLEGAL, INVALID = 900, 901, 401, 1
 
 
 class GraphCard(HostCard):
-    """Kernels come through :meth:`give`, to the stream in ``current``; ``nodes`` names what live graphs hold, by handle."""
+    """Kernels are submitted by :meth:`give`, to the stream ``current``; ``nodes`` names the work in live graphs, by handle."""
 
     def __init__(self) -> None:
         super().__init__()
         self.current = 0
-        #: By stream, what it was given since its capture began; None once that is broken.
+        #: By stream: the work captured so far; None once the capture is invalidated.
         self.capturing: dict[int, list[tuple[str, Callable[[], Any]]] | None] = {}
         self.graphs: dict[int, list[tuple[str, Callable[[], Any]]]] = {}
         self.executables: dict[int, list[tuple[str, Callable[[], Any]]]] = {}
-        #: What was given to streams, in order: names of kernels, copies, and launches of graphs.
+        #: All submitted work, in order: names of kernels, copies, and launches of graphs.
         self.given: list[str] = []
         self._ends: dict[int, Record] = {}
 
@@ -49,7 +49,7 @@ class GraphCard(HostCard):
             self.capturing = dict.fromkeys(self.capturing)
             raise self.CUDARuntimeError(UNSUPPORTED)
 
-    # -- what breaks a capture -----------------------------------------------------------------------------------------
+    # -- calls that invalidate a capture -------------------------------------------------------------------------------
 
     def malloc(self, nbytes: int) -> int:
         self._break()
@@ -68,7 +68,7 @@ class GraphCard(HostCard):
     def memcpyAsync(self, to: int, source: int, nbytes: int, kind: int, stream: int) -> None:
         name = {1: "upload", 2: "download", 3: "copy"}[kind]
         if stream in self.capturing:
-            # Not staged: the graph reads the host's memory when it is launched.
+            # Not staged, since the graph reads the host's memory when it is launched.
             self.give(name, lambda: ctypes.memmove(to, source, nbytes), stream)
         else:
             self.given.append(name)

@@ -1,4 +1,4 @@
-"""Stacks of memory for tests: sources that are slow, tiny or failing, and a driver that simulates streams."""
+"""Memory stacks for tests: slow, tiny or failing sources, and a driver that simulates streams."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MiB = 1 << 20
 
 
 class Slow:
-    """A source that takes its time, so that threads meet inside it."""
+    """A slow source, so that threads meet inside it."""
 
     def __init__(self, upstream: Source) -> None:
         self._upstream = upstream
@@ -30,7 +30,7 @@ class Slow:
 
 
 class Failing:
-    """A source whose calls with the given numbers (from 1) fail."""
+    """A source of which the calls with given numbers (from 1) fail."""
 
     def __init__(self, upstream: Source, allocations: Collection[int] = (), deallocations: Collection[int] = ()) -> None:
         self._upstream = upstream
@@ -51,9 +51,9 @@ class Failing:
 
 
 class Events:
-    """A driver that writes down what it is told, and knows what each stream has waited for.
+    """A driver that records its calls, and tracks what each stream has waited for.
 
-    A stream's clock is a table of how far it has seen each stream; work is one tick of its own.
+    Each stream has a vector clock, which its own work advances by one tick.
     """
 
     def __init__(self) -> None:
@@ -64,13 +64,13 @@ class Events:
         return self.clocks.setdefault(stream, {stream: 0})
 
     def work(self, stream: Stream) -> tuple[Stream, int]:
-        """Give a stream something to do; the moment at which it will be done."""
+        """Submit work to a stream; returns the moment at which it will be done."""
         clock = self._clock(stream)
         clock[stream] += 1
         return stream, clock[stream]
 
     def follows(self, stream: Stream, moment: tuple[Stream, int]) -> bool:
-        """Does what ``stream`` is given from now on run after that moment?"""
+        """Whether work submitted to ``stream`` from now on runs after ``moment``."""
         return self._clock(stream).get(moment[0], 0) >= moment[1]
 
     def record(self, stream: Stream) -> dict[Stream, int]:

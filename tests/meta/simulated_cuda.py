@@ -1,7 +1,7 @@
-"""A CUDA card that runs what its streams are given in any order that their waits allow, and knows each piece of memory.
+"""A simulated CUDA runtime that does the work of streams in any order that their waits allow, and checks memory accesses.
 
-It stands in the CUDA runtime's place. A kernel stamps every 512 bytes of a block, or looks whether the stamp that it
-expects is still there; what it finds wrong goes to ``wrong``. Calls fail when the schedule of faults says so.
+A kernel stamps every 512 bytes of a block, or checks that an expected stamp is still there; errors are added to ``wrong``.
+Calls can be made to fail by a schedule of faults.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ CELL = 512
 
 
 class Record:
-    """One recording of an event: a wait is for the recording that was the last when the wait was given."""
+    """One recording of an event; a wait is for the last recording at the time when the wait was submitted."""
 
     def __init__(self) -> None:
         self.done = False
 
 
 class Card:
-    """The runtime's calls, over ``room`` bytes. ``faults`` names the calls that fail, by their numbers from 1."""
+    """The runtime's calls, with ``room`` bytes of memory. ``faults`` has the numbers, from 1, of the calls that fail."""
 
     class CUDARuntimeError(Exception):
         def __init__(self, status: int) -> None:
@@ -41,7 +41,7 @@ class Card:
         self.memory: dict[int, np.ndarray[Any, Any]] = {}
         self.pinned: dict[int, int] = {}
         self.events: dict[int, Record | None] = {}
-        #: What each stream still has to do: a recording, a wait for one, or a kernel with the address that it touches.
+        #: The pending work of each stream: a recording, a wait for one, or a kernel with the address that it accesses.
         self.queues: dict[int, deque[Any]] = {0: deque()}
         self._next = 1 << 40
 
@@ -134,7 +134,7 @@ class Card:
     # -- kernels -------------------------------------------------------------------------------------------------------
 
     def launch(self, stream: int, block: Any, expect: int | None, stamp: int) -> None:
-        """Queue a kernel that finds ``expect`` all over the block, None for anything, and leaves ``stamp`` there."""
+        """Queue a kernel that checks that the block is filled with ``expect``, unless None, and fills it with ``stamp``."""
         segment, first = block.segment.address, block.offset // CELL
         cells = slice(first, first + block.size // CELL)
 
@@ -153,7 +153,7 @@ class Card:
         return not (type(work) is tuple and type(work[1]) is Record) or work[1].done
 
     def run(self, count: int) -> None:
-        """Let ``count`` pieces of work be done, each by some stream that need not wait. Raises when all wait for ever."""
+        """Do ``count`` pieces of work, each of some stream that need not wait. Raises if all streams wait for ever."""
         for _ in range(count):
             able = [queue for queue in self.queues.values() if queue and self._ready(queue[0])]
             if not able:
@@ -167,13 +167,13 @@ class Card:
 
 
 class Pointer(NamedTuple):
-    """What the runtime knows of an address; 1 is page-locked memory of the host."""
+    """The runtime's attributes of an address; type 1 is page-locked host memory."""
 
     type: int
 
 
 class HostCard(Card):
-    """A card whose memory, and what is pinned, is the host's: copies carry bytes when they are done."""
+    """A card whose memory is host memory, so that copies move bytes, when they are done."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -209,11 +209,11 @@ class HostCard(Card):
         self.queues[stream].append((None, lambda: ctypes.memset(address, value, nbytes)))
 
     def memcpyAsync(self, to: int, source: int, nbytes: int, kind: int, stream: int) -> None:
-        # Pageable memory of the host is staged by the call.
+        # The call stages pageable host memory.
         staged = None if kind != 1 or self._is_locked(source) else ctypes.string_at(source, nbytes)
         self.queues[stream].append((None, lambda: ctypes.memmove(to, staged or source, nbytes)))
 
 
 def without(owner: Any, name: str) -> tuple[Any, str, Callable[..., None]]:
-    """What ``monkeypatch.setattr`` takes to leave out a method."""
+    """The arguments of ``monkeypatch.setattr`` that remove a method."""
     return owner, name, lambda *arguments: None
