@@ -31,10 +31,12 @@ def is_available() -> bool:
 
 
 def device_count() -> int:
+    """The number of GPUs."""
     return cuda_status().devices
 
 
 def current_device() -> int:
+    """The index of the current GPU, always 0."""
     return 0
 
 

@@ -184,14 +184,17 @@ def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple
 
 
 def hsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
+    """Views of parts along dimension 1, or 0 of a 1-d tensor; see :func:`tensor_split`."""
     return _parted("hsplit", input, indices_or_sections, 0 if input.spec.ndim == 1 else 1, 1)
 
 
 def vsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
+    """Views of parts along dimension 0; see :func:`tensor_split`."""
     return _parted("vsplit", input, indices_or_sections, 0, 2)
 
 
 def dsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
+    """Views of parts along dimension 2; see :func:`tensor_split`."""
     return _parted("dsplit", input, indices_or_sections, 2, 3)
 
 
@@ -297,10 +300,12 @@ def ravel(input: Tensor) -> Tensor:
 
 
 def view_as(input: Tensor, other: Tensor) -> Tensor:
+    """``input`` viewed with the shape of ``other``."""
     return movement.view(input, shape=other.spec.shape)
 
 
 def reshape_as(input: Tensor, other: Tensor) -> Tensor:
+    """``input`` reshaped to the shape of ``other``."""
     return sh.reshape(input, other.spec.shape)
 
 

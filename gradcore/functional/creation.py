@@ -162,10 +162,12 @@ def full(size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any
 
 
 def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """A tensor of zeros, of the default dtype unless ``dtype`` is given."""
     return full(size_of(size), 0, dtype=dtype or get_default_dtype(), device=device, requires_grad=requires_grad)
 
 
 def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """A tensor of ones, of the default dtype unless ``dtype`` is given."""
     return full(size_of(size), 1, dtype=dtype or get_default_dtype(), device=device, requires_grad=requires_grad)
 
 
@@ -177,18 +179,22 @@ def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool
 
 
 def full_like(input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """A tensor filled with one value, with the shape, dtype and device of ``input`` unless given."""
     return full(input.spec.shape, fill_value, dtype=dtype or input.spec.dtype, device=device or input.storage.device)
 
 
 def zeros_like(input: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Zeros with the shape, dtype and device of ``input`` unless given."""
     return full_like(input, 0, dtype=dtype, device=device)
 
 
 def ones_like(input: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Ones with the shape, dtype and device of ``input`` unless given."""
     return full_like(input, 1, dtype=dtype, device=device)
 
 
 def empty_like(input: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """An uninitialised tensor with the shape, dtype and device of ``input`` unless given."""
     return empty(input.spec.shape, dtype=dtype or input.spec.dtype, device=device or input.storage.device)
 
 
@@ -205,6 +211,7 @@ def arange(start: float, end: float | None = None, step: float = 1, *, dtype: An
 
 
 def linspace(start: float, end: float, steps: int, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """``steps`` evenly spaced numbers from ``start`` to ``end`` inclusive."""
     if steps < 0:
         raise SpecError(f"number of steps must be non-negative, but got {steps}")
     step = (end - start) / (steps - 1) if steps > 1 else 0.0
@@ -235,6 +242,7 @@ def scalar_tensor(s: float, *, dtype: Any = None, device: Any = None) -> Tensor:
 
 
 def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """The identity matrix [n, m], where m is n by default."""
     return creation.eye(rows=n, columns=n if m is None else m, dtype=np.dtype(dtype or get_default_dtype()),
                         device=device)
 

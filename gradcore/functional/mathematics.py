@@ -241,6 +241,7 @@ def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tens
 
 
 def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """The index of the smallest element; see :func:`argmax`."""
     return _arg(reduce.argmin, input, dim, keepdim)
 
 

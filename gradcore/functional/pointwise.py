@@ -136,10 +136,12 @@ def isneginf(input: Tensor) -> Tensor:
 
 
 def deg2rad(input: Tensor) -> Tensor:
+    """Degrees converted to radians."""
     return elementwise.mul(movement.as_float(input), math.pi / 180)
 
 
 def rad2deg(input: Tensor) -> Tensor:
+    """Radians converted to degrees."""
     return elementwise.mul(movement.as_float(input), 180 / math.pi)
 
 

@@ -96,6 +96,7 @@ def squeeze(input: Tensor, dim: Dim = None) -> Tensor:
 
 
 def unsqueeze(input: Tensor, dim: int) -> Tensor:
+    """A view with a new dimension of size 1 at ``dim``."""
     d = normalize_dim(dim, input.spec.ndim + 1)
     return movement.slice(input, index=tuple((0, n, 1) for n in input.spec.shape[:d]) + ((),))
 
@@ -131,6 +132,7 @@ def permute(input: Tensor, *order: Any, dims: Any = None) -> Tensor:
 
 
 def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
+    """A view with two dimensions swapped."""
     order = list(range(input.spec.ndim))
     if order:
         a, b = dim_of(dim0, input), dim_of(dim1, input)
@@ -139,6 +141,7 @@ def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
 
 
 def t(input: Tensor) -> Tensor:
+    """A view of a matrix with its dimensions swapped; 0-d and 1-d tensors as they are."""
     if input.spec.ndim > 2:
         raise SpecError(f"t() expects a tensor with <= 2 dimensions, but self is {input.spec.ndim}D")
     return transpose(input, 0, 1) if input.spec.ndim == 2 else input
@@ -150,14 +153,17 @@ def expand(input: Tensor, *size: Any) -> Tensor:
 
 
 def expand_as(input: Tensor, other: Tensor) -> Tensor:
+    """A view expanded to the shape of ``other``; see :func:`expand`."""
     return movement.expand(input, shape=other.spec.shape)
 
 
 def broadcast_to(input: Tensor, size: Sequence[int]) -> Tensor:
+    """A view expanded to a shape; see :func:`expand`."""
     return movement.expand(input, shape=tuple(size))
 
 
 def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Views of tensors expanded to their common shape."""
     shape = broadcast_shapes(*(x.spec.shape for x in tensors))
     return tuple(movement.expand(x, shape=shape) for x in tensors)
 
@@ -183,10 +189,12 @@ def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
 
 
 def select(input: Tensor, dim: int, index: int) -> Tensor:
+    """A view of the slice at one index of ``dim``, without that dimension."""
     return input[(builtins.slice(None),) * dim_of(dim, input) + (index,)]
 
 
 def contiguous(x: Tensor) -> Tensor:
+    """The tensor itself if it is contiguous, else a contiguous copy."""
     return x if x.spec.contiguous else movement.clone(x)
 
 
@@ -243,6 +251,7 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
 
 
 def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+    """Views of all slices of ``dim``, without that dimension."""
     if not input.spec.ndim:
         raise DimError(f"Dimension specified as {dim} but tensor has no dimensions")
     return tuple(squeeze(part, dim) for part in split(input, 1, dim)) if input.spec.shape[dim_of(dim, input)] else ()

@@ -34,14 +34,17 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 
 @modes.no_grad()
 def constant_(tensor: Tensor, val: float) -> Tensor:
+    """Fill with one value."""
     return creation.fill_(tensor, val)
 
 
 def ones_(tensor: Tensor) -> Tensor:
+    """Fill with ones."""
     return constant_(tensor, 1.0)
 
 
 def zeros_(tensor: Tensor) -> Tensor:
+    """Fill with zeros."""
     return constant_(tensor, 0.0)
 
 
@@ -51,6 +54,7 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generato
 
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Generator | None = None) -> Tensor:
+    """Fill with normal numbers of given mean and standard deviation."""
     return _random.normal_(tensor, mean, std, generator)
 
 
@@ -72,6 +76,7 @@ def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Generator | No
 
 
 def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
+    """Fill with normal numbers of standard deviation gain * sqrt(2 / (fan_in + fan_out)); see :func:`xavier_uniform_`."""
     return _random.normal_(tensor, 0.0, gain * math.sqrt(2.0 / sum(_fans(tensor))), generator)
 
 
@@ -103,6 +108,7 @@ def kaiming_uniform_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonline
 
 def kaiming_normal_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu",
                     generator: Generator | None = None) -> Tensor:
+    """Fill with normal numbers of standard deviation gain / sqrt(fan); see :func:`kaiming_uniform_`."""
     if _empty(tensor):
         return tensor
     return _random.normal_(tensor, 0.0, _deviation(tensor, a, mode, nonlinearity), generator)
