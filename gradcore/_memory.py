@@ -33,14 +33,17 @@ def max_memory_allocated(device: AnyDevice = None) -> int:
 
 
 def max_memory_requested(device: AnyDevice = None) -> int:
+    """The most bytes requested at once, before rounding, since the start or :func:`reset_peak_memory_stats`."""
     return get_device(device).ledger.peak_requested
 
 
 def max_memory_reserved(device: AnyDevice = None) -> int:
+    """The most bytes reserved from the device at once, in segments, since the start or :func:`reset_peak_memory_stats`."""
     return get_device(device).ledger.peak_reserved
 
 
 def reset_peak_memory_stats(device: AnyDevice = None) -> None:
+    """Measure peaks anew, from what is live now."""
     get_device(device).ledger.reset_peaks()
 
 

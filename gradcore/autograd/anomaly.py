@@ -31,4 +31,5 @@ class set_detect_anomaly(detect_anomaly):
 
 
 def is_anomaly_enabled() -> bool:
+    """Whether backward looks for NaN in the gradients of each node."""
     return local.state.anomaly

@@ -40,8 +40,15 @@ def current_device() -> int:
     return 0
 
 
-def get_device_name(device: AnyDevice = None) -> str:
-    return get_device(device or "cuda").name
+def get_device_name(device: AnyDevice | int = None) -> str:
+    """The name of a GPU, such as ``NVIDIA H200``. Raises :class:`DeviceError` where there is none, ValueError for no GPU."""
+    found = get_device(f"cuda:{device}" if isinstance(device, int) else device or "cuda")
+    if found.type != "cuda":
+        raise ValueError(f"Expected a cuda device, but got: {found}")
+    from cupy.cuda import runtime
+
+    name: str = runtime.getDeviceProperties(found.index)["name"].decode()
+    return name
 
 
 def synchronize(device: AnyDevice = None) -> None:
@@ -50,32 +57,39 @@ def synchronize(device: AnyDevice = None) -> None:
 
 
 def memory_allocated(device: AnyDevice = None) -> int:
+    """Live bytes, rounded as the pool does; 0 without a GPU."""
     return _memory.memory_allocated(device or "cuda") if is_available() else 0
 
 
 def memory_reserved(device: AnyDevice = None) -> int:
+    """Bytes of the pool's segments; 0 without a GPU."""
     return _memory.memory_reserved(device or "cuda") if is_available() else 0
 
 
 def max_memory_allocated(device: AnyDevice = None) -> int:
+    """The most bytes allocated at once since the start or :func:`reset_peak_memory_stats`; 0 without a GPU."""
     return _memory.max_memory_allocated(device or "cuda") if is_available() else 0
 
 
 def max_memory_reserved(device: AnyDevice = None) -> int:
+    """The most bytes reserved at once since the start or :func:`reset_peak_memory_stats`; 0 without a GPU."""
     return _memory.max_memory_reserved(device or "cuda") if is_available() else 0
 
 
 def reset_peak_memory_stats(device: AnyDevice = None) -> None:
+    """Measure peaks anew, from what is live now; nothing without a GPU."""
     if is_available():
         _memory.reset_peak_memory_stats(device or "cuda")
 
 
 def empty_cache() -> None:
+    """Return segments without live blocks to the driver; nothing without a GPU."""
     if is_available():
         _memory.empty_cache("cuda")
 
 
 def memory_summary(device: AnyDevice = None) -> str:
+    """The device's figures and its largest holders, as text."""
     return _memory.memory_summary(device or "cuda")
 
 

@@ -19,6 +19,7 @@ REDUCTIONS = ("none", "mean", "sum")
 
 
 def check_reduction(reduction: str) -> None:
+    """Raise ValueError unless it is the name of a reduction."""
     if reduction not in REDUCTIONS:
         raise ValueError(f"{reduction} is not a valid value for reduction: expected one of {', '.join(REDUCTIONS)}")
 

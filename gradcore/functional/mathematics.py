@@ -197,6 +197,7 @@ def mean(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = 
 
 
 def amax(input: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
+    """The largest element over ``dim``, a dimension or several, or of all. Equal elements share the gradient."""
     return reduce.amax(input, dims=normalize_dims(dim, input.spec.ndim), keepdim=keepdim)
 
 
@@ -274,6 +275,7 @@ def logsumexp(input: Tensor, dim: Dim, keepdim: bool = False) -> Tensor:
 
 
 def allclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
+    """Whether all ``|input - other| <= atol + rtol * |other|``, with ``equal_nan`` also where both are NaN."""
     return bool(np.allclose(input.detach().cpu().numpy(), other.detach().cpu().numpy(), rtol, atol, equal_nan))
 
 

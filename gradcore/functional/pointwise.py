@@ -78,10 +78,12 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1
 
 
 def clamp_min(input: Tensor, min: Any) -> Tensor:
+    """The larger of each element and ``min``."""
     return elementwise.clamp(input, min, None)
 
 
 def clamp_max(input: Tensor, max: Any) -> Tensor:
+    """The smaller of each element and ``max``."""
     return elementwise.clamp(input, None, max)
 
 

@@ -169,6 +169,7 @@ def _chain(whole: list[Tensor], sizes: list[int], order: dict[tuple[int, int], i
 
 
 def chain_matmul(*matrices: Tensor) -> Tensor:
+    """The product of matrices, in the order that takes the fewest multiplications."""
     return multi_dot(matrices)
 
 

@@ -63,6 +63,7 @@ def as_strided(input: Tensor, size: Sequence[int], stride: Sequence[int], storag
 
 
 def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    """The tensor with dimensions ``start_dim`` to ``end_dim`` merged into one; a view where the strides allow."""
     if not input.spec.ndim:
         return reshape(input, 1)
     start, end = dim_of(start_dim, input), dim_of(end_dim, input)
@@ -128,6 +129,7 @@ atleast_1d, atleast_2d, atleast_3d = map(_at_least, ("atleast_1d", "atleast_2d",
 
 
 def permute(input: Tensor, *order: Any, dims: Any = None) -> Tensor:
+    """A view whose dimensions are those of ``input`` in the given order."""
     return movement.permute(input, dims=tuple(dim_of(d, input) for d in size_of(order if dims is None else (dims,))))
 
 
@@ -243,6 +245,7 @@ def split(tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int 
 
 
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """``chunks`` views along ``dim``, or fewer; the last may be shorter."""
     if chunks <= 0:
         raise SpecError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
     _need_dims("chunk expects at least a 1-dimensional tensor", input)

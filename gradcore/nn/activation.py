@@ -40,11 +40,13 @@ class GELU(Module):
 
 
 class Tanh(Module):
+    """The hyperbolic tangent, element by element."""
     def forward(self, input: Tensor) -> Tensor:
         return activation.tanh(input)
 
 
 class Sigmoid(Module):
+    """``1 / (1 + exp(-x))``, element by element."""
     def forward(self, input: Tensor) -> Tensor:
         return activation.sigmoid(input)
 

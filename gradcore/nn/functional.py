@@ -107,10 +107,12 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
 
 
 def tanh(input: Tensor) -> Tensor:
+    """The hyperbolic tangent."""
     return functional.tanh(input)
 
 
 def sigmoid(input: Tensor) -> Tensor:
+    """``1 / (1 + exp(-x))``."""
     return functional.sigmoid(input)
 
 
@@ -128,6 +130,7 @@ def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: 
 
 
 def log_softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
+    """The logarithm of the softmax over ``dim``, in ``dtype`` if given; without ``dim``, as PyTorch chooses it."""
     return nn.log_softmax(input if dtype is None else input.to(dtype=dtype), dim=_dim("log_softmax", input, dim))
 
 

@@ -86,3 +86,10 @@ def test_streams_are_in_order():
         shown = cupy.from_dlpack(x)
     side.synchronize()
     np.testing.assert_array_equal(cupy.asnumpy(shown), VALUES * 3)
+
+
+def test_the_name_of_a_device_is_the_driver_s():
+    name = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
+    assert name and {gradcore.cuda.get_device_name(of) for of in (None, 0, "cuda", gradcore.device("cuda:0"))} == {name}
+    with raises(ValueError, "Expected a cuda device, but got: cpu"):
+        gradcore.cuda.get_device_name("cpu")
