@@ -1,7 +1,7 @@
-"""Running a built graph again: ops are recorded while they run, and ``y.forward()`` runs those behind ``y`` once more.
+"""``record`` and ``forward()``: ops are recorded while they run, and ``y.forward()`` runs those behind ``y`` again.
 
-Tensors that were there before are read as they are by then, so that new values go in by ``a.copy_(new)`` or ``a.data = new``.
-So are leaves that were made meanwhile, which are parameters: their gradients go to the very tensors that were made.
+Tensors from before the recording are read with the values that they have by then, so new values go in by ``a.copy_(new)`` or
+``a.data = new``. So are leaves that were created inside, which are parameters: their gradients go to those same tensors.
 Each run builds the graph that ``y.backward()`` consumes; nothing has to be retained.
 """
 
@@ -27,13 +27,13 @@ from gradcore.program.compiled import Compiled
 from gradcore.program.recorder import busy
 from gradcore.program.trace_log import TraceLog
 
-#: A tensor as the record knows it: the serial of its bytes, and how they were seen.
+#: A tensor as the record identifies it: the serial of its bytes, and its spec.
 Name = tuple[int, Any]
 
 
 @dataclass
 class _Step:
-    """One op. Operands are numbers, or names with whether they had a graph; ``counts`` says how long lists are."""
+    """One op. An operand is a number, or a pair (name, had it a graph?); ``counts`` has the lengths of list inputs."""
 
     op: str
     operands: list[Any]
@@ -45,12 +45,12 @@ class _Step:
     site: str
 
     def reads(self) -> list[int]:
-        """The serials of its operands."""
+        """The serials of the tensor operands."""
         return [x[0][0] for x in self.operands if type(x) is tuple]
 
 
 class _OpLog(TraceLog):
-    """Notes the ops themselves, views too, and the tensors that were there before."""
+    """A log that records the ops, views included, and the tensors from before the recording that they read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class _OpLog(TraceLog):
         if record[0] == VIEW:
             invocation, serial = INVOCATIONS[record[1]], record[4]
             if len(invocation.inputs) > 1:
-                # The engine notes in the graph that a part was written to; the write itself will do so again.
+                # The engine records here that a part was written to, and will do so again when the write itself is run again.
                 return
             names = [(serial, spec) for spec in invocation.outputs]
             self._viewed.update(names)
@@ -86,34 +86,34 @@ class _OpLog(TraceLog):
                                            dict(invocation.attrs), names, local.state.grad, str(SITES[here()])))
 
     def _name(self, tensor: Any) -> Name:
-        """What a tensor is called; one that was there before, or is a leaf, is held, to be read again."""
+        """The name of a tensor. One from before the recording, or a leaf, is held, to be read again."""
         name = tensor.storage.serial, tensor.spec
         made = name[0] in self._made
         if made and tensor.edge is not None and type(tensor.edge[0]) is Leaf:
             self.record.leaves.add(name[0])
-            # The record holds it from here on, and must not be held by it.
+            # The record holds it from here on, so it must not hold the record: they would keep each other alive.
             _records.pop(tensor.storage, None)
         elif made or name in self._viewed:
             return name
         held = self.record.roots.get(name)
         if held is None or (held.edge is None and tensor.edge is not None):
-            # What was detached from a tensor has its name, and the tensor has the gradient.
+            # A detached tensor has the same name as its source, and only the source has the gradient.
             self.record.roots[name] = tensor
         return name
 
 
 @dataclass
 class _Record:
-    """What ran, and the tensors that it ran on."""
+    """The ops that ran, and the tensors that they ran on."""
 
     steps: list[_Step] = field(default_factory=list)
     roots: dict[Name, Any] = field(default_factory=dict)
-    #: The serials of those roots that were made here.
+    #: The serials of those roots that were created inside the recording.
     leaves: set[int] = field(default_factory=set)
     compiled: dict[Name, Compiled] = field(default_factory=dict)
 
     def needed(self, target: Name) -> list[_Step]:
-        """The steps that a result comes from, in order; what is written in place belongs to it."""
+        """The steps that compute a result, in order, with those that write to it in place."""
         wanted, found = {target[0]}, []
         for step in reversed(self.steps):
             op = get_op(step.op)
@@ -127,14 +127,14 @@ class _Record:
         return found[::-1]
 
     def _fills_leaf(self, step: _Step) -> bool:
-        """Does a step give a leaf its values, which stay what they are, rather than show a part of it?"""
+        """Does a step set the values of a leaf, which are not computed again, rather than take a view of it?"""
         names = step.reads()
         if get_op(step.op).writes:
             return not self.leaves.isdisjoint(names)
         return any(serial in self.leaves and serial not in names for serial, _ in step.outputs)
 
     def _check_leaf(self, leaf: int) -> None:
-        """Raise unless the values of a leaf are its own: of what was there before it would be another leaf each time."""
+        """Raise RuntimeError if a leaf was computed from tensors of before: each run would make another leaf."""
         before, wanted, site = {serial for serial, _ in self.roots}, {leaf}, ""
         for step in reversed(self.steps):
             if any(serial in wanted for serial, _ in step.outputs):
@@ -145,7 +145,7 @@ class _Record:
                                "requires_grad_(): make it before `with gradcore.record():`")
 
     def run(self, target: Name) -> Any:
-        """The result, made again from what the roots are now."""
+        """The result, computed again from the present values of the roots."""
         compiled = self.compiled.get(target)
         if compiled is None:
             steps, names = self.needed(target), list(self.roots)
@@ -178,14 +178,14 @@ def _operand(x: Any, known: dict[Name, Any]) -> Any:
     return found if graph or found.edge is None else found.detach()
 
 
-#: The record that made some bytes, and what it calls the tensor that has them if it was made again since.
+#: By storage, the record that made it, and the name of its tensor in the record if ``forward()`` made the storage since.
 _records: WeakKeyDictionary[Storage, tuple[_Record, Name | None]] = WeakKeyDictionary()
 
 
 class record:
-    """A context: the graphs that are built in it can be run again, by ``forward()`` of the tensors that come out of it.
+    """A context manager: ``forward()`` of a tensor that is computed inside runs the ops that it comes from again.
 
-    Raises TraceError for values that are read on the host and tensors that are made from host data inside.
+    Raises TraceError for values that are read on the host, and for tensors that are made from host data inside.
     """
 
     def __enter__(self) -> record:
@@ -204,9 +204,9 @@ class record:
 
 
 def forward(self: Any) -> Any:
-    """Compute this tensor again from what the tensors that it was made of are now, with a fresh graph for ``backward()``.
+    """Compute this tensor again from the present values of what it was computed from, with a new graph for ``backward()``.
 
-    Returns the tensor, which has other bytes then. Raises RuntimeError for one that was not made under
+    Returns the tensor itself, which then has other memory. Raises RuntimeError for one that was not made under
     :class:`gradcore.record`.
     """
     known = _records.get(self.storage)

@@ -1,4 +1,4 @@
-"""The arena of a program as storages: one for the whole, and one for each part that tensors show."""
+"""The arena of a program as a storage, and the parts of it that tensors show as storages of their own."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from gradcore.spec import TensorSpec, round_up
 
 
 class Arena(Storage):
-    """Bytes that a plan divides: reserved as long as this lives, allocated as far as ranges of it are open."""
+    """Memory that a plan divides into ranges: reserved as long as this lives, counted as allocated where ranges are open."""
 
     __slots__ = ()
 
     @classmethod
     def of(cls, device: Device, nbytes: int, program: Program) -> Arena:
-        """Raises :class:`~gradcore.errors.OutOfMemory`."""
+        """An arena of ``nbytes`` bytes for a program. Raises :class:`~gradcore.errors.OutOfMemory`."""
         first = program.instructions[0].tag
         tag = TAGS.index(Tag("program", "", first.phase, "arena", first.site, None, TensorSpec.of((nbytes,), "uint8")))
         if device.ledger.pool.largest_free < nbytes:
-            # What the traced run left in pieces makes room, instead of lying beside.
+            # The pool's fragments, left by the traced run, would otherwise stay reserved beside the arena.
             device.ledger.flush()
         block = device.memory.allocate(nbytes, device.current, tag, 0)
         set_aside(device.ledger, block)
@@ -29,7 +29,7 @@ class Arena(Storage):
 
 
 class Part(Storage):
-    """A range of an arena that is shown as a storage of its own. The arena lives as long as any of its parts."""
+    """A range of an arena as a storage of its own. The arena lives as long as any of its parts."""
 
     __slots__ = ("arena", "range")
 
@@ -44,7 +44,7 @@ class Part(Storage):
 
 
 def moved(spec: TensorSpec, given: TensorSpec) -> TensorSpec:
-    """A spec over traced bytes, for bytes that begin at another offset."""
+    """``spec``, shifted by the offset of ``given``: for bytes that do not begin where the traced ones did."""
     if not given.offset:
         return spec
     return TensorSpec.strided(spec.shape, spec.dtype, spec.strides,

@@ -15,13 +15,13 @@ from gradcore.engine.node import Leaf
 from gradcore.engine.value import Value
 from gradcore.program.guards import MOST
 
-#: Gradients of no leaf.
+#: The default of ``gradients``: of no leaf.
 _NONE: Mapping[int, Leaf] = MappingProxyType({})
 
 
 class Output:
-    """Stands for a tensor in what a function returned: an output of the program, the gradient that it left a leaf, or an object
-    that is returned as it is."""
+    """Takes the place of a tensor in the template of a result: an output of the program, an argument, the gradient of a
+    leaf, or a tensor that is returned as it is."""
 
     __slots__ = ("index", "argument", "leaf", "value")
 
@@ -32,7 +32,7 @@ class Output:
         self.value = value
 
 
-#: Who uses one of these may read parameters that it does not name.
+#: Code that uses one of these may read parameters that it does not name.
 _READS_ALL = frozenset(("locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe"))
 
 
@@ -51,9 +51,10 @@ def unread_by(function: Any) -> tuple[frozenset[int], frozenset[str]]:
 
 
 def key_of(x: Any, tensors: list[Any], kept: list[Any], leaves: bool = False) -> Any:
-    """What of an argument a program is made for. Tensors are collected; what has no value of its own counts by identity.
+    """The part of a program's key that stands for an argument: equal keys, one program.
 
-    So do leaves, which are parameters as a rule, unless ``leaves`` says that they are arguments like others.
+    Tensors are appended to ``tensors``; objects without a value to compare are keyed by identity and appended to ``kept``.
+    So are leaves, which usually are parameters, unless ``leaves`` says that they are arguments like others.
     """
     if isinstance(x, Value):
         if not leaves and x.edge is not None and type(x.edge[0]) is Leaf:
@@ -81,14 +82,14 @@ def key_of(x: Any, tensors: list[Any], kept: list[Any], leaves: bool = False) ->
 
 
 def gradients_of(leaves: Iterable[Leaf]) -> dict[int, Leaf]:
-    """The leaves that have a gradient, by the id of that."""
+    """The leaves that have a gradient, by the id of the gradient."""
     return {id(leaf.grad): leaf for leaf in leaves if leaf.grad is not None}
 
 
 def template_of(x: Any, arguments: list[Any], outputs: list[Any], gradients: Mapping[int, Leaf] = _NONE) -> Any:
-    """A result with :class:`Output` for each tensor, and the tensors that the program has to give.
+    """A result with an :class:`Output` for each tensor; the tensors that the program has to return are appended to ``outputs``.
 
-    One that is returned twice is given once; one of the ``gradients``, by id, is in the slot of its leaf.
+    A tensor that occurs twice is one output. One of the ``gradients`` (by id) is read from the slot of its leaf.
     """
     if isinstance(x, Value):
         return _place(x, arguments, outputs, gradients)
@@ -116,7 +117,7 @@ def _place(x: Any, arguments: list[Any], outputs: list[Any], gradients: Mapping[
 
 
 def _own(x: Any) -> Any:
-    """What a caller may write to without writing to what the next one is given."""
+    """A copy of a mutable object, so that what one caller writes to it no other caller sees; other objects as they are."""
     return x.copy() if isinstance(x, (set, np.ndarray)) else x
 
 
@@ -131,7 +132,7 @@ def _filled(like: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def places(shape: Any) -> Iterator[Output]:
-    """The tensors that a template stands for, in order."""
+    """The :class:`Output` objects in a template, in order."""
     if type(shape) is Output:
         yield shape
     elif isinstance(shape, (list, tuple, dict)):
@@ -140,7 +141,7 @@ def places(shape: Any) -> Iterator[Output]:
 
 
 def kept_as_they_are(shape: Any, outputs: list[Any], known: Iterable[Any]) -> None:
-    """Let a template name the outputs themselves that are among the ``known`` tensors: they were there before the run."""
+    """Let a template refer directly to those outputs that are among the ``known`` tensors, which existed before the run."""
     there = set(map(id, known))
     for place in places(shape):
         if place.index >= 0 and id(outputs[place.index]) in there:
@@ -148,7 +149,7 @@ def kept_as_they_are(shape: Any, outputs: list[Any], known: Iterable[Any]) -> No
 
 
 def rebuilt(shape: Any, outputs: list[Any], arguments: list[Any]) -> Any:
-    """The result that a template stands for."""
+    """The result that a template describes, with the given outputs and arguments in their places."""
     if type(shape) is Output:
         if shape.value is not None:
             return shape.value
@@ -164,7 +165,7 @@ def rebuilt(shape: Any, outputs: list[Any], arguments: list[Any]) -> Any:
 
 
 def replaced(x: Any, others: dict[int, Any]) -> Any:
-    """Arguments with other objects in the place of some, which are known by id."""
+    """Arguments with some objects replaced: ``others`` maps the id of an object to its replacement."""
     if id(x) in others:
         return others[id(x)]
     if isinstance(x, (list, tuple)):

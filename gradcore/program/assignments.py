@@ -1,4 +1,4 @@
-"""Assignments of code to anything but its own variables, found among the instructions that ran."""
+"""Finds where code assigns to anything but its own variables, and which of these instructions ran."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 from gradcore.engine.state import is_inside
 from gradcore.program.reach import is_library
 
-#: What can be written to outside a function; a variable of an enclosing one is another case.
+#: Instructions that write outside a function; whether a cell is an enclosing function's depends on the code.
 _STORES = frozenset(("STORE_ATTR", "STORE_GLOBAL", "DELETE_ATTR", "DELETE_GLOBAL"))
 _CELLS = frozenset(("STORE_DEREF", "DELETE_DEREF"))
 _ITEMS = frozenset(("STORE_SUBSCR", "DELETE_SUBSCR"))
 
 
 class Assignment(NamedTuple):
-    """An instruction that assigns: to what, in which line, and from where to where it stands in its code."""
+    """An instruction that assigns to ``name``, with its line; ``start`` is its offset with its prefixes, ``at`` without."""
 
     name: str
     line: int
@@ -30,7 +30,7 @@ class Assignment(NamedTuple):
 def assigned(code: CodeType, containers: Container[str], keeping: bool = False) -> Iterator[Assignment]:
     """Attributes, globals and variables of enclosing functions that code assigns to; items of containers too.
 
-    Attributes of the first argument are left out of code that is ``keeping`` something there.
+    With ``keeping``, assignments to attributes of the first argument are left out.
     """
     line, outside, start = code.co_firstlineno, "", None
     before: Any = None
@@ -40,7 +40,7 @@ def assigned(code: CodeType, containers: Container[str], keeping: bool = False) 
             continue
         line = (i.positions.lineno if i.positions else None) or line
         name, loaded = i.argval, before
-        # Newer Pythons load two variables at once, the second of which lies on top.
+        # Newer Pythons load two variables with one instruction; the second is on top of the stack.
         before = i.opname.startswith("LOAD_FAST") and (name[-1] if isinstance(name, tuple) else name)
         kept = i.opname == "STORE_ATTR" and keeping and loaded == code.co_varnames[0]
         if not kept and (i.opname in _STORES or (i.opname in _CELLS and name in code.co_freevars)):
@@ -60,9 +60,9 @@ def _assigns(code: CodeType) -> bool:
 
 
 class Steps:
-    """A context that notes which instructions run of the user's code that assigns to something.
+    """A context manager that records which instructions run, in those of the user's functions that assign to something.
 
-    Where a debugger, or who measures coverage, traces already, it notes none: all of them may have run then.
+    If a debugger or a coverage tool traces already, nothing is recorded, and every instruction is taken to have run.
     """
 
     def __init__(self) -> None:
@@ -89,6 +89,6 @@ class Steps:
         return self._note
 
     def may_have_run(self, code: CodeType, of: Assignment) -> bool:
-        """Did it run, or is nothing known of its code?"""
+        """Did the assignment run? True also if nothing is known of its code."""
         ran = self._ran.get(code)
         return ran is None or not ran.isdisjoint(range(of.start, of.at + 1))

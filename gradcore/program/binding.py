@@ -1,4 +1,4 @@
-"""A program's calls bound to memory: to an arena, to captured storages, and to places for what each run brings."""
+"""Binds a program's calls to memory: to an arena, to captured storages, and to places that each run fills with its own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gradcore.spec import TensorSpec
 
 
 class Binding:
-    """What a replay runs as long as it has this arena: the calls, and every place among them that changes from run to run."""
+    """The calls that a replay runs over one arena, and the places among their arguments that change from run to run."""
 
     def __init__(self, trace: Trace, plan: Plan, device: Device, arena: Arena) -> None:
         self.trace = trace
@@ -32,20 +32,20 @@ class Binding:
         self.plan = plan
         self.device = device
         self.arena = arena
-        #: By buffer, as far as anybody asked for them.
+        #: By buffer, created when first used.
         self._parts: dict[int, Part] = {}
         self._origins: dict[int, tuple[TensorSpec, int, Any]] = {}
-        #: By buffer that a run brings: every place that takes an array of it.
+        #: By buffer of an input, cotangent or gradient slot: the places that take its array.
         self.patches: dict[int, list[Place]] = {}
         self._stand_ins = StandIns(device, self.program)
-        #: By update: the places of its numbers.
+        #: By update: the places of its numbers, as (list, index in the list, position among the update's operands).
         self.numbers: list[list[tuple[Any, Any, int]]] = [[] for _ in trace.updates]
         steps = self._steps()
-        #: What each call is for, as long as the device does not arrange them.
+        #: The instruction of each call, valid if the device does not rearrange the calls.
         self.callers = [i for i, step in zip(self.program.instructions, steps, strict=True) for _ in step]
         split = self.program.split
         self.calls: list[Call] = device.arranged(list(chain(*steps[:split])))
-        #: Where the second part of a program in two begins among the calls.
+        #: The index of the first call of the second part, in a program with two parts.
         self.split: int | None = None
         if split is not None:
             self.split = len(self.calls)
@@ -53,7 +53,7 @@ class Binding:
         self.patches |= self._stand_ins.places(self.calls)
         self.gradients: list[tuple[Leaf, Any]] = [(leaf, None if x is None else self.shown(x)) for leaf, x in trace.left]
         read = set(trace.slots.values())
-        # The pairs themselves: another reference to a gradient would look like a holder.
+        # The pairs themselves: another reference to a gradient would look as if the user held it.
         self.replaced = [pair for pair in self.gradients if pair[0] not in read]
         left = {x.buffer for _, x in trace.left if x is not None}
         self.waiting = waiting_in(trace)
@@ -62,16 +62,16 @@ class Binding:
             self.part(b).range.keepers = [node for node, _ in holders]
 
     def leave(self, buffers: list[int]) -> None:
-        """These live on when a run has ended: gradients, or what another part will read."""
+        """Set the buffers that stay alive after a run: gradients, or what a later part reads."""
         self.lasting: list[Range] = [self.part(b).range for b in buffers]
-        #: Bytes asked for, and taken.
+        #: Requested and allocated bytes.
         self.lasting_bytes = sum(b.requested for b in self.lasting), sum(b.size for b in self.lasting)
 
     def _steps(self) -> list[list[Call]]:
         """The calls of each instruction."""
         steps: list[list[Call]] = []
         together = list(groups(self.program))
-        #: What may be done at one go is not taken apart before.
+        #: Calls that may be fused are not written out into smaller ones before.
         ends = {k for group in together for k in (group.first, group.first + group.length - 1)}
         for kernel, instruction in zip(self.trace.kernels, self.program.instructions, strict=True):
             args: list[Any] = []
@@ -99,7 +99,7 @@ class Binding:
         return self.device.array(self._block(x.buffer), x.spec)
 
     def _written_out(self, instruction: Instruction, kernel: Callable[..., Any], args: list[Any]) -> list[Call]:
-        """The kernel's call, or what it comes to on these arguments, where a run can reach all that changes among them."""
+        """The smaller calls that a kernel makes on these arguments, or its own if a run could not change all that it must."""
         numbers = {k: Changing(k) for k, x in enumerate(instruction.operands) if isinstance(x, Number)}
         calls = self.device.written_out(instruction.op, kernel, [numbers.get(k, a) for k, a in enumerate(args)])
         if calls is None or self._stand_ins.hidden(calls):
@@ -113,7 +113,7 @@ class Binding:
         return calls
 
     def _block(self, buffer: int) -> Block:
-        """The bytes of a made buffer, or of a captured one."""
+        """The memory of a made or captured buffer."""
         return self.trace.storages[buffer].block if buffer in self.trace.storages else self.part(buffer).block
 
     def part(self, buffer: int) -> Part:
@@ -125,12 +125,12 @@ class Binding:
         return self._parts[buffer]
 
     def shown(self, x: Operand) -> Any:
-        """A tensor over a range of the arena, or over what was captured."""
+        """A tensor over a made or captured buffer, without a copy."""
         storage = self.trace.storages[x.buffer] if x.buffer in self.trace.storages else self.part(x.buffer)
         return make_value(storage, x.spec, self.device.array(storage.block, x.spec), None)
 
     def copied(self, x: Operand) -> tuple[TensorSpec, int, Any]:
-        """The bytes of an output: their spec, for whom they are copied, and where they lie; found out once an arena."""
+        """For the copy of an output: the spec of its bytes, their tag and their array. Computed once for each arena."""
         found = self._origins.get(x.buffer)
         if found is None:
             buffer = self.program.buffers[x.buffer]

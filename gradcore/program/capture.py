@@ -1,9 +1,9 @@
 """Replays as CUDA graphs: a program's calls as one launch, over memory with fixed addresses.
 
-The first run over an arena calls the kernels one by one, so that they are compiled and loaded, and then captures the same
-calls; later runs launch what was captured. What differs from run to run lies where the captured launches find it: inputs are
-copied into memory of the program's own, and the numbers of optimizers into a table behind them. A gradient that a run finds in
-its slot, and adds to, is not copied: it is captured where it lies, and the calls are captured again when it has moved.
+The first run over an arena calls the kernels one by one, which compiles and loads them, and then captures the same calls;
+later runs launch the captured graph. What differs from run to run is put where the captured launches read it: inputs are
+copied into memory that the program owns, and the numbers of optimizers into a table behind them. A gradient in a slot that a
+run adds to is not copied: its address is captured, and the calls are captured again when it has moved.
 
 Where something cannot be captured, the kernels are called one by one as on other devices, and ``explain()`` says why.
 """
@@ -28,16 +28,16 @@ from gradcore.program.recorder import Trace
 from gradcore.program.replay import Replay, run_calls
 from gradcore.spec import TensorSpec, round_up
 
-#: Captures that were of no use, one after another, before a program is not captured any more.
+#: After so many captures in succession that were never launched, a program is not captured any more.
 _MOST_IN_VAIN = 3
-#: Addresses of copies keep their place among so many bytes.
+#: Copies keep their address modulo so many bytes, on which alignment depends.
 _ALIGNED = 256
 _blocks = attrgetter("block")
 
 
 @dataclass
 class Captured:
-    """The graph of one part of a program, and where it expects the gradients in slots."""
+    """The graph of one part of a program, with the addresses of the gradients in slots that it was captured with."""
 
     graph: Any
     slots: list[int]
@@ -46,22 +46,22 @@ class Captured:
 
 
 class CapturedReplay(Replay):
-    """A replay whose parts are launched as one graph each, or called one by one where the device has no graphs."""
+    """A replay that launches each part of its program as one graph, or calls kernels one by one if the device has no graphs."""
 
     def __init__(self, trace: Trace, plan: Plan) -> None:
         super().__init__(trace, plan)
-        #: Why the kernels are called one by one, "" while they need not be.
+        #: Why the kernels are called one by one; "" if they are captured.
         self.reason = "" if self.device.graphs is not None else "the device has no graphs"
         self._captured: dict[int, Captured] = {}
         self._in_vain = 0
-        #: The program's own memory: copies of inputs, and behind them the table of numbers.
+        #: Memory that the program owns: copies of inputs, and behind them the table of numbers.
         self._own: Storage | None = None
         self._table: Numbers | None = None
-        #: What is copied before a launch: the position of an input, or of a cotangent, the address of its copy, the first byte
-        #: that is copied, and how many are.
+        #: The copies made before a launch: position of the input, or of the cotangent; address of the copy; offset of the first
+        #: byte that is copied; and number of bytes.
         self._inputs_in: list[tuple[int, int, int, int]] = []
         self._cotangents_in: list[tuple[int, int, int, int]] = []
-        #: By input buffer that the program writes to: where it was copied from in this run, where to, and bytes.
+        #: By input buffer that the program writes to: address that this run copied it from, address of the copy, and bytes.
         self._back: dict[int, tuple[int, int, int]] = {}
         count, split = len(self.program.instructions), self.program.split
         parts = (slice(0, count if split is None else split), slice(split or 0, count))
@@ -77,7 +77,7 @@ class CapturedReplay(Replay):
         bound = super()._bind()
         if self.device.graphs is None:
             return bound
-        # A kernel of ours would cost the host several times as much.
+        # A launch of gradcore's own copy kernel would cost the host several times as much.
         self._clone = self.device.graphs.copy_array
         self._held_blocks = list(map(_blocks, self.trace.storages.values()))
         if self.reason:
@@ -85,14 +85,14 @@ class CapturedReplay(Replay):
         try:
             self._settle(bound)
         except BaseException:
-            # Half of the calls have no place for what a run brings: the next run begins anew.
+            # Some calls have no place for the inputs of a run any more: the next run binds again.
             self._bound = None
             raise
         return bound
 
     def _settle(self, bound: Binding) -> None:
-        """Give what changes from run to run a place that stays."""
-        #: What calls take of a run where nothing is captured: see :class:`Binding`.
+        """Give everything that changes from run to run a fixed address."""
+        #: The places that take arrays of a run if nothing is captured: see :class:`Binding`.
         self._brought = {x.buffer: bound.patches.pop(x.buffer) for x in (*self.program.inputs, *self.program.cotangents)
                          if x.buffer in bound.patches}
         self._plain = bound.numbers
@@ -120,19 +120,19 @@ class CapturedReplay(Replay):
         bound.numbers = [[self._moving(args, k, position) for args, k, position in places] for places in self._plain]
 
     def _moving(self, args: list[Any], k: int, position: int) -> tuple[list[Any], int, int]:
-        """Give a call a number of the table, and return the place of its value."""
+        """Let a call read a number from the table, and return the place of its value there."""
         assert self._table is not None
         args[k] = number = self._table.number()
         return self._table.values, number.at, position
 
     def _forget(self) -> None:
-        """Let the graphs go, and take note of those that were never launched."""
+        """Drop the graphs, and count those that were never launched."""
         for captured in self._captured.values():
             self._in_vain = 0 if captured.launched else self._in_vain + 1
         self._captured.clear()
 
     def _give_up(self, reason: str) -> None:
-        """From here on, calls take what a run brings, and kernels are called one by one."""
+        """Undo :meth:`_settle`: from here on kernels are called one by one, on the inputs of each run."""
         self.reason = reason
         self._captured.clear()
         bound = self._bound
@@ -144,7 +144,7 @@ class CapturedReplay(Replay):
         bound.numbers, self._table, self._own = self._plain, None, None
         self._inputs_in, self._cotangents_in = [], []
         if self._inputs:
-            # The second part is still to come.
+            # The second part is still to run, and reads these inputs.
             super()._bring(bound, self._inputs)
 
     # -- running -------------------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class CapturedReplay(Replay):
         return super()._held(bound) or self._moved()
 
     def _moved(self) -> bool:
-        """Is anything that was captured in other memory than it was?"""
+        """Has any captured tensor other memory than when the calls were bound?"""
         return self.device.graphs is not None and list(map(_blocks, self.trace.storages.values())) != self._held_blocks
 
     def _bring(self, bound: Binding, inputs: Sequence[Any]) -> None:
@@ -207,7 +207,7 @@ class CapturedReplay(Replay):
                           "after a run keeps its memory, and a new tensor in a gradient's slot has other memory")
 
     def _copy_back(self, part: int) -> None:
-        """Give the inputs what the program wrote to them."""
+        """Copy what the program wrote to its copies of inputs back to the inputs."""
         for buffer in self._returned[part]:
             if buffer in self._back:
                 self.device.graphs.copy(*self._back[buffer])
@@ -224,7 +224,7 @@ class CapturedReplay(Replay):
         except DeviceFault:
             raise
         except Exception as error:
-            # What a library says when it refuses is of a type of its own.
+            # Libraries raise errors of their own types when they cannot be captured.
             self._give_up(str(error))
         finally:
             if self._table is not None:
@@ -238,7 +238,7 @@ class CapturedReplay(Replay):
 
 
 def replay_of(trace: Trace, plan: Plan, capture: bool = True) -> Replay:
-    """The replay of a trace, by graphs where its device has them and ``capture`` says so."""
+    """The replay of a trace: by graphs if its device has them and ``capture`` is true."""
     graphs = get_device(trace.program.device).graphs
     return Replay(trace, plan) if graphs is None or not capture else CapturedReplay(trace, plan)
 
@@ -257,7 +257,7 @@ def _run_named(calls: list[Call], instructions: Sequence[Instruction]) -> None:
 
 
 def _first(buffers: Iterable[int]) -> dict[int, int]:
-    """Each buffer with the first position that it has."""
+    """Each buffer with the first position at which it occurs."""
     found: dict[int, int] = {}
     for k, buffer in enumerate(buffers):
         found.setdefault(buffer, k)
@@ -265,7 +265,7 @@ def _first(buffers: Iterable[int]) -> dict[int, int]:
 
 
 def _span(specs: Iterable[TensorSpec]) -> tuple[int, int]:
-    """The first byte that any of these touches, rounded down, and the byte behind the last."""
+    """The offset of the first byte that any of the specs covers, rounded down for alignment, and that behind the last."""
     low, high = [], [0]
     for spec in specs:
         if spec.numel:

@@ -1,4 +1,4 @@
-"""Comparison of a replay with the eager run of the same call, which shows what no guard can see."""
+"""``check_every``: compares a replay with the eager run of the same call, which finds changes that no guard sees."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from gradcore.program.differentiable import Differentiable
 from gradcore.program.replay import Replay
 from gradcore.spec import TensorSpec
 
-#: Largest difference that is no difference, relative to the largest number of a tensor, by bytes of an element.
+#: Largest difference that counts as rounding, relative to the largest absolute value of a tensor, by bytes of an element.
 _TOLERANCE = {2: 1e-2, 4: 1e-5, 8: 1e-12}
 
 
 def checked(replay: Replay | Differentiable, shape: Any, tensors: list[Any], eager: Callable[[], Any]) -> Any:
-    """Replay a call, take back what that changed, run it eagerly, compare, and return what the eager run gave.
+    """Replay a call, undo what that changed, run it eagerly, compare the two, and return the eager result.
 
-    ``shape`` is the template of what the traced run returned. Raises TraceError where a result, or anything that was written
-    to, differs by more than rounding.
+    ``shape`` is the template of the traced run's result. Raises TraceError if a result, or any tensor that was written to,
+    differs by more than rounding.
     """
     trace = replay.trace
     written = [trace.storages[b] for b in trace.program.written() if b in trace.storages] + [t.storage for t in tensors]
@@ -88,7 +88,7 @@ def _compare(what: str, ours: np.ndarray[Any, Any], eager: np.ndarray[Any, Any])
         if np.array_equal(ours.view(np.uint8), eager.view(np.uint8)) if ours.ndim else ours.tobytes() == eager.tobytes():
             return
         if ours.dtype.kind == "f":
-            # What is infinite or no number has to be just that in both.
+            # Infinities and NaNs must be equal in both.
             finite = np.isfinite(ours) & np.isfinite(eager)
             same = np.array_equal(ours[~finite], eager[~finite], equal_nan=True)
             wide, near = ours[finite].astype(np.float64), eager[finite].astype(np.float64)

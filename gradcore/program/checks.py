@@ -1,4 +1,4 @@
-"""The guards of a program compiled into one expression: they run at every call, where a loop would cost more than they do."""
+"""Compiles the guards of a program into one Python expression, since they run at every call and a loop would cost more."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from gradcore.program.library_guards import ModuleGuard, OptimizerGuard, hooks_o
 
 
 def all_hold(guards: Iterable[Any], presence: dict[Leaf, bool]) -> Callable[[], bool]:
-    """Do all guards hold, and do leaves have a gradient where they did?
+    """A function that says whether all guards hold and every leaf in ``presence`` has a gradient, or none, as it says there.
 
-    Modules without hooks, the many, are compared in place, each attribute once however many modules and guards name it.
+    Most modules have no hooks: these are compared in the expression itself, each attribute once however many modules and guards
+    name it.
     """
     names: dict[str, Any] = {}
     terms: dict[str, None] = {}
@@ -37,7 +38,7 @@ def all_hold(guards: Iterable[Any], presence: dict[Leaf, bool]) -> Callable[[], 
             continue
         own = name(guard.module.__dict__)
         for key, value, *_ in (("training", guard.training), ("forward", None), *guard.tensors, *guard.others):
-            # What is not there any more raises, and holds no more.
+            # An attribute that is missing raises, and the guard then does not hold.
             terms[f"{own}.get({key!r}) is None" if value is None else f"{own}[{key!r}] is {name(value)}"] = None
         for part, count in guard.counts:
             terms[f"len({own}[{part!r}]) == {count}"] = None
@@ -50,10 +51,10 @@ def all_hold(guards: Iterable[Any], presence: dict[Leaf, bool]) -> Callable[[], 
             terms[f"{name(tensor)}.edge is {name(edge)}"] = None
     for leaf, wanted in presence.items():
         terms[f"({name(leaf)}.grad is not None) is {wanted}"] = None
-    # What cannot be looked at any more is not what it was.
+    # A value that cannot be read any more has changed.
     source = f"def check():\n try: return {' and '.join(terms) or 'True'}\n except Exception: return False"
     exec(compile(source, WRITTEN, "exec"), names)
-    # Taken out of its own globals, so that reference counts alone let it go.
+    # Out of its own globals, so that there is no reference cycle and reference counts free it.
     check: Callable[[], bool] = names.pop("check")
     return check
 

@@ -1,4 +1,4 @@
-"""``gradcore.compile``: trace a function once, and replay the trace as long as the function would do the same."""
+"""``gradcore.compile``: traces a function once, and replays the trace as long as the function would do the same."""
 
 from __future__ import annotations
 
@@ -41,28 +41,28 @@ from gradcore.program.shared_results import View, relate, views_among
 from gradcore.program.shipping import save_entry
 from gradcore.program.tracing import Tracing
 
-#: What of a thread's state decides what a function does; the rest says for whom it is done.
+#: The part of a thread's state that decides what a function computes; the rest only says what bytes are attributed to.
 _MODES = attrgetter(*[name for name in State.__slots__ if name not in ("scope", "site", "node", "launch")])
 
 
-#: One thread traces at a time, for a device has one log. Re-entrant only so that it can be asked who holds it.
+#: One thread traces at a time, since a device has one log. Re-entrant only so that its owner can be asked for.
 _tracing: Any = long()
-#: Seconds after which a thread does without a trace: the one that traces may be waiting for it.
+#: Seconds after which a thread runs without a trace: the thread that traces may be waiting for this one.
 _PATIENCE = 5.0
-#: Reasons that are given for one trace which cannot be replayed.
+#: The most reasons that are given for one trace that cannot be replayed.
 _MOST_REASONS = 4
 
 
 class Entry:
-    """A program that can be replayed, what has to hold for it, and what its function returned."""
+    """A program in the cache: its replay, the guards that must hold for it, and the template of its result."""
 
     def __init__(self, replay: Replay | Differentiable, guards: list[Any], results: Any, kept: list[Any],
                  views: list[View]) -> None:
         self.replay = replay
         self.guards = guards
-        #: What the function returned, with :class:`~gradcore.program.arguments.Output` in the place of tensors.
+        #: The function's result, with :class:`~gradcore.program.arguments.Output` in the place of tensors.
         self.results = results
-        #: Arguments that the key knows by identity.
+        #: Arguments that the key identifies by id, held so that no other object gets the same id.
         self.kept = kept
         self.views = views
         self.holds = all_hold(guards, replay.trace.presence)
@@ -79,19 +79,19 @@ class Entry:
 
 
 class Compiled:
-    """A function that is replayed. ``programs`` are those in the cache, ``traces`` says why each was traced.
+    """A compiled function, made by :func:`compile`, which says what the function may contain.
 
-    Made by :func:`compile`, which says what may be in the function.
+    ``programs`` are those in the cache; ``traces`` has the reason for each trace.
     """
 
     def __init__(self, function: Callable[..., Any], *, check_every: int = 0, max_programs: int = 8,
                  leaves: bool = False, capture: bool = True) -> None:
         self._function = function
         self._capture = capture
-        #: Parameters that it never reads, by position and by name: another number there is no other call.
+        #: Parameters that it never reads, by position and by name: a call with another number there needs no other program.
         self._unread = unread_by(function)
         self._has_unread = any(self._unread)
-        #: Are leaves among the arguments like other tensors, and no parameters?
+        #: Are leaves among the arguments keyed like other tensors, rather than by identity as parameters?
         self._take_leaves = leaves
         self._check_every = check_every
         self._most = max_programs
@@ -109,14 +109,14 @@ class Compiled:
 
     @property
     def plans(self) -> list[Plan]:
-        """Where the buffers of each of ``programs`` lie."""
+        """The memory plan of each of ``programs``."""
         return [entry.replay.plan for entries in self._entries.values() for entry in entries]
 
     def save(self, path: str | os.PathLike[str], index: int = 0) -> None:
-        """Write the ``index``-th of ``programs`` with all that it captured to a file for :func:`gradcore.load_program`.
+        """Write the ``index``-th of ``programs`` with the tensors that it captured to a file for :func:`gradcore.load_program`.
 
-        Of a function that its caller differentiates it is the forward run. Raises :class:`TraceError` where there is no such
-        program yet (call the function first), TypeError for what a file cannot hold, and OSError.
+        If the caller differentiates the function, the file holds only the forward run. Raises :class:`TraceError` if there is
+        no such program (call the function first), TypeError for values that a file cannot hold, and OSError.
         """
         found = [entry for entries in self._entries.values() for entry in entries]
         if not -len(found) <= index < len(found):
@@ -125,7 +125,7 @@ class Compiled:
         save_entry(path, found[index].replay.trace, found[index].guards, found[index].results)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        """As a function is: what is compiled in a class is a method of its instances."""
+        """Bind like a function: a compiled function in a class is a method of its instances."""
         return self if instance is None else MethodType(self, instance)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Compiled:
@@ -140,7 +140,7 @@ class Compiled:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._eager or busy.depth or local.state.node:
-            # Inside a backward, or inside a trace that wants the ops themselves, it runs as it is written.
+            # Inside a backward, or inside a trace, which records the single ops, the function runs uncompiled.
             return self._function(*args, **kwargs)
         tensors: list[Any] = []
         kept: list[Any] = []
@@ -152,7 +152,7 @@ class Compiled:
         if kwargs:
             key = (*key, *[(name, key_of(a, tensors, kept, leaves)) for name, a in sorted(seen_kwargs.items())])
         if len(tensors) > 1:
-            # Arguments that share bytes are another case than arguments that do not.
+            # A program for arguments that share memory is not valid for arguments that do not, and the other way round.
             seen: dict[int, int] = {}
             key = (*key, *[seen.setdefault(id(t.storage), k) for k, t in enumerate(tensors)])
             if len(seen) < len(tensors):
@@ -164,7 +164,7 @@ class Compiled:
             if not _tracing.acquire(timeout=_PATIENCE):
                 return self._function(*args, **kwargs)
             for entry in self._entries.get(key, ()):
-                # Another thread has traced it meanwhile.
+                # Another thread has traced it in the meantime.
                 if entry.holds():
                     return self._replay(entry, tensors, args, kwargs)
             return self._trace(key, tensors, kept, args, kwargs)
@@ -173,7 +173,7 @@ class Compiled:
                 _tracing.release()
 
     def _seen(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """The arguments without numbers that the function never reads."""
+        """The arguments, with None for numbers that the function never reads."""
         positions, names = self._unread
         return ([None if k in positions and type(a) in PLAIN else a for k, a in enumerate(args)],
                 {name: None if name in names and type(a) in PLAIN else a for name, a in kwargs.items()})
@@ -208,7 +208,7 @@ class Compiled:
         edges = [t.edge for t in tensors]
         before = key_of((args, kwargs), [], [], self._take_leaves)
         with Tracing(self._function) as tracing:
-            # With casts of its own: what a region cast before, a replay would not cast again.
+            # With an empty cache of casts: a replay would not repeat casts that the region had made before.
             with resumed(local.state.autocast):
                 result = self._function(*args, **kwargs)
             outputs: list[Any] = []
@@ -219,7 +219,7 @@ class Compiled:
         del result
         for tensor, passed, edge in zip(given, tensors, edges, strict=True):
             if tensor is not passed and passed.edge is not edge:
-                # The function wrote to it: what its caller has is what was written.
+                # The function wrote to it: the caller's tensor gets the graph of what was written.
                 tensor.edge = passed.edge
                 if trace is not None:
                     trace.obstacles.append("an argument that needs a gradient is written to: write to a clone of it")
@@ -265,7 +265,7 @@ class Compiled:
                       RuntimeWarning, stacklevel=4)
 
     def explain(self) -> str:
-        """Why there are the programs that there are: each trace with its reason, and the programs' sizes."""
+        """A report as text: the reason for each trace, and for each program its instructions, arena (bytes) and guards."""
         lines = [f"trace {k + 1}: {reason}" for k, reason in enumerate(self.traces)]
         for entries in self._entries.values():
             for entry in entries:
@@ -277,9 +277,9 @@ class Compiled:
         return "\n".join(lines)
 
     def draw(self, path: str | os.PathLike[str] | None = None, program: int = 0) -> Any:
-        """The plan of one of ``programs``, address against time, as text; with a ``path`` an SVG is written there, too.
+        """The plan of one of ``programs``, address against time, as text; with a ``path`` an SVG is also written there.
 
-        Raises IndexError where there is no such program, OSError as writing does.
+        Raises IndexError if there is no such program, OSError if the file cannot be written.
         """
         from gradcore.program.drawing import drawn
 
@@ -292,7 +292,7 @@ class Compiled:
 
 
 class CompiledModule(Compiled):
-    """A module that is compiled as it is called. What is set on it is set on the module."""
+    """A compiled module. Attributes that are set on it are set on the module."""
 
     _OWN = frozenset(("_function", "_capture", "_take_leaves", "_check_every", "_most", "_entries", "_calls", "_in_vain",
                       "_eager", "traces", "_unread", "_has_unread"))
@@ -307,17 +307,17 @@ class CompiledModule(Compiled):
 def compile(function: Any = None, *, check_every: int = 0, max_programs: int = 8, capture: bool = True, fullgraph: bool = False,
             dynamic: bool | None = None, backend: Any = None, mode: str | None = None, options: Any = None,
             disable: bool = False) -> Any:
-    """A function, module or whole training step that is traced at its first call and replayed afterwards.
+    """Compile a function, module or whole training step: it is traced at its first call and replayed afterwards.
 
-    It is traced again when shapes, dtypes, devices, modes or anything else change that it was seen to look at (see
-    :mod:`gradcore.program.watch`), and ``max_programs`` are kept. A replay runs no Python of the function's: what it prints or
-    appends happens when it is traced. Raises :class:`TraceError`, naming the line, where values of tensors are read on the host
-    or tensors are made from host data. With ``check_every=n`` each n-th call runs eagerly too, and TraceError is raised where
-    the two differ. On a GPU a program is one launch, a CUDA graph, unless ``capture`` is False (see
+    It is traced again when shapes, dtypes, devices, modes or anything else change that it was seen to read (see
+    :mod:`gradcore.program.watch`); at most ``max_programs`` are kept. A replay runs none of the function's Python code: what it
+    prints or appends happens only when it is traced. Raises :class:`TraceError`, naming the line, if values of tensors are read
+    on the host or tensors are made from host data. With ``check_every=n`` every n-th call also runs eagerly, and TraceError is
+    raised if the two differ. On a GPU a program is launched as one CUDA graph, unless ``capture`` is False (see
     :mod:`gradcore.program.capture`); :meth:`Compiled.explain` says where that was not possible.
 
-    ``disable`` gives the function back as it is. ``fullgraph``, ``dynamic``, ``backend``, ``mode`` and ``options`` are
-    PyTorch's and change nothing: there is one compiler, a graph is always whole, each shape has a program of its own.
+    ``disable`` returns the function unchanged. ``fullgraph``, ``dynamic``, ``backend``, ``mode`` and ``options`` exist for
+    PyTorch's sake and change nothing: there is one compiler, a graph is always whole, and each shape has its own program.
     """
     if function is None:
         return functools.partial(compile, check_every=check_every, max_programs=max_programs, capture=capture, disable=disable)

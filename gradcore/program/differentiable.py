@@ -1,7 +1,7 @@
-"""Programs in two parts: one for results that the caller differentiates, and one for their gradient.
+"""Compiled calls that the caller differentiates: programs in two parts, one for the results and one for their gradient.
 
-The first part leaves what the second needs in its arena; a call whose gradient is still to come holds its arena, and the next
-call takes another.
+The first part leaves what the second needs in its arena. A call whose gradient has not run yet holds its arena, and the next
+call takes another one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _INNER = ("a backward inside its backward (checkpoint with use_reentrant=True) a
 
 
 def entered(tensors: list[Any]) -> list[Any]:
-    """Arguments that need a gradient as tensors of their own, behind a node that passes gradients on: where a trace ends."""
+    """The arguments; those that require a gradient as new tensors, behind a node that marks the end of the traced graph."""
     found = []
     for t in tensors:
         if t.edge is None:
@@ -42,7 +42,7 @@ def entered(tensors: list[Any]) -> list[Any]:
 
 
 def second_of(recorder: Recorder, arguments: list[Any], outputs: list[Any], roots: list[int]) -> Second:
-    """Run backward from some of the results, as it will be run for other cotangents, and leave graph and leaves as they are."""
+    """Record backward from the results at ``roots``, with placeholder cotangents; graph and leaves are left unchanged."""
     split = len(recorder.log.launches)
     inside = [(k, t.edge) for k, t in enumerate(arguments) if t.edge is not None]
     targets: list[Leaf | int] = [*recorder.log.leaves, *[k for k, _ in inside]]
@@ -53,11 +53,11 @@ def second_of(recorder: Recorder, arguments: list[Any], outputs: list[Any], root
     beyond = [(edge[0], edge[0].edges) for _, edge in inside]
     for node, _ in beyond:
         node.edges = [None]
-    # Hooks of leaves see what every replay gives them, so the recorded gradient is one that they have not seen.
+    # The engine calls hooks of leaves on what each replay returns, so the recorded gradient must not include their effect.
     hooks = [(leaf, leaf.hooks) for leaf in recorder.log.leaves]
     for leaf, _ in hooks:
         leaf.hooks = None
-    # What a backward of the user's own, inside this one, adds to the leaves is not theirs yet: theirs is still to come.
+    # A backward that the user calls inside this one adds to the gradients of leaves, which have to be restored.
     slots = [(leaf, leaf.grad) for leaf in recorder.before]
     for leaf, _ in slots:
         leaf.grad = None
@@ -76,7 +76,7 @@ def second_of(recorder: Recorder, arguments: list[Any], outputs: list[Any], root
 
 
 class Differentiable:
-    """The replays of such a program: as many as calls wait for their gradient at once."""
+    """The replays of a program in two parts: one for each call that waits for its gradient at the same time."""
 
     def __init__(self, trace: Trace, plan: Plan, capture: bool = True) -> None:
         assert trace.second is not None
@@ -89,7 +89,7 @@ class Differentiable:
         self.needed = needed_cotangents(self.program)
 
     def run(self, inputs: list[Any]) -> list[Any]:
-        """The results, with a graph where they have one and gradients are recorded."""
+        """The results; those that had a graph in the traced run have one, if gradients are recorded."""
         try:
             replay = self._free.pop()
         except IndexError:
@@ -105,7 +105,7 @@ class Differentiable:
         return results
 
     def _read_later(self) -> list[Any]:
-        """What was there before and the second part reads: nobody may write to it in between."""
+        """The captured tensors that the second part reads, which must not be written to in between."""
         split = self.program.split
         assert split is not None
         later = {b for i in self.program.instructions[split:] for b in i.reads_and_writes()}
@@ -119,12 +119,12 @@ class Differentiable:
         self._free.append(replay)
 
     def explain(self) -> list[str]:
-        """How the calls of a replay are run that waits for no gradient."""
+        """How calls are run, in the words of a replay that waits for no gradient."""
         return self._free[-1].explain() if self._free else []
 
 
 def needed_cotangents(program: Program) -> list[set[int]]:
-    """For each gradient that the second part of a program makes: the positions of the cotangents that it depends on."""
+    """For each gradient that the second part of a program computes: the positions of the cotangents that it depends on."""
     reached: dict[int, set[int]] = {}
     for k, x in enumerate(program.cotangents):
         reached.setdefault(x.buffer, set()).add(k)
@@ -132,12 +132,12 @@ def needed_cotangents(program: Program) -> list[set[int]]:
         found = set().union(*(reached.get(x.buffer, ()) for x in i.operands if isinstance(x, Operand)))
         for x in (*i.outputs, *(i.operands[w] for w in i.writes)):
             reached[x.buffer] = found
-    # What depends on none of them is 0, whichever there are.
+    # A gradient that depends on no cotangent is 0, and is returned if any cotangent is there.
     return [set() if x is None else reached.get(x.buffer) or set(range(len(program.cotangents))) for x in program.gradients]
 
 
 class _Call:
-    """One call whose gradient may be asked for once. When its graph dies, its arena is free again."""
+    """The node of one call, whose gradient can run once. When its graph dies, its arena is free again."""
 
     __slots__ = ("owner", "replay")
 
@@ -147,7 +147,7 @@ class _Call:
 
     @property
     def in_arena(self) -> list[Range]:
-        """What is kept there until the gradient has run: :func:`gradcore.graph` shows it."""
+        """The ranges of the arena that are kept until the gradient has run, which :func:`gradcore.graph` shows."""
         return [] if self.replay is None else self.replay.lasting()
 
     def rule(self, gs: list[Any], values: list[Any]) -> list[Any]:
@@ -162,7 +162,7 @@ class _Call:
             cotangents = [zeros(spec.shape, dtype=spec.dtype, device=replay.device) if g is None
                           else g if g.spec.contiguous else g.contiguous() for g, spec in zip(gs, specs, strict=False)]
             found = replay.backward(cotangents)
-            # What hangs on results alone that nobody went on with has no gradient, not one of 0.
+            # An input that contributes only to results without a cotangent has no gradient (None), rather than one of 0.
             return [g if any(gs[k] is not None for k in needed) else None
                     for g, needed in zip(found, self.owner.needed, strict=True)]
         finally:

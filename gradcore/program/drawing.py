@@ -1,7 +1,7 @@
-"""A plan as a picture of address against time: an SVG, or text for a terminal.
+"""Draws a memory plan, address against time, as an SVG or as text for a terminal.
 
-Time counts instructions. A buffer is a rectangle from the instruction that makes it to the last that reads it, as high as the
-bytes that it takes; where a result of that last one takes its place, to the instruction before.
+Time is counted in instructions. A buffer is a rectangle from the instruction that makes it to the last that reads it, as high
+as its bytes; if a result of that last instruction takes its place, it ends one instruction earlier.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from gradcore.report.timeline import COLOURS
 from gradcore.spec import round_up
 from gradcore.units import format_bytes
 
-#: What a role looks like without colours; what lives longest is the darkest.
+#: The character for a role; roles that live longest are the darkest.
 _MARKS = {"residual": "█", "gradient": "▓", "temporary": "▒", "workspace": "░"}
 _OTHER = "▪"
 #: Pixels: the whole picture, and the margins around its plot.
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 1000, 560, 90, 20, 64, 46
-#: What no XML may contain, escaped or not.
+#: Characters that XML does not allow, not even escaped.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -50,7 +50,7 @@ class Box:
 
 
 def boxes(program: Program, found: Plan) -> list[Box]:
-    """What a program makes, as far as it lives while the program runs. What forward makes and backward reads is a residual."""
+    """The buffers that a program makes and that live during its run. One made in forward and read in backward is a residual."""
     count = len(program.instructions)
     heirs = {place: program.buffers[b].name for b, place in found.shared.items()}
     result = []
@@ -89,7 +89,7 @@ def _words(box: Box) -> str:
 
 
 def drawn(program: Program, found: Plan, path: str | os.PathLike[str] | None = None) -> Text:
-    """A plan as text; with a ``path`` the SVG is written there, too. Raises OSError."""
+    """A plan as text; with a ``path`` the SVG is also written there. Raises OSError."""
     if path is not None:
         with replacing(Path(path)) as file:
             file.write(draw(program, found).encode())
@@ -100,9 +100,9 @@ def drawn(program: Program, found: Plan, path: str | os.PathLike[str] | None = N
 
 
 def draw(program: Program, found: Plan | None = None) -> str:
-    """The plan of a program, its own or a given one, as a self-contained SVG: a rectangle a buffer, which names it on hovering.
+    """The plan ``found`` of a program, by default that of :func:`plan`, as a self-contained SVG: a rectangle for each buffer.
 
-    Addresses go up in bytes, time goes right in instructions; a dashed line stands at the lower bound.
+    Addresses (bytes) go up, time (instructions) goes right; a dashed line marks the lower bound. Hovering names a buffer.
     """
     found = plan(program) if found is None else found
     count, top = max(len(program.instructions), 1), max(found.nbytes, found.bound, 1)
@@ -136,7 +136,7 @@ def draw(program: Program, found: Plan | None = None) -> str:
 
 
 def _steps(most: int, wanted: int, base: int) -> range:
-    """Round numbers from 0 to ``most``, about so many: multiples of 1, 2 or 5 times a power of ``base``, or of powers of 2."""
+    """About ``wanted`` round numbers from 0 to ``most``: 1, 2 or 5 times a power of ``base`` apart, or powers of 2."""
     step = 1
     for factor in _factors(base):
         step = factor
@@ -182,9 +182,9 @@ def _legend(there: list[Box]) -> Iterator[str]:
 
 
 def sketch(program: Program, found: Plan | None = None, *, width: int = 80, height: int = 20) -> Text:
-    """The same picture in characters, for ``rich`` or for ``print``.
+    """The same picture as text, for ``rich`` or for ``print``.
 
-    A cell that is half taken or more shows the role that takes most of it. Lines are at most ``width`` columns. Raises
+    A cell that is at least half covered shows the role that covers most of it. Lines are at most ``width`` columns. Raises
     ValueError for fewer than 64 columns or 4 lines.
     """
     if width < 64 or height < 4:
@@ -197,7 +197,7 @@ def sketch(program: Program, found: Plan | None = None, *, width: int = 80, heig
     bound = min(int(found.bound * height / top), height - 1)
     text = Text(no_wrap=True)
     for row in reversed(range(height)):
-        # An address at the top, in the middle and at the bottom; the bound where it is not the top.
+        # Rows with a label: an address at the top, in the middle and at the bottom, and the bound unless it is at the top.
         named = {height - 1: top, height // 2: top * (height // 2) // height, 0: 0}
         label = "bound" if row == bound < height - 1 else format_bytes(named[row]) if row in named else ""
         text.append(f"{label:>10} ┤" if label else f"{'':11}│")
@@ -229,7 +229,7 @@ def sketch(program: Program, found: Plan | None = None, *, width: int = 80, heig
 
 
 def _covered(there: list[Box], wide: float, columns: int, high: float, rows: int) -> dict[tuple[int, int], dict[str, float]]:
-    """By cell: the share of it that each role takes."""
+    """By cell (column, row): the share of its area that each role covers."""
     cells: dict[tuple[int, int], dict[str, float]] = {}
     for box in there:
         left, right, low, above = box.first * wide, box.end * wide, box.offset * high, (box.offset + box.nbytes) * high
@@ -243,7 +243,7 @@ def _covered(there: list[Box], wide: float, columns: int, high: float, rows: int
 
 
 def _along(program: Program, columns: int, count: int) -> str:
-    """Names of the phases under the columns where they begin, as far as there is room."""
+    """A line with the names of the phases under the columns where they begin, as far as there is room."""
     line = ""
     for name, start, stop in phases(program):
         at = 12 + start * columns // count

@@ -1,7 +1,7 @@
-"""The contents of a program as JSON and back, exactly: attributes, specs, source lines and tags.
+"""Encodes the contents of a program as JSON and decodes them exactly: attributes, specs, source lines and tags.
 
-JSON has no tuples, no infinity and no dtypes. A tuple becomes an array, and what else JSON lacks an object whose one key says
-what it is. Decoding trusts nothing: sizes are compared as Python's integers before a spec is made of them.
+JSON has no tuples, no infinity and no dtypes. A tuple becomes an array; anything else that JSON lacks becomes an object whose
+one key is its kind. Decoding trusts nothing: sizes are checked as Python integers before a spec is made of them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from gradcore.events import ROLES, Network, Site, Tag
 from gradcore.reading import layer_in
 from gradcore.spec import TensorSpec, bfloat16
 
-#: The dtypes that tensors have, besides bfloat16, which takes a package.
+#: The dtypes of tensors by name, without bfloat16, which needs a package.
 DTYPES = {name: np.dtype(name) for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64",
                                             "float16", "float32", "float64")}
-#: Sizes, strides and offsets, in elements or bytes, stay below this.
+#: Sizes, strides and offsets, in elements or bytes, must be below this.
 LARGEST = 1 << 48
 #: The most dimensions of a spec.
 _DIMS = 32
-#: Levels of an attribute's value.
+#: The most levels of nesting in an attribute's value.
 _DEPTH = 16
 
 
@@ -37,7 +37,7 @@ def fail(where: str, expected: str, given: Any) -> ProgramError:
 
 
 def parsed(text: str) -> Any:
-    """A JSON text's value. Raises :class:`ProgramError` for a name that comes twice, NaN, and what is nested too deeply."""
+    """The value of a JSON text. Raises :class:`ProgramError` for a repeated name, NaN, and nesting that is too deep."""
     try:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
@@ -59,7 +59,7 @@ def _no_constant(name: str) -> Any:
 
 
 def members(x: Any, where: str, *names: str) -> list[Any]:
-    """The values of an object that has these names and no other."""
+    """The values of a JSON object, in the order of ``names``. Raises :class:`ProgramError` unless it has just these names."""
     if not isinstance(x, dict) or set(x) != set(names):
         raise fail(where, f"an object with {', '.join(names)}", sorted(x) if isinstance(x, dict) else x)
     return [x[name] for name in names]
@@ -72,7 +72,7 @@ def array(x: Any, where: str, length: int | None = None) -> list[Any]:
 
 
 def whole(x: Any, where: str, end: int = LARGEST, start: int = 0) -> int:
-    """An integer from ``start`` to below ``end``."""
+    """``x``, if it is an integer with ``start`` <= x < ``end``. Raises :class:`ProgramError`."""
     if type(x) is not int or not start <= x < end:
         raise fail(where, f"an integer from {start} to below {end}", x)
     return x
@@ -88,7 +88,7 @@ def string(x: Any, where: str) -> str:
 
 
 def encode(x: Any) -> Any:
-    """An attribute's value as JSON. Raises TypeError for what no op has as an attribute."""
+    """An attribute's value as JSON. Raises TypeError for a type that no op's attributes have."""
     if x is None or type(x) in (bool, int, str):
         return x
     if type(x) is float:
@@ -144,7 +144,7 @@ def encode_spec(spec: TensorSpec) -> list[Any]:
 
 
 def decode_spec(x: Any, where: str) -> TensorSpec:
-    """A spec whose every number is small enough for what is computed of it."""
+    """A spec from JSON. Raises :class:`ProgramError` for numbers so large that sizes computed from them could overflow."""
     shape, dtype, strides, offset = array(x, where, 4)
     sizes = [whole(n, where) for n in array(shape, where)]
     steps = [whole(n, where, LARGEST, -LARGEST) for n in array(strides, where, len(sizes))]
@@ -168,7 +168,7 @@ def decode_dtype(x: Any, where: str) -> np.dtype[Any]:
 
 
 class Tags:
-    """The tags of a program as they are written, each once, and their source lines. ``networks`` names those of the layers."""
+    """Writes the tags of a program and their source lines, each once. ``networks`` gives the names of the layers' networks."""
 
     def __init__(self, networks: Mapping[Network, str]) -> None:
         self.networks = networks
@@ -194,7 +194,7 @@ class Tags:
 
 
 def decode_tags(lines: Any, rows: Any) -> list[Tag]:
-    """The tags of a file. The callers of a source line are lines before it, and have none themselves."""
+    """The tags of a file. A source line may name earlier lines as its callers, which have no callers themselves."""
     sites: list[Site] = []
     for k, line in enumerate(array(lines, "sites")):
         where = f"site {k}"

@@ -1,7 +1,7 @@
-"""The explicit form: graphs that are traced, chained and executed by hand.
+"""Graphs that the user traces, chains and executes explicitly: ``trace``, ``gradients`` and ``Graph.execute``.
 
-A chain of graphs is one program in parts, planned into one arena. What a later part reads stays there until that has run;
-everything else is back when a part has run, but for what it returns.
+A chain of graphs is one program in parts, planned into one arena. What a later part reads stays there until that part has
+run; everything else but the results is released when a part has run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gradcore.spec import TensorSpec
 
 
 class Symbol:
-    """An output of a traced graph, to be an input of the next."""
+    """An output of a traced graph, which can be an input of the next graph."""
 
     __slots__ = ("chain", "part", "index", "spec")
 
@@ -48,7 +48,7 @@ class Symbol:
 
 
 class Graph:
-    """One part of a chain: a function that was traced. ``outputs`` has the structure of what it returned, in symbols."""
+    """A traced function, one part of a chain. ``outputs`` is its result with symbols in the place of tensors."""
 
     def __init__(self, chain: _Chain, part: int) -> None:
         self._chain = chain
@@ -59,7 +59,7 @@ class Graph:
 
     @property
     def program(self) -> Program:
-        """The part of the chain's program that this graph is. From now on nothing can be chained to it."""
+        """This graph's part of the chain's program. Once it has been read, nothing can be chained to it."""
         return self._chain.stages()[self._part].program
 
     @property
@@ -69,16 +69,16 @@ class Graph:
         return self._chain.plan
 
     def draw(self, path: str | os.PathLike[str] | None = None) -> Any:
-        """What this part has in the arena of its chain, address against time, as :meth:`Compiled.draw` draws a program."""
+        """The plan of this part within the arena of its chain, drawn as by :meth:`Compiled.draw`."""
         from gradcore.program.drawing import drawn
         return drawn(self.program, self.plan, path)
 
     def execute(self, *inputs: Any, keep: Sequence[Symbol] | None = None) -> Any:
-        """Run this part on tensors of the traced specs, in the order in which the examples had tensors of their own.
+        """Run this part on tensors of the traced specs, in the order of the tensors in the example inputs.
 
-        The graphs before it in the chain must have been executed, each once, since the last time. Returns what the function
-        returned, as tensors without a graph; with ``keep`` those of its outputs alone, and None for the others. Raises
-        TraceError for another order and for other specs, TypeError for what are no tensors.
+        The graphs before it in the chain must have been executed since its last run, each once. Returns what the function
+        returned, as tensors without a graph; with ``keep`` only those outputs, and None for the others. Raises TraceError for a
+        wrong order or other specs, TypeError for inputs that are not tensors.
         """
         return self._chain.execute(self._part, list(inputs), keep)
 
@@ -88,7 +88,7 @@ class Graph:
 
 @dataclass
 class _Part:
-    """What a chain knows of one of its graphs. ``examples`` are the tensors of the traced run, until the chain is executed."""
+    """One graph of a chain. ``examples`` are the output tensors of the traced run, until the chain is executed."""
 
     name: str
     recorder: Recorder
@@ -96,11 +96,11 @@ class _Part:
     specs: list[TensorSpec]
     results: Any
     examples: list[Any]
-    shared: list[int]  # for each input: the first that its example shared memory with, most often itself
+    shared: list[int]  # for each input: the index of the first input whose example had the same memory, usually itself
 
 
 class _Room:
-    """The arena of a chain, taken when the first part of it runs."""
+    """The arena of a chain, allocated when its first part runs."""
 
     def __init__(self, device: Device, plan: Plan, program: Program) -> None:
         self._make = (device, plan.nbytes, program)
@@ -113,7 +113,7 @@ class _Room:
 
 
 class _Stage(CapturedReplay):
-    """A part of a chain, in the arena that all of them share. It runs on the inputs of the parts before it and its own."""
+    """The replay of one part of a chain, in the shared arena. Its inputs are those of the parts before it and its own."""
 
     def __init__(self, trace: Trace, plan: Plan, room: _Room) -> None:
         super().__init__(trace, plan)
@@ -129,19 +129,19 @@ class _Stage(CapturedReplay):
         return bound
 
     def close(self) -> None:
-        """What it left for the next part is not waited for any more."""
+        """Release what it left in the arena for the next part."""
         if self._bound is not None:
             close_ranges(self.device.ledger, self._bound.lasting)
 
 
 class _Chain:
-    """Graphs that read from each other, in the order in which they were traced."""
+    """Graphs that read each other's outputs, in the order in which they were traced."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
         self.parts: list[_Part] = []
         self._stages: list[_Stage] = []
-        #: The part that was executed last, the tensors that it and those before it were given, and their versions.
+        #: The part that was executed last, the inputs of it and of the parts before it, and their versions.
         self._last = -1
         self._given: list[Any] = []
         self._versions: list[int] = []
@@ -150,13 +150,13 @@ class _Chain:
         return f"<graph of {self.parts[part].name}, part {part + 1} of {len(self.parts)}>"
 
     def examples(self, part: int) -> list[Any]:
-        """The tensors that the traced run of a part returned. Raises TraceError when they have gone."""
+        """The tensors that the traced run of a part returned. Raises TraceError once the chain has been executed."""
         if self._stages:
             raise TraceError(f"{self.name(part)} has been executed: chain and take gradients before the first execute()")
         return self.parts[part].examples
 
     def record(self, name: str, inputs: list[Any], run: Callable[[], Any], *, backward: bool = False) -> Graph:
-        """Trace one more part, which may run ``backward`` or not."""
+        """Trace one more part. Raises TraceError for one that runs backward, unless ``backward`` allows it."""
         recorder = Recorder(self.device, NotingLog())
         default_generator(self.device)
         busy.depth += 1
@@ -177,7 +177,7 @@ class _Chain:
         return Graph(self, len(self.parts) - 1)
 
     def stages(self) -> list[_Stage]:
-        """The parts, ready to run; the tensors of the traced runs go."""
+        """The parts, ready to run. The first call plans the chain and frees the tensors of the traced runs."""
         if not self._stages:
             parts = self.parts
             counts = [len(p.recorder.log.launches) for p in parts]
@@ -207,7 +207,7 @@ class _Chain:
         if part == 0:
             self._given, self._versions = [], []
             if self._followed.follow(self.name(0)):
-                # What was bound is bound to the memory before.
+                # The old stages are bound to the memory of before.
                 stages[:] = [_Stage(stage.trace, self.plan, self._room) for stage in stages]
         self._last = -1
         results = stages[part].run(self._given + inputs)
@@ -222,7 +222,7 @@ class _Chain:
         return rebuilt(self.parts[part].results, results, inputs)
 
     def _check(self, part: int, inputs: list[Any]) -> None:
-        """Raise unless a part may run now, and on these."""
+        """Raise unless a part may run now, and on these inputs."""
         name, specs = self.name(part), self.parts[part].specs
         if len(inputs) != len(specs):
             raise TypeError(f"{name} takes {len(specs)} tensors, but got {len(inputs)}")
@@ -251,9 +251,9 @@ class _Chain:
 def trace(function: Any, example_inputs: Any = None) -> Any:
     """Trace a function on example inputs, tensors or outputs of graphs that were traced before, and return its graph.
 
-    The function runs once, eagerly, on the examples. Raises TraceError for what no graph can hold (a value read on the host, a
-    tensor made from host data), and for outputs of graphs that do not belong together. ``trace(matrix)`` is the sum of its
-    diagonal, as in PyTorch.
+    The function runs once, eagerly, on the examples. Raises TraceError for what a graph cannot contain (a value read on the
+    host, a tensor made from host data), and for outputs of graphs in different chains. ``trace(matrix)`` is the sum of the
+    matrix's diagonal, as in PyTorch.
     """
     if isinstance(function, Value) and example_inputs is None:
         return arranging.trace(function)
@@ -276,7 +276,7 @@ def trace(function: Any, example_inputs: Any = None) -> Any:
 
 
 def _concrete(x: Any, symbols: list[Symbol], tensors: list[Any]) -> Any:
-    """An example input with tensors in the place of symbols; tensors of its own are collected."""
+    """An example input with tensors in the place of symbols. Symbols and other tensors are appended to the lists."""
     if isinstance(x, Symbol):
         symbols.append(x)
         return x.chain.examples(x.part)[x.index]
@@ -292,10 +292,10 @@ def _concrete(x: Any, symbols: list[Symbol], tensors: list[Any]) -> Any:
 
 
 def gradients(graph: Graph, wrt: Any) -> Graph:
-    """The graph of the gradients of a graph's outputs, which are scalars, with respect to tensors or outputs of graphs before.
+    """The graph of the gradients of a graph's scalar outputs with respect to tensors, or outputs of graphs before it.
 
-    Executing it takes no inputs and returns a tuple of tensors, one for each of ``wrt``. What it reads of the graphs before it
-    stays in the arena until it has run. Raises RuntimeError as :func:`gradcore.autograd.grad`.
+    Executing it takes no inputs and returns a tuple of tensors, one for each of ``wrt``. What it reads of earlier graphs
+    stays in the arena until it has run. Raises RuntimeError as :func:`gradcore.autograd.grad` does.
     """
     targets = list(wrt) if isinstance(wrt, (list, tuple)) else [wrt]
     symbols: list[Symbol] = []

@@ -1,8 +1,8 @@
-"""The file of a program and its captured tensors: safetensors with the program as JSON in the metadata.
+"""Reads and writes the file of a program and its captured tensors: safetensors with the program as JSON in the metadata.
 
 The metadata's ``gradcore.program`` holds the text, ``gradcore.digest`` its SHA-256. The text names a tensor of the file for
-every captured buffer, with the CRC-32 of its bytes. Reading makes no object of a class that the file could name, but for
-optimizers of :mod:`gradcore.optim`, and allocates for nothing that the file does not hold.
+every captured buffer, with the CRC-32 of its bytes. Reading creates no object of a class that the file names, except
+optimizers of :mod:`gradcore.optim`, and allocates no more than the file has bytes for.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ from gradcore.program.encoding import (
 from gradcore.program.program import KINDS, Buffer, Instruction, Number, Operand, Program, Update
 from gradcore.utils.safetensors import Entry, SafetensorsError, arrays_of, read_array, read_header, write_file
 
-#: What a change to the format counts up.
+#: The version of the format, counted up by each change to it.
 VERSION = 1
 _PROGRAM, _DIGEST = "gradcore.program", "gradcore.digest"
 _PARTS = ("version", "device", "sites", "tags", "buffers", "instructions", "inputs", "outputs", "captured", "leaves", "slots",
           "left", "presence", "optimizers", "updates", "script")
-#: The records that a replay writes besides allocations, by their names in a file.
+#: Kinds of records that a replay writes besides allocations, by their names in a file.
 _RECORDS = {"launch": LAUNCH, "keep": KEEP, "drop": DROP, "mark": MARK}
 
 
 @dataclass(frozen=True)
 class Shipment:
-    """What a file says beside its tensors' values. Leaves and optimizers are known by their position."""
+    """The contents of a file besides the values of its tensors. Leaves and optimizers are identified by position."""
 
     program: Program
     #: For each captured buffer the name of its tensor.
     names: dict[int, str]
-    #: The tensors that gradients are for: name, and where they lie.
+    #: The leaves: name, and the operand with their values.
     leaves: tuple[tuple[str, Operand], ...]
-    #: A buffer that is the gradient of a leaf as the run finds it, and the leaf.
+    #: A buffer that is the gradient of a leaf when the run begins, and the leaf.
     slots: tuple[tuple[int, int], ...]
     #: A leaf, and the gradient that a run leaves in its slot.
     left: tuple[tuple[int, Operand | None], ...]
@@ -67,7 +67,7 @@ class Shipment:
     optimizers: tuple[tuple[str, tuple[dict[str, Any], ...]], ...]
     #: Optimizer, group and leaves of each of the program's updates.
     updates: tuple[tuple[int, int, tuple[int, ...]], ...]
-    #: What a report says of phases and of what is kept for backward: records in order, as a trace has them.
+    #: Records, in order, of phases and of what is kept for backward, as in :attr:`Trace.script`; reports read them.
     script: tuple[tuple[Any, ...], ...]
 
 
@@ -75,7 +75,7 @@ class Shipment:
 
 
 def write_program(path: str | os.PathLike[str], shipment: Shipment, tensors: Mapping[str, Any]) -> None:
-    """Write a file, whole or not at all; ``tensors`` by the shipment's names. Raises OSError, TypeError and ValueError."""
+    """Write a file, whole or not at all; ``tensors`` by the names in the shipment. Raises OSError, TypeError and ValueError."""
     sums = {name: _checksum(tensors[name]) for name in tensors}
     text = json.dumps(_described(shipment, sums), separators=(",", ":"), allow_nan=False)
     write_file(path, tensors, {_PROGRAM: text, _DIGEST: hashlib.sha256(text.encode()).hexdigest()})
@@ -115,9 +115,9 @@ def _described(s: Shipment, sums: dict[str, int]) -> dict[str, Any]:
 
 
 def read_program(path: str | os.PathLike[str]) -> tuple[Shipment, dict[str, np.ndarray[Any, Any]]]:
-    """What a file describes, with the values of its tensors. Raises :class:`ProgramError` and OSError.
+    """The contents of a file and the values of its tensors. Raises :class:`ProgramError` and OSError.
 
-    The program's own instructions are still to be checked: by :mod:`gradcore.program.verify`.
+    The program's instructions are not checked here, but by :mod:`gradcore.program.verify`.
     """
     path = Path(path)
     try:
@@ -141,7 +141,7 @@ def read_program(path: str | os.PathLike[str]) -> tuple[Shipment, dict[str, np.n
 
 
 class _Reader:
-    """Makes the parts of a program of plain data, in order, with every index compared with what it points into."""
+    """Makes the parts of a program from plain data, in order; every index is checked against what it points into."""
 
     def __init__(self, data: Any) -> None:
         parts = dict(zip(_PARTS, members(data, "the program", *_PARTS), strict=True))

@@ -1,4 +1,4 @@
-"""What graphs by hand read beside their inputs: tensors that may have other memory when the graphs run again."""
+"""Tracks the tensors that explicit graphs read besides their inputs, which may have other memory when the graphs run again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradcore.spec import TensorSpec
 
 
 class NotingLog(TraceLog):
-    """Notes the tensors themselves that ops read, weakly: nobody can give other memory to one that has gone."""
+    """A log that also records the tensors that ops read, weakly: one that has been freed can be given no other memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class NotingLog(TraceLog):
 
 
 class Followed:
-    """The tensors that a trace captured, as far as they are there."""
+    """The tensors that a trace captured, as far as they still exist."""
 
     def __init__(self, trace: Trace, logs: Iterable[Any]) -> None:
         self._trace = trace
@@ -39,13 +39,13 @@ class Followed:
         return [(tensor, b, spec) for known, b, spec in self._tensors for tensor in [known()] if tensor is not None]
 
     def moved(self) -> list[str]:
-        """Those that have other memory than the trace, in words."""
+        """Descriptions of those that have other memory than in the trace."""
         return [_named(tensor) for tensor, b, _ in self._there() if tensor.storage is not self._trace.storages[b]]
 
     def follow(self, name: str) -> bool:
-        """Let the trace go on with the memory that they have, and say whether that is another.
+        """Let the trace use the memory that the tensors have now, and return whether any of it is new.
 
-        Raises TraceError where what is there cannot take the place of what was.
+        Raises TraceError if it cannot replace the memory of before.
         """
         there, storages = self._there(), self._trace.storages
         found = {b: tensor for tensor, b, _ in there if tensor.storage is not storages[b]}

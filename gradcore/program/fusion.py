@@ -1,7 +1,7 @@
-"""Fusion: which neighbouring instructions of a program one kernel can do, with the same values and in the planned memory.
+"""Fusion: finds neighbouring instructions that one kernel can run, with the same values and in the planned memory.
 
-The program, its plan and its log stay as they are; only the calls that a replay makes are fewer. A device does those kinds
-that it has a kernel for.
+The program, its plan and its log stay as they are; only the calls that a replay makes are fewer. A device fuses the kinds that
+it has a kernel for.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gradcore.program.program import Instruction, Operand, Program
 
 
 class Group(NamedTuple):
-    """``length`` instructions from ``first`` on; ``kind`` is a key of :data:`KINDS`."""
+    """``length`` instructions, the first at position ``first``; ``kind`` is a key of :data:`KINDS`."""
 
     kind: str
     first: int
@@ -23,8 +23,10 @@ class Group(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """``holds`` says of ``length`` neighbours whether they do what the kernel does, ``lives`` of the program and the positions
-    of the first and the last whether buffers are alive at the last, or dead behind it, as the kernel needs."""
+    """A kind of group. ``holds``, called with ``length`` neighbours, says whether they compute what the kernel computes.
+
+    ``lives``, called with the program and the positions of the first and the last, says whether lifetimes of buffers allow it.
+    """
 
     length: int
     holds: Callable[..., bool]
@@ -32,7 +34,7 @@ class Kind(NamedTuple):
 
 
 def groups(program: Program) -> Iterator[Group]:
-    """Neighbours that are done together. No two groups share an instruction, and none lies in both parts of a program."""
+    """The groups of instructions to fuse. No two share an instruction, and none spans both parts of a program."""
     k = 0
     while k < len(program.instructions):
         kind = next((name for name, kind in KINDS.items() if _is(program, kind, k)), None)
@@ -55,26 +57,26 @@ def _is_loss_with_slopes(loss: Instruction, one: Instruction, slopes: Instructio
 
 
 def _is_gelu_with_slopes(again: Instruction, products: Instruction, slopes: Instruction) -> bool:
-    """gelu made again for the gradient of a linear layer, that gradient, and gelu's for its cotangent."""
+    """gelu recomputed for the gradient of a linear layer, that gradient, and the gradient of gelu."""
     return ((again.op, products.op, slopes.op) == ("gelu", "linear_grad", "gelu_grad")
             and products.operands[1].buffer == again.outputs[0].buffer and len(products.outputs) > 1
             and slopes.operands == (products.outputs[0], again.operands[0]) and slopes.attrs == again.attrs)
 
 
 def _is_linear_with_relu(linear: Instruction, relu: Instruction) -> bool:
-    """A linear layer with a bias, and relu of what it makes."""
+    """A linear layer with a bias, and relu of its output."""
     return ((linear.op, relu.op) == ("linear", "relu") and linear.operands[2] is not None
             and relu.operands == linear.outputs)
 
 
 def _is_norm_with_relu(norm: Instruction, relu: Instruction) -> bool:
-    """Batch norm, by the batch's statistics or given ones, and relu of what it makes."""
+    """Batch norm, by the batch's statistics or given ones, and relu of its output."""
     return (norm.op in ("batch_norm", "batch_norm_apply") and relu.op == "relu" and relu.operands == norm.outputs[:1]
             and _alike(*relu.outputs, norm.outputs[0]))
 
 
 def _is_norm_with_relu_slopes(norm: Instruction, relu: Instruction, slopes: Instruction) -> bool:
-    """Batch norm and relu made again, and the gradient of relu."""
+    """Batch norm and relu recomputed, and the gradient of relu."""
     return (norm.op == "batch_norm_apply" and _is_norm_with_relu(norm, relu) and slopes.op == "relu_grad"
             and slopes.operands[1:] == relu.outputs and _alike(*slopes.operands, *slopes.outputs)
             and _unread(slopes.operands[:1], *norm.outputs, *relu.outputs))
@@ -87,13 +89,13 @@ def _is_relu_slopes_through_norm(slopes: Instruction, norm: Instruction) -> bool
 
 
 def _is_relu_slopes_through_norm_again(again: Instruction, relu: Instruction, slopes: Instruction, norm: Instruction) -> bool:
-    """The same of batch norm and relu that are made again for it."""
+    """The same, with batch norm and relu recomputed for it."""
     return (_is_norm_with_relu_slopes(again, relu, slopes) and _is_relu_slopes_through_norm(slopes, norm)
             and norm.operands[1:] == (*again.operands[:2], *again.operands[3:]))
 
 
 def _counts(counted: Instruction) -> bool:
-    """Is it one more in a single whole number?"""
+    """Does it add 1 to a single int64, as batch norm counts its batches?"""
     return (counted.op == "add_" and type(counted.operands[1]) is int and counted.operands[1] == 1
             and counted.operands[0].spec.numel == 1 and counted.operands[0].spec.dtype == np.int64)
 
@@ -105,19 +107,19 @@ def _is_norm_slopes_added(slopes: Instruction, added: Instruction) -> bool:
 
 
 def _is_sum_with_norm(total: Instruction, norm: Instruction) -> bool:
-    """A sum of two tensors that lie alike, and layer norm of it."""
+    """A sum of two tensors of the same layout, and layer norm of it."""
     return ((total.op, norm.op) == ("add", "layer_norm") and norm.operands[0] == total.outputs[0]
             and _alike(*total.operands, *total.outputs) and _unread(norm.operands[1:], *total.outputs))
 
 
 def _alike(*given: Any) -> bool:
-    """Are all of them tensors of one shape and type, in one piece?"""
+    """Are all of them contiguous tensors of the same shape and dtype?"""
     return all(isinstance(x, Operand) and x.spec.contiguous
                and (x.spec.shape, x.spec.dtype) == (given[0].spec.shape, given[0].spec.dtype) for x in given)
 
 
 def _unread(operands: tuple[Any, ...], *results: Operand) -> bool:
-    """Do operands show nothing of results that are not made any more, or not by then?"""
+    """Do the operands share no buffer with results that the fused kernel does not write, or not before it reads them?"""
     return not {x.buffer for x in operands if isinstance(x, Operand)} & {x.buffer for x in results}
 
 
@@ -127,24 +129,24 @@ def _last(program: Program, k: int) -> int:
 
 
 def _known(program: Program, k: int, operand: int) -> bool:
-    """Does an operand lie where no run brings another one?"""
+    """Does an operand have the same address in every run, or is it None?"""
     x = program.instructions[k].operands[operand]
     return x is None or program.buffers[x.buffer].kind in ("made", "captured")
 
 
 def _passing(count: int) -> Callable[[Program, int, int], bool]:
-    """Are the results of the first ``count`` instructions read by nobody later?"""
+    """A ``lives`` that says whether nothing reads the results of the first ``count`` instructions after the group."""
     return lambda program, first, last: all(_last(program, first + k) <= last for k in range(count))
 
 
 KINDS = {
-    # It is filled by the last of the three, and lies in bytes of its own if it still lives.
+    # The loss is written by the last of the three, and has bytes of its own if it still lives then.
     "loss with slopes": Kind(3, _is_loss_with_slopes, lambda program, first, last: _last(program, first) >= last),
     # The cotangent of gelu is overwritten.
     "gelu with slopes": Kind(3, _is_gelu_with_slopes, lambda program, first, last: _last(program, first + 1) <= last),
-    # What relu is given is never made; its gradient reads its result.
+    # relu's input is never written; the gradient of relu reads its output.
     "linear with relu": Kind(2, _is_linear_with_relu, _passing(1)),
-    # None of the first results is made.
+    # None of the first three results is written.
     "batch norm again with relu and gradients": Kind(4, _is_relu_slopes_through_norm_again, lambda program, first, last: (
         _passing(3)(program, first, last) and _known(program, first, 2))),
     "batch norm with relu gradient": Kind(3, _is_norm_with_relu_slopes, _passing(2)),
@@ -154,8 +156,8 @@ KINDS = {
         _last(program, first + 1) <= last)),
     "counted batch norm": Kind(2, lambda counted, norm: norm.op == "batch_norm" and _counts(counted), _passing(0)),
     "batch norm with relu": Kind(2, _is_norm_with_relu, _passing(1)),
-    # dx is never made, and what it is added to is nothing that a run brings.
+    # dx is never written, and it is added to a buffer whose address is the same in every run.
     "layer norm gradient added": Kind(2, _is_norm_slopes_added, lambda program, first, last: (
         _last(program, first) <= last and program.buffers[program.instructions[last].operands[0].buffer].kind == "made")),
-    # The sum is made as before.
+    # The sum is written as it is without fusion.
     "sum with layer norm": Kind(2, _is_sum_with_norm, _passing(0))}

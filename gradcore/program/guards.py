@@ -1,4 +1,4 @@
-"""Guards: each stands for one thing that a traced function looked at, and tells whether it is still the same.
+"""Guards: each remembers one thing that a traced function read, and tells whether it is still the same.
 
 Plain data is compared by value; tensors, parameters, modules and functions by identity.
 """
@@ -13,18 +13,18 @@ from typing import Any
 
 import numpy as np
 
-#: What is compared by value.
+#: Types that are compared by value.
 _PLAIN = (int, float, complex, bool, str, bytes, type(None), np.generic)
-#: Items of a container that are compared, which costs a replay a tenth of a millisecond.
+#: The most items of a container that are compared; so many cost a replay a tenth of a millisecond.
 MOST = 10_000
-#: Items of a container that are looked into, where they are no plain data: each has a guard of its own.
+#: The most items of a container that get a guard each, if they are not plain data.
 MOST_INSIDE = 1000
-#: Characters of plain data in a reason.
+#: The most characters of plain data in a reason.
 _LONG = 200
 
 
 class Guard:
-    """One thing that was seen: where to look, what was there, and the words for it."""
+    """One value that was read: its ``name`` for messages, ``look`` to read it again, what was ``seen``, how to compare."""
 
     __slots__ = ("name", "look", "seen", "same")
 
@@ -45,7 +45,7 @@ class Guard:
         return [self.seen[0]] if self.same is same_bytes else []
 
     def why_not(self) -> str:
-        """What has changed, in words."""
+        """A sentence that says what has changed."""
         try:
             now = self.look()
         except Exception as error:
@@ -56,24 +56,26 @@ class Guard:
 
 
 class Options(Guard):
-    """The options of an optimizer's groups. A run that changes them is found by it; who changes them between runs may."""
+    """The options of an optimizer's groups: compared after a traced run, which must not change them, but not between runs."""
 
     __slots__ = ()
 
 
 class Draws(Guard):
-    """The state of a generator or an iterator. Who draws changes it: that is looked for behind a traced run, and is no reason
-    to trace again."""
+    """The state of a generator or an iterator, which drawing from it changes.
+
+    It is compared after a traced run, which must not draw; it is no reason to trace again.
+    """
 
     __slots__ = ()
 
 
-#: What gives other numbers each time, from a state of its own.
+#: Types of random generators.
 GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
 
 
 def state_of(generator: Any) -> Any:
-    """A generator's state as something to compare."""
+    """A generator's state, as a value that can be compared."""
     if isinstance(generator, random.Random):
         return hash(generator.getstate())
     return repr(generator.get_state(legacy=False) if isinstance(generator, np.random.RandomState)
@@ -81,7 +83,7 @@ def state_of(generator: Any) -> Any:
 
 
 def is_plain(x: Any, depth: int = 4) -> bool:
-    """Is this a number, a text, None, or a container of such that is not too large?"""
+    """Is this a number, a string, None, or a container of these that is not too large?"""
     if isinstance(x, _PLAIN):
         return True
     if depth and isinstance(x, (list, tuple, set, frozenset, deque)) and len(x) <= MOST:
@@ -91,10 +93,10 @@ def is_plain(x: Any, depth: int = 4) -> bool:
 
 
 def equal(now: Any, seen: Any) -> bool:
-    """Is plain data what it was? What may change was copied when it was seen."""
+    """Is plain data what it was? Mutable containers were copied when they were seen."""
     if now is seen:
         return True
-    # 1, 1.0 and True are equal, and no two of them do the same.
+    # 1, 1.0 and True are equal, but ops treat them differently.
     if type(now) is not type(seen):
         return False
     if isinstance(now, dict):
@@ -103,17 +105,17 @@ def equal(now: Any, seen: Any) -> bool:
         return len(now) == len(seen) and _all_equal(now, seen)
     if not (now == seen or (now != now and seen != seen)):
         return False
-    # 0.0 and -0.0 are equal, too.
+    # 0.0 and -0.0 are equal too.
     return not isinstance(now, (float, complex, np.floating)) or bool(now) or str(now) == str(seen)
 
 
 def _all_equal(now: Iterable[Any], seen: Iterable[Any]) -> bool:
-    # What was copied are containers: what they hold are the same objects mostly, and asking for that costs a twentieth.
+    # Only containers were copied, so their items mostly are the same objects, and comparing ids costs a twentieth.
     return all(map(is_, now, seen)) or all(map(equal, now, seen))
 
 
 def _difference(name: str, now: Any, seen: Any) -> str:
-    """What plain data is and was; of what is long, the first item that differs."""
+    """A sentence with the present and the former value of plain data; of long containers, of the first item that differs."""
     while len(repr(now)) > _LONG and type(now) is type(seen) and isinstance(now, (list, tuple, deque, dict)):
         keys = list(now) if isinstance(now, dict) else range(len(now))
         others = list(seen) if isinstance(seen, dict) else range(len(seen))

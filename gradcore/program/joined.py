@@ -1,4 +1,4 @@
-"""Several recordings as one program, and its parts: what is left of a chain of graphs when it is planned into one arena."""
+"""Joins the recordings of a chain of graphs into one program, to be planned into one arena, and cuts it into its parts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradcore.program.recorder import Builder, Recorder, Trace
 
 
 class _Joined:
-    """Several recordings as one, for the builder."""
+    """Several recordings, with the interface of one :class:`Recorder`, for the builder."""
 
     def __init__(self, device: Device, recorders: list[Recorder]) -> None:
         self.device = device
@@ -26,7 +26,7 @@ class _Joined:
         return []
 
     def slots_before(self) -> dict[Leaf, int]:
-        # Gradients are results here: no leaf is given any.
+        # Gradients are results here: no leaf gets one.
         return {}
 
 
@@ -35,7 +35,7 @@ class _Log(list[Raw]):
         super().__init__(r for recorder in recorders for r in recorder.log)
         self.launches = [launch for recorder in recorders for launch in recorder.log.launches]
         self.disturbed = any(recorder.log.disturbed for recorder in recorders)
-        self.beyond = ""  # a graph goes on with those before it
+        self.beyond = ""  # A graph of a chain does continue the graphs before it.
         self.foreign = {key: r for recorder in recorders for key, r in recorder.log.foreign.items()}
         self.bytes_of = {leaf: serial for recorder in recorders for leaf, serial in recorder.log.bytes_of.items()}
         self.constants = {serial: of for recorder in recorders for serial, of in recorder.log.constants.items()}
@@ -43,21 +43,21 @@ class _Log(list[Raw]):
 
 class _ChainBuilder(Builder):
     def _escaped(self, survivors: set[int]) -> list[str]:
-        # The tensors of the traced runs are there for the next graph of the chain.
+        # The tensors of the traced runs stay alive for the next graph of the chain.
         return []
 
 
 def joined_trace(device: Device, recorders: list[Recorder], inputs: list[list[Any]], examples: list[list[Any]]) -> Trace:
-    """The trace of runs that were recorded one after the other, with the tensors that each was given and returned."""
+    """The trace of consecutive recordings, with the input tensors and the returned tensors of each."""
     joined: Any = _Joined(device, recorders)
     builder = _ChainBuilder(joined, [t for own in inputs for t in own], [t for own in examples for t in own], None)
     return builder.trace(tuple(len(r.log.launches) for r in recorders), list(map(len, examples)))
 
 
 def part_of(trace: Trace, span: slice, given: int, made: slice) -> Trace:
-    """Some instructions of a trace as a trace of their own; lifetimes count from the first of them.
+    """The instructions in ``span`` as a trace of their own, with lifetimes relative to the first of them.
 
-    Its inputs are the first ``given`` of the whole.
+    Its inputs are the first ``given`` inputs of the whole, its outputs those in ``made``.
     """
     program = trace.program
     buffers = tuple(replace(b, first=b.first - span.start, last=b.last - span.start) if b.kind == "made" else b

@@ -1,4 +1,4 @@
-"""Guards on the library's own objects that a traced function used: gradients, optimizers, modules."""
+"""Guards on the library's own objects that a traced function used: gradients, optimizers and modules."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from gradcore.program.arena import Part
 
 
 class GradientGuard:
-    """A leaf has a gradient of the same layout, which somebody else holds or nobody, or it has none.
+    """A leaf has a gradient of the same layout, which something else holds or not, as before; or it has none, as before.
 
-    What is held is not added to in place.
+    It matters whether it is held, since a held gradient is not added to in place.
     """
 
     __slots__ = ("leaf", "spec", "held")
@@ -32,7 +32,7 @@ class GradientGuard:
         grad = self.leaf.grad
         if grad is None:
             return False
-        # A replay that made it refers to it too.
+        # The replay that made it also holds a reference.
         more = type(grad.storage) is Part
         return sys.getrefcount(self.leaf.grad) > 3 + more or sys.getrefcount(grad.storage) > 2 + more
 
@@ -59,7 +59,7 @@ class GradientGuard:
 class OptimizerGuard:
     """An optimizer has the same groups with the same options and keeps the same tensors.
 
-    Learning rates are operands of a program; ``rates`` says that the function may look at them besides.
+    Learning rates are operands of a program, and may change; with ``rates`` they may not, as the function may read them.
     """
 
     __slots__ = ("optimizer", "state", "groups", "rates", "hooks", "kept", "places", "tensors")
@@ -70,19 +70,19 @@ class OptimizerGuard:
         self.state = optimizer.state
         self.groups = self._groups()
         self.hooks = step_hooks(optimizer)
-        #: Parameters for which it keeps something, and where.
+        #: Parameters that have state, and the dicts with it.
         self.kept = [p for p, state in optimizer.state.items() if state]
         self.places = [optimizer.state[p] for p in self.kept]
-        #: The tensors there: whose, their names, and they themselves.
+        #: The tensors in the state: the dict, the name, and the tensor.
         self.tensors = [(place, name, x) for place in self.places for name, x in place.items() if isinstance(x, Value)]
 
     def _groups(self) -> list[tuple[Callable[[dict[str, Any]], Any], Any, int, list[Any]]]:
-        """Of each group what gets the options that a program is bound to, these, the number of its entries, its parameters."""
+        """By group: a getter of the options that a program depends on, their values, the number of entries, the parameters."""
         found: list[tuple[Callable[[dict[str, Any]], Any], Any, int, list[Any]]] = []
         for group in self.optimizer.param_groups:
             names = [k for k in group if k != "params" and (k != "lr" or self.rates)]
             options: Callable[[dict[str, Any]], Any] = itemgetter(*names) if names else lambda group: None
-            # A list of betas can be written to.
+            # A list, of betas say, can be changed in place.
             seen = options({k: copy.copy(v) if type(v) is list else v for k, v in group.items()})
             found.append((options, seen, len(group), list(group["params"])))
         return found
@@ -106,7 +106,7 @@ class OptimizerGuard:
 
 
 class CountsGuard:
-    """The parameters of one update have been updated equally often: it counts on from the first for all of them."""
+    """The parameters of one update have the same count of steps: the update takes the first one's count for all of them."""
 
     __slots__ = ("optimizer", "places", "count")
 
@@ -135,15 +135,15 @@ class ModuleGuard:
         own = module.__dict__
         self.module = module
         self.training = own["training"]
-        #: Hooks of the module put a forward of its own into it.
+        #: Hooks on a module are implemented as a ``forward`` in its own ``__dict__``.
         self.forward = own.get("forward")
         self.hooks = tuple(module.hooks_in_order())
-        # What the names stand for: a compiled child is another object than the module.
+        # The attributes themselves: a compiled child is another object than the module in ``_modules``.
         members = [(name, own.get(name)) for part in ("_parameters", "_buffers", "_modules") for name in own[part]]
         self.tensors = [(name, value, value.storage, value.edge) for name, value in members if isinstance(value, Value)]
         self.others: list[tuple[str, Any]] = [(name, value) for name, value in members if not isinstance(value, Value)]
         self.counts = [(part, len(own[part])) for part in ("_parameters", "_buffers", "_modules")]
-        #: Leaves, and the hooks that see their gradients.
+        #: Leaves, with the hooks on their gradients.
         self.leaves = [(edge[0], edge[0].hooks, hooks_on(edge[0])) for _, _, _, edge in self.tensors
                        if edge is not None and type(edge[0]) is Leaf]
 
@@ -184,12 +184,12 @@ class ModuleGuard:
 
 
 def hooks_on(leaf: Leaf) -> tuple[int, ...]:
-    """What hangs on a leaf, by the keys under which it was registered."""
+    """The hooks on a leaf, by the keys under which they were registered."""
     hooks = leaf.hooks
     return () if hooks is None else (*hooks.tensor, *hooks.before, *hooks.after, *hooks.accumulated)
 
 
 def step_hooks(optimizer: Optimizer) -> tuple[int, ...]:
-    """What was registered for before and after a step, by the keys under which it was."""
+    """The hooks before and after an optimizer's step, by the keys under which they were registered."""
     return (*optimizer._before, *optimizer._after)
 

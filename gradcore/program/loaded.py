@@ -1,4 +1,4 @@
-"""``gradcore.load_program``: run a program from a file, in a process without the code that it was traced from."""
+"""``gradcore.load_program``: runs a program from a file, in a process without the code that it was traced from."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ from gradcore.program.verify import checked_calls, fits
 
 
 def load_program(path: str | os.PathLike[str], device: str | Device = "cpu") -> LoadedProgram:
-    """The program that ``Compiled.save`` or :meth:`LoadedProgram.save` wrote, on a device, which need not be the one it was
-    traced on.
+    """Load the program that ``Compiled.save`` or :meth:`LoadedProgram.save` wrote, onto any device.
 
-    No code of the file is run, and nothing is allocated before every index, size, lifetime and op of it has been checked.
-    Raises :class:`ProgramError` for a file that is damaged or holds anything else, naming the place; OSError; and
-    :class:`DeviceError` for a device that this machine has not got.
+    No code of the file is run, and nothing is allocated before every index, size, lifetime and op has been checked. Raises
+    :class:`ProgramError`, naming the place, for a file that is damaged or is no program; OSError; and :class:`DeviceError` for
+    a device that this machine does not have.
     """
     where = get_device(device)
     shipment, values = read_program(path)
@@ -42,11 +41,11 @@ def load_program(path: str | os.PathLike[str], device: str | Device = "cpu") -> 
 
 
 class LoadedProgram:
-    """A program with its state. Made by :func:`load_program`.
+    """A program with its tensors, made by :func:`load_program`.
 
-    ``program`` is the plain data, ``plan`` says where its buffers lie. ``state`` maps names, such as ``"0.weight"``, to the
-    tensors that a run reads and writes: parameters, buffers, what optimizers keep. They may be written to in place; parameters
-    of a training program have the last run's gradients in ``.grad``.
+    ``program`` is the plain data, ``plan`` its memory plan. ``state`` maps names, such as ``"0.weight"``, to the tensors that
+    a run reads and writes: parameters, buffers and the state of optimizers. They may be written to in place. In a training
+    program the ``.grad`` of parameters has the gradients of the last run.
     """
 
     def __init__(self, shipment: Shipment, values: dict[str, np.ndarray[Any, Any]], device: Device) -> None:
@@ -95,7 +94,7 @@ class LoadedProgram:
 
     @property
     def program(self) -> Program:
-        """The plain data, with the options and numbers that its optimizers have by now."""
+        """The plain data, with the present options and counts of its optimizers."""
         return current(self._trace.program, self._trace)
 
     @property
@@ -105,7 +104,7 @@ class LoadedProgram:
 
     @property
     def learning_rate(self) -> float:
-        """That of the first group; setting it sets it in all. Raises AttributeError for a program without an optimizer."""
+        """The rate of the first group; setting it sets that of all. Raises AttributeError if the program has no optimizer."""
         if not self.param_groups:
             raise AttributeError("this program updates no parameters: it has no learning rate")
         return float(self.param_groups[0]["lr"])
@@ -118,15 +117,15 @@ class LoadedProgram:
             group["lr"] = float(value)
 
     def __call__(self, *inputs: Any) -> Any:
-        """As :meth:`run`; a single output stands by itself, several are a tuple."""
+        """As :meth:`run`, but returns a single output itself, and several as a tuple."""
         found = self.run(*inputs)
         return found[0] if len(found) == 1 else tuple(found)
 
     def run(self, *inputs: Any) -> list[Any]:
         """Run on tensors or arrays of the traced shapes and dtypes, in the order of the function's tensor arguments.
 
-        Returns the outputs as tensors of their own. Raises :class:`SpecError` for other inputs, :class:`TraceError` where a
-        gradient is there that must not be, or is missing.
+        Returns the outputs as new tensors. Raises :class:`SpecError` for other inputs, :class:`TraceError` if a parameter has a
+        gradient and must not have one, or the other way round.
         """
         wanted = self._trace.program.inputs
         if len(inputs) != len(wanted):
@@ -143,7 +142,7 @@ class LoadedProgram:
         return self._replay.run(tensors)
 
     def _brought(self, k: int, x: Operand, t: Any) -> Any:
-        """An input as the program reads it: copied where it lies otherwise in memory."""
+        """An input in the layout that the program reads: copied if its own is different."""
         if not isinstance(t, Value):
             t = functional.tensor(np.asarray(t), device=self.device)
         if t.spec.shape != x.spec.shape or t.spec.dtype != x.spec.dtype:
@@ -173,7 +172,7 @@ class LoadedProgram:
                                  "traced run")
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the program as it is now, its state and its optimizers' numbers included. Raises OSError."""
+        """Write the program with the present values of its tensors and its optimizers' counts. Raises OSError."""
         save_trace(path, self._trace, self._names, {leaf: leaf.name for leaf in self._trace.leaves})
 
     def __str__(self) -> str:
@@ -184,7 +183,7 @@ class LoadedProgram:
 
 
 def _optimizer(kind: str, groups: Sequence[dict[str, Any]]) -> Any:
-    """An optimizer that only counts: it computes the numbers of its class's op."""
+    """An optimizer without tensors, which only computes the numbers that its class's op takes."""
     found = object.__new__(getattr(optim, kind))
     found.defaults = {}
     found.state = defaultdict(dict)
@@ -193,7 +192,7 @@ def _optimizer(kind: str, groups: Sequence[dict[str, Any]]) -> Any:
 
 
 def _numbers(kind: str, group: dict[str, Any], numbers: dict[str, Any]) -> tuple[Any, ...]:
-    """The numbers of an update's op, as the next run will compute them."""
+    """The numbers that the next run will give an update's op. Raises :class:`ProgramError`."""
     cls = getattr(optim, kind)
     if {k: type(v) for k, v in numbers.items()} != {k: type(v) for k, v in cls._numbers.items()}:
         raise ProgramError(f"updates: {kind} counts {', '.join(cls._numbers) or 'nothing'}, but got {str(numbers)[:80]}")
@@ -205,7 +204,7 @@ def _numbers(kind: str, group: dict[str, Any], numbers: dict[str, Any]) -> tuple
 
 
 def _check_ends(s: Shipment) -> None:
-    """What the program is given and leaves: inputs, leaves, and the slots of their gradients."""
+    """Check inputs, leaves, and the slots of their gradients. Raises :class:`ProgramError`."""
     buffers = s.program.buffers
     for kind, found in (("input", {x.buffer for x in s.program.inputs}), ("gradient slot", {b for b, _ in s.slots})):
         if found != {b.index for b in buffers if b.kind == kind}:

@@ -1,7 +1,7 @@
-"""The records of a replay: those that running its instructions eagerly would have left in the log.
+"""Writes the log records of a replay, as running its instructions eagerly would have written them.
 
-They name the planned ranges of the arena, from the instruction that makes a buffer to the last that reads it. A buffer whose
-place an instruction's result takes is free just before that is allocated: a range belongs to one buffer at a time.
+They name the planned ranges of the arena, from the instruction that makes a buffer to the last that reads it. Where a result
+takes an operand's place, the operand is freed just before the result is allocated: a range belongs to one buffer at a time.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from gradcore.program.program import Operand, Program
 from gradcore.program.recorder import Trace
 from gradcore.spec import round_up
 
-#: By buffer that is made in the first part of a program in two and read in the second: which nodes keep it, and as what.
+#: By buffer that the first of two parts makes and the second reads: the nodes that keep it, with the name it is kept under.
 Waiting = dict[int, list[tuple[int, str]]]
 
 
 def waiting_in(trace: Trace) -> Waiting:
-    """What waits for the second part of a program in two; nothing in another."""
+    """The buffers that wait for the second part of a program; none if it has only one part."""
     split, launches = trace.program.split, 0
     if split is None:
         return {}
@@ -41,17 +41,18 @@ def waiting_in(trace: Trace) -> Waiting:
 
 def narrate(device: Device, trace: Trace, plan: Plan, arena: Block, serials: dict[int, int], part: slice,
             carried: dict[int, int], waiting: Waiting) -> list[int]:
-    """Write the records of the instructions in ``part``. ``serials`` names the bytes of buffers that the program did not make.
+    """Write the records of the instructions in ``part``.
 
-    ``carried`` names what the part before left for this; what else is live when the part begins is allocated at its start. All
-    is free at its end, but for what the first of two parts leaves ``waiting``, of which the serials are returned.
+    ``serials`` has the serials of buffers that the program did not make; ``carried`` those of buffers that the part before left
+    for this one. Other buffers that are live when the part begins are allocated at its start. At its end all are freed, except
+    those that the first of two parts leaves ``waiting``, whose serials are returned.
     """
     start, stop, _ = part.indices(len(trace.program.instructions))
     return _Narration(device, trace, plan, arena, serials, carried, waiting).write(start, stop)
 
 
 class _Narration:
-    """The log that is written to, with what is live and what is kept by then."""
+    """The log that is written to, with the buffers that are live and kept at the present record."""
 
     def __init__(self, device: Device, trace: Trace, plan: Plan, arena: Block, serials: dict[int, int],
                  carried: dict[int, int], waiting: Waiting) -> None:
@@ -64,7 +65,7 @@ class _Narration:
         self._serials = serials | carried
         #: Made buffers that are live, in order of allocation.
         self._live = dict.fromkeys(carried)
-        #: By buffer: the nodes that keep it, with the names that they keep it under. Of what was carried here the log has them.
+        #: By buffer: the nodes that keep it, with the names they use. For ``carried`` these are in the log already.
         self._kept = {b: list(waiting[b]) for b in carried}
 
     def write(self, start: int, stop: int) -> list[int]:
@@ -85,7 +86,7 @@ class _Narration:
                 if start <= k < stop:
                     self._launch(k, born.get(k, ()))
             elif kind == MARK:
-                # The second part runs in the backward of its caller.
+                # The second part runs inside its caller's backward, which has marks of its own.
                 if start <= k + (rest[0] == "begin") < stop + (rest[0] == "end") and not (start and rest[1] == "backward"):
                     self._log.append((MARK, *rest, perf_counter_ns()))
             elif self._has(rest[0]) and not (rest[0] in self._carried and k < start):
@@ -95,7 +96,7 @@ class _Narration:
             self._kept.pop(buffer, None)
         for buffer in [b for b in self._live if b not in lasting]:
             self._end(buffer)
-        # The graph of the traced run would have let go of these when it died.
+        # In an eager run the graph would have dropped these when it was freed.
         for buffer, holders in self._kept.items():
             self._log.extend((DROP, self._serials[buffer], node, DIED) for node, _ in holders)
         return [self._serials[buffer] for buffer in lasting]
@@ -118,24 +119,24 @@ class _Narration:
         self._log.append((FREE, serial))
 
     def _launch(self, k: int, born: Sequence[int]) -> None:
-        """Instruction ``k``, with the buffers that it makes."""
+        """Write the launch of instruction ``k``, and the allocations of the buffers that it makes."""
         for buffer in born:
             if buffer in self._plan.shared:
                 self._end(self._plan.shared[buffer])
             self._begin(buffer)
         instruction = self._program.instructions[k]
-        # Node 0, since no node was built.
+        # Node 0, since a replay builds no nodes.
         self._log.append((LAUNCH, self._trace.invocations[k], TAGS.index(instruction.tag), 0,
                           tuple(self._serials[x.buffer] if isinstance(x, Operand) else 0 for x in instruction.operands),
                           tuple(self._serials[x.buffer] for x in instruction.outputs), perf_counter_ns()))
 
     def _has(self, buffer: int) -> bool:
-        """May a record name the buffer here? Other buffers that the second part of two reads, the node between them keeps."""
+        """May a record name the buffer? In a second part, captured ones are kept by the node of the call instead."""
         return buffer in self._live or (self._program.split is None and buffer in self._serials
                                         and self._program.buffers[buffer].kind != "made")
 
     def _keep(self, kind: int, buffer: int, node: int, what: Any) -> None:
-        """A record that a node keeps a buffer, under the name ``what``, or drops it, for the reason ``what``."""
+        """Write that a node keeps a buffer under the name ``what``, or drops it for the reason ``what``."""
         holders = self._kept.setdefault(buffer, [])
         if kind == KEEP:
             holders.append((node, what))
@@ -148,7 +149,7 @@ class _Narration:
 
 
 def _by_moment(program: Program, shared: dict[int, int]) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """The buffers that each instruction makes, and those that nobody reads after it and no result of it lies in."""
+    """By instruction: the buffers that it makes, and those that it is the last to read and no result of it is placed in."""
     taken = set(shared.values())
     born: dict[int, list[int]] = {}
     dying: dict[int, list[int]] = {}
@@ -160,13 +161,13 @@ def _by_moment(program: Program, shared: dict[int, int]) -> tuple[dict[int, list
 
 
 def most_live(program: Program, shared: dict[int, int], start: int, stop: int) -> tuple[int, int]:
-    """The most requested and allocated bytes of made buffers that are live at an instruction from ``start`` to ``stop``.
+    """The most requested and the most allocated bytes of live made buffers at any instruction from ``start`` to ``stop``.
 
-    Of two that share a place, the first is live no more at the instruction that makes the second.
+    Of two buffers that share a place, the first is no longer live at the instruction that makes the second.
     """
     most_requested = most_allocated = 0
     born, dying = _by_moment(program, shared)
-    # Of a part of a longer program, some lived before it.
+    # In a part of a longer program some buffers were made before it.
     older = [b for b in program.made() if b.first < 0 <= b.last]
     requested, allocated = sum(b.nbytes for b in older), sum(round_up(b.nbytes) for b in older)
     for k in range(stop):

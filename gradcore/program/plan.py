@@ -1,7 +1,8 @@
 """The planner: gives every buffer of a program an offset in one arena, from the buffers' lifetimes.
 
-Several orders are tried and the best arena is kept. In order of time buffers come and go on the pool's own free list, as in a
-run; otherwise a buffer goes to the lowest gap among those already placed that live at the same time, the largest first
+Several orders are tried and the smallest arena is kept. In order of time buffers are allocated and freed on the pool's own
+free list, as in a run; otherwise a buffer goes to the lowest gap among those already placed that live at the same time, the
+largest first
 (Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference, arXiv:2001.03288).
 """
 
@@ -19,13 +20,13 @@ from gradcore.program.sharing import shared_places
 from gradcore.spec import round_up
 
 _ENDLESS = 1 << 62
-#: Buffers that are placed in fixed orders before no further order is tried; tries of ejection after that.
+#: After so many placements in fixed orders no further order is tried; and the number of tries by ejection after that.
 _PLACEMENTS, _TRIES = 15_000, 13
 
 
 @dataclass(frozen=True)
 class Slot:
-    """What has to be placed: rounded bytes, alive from instruction ``first`` to ``last``, both included."""
+    """A block to place: ``size`` bytes, rounded, alive from instruction ``first`` to ``last``, both included."""
 
     size: int
     first: int
@@ -34,11 +35,11 @@ class Slot:
 
 @dataclass(frozen=True)
 class Plan:
-    """Offsets of a program's made buffers, by index, in an arena of ``nbytes``; the others have no offset.
+    """Offsets (bytes) of a program's made buffers, by index, in an arena of ``nbytes``; other buffers have no offset.
 
-    ``bound`` is the most bytes alive at any instruction, which no arena can be smaller than; ``order`` says how it was found.
-    ``shared`` names buffers that lie where another one ends its life in the very instruction that makes them; of such two,
-    one counts as alive there. ``apart`` is what the bound would be if both did.
+    ``bound`` is the most bytes alive at any instruction, a lower bound of the arena; ``order`` says how the plan was found.
+    ``shared`` maps a buffer to the one whose place it takes at the instruction that makes it and reads the other last: only the
+    new one counts as alive there. ``apart`` is what the bound would be if both did.
     """
 
     offsets: dict[int, int]
@@ -50,7 +51,7 @@ class Plan:
 
 
 def lower_bound(slots: Sequence[Slot]) -> int:
-    """The most bytes alive at one instruction."""
+    """The most bytes that are alive at any one instruction."""
     if not slots:
         return 0
     change = np.zeros(max(s.last for s in slots) + 2, np.int64)
@@ -60,7 +61,7 @@ def lower_bound(slots: Sequence[Slot]) -> int:
 
 
 def in_time(slots: Sequence[Slot]) -> list[int]:
-    """Offsets on the pool's free list, in order of time."""
+    """Offsets that the pool's free list gives, in order of time."""
     free = FreeList()
     free.add(0, _ENDLESS)
     offsets = [0] * len(slots)
@@ -77,16 +78,16 @@ def in_time(slots: Sequence[Slot]) -> list[int]:
 
 
 def by_gaps(slots: Sequence[Slot], order: Sequence[int]) -> list[int]:
-    """Offsets of slots placed in ``order``, each in the lowest gap that holds it between those alive with it."""
+    """Offsets of slots placed in ``order``, each in the lowest gap that is large enough between those alive with it."""
     offsets = [0] * len(slots)
-    # Those that are placed, by address.
+    # The placed slots, by address.
     table = np.zeros((4, len(slots)), np.int64)
     starts, ends, firsts, lasts = table
     for placed, k in enumerate(order):
         slot = slots[k]
         together = (firsts[:placed] <= slot.last) & (lasts[:placed] >= slot.first)
         low, high = starts[:placed][together], ends[:placed][together]
-        # Where the gap before each begins: at the highest end of all that lie lower.
+        # The gap before each begins at the highest end of all lower ones.
         reached = np.maximum.accumulate(np.concatenate(([0], high)))
         room = np.concatenate((low, [_ENDLESS])) - reached
         at = int(reached[np.argmax(room >= slot.size)])
@@ -98,11 +99,11 @@ def by_gaps(slots: Sequence[Slot], order: Sequence[int]) -> list[int]:
 
 
 def by_ejection(slots: Sequence[Slot], offsets: Sequence[int], height: int, steps: int) -> list[int] | None:
-    """Other offsets, below ``height``, made from some that reach above it; None if none were found in so many steps.
+    """Improve ``offsets`` until all slots lie below ``height``; None if that takes more than so many ``steps``.
 
-    What reaches above goes where the least has to leave, and that looks for a place in turn. A buffer is the harder to move
-    the more often it was placed, so that no two take turns for ever (ejection chains: Glover, Discrete Applied Mathematics
-    65, 1996).
+    A slot that reaches above goes where the cheapest others have to move, and these look for a place in turn. The price of
+    moving a slot grows with each placement, so that no two displace each other for ever (ejection chains: Glover, Discrete
+    Applied Mathematics 65, 1996).
     """
     sizes, firsts, lasts = np.array([(s.size, s.first, s.last) for s in slots], np.int64).T.copy()
     starts = np.array(offsets, np.int64)
@@ -122,7 +123,7 @@ def by_ejection(slots: Sequence[Slot], offsets: Sequence[int], height: int, step
         by_low, by_high = low.argsort(), high.argsort()
         lows, highs = low[by_low], high[by_high]
         seats = np.concatenate(([0], highs[:highs.searchsorted(height - slot.size)], [height - slot.size]))
-        # In the way of a seat is what begins below its end, but for what ends below its start.
+        # The slots in the way of a seat: those that begin below its end, less those that end below its start.
         begun, over = (np.concatenate(([0], price[rank].cumsum())) for rank in (by_low, by_high))
         seat = seats[(begun[lows.searchsorted(seats + slot.size)] - over[highs.searchsorted(seats, "right")]).argmin()]
         for j in others[(low < seat + slot.size) & (high > seat)].tolist():
@@ -134,7 +135,7 @@ def by_ejection(slots: Sequence[Slot], offsets: Sequence[int], height: int, step
 
 
 def lay_out(slots: Sequence[Slot]) -> tuple[list[int], int, str]:
-    """The best offsets found, the bytes that they take, and the order that found them."""
+    """The best offsets found, the size of their arena in bytes, and the order that found them."""
     bound = lower_bound(slots)
     numbers = range(len(slots))
     orders = {
@@ -152,7 +153,7 @@ def lay_out(slots: Sequence[Slot]) -> tuple[list[int], int, str]:
             break
     found.sort(key=lambda x: x[0])
     best, failed, goal, tries = found[0], bound, bound, 0
-    # A step looks at every buffer, so of many there are few.
+    # A step looks at every buffer: fewer steps for many buffers.
     steps = min(8_000, 2_500_000 // max(len(slots), 1)) // _TRIES
     while tries < _TRIES and best[0] > bound and (goal == bound or best[0] - failed > max(bound // 500, 512)):
         for _, name, offsets in found:
@@ -172,14 +173,14 @@ def _top(slots: Sequence[Slot], offsets: Sequence[int]) -> int:
 
 
 def plan(program: Program) -> Plan:
-    """Place what a program makes, results in the place of operands wherever that can be, unless it makes the arena larger."""
+    """The plan of a program, with results in the place of operands where possible, unless that makes the arena larger."""
     found = planned(program, shared_places(program))
-    # Buffers that share a place move together, and might be in each other's way.
+    # Buffers that share a place must be placed together, which can need a larger arena.
     return found if found.nbytes <= found.apart else min(found, planned(program, {}), key=lambda p: p.nbytes)
 
 
 def planned(program: Program, shared: dict[int, int]) -> Plan:
-    """Place what a program makes. ``shared`` maps a buffer to the one whose bytes it takes over."""
+    """The plan of a program for given sharing: ``shared`` maps a buffer to the one whose place it takes."""
     homes: dict[int, int] = {}
     spans: dict[int, list[int]] = {}
     for b in program.made():

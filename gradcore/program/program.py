@@ -11,8 +11,8 @@ from gradcore.events import Network, Tag
 from gradcore.reading import layer_in, network_names
 from gradcore.spec import TensorSpec
 
-#: Where a buffer's bytes come from: an argument of the traced function; something that was there before (a parameter, a
-#: buffer, an optimizer's state); the slot of a leaf's gradient as it is when the run begins; an instruction.
+#: Where a buffer's bytes come from: an argument of the traced function; a tensor from before the run (a parameter, a buffer,
+#: an optimizer's state); the gradient of a leaf when the run begins; an instruction.
 KINDS = ("input", "captured", "gradient slot", "made")
 
 
@@ -20,8 +20,8 @@ KINDS = ("input", "captured", "gradient slot", "made")
 class Buffer:
     """Bytes that instructions read or write.
 
-    ``nbytes`` is what was asked for. A ``made`` buffer lives from instruction ``first`` to instruction ``last``, both
-    included; one that must outlive the run has the number of instructions as its ``last``.
+    ``nbytes`` are the requested bytes. A ``made`` buffer lives from instruction ``first`` to instruction ``last``, both
+    included; if it must outlive the run, ``last`` is the number of instructions.
     """
 
     index: int
@@ -38,7 +38,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Operand:
-    """A buffer seen as a spec, whose strides and offset are in elements."""
+    """A view of a buffer by a spec, whose strides and offset are in elements."""
 
     buffer: int
     spec: TensorSpec
@@ -46,7 +46,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Number:
-    """A number that every run computes anew: the ``position``-th operand of an optimizer's ``update``."""
+    """A number that each run computes again: operand ``position`` of an optimizer's ``update``."""
 
     update: int
     position: int
@@ -54,7 +54,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Instruction:
-    """One launch. ``operands`` are flat, in the op's order; ``counts`` says how many of them each declared input takes."""
+    """One launch. ``operands`` are flat, in the op's order; ``counts`` has the number of operands of each declared input."""
 
     op: str
     operands: tuple[Any, ...]
@@ -62,15 +62,15 @@ class Instruction:
     attrs: tuple[tuple[str, Any], ...]
     #: Outputs, then auxiliary outputs; none for an op that works in place.
     outputs: tuple[Operand, ...]
-    #: Positions among ``operands`` of what it writes to.
+    #: Positions of the operands that it writes to.
     writes: tuple[int, ...]
     workspace: Operand | None
     tag: Tag
-    #: Number of the node that it ran for, as its buffers' allocations say.
+    #: The number of the node that it ran for, as in the log's allocations.
     node: int = 0
 
     def reads_and_writes(self) -> Iterator[int]:
-        """Every buffer that it touches."""
+        """The index of each buffer that it reads or writes, with repetitions."""
         for x in (*self.operands, *self.outputs, self.workspace):
             if isinstance(x, Operand):
                 yield x.buffer
@@ -78,10 +78,10 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Update:
-    """The part of an optimizer's step that runs on the host: where the numbers of its op come from.
+    """The part of an optimizer's step that runs on the host, which computes the numbers that its op takes.
 
-    ``optimizer`` names a class of :mod:`gradcore.optim`; ``group`` holds the options, ``numbers`` what its parameters had
-    counted before the traced step.
+    ``optimizer`` names a class of :mod:`gradcore.optim`; ``group`` has the options, ``numbers`` the counts, such as of
+    steps, in the state of its parameters before the traced step.
     """
 
     optimizer: str
@@ -91,11 +91,11 @@ class Update:
 
 @dataclass(frozen=True)
 class Program:
-    """What a traced run did, as data. Printing it gives a line an instruction.
+    """What a traced run did, as data. Printing it gives a line for each instruction.
 
-    ``inputs`` and ``outputs`` are in the order of the traced function's tensors. The program of a function whose results are
-    to be differentiated by whoever called it has two parts: ``outputs`` are there after ``split`` instructions; the others take
-    ``cotangents``, one an output that has a gradient, and make ``gradients``. Otherwise ``split`` is None.
+    ``inputs`` and ``outputs`` are in the order of the traced function's tensors. If the caller differentiates the results, the
+    program has two parts: the first ``split`` instructions compute ``outputs``; the others take ``cotangents``, one for each
+    output that has a gradient, and compute ``gradients``. Otherwise ``split`` is None.
     """
 
     device: str
@@ -106,7 +106,7 @@ class Program:
     updates: tuple[Update, ...] = ()
     split: int | None = None
     cotangents: tuple[Operand, ...] = ()
-    #: None where an output does not depend on what a gradient was asked for.
+    #: None where no output depends on the tensor that the gradient is for.
     gradients: tuple[Operand | None, ...] = ()
 
     def made(self) -> list[Buffer]:
@@ -114,7 +114,7 @@ class Program:
         return [b for b in self.buffers if b.kind == "made"]
 
     def written(self) -> dict[int, int]:
-        """For every buffer that was there before: how many instructions write to it, with the last of them."""
+        """Buffers from before the run that instructions write to, with the index of the last of these instructions."""
         found: dict[int, int] = {}
         for k, instruction in enumerate(self.instructions):
             for i in instruction.writes:
@@ -125,7 +125,7 @@ class Program:
 
     @cached_property
     def networks(self) -> dict[Network, str]:
-        """What the networks are called whose layers there are: see :func:`~gradcore.reading.network_names`."""
+        """Names of the networks whose layers occur: see :func:`~gradcore.reading.network_names`."""
         tags = [*(i.tag for i in self.instructions), *(b.tag for b in self.buffers)]
         return network_names(tag.network for tag in tags)
 
@@ -135,7 +135,7 @@ class Program:
         return f"update{x.update}[{x.position}]" if isinstance(x, Number) else repr(x)
 
     def line(self, k: int) -> str:
-        """Instruction ``k``: results, op, operands, attributes, layer, source line, and the lives of what it makes."""
+        """Instruction ``k`` as text: results, op, operands, attributes, layer, source line, and lifetimes of what it makes."""
         i = self.instructions[k]
         made = ", ".join(map(self._text, i.outputs)) or ", ".join(self._text(i.operands[w]) for w in i.writes)
         lives = " ".join(f"{b.name} {b.first}..{'end' if b.last == len(self.instructions) else b.last}"
@@ -155,10 +155,10 @@ class Program:
 
 
 def with_lifetimes(program: Program, survivors: set[int], parts: Sequence[int] = (), results: Sequence[int] = ()) -> Program:
-    """The program with ``first`` and ``last`` of each made buffer; those of ``survivors`` last to its end.
+    """The program with ``first`` and ``last`` of each made buffer set; ``survivors`` last to its end.
 
-    What comes out of the first part of a program in two lasts to the end of that. Of a program in ``parts``, numbers of
-    instructions, each gives so many of the outputs as ``results`` says, and those last to the end of their part.
+    With ``split``, the outputs last to the end of the first part. ``parts`` are numbers of instructions of consecutive
+    parts, and ``results`` says how many of the outputs each part gives, which last to the end of it.
     """
     first: dict[int, int] = {}
     last: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""What code can reach: globals, closure variables, defaults, and from there every object with an attribute that it names."""
+"""Finds what code can reach: globals, closure variables, defaults, and from there every object by attributes it names."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ from gradcore.program.guards import (
 )
 from gradcore.program.library_guards import ModuleGuard, OptimizerGuard
 
-#: Guards, each with the place that it looks at.
+#: Guards, each with a key that identifies the place that it reads.
 Found = Iterator[tuple[Any, tuple[Any, ...]]]
 
 _GLOBAL = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"))
-#: Who uses one of these may name attributes by constants.
+#: Code that uses one of these may name attributes by string constants.
 _BY_NAME = frozenset(("getattr", "hasattr", "vars", "attrgetter", "methodcaller", "__dict__", "__getattribute__"))
 _LIBRARIES = frozenset(("gradcore", "numpy", "cupy", *sys.builtin_module_names))
 _STANDARD = str(Path(dis.__file__).parent)
 _BUILT_ON = ("/numpy/", "/cupy", "/ml_dtypes/", "/nvmath/")
-#: Of a module: attributes that are its own affair.
+#: Attributes that modules use internally, which need no guards of their own.
 _INTERNAL = frozenset(("training", "forward", "_parameters", "_buffers", "_modules", "_transient", "_places", "_tree",
                        "_parents", "_hooks"))
 
@@ -56,19 +56,19 @@ _absent = object()
 
 
 def is_library(file: str) -> bool:
-    """Is the file one of Python's own, or of a library that gradcore is built on? Their state decides nothing here."""
+    """Is the file part of Python or of a library that gradcore is built on, whose state needs no guards?"""
     if "site-packages" in file:
         return any(part in file for part in _BUILT_ON)
     return file.startswith((_STANDARD, "<frozen"))
 
 
 def _of_library(module: str) -> bool:
-    """Is a module, by name, one of those? A user's own may have the name of one."""
+    """Is a module, by name, one of those? The user's own may have the same name, so its file counts too."""
     return module.partition(".")[0] in _LIBRARIES or is_library(getattr(sys.modules.get(module), "__file__", None) or "")
 
 
 class Names(NamedTuple):
-    """Attributes that code names: those that it reads or writes, and those that it only calls."""
+    """Attributes that code names: those that it reads or writes, and those that it only calls as methods."""
 
     read: frozenset[str] = frozenset()
     called: frozenset[str] = frozenset()
@@ -77,13 +77,13 @@ class Names(NamedTuple):
         return Names(self.read.union(*[n.read for n in others]), self.called.union(*[n.called for n in others]))
 
     def among(self, own: Mapping[str, Any]) -> list[str]:
-        """The attributes that the code can get at. What is only called is no number: ``optimizer.step()`` reads no ``step``."""
+        """The attributes in ``own`` that the code can read. A call such as ``optimizer.step()`` reads no number ``step``."""
         return sorted(a for a in own if a in self.read or (a in self.called and callable(own[a])))
 
 
 @functools.lru_cache(maxsize=4096)
 def names_of(code: CodeType) -> Names:
-    """The attributes that a code names."""
+    """The attributes that a code object names."""
     read, called = set(), set()
     if _BY_NAME & {*code.co_names}:
         read |= {x for x in code.co_consts if isinstance(x, str) and x.isidentifier()}
@@ -97,7 +97,7 @@ def names_of(code: CodeType) -> Names:
 
 @functools.lru_cache(maxsize=4096)
 def globals_of(code: CodeType) -> tuple[str, ...]:
-    """The globals that a code names: an attribute of such a name is another thing."""
+    """The globals that a code object names; attributes with the same name do not count."""
     found = [str(i.argval) for i in dis.get_instructions(code) if i.opname in _GLOBAL]
     if "globals" in code.co_names:
         found += [x for x in code.co_consts if isinstance(x, str)]
@@ -105,9 +105,9 @@ def globals_of(code: CodeType) -> tuple[str, ...]:
 
 
 class Reach:
-    """A walk from what code names: a guard for all that it can get at by these attributes. No object is entered twice.
+    """A walk over what code can reach, which yields a guard for each thing. No object is entered twice.
 
-    ``own`` names more attributes of single objects, by id.
+    ``own`` has further attribute names for single objects, by id.
     """
 
     def __init__(self, names: Names, own: Mapping[int, Names] | None = None) -> None:
@@ -116,7 +116,7 @@ class Reach:
         self._entered: set[int] = set()
 
     def of_code(self, code: CodeType, variables: dict[str, Any], function: Any = None) -> Found:
-        """The globals that a code names, and what its function closes over and has as defaults."""
+        """Guards for the globals that a code object names, and the closure variables and defaults of its function."""
         for name in globals_of(code):
             if name in variables:
                 yield from self.of_value(f"the global {name}", lambda name=name: variables[name],  # type: ignore[misc]
@@ -134,7 +134,7 @@ class Reach:
                                          getattr(function, attribute), (attribute, id(function)))
 
     def of_value(self, name: str, look: Callable[[], Any], value: Any, key: tuple[Any, ...]) -> Found:
-        """A guard for what is there, and for what code can get at from it."""
+        """Guards for a value, and for what the code can reach from it."""
         if isinstance(value, Value):
             yield Guard(name, look, (value, value.storage, value.edge), same_bytes), key
         elif is_plain(value):
@@ -144,7 +144,7 @@ class Reach:
         elif isinstance(value, GENERATORS):
             yield Draws(name, lambda: state_of(look()), state_of(value), equal), key
         elif isinstance(value, Iterator) and not isinstance(value, io.IOBase):
-            # What state it is in it does not say; who refers to one draws from it.
+            # An iterator does not show its state; code that refers to one is taken to draw from it.
             yield Draws(name, object, None, identical), key
         elif isinstance(value, (MethodType, slice, range, np.dtype)):
             yield Guard(name, look, value, same_method), key
@@ -169,7 +169,7 @@ class Reach:
                 yield Options(f"the options of {name}", lambda: _options(value), _options(value), equal), (*key, "changed")
 
     def of_object(self, owner: Any) -> Found:
-        """The attributes of an object that code names; of a network what it consists of, too."""
+        """Guards for the attributes of an object that code names, and for the parameters, buffers and children of a module."""
         if not self._enters(owner) or isinstance(owner, FunctionType):
             return
         names = self._names.union(*[self._own[i] for i in (id(owner),) if i in self._own])
@@ -182,7 +182,7 @@ class Reach:
             members = {name for part in ("_parameters", "_buffers", "_modules") for name in own[part]}
             for name in names.among({a: x for a, x in own.items() if a not in members and a not in _INTERNAL}):
                 yield from self._attribute(owner, name, own[name])
-            # Whoever calls a module does not name what that runs.
+            # A call of a module runs its forward without naming it.
             yield from self._of_class(owner, Names(names.read | {"forward"}, names.called))
         elif not isinstance(owner, Optimizer) and not (
                 isinstance(owner, ModuleType) and _of_library(owner.__name__)):
@@ -194,7 +194,7 @@ class Reach:
                 yield from self._of_class(owner, names)
 
     def _of_class(self, owner: Any, names: Names) -> Found:
-        """What an object, or a class, has from its class: data, also in slots, and methods, for which others may be put."""
+        """Guards for what an object, or a class, has from its class: data, slots included, and methods."""
         kind = owner if isinstance(owner, type) else type(owner)
         if _of_library(kind.__module__):
             return
@@ -208,7 +208,7 @@ class Reach:
                             lambda a=name: getattr(x := getattr(owner, a, None), "__func__", x),  # type: ignore[misc]
                             getattr(method, "__func__", method), identical), ("method", id(owner), name)
             elif isinstance(member, MemberDescriptorType) or not hasattr(member, "__get__"):
-                # What a property gives is made of what its own code reads.
+                # The code of a property is watched by itself.
                 value = getattr(owner, name, _absent)
                 if value is not _absent:
                     yield from self._attribute(owner, name, value)
@@ -223,7 +223,7 @@ class Reach:
         yield from self.of_value(f"{name} of {whose}", look, value, ("attribute", id(owner), name))
 
     def _enters(self, value: Any) -> bool:
-        """Is this the first time here?"""
+        """Is this the first time that the walk comes to the object?"""
         known = id(value) in self._entered
         self._entered.add(id(value))
         return not known
@@ -232,7 +232,7 @@ class Reach:
     def _identity(name: str, look: Callable[[], Any], value: Any) -> Guard:
         if not isinstance(value, (Module, Optimizer, FunctionType)):
             try:
-                # It may refer to the compiled function, and its memory is nobody's business here.
+                # Weakly: the object may refer to the compiled function, and a guard must not keep its memory alive.
                 return Guard(name, look, ref(value), same_object)
             except TypeError:
                 pass

@@ -1,7 +1,7 @@
-"""Recording a run for a trace: a step's log, with the values of numbers, and the reasons why it cannot be replayed.
+"""Records a run for a trace: its log, with the values of numbers, and the reasons why it cannot be replayed.
 
-A trace holds the bytes that were there before by weak references alone, since what the engine does with a gradient depends on
-who else refers to it; what it found is held from the end of the run on.
+During the run a trace has only weak references to storages of before, since what the engine does with a gradient depends on
+what else refers to it. From the end of the run on the references are strong.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gradcore.program.trace_log import TraceLog
 
 
 class _Busy(threading.local):
-    """How many traces and records this thread is writing."""
+    """How many traces and recordings are open in this thread."""
 
     def __init__(self) -> None:
         self.depth = 0
@@ -38,64 +38,64 @@ def _every_leaf() -> list[Leaf]:
         try:
             return list(all_leaves)
         except RuntimeError:
-            # Another thread made one meanwhile.
+            # Another thread created a leaf during the iteration.
             continue
 
 
 def slot_of(leaf: Leaf) -> int:
-    """The serial of a leaf's gradient, 0 for none."""
+    """The serial of a leaf's gradient, or 0 if it has none."""
     return 0 if leaf.grad is None else leaf.grad.storage.serial
 
 
 @dataclass
 class Second:
-    """The gradient of a run's results, recorded behind it."""
+    """The gradient of a run's results, recorded after the run."""
 
-    #: The launch that it begins with.
+    #: The index of its first launch.
     split: int
-    #: Positions among the run's results of those that have a gradient, and what stands for the cotangents they will be given.
+    #: Positions of the results that have a gradient, and the placeholders for their cotangents.
     roots: list[int]
     cotangents: list[Any]
-    #: What the gradients are for: a leaf, or the position of an argument.
+    #: The tensors that the gradients are for: a leaf, or the position of an argument.
     targets: list[Leaf | int]
     gradients: list[Any]
-    #: Why that backward cannot be run again, a line each.
+    #: Reasons why that backward cannot be run again.
     obstacles: list[str]
 
 
 @dataclass
 class Trace:
-    """What a recorded run was made of: the program, and this process's objects that stand behind its plain data."""
+    """A recorded run: the program, and the objects of this process that its plain data stands for."""
 
     program: Program
-    #: By instruction: the kernel that ran, as it was bound.
+    #: By instruction: the bound kernel that ran.
     kernels: list[Any]
-    #: By buffer, for what is captured.
+    #: By captured buffer.
     storages: dict[int, Storage]
-    #: By buffer, for gradient slots, and for what the run left in a slot (None: it emptied it).
+    #: By gradient slot; and the gradients that the run left in slots (None: it set the slot to None).
     slots: dict[int, Leaf]
     left: list[tuple[Leaf, Operand | None]]
     #: Leaves that must have a gradient (True) or none (False) when a replay begins; those the run emptied may have either.
     presence: dict[Leaf, bool]
     #: By update: the optimizer, its group, and the parameters.
     updates: list[tuple[Any, dict[str, Any], list[Any]]]
-    #: Why no replay can do the same again, a line each; none where one can.
+    #: Reasons why no replay can do the same; empty if one can.
     obstacles: list[str] = field(default_factory=list)
     second: Second | None = None
-    #: By instruction: the index of its invocation. And the run's other records, with buffers for serials.
+    #: By instruction: the index of its invocation; and the run's other records, with buffers in the place of serials.
     invocations: list[int] = field(default_factory=list)
     script: list[tuple[Any, ...]] = field(default_factory=list)
-    #: The buffers that the leaves stand for which the run read.
+    #: The buffers of the leaves that the run read.
     leaves: dict[Leaf, int] = field(default_factory=dict)
 
 
 class Recorder:
-    """A context in which a run on one device is recorded; :meth:`finish` makes the trace."""
+    """A context manager that records a run on one device; :meth:`finish` makes the trace."""
 
     def __init__(self, device: Device, log: TraceLog | None = None) -> None:
         self.device = device
         self.log = TraceLog() if log is None else log
-        #: The gradients that there are when the run begins, by serial, 0 for none. What leaves it makes itself are its own.
+        #: Of each leaf that exists when the run begins: the serial of its gradient, or 0.
         self.before = {leaf: slot_of(leaf) for leaf in _every_leaf() if leaf.device is device}
         self.specs = {leaf: leaf.grad.spec for leaf, serial in self.before.items() if serial}
         self._updates: list[tuple[int, Any, dict[str, Any], list[Any], dict[str, Any]]] = []
@@ -114,7 +114,7 @@ class Recorder:
         self._updates.append((len(self.log.launches), optimizer, group, list(params), kept))
 
     def finish(self, inputs: list[Any], outputs: list[Any], second: Second | None = None) -> Trace:
-        """The trace of what ran, for tensors that went into it and came out of it. Call it inside the context, at the end."""
+        """The trace of what ran, with the tensors that it took and returned. Call it inside the context, at the end."""
         return Builder(self, inputs, outputs, second).trace()
 
     def updates(self) -> list[tuple[int, Any, dict[str, Any], list[Any], dict[str, Any]]]:
@@ -124,12 +124,12 @@ class Recorder:
         return self.log[self._opening:]
 
     def slots_before(self) -> dict[Leaf, int]:
-        """For each leaf the serial of the gradient that it began with: those that the run read come first, in its order."""
+        """Serials of the gradients of leaves at the beginning; leaves that the run read come first, in order."""
         return {leaf: self.before[leaf] for leaf in self.log.leaves if leaf in self.before} | self.before
 
 
 class Builder:
-    """Numbers the buffers in order of appearance."""
+    """Makes a trace of a recording, with buffers numbered in order of appearance."""
 
     def __init__(self, recorder: Recorder, inputs: list[Any], outputs: list[Any], second: Second | None) -> None:
         self._recorder = recorder
@@ -150,7 +150,7 @@ class Builder:
             Operand(self._add(t.storage.serial, "input", t.storage), t.spec) for t in second.cotangents)
 
     def trace(self, parts: tuple[int, ...] = (), results: Sequence[int] = ()) -> Trace:
-        """The trace. ``parts`` are numbers of launches, and of ``results``, that are to be run one after the other by hand."""
+        """The trace. For a chain, ``parts`` and ``results`` are the numbers of launches and of results of each graph."""
         recorder = self._recorder
         launches = [r for r in self._records if r[0] == LAUNCH and id(r) not in recorder.log.foreign]
         updates = {at: k for k, (at, *_) in enumerate(recorder.updates())}
@@ -180,7 +180,7 @@ class Builder:
                 for _, optimizer, group, _, kept in recorder.updates()),
             None if second is None else second.split, self._cotangents, gradients)
         if second is not None:
-            # The program has places for them; the tensors of this run go.
+            # The program describes them; the tensors of this run are freed.
             second.cotangents, second.gradients = [], []
             written = {self._buffers[i.operands[w].buffer].kind for i in instructions for w in i.writes}
             if "input" in written:
@@ -197,7 +197,7 @@ class Builder:
                      {leaf: self._index[serial] for leaf, serial in recorder.log.bytes_of.items() if serial in self._index})
 
     def _script(self) -> list[tuple[Any, ...]]:
-        """The records that say more than launches and lifetimes: marks, and what is kept for backward."""
+        """The records beyond launches and lifetimes: marks, and what is kept for backward; with launches as mere positions."""
         found: list[tuple[Any, ...]] = []
         for r in self._records:
             if r[0] == LAUNCH:
@@ -209,14 +209,14 @@ class Builder:
         return found
 
     def _gradients(self) -> tuple[list[tuple[Leaf, Operand | None]], dict[Leaf, bool]]:
-        """What the run left in the slots of leaves, and what it needs to find there."""
+        """The gradients that the run left in the slots of leaves, and which leaves must have a gradient, or none, before it."""
         left: list[tuple[Leaf, Operand | None]] = []
         presence: dict[Leaf, bool] = {}
         for leaf, before in self._leaves.items():
             now = slot_of(leaf)
             if now and now != before:
                 index = self._buffer(now, leaf.grad.storage)
-                # It became a gradient after it was made.
+                # It was allocated under another tag, and became a gradient later.
                 self._buffers[index] = replace(self._buffers[index], tag=TAGS[leaf.grad.storage.block.tag])
                 left.append((leaf, Operand(index, leaf.grad.spec)))
             elif before and not now:
@@ -226,16 +226,16 @@ class Builder:
                 if self._slot_serials[before] is not leaf:
                     self._obstacles.append("gradients of several parameters lie in the same memory")
             elif not before and now:
-                # With one there, the run would have added to it.
+                # If there were a gradient, the run would have added to it.
                 presence[leaf] = False
         return left, presence
 
     def _escaped(self, survivors: set[int]) -> list[str]:
         live, log, before = self._recorder.device.ledger.live, self._recorder.log, self._recorder.before
         kept = {s for s, index in self._index.items() if index in survivors}
-        # The graph of a result keeps the gradient of a leaf whose own bytes have gone: a replay's results have none.
+        # The graph of a result keeps the gradient of a leaf that was freed itself; in a replay results have no such graph.
         kept |= {slot_of(leaf) for leaf, serial in log.bytes_of.items() if leaf not in before and serial not in live}
-        # Where the gradient of the results was recorded too, the graph of the traced run still keeps its residuals.
+        # If the gradient of the results was recorded too, the graph of the traced run still keeps its residuals.
         tags = [TAGS[record[7]] for serial, record in self._made.items()
                 if serial in live and serial not in kept and not (self._second and live[serial].keeps)]
         borrowed = [TAGS[record[7]] for record in self._made.values() if TAGS[record[7]].op == BORROW]
@@ -251,7 +251,7 @@ class Builder:
         index = self._index[serial] = len(self._buffers)
         record = self._known.get(serial)
         if record is None:
-            # Pinned memory, which has a ledger of its own.
+            # Pinned memory has a ledger of its own.
             if storage is None:
                 raise TraceError("a traced function makes pinned memory: make it outside, and pass it as an argument or let "
                                  "the function refer to it")
@@ -265,12 +265,12 @@ class Builder:
                                        "and then let go")
             else:
                 self._storages[index] = storage
-                # It may have another owner by now than when the log began.
+                # Its tag may have changed since the log began.
                 self._buffers[index] = Buffer(index, kind, record[4], TAGS[storage.block.tag])
         return index
 
     def _buffer(self, serial: int, storage: Storage | None) -> int:
-        """The buffer of a serial that an instruction, an output or a slot names."""
+        """The index of the buffer with this serial, which is added if it is new."""
         kind = "made" if serial in self._made else "gradient slot" if serial in self._slot_serials else "captured"
         return self._add(serial, kind, storage)
 

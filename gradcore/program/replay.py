@@ -1,8 +1,8 @@
-"""Replays: a trace's kernels, called on planned addresses of one arena, without a graph and with no allocation but for results.
+"""Replays a trace: its kernels are called on planned addresses of one arena, and only results are allocated.
 
-What a run returns is copied out of the arena, so that no later replay writes to it. Gradients stay in the arena, since they are
-large and a step that begins by dropping them makes room for the next; should somebody hold one when the next replay begins,
-that arena is left to its holder and the replay takes another.
+What a run returns is copied out of the arena, so that no later replay writes to it. Gradients stay in the arena, since they
+are large, and a step that begins by dropping them makes room for the next. If something still holds one when the next replay
+begins, that arena is left to its holder and the replay takes another.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gradcore.program.recorder import Trace
 
 
 class Replay:
-    """A trace that is run again, in an arena that it takes when it first is. Call :meth:`run` with tensors for its inputs."""
+    """A trace that can be run again, in an arena that the first run allocates. Call :meth:`run` with tensors for its inputs."""
 
     def __init__(self, trace: Trace, plan: Plan) -> None:
         self.trace = trace
@@ -37,12 +37,13 @@ class Replay:
         self.device: Device = get_device(self.program.device)
         self._lock = long()
         firsts = [params[0] for _, _, params in trace.updates]
-        #: By update: the last one before it in the same run of the same parameters, which counts on from there.
+        #: By update: the last earlier update of the same parameters in the same run, whose counts it continues from; or None.
         self._updated_before = [next((j for j in range(k - 1, -1, -1) if firsts[j] is p), None) for k, p in enumerate(firsts)]
-        #: Leaves whose gradients a run reads: one that lies where the run before made it is in the way of what this one makes.
+        #: Leaves whose gradients a run reads. If one still lies in the arena, this run would overwrite it.
         self._read = set(trace.slots.values())
         written = self.program.written()
-        #: What a run writes to beside its arena: storage and tag of the last write, by buffer for what it is given.
+        #: What a run writes to outside its arena, each with the tag of the last write: captured storages, then buffers
+        #: of inputs and slots.
         self._written = [(trace.storages[b], self._tag(k)) for b, k in written.items() if b in trace.storages]
         self._written_later = [(b, self._tag(k)) for b, k in written.items() if b not in trace.storages]
         count, split = len(self.program.instructions), self.program.split
@@ -57,8 +58,8 @@ class Replay:
     # -- binding -------------------------------------------------------------------------------------------------------
 
     def _bind(self) -> Binding:
-        """Take an arena, and make every call's arguments over it."""
-        # What is held of the arena before stays; the rest may be the new one.
+        """Allocate an arena, and bind the calls to it."""
+        # Frees the ranges of the old arena that nothing holds, so that the new one may be the same memory.
         self._bound = None
         self._clone = self.device.kernel("clone")
         self._bound = Binding(self.trace, self.plan, self.device, self._take_arena())
@@ -70,13 +71,13 @@ class Replay:
     # -- running -------------------------------------------------------------------------------------------------------
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
-        """Run on tensors of the traced specs; what the traced run returned, in its order, as tensors without a graph."""
+        """Run on tensors of the traced specs, and return the outputs, in the order of the traced run, without a graph."""
         with self._lock:
             bound = self._bind() if self._bound is None or self._held(self._bound) else self._bound
             self._bring(bound, inputs)
             for leaf, g in bound.replaced:
                 if leaf.grad is not g:
-                    # The function drops what it found there before it makes another.
+                    # As in the traced run, where the function replaced the gradient that it found.
                     leaf.grad = None
             updates: list[tuple[Any, dict[str, Any], list[Any]]] = []
             for places, before, (optimizer, group, params) in zip(bound.numbers, self._updated_before, self.trace.updates,
@@ -91,7 +92,7 @@ class Replay:
             try:
                 self._play(bound, slice(None), bound.calls, inputs, 0)
             except BaseException:
-                # Their bytes are those of other buffers by now, and the function had dropped them.
+                # Other buffers may have overwritten them by now, and the function had dropped them.
                 for leaf, g in bound.gradients:
                     leaf.grad = None if leaf.grad is g else leaf.grad
                 raise
@@ -108,10 +109,10 @@ class Replay:
             return results
 
     def _play(self, bound: Binding, part: slice, calls: list[Call], inputs: Sequence[Any], first: int) -> None:
-        """Run calls, and account for what was live meanwhile. What lasted from the run before is gone when it begins."""
+        """Run calls, and account for the bytes live during them. Ranges that the last run left open are closed first."""
         ledger = self.device.ledger
         if ledger.log is None and (not bound.lasting or (bound.lasting[0].serial and self.program.split is None)):
-            # The same ranges close and open again, and nobody looks.
+            # The same ranges would close and open again, and no log would show it.
             local.state.launch(self._run_calls, calls, first)
             asked, taken = bound.lasting_bytes
             ledger.passed(self._most[first][0] - asked, self._most[first][1] - taken)
@@ -134,15 +135,15 @@ class Replay:
             open_ranges(ledger, bound.lasting, serials)
 
     def _run_calls(self, calls: list[Call], part: int) -> None:
-        """Run the calls of the first part, 0, or the second."""
+        """Run the calls of ``part`` 0, the first or only one, or 1."""
         run_calls(calls)
 
     def explain(self) -> list[str]:
-        """How its calls are run, a line a part, where that is not one by one as a matter of course."""
+        """How the calls of each part are run, a line for each; none if they are simply called one by one."""
         return []
 
     def _serials(self, inputs: Sequence[Any]) -> dict[int, int]:
-        """What the log calls the buffers that the program does not make."""
+        """The serials in the log of the buffers that the program does not make."""
         found = {buffer: storage.serial for buffer, storage in self.trace.storages.items()}
         found |= {x.buffer: t.storage.serial
                   for x, t in zip((*self.program.inputs, *self.program.cotangents), inputs, strict=False)}
@@ -150,19 +151,19 @@ class Replay:
         return found
 
     def _held(self, bound: Binding) -> bool:
-        """Does anybody hold a gradient of the last run, beside the leaf whose slot it lies in, or will this run read it?"""
+        """Does anything but its leaf hold a gradient of the last run, or will this run read one that lies in the arena?"""
         getrefcount = sys.getrefcount
         for pair in bound.gradients:
             if pair[1] is not None and pair[0].grad is pair[1] and pair[0] in self._read:
                 return True
-            # Of what lies in something an argument is a reference of its own, of a local it is none from Python 3.14 on.
+            # An item of a container counts one more reference as an argument; a local variable does not from Python 3.14 on.
             if pair[1] is not None and (getrefcount(pair[1]) > 2 + (pair[0].grad is pair[1])
                                         or getrefcount(pair[1].storage) > 3):
                 return True
         return False
 
     def _bring(self, bound: Binding, inputs: Sequence[Any]) -> None:
-        """Point the calls at what this run was given, and at the gradients that it finds."""
+        """Put the arrays of this run's inputs, and of the gradients in slots, into the arguments of the calls."""
         if self.device.several:
             self._note_stream(bound, inputs)
         if not bound.patches:
@@ -176,7 +177,7 @@ class Replay:
                 args[at] = array(leaf.grad.storage.block, spec)
 
     def _note_stream(self, bound: Binding, inputs: Sequence[Any]) -> None:
-        """All bytes of the run are used on the current stream, behind the run before, which used the same arena."""
+        """Note that the run uses all its memory on the current stream, after the last run, which used the same arena."""
         stream, block = self.device.current, bound.arena.block
         for user in (block.stream, *(block.users or ())):
             self.device.order(user, stream)
@@ -186,11 +187,11 @@ class Replay:
             storage.block.use_on(stream)
 
     def forward(self, inputs: Sequence[Any]) -> list[Any]:
-        """The first part of a program in two. What the second needs stays in the arena, and of the inputs, until then."""
+        """Run the first of two parts. What the second reads stays in the arena, and the inputs are held, until it has run."""
         bound = self._bound or self._bind()
         self._bring(bound, inputs)
         self._inputs = list(inputs)
-        # The first part makes no gradients; it may drop some.
+        # The first part computes no gradients, but may drop some.
         for leaf, _ in bound.replaced:
             leaf.grad = None
         try:
@@ -202,7 +203,7 @@ class Replay:
         return self._results(bound, inputs)
 
     def backward(self, cotangents: Sequence[Any]) -> list[Any]:
-        """The second part: a gradient for each of the program's ``gradients``, None where there is none."""
+        """Run the second part, and return a tensor for each of the program's ``gradients``, None where there is none."""
         bound = self._bound
         assert bound is not None
         for x, g in zip(self.program.cotangents, cotangents, strict=True):
@@ -214,11 +215,11 @@ class Replay:
         return [None if x is None else self._result(bound, x, given, copies) for x in self.program.gradients]
 
     def lasting(self) -> list[Range]:
-        """What the last run, or the first part of one, left in the arena."""
+        """The ranges that the last run, or the first part of one, left open in the arena."""
         return [] if self._bound is None else self._bound.lasting
 
     def release(self) -> None:
-        """Let go of what the run was given, and of what waits for a second part. A finaliser may call this."""
+        """Drop the inputs of the run, and release what waits for a second part. A finaliser may call this."""
         self._inputs = []
         bound = self._bound
         if bound is None:
@@ -246,7 +247,7 @@ class Replay:
         return self._tensor(buffer, inputs).storage
 
     def _tensor(self, buffer: int, inputs: Sequence[Any]) -> Any:
-        """What a run was given for a buffer: an argument, or a cotangent behind them."""
+        """The tensor that a run got for a buffer: an input, or a cotangent."""
         given = zip((*self.program.inputs, *self.program.cotangents), inputs, strict=False)
         return next(t for x, t in given if x.buffer == buffer)
 
@@ -255,14 +256,14 @@ class Replay:
         return [self._result(bound, x, inputs, copies) for x in self.program.outputs]
 
     def _result(self, bound: Binding, x: Operand, inputs: Sequence[Any], copies: dict[int, Any]) -> Any:
-        """An output: a copy of what the arena holds, or a view of what was there before."""
+        """An output: a copy of bytes in the arena, or a tensor over storage from before the run."""
         buffer = self.program.buffers[x.buffer]
         if buffer.kind == "captured":
             return bound.shown(x)
         if buffer.kind != "made":
             storage, spec = self._given(x.buffer, inputs), x.spec
             if buffer.index in {c.buffer for c in self.program.cotangents}:
-                # A gradient that is the cotangent itself, which may lie anywhere in its bytes.
+                # A gradient that is the cotangent itself, which may have an offset of its own.
                 spec = moved(spec, self._tensor(x.buffer, inputs).spec)
             return make_value(storage, spec, self.device.array(storage.block, spec), None)
         copy: Storage | None = copies.get(x.buffer)

@@ -1,7 +1,7 @@
-"""Results of a compiled function that show bytes of others: whose views they are, so that a write is in the history of all.
+"""Views among the results of a compiled function: replays restore their bases, so that a write is in the history of all.
 
-The engine knows a view by its base. A replay makes results that are views of nothing: they are given the bases that the
-traced run's results had, among the other results, the arguments, and what was there before.
+The engine knows a view by its base, and the results of a replay have none. They get the bases that the results of the traced
+run had, among the other results, the arguments, and captured tensors.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from gradcore.engine.views import note_view
 
 
 class View(NamedTuple):
-    """Of a result: its base, and whether gradients were recorded when the view was taken."""
+    """A result that is a view: its position; its base, as an output, an argument (positions, or -1) or a captured tensor; and
+    whether gradients were recorded when the view was taken."""
 
     position: int
     output: int
@@ -24,7 +25,7 @@ class View(NamedTuple):
 
 
 def views_among(outputs: list[Any], arguments: list[Any], is_made: Any) -> tuple[list[View], list[str]]:
-    """The results that are views of what is there in a replay too; and why none can be made, a line each.
+    """The results that are views of something that a replay has too; and the reasons why a replay is not possible.
 
     ``is_made`` says of a tensor whether its bytes were made in the traced run.
     """
@@ -50,7 +51,7 @@ def views_among(outputs: list[Any], arguments: list[Any], is_made: Any) -> tuple
 
 
 def _overlap(views: list[Any]) -> bool:
-    """Do any two of these show an element in common?"""
+    """Do any two of these views have an element in common?"""
     seen = np.zeros(views[0].base.storage.nbytes // views[0].spec.dtype.itemsize, np.bool_)
     for t in views:
         if t.spec.dtype != views[0].spec.dtype:
@@ -63,7 +64,7 @@ def _overlap(views: list[Any]) -> bool:
 
 
 def relate(views: list[View], outputs: list[Any], arguments: list[Any]) -> None:
-    """Make the results of a replay views of what those of the traced run were views of."""
+    """Make the results of a replay views of the same bases as in the traced run."""
     for position, output, argument, captured, recorded in views:
         base = outputs[output] if output >= 0 else arguments[argument] if argument >= 0 else captured
         result = outputs[position]

@@ -1,8 +1,8 @@
-"""Which results of a program can overwrite an operand that is not read later.
+"""Finds the results of a program that can overwrite an operand that is not read later.
 
-An op declares the inputs that its output may be written over (``may_alias``). Such an input gives its bytes to the output where
-this instruction is the last that reads them, both are all of their buffers and lie alike, and nobody looks at them when a run,
-or a part of it, has ended.
+An op declares the inputs that its output may be written over (``may_alias``). The output takes the place of such an input if
+this instruction is the last that reads it, both fill their buffers and have the same layout, and the operand is not read
+after the run, or after a part of it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from gradcore.program.program import Instruction, Operand, Program
 
 
 def shared_places(program: Program) -> dict[int, int]:
-    """For each made buffer that can take over the bytes of another one: which."""
+    """Maps each made buffer that can take the place of another one to that buffer."""
     ops = all_ops()
-    # A part's results are copied out when it has ended, which may be after their last instruction.
+    # Results are copied out at the end of a part, which may be after the last instruction that reads them.
     returned = {x.buffer for x in (*program.outputs, *program.gradients) if x is not None}
     found: dict[int, int] = {}
     for k, i in enumerate(program.instructions):
@@ -29,7 +29,7 @@ def shared_places(program: Program) -> dict[int, int]:
 
 
 def _over(op: Op, i: Instruction) -> Iterator[Operand]:
-    """The operands that the output may be written over, as far as they lie as it does and are read in no other way."""
+    """The operands that the output may overwrite: of the same layout, and not read by this op in any other way."""
     out = i.outputs[0].spec
     names = [name for name, count in zip(op.inputs, i.counts, strict=True) for _ in range(count)]
     alike = [(name, x) for name, x in zip(names, i.operands, strict=True) if isinstance(x, Operand)]
@@ -40,6 +40,6 @@ def _over(op: Op, i: Instruction) -> Iterator[Operand]:
 
 
 def _ends(program: Program, x: Operand, k: int) -> bool:
-    """Does the buffer of an operand hold nothing else, and end at instruction ``k``?"""
+    """Does the operand fill its buffer, and does that end at instruction ``k``?"""
     b = program.buffers[x.buffer]
     return b.kind == "made" and b.first < k == b.last and x.spec.contiguous and 0 < x.spec.nbytes == b.nbytes

@@ -1,4 +1,4 @@
-"""What goes into a program's file: the trace's objects under names, and only the first part of a program in two."""
+"""Prepares a trace for a file: names for its objects, and only the first part of a program that has two."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gradcore.spec import TensorSpec
 
 
 def save_trace(path: str | os.PathLike[str], trace: Trace, names: dict[int, str], leaf_names: dict[Leaf, str]) -> None:
-    """Write a trace to a file. Raises OSError, and TypeError for what has no form there."""
+    """Write a trace to a file. Raises OSError, and TypeError for values that a file cannot hold."""
     tensors = {names[b]: _values(storage) for b, storage in trace.storages.items()}
     write_program(path, _shipment(trace, names, leaf_names), tensors)
 
@@ -34,7 +34,7 @@ def _values(storage: Storage) -> Any:
 
 
 def shown_spec(storage: Storage) -> TensorSpec:
-    """How a whole storage is shown: as what it was made for, or as bytes."""
+    """The spec of a whole storage: that of its tag if it fits, otherwise bytes."""
     spec = TAGS[storage.block.tag].spec
     if spec is not None and spec.contiguous and not spec.offset and spec.nbytes == storage.nbytes:
         return spec
@@ -47,7 +47,7 @@ def shown(storage: Storage) -> Any:
 
 
 def current(program: Program, trace: Trace) -> Program:
-    """The program with the options and numbers that its optimizers have by now."""
+    """The program with the present options and counts of its optimizers."""
     updates = []
     for optimizer, group, params in trace.updates:
         kept = optimizer.state[params[0]]
@@ -57,7 +57,7 @@ def current(program: Program, trace: Trace) -> Program:
 
 
 def _shipment(trace: Trace, names: dict[int, str], leaf_names: dict[Leaf, str]) -> Shipment:
-    # Others are no part of a file; their gradients, which the function may have dropped, are not either.
+    # Only leaves that the program reads go into the file; gradients of others, which the function may have dropped, do not.
     leaves = {leaf: k for k, leaf in enumerate(trace.leaves)}
     optimizers: list[Any] = []
     groups: list[list[Any]] = []
@@ -88,10 +88,10 @@ def _shipment(trace: Trace, names: dict[int, str], leaf_names: dict[Leaf, str]) 
 
 
 def save_entry(path: str | os.PathLike[str], trace: Trace, seen: Iterable[Any], results: Any) -> None:
-    """Write what a compiled function holds of one trace; ``seen`` are objects that it looked at, which know names.
+    """Write a trace of a compiled function; ``seen`` are guards and objects that it read, from which tensors get their names.
 
-    ``results`` is the template of what it returns. Raises :class:`TraceError` for a trace that takes gradients of its
-    arguments, which no file can stand for, and for one that returns a parameter which no op reads.
+    ``results`` is the template of its result. Raises :class:`TraceError` for a trace that computes gradients of its
+    arguments, which a file cannot represent, and for one that returns a parameter which no op reads.
     """
     trace = _with_all_results(forward_part(trace), results)
     for leaf, b in trace.leaves.items():
@@ -102,7 +102,7 @@ def save_entry(path: str | os.PathLike[str], trace: Trace, seen: Iterable[Any], 
 
 
 def _with_all_results(trace: Trace, results: Any) -> Trace:
-    """A trace whose outputs are all tensors that its function returns: arguments and parameters, too."""
+    """The trace with all tensors that its function returns as outputs, arguments and parameters included."""
     program, buffers = trace.program, {id(storage): b for b, storage in trace.storages.items()}
     gradients = dict(trace.left)
     gradients |= {leaf: Operand(b, leaf.grad.spec) for b, leaf in trace.slots.items() if leaf.grad is not None}
@@ -127,12 +127,12 @@ def _with_all_results(trace: Trace, results: Any) -> Trace:
 
 
 def names_of(trace: Trace, seen: Iterable[Any]) -> tuple[dict[int, str], dict[Leaf, str]]:
-    """A name for each captured buffer and each leaf of a trace: from modules, from optimizers, from variables, by role."""
+    """A name for each captured buffer and each leaf: from modules, optimizers or variables, or else from its role."""
     modules, tensors = _seen(seen)
     known: dict[int, str] = {}
     for module in modules:
         for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-            # The largest tree says most.
+            # The longest path comes from the outermost module.
             if len(name) > len(known.get(id(tensor.storage), "")):
                 known[id(tensor.storage)] = name
     for name, tensor in tensors:
@@ -183,7 +183,7 @@ def _free(name: str, taken: set[str]) -> str:
 
 
 def forward_part(trace: Trace) -> Trace:
-    """Of a program whose second part is a gradient the first, with the buffers that it touches; another trace as it is."""
+    """The trace of the first part of a program in two, with the buffers that it uses; another trace unchanged."""
     split = trace.program.split
     changes: dict[str, Any] = {} if trace.left or trace.slots else {"presence": {}}
     if split is None:
@@ -210,7 +210,7 @@ def forward_part(trace: Trace) -> Trace:
 
 
 def _first(script: list[tuple[Any, ...]], launches: int) -> list[tuple[Any, ...]]:
-    """The records up to so many launches, but for what is kept for a backward that is not there."""
+    """The records of the first ``launches`` launches, without those about what is kept for backward."""
     found: list[tuple[Any, ...]] = []
     for kind, *rest in script:
         if kind == LAUNCH and not launches:

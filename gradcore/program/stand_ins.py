@@ -1,7 +1,7 @@
-"""Bytes in place of what a run will bring, while a program's calls are written out.
+"""Placeholder memory for the tensors of a run, used while a program's calls are written out.
 
-Nobody reads or writes them. The arrays over them that ended up among the calls' arguments are found by their addresses, and a
-run puts arrays over its own tensors in their places, laid out alike.
+It is never read or written. The arrays over it that end up among the calls' arguments are found by their addresses, and each
+run puts arrays of the same layout over its own tensors in their places.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from gradcore.memory.resource import Block
 from gradcore.program.program import Operand, Program
 from gradcore.spec import TensorSpec
 
-#: Arguments of a call, the position of one, and how it shows the bytes of a buffer.
+#: The argument list of a call, a position in it, and the spec by which the argument views its buffer.
 Place = tuple[list[Any], int, TensorSpec]
 
 
 class StandIns:
-    """The stand-ins of one binding of a program, by buffer."""
+    """The placeholders of one binding of a program, by buffer."""
 
     def __init__(self, device: Device, program: Program) -> None:
         self._device = device
         self._blocks: dict[int, Block] = {}
-        #: What the program looks at. Borrowed bytes have no size in the books.
+        #: By buffer: the bytes that instructions read. The buffer's own size is 0 for borrowed memory.
         self._sizes: Counter[int] = Counter()
         for x in chain(*(i.operands for i in program.instructions)):
             if isinstance(x, Operand):
                 self._sizes[x.buffer] = max(self._sizes[x.buffer], x.spec.extent)
 
     def array(self, x: Operand) -> Any:
-        """What a call takes for an operand meanwhile, or None on a device whose calls are not written out."""
+        """A placeholder array for an operand, or None on a device whose calls are not written out."""
         block = self._blocks.get(x.buffer)
         if block is None:
             block = self._device.stand_in(self._sizes[x.buffer])
@@ -47,11 +47,11 @@ class StandIns:
         return self._device.array(block, x.spec)
 
     def hidden(self, calls: Sequence[Call]) -> bool:
-        """Does any of the calls hold a stand-in where no run could reach it, in the function itself?"""
+        """Does any function of the calls hold a placeholder itself, where no run could replace it?"""
         return any(self._spec(x) is not None for function, _ in calls for x in _within(function))
 
     def places(self, calls: Sequence[Call]) -> dict[int, list[Place]]:
-        """By buffer, every place among the calls' arguments that a run has to fill."""
+        """By buffer, the places among the calls' arguments that a run has to fill."""
         found: dict[int, list[Place]] = {}
         for _, args in calls if self._blocks else ():
             for at, x in enumerate(args):
@@ -62,7 +62,7 @@ class StandIns:
         return found
 
     def _spec(self, x: Any) -> tuple[int, TensorSpec] | None:
-        """The buffer that an array stands for, and how it shows it; None for anything else."""
+        """The buffer that a placeholder array stands for, and its spec; None for any other object."""
         if not isinstance(x, np.ndarray) or not x.size:
             return None
         address, size = x.__array_interface__["data"][0], x.itemsize
@@ -74,7 +74,7 @@ class StandIns:
 
 
 def _within(function: Any) -> tuple[Any, ...]:
-    """What a function is bound to."""
+    """The objects that a function is bound to."""
     if isinstance(function, partial):
         return (*function.args, *function.keywords.values(), *_within(function.func))
     return (getattr(function, "__self__", None),)

@@ -1,4 +1,4 @@
-"""The log of a traced run: it keeps the call and the operands of each launch."""
+"""The log of a traced run, which also keeps the call and the operands of each launch."""
 
 from __future__ import annotations
 
@@ -15,34 +15,35 @@ from gradcore.engine.state import SITES, here, local
 from gradcore.errors import TraceError
 from gradcore.events import LAUNCH, READ, UPLOAD, Raw
 
-#: The op behind which an argument's own graph lies.
+#: The name of the node at which a trace ends and the graph of an argument begins.
 ARGUMENT = "Argument"
 
 
 class TraceLog(list[Raw]):
-    """A log that keeps with each launch its call and operands, and refuses what no replay could do again."""
+    """A log that keeps the call and operands of each launch, and raises TraceError for what no replay could repeat."""
 
     def __init__(self) -> None:
         super().__init__()
-        #: A launch each: the call, and for an operand its number, or the weakly held storage with the spec.
+        #: By launch: the call, and its operands, each a number or a pair (weak reference to the storage, spec).
         self.launches: list[tuple[Call, list[Any]]] = []
-        #: Leaves that an op read, weakly: those that the run itself makes go when it lets them go, with their gradients.
+        #: Leaves that an op read, weakly: those that the run creates itself must be freed, with their gradients, as without a
+        #: log.
         self.leaves: WeakKeyDictionary[Leaf, None] = WeakKeyDictionary()
-        #: The thread that is traced, whether another one used the device meanwhile, and its launches, by id of their record.
+        #: The traced thread; whether another one used the device; and that one's launches, by id of the record.
         self._thread = threading.get_ident()
         self.disturbed = False
         self.foreign: dict[int, Raw] = {}
-        #: The serials of the bytes that leaves stand for.
+        #: The serials of the leaves' storages.
         self.bytes_of: WeakKeyDictionary[Leaf, int] = WeakKeyDictionary()
-        #: The line that read a tensor with a graph that was built before, which no replay could follow.
+        #: The line that read a tensor whose graph was built before the trace, or "".
         self.beyond = ""
-        #: Nodes that are built from here on have larger numbers.
+        #: Nodes built during the trace have larger numbers.
         self.first = next_number()
-        #: By serial, what the library filled with values that only shapes and attributes decide.
+        #: By serial: storages that the library filled with values that depend on shapes and attributes only.
         self.constants: dict[int, Storage] = {}
 
     def viewed(self, source: Any) -> None:
-        """A view of ``source`` is taken. The operands of launches say all else that a program needs to know of it."""
+        """A view of ``source`` is taken. A program needs no record of it, since the operands of launches have their specs."""
         self._read(source)
 
     def _read(self, value: Any) -> None:
@@ -50,7 +51,7 @@ class TraceLog(list[Raw]):
             return
         node = value.edge[0]
         if type(node) is not Leaf:
-            # Where an argument's graph ends, the trace ends, too.
+            # The trace ends at the node of an argument.
             if node.id < self.first and local.state.grad and node.op.name != ARGUMENT:
                 self.beyond = self.beyond or str(SITES[here()])
         elif node not in self.leaves:
@@ -58,11 +59,11 @@ class TraceLog(list[Raw]):
             self.bytes_of[node] = value.storage.serial
 
     def constant(self, storage: Storage) -> None:
-        """What is uploaded to this storage will be the same in every run."""
+        """The values uploaded to this storage are the same in every run."""
         self.constants[storage.serial] = storage
 
     def launched(self, call: Call, args: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
-        """An op runs. What it makes is not held."""
+        """An op runs. Its outputs are not held."""
         if threading.get_ident() != self._thread:
             return
         operands: list[Any] = []

@@ -1,4 +1,4 @@
-"""Tracing a call: its launches are recorded on every device in use, with what its code looks at."""
+"""Traces a call: records its launches on every device in use, and what its code reads besides its arguments."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from gradcore.program.watch import Watcher
 
 
 def as_forward() -> AbstractContextManager[None]:
-    """What runs belongs to the forward phase if to none yet: as in the steps that will be replayed."""
+    """A scope of the phase ``forward``, unless there is a phase already, so that bytes are labelled as in a training step."""
     return scoped(phase="forward") if SCOPES[local.state.scope].phase == "setup" else nullcontext()
 
 
 class Tracing:
-    """A context in which a function runs while everything about it is recorded, on every device in use."""
+    """A context manager that records what a function does while it runs in it, on every device in use."""
 
     def __init__(self, function: Any) -> None:
         self._function = getattr(function, "forward", function)
         self._watcher = Watcher(self._function)
         self._second: Second | None = None
-        #: What has to hold for a replay, once the trace is finished.
+        #: The guards of the trace, set when it is finished.
         self.guards: list[Any] = []
         self._recorders = [Recorder(device) for device in devices()]
 
     def __enter__(self) -> Tracing:
         for recorder in self._recorders:
-            # The first random op would make it, out of host data.
+            # The first random op would create the generator from host data, which a trace refuses.
             default_generator(recorder.device)
         busy.depth += 1
         for recorder in self._recorders:
@@ -59,7 +59,7 @@ class Tracing:
         self._watcher.__exit__()
 
     def differentiate(self, arguments: list[Any], outputs: list[Any]) -> None:
-        """Record the gradient of the results too, if they have one: a graph that no backward in the function has used up."""
+        """Record the gradient of those results that have a graph which no backward in the function has consumed."""
         roots = [k for k, t in enumerate(outputs) if t.edge is not None and not self._is_older(t)]
         ran = [r for r in self._recorders if r.log.launches]
         if len(ran) == 1 and any(r[0] == MARK and r[2] == "backward" for r in ran[0].log):
@@ -69,19 +69,19 @@ class Tracing:
         self._second = second_of(ran[0], arguments, outputs, roots)
 
     def leaves(self) -> list[Leaf]:
-        """Those that there were when the run began."""
+        """The leaves that existed when the run began."""
         return [leaf for recorder in self._recorders for leaf in recorder.before]
 
     def _is_older(self, tensor: Any) -> bool:
-        """Has a tensor the graph that it had before the run?"""
+        """Was the graph of a tensor built before the run?"""
         return any(tensor.edge[0].id < r.log.first for r in self._recorders if r.device is tensor.storage.device.compute)
 
     def is_made(self, tensor: Any) -> bool:
-        """Were a tensor's bytes made in the run?"""
+        """Was a tensor's storage allocated in the run?"""
         return any(r[0] == ALLOC and r[1] == tensor.storage.serial for recorder in self._recorders for r in recorder.records())
 
     def finish(self, inputs: list[Any], outputs: list[Any]) -> Trace | None:
-        """The trace, None where nothing was launched. Call it when the function has returned."""
+        """The trace, or None if nothing was launched. Call it when the function has returned."""
         self._stop()
         ran = [r for r in self._recorders if any(record[0] == LAUNCH for record in r.records())]
         if len(ran) > 1:
@@ -92,7 +92,7 @@ class Tracing:
         trace = ran[0].finish(inputs, outputs, self._second)
         trace.obstacles += self._watcher.changes()
         self._ran = ran[0]
-        # Whoever found a gradient from before may do something else where there is none.
+        # Code that found a gradient may do something else if there is none.
         trace.presence |= {leaf: True for leaf, serial in self._watcher.found.items() if ran[0].before.get(leaf) == serial}
         self.guards = self._all_guards(trace)
         shared = {id(t.storage) for t in inputs} & {id(t.storage) for guard in self.guards for t in guard.values()}
@@ -104,11 +104,11 @@ class Tracing:
         return trace
 
     def _all_guards(self, trace: Trace) -> list[Any]:
-        """Everything that has to hold for a replay, but for the gradients that the program itself reads or makes."""
+        """All guards of the trace, except on the presence of gradients that the program itself reads or makes."""
         found = self._watcher.guards()
         updated = {id(o) for o, _, _ in trace.updates}
         seen = {id(o): o for o in (*(o for o, _, _ in trace.updates), *self._watcher.optimizers())}
-        # The rate is an operand of the program where the library's own update takes it.
+        # If only the library's own update reads the learning rate, it is an operand of the program and may change.
         rates = "param_groups" in self._watcher.names().read
         found += [OptimizerGuard(o, rates or i not in updated or self._watcher.is_extended(o)) for i, o in seen.items()]
         found += [CountsGuard(o, params) for o, _, params in trace.updates if o._numbers and len(params) > 1]
@@ -118,12 +118,12 @@ class Tracing:
                   for _, _, params in trace.updates for p in params if id(p.storage) not in covered]
         slots = dict.fromkeys(trace.slots.values())
         found += [GradientGuard(leaf, self._ran.specs[leaf]) for leaf in slots]
-        # What has no gradient is left out by an update; with one, it would be another update. So with who asks for it.
+        # An update skips parameters without a gradient, and code that asks for a gradient may depend on whether there is one.
         params = [p for o in seen.values() for group in o.param_groups for p in group["params"]]
         leaves = dict.fromkeys(p.edge[0] for p in params if p.edge is not None and type(p.edge[0]) is Leaf)
         found += [GradientGuard(leaf, None) for leaf in {**leaves, **self._watcher.without}
                   if leaf.grad is None and not self._ran.before.get(leaf, 0) and leaf not in trace.presence]
-        # A parameter that needs no gradient can be given one, too.
+        # A parameter that requires no gradient can be given one too.
         frozen = {id(p): p for p in (*params, *self._watcher.frozen_without.values()) if p.edge is None and p.grad is None}
         return found + [Guard(f"the gradient of a parameter, {p.spec}, that needs none", partial(getattr, p, "grad"), None,
                               identical) for p in frozen.values()]

@@ -1,7 +1,6 @@
-"""Verification of a program from a file: every instruction is inferred again, and every byte has to fit.
+"""Verifies a program from a file: the shapes of every instruction are inferred again, and every operand has to fit its buffer.
 
-Nothing is allocated for tensors here. What is found to be right can be planned, and replayed without reading or writing beside
-its buffers.
+Nothing is allocated for tensors here. A verified program can be planned, and replayed without access outside its buffers.
 """
 
 from __future__ import annotations
@@ -17,20 +16,21 @@ from gradcore.program.encoding import LARGEST
 from gradcore.program.program import Instruction, Number, Operand, Program, with_lifetimes
 from gradcore.spec import TensorSpec
 
-#: Ops that write into a result whose shape is an attribute: the op that they are the gradient of, the attribute, and the place
-#: of the result among that op's operands, of which it must make the cotangent's shape, or the kernel would write elsewhere.
+#: Ops that write into a result whose shape is an attribute: the op that they are the gradient of, the attribute, and the
+#: position of the result among that op's operands. The op must make the cotangent's shape of it, or the kernel would write
+#: elsewhere.
 _GRADIENTS = {"slice_grad": ("slice", "shape", 0), "windows_grad": ("windows", "shape", 0),
               "as_strided_grad": ("as_strided", "like", 0), "conv2d_input_grad": ("conv2d", "shape", 0),
               "conv2d_weight_grad": ("conv2d", "shape", 1), "avg_pool2d_grad": ("avg_pool2d", "shape", 0),
               "adaptive_avg_pool2d_grad": ("adaptive_avg_pool2d", "shape", 0)}
-#: Types of operands that are no tensors.
+#: Types of operands that are not tensors.
 _PLAIN = (bool, int, float, type(None))
 
 
 def checked_calls(program: Program, numbers: Sequence[tuple[Any, ...]], survivors: set[int], device: Device) -> list[Call]:
     """The calls of a program's instructions on a device.
 
-    ``numbers`` are an update's each, as its op takes them; ``survivors`` are buffers that outlive a run. Raises
+    ``numbers`` are the numbers of each update, as its op takes them; ``survivors`` are the buffers that outlive a run. Raises
     :class:`ProgramError`.
     """
     check = _Check(program, numbers, device)
@@ -40,7 +40,7 @@ def checked_calls(program: Program, numbers: Sequence[tuple[Any, ...]], survivor
 
 
 def fits(spec: TensorSpec, nbytes: int) -> bool:
-    """Does every element of a spec lie in a buffer of so many bytes?"""
+    """Do all elements of a spec lie in a buffer of ``nbytes`` bytes?"""
     if spec.numel == 0:
         return spec.offset * spec.dtype.itemsize <= nbytes
     reach = [(n - 1) * s for n, s in zip(spec.shape, spec.strides, strict=True)]
@@ -55,7 +55,7 @@ class _Check:
         self.numbers = numbers
         self.device = device
         self.ops = all_ops()
-        #: Buffers that hold something by now.
+        #: Buffers that have been written at this point.
         self.there = {b.index for b in program.buffers if b.kind != "made"}
         if not program.instructions:
             raise ProgramError("a program has at least one instruction")
@@ -149,7 +149,7 @@ class _Check:
         self.there.add(x.buffer)
 
     def ends(self, survivors: set[int]) -> None:
-        """What is there at the end, and how long it has been."""
+        """Check inputs and outputs, and the lifetimes of all buffers."""
         for k, x in enumerate((*self.program.inputs, *self.program.outputs)):
             self._read(f"input or output {k}", x)
         missing = [b.index for b in self.program.buffers if b.index not in self.there] or sorted(survivors - self.there)

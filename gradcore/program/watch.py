@@ -1,8 +1,8 @@
-"""Watches a function while it is traced, to find out what it looks at besides its arguments.
+"""Watches a function while it is traced, to find what it reads besides its arguments.
 
-While it runs, every Python function that it enters is noted. Afterwards the globals, closure variables and attributes that
-their code names are looked up, and each becomes a guard. What is looked up by other ways (``getattr`` with a computed name,
-files, the clock, C extensions) no guard can see.
+While it runs, every Python function that it enters is recorded. Afterwards the globals, closure variables and attributes that
+their code names are looked up, and each becomes a guard. What is read in other ways (``getattr`` with a computed name, files,
+the clock, C extensions) no guard can see.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ _SETS_GRADIENT: CodeType = Gradients.grad.fset.__code__  # type: ignore[attr-def
 
 
 class Watcher:
-    """A context that notes the functions which run in it, with the objects that are their ``self``."""
+    """A context manager that records the functions which run in it, with the objects that are their ``self``."""
 
     def __init__(self, function: Any) -> None:
         self._function = getattr(function, "__func__", function)
         self._steps = Steps()
-        #: For each code its globals, and the ids of what its free variables were: a frame would hold tensors.
+        #: By code object: its globals, and the ids of the values of its free variables. A frame would keep tensors alive.
         self.codes: dict[CodeType, tuple[dict[str, Any], dict[str, int]]] = {}
-        #: Codes that ran with an object as their first argument, by the object's id.
+        #: By id of an object: the object, and the code objects that ran with it as an argument.
         self.methods: dict[int, tuple[Any, set[CodeType]]] = {}
-        #: By place: the plain data that code could get at when it was first entered.
+        #: By key of a place: a guard with the plain data there when the code that can reach it was first entered.
         self.began: dict[tuple[Any, ...], Guard] = {}
-        #: What optimizers kept in numbers when one of their methods ran first, by the optimizer's id and the parameter's.
+        #: By id of an optimizer and of a parameter: the plain data in the state when one of its methods first ran.
         self.counted: dict[int, dict[int, dict[str, Any]]] = {}
-        #: Ids of objects that were made in the run: nobody else has them, and they are let go when the run lets them go.
+        #: Ids of objects whose ``__init__`` ran: they are new, so what the function does to them needs no guard.
         self.fresh: set[int] = set()
         self.drawn: list[str] = []
-        #: By id of a list, dict or set: the line that changed it by one of its methods.
+        #: By id of a list, dict or set: a text with the line that changed it by one of its methods.
         self.changed: dict[int, str] = {}
-        #: Codes that ran with what a :class:`Function` keeps for backward as their first argument: each run has its own.
+        #: Code objects that ran with a :class:`FunctionCtx` as their first argument, of which each run has its own.
         self.keeping: set[CodeType] = set()
-        #: Instructions that dropped the gradient of a tensor, which a replay does too.
+        #: Instructions that set the gradient of a tensor to None, which a replay does too.
         self.dropped: set[tuple[CodeType, int]] = set()
-        #: Leaves that were asked for their gradient and had none; those that code outside the library found one of, with the
-        #: serial of that; by id the parameters that need none.
+        #: Leaves whose ``grad`` was read and was None; those of which user code read a gradient, with its serial; and by id the
+        #: parameters that require none.
         self.without: dict[Leaf, None] = {}
         self.found: dict[Leaf, int] = {}
         self.frozen_without: dict[int, Parameter] = {}
@@ -66,7 +66,7 @@ class Watcher:
             self._note(Reach(Names()).of_value(name, lambda g=generator: g, generator,  # type: ignore[misc]
                                                ("draws", name)))
         if isinstance(self._function, FunctionType):
-            # What a default holds no code names.
+            # Code does not name the contents of a default.
             code = self._function.__code__
             self._note(Reach(names_of(code)).of_code(code, {}, self._function))
         self._before = sys.getprofile()
@@ -106,7 +106,7 @@ class Watcher:
                 self._saw_variables(frame)
 
     def _saw_gradient_read(self, tensor: Any, asker: FrameType | None) -> None:
-        """Note a tensor that is asked for its gradient: one that has none, and whose gradient the user's code found."""
+        """Record a read of ``grad``: of a tensor that has none, or by the user's code of one that has."""
         leaf = None if tensor.edge is None else tensor.edge[0]
         if leaf is None and isinstance(tensor, Parameter):
             self.frozen_without[id(tensor)] = tensor
@@ -116,7 +116,7 @@ class Watcher:
             self.found.setdefault(leaf, leaf.grad.storage.serial)
 
     def _saw_arguments(self, frame: FrameType) -> None:
-        """Note objects and random generators among the arguments of a function of the user's."""
+        """Record objects and random generators among the arguments of a function of the user's."""
         code = frame.f_code
         for name in code.co_varnames[:code.co_argcount]:
             x = frame.f_locals.get(name)
@@ -128,7 +128,7 @@ class Watcher:
                                                    lambda x=x: x, x, ("draws", id(x))))  # type: ignore[misc]
 
     def _saw_variables(self, frame: FrameType) -> None:
-        """Note the globals and closure variables of a function of the user's that runs for the first time."""
+        """Record the globals and closure variables of a function of the user's that runs for the first time."""
         code, seen = frame.f_code, frame.f_locals
         self.codes[code] = frame.f_globals, {n: id(seen[n]) for n in code.co_freevars if n in seen}
         reach = Reach(names_of(code))
@@ -140,7 +140,7 @@ class Watcher:
                                           seen[n], ("cell", n, id(seen[n]))))
 
     def _enters(self, owner: Any, code: CodeType, inside: bool) -> None:
-        """Code runs with this object as an argument."""
+        """Record that code runs with this object as an argument."""
         codes = self.methods.setdefault(id(owner), (owner, set()))[1]
         if code not in codes:
             codes.add(code)
@@ -148,13 +148,13 @@ class Watcher:
                 self._note(Reach(names_of(code)).of_object(owner))
 
     def _note(self, found: Found) -> None:
-        """Keep what is plain data as it is now. What holds a tensor would be one more who refers to it."""
+        """Keep guards with the present values of plain data. Guards on tensors would add references to them."""
         for guard, key in found:
             if isinstance(guard, Guard) and (isinstance(guard.seen, np.ndarray) or is_plain(guard.seen)):
                 self.began.setdefault(key, guard)
 
     def _saw_builtin(self, frame: FrameType, called: Any) -> None:
-        """Note what draws a number or an item that will be another one the next time."""
+        """Record calls of builtins that change a container, or that draw a number or an item, which differs the next time."""
         of = getattr(called, "__self__", None)
         kind = type(of).__module__
         if isinstance(of, (list, dict, set)) and called.__name__ in _CHANGING:
@@ -164,7 +164,7 @@ class Watcher:
             self.drawn.append(f"{frame.f_code.co_filename}:{frame.f_lineno} calls {what}, which gives something else each time")
 
     def guards(self) -> list[Any]:
-        """Guards for all that was seen."""
+        """Guards for everything that was seen."""
         found: dict[tuple[Any, ...], Any] = {}
 
         def add(key: tuple[Any, ...], guard: Any) -> None:
@@ -173,7 +173,7 @@ class Watcher:
 
         functions = [f for f in (self._function, *gc.get_referrers(*self.codes))
                      if isinstance(f, FunctionType)]
-        # The library's own methods name attributes that are of interest in their own object alone.
+        # The attribute names in the library's own methods apply only to the object that these ran with.
         reach = Reach(self.names(), {i: Names().union(*map(names_of, codes)) for i, (_, codes) in self.methods.items()})
         for owner in (self._function, *[owner for owner, _ in self.methods.values()]):
             if not isinstance(owner, (Optimizer, LRScheduler)):
@@ -185,19 +185,19 @@ class Watcher:
         return list(found.values())
 
     def optimizers(self) -> list[Optimizer]:
-        """Those whose methods ran."""
+        """The optimizers whose methods ran."""
         return [owner for owner, _ in self.methods.values() if isinstance(owner, Optimizer)]
 
     def is_extended(self, owner: Any) -> bool:
-        """Did methods of the object run that are written outside the library?"""
+        """Did the object run methods that are defined outside the library?"""
         return any(not is_inside(code) for code in self.methods.get(id(owner), (owner, set()))[1])
 
     def names(self) -> Names:
-        """Every attribute that the functions name."""
+        """All attributes that the functions name."""
         return Names().union(*map(names_of, self.codes))
 
     def _containers(self, code: CodeType) -> dict[str, Any]:
-        """The globals and free variables of a code that are lists or dicts."""
+        """The globals and free variables of a code object that are lists, dicts or sets."""
         variables, _ = self.codes[code]
         cells = {n: c for f in gc.get_referrers(code) if isinstance(f, FunctionType) and f.__closure__
                  for n, c in zip(code.co_freevars, f.__closure__, strict=False)}
@@ -205,8 +205,8 @@ class Watcher:
         return {n: x for n, x in found.items() if isinstance(x, (list, dict, set))}
 
     def changes(self) -> list[str]:
-        """What the functions did to Python's own objects, which a replay would not do: a line each."""
-        # A constructor fills an object that is new.
+        """Reasons against a replay: what the functions changed in Python objects, which a replay would not do."""
+        # A constructor assigns to a new object.
         found = [f"{code.co_filename}:{a.line} assigns to {a.name}" for code in self.codes
                  if code.co_name not in ("__init__", "__post_init__")
                  for a in assigned(code, self._containers(code), code in self.keeping)
@@ -217,13 +217,13 @@ class Watcher:
         found += [f"{type(owner).__name__}.step() moves the learning rate: call it after the function"
                   for owner, codes in self.methods.values()
                   if isinstance(owner, LRScheduler) and any(c.co_name == "step" for c in codes)]
-        # An item may be written by a name that says nothing of where it is: what is there now tells.
+        # A local name may stand for a shared container, so writes to items are found by comparing contents.
         return found or [*(f"the function draws from {guard.name}, which gives something else each time"
                            if isinstance(guard, Draws) else f"the function changes what it refers to: {guard.why_not()}"
                            for guard in self.began.values() if not guard.holds()), *self._counts()]
 
     def _counts(self) -> list[str]:
-        """Numbers that an optimizer of the user's own counted in its state."""
+        """Reasons against a replay: plain data that an optimizer of the user's changed in its state."""
         return [f"{type(o).__name__} counts {name!r} in its state, which is {now!r} and was {before.get(name)!r}"
                 for o in self.optimizers() if self.is_extended(o)
                 for p, state in _numbers_of(o).items()
@@ -242,7 +242,7 @@ def _numbers_of(optimizer: Optimizer) -> dict[int, dict[str, Any]]:
 
 
 def _function_of(code: CodeType, free: dict[str, int], functions: list[FunctionType]) -> FunctionType | None:
-    """The function that ran a code; None for one that the run itself made, whose variables are the run's."""
+    """The function that ran a code object; None if the run itself created it, so that its variables are new in each run."""
     for f in functions:
         if f.__code__ is code and all(_contents(cell) == free.get(name)
                                       for name, cell in zip(code.co_freevars, f.__closure__ or (), strict=True)):
