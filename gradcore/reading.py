@@ -25,12 +25,12 @@ from gradcore.events import (
     typed,
 )
 
-#: Where a record that belongs to somebody has its tag.
+#: The position of the tag in those kinds of records that have one.
 _TAG_AT = {ALLOC: 7, LAUNCH: 2, RETAG: 2, VIEW: 2}
 
 
 def read_log(log: Iterable[Raw]) -> list[Record]:
-    """A log in its named form. Where it saw several networks, a layer's path begins with its network's name."""
+    """A log as named records. If it has several networks, the path of each layer begins with its network's name."""
     log = list(log)
     tags = {raw[_TAG_AT[raw[0]]] for raw in log if raw[0] in _TAG_AT}
     names = network_names(TAGS[tag].network for tag in tags)
@@ -39,7 +39,7 @@ def read_log(log: Iterable[Raw]) -> list[Record]:
 
 
 def network_names(networks: Iterable[Network | None]) -> dict[Network, str]:
-    """What to call each of several networks, by their classes: none has a name where there is but one."""
+    """A name for each network, from its class; none if there is only one network."""
     found = sorted({n for n in networks if n is not None}, key=lambda n: n.number)
     if len(found) < 2:
         return {}
@@ -48,13 +48,13 @@ def network_names(networks: Iterable[Network | None]) -> dict[Network, str]:
 
 
 def layer_in(where: Tag | Scope, names: Mapping[Network, str]) -> str:
-    """The layer of a tag or scope, as these names of networks make it clear."""
+    """The layer of a tag or scope, preceded by the name of its network if that has one."""
     name = None if where.network is None else names.get(where.network)
     return where.layer if name is None else f"{name}.{where.layer}" if where.layer else name
 
 
 def normalized(records: Iterable[Raw], *, lines: bool = True) -> list[Record]:
-    """Typed records in a form that two runs of the same program share.
+    """Named records in a form that is equal for two runs of the same program.
 
     Serials, nodes and segments are numbered from 1 in order of appearance; times and streams become 0. With ``lines=False``
     sites keep only file name and function, for logs that are committed.

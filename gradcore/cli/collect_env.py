@@ -1,4 +1,4 @@
-"""``gradcore collect-env``: the machine and the packages, as a bug report needs them."""
+"""``gradcore collect-env``: prints the machine and the versions of packages, for a bug report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gradcore.units import format_bytes
 
 _PACKAGES = ("numpy", "rich", "cupy-cuda13x", "cupy-cuda12x", "cupy", "nvmath-python", "cuda-bindings", "nvidia-ml-py",
              "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "nvidia-cublas", "nvidia-cublas-cu12", "torch")
-#: Variables that change what the libraries do; none of them is a secret.
+#: Environment variables that change what the libraries do; none of them holds secrets.
 _PREFIXES = ("GRADCORE_", "CUDA_", "CUPY_", "OMP_", "OPENBLAS_", "MKL_")
 _VARIABLES = ("NVIDIA_TF32_OVERRIDE", "NVIDIA_VISIBLE_DEVICES", "LD_LIBRARY_PATH")
 
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Look and print."""
+    """Collect and print."""
     found = collect()
     if options.json:
         print(json.dumps({"version": 1, **found}))
@@ -45,14 +45,14 @@ def run(options: argparse.Namespace) -> None:
 
 
 def collect() -> dict[str, Any]:
-    """What was found: strings, lists of strings and dicts of strings. What cannot be asked says why, and the rest is there."""
+    """The answers by name, as strings, lists of strings or dicts of strings. One that fails gives the error as its answer."""
     return {name: _attempt(ask) for name, ask in _QUESTIONS.items()}
 
 
 def _attempt(ask: Callable[[], Any]) -> Any:
     try:
         return ask()
-    except Exception as error:  # a broken installation is what this command is for
+    except Exception as error:  # this command must work in a broken installation
         return f"cannot be asked: {type(error).__name__}: {error}"
 
 
@@ -80,13 +80,13 @@ def _blas() -> list[str]:
 
 
 def _processor() -> list[str]:
-    """Words that the system has for the processor, among them what it can do."""
+    """The words of /proc/cpuinfo, the processor's flags among them; empty without it."""
     path = Path("/proc/cpuinfo")
     return path.read_text().split() if path.exists() else []
 
 
 def openblas_kernels() -> str:
-    """The processor that OpenBLAS, as NumPy has loaded it, took its kernels for; "" where that cannot be asked."""
+    """The processor whose kernels NumPy's OpenBLAS has chosen, such as "Haswell"; "" if it is not known."""
     maps = Path("/proc/self/maps")
     loaded = {line.split()[-1] for line in maps.read_text().splitlines() if "openblas" in line} if maps.exists() else ()
     for path in sorted(loaded):
@@ -121,7 +121,7 @@ def _driver() -> str:
 
 
 def _kernel_module() -> str:
-    """The driver's own version, where the system tells it."""
+    """The version of the driver's kernel module, as text to append; "" if it is not known."""
     path = Path("/proc/driver/nvidia/version")
     words = path.read_text().split() if path.exists() else []
     return next((f", version {w}" for w in words if w.replace(".", "").isdigit() and w.count(".") > 0), "")

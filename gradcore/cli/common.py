@@ -1,4 +1,4 @@
-"""What several commands share: options, devices, optimizers, files."""
+"""Options, devices and optimizers that several commands share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def positive(text: str) -> int:
 
 
 def positives(text: str) -> list[int]:
-    """``16,32,64``"""
+    """An argument such as ``16,32,64``."""
     return [positive(part) for part in text.split(",")]
 
 
@@ -39,7 +39,7 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def pick_device(name: str) -> tuple[Device, str | None]:
-    """The device of an option, and what the user should be told about the choice."""
+    """The device for an option, and a note for the user about the choice, or None."""
     return (get_device(name), None) if name == "meta" else choose_device(name)
 
 

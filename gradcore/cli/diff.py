@@ -1,4 +1,4 @@
-"""``gradcore diff``: the difference between the peaks of two runs."""
+"""``gradcore diff``: compares the peaks of two runs."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     parser.add_argument("--html", type=Path, metavar="OUT", help="write a page of the tables there")
     parser.add_argument("--traceback", action="store_true", help="show where an error came from")
-    # Status 1 is for a peak that has grown, so that it can be told from a file that cannot be read.
+    # Status 1 is for a peak that has grown, so errors need another one.
     parser.set_defaults(error_status=2)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the diff; 1 where the peak has grown by more than it may."""
+    """Print the diff; returns 1 if the peak has grown by more than ``--fail-above``, else 0."""
     (a_text, a_data, a), (b_text, b_data, b) = (_read(path, options.step) for path in (options.before, options.after))
     diff = compare(a, b)
     failed = options.fail_above is not None and diff.change > options.fail_above(diff.before)

@@ -1,4 +1,4 @@
-"""``gradcore export``: the events of a step for other programs."""
+"""``gradcore export``: writes the events of a step for other programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The message of a command for an error in a user's model: its type and its line."""
+"""Describes errors in a user's model in one line: type, line of source and text."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from types import CodeType
 
 from gradcore.report.text import short_path
 
-#: Folders of code that is not the user's, unless it is the package that the model is in.
+#: Folders of code that is not the user's, except for the package that the model is in.
 _OTHERS = tuple(os.path.join(folder, "") for folder in (
     str(Path(__file__).resolve().parents[1]), *(sysconfig.get_path(n) for n in ("stdlib", "platstdlib", "purelib", "platlib"))))
 
 
 def described(error: BaseException, model: str) -> str | None:
-    """``RuntimeError at mine.py:12: its text`` for an error that ``model`` raised or led to; None where it had no part."""
+    """``RuntimeError at mine.py:12: its text`` for an error that was raised in ``model`` or below it, otherwise None."""
     where = None
     for code, name, line in _frames(error):
         if _is_own(code, name, model):
             where = f"{code.co_filename}:{line}"
     if isinstance(error, SyntaxError) and error.filename:
-        # It stands where the text does, which no frame has run.
+        # The line with the syntax error is in no frame, as it never ran.
         where = f"{error.filename}:{error.lineno}"
     if where is None:
         return None

@@ -1,4 +1,4 @@
-"""``gradcore find-batch``: the largest batch that fits in memory, predicted from shapes and then tried."""
+"""``gradcore find-batch``: finds the largest batch that fits in memory, predicted from shapes and then tried."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from gradcore.report.step import StepReport
 from gradcore.report.text import short_path
 from gradcore.units import format_bytes, parse_bytes
 
-#: No larger batch is asked for.
+#: The largest batch that is considered.
 MOST = 1 << 24
-#: The largest peak, in bytes, that is tried on a CPU: a run of it takes seconds.
+#: The largest peak, in bytes, that is tried on a CPU, where it takes seconds.
 _TRIED = 1 << 30
 
 
 @dataclass(frozen=True)
 class Found:
-    """The largest batch: bytes of its peak, and of the peak with one sample more. ``confirmed``: None where not tried."""
+    """The largest batch, the bytes of its peak, and of the peak with one sample more. ``confirmed`` is None if not tried."""
 
     batch_size: int
     requested: int
@@ -50,7 +50,7 @@ def memory_size(text: str) -> int:
 
 
 def percent(text: str) -> float:
-    """``5%``, as a share below 1."""
+    """An argument such as ``5%``, as a share from 0 to below 1."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text.strip())
     if not match or float(match[1]) >= 100:
         raise argparse.ArgumentTypeError(f"a share such as '5%' was expected, below 100%, but got {text!r}")
@@ -107,9 +107,9 @@ def run(options: argparse.Namespace) -> None:
 def find(attempt: Any, budget: int, mode: str = "binsearch") -> Found:
     """The largest batch whose step ``attempt(batch_size, limit)`` measures without running out of ``budget`` bytes.
 
-    What fits is what a pool of that limit serves, so that segments, rounding and gaps count. ``mode`` is ``power`` for a power
-    of two, or ``binsearch``, which takes it that what fits fits with fewer samples too. Raises :class:`OutOfMemory` where not
-    even one sample fits.
+    A batch fits if a pool with that limit can serve it, so segments, rounding and gaps count. ``mode`` is ``power`` for powers
+    of two, or ``binsearch``, which assumes that all smaller batches fit too. Raises :class:`OutOfMemory` if not even one sample
+    fits.
     """
     tried: list[int] = []
 
@@ -119,7 +119,7 @@ def find(attempt: Any, budget: int, mode: str = "binsearch") -> Found:
             report: StepReport = attempt(batch_size, budget)
         except OutOfMemory:
             return None
-        # A limit refuses growth; what was reserved before it stays.
+        # A limit only refuses growth: segments from before may exceed it.
         return report if report.peak.reserved <= budget else None
 
     low, best = 1, fits(1)

@@ -1,4 +1,4 @@
-"""A live view of a run: the present step's live bytes by role, and the loss so far."""
+"""Draws a live view of a run: the live bytes of the present step by role, and the loss so far."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gradcore.report.blocks import block_plot
 from gradcore.report.run import StepFigures
 from gradcore.units import format_bytes
 
-#: Seconds between two pictures: drawing one takes about as long as a small step.
+#: Seconds between two updates: drawing takes about as long as a small step.
 INTERVAL = 0.15
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
     """``values`` as a row of at most ``width`` blocks: the mean of each stretch, from the lowest (▁) to the highest (█).
 
-    What is not finite is an x.
+    A mean that is not finite is an x.
     """
     count = min(width, len(values))
     means = [sum(part) / len(part) for i in range(count)
@@ -35,7 +35,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 class LiveView:
-    """Draws on a terminal while it is open. ``steps`` is how many there will be."""
+    """A context manager that draws on a terminal. ``steps`` is the number of steps of the run."""
 
     def __init__(self, console: Console, steps: int) -> None:
         self._steps = steps
@@ -44,7 +44,7 @@ class LiveView:
         self._drawn = -math.inf
 
     def update(self, line: StepFigures, done: step) -> None:
-        """A step has ended; it is drawn if the last picture is old enough, and the last step always."""
+        """Note the end of a step, and draw it if the last update is old enough or it is the last step."""
         self._losses.append(math.nan if line.loss is None else line.loss)
         now = time.monotonic()
         if now - self._drawn >= INTERVAL or line.step == self._steps:
@@ -52,7 +52,7 @@ class LiveView:
             self._live.update(self.picture(line, done), refresh=True)
 
     def picture(self, line: StepFigures, done: step) -> Group:
-        """What is drawn after a step."""
+        """The picture of a step."""
         width = max(20, min(self._live.console.width - 16, 100))
         title = Text(f"step {line.step}/{self._steps}  peak {format_bytes(line.allocated)}  kept for backward "
                      f"{format_bytes(line.kept)}  live at the end {format_bytes(line.live)}", style="bold")

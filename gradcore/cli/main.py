@@ -14,12 +14,12 @@ from gradcore.cli.failures import described
 from gradcore.errors import GradcoreError
 from gradcore.models import registry as models
 
-#: Errors that are said without a traceback wherever they come from.
+#: Errors that are printed without a traceback wherever they come from.
 _SAID = (GradcoreError, ValueError, OSError, ImportError, AttributeError, TypeError)
 
 
 def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+    """The parser of the whole command line."""
     top = argparse.ArgumentParser(prog="gradcore", description="Train networks, and see where device memory goes.")
     top.add_argument("--version", action="version", version=f"gradcore {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -69,28 +69,28 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns its exit status.
+    """Run a command, and return its exit status.
 
-    Errors of ours, and those of a model of the user's, are one line on standard error, status 1, of ``diff`` 2. A reader that
-    has left, as ``head`` does, is status 141 as for a command that SIGPIPE ends: no answer was given.
+    Errors of gradcore, and of a user's model, are one line on standard error, with status 1, or 2 for ``diff``. If the reader
+    of the output closes the pipe, as ``head`` does, the status is 141, as for a command that SIGPIPE ends.
     """
     options = parser().parse_args(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A terminal or a file of another encoding lacks the bars of a report, and the letters of a text: it shows a "?" there.
+        # Encodings other than UTF-8 may lack the characters of a report: they become "?".
         sys.stdout.reconfigure(errors="replace")
     own = getattr(options, "model", None)
     if own in models.names():
         own = None
     try:
         if own is not None and not sys.flags.safe_path and os.getcwd() not in sys.path:
-            # As python -m does; the folder of the command's script stands there instead.
+            # As python -m does; for a script, sys.path has the script's folder instead.
             sys.path.insert(0, os.getcwd())
         status: int | None = options.run(options)
         if sys.stdout is not None:
-            # What is in the buffer would fail after this function, with a status of Python's.
+            # A later flush would fail after this function, with Python's own exit status.
             sys.stdout.flush()
     except SystemExit as exit_:
-        # Rich ends the program with status 1 where the reader has left.
+        # Rich exits with status 1 if the pipe was closed.
         if isinstance(exit_.__context__, BrokenPipeError):
             return _unread()
         raise
@@ -109,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _unread() -> int:
-    """The reader of the output has left: what is in the buffer goes nowhere, or Python would complain of it at its end."""
+    """Handle a closed pipe: redirect output to /dev/null, or Python would report an error when it flushes at exit."""
     sink = os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, sys.stdout.fileno())
     os.close(sink)

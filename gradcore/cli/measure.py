@@ -1,4 +1,4 @@
-"""``gradcore measure``: peak memory of a training step, by batch size."""
+"""``gradcore measure``: prints the peak memory of a training step by batch size."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> None:
                           "rows": [row(r) for r in reports], "line": fit(reports)}))
     else:
         table = _table(options.model, device, chosen, reports)
-        # Exact figures are wide; a line that the terminal wraps can still be read, a figure cut short cannot.
+        # Exact figures are wide; wrapped lines are readable, truncated figures are not.
         console.width = max(console.width, Measurement.get(console, console.options.update(width=1000), table).maximum)
         console.print(table)
         top = max(r.peak.allocated for r in reports)
@@ -73,12 +73,12 @@ def measure(model: str, batch_size: int, device: Any, optimizer: str = "sgd", da
             seed: int = 0) -> StepReport:
     """The report of the step with the highest peak among the first ``steps`` steps, from an empty pool.
 
-    The first step makes the optimizer's state, so that the second is the first usual one.
+    The first step creates the optimizer's state, so later steps differ from it.
     """
     gradcore.manual_seed(seed)
     gradcore.empty_cache(device)
     workload = models.load(model, batch_size, dataset, device)
-    # On meta values mean nothing, and a batch that fits no machine costs nothing.
+    # On meta, values are not needed, and a batch of any size costs nothing.
     x, y = batch(workload.example, model, batch_size, device == "meta", workload.any_size)
     update = make_optimizer(optimizer, workload.module.parameters())
     reports = [train_step(workload, update, x, y, device, batch_size=batch_size)[1].report for _ in range(steps)]
@@ -86,7 +86,7 @@ def measure(model: str, batch_size: int, device: Any, optimizer: str = "sgd", da
 
 
 def fit(reports: Sequence[StepReport]) -> dict[str, Any] | None:
-    """The line of least squares through allocated peaks by batch size: bytes. None for fewer than two batch sizes."""
+    """The least-squares line through allocated peaks (bytes) by batch size; None for fewer than two batch sizes."""
     points = [(r.batch_size or 0, r.peak.allocated) for r in reports]
     if len({n for n, _ in points}) < 2:
         return None
@@ -99,7 +99,7 @@ def fit(reports: Sequence[StepReport]) -> dict[str, Any] | None:
 
 
 def row(report: StepReport) -> dict[str, Any]:
-    """One batch size as plain data; bytes."""
+    """The figures for one batch size as plain data, in bytes."""
     peak = report.peak
     return {"batch_size": report.batch_size, "requested": peak.requested, "allocated": peak.allocated,
             "reserved": peak.reserved, "by_role": {role: report.by_role.get(role, 0) for role in ROLES},

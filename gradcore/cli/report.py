@@ -1,4 +1,4 @@
-"""``gradcore report``: the file of a run, shown in the terminal."""
+"""``gradcore report``: shows the file of a run in the terminal, or writes it as an HTML page."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from gradcore.report.run import Run, load_run
 from gradcore.report.text import short_path
 from gradcore.units import format_bytes
 
-#: Rows of the table of who is live at the peak.
+#: The most rows of the table of live buffers at the peak.
 _ROWS = 12
 
 
 def which_step(text: str) -> int | str:
-    """``peak``, ``first``, ``last`` or a number."""
+    """An argument that is ``peak``, ``first``, ``last`` or a number."""
     if text in ("peak", "first", "last"):
         return text
     try:
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the report of one step of a run, and what the run's steps say together."""
+    """Print the report of one step of a run, and figures of the whole run."""
     path = newest(options.path)
     found = load_run(path)
     number, recording = found.find(options.step)
@@ -71,17 +71,17 @@ def run(options: argparse.Namespace) -> None:
         console.print(Text(str(recording.report)), soft_wrap=True)
         return
     width = max(min(console.width - 14, 100), 20)
-    # Eight colours are not enough to tell ten roles apart.
+    # Eight colours are too few to tell ten roles apart.
     colour = console.color_system in ("256", "truecolor")
     console.print(block_plot(recording, width=width, colour=colour), soft_wrap=True)
     table = _table(recording)
-    # A line that the terminal wraps can still be read, a path cut into pieces cannot.
+    # Wrapped lines are readable, truncated paths are not.
     console.width = max(console.width, Measurement.get(console, console.options.update(width=1000), table).maximum)
     console.print(table)
 
 
 def newest(path: Path) -> Path:
-    """The newest run of a folder; a file is itself. Raises ValueError for a folder without a run."""
+    """The newest run in a folder; a path to a file is returned unchanged. Raises ValueError for a folder without a run."""
     if not path.is_dir():
         return path
     files = sorted(path.glob("*.jsonl"), key=lambda p: p.stat().st_mtime)

@@ -1,4 +1,4 @@
-"""``gradcore train``: a network on real data, with an account of device memory for every step."""
+"""``gradcore train``: trains a network on real data, with device-memory figures for every step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gradcore.report.run import RunWriter, StepFigures
 from gradcore.report.step import StepReport
 from gradcore.units import format_bytes
 
-#: Epochs of a run that names no number of steps.
+#: Epochs of a run without ``--steps``.
 EPOCHS = 20
 
 
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Train, and say where the memory went."""
+    """Train, and print where the memory went."""
     console = Console(quiet=options.json, highlight=False, markup=False)
     device, note = pick_device(options.device)
     if note:
@@ -91,7 +91,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _new_file(options: argparse.Namespace, about: dict[str, Any]) -> RunWriter:
-    """A file that is named after the moment; runs that begin in one second get a number each."""
+    """A file named after the present time; runs that begin in the same second get a number each."""
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{Path(options.model).stem}-{about['data']}"
     for number in count(1):
         try:
@@ -102,7 +102,7 @@ def _new_file(options: argparse.Namespace, about: dict[str, Any]) -> RunWriter:
 
 
 def _task_of(dataset: Any) -> Task:
-    """What a model of one's own learns where it does not say: the classes of images."""
+    """The task of a user's model that does not define one: classification of images. Raises ValueError for a text."""
     if not isinstance(dataset, data.Dataset):
         raise ValueError(f"{dataset.name} is a text: a model of your own that learns one returns a Workload with a task")
     return ImageTask(dataset)
@@ -110,7 +110,7 @@ def _task_of(dataset: Any) -> Task:
 
 def _train(console: Console, options: argparse.Namespace, device: Any, workload: Any, optimizer: Any,
            batches: Iterable[Any], steps: int, file: RunWriter) -> tuple[list[StepFigures], tuple[int, StepReport]]:
-    """The figures of every step where they will be printed, and the number and report of the step with the highest peak."""
+    """The figures of every step if they will be printed, and the number and report of the step with the highest peak."""
     lines: list[StepFigures] = []
     top: tuple[int, StepReport] | None = None
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -120,7 +120,7 @@ def _train(console: Console, options: argparse.Namespace, device: Any, workload:
         task = progress.add_task("training", total=steps)
         rates = [group["lr"] for group in optimizer.param_groups]
         for number, (x, y) in enumerate(batches, 1):
-            # The rate falls to zero along a straight line: the last steps settle what the first have found.
+            # The learning rate decays linearly to zero.
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * (1 - (number - 1) / steps)
             loss, step = train_step(workload, optimizer, x, y, device, options.record)
@@ -144,9 +144,9 @@ def _train(console: Console, options: argparse.Namespace, device: Any, workload:
 
 def train_step(workload: Any, optimizer: Any, x: np.ndarray, y: np.ndarray, device: Any,
                level: str = "events", batch_size: int | None = None) -> tuple[float, gradcore.step]:
-    """One step: upload, forward, backward, update. On meta the loss is NaN, since it has no value there.
+    """One training step; returns the loss and the recorded step. On meta the loss is NaN, since there are no values.
 
-    ``batch_size`` is for arrays that have not one row a sample.
+    ``batch_size`` is needed for arrays without one row for each sample.
     """
     with gradcore.step(batch_size=len(x) if batch_size is None else batch_size, device=device, level=level) as step:
         inputs = gradcore.tensor(x, device=device)

@@ -1,4 +1,4 @@
-"""The timeline of a step in a terminal: columns of blocks, stacked by role."""
+"""Draws the timeline of a step in a terminal, as columns of block characters stacked by role."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradcore.report.recording import Recording
 from gradcore.report.timeline import COLOURS, ROLE_ORDER, Column, columns, stacking
 from gradcore.units import format_bytes
 
-#: For terminals without colours.
+#: The letter for each role on terminals without colours.
 LETTERS = dict(zip(ROLE_ORDER, "PBSGIROTWCH", strict=True))
 _UNKNOWN = "?"
 
@@ -20,7 +20,7 @@ _UNKNOWN = "?"
 def block_plot(recording: Recording, *, width: int = 72, height: int = 12, colour: bool = True) -> Text:
     """Live bytes over the step, stacked by role, with its peak marked and a legend of the peak's bytes.
 
-    Each column shows the record of its stretch with most bytes live. Without colour a cell is its role's letter.
+    Each column shows that one of its records after which most bytes are live. Without colour a cell is its role's letter.
     Raises ValueError for a recording without records.
     """
     shown = columns(recording.records, "role", width)
@@ -46,7 +46,7 @@ def block_plot(recording: Recording, *, width: int = 72, height: int = 12, colou
 
 
 def _cell(column: Column, names: list[str], low: float, size: float, colour: bool) -> tuple[str, str | None]:
-    """A character and its colour: the owner of the middle of what the column fills of this cell, as high as it fills it."""
+    """A character, as high as the column fills the cell, and the colour of the role at the middle of the filled part."""
     filled = min((column.allocated - low) / size, 1.0) if size else 0.0
     eighths = round(filled * 8)
     if eighths <= 0:
@@ -60,7 +60,7 @@ def _cell(column: Column, names: list[str], low: float, size: float, colour: boo
 
 
 def _phases(recording: Recording, shown: list[Column]) -> str:
-    """Where each phase begins, as far as there is room for its name."""
+    """A line with the name of each phase at the column where it begins, as far as there is room."""
     line = ""
     for position, record in enumerate(recording.records):
         if isinstance(record, Mark) and record.what == "begin":
@@ -72,7 +72,7 @@ def _phases(recording: Recording, shown: list[Column]) -> str:
 
 
 def holders_at_peak(recording: Recording) -> tuple[int, list[folds.Holder]]:
-    """The position of the step's peak and who is live there, the largest first."""
+    """The position of the step's peak in the records, and the buffers that are live there, the largest first."""
     start = folds.position_of(recording.records, "begin", "step") or 0
     position = folds.peak(recording.records, start).position
     return position, sorted(folds.live_at(recording.records, position), key=lambda h: (-h.allocated, h.serial))

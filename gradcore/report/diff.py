@@ -1,4 +1,4 @@
-"""The difference between two peaks, by role, layer, op and line of source."""
+"""Compares two peaks by role, layer, op and line of source."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from gradcore.report.recording import Recording
 from gradcore.report.text import short_path
 from gradcore.units import format_bytes, parse_bytes
 
-#: What bytes are grouped by, and how a holder is named in each.
+#: The groupings of bytes: a function from a holder to its name in each.
 GROUPS: dict[str, Callable[[folds.Holder], str]] = {
     "role": lambda h: h.role, "layer": lambda h: h.tag.layer, "op": lambda h: h.tag.op,
     "line": lambda h: short_path(line_of(h.tag))}
-#: Rows of a table of text.
+#: The most rows of a table in text.
 _ROWS = 12
 
 
 @dataclass(frozen=True)
 class Owners:
-    """Allocated bytes at a peak, and whose they are: each table of ``by`` adds up to ``peak``.
+    """Allocated bytes at a peak by owner: each table of ``by`` adds up to ``peak``. Raises ValueError for one that does not.
 
-    ``by`` has no table of what is not known: no line without records, and nothing at the level ``counts``.
+    Unknown tables are missing from ``by``: ``line`` without records, and all of them for a step at the level ``counts``.
     """
 
     peak: int
@@ -56,7 +56,7 @@ class Change:
 class Diff:
     """Two peaks in allocated bytes, and what changed between them, the largest change first.
 
-    The changes of each table of ``by`` add up to ``change``. Owners that hold as much as before are left out.
+    The changes in each table of ``by`` add up to ``change``. Owners with as many bytes as before are left out.
     """
 
     before: int
@@ -68,7 +68,7 @@ class Diff:
         return self.after - self.before
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data. Bytes."""
+        """The diff as plain data, in bytes."""
         return {"before": self.before, "after": self.after, "change": self.change,
                 "by": {group: [{"name": c.name, "before": c.before, "after": c.after, "change": c.change} for c in changes]
                        for group, changes in self.by.items()}}
@@ -81,7 +81,7 @@ class Diff:
 
 
 def owners_of(recording: Recording) -> Owners:
-    """Whose the bytes at a step's peak are. Raises ValueError for a report whose sums are not its peak."""
+    """The owners of the bytes at a step's peak. Raises ValueError for a report whose sums are not equal to its peak."""
     report, records = recording.report, recording.records
     if records:
         start = folds.position_of(records, "begin", "step") or 0
@@ -89,12 +89,12 @@ def owners_of(recording: Recording) -> Owners:
         holders = folds.live_at(records, highest.position)
         return Owners(highest.allocated, {group: folds.total(holders, key) for group, key in GROUPS.items()})
     known = {"role": report.by_role, "layer": report.by_layer, "op": report.by_op}
-    # A step at the level ``counts`` knows how much, and not whose.
+    # A step at the level ``counts`` has totals without owners.
     return Owners(report.peak.allocated, {group: sums for group, sums in known.items() if sums or not report.peak.allocated})
 
 
 def compare(before: Recording | Owners, after: Recording | Owners) -> Diff:
-    """What the peak of ``after`` has gained and lost since ``before``, by all that is known of both."""
+    """The change of the peak from ``before`` to ``after``, by each grouping that is known for both."""
     a, b = (x if isinstance(x, Owners) else owners_of(x) for x in (before, after))
     return Diff(a.peak, b.peak, {group: _changes(group, a.by[group], b.by[group])
                                  for group in GROUPS if group in a.by and group in b.by})
@@ -108,7 +108,7 @@ def _changes(group: str, before: dict[str, int], after: dict[str, int]) -> tuple
 
 
 def _followed(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
-    """``before`` under the names of ``after``: a line that holds as many bytes in the same function has only moved."""
+    """``before``, with lines that have only moved renamed as in ``after``: as many bytes in the same function."""
     moved: dict[tuple[str, int], list[str]] = {}
     for name, nbytes in after.items():
         if name not in before:
@@ -125,7 +125,7 @@ def _numberless(line: str) -> str:
 
 
 def allowance(text: str) -> Callable[[int], Fraction]:
-    """What a peak of so many bytes may grow by, in bytes: ``"1%"`` of it, or a size. Raises ValueError."""
+    """A function from a peak to the bytes it may grow by: ``"1%"`` of it, or a size. Raises ValueError for other texts."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", text)
     if match:
         share = Fraction(match[1]) / 100
@@ -141,13 +141,13 @@ def allowance(text: str) -> Callable[[int], Fraction]:
 
 
 def summary(diff: Diff) -> str:
-    """The two peaks on one line."""
+    """The two peaks and their difference, on one line."""
     share = f", {diff.change / diff.before:+.2%}" if diff.before else ""
     return (f"Peak: {format_bytes(diff.before)} before, {format_bytes(diff.after)} after: {diff.change:+,} bytes{share}")
 
 
 def table(group: str, changes: Iterable[Change], rows: int = _ROWS) -> list[str]:
-    """The largest changes, a line each, and what the others come to."""
+    """The largest changes, a line each, and the sum of the others."""
     listed = list(changes)
     lines = [f"By {group}:" if listed else f"By {group}: no change"]
     lines += [f"  {c.change:>+15,}  {c.name or '(root)':22}  {c.before:,} -> {c.after:,}" for c in listed[:rows]]

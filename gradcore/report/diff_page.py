@@ -1,4 +1,4 @@
-"""A diff as one HTML page of tables, which opens from disk, loads nothing and runs nothing."""
+"""Writes a diff as one HTML page of tables, which opens from disk, loads nothing and runs no script."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gradcore.report.html import filled, hash_of, part
 
 
 def diff_page(diff: Diff, before: str, after: str) -> str:
-    """The page; ``before`` and ``after`` say in a line what was compared."""
+    """The page; ``before`` and ``after`` are a line of text each on what was compared."""
     style = part("page.css")
     return filled("diff.html", {
         "policy": f"default-src 'none'; style-src '{hash_of(style)}'; base-uri 'none'; form-action 'none'",

@@ -1,13 +1,13 @@
-"""The driver's figures for this process's memory on a device, beside what the pools hold.
+"""Reads the driver's figures for this process's memory on a device, and compares them with what the pools hold.
 
-Used bytes = context + segments + libraries + remainder. The context is measured where it comes up, by the same figure that is
-read later. Three ways, the first that can tell:
+Used bytes = context + segments + libraries + remainder. The context is measured when it is created, from the same source as
+later figures. There are three sources; the first that is available is used:
 
-1. NVML's bytes of this process. They cannot be read in most containers, whose numbers of processes are their own, on some
-   MIG slices, and on Windows.
-2. The change of the card's (or the MIG slice's) used bytes by NVML since before the context. Other processes' changes are in
-   it.
-3. The change of the runtime's free bytes since the context was there, where there is no NVML: the context is not in it.
+1. NVML's bytes of this process. They cannot be read in most containers, which have process ids of their own, on some MIG
+   slices, and on Windows.
+2. The change of the card's (or the MIG slice's) used bytes, by NVML, since before the context was created. It includes
+   changes by other processes.
+3. Without NVML, the change of the runtime's free bytes since the context was created, which does not include the context.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gradcore.report.step import DriverFigures, LibraryBytes
 
 
 class Nvml:
-    """One device as NVML knows it. Each figure is None where NVML cannot tell, and ``why`` says what it said last."""
+    """NVML's figures for one device, each None if NVML does not give it; ``why`` has the last reason."""
 
     def __init__(self, index: int, cuda: Any, nvml: Any = None) -> None:
         self.why = ""
@@ -33,15 +33,15 @@ class Nvml:
                 self._nvml = pynvml
             self._nvml.nvmlInit()
             self._handle = self._find(index, cuda)
-        except Exception as error:  # NVML is a report's footnote: whatever it cannot do, the work goes on
+        except Exception as error:  # NVML is optional in a report: no error of it may stop the run
             self.why = f"NVML: {error}"
 
     def _find(self, index: int, cuda: Any) -> Any:
-        """By the bus, since CUDA counts only the devices that it was shown; in MIG mode by the slice's own name."""
+        """The NVML handle, by PCI bus id since CUDA numbers only visible devices; in MIG mode by the slice's UUID."""
         handle = self._nvml.nvmlDeviceGetHandleByPciBusId(cuda.deviceGetPCIBusId(index))
         try:
             sliced = self._nvml.nvmlDeviceGetMigMode(handle)[0] == 1
-        except Exception:  # a card that knows no MIG
+        except Exception:  # a card without MIG
             sliced = False
         if not sliced:
             return handle
@@ -51,7 +51,7 @@ class Nvml:
         return self._nvml.nvmlDeviceGetHandleByUUID(name)
 
     def of_process(self) -> int | None:
-        """Bytes of this process, 0 before it has a context."""
+        """Bytes used by this process, 0 before it has a context."""
         if self._handle is None:
             return None
         try:
@@ -66,7 +66,7 @@ class Nvml:
         return sum(map(int, mine))
 
     def of_card(self) -> int | None:
-        """Used bytes of the card or slice, of all processes."""
+        """Bytes of the card or slice used by all processes."""
         if self._handle is None:
             return None
         try:
@@ -77,7 +77,7 @@ class Nvml:
 
 
 class DriverAccount:
-    """A device's figures since it was first used. Making one brings up the context, between two looks at the driver."""
+    """A device's figures since it was first used. The constructor creates the context and measures it."""
 
     def __init__(self, index: int, cuda: Any, nvml: Any = None) -> None:
         self._cuda = cuda
@@ -85,7 +85,7 @@ class DriverAccount:
         self._card_before = self._nvml.of_card()
         cuda.setDevice(index)
         self._free = self._free_bytes()
-        #: What the context took: of the process, None where NVML does not know the process; of the card.
+        #: Bytes of the context: by NVML's figures for the process, None if it does not list the process; and for the card.
         self._context = self._nvml.of_process() or None
         card = self._nvml.of_card()
         self._card_context = None if card is None or self._card_before is None else card - self._card_before
@@ -98,8 +98,8 @@ class DriverAccount:
             return None
 
     def figures(self, segments: int, libraries: Iterable[LibraryBytes], unseen: str = "") -> DriverFigures:
-        """The account now, for pools that hold ``segments`` bytes, and what they hold for libraries, by name; ``unseen`` says
-        what a library takes where no pool sees it."""
+        """The present figures, for pools that hold ``segments`` bytes, and the bytes they hold for ``libraries``; ``unseen``
+        describes what a library allocates outside every pool."""
         named = tuple(libraries)
         library = sum(x.nbytes for x in named)
         used, context, source = self._used(segments + library)

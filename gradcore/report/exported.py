@@ -1,4 +1,4 @@
-"""Bytes that other libraries' arrays share: their owner, how and where they were exported, and what else holds them."""
+"""Finds bytes that arrays of other libraries share: owner, how and where they were exported, and what else holds them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gradcore.report.growth import line_of
 
 @dataclass(frozen=True)
 class Exported:
-    """Live buffers that arrays of another library were made of, as far as their owners and ways out are alike.
+    """Live buffers that arrays of another library share, summed over those with the same owner and form of export.
 
-    ``op``, ``layer`` and ``line`` made them; ``form`` is how they were asked for (``numpy()``, ``__array__``, ``__dlpack__``,
-    ``__cuda_array_interface__``, ``for`` a library where it could be seen), on the line ``exported_at``. ``alone`` says that
-    nothing but such arrays holds them.
+    ``op``, ``layer`` and ``line`` made them; ``form`` is the way of export (``numpy()``, ``__array__``, ``__dlpack__``,
+    ``__cuda_array_interface__``, with ``for`` and a library if it is known), on the line ``exported_at``. ``alone`` says that
+    only such arrays hold them.
     """
 
     op: str
@@ -31,7 +31,7 @@ class Exported:
 
 
 def exported(holders: Iterable[folds.Holder]) -> tuple[Exported, ...]:
-    """Of these holders, what other libraries show; the largest first."""
+    """Those of the holders that other libraries share, summed; the largest first."""
     sums: dict[tuple[str, str, str, str, str, bool], tuple[int, int]] = {}
     for h in holders:
         if h.tag.export is not None:

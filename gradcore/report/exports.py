@@ -1,6 +1,6 @@
-"""Exports of a step's records for other programs: traces for Chrome and Perfetto, and tables of allocations.
+"""Exports a step's records for other programs: traces for Chrome and Perfetto, and tables of allocations.
 
-PyTorch's memory snapshot has a module of its own, :mod:`gradcore.report.memory_viz`.
+PyTorch's memory snapshots are in :mod:`gradcore.report.memory_viz`.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from gradcore.report.memory_viz import to_snapshot
 from gradcore.report.recording import Recording
 from gradcore.report.timeline import BY, breakdown
 
-#: Columns of the table of allocations. ``_at`` are positions in the log, ``_us`` microseconds from its first moment.
+#: Columns of the table of allocations. ``_at`` are positions in the log, ``_us`` microseconds since the first timed record.
 COLUMNS = ("serial", "requested", "allocated", "segment", "offset", "stream", "role", "op", "layer", "phase", "shape", "dtype",
            "file", "line", "function", "node", "made_at", "made_us", "kept_at", "dropped_at", "reason", "freed_at", "freed_us",
            "exported")
 
 
 def moments(records: Sequence[Record]) -> list[int]:
-    """Nanoseconds from the log's first moment to each record.
+    """Nanoseconds from the first timed record to each record.
 
-    Launches and marks say when they were; what lies between two of them is spread evenly, so that order is kept. A mark ``at``
-    says it of all that follows until the next.
+    Launches and marks have times; records between two of them are spread evenly, so that order is kept. After a mark ``at``,
+    all records until the next have its time.
     """
     known = [(i, r.time) for i, r in enumerate(records) if isinstance(r, (Launch, Mark))]
     if not known:
@@ -40,7 +40,7 @@ def moments(records: Sequence[Record]) -> list[int]:
     began, latest, pinned = known[0][1], 0, False
     found: list[int] = []
     for i, time in known:
-        # A clock that another thread's record has overtaken does not run backwards here.
+        # Records of several threads can be out of order; times here never decrease.
         now, gap = max(time - began, latest), i - len(found) + 1
         found += [latest] * (gap - 1) + [now] if pinned else [latest + (now - latest) * k // gap for k in range(1, gap + 1)]
         record = records[i]
@@ -49,10 +49,10 @@ def moments(records: Sequence[Record]) -> list[int]:
 
 
 def to_trace(recording: Recording) -> dict[str, Any]:
-    """A trace of events for chrome://tracing and ui.perfetto.dev: ops, phases, and live bytes by role.
+    """A trace for chrome://tracing and ui.perfetto.dev: ops, phases, and live bytes by role.
 
-    An op's slice reaches from its launch to the next record that has a time, so it includes what Python does in between;
-    on a GPU it is the time of launching. The counter ``live bytes`` has a value after every record that changes it.
+    An op's slice lasts from its launch to the next record with a time, so it includes what Python does in between; on a GPU it
+    is the time to launch. The counter ``live bytes`` has a value after every record that changes it.
     """
     records = recording.records
     times = moments(records)
@@ -88,7 +88,7 @@ def _name(tid: int, what: str, name: str) -> dict[str, Any]:
 
 
 def to_csv(recording: Recording) -> str:
-    """One line an allocation, under :data:`COLUMNS`; what is not known, or did not happen in the step, is empty."""
+    """A table with one line for each allocation and :data:`COLUMNS`; what is unknown, or did not happen, is empty."""
     records = recording.records
     times = moments(records)
     rows: dict[int, dict[str, Any]] = {}
@@ -115,7 +115,7 @@ def to_csv(recording: Recording) -> str:
         if tag.spec is not None:
             row |= {"shape": "x".join(map(str, tag.spec.shape)), "dtype": tag.spec.dtype.name}
         if serial in kept:
-            # Kept from when the first node wanted it to when the last one let go.
+            # From the first node's keep to the last node's drop.
             row["kept_at"] = kept[serial][0].kept_at
             if all(k.dropped_at is not None for k in kept[serial]):
                 final = max(kept[serial], key=lambda k: k.dropped_at or 0)
@@ -128,9 +128,9 @@ def _json(data: Any) -> bytes:
     return json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
 
 
-#: What a recording can be written as.
+#: The formats of :func:`export`: a function from a recording to the file's bytes.
 FORMATS: dict[str, Callable[[Recording], bytes]] = {
-    # Protocol 4 at most: the page at pytorch.org/memory_viz reads no later one.
+    # The page at pytorch.org/memory_viz reads no protocol later than 4.
     "snapshot": lambda recording: pickle.dumps(to_snapshot(recording), protocol=4),
     "trace": lambda recording: _json(to_trace(recording)),
     "csv": lambda recording: to_csv(recording).encode(),
@@ -140,7 +140,7 @@ FORMATS: dict[str, Callable[[Recording], bytes]] = {
 def export(recording: Recording, path: str | os.PathLike[str], format: str) -> None:
     """Write a recording as one of :data:`FORMATS`, whole or not at all.
 
-    Raises ValueError for another format and for a recording without records, OSError where it cannot be written.
+    Raises ValueError for another format and for a recording without records, OSError if the file cannot be written.
     """
     if format not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, but got {format!r}")

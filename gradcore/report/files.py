@@ -1,4 +1,4 @@
-"""Atomic writing of files: a reader sees the old file or the whole new one."""
+"""Writes files atomically: a reader sees the old file or the whole new one."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import BinaryIO
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file beside ``path`` to write into; it is flushed and takes the place of ``path`` when the block ends well.
+    """A temporary file to write into, which replaces ``path`` when the block ends without an exception.
 
-    A reader sees the old file or the whole new one. Raises OSError as writing does; nothing is left behind then.
+    A reader sees the old file or the whole new one. Raises OSError if writing fails; the temporary file is removed then.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -23,7 +23,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        # What mkstemp makes is its owner's alone; a report is as readable as any new file.
+        # mkstemp makes files that only their owner can read; a report gets the mode of any new file.
         mask = os.umask(0)
         os.umask(mask)
         os.chmod(name, 0o666 & ~mask)

@@ -1,4 +1,4 @@
-"""Memory that grows from step to step: how much, what accumulates, and what connects the steps."""
+"""Detects memory that grows from step to step: how much, what accumulates, and what connects the steps."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from gradcore import folds
 from gradcore.events import HELD_OUTSIDE, Alloc, Export, Launch, Record, Site, Tag
 
-#: Roles of what an op made and a graph, a user or an array holds; parameters, state and inputs live on by right.
+#: Roles of results of ops, which should not accumulate; parameters, optimizer state and inputs may live on.
 MADE = frozenset(("output", "temporary", "residual", HELD_OUTSIDE))
-#: The most kinds of steps that are seen to take turns.
+#: The most kinds of alternating steps that are recognized.
 TURNS = 4
 
 
 @dataclass(frozen=True)
 class Grown:
-    """Buffers that one line made, in this step and before, and that are all alive. Bytes.
+    """Live buffers that one line allocated, in this step and before. ``allocated`` is in bytes.
 
     ``held_by`` is ``graph``, ``outside`` or ``you``; ``keeper`` is the op and line whose gradient keeps the newest of them.
     """
@@ -32,7 +32,7 @@ class Grown:
 
 @dataclass(frozen=True)
 class Carried:
-    """A tensor of an earlier step that this step's graph goes on from: who made it, and who read it."""
+    """A tensor of an earlier step that this step's graph continues from: the op and line that made it, and that read it."""
 
     op: str
     line: str
@@ -42,9 +42,10 @@ class Carried:
 
 @dataclass(frozen=True)
 class Growth:
-    """Live bytes at the end of each of the last ``steps`` steps were more than before: by ``requested`` a step, on average.
+    """At the end of each of the last ``steps`` steps more bytes were live than before, by ``requested`` bytes on average.
 
-    Before is the step before, or where up to :data:`TURNS` kinds of steps take turns, the last of its kind.
+    Each step is compared with the one before it, or, if up to :data:`TURNS` kinds of steps alternate, with the last of its
+    kind.
     """
 
     steps: int
@@ -55,10 +56,10 @@ class Growth:
 
 
 def growth_of(ends: Sequence[int]) -> Growth | None:
-    """Growth over the ends of steps, requested bytes each, the last one last: None for fewer than three steps of it.
+    """Growth over ``ends``, the live requested bytes at the ends of steps in order; None for fewer than three growing steps.
 
-    Where steps of several kinds take turns, as training and evaluation do, each is compared with the last of its kind: every
-    kind must have grown three times, so that ends which merely go up and down are no growth.
+    If steps of several kinds alternate, as training and evaluation do, each is compared with the last of its kind. Every kind
+    must have grown three times, so that ends which merely go up and down are no growth.
     """
     for turns in range(1, TURNS + 1):
         steps = 0
@@ -72,7 +73,7 @@ def growth_of(ends: Sequence[int]) -> Growth | None:
 
 
 def explained(growth: Growth, records: Sequence[Record], start: int) -> Growth:
-    """With what piles up and what ties the steps together, from the log of the last of them, which begins at ``start``."""
+    """The growth with its causes, from the log of the last step, which begins at position ``start``."""
     return replace(growth, grown=_grown(records), carried=_carried(records, start))
 
 
@@ -103,7 +104,7 @@ def _grown(records: Sequence[Record]) -> tuple[Grown, ...]:
 
 
 def _carried(records: Sequence[Record], start: int) -> tuple[Carried, ...]:
-    """What was there when the step began, was made by a line that runs again in it, and has joined the step's graph."""
+    """Tensors from before the step that an op of its graph reads, made by a line that runs again in the step."""
     runs = [r for r in records[start:] if isinstance(r, Launch) and r.node and r.tag.phase == "forward"]
     again = {(r.tag.op, r.tag.site) for r in runs}
     before = {r.serial: r.tag for r in records[:start] if isinstance(r, Alloc)}
@@ -111,7 +112,7 @@ def _carried(records: Sequence[Record], start: int) -> tuple[Carried, ...]:
     for run in runs:
         for serial in run.inputs:
             tag = before.get(serial)
-            # An op without an output writes in place.
+            # An op without outputs writes in place.
             if tag is not None and tag.role in MADE and ((tag.op, tag.site) in again or not run.outputs):
                 found[Carried(tag.op, line_of(tag), run.tag.op, line_of(run.tag))] = None
     return tuple(found)

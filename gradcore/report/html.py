@@ -30,14 +30,14 @@ SCRIPTS = ("text.js", "log.js", "bands.js", "owners.js", "timeline.js", "address
 
 @dataclass(frozen=True)
 class Named:
-    """A run with the name that the page calls it by."""
+    """A run and its name on the page."""
 
     name: str
     run: Run
 
 
 def page(runs: Sequence[Named], step: int | str = "peak") -> str:
-    """The page of one run, opened at ``step`` of it, with others to lay beside it. Raises ValueError as ``Run.find`` does."""
+    """The page of one run, opened at ``step``, with other runs to compare. Raises ValueError as ``Run.find`` does."""
     shown, _ = runs[0].run.find(step)
     data = {"version": 1, "colours": COLOURS, "shown": shown, "runs": [_run(r) for r in runs]}
     script = "\n".join(part(name) for name in SCRIPTS)
@@ -50,8 +50,8 @@ def page(runs: Sequence[Named], step: int | str = "peak") -> str:
 
 
 def filled(template: str, parts: dict[str, str]) -> str:
-    """A file of gradcore/report/page with its places filled in; what goes there is escaped already."""
-    # Cut before anything is filled in, so that no data can look like a place to fill.
+    """A template of gradcore/report/page with its placeholders filled in; the values must be escaped already."""
+    # The template is split before anything is filled in, so that no data can look like a placeholder.
     for i, piece in enumerate(pieces := part(template).split("{{")):
         name, closed, rest = piece.partition("}}")
         if closed:
@@ -66,24 +66,24 @@ def of_recording(recording: Recording) -> str:
 
 
 def of_report(report: StepReport) -> str:
-    """The page of a report alone: what is known of the peak, without the timeline."""
+    """The page of a report without records: the peak without the timeline."""
     return of_recording(Recording(report, ()))
 
 
 def save(path: str | os.PathLike[str], text: str) -> None:
-    """Write the page; a reader sees the old file or the whole new one. Raises OSError."""
+    """Write the page atomically. Raises OSError."""
     with replacing(Path(path)) as file:
         file.write(text.encode())
 
 
 def frame(text: str) -> str:
-    """A page inside another, such as a notebook's cell, that can neither see nor touch what is around it."""
+    """A page as a sandboxed frame for another, such as a notebook's cell."""
     return (f'<iframe sandbox="allow-scripts" style="width:100%;height:46rem;border:0" '
             f'srcdoc="{html.escape(text, quote=True)}"></iframe>')
 
 
 def escaped(data: Any) -> str:
-    """JSON in which no character means anything to an HTML parser."""
+    """JSON without characters that are special in HTML."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
@@ -101,7 +101,7 @@ def _recording(step: int, recording: Recording) -> dict[str, Any]:
         row["line"] = short_path(row["line"])
     if not recording.records:
         return {"step": step, "report": report, "log": None}
-    # The page folds these from the records.
+    # The page computes these from the records.
     del report["top"], report["kept"]
     log = pack(recording.records)
     for i in {file for file, _, _ in log["sites"]}:
@@ -115,5 +115,5 @@ def part(name: str) -> str:
 
 
 def hash_of(text: str) -> str:
-    """As a content policy names a text."""
+    """The hash of a text as a content security policy writes it."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,4 +1,4 @@
-"""The owner of a buffer as frames of a PyTorch snapshot, written and parsed."""
+"""Writes the owner of a buffer as frames of a PyTorch snapshot, and parses these."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gradcore.events import ROLES, WRITTEN, Export, Site, Tag
 _LABEL = re.compile(r"(?P<op>.*) \((?P<role>[^(),]+), layer (?P<layer>.*?), (?P<phase>[^(),]*)\)(, shown by (?P<export>.*))?",
                     re.DOTALL)
 _EXPORT = re.compile(r"(?P<form>.*?), (?P<file>.*):(?P<line>\d{1,9}) in (?P<function>.*)", re.DOTALL)
-#: A longer one is no label: a file that was made to take long would.
+#: Longer texts are not parsed, since the pattern could take very long on a crafted file.
 _LONGEST = 4096
 
 
 def frames_of(tag: Tag, role: str) -> list[dict[str, Any]]:
-    """The innermost first, as PyTorch has them. On top of them is one that says op, role, layer and phase."""
+    """Stack frames, the innermost first as in PyTorch, below one whose name gives op, role, layer and phase."""
     sites = [tag.site, *tag.site.callers, *([tag.caller] if tag.caller else [])]
     what = f"{tag.op} ({role}, layer {tag.layer or '(root)'}, {tag.phase})"
     if tag.export is not None:
@@ -26,7 +26,7 @@ def frames_of(tag: Tag, role: str) -> list[dict[str, Any]]:
 
 
 def tag_of(sites: Sequence[Site]) -> Tag | None:
-    """The tag that :func:`frames_of` was given, with the role that it was given; None for frames of another program."""
+    """The tag, with the role, that :func:`frames_of` wrote; None for frames of another program."""
     if len(sites) < 2 or sites[0].file != WRITTEN or len(sites[0].function) > _LONGEST:
         return None
     label = _LABEL.fullmatch(sites[0].function)

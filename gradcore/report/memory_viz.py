@@ -1,4 +1,4 @@
-"""A recording as a PyTorch memory snapshot, which pytorch.org/memory_viz draws."""
+"""Writes a recording as a PyTorch memory snapshot, which pytorch.org/memory_viz draws."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from gradcore.report.blocks import holders_at_peak
 from gradcore.report.label import frames_of
 from gradcore.report.recording import Recording
 
-#: Where the first segment is said to lie: viewers tell addresses from sizes by their size.
+#: The address given to the first segment: large, since viewers tell addresses from sizes by their magnitude.
 _BASE = 0x7F00_0000_0000
 _ALIGNMENT = 2 << 20
 
 
 def to_snapshot(recording: Recording) -> dict[str, Any]:
-    """The form of ``torch.cuda.memory._snapshot()``, of dicts, lists, ints and strings alone.
+    """The format of ``torch.cuda.memory._snapshot()``, made of dicts, lists, ints and strings only.
 
-    ``device_traces`` has the step's events, and at its start the allocation of all that was live before it; ``segments`` is
-    how the pool stood at the end. As in PyTorch, an event's ``size`` is what was asked for, a block's what it takes. A frame
-    on top of the line of source says op, role and layer, which PyTorch's form has no room for: of an event as they were at the
-    peak, or of a buffer that was not live there as they were at last. Other libraries' bytes are not the pool's, and left out.
-    ``gradcore`` says where the step lies, for :mod:`gradcore.report.snapshot`; other readers pass it by.
+    ``device_traces`` has the step's events, preceded by the allocation of all that was live before it; ``segments`` is the
+    state of the pool at the end. As in PyTorch, the ``size`` of an event is in requested bytes, that of a block in allocated
+    bytes. A frame above the line of source gives op, role and layer, for which PyTorch's format has no fields: as they were at
+    the peak, or at last for a buffer that was not live there. Bytes of other libraries are left out, since they are not in the
+    pool. ``gradcore`` says where the step begins and ends, for :mod:`gradcore.report.snapshot`; other readers ignore it.
     """
-    # A block over other libraries' bytes has none of the pool's: its address would be another block's.
+    # Blocks of other libraries' memory have no address in the pool.
     records = _of_the_pool(recording.records)
     sizes, bases = _segments(records)
     owners = _owners(recording)
     trace: list[dict[str, Any]] = []
     live: dict[int, Alloc] = {}
     times = [r.time // 1000 for r in records if isinstance(r, (Launch, Mark))]
-    # What was there before the step came no later than that.
+    # Events before the step get this time.
     began = now = times[0] if times else 0
     before: int | None = None
 
@@ -83,7 +83,7 @@ def _of_the_pool(records: Sequence[Record]) -> list[Record]:
 
 
 def _owners(recording: Recording) -> dict[int, tuple[Tag, str]]:
-    """The tag and role of every buffer at the peak; of one that is not live there the last, a residual if it ever was one."""
+    """The tag and role of every buffer at the peak; of one not live there the last tag, as a residual if it ever was one."""
     kept = {r.serial for r in recording.records if isinstance(r, Keep)}
     tags = {r.serial: r.tag for r in recording.records if isinstance(r, (Alloc, Retag))}
     found = {serial: (tag, folds.role_of(tag, serial in kept)) for serial, tag in tags.items()}
@@ -91,7 +91,7 @@ def _owners(recording: Recording) -> dict[int, tuple[Tag, str]]:
 
 
 def _segments(records: Sequence[Record]) -> tuple[dict[int, int], dict[int, int]]:
-    """Bytes of the segments that are there at the end, and the address of every one that ever was."""
+    """By segment: bytes of those that exist at the end, and the addresses of all."""
     sizes: dict[int, int] = {}
     largest: dict[int, int] = {}
     for record in records:

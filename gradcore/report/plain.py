@@ -1,4 +1,4 @@
-"""Dataclasses from plain JSON data, checked against their annotations: damaged data raises a ValueError that says where."""
+"""Reads dataclasses from JSON data, checked against their annotations: damaged data raises ValueError with its place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 def read(kind: type[T], data: Any, where: str = "") -> T:
-    """A dataclass of ``kind`` out of a dict of its fields, nested ones too; a field with a default may be missing.
+    """A dataclass of ``kind`` from a dict of its fields, nested ones included; a field with a default may be missing.
 
     The annotations may be int, float, str, None in a union with one of the others, tuples of any length, dicts with string
     keys and dataclasses. Raises ValueError for a field that is missing, unknown or of another type.

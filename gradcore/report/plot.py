@@ -1,4 +1,4 @@
-"""The timeline of a step as a figure of Matplotlib, from the extra [plot]."""
+"""Draws the timeline of a step with Matplotlib, which the extra [plot] installs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from gradcore.events import Record
 from gradcore.report.timeline import COLOURS, columns, stacking
 from gradcore.units import format_bytes
 
-#: Bands with a name of their own where owners are not roles; the others are one band.
+#: The most layers or ops with a band of their own; the others share one.
 _BANDS = 9
 
 
 def plot(records: Sequence[Record], by: str = "role", ax: Any = None) -> Any:
     """Live allocated bytes over the step, stacked by ``role``, ``layer`` or ``op``, with the peak marked.
 
-    Returns the Axes, new ones without ``ax``. Raises ImportError with the install line where Matplotlib is missing, and
+    Returns the Axes, by default new ones. Raises ImportError with the install command if Matplotlib is missing, and
     ValueError for a log without records.
     """
     try:

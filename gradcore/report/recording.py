@@ -1,7 +1,7 @@
-"""A step's log as plain JSON data, and its parser, which checks every length and index.
+"""Writes a step's log as JSON data, and reads it with a check of every length and index.
 
-Tags, sites, specs and invocations stand once in tables, strings once in theirs; the records are columns that index them.
-docs/report-schema.md describes the form. Nothing that a file says is trusted: what is damaged is a ValueError.
+Tags, sites, specs, invocations and strings are each stored once, in tables; the records are columns of indices into them.
+docs/report-schema.md describes the format. Files are not trusted: damaged data raises ValueError.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from gradcore.spec import TensorSpec, bfloat16
 #: Version of the packed form.
 LOG_VERSION = 1
 
-#: One letter a kind of record; ``kinds`` of a packed log is a string of them.
+#: A letter for each kind of record; ``kinds`` of a packed log is a string of these.
 KINDS: dict[str, type[Any]] = {
     "R": events.Reserve, "U": events.Unreserve, "A": events.Alloc, "F": events.Free, "K": events.Keep, "D": events.Drop,
     "L": events.Launch, "T": events.Retag, "M": events.Mark, "V": events.View, "P": events.Upload, "G": events.Read,
     "X": events.Foreign}
 _LETTERS = {kind: letter for letter, kind in KINDS.items()}
-#: Fields that hold an index into a table; those that hold a list of serials; all others are ints.
+#: Fields that hold an index into a table, and fields that hold a list of serials; all others are ints.
 _INDEXED = {"tag": "tags", "invocation": "invocations", "name": "strings", "reason": "strings", "what": "strings",
             "label": "strings", "library": "strings"}
 _LISTS = ("inputs", "outputs")
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Recording:
-    """A step's report with the records that it was folded from."""
+    """A step's report with the records that it was computed from."""
 
     report: StepReport
     records: tuple[Record, ...]
@@ -63,9 +63,9 @@ class Recording:
         return Recording(load_report(data.get("report", {})), tuple(unpack(data.get("log", {}))))
 
     def plot(self, by: str = "role", ax: Any = None) -> Any:
-        """Live bytes over the step, stacked by ``role``, ``layer`` or ``op``, on Matplotlib's Axes, which are returned.
+        """Plot live bytes over the step, stacked by ``role``, ``layer`` or ``op``, on Matplotlib Axes, which are returned.
 
-        Raises ImportError with the install line where Matplotlib is missing.
+        Raises ImportError with the install command if Matplotlib is missing.
         """
         from gradcore.report.plot import plot
 
@@ -74,7 +74,7 @@ class Recording:
     def export(self, path: str | os.PathLike[str], format: str) -> None:
         """Write ``snapshot`` (for pytorch.org/memory_viz), ``trace`` (for ui.perfetto.dev), ``csv`` or ``json``.
 
-        Raises ValueError for another format and for a recording without records, OSError where it cannot be written.
+        Raises ValueError for another format and for a recording without records, OSError if the file cannot be written.
         """
         from gradcore.report.exports import export
 
@@ -121,7 +121,7 @@ class _Tables:
                 [[name, self.value(x)] for name, x in call.attrs]]
 
     def value(self, x: Any) -> Any:
-        """An input or attribute. What JSON has no form for is an object of one key; what is unknown, its ``repr``."""
+        """An input or attribute. Types that JSON lacks become an object with one key, unknown types their ``repr``."""
         if x is None or isinstance(x, (bool, int, str)):
             return x
         if isinstance(x, float):
@@ -138,7 +138,7 @@ class _Tables:
 
 
 def pack(records: Iterable[Record]) -> dict[str, Any]:
-    """A log as plain data: what :func:`unpack` reads. An attribute of an unknown type comes back as its ``repr``."""
+    """A log as plain data, which :func:`unpack` reads. An attribute of an unknown type becomes its ``repr``."""
     tables = _Tables()
     kinds: list[str] = []
     columns: dict[str, dict[str, list[Any]]] = {}
@@ -151,7 +151,7 @@ def pack(records: Iterable[Record]) -> dict[str, Any]:
         for field, value in zip(record._fields, record, strict=True):
             table = _INDEXED.get(field)
             into[field].append(value if table is None else getattr(tables, table).index(value))
-    # Writing a row may add to the tables after it: strings come last.
+    # Writing a row may add to other tables, so the order matters: strings come last.
     tags = [tables.tag(t) for t in tables.tags.rows]
     invocations = [tables.invocation(i) for i in tables.invocations.rows]
     # A site's callers join the table while it is written.
@@ -171,7 +171,7 @@ def pack(records: Iterable[Record]) -> dict[str, Any]:
 def unpack(data: dict[str, Any]) -> list[Record]:
     """The records that :func:`pack` wrote. Raises ValueError for another version and for anything damaged.
 
-    What comes back can be folded: no record names a buffer that is not live.
+    The records can be folded: none names a buffer that is not live.
     """
     version = data.get("version") if isinstance(data, dict) else type(data).__name__
     if version != LOG_VERSION:
@@ -227,7 +227,7 @@ def _records(letter: str, count: int, columns: dict[str, Any], tables: dict[str,
 
 
 def _check_lives(records: Sequence[Record]) -> None:
-    """Every buffer is live where a record names it as kept, freed or given to somebody else; sizes are sizes."""
+    """Raise ValueError unless buffers are live where records keep, free or retag them, and sizes are not negative."""
     live: set[int] = set()
     for position, record in enumerate(records):
         if isinstance(record, events.Alloc):

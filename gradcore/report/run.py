@@ -1,7 +1,7 @@
-"""The file of a run: figures of every step, and all events of a few steps.
+"""Writes and reads the file of a run: figures of every step, and all events of a few steps.
 
-It is written as the run goes, a JSON line at a time, so that a run that is killed leaves a file to read; a last line that was
-torn is ignored. docs/report-schema.md describes the lines.
+It is written during the run, a JSON line at a time, so that a killed run leaves a readable file; an incomplete last line is
+ignored. docs/report-schema.md describes the lines.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RUN_VERSION = 1
 
 @dataclass(frozen=True)
 class StepFigures:
-    """One step of a run. Bytes and seconds; ``live`` is what was asked for and still live at the step's end."""
+    """The figures of one step, in bytes and seconds. ``live`` are the requested bytes live at the step's end."""
 
     step: int
     loss: float | None
@@ -54,7 +54,7 @@ class StepFigures:
 
 
 class Recorded(Protocol):
-    """What has a recording, such as a :class:`gradcore.step` that has ended."""
+    """An object with a recording, such as a :class:`gradcore.step` that has ended."""
 
     @property
     def recording(self) -> Recording: ...
@@ -65,26 +65,26 @@ _COLUMNS = [f.name for f in fields(StepFigures)]
 
 @dataclass(frozen=True)
 class Run:
-    """What a run's file says. ``recordings`` are the steps whose events are there, by number."""
+    """The contents of a run's file. ``recordings`` has, by number, the steps whose events are in it."""
 
     about: dict[str, Any]
     steps: tuple[StepFigures, ...]
     recordings: dict[int, Recording]
-    #: What the run came to; None for one that was killed or failed.
+    #: The final figures of the run; None if it was killed or failed.
     result: dict[str, Any] | None = None
 
     @property
     def peak_step(self) -> int:
-        """The number of the first step with the highest peak of allocated bytes. Raises ValueError for a run of no step."""
+        """The number of the first step with the highest peak of allocated bytes. Raises ValueError for a run without steps."""
         if not self.steps:
             raise ValueError("the run ended before its first step")
         return max(self.steps, key=lambda s: (s.allocated, -s.step)).step
 
     def find(self, which: int | str) -> tuple[int, Recording]:
-        """The number and the recording of a step: its number, ``first``, ``last``, or ``peak``.
+        """The number and the recording of a step, given as its number, ``first``, ``last``, or ``peak``.
 
-        These three are among the steps whose events are there: of a run that was killed, the true last and peak may not be.
-        Raises ValueError naming the steps that are there.
+        The names refer to the steps with events in the file, which in a killed run may lack the true last step and peak.
+        Raises ValueError, listing the steps in the file, for any other.
         """
         there = sorted(self.recordings)
         if not there:
@@ -103,21 +103,21 @@ class Run:
 
 
 class RunWriter:
-    """Writes a run's file, and holds the events of two steps at most.
+    """Writes a run's file, and holds the events of at most two steps in memory.
 
-    In the file are the events of the first step, of those in ``events``, of a new peak as it comes, and of the last step when
-    the run ends. A peak is written when it is an eighth higher than the one written before, so that a run that grows at every
-    step writes events a few dozen times; the exact one is written at the end, which takes the others out again.
+    The file gets the events of the first step, of those in ``events``, of new peaks during the run, and of the last step at the
+    end. A peak is written if it is an eighth higher than the last one written, so that a run that grows at every step writes
+    events a few dozen times; at the end the exact peak is written and the other peaks are removed.
     """
 
     def __init__(self, path: str | os.PathLike[str], about: dict[str, Any], events: Iterable[int] = ()) -> None:
-        """Make the file. Raises FileExistsError where there is one: a run never goes into another's file."""
+        """Create the file. Raises FileExistsError if it exists: a run never overwrites another's file."""
         self.path = path = Path(path)
         self._wanted = set(events)
         self._peak: tuple[int, Recorded] | None = None
         self._last: tuple[int, Recorded] | None = None
         self._highest = self._highest_written = 0
-        #: Where the events of a step stand in the file: offset and length.
+        #: By step: offset and length of its events in the file, in bytes.
         self._lines: dict[int, tuple[int, int]] = {}
         self._at = 0
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -125,7 +125,7 @@ class RunWriter:
         self._write({"kind": "run", "version": RUN_VERSION, "about": _finite(about), "columns": _COLUMNS})
 
     def add(self, figures: StepFigures, source: Recorded) -> None:
-        """A step has ended; ``source`` is asked for its recording now or later. Raises OSError where the disk is full."""
+        """Write the figures of a step; its recording is taken from ``source`` now or later. Raises OSError as writing does."""
         self._write(astuple(figures))
         step = figures.step
         if self._last is None:
@@ -140,7 +140,7 @@ class RunWriter:
             self._write_events(step, source)
 
     def close(self, result: dict[str, Any] | None = None) -> None:
-        """The run has ended; ``result`` is what it came to, None for one that failed. A second call does nothing."""
+        """End the file; ``result`` has the final figures, None for a run that failed. A second call does nothing."""
         if self._file is None:
             return
         try:
@@ -177,7 +177,7 @@ class RunWriter:
             raise ValueError(f"the run's file {self.path} is closed")
         data = (json.dumps(value, separators=(",", ":"), allow_nan=False) + "\n").encode()
         self._at += len(data)
-        # One call a line: what the system has taken survives the process.
+        # A system call for each line: what the system has taken survives the death of the process.
         while data:
             data = data[os.write(self._file, data):]
 
@@ -198,7 +198,7 @@ def _copy(source: BinaryIO, target: BinaryIO, count: int) -> None:
 
 
 def _finite(values: dict[str, Any]) -> dict[str, Any]:
-    """JSON knows no NaN: such figures are null."""
+    """The values with None for NaN and infinities, which JSON lacks."""
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
 
 
@@ -206,11 +206,10 @@ def _finite(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def load_run(path: str | os.PathLike[str]) -> Run:
-    """Read a run's file, or a file of one recording or of one step report as JSON, or a memory snapshot that PyTorch has
-    written (:func:`~gradcore.report.snapshot.load_snapshot`): each of these is a run of one step.
+    """Read a run's file. A recording or step report as JSON, or PyTorch's memory snapshot, is read as a run of one step.
 
-    Of a step report alone the recording has no records. Raises OSError where there is no such file, and ValueError, which
-    names the file and the line, for what is neither.
+    The recording of a step report has no records; snapshots are read by :func:`~gradcore.report.snapshot.load_snapshot`. Raises
+    OSError if the file cannot be read, and ValueError, naming the file and the line, for any other contents.
     """
     path = Path(path)
     if looks_like_snapshot(path):
@@ -231,7 +230,7 @@ def load_run(path: str | os.PathLike[str]) -> Run:
         result: dict[str, Any] | None = None
         for number, line in enumerate(file, 2):
             if not line.endswith(b"\n"):
-                # The process was killed while it wrote this.
+                # The process was killed while it wrote this line.
                 break
             try:
                 row = _parse(line)

@@ -1,6 +1,6 @@
-"""PyTorch's memory snapshots as records, so that a report shows which lines of a PyTorch program hold memory at its peak.
+"""Reads PyTorch's memory snapshots as records, so that a report shows which lines of a PyTorch program hold memory at its peak.
 
-A snapshot is a pickle. Here it is read by an unpickler that knows no name: nothing that a file holds is ever called.
+A snapshot is a pickle. It is read by an unpickler that refuses every global name, so nothing in a file is ever called.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from gradcore.report.label import tag_of
 from gradcore.report.step import PoolFigures, StepReport, build_report
 from gradcore.spec import round_up
 
-#: The largest file that is read where nothing else is said.
+#: The largest file that is read by default, in bytes.
 MAX_BYTES = 1 << 30
 _LIMIT = 1 << 63
 _FRAMES = 64
-#: What PyTorch's memory profiler calls what is here a role; its allocator does not know.
+#: Roles by the categories of PyTorch's memory profiler; snapshots of its allocator have none.
 _ROLES = {"input": "input", "activation": "output", "gradient": "gradient", "parameter": "parameter",
           "optimizer_state": "optimizer state", "temporary": "temporary", "autograd_detail": "temporary"}
 _UNKNOWN = Site("(no frame of Python)", 0, "")
 _ACTIVE = ("active_allocated", "active_pending_free", "active_awaiting_free")
 
 
-# The unpickler written in Python, since the one in C makes a memo as long as the highest index that a file names.
+# The unpickler in Python, since the one in C allocates a memo as long as the highest index in the file.
 class _Plain(pickle._Unpickler):
     """An unpickler of dicts, lists, tuples, numbers and strings."""
 
@@ -41,7 +41,7 @@ class _Plain(pickle._Unpickler):
 
 
 def looks_like_snapshot(path: str | os.PathLike[str]) -> bool:
-    """Does the file begin as a pickle of protocol 2 or later? Raises OSError where there is none."""
+    """Does the file begin as a pickle of protocol 2 or later? Raises OSError if it cannot be read."""
     with open(path, "rb") as file:
         start = file.read(2)
     return len(start) == 2 and start[0] == 0x80 and 2 <= start[1] <= 5
@@ -49,16 +49,15 @@ def looks_like_snapshot(path: str | os.PathLike[str]) -> bool:
 
 def load_snapshot(path: str | os.PathLike[str], device: int | None = None, *,
                   max_bytes: int = MAX_BYTES) -> tuple[list[Record], StepReport]:
-    """The records of one device of a snapshot and the report of its peak; ``device`` is its index, or that with most events.
+    """The records of one device of a snapshot, and the report of its peak.
 
-    What was live before the history began opens the log. Sizes are rounded as both pools round them. PyTorch knows neither
-    layers nor roles: a buffer is an ``output``, or ``temporary`` where frames show that backward or an optimizer made it, and
-    its op is the function that the line of source called. Memory counts as live until its free has completed. What
-    ``Recording.export`` wrote says them, the step's beginning and end, and the device.
+    ``device`` is its index, by default that of the device with most events. Memory that was live before the history begins
+    opens the log. Sizes are rounded as both pools round them. PyTorch records neither layers nor roles: a buffer is an
+    ``output``, or ``temporary`` if its frames show that backward or an optimizer made it, and its op is the function that the
+    line of source called. Memory counts as live until its free has completed. Snapshots by ``Recording.export`` do have layers
+    and roles, the step's beginning and end, and the device. Marks ``at`` give the time of the records after them.
 
-    Marks ``at`` say when the records behind them were.
-
-    Raises OSError where there is no such file, and ValueError for one above ``max_bytes`` and for what is no snapshot.
+    Raises OSError if the file cannot be read, and ValueError for one larger than ``max_bytes`` and for any other contents.
     """
     path = Path(path)
     nbytes = path.stat().st_size
@@ -91,7 +90,7 @@ class _Reader:
     def __init__(self, segments: list[Any], trace: list[Any], own: dict[str, Any]) -> None:
         self._trace = [_of(event, dict) for event in trace]
         times = [_time(event) for event in self._trace]
-        # An older gradcore wrote 0 as the time of what was there before the step.
+        # Older versions of gradcore wrote 0 as the time of events before the step.
         began = next((t for t in times if t), 0)
         self._opening = _size(own.get("before", times.index(began) if began else 0))
         self._began = _time(own, "began_us") if own else began
@@ -104,7 +103,7 @@ class _Reader:
         self._allocated = 0
 
     def records(self) -> Iterator[Record]:
-        """Segments and blocks that were there before, the events, and a mark at either end."""
+        """Segments and blocks from before the history, the events, and marks at both ends."""
         before_segments, before_blocks = self._before()
         for address, size in before_segments.items():
             yield self._reserve(address, size)
@@ -113,7 +112,7 @@ class _Reader:
         now = self._began
         for position, event in enumerate([*self._trace, None]):
             if position == min(self._opening, len(self._trace)):
-                # What was there before is no work of the step.
+                # Allocations from before are not counted as the step's.
                 self._allocations = self._grown = 0
                 yield Mark("begin", "step", now)
                 yield Mark("at", "", now)
@@ -135,7 +134,7 @@ class _Reader:
         yield Mark("end", "step", max(now, self._ended))
 
     def _before(self) -> tuple[dict[int, int], dict[int, tuple[int, list[Any]]]]:
-        """What the events free or the end shows without their having made it: segments by address, and blocks."""
+        """Segments and blocks, by address, that exist without an event that made them."""
         segments: dict[int, int] = {}
         blocks: dict[int, tuple[int, list[Any]]] = {}
         made: set[int] = set()
@@ -172,18 +171,18 @@ class _Reader:
         self._serial += 1
         self._allocations += 1
         self._live[address] = self._serial
-        # Of a segment that nothing tells of, 0, where addresses are offsets.
+        # Without a known segment, segment 0, in which the address is the offset.
         start, (index, _) = max(((a, s) for a, s in self._segments.items() if a <= address < a + s[1]), default=(0, (0, 0)))
         return Alloc(self._serial, index, address - start, size, round_up(size), stream, _tag(event), 0)
 
     def pool(self) -> PoolFigures:
-        """The pool as the events leave it: call it after :meth:`records`."""
+        """The pool's figures after the events: call it after :meth:`records`."""
         reserved = sum(size for _, size in self._segments.values())
         return PoolFigures(self._allocations, max(self._allocations - self._grown, 0), len(self._segments), reserved, 0, 0)
 
 
 def _blocks(segment: Any) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Live blocks of a segment at the end, with their addresses, which older snapshots leave to be added up."""
+    """Live blocks of a segment at the end, with their addresses, computed from sizes since older snapshots lack them."""
     address = _size(segment["address"])
     for block in _of(segment["blocks"], list):
         if block["state"] in _ACTIVE:
@@ -206,7 +205,7 @@ def _tag(event: dict[str, Any]) -> Tag:
     role = _ROLES.get(event.get("category", ""), "output" if phase == "forward" else "temporary")
     if first < 0:
         return Tag("(unknown)", "", phase, role, _UNKNOWN, None, None)
-    # What the line called is the frame below it.
+    # The function that the line called is in the frame below it.
     op = sites[first - 1].function if first else sites[first].function
     return Tag(op, "", phase, role, sites[first]._replace(callers=tuple(sites[i] for i in own[1:])), None, None)
 

@@ -1,4 +1,4 @@
-"""The report of one step, folded from its log."""
+"""The report of one step, computed from its log."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from gradcore.report.exported import Exported, exported
 from gradcore.report.growth import MADE, Growth, explained, held_by, line_of
 from gradcore.report.plain import read
 
-#: Version of the JSON form; docs/report-schema.md describes it. Readers refuse what they do not know.
+#: Version of the JSON format, which docs/report-schema.md describes. Readers refuse other versions.
 SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True)
 class PeakPoint:
-    """Where the peak of a step stands. Bytes; ``position`` counts records of the step's log."""
+    """The peak of a step in bytes, and the allocation that reached it. ``position`` is an index into the step's records."""
 
     position: int
     requested: int
@@ -35,7 +35,7 @@ class PeakPoint:
 
 @dataclass(frozen=True)
 class TopTensor:
-    """One of the largest buffers at the peak. Bytes."""
+    """One of the largest buffers at the peak; sizes in bytes."""
 
     allocated: int
     requested: int
@@ -50,7 +50,7 @@ class TopTensor:
     node: int
     #: ``node:name`` for each node that keeps it for backward.
     kept_by: tuple[str, ...]
-    #: At the level ``stacks``: the lines that led to ``line``, the nearest first.
+    #: At the level ``stacks``: the callers of ``line``, the nearest first.
     stack: tuple[str, ...] = ()
 
 
@@ -67,7 +67,7 @@ class PhaseEnd:
 
 @dataclass(frozen=True)
 class KeptTensor:
-    """A buffer kept for backward: by which node, and at which records it was kept and given back. Bytes."""
+    """A buffer kept for backward: the node that kept it, the records at which it was kept and dropped, and its bytes."""
 
     node: int
     name: str
@@ -77,7 +77,7 @@ class KeptTensor:
     line: str
     allocated: int
     kept_at: int
-    #: The node let go of it; the buffer was freed. None: not within the step.
+    #: The records at which the node dropped it and the buffer was freed; None if not within the step.
     dropped_at: int | None
     freed_at: int | None
     reason: str | None
@@ -85,7 +85,7 @@ class KeptTensor:
 
 @dataclass(frozen=True)
 class PoolFigures:
-    """What the pool did during the step, and how it stood at the end. Bytes where not a count."""
+    """Counts of the pool's work during the step, and its state at the end in bytes (``segments`` is a count)."""
 
     allocations: int
     hits: int
@@ -96,13 +96,13 @@ class PoolFigures:
 
     @property
     def fragmentation(self) -> float:
-        """The share of cached bytes that the largest free block could not serve at once."""
+        """The share of cached bytes that are not in the largest free block."""
         return 1 - self.largest_free / self.cached if self.cached else 0.0
 
 
 @dataclass(frozen=True)
 class LibraryBytes:
-    """Bytes that a library works in, from the pool of its own: for which op or by which library, or cached there."""
+    """Bytes in a library's own pool. ``name`` is the op or library that uses them, or says that they are cached."""
 
     name: str
     nbytes: int
@@ -110,10 +110,10 @@ class LibraryBytes:
 
 @dataclass(frozen=True)
 class DriverFigures:
-    """What the driver says of the device, in bytes; ``remainder`` is what nothing here explains.
+    """The driver's figures for the device, in bytes; ``remainder`` is what the other figures do not explain.
 
-    ``source`` says how it is known. None where the driver cannot tell. ``libraries`` adds up to ``library``. ``unseen`` names
-    what a library takes without any pool of ours, so that it stands in the remainder; "" for nothing.
+    ``source`` says where they come from; a figure is None if the driver does not give it. ``libraries`` adds up to ``library``.
+    ``unseen`` describes what a library allocates outside gradcore's pools, and so is in the remainder; "" for nothing.
     """
 
     used: int | None
@@ -128,7 +128,7 @@ class DriverFigures:
 
 @dataclass(frozen=True)
 class PinnedFigures:
-    """Pinned host memory, in bytes: live when the step ended, the most live at once within it, and held by the pool."""
+    """Pinned host memory, in bytes: live at the end of the step, the most live at once during it, and reserved by the pool."""
 
     allocated: int
     max_allocated: int
@@ -137,7 +137,7 @@ class PinnedFigures:
 
 @dataclass(frozen=True)
 class Left:
-    """Bytes that a step made and left alive, by the line that made them, and ``held_by``: ``graph``, ``outside`` or ``you``."""
+    """Bytes allocated in a step and live at its end, by the line; ``held_by`` is ``graph``, ``outside`` or ``you``."""
 
     op: str
     layer: str
@@ -148,10 +148,9 @@ class Left:
 
 @dataclass(frozen=True)
 class StepReport:
-    """Device memory over one step. Bytes and seconds.
+    """Device memory over one step, in bytes and seconds.
 
-    The sums ``by_role``, ``by_layer`` and ``by_op`` are of allocated bytes at the peak: each adds up to
-    ``peak.allocated``.
+    ``by_role``, ``by_layer`` and ``by_op`` split the allocated bytes at the peak: each adds up to ``peak.allocated``.
     """
 
     device: str
@@ -165,7 +164,7 @@ class StepReport:
     top: tuple[TopTensor, ...]
     phases: tuple[PhaseEnd, ...]
     kept: tuple[KeptTensor, ...]
-    #: Kept for backward when backward began, and of it what backward had given back when it ended.
+    #: Bytes kept for backward when it began, and those of them that were freed by its end.
     residual_bytes: int
     residual_bytes_returned: int
     pool: PoolFigures
@@ -174,21 +173,21 @@ class StepReport:
     graph_seconds: float
     records: int
     driver: DriverFigures | None = None
-    #: Results that are alive at the end: kept by a node of a graph, by an array of another library alone, or by whoever holds
-    #: the tensor. The largest first.
+    #: Results of ops that are live at the end: kept by a graph, by an array of another library only, or by the user. The
+    #: largest first.
     left: tuple[Left, ...] = ()
     growth: Growth | None = None
-    #: None where nothing was pinned in the step.
+    #: None if no memory was pinned in the step.
     pinned: PinnedFigures | None = None
-    #: Memory of other libraries that tensors showed at the peak: in none of the sums.
+    #: Bytes of other libraries' memory in tensors at the peak, which are in none of the sums.
     outside_bytes: int = 0
-    #: What arrays of other libraries showed at the end, the largest first: their bytes are in the sums.
+    #: Buffers that arrays of other libraries share at the end, the largest first: their bytes are in the sums.
     exported: tuple[Exported, ...] = ()
     version: int = SCHEMA_VERSION
 
     @property
     def bytes_per_sample(self) -> float | None:
-        """Peak allocated bytes that are neither parameter nor optimizer state, a sample; None where either is unknown."""
+        """Bytes at the peak per sample, without parameters, buffers, gradients and optimizer state; None if unknown."""
         if not self.batch_size or not self.by_role:
             return None
         fixed = sum(self.by_role.get(r, 0) for r in ("parameter", "optimizer state", "buffer", "gradient"))
@@ -196,18 +195,18 @@ class StepReport:
 
     @property
     def graph_share(self) -> float:
-        """The share of the step's time that went into building graph."""
+        """The share of the step's time that was spent on building the graph."""
         return min(self.graph_seconds / self.seconds, 1.0) if self.seconds else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, as docs/report-schema.md describes it."""
+        """The report as plain data, as docs/report-schema.md describes it."""
         return dataclasses.asdict(self)
 
     def to_json(self, indent: int | None = None) -> str:
         return json.dumps(self.to_dict(), indent=indent)
 
     def save_html(self, path: str | os.PathLike[str]) -> None:
-        """Write the report as one page that opens from disk; a recording's page has the timeline too. Raises OSError."""
+        """Write the report as one HTML page; a recording's page also has the timeline. Raises OSError."""
         from gradcore.report.html import of_report, save
 
         save(path, of_report(self))
@@ -226,7 +225,7 @@ class StepReport:
 def build_report(records: Sequence[Record], *, device: str, batch_size: int | None, pool: PoolFigures,
                  node_seconds: float = 0.0, driver: DriverFigures | None = None, growth: Growth | None = None,
                  pinned: PinnedFigures | None = None) -> StepReport:
-    """Fold a step's log, which runs from its mark ``begin step`` to its ``end step``, into a report."""
+    """The report of a step's log; the step lasts from the mark ``begin step`` to ``end step``."""
     start = folds.position_of(records, "begin", "step") or 0
     highest = folds.peak(records, start)
     holders = folds.live_at(records, highest.position)
@@ -258,7 +257,10 @@ def build_report(records: Sequence[Record], *, device: str, batch_size: int | No
 def counted_report(*, device: str, batch_size: int | None, seconds: float, peaks: tuple[int, int, int], live: tuple[int, int],
                    pool: PoolFigures, driver: DriverFigures | None, growth: Growth | None,
                    pinned: PinnedFigures | None = None) -> StepReport:
-    """The report of a step at the level ``counts``: how much, and not whose. ``peaks`` and ``live``: bytes, requested first."""
+    """The report of a step at the level ``counts``, without owners.
+
+    ``peaks`` are the highest requested, allocated and reserved bytes, ``live`` the requested and allocated bytes at the end.
+    """
     return StepReport(
         device=device, batch_size=batch_size, seconds=seconds, peak=PeakPoint(0, *peaks, "", "", "", ""),
         by_role={}, by_layer={}, by_op={}, top=(), phases=(PhaseEnd("step", *live, seconds),), kept=(), residual_bytes=0,
@@ -267,7 +269,7 @@ def counted_report(*, device: str, batch_size: int | None, seconds: float, peaks
 
 
 def _left(records: Sequence[Record], start: int) -> tuple[Left, ...]:
-    """What the step made and left alive, and neither a parameter, a gradient, state, nor an input."""
+    """Buffers of :data:`MADE` roles that the step allocated and that are live at its end, the largest first."""
     made = {r.serial for r in records[start:] if isinstance(r, Alloc)}
     sums: dict[tuple[str, str, str, str], int] = {}
     for h in folds.live_at(records, len(records) - 1):

@@ -1,4 +1,4 @@
-"""A step report as text for a terminal."""
+"""Renders a step report as text for a terminal."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from gradcore.units import format_bytes
 
 _BAR = 24
 _WHO = {"graph": "kept by the graph", "outside": "held outside", "you": "kept alive by you"}
-#: Lines of a stack at most.
+#: The most lines of a stack.
 _CALLERS = 6
 
 
 def short_path(line: str) -> str:
-    """A line of source with its path relative to the working directory where it lies below it."""
+    """A line of source, with its path relative to the working directory if it is below that."""
     path, colon, rest = line.partition(":")
     relative = os.path.relpath(path) if os.path.isabs(path) else path
     return (relative if not relative.startswith("..") else path) + colon + rest
 
 
 def bar(share: float, width: int = _BAR) -> str:
-    """A block of eighths."""
+    """A bar of block characters, in eighths: ``share`` (0 to 1) of ``width`` columns."""
     eighths = round(max(min(share, 1.0), 0.0) * width * 8)
     full, part = divmod(eighths, 8)
     return "█" * full + (" ▏▎▍▌▋▊▉"[part] if part else "")

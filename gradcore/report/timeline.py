@@ -1,4 +1,4 @@
-"""Live bytes over a step by owner, the data of the plots."""
+"""Computes live bytes over a step by owner, the data of the plots."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gradcore import folds
 from gradcore.events import HELD_OUTSIDE, Alloc, Drop, Free, Keep, Record, Retag, Tag
 
-#: Roles from the bottom of a stack to its top: what lives longest lies lowest.
+#: Roles from the bottom of a stack to its top: those that live longest are lowest.
 ROLE_ORDER = ("parameter", "buffer", "optimizer state", "gradient", "input", "residual", "output", "temporary", "workspace",
               "communication", HELD_OUTSIDE)
 #: Colours that the colour-blind can tell apart: those of Okabe and Ito, "Color universal design" (2008), three greys, and wine.
@@ -16,7 +16,7 @@ COLOURS = dict(zip(ROLE_ORDER, (
     "#0072B2", "#BBBBBB", "#CC79A7", "#E69F00", "#777777", "#D55E00", "#56B4E9", "#F0E442", "#009E73", "#444444",
     "#882255"), strict=True))
 
-#: The ways to group owners, by the name that users give: from a tag and a role to the name of a band.
+#: The groupings of owners by name: a function from a tag and a role to the name of a band.
 Key = Callable[[Tag, str], str]
 BY: dict[str, Key] = {"role": lambda tag, role: role, "layer": lambda tag, role: tag.layer, "op": lambda tag, role: tag.op}
 
@@ -29,7 +29,7 @@ def grouping(by: str) -> Key:
 
 
 def breakdown(records: Iterable[Record], key: Key) -> Iterator[dict[str, int]]:
-    """Allocated bytes live after each record, by ``key``: one dict, changed in place. Keys whose bytes are gone stay, at 0."""
+    """Allocated bytes live after each record, by ``key``: one dict, changed in place, in which keys stay at 0."""
     sums: dict[str, int] = {}
     tags: dict[int, Tag] = {}
     sizes: dict[int, int] = {}
@@ -54,7 +54,7 @@ def breakdown(records: Iterable[Record], key: Key) -> Iterator[dict[str, int]]:
                 elif isinstance(r, Keep):
                     keepers[r.serial].append(r.node)
                 else:
-                    # Node 0 stands for whoever kept it before the log began.
+                    # Node 0 stands for nodes that kept it before the log began.
                     gone = next((node for node in (r.node, 0) if node in keepers[r.serial]), None)
                     if gone is not None:
                         keepers[r.serial].remove(gone)
@@ -64,7 +64,7 @@ def breakdown(records: Iterable[Record], key: Key) -> Iterator[dict[str, int]]:
 
 @dataclass(frozen=True)
 class Column:
-    """A stretch of records, shown by the one of them after which most bytes were live: ``sums`` are of that one."""
+    """A range of records, represented by the one after which most bytes were live, whose ``sums`` these are."""
 
     position: int
     allocated: int
@@ -72,7 +72,7 @@ class Column:
 
 
 def columns(records: Sequence[Record], by: str, count: int) -> list[Column]:
-    """At most ``count`` columns over the step, from its mark ``begin step`` on, so that each contains its stretch's peak."""
+    """At most ``count`` columns over the step, from its mark ``begin step`` on, each with the peak of its range."""
     key = grouping(by)
     start = folds.position_of(records, "begin", "step") or 0
     live = [x.allocated for x in folds.timeline(records)]
@@ -88,6 +88,6 @@ def columns(records: Sequence[Record], by: str, count: int) -> list[Column]:
 
 
 def stacking(shown: Sequence[Column], by: str) -> list[str]:
-    """Names from the bottom of the stack to its top: roles in their order, others as they came."""
+    """Names from the bottom of the stack to its top: roles in their fixed order, others in order of appearance."""
     names = list(dict.fromkeys(name for c in shown for name in c.sums))
     return sorted(names, key=ROLE_ORDER.index) if by == "role" and set(names) <= set(ROLE_ORDER) else names

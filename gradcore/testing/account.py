@@ -1,4 +1,4 @@
-"""Device memory over a stretch of a test, from the log around it."""
+"""Measures device memory over a stretch of a test, from a log around it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from gradcore.report.step import StepReport, build_report
 
 @dataclass(frozen=True)
 class Moment:
-    """Where a stretch begins: a position in the log, nanoseconds, and the allocations and misses of the pool until then.
+    """The beginning of a stretch: position in the log, time in nanoseconds, and the pool's allocations and misses until then.
 
-    ``elsewhere`` are the allocations until then of the other devices, by name.
+    ``elsewhere`` has the number of allocations until then on each other device, by name.
     """
 
     position: int
@@ -39,7 +39,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Stretch:
-    """The records of a stretch, which begins at ``start``; those before say what was there. Figures are allocated bytes."""
+    """The records of a stretch, which begins at ``start``, and those before. Figures are allocated bytes."""
 
     records: tuple[Record, ...]
     start: int
@@ -50,7 +50,7 @@ class Stretch:
 
     @cached_property
     def highest(self) -> folds.Peak:
-        """The highest figures, with what was live before."""
+        """The highest figures, which include what was live before."""
         return folds.peak(self.records, self.start)
 
     @property
@@ -60,30 +60,30 @@ class Stretch:
 
     @property
     def peak(self) -> int:
-        """The most bytes live at once, above what was live before."""
+        """The most bytes live at once, less those live before."""
         return self.highest.allocated - self.before.allocated
 
     @property
     def left(self) -> int:
-        """Bytes live at the end, beyond what was live before: negative where more was freed than made."""
+        """Bytes live at the end, less those live before: negative if more was freed than allocated."""
         return self._live[-1].allocated - self.before.allocated
 
     @property
     def empty(self) -> bool:
-        """Was nothing allocated? Bytes of other libraries that a tensor shows are not."""
+        """Was nothing allocated? Memory of other libraries that a tensor shows does not count."""
         return not any(isinstance(r, Alloc) and r.allocated for r in self.records[self.start:])
 
     @property
     def reached_by(self) -> Tag | None:
-        """Whose allocation reached the peak; None where the stretch made nothing."""
+        """The tag of the allocation that reached the peak; None if the stretch allocated nothing."""
         return next((r.tag for r in reversed(self.records[self.start:self.highest.position + 1]) if isinstance(r, Alloc)), None)
 
     def made_at_peak(self) -> list[folds.Holder]:
-        """Who of those that the stretch made is live at its peak."""
+        """The buffers that the stretch allocated and that are live at its peak."""
         return self._made(self.highest.position)
 
     def made_at_end(self) -> list[folds.Holder]:
-        """Who of those that the stretch made is live at its end."""
+        """The buffers that the stretch allocated and that are live at its end."""
         return self._made(len(self.records) - 1)
 
     def _made(self, position: int) -> list[folds.Holder]:
@@ -91,9 +91,9 @@ class Stretch:
         return [h for h in folds.live_at(self.records, position) if h.serial in made]
 
     def owners(self, root: str | os.PathLike[str]) -> Owners:
-        """Whose the bytes of :attr:`peak` are, with paths relative to ``root``: what is live there less what was before.
+        """The owners of the bytes of :attr:`peak`, with paths relative to ``root``: live there, less live before.
 
-        Whoever held bytes before and has given them back stands below zero, so that each table adds up to the peak.
+        Owners of bytes that were freed since the beginning are negative, so that each table adds up to the peak.
         """
         keys: dict[str, Callable[[folds.Holder], str]] = {**GROUPS, "line": lambda h: below(root, line_of(h.tag))}
         there = folds.live_at(self.records, self.highest.position)
@@ -108,15 +108,15 @@ class Stretch:
 
 
 class Account:
-    """Writes a device's log from now until :meth:`close`; steps may be recorded inside it and around it.
+    """Keeps a device's log until :meth:`close`; steps may be recorded inside it and around it.
 
-    Garbage goes before it begins: were it freed later, it would make room that no figure shows.
+    Garbage is collected first: freed later, it would lower the figures.
     """
 
     def __init__(self, device: str | Device) -> None:
         self.device = get_device(device)
         _collect()
-        # Made at its first use, it lives as long as the process: no test's.
+        # Created here, since it lives as long as the process and must not count as a test's.
         default_generator(self.device)
         self._log = self.device.ledger.begin_log()
 
@@ -130,11 +130,11 @@ class Account:
         return {d.name: d.ledger.allocations for d in devices() if d is not self.device}
 
     def elsewhere(self, moment: Moment) -> list[str]:
-        """The other devices on which something has been allocated since."""
+        """The names of other devices with allocations since ``moment``."""
         return [name for name, count in self._elsewhere().items() if count > moment.elsewhere.get(name, 0)]
 
     def since(self, moment: Moment) -> Stretch:
-        """What has happened since."""
+        """The stretch from ``moment`` to now."""
         settle()
         raw = self.device.ledger.so_far(self._log)
         before, after = (_without_steps(part) for part in (raw[:moment.position], raw[moment.position:]))
@@ -146,20 +146,20 @@ class Account:
 
 
 def _collect() -> None:
-    """Free what earlier tests have left behind and nobody can reach. It also begins the collector's own counts anew."""
-    # Of the last test that failed, these hold the frames; pytest lets go of them as the next one's function is called.
+    """Free unreachable objects of earlier tests, which also resets the counts of the garbage collector."""
+    # These hold the frames of the last failed test; pytest drops them only when it calls the next test.
     for name in ("last_exc", "last_type", "last_value", "last_traceback"):
         vars(sys).pop(name, None)
     gc.collect()
 
 
 def _without_steps(raw: Sequence[Raw]) -> list[Record]:
-    """The records, without the beginnings and ends of steps: the stretch is the step of its report."""
+    """The records without marks of steps: in its report, the stretch itself is the step."""
     return read_log(r for r in raw if r[0] != MARK or r[2] != "step")
 
 
 class DeviceMemory:
-    """Device memory of a test, from the start of the fixture or :meth:`reset` to now. Bytes."""
+    """Device memory of a test in bytes, from the start of the fixture or :meth:`reset` to now."""
 
     def __init__(self, account: Account) -> None:
         self._account = account
@@ -170,33 +170,33 @@ class DeviceMemory:
         return self._account.device
 
     def reset(self) -> None:
-        """Begin again: what is live now is what was live before."""
+        """Begin again: what is live now counts as live before."""
         self._moment = self._account.now()
 
     @property
     def stretch(self) -> Stretch:
-        """The records since the beginning, and what can be asked of them."""
+        """The records since the beginning, with figures computed from them."""
         return self._account.since(self._moment)
 
     @property
     def peak_allocated(self) -> int:
-        """The most allocated bytes live at once, above what was live at the beginning."""
+        """The most allocated bytes live at once, less those live at the beginning."""
         return self.stretch.peak
 
     @property
     def peak_requested(self) -> int:
-        """The most bytes live at once as they were asked for, above what was live at the beginning."""
+        """The most requested bytes live at once, less those live at the beginning."""
         stretch = self.stretch
         return stretch.highest.requested - stretch.before.requested
 
     @property
     def live_allocated(self) -> int:
-        """Allocated bytes live now beyond what was live at the beginning."""
+        """Allocated bytes live now, less those live at the beginning."""
         return self.stretch.left
 
     @property
     def report(self) -> StepReport:
-        """The report of what ran since the beginning, as of a step; its figures are with what was live before."""
+        """A step report on what ran since the beginning; its figures include what was live before."""
         ledger, moment = self.device.ledger, self._moment
         return build_report(self.stretch.records, device=self.device.name, batch_size=None,
                             pool=pool_figures(ledger, moment.allocations, moment.misses), node_seconds=node_seconds(),
@@ -209,14 +209,14 @@ class DeviceMemory:
 
 
 def below(root: str | os.PathLike[str], line: str) -> str:
-    """A line of source with its path relative to ``root`` where it lies below it."""
+    """A line of source, with its path relative to ``root`` if it is below that."""
     path, colon, rest = line.partition(":")
     relative = os.path.relpath(path, root) if os.path.isabs(path) else path
     return (path if relative.startswith("..") else relative.replace(os.sep, "/")) + colon + rest
 
 
 def held(holders: Iterable[folds.Holder], above: int, root: str | os.PathLike[str]) -> list[str]:
-    """A line for each of the eight largest holders, with bytes and line of source, and one for the rest; in all ``above``."""
+    """A line for each of the eight largest owners, with bytes and line of source, and one for the rest, in all ``above``."""
     def key(h: folds.Holder) -> str:
         kept = ", kept by the graph" if h.kept_by else ""
         shown = f", shown by {h.tag.export.form}, {below(root, line_of(h.tag.export))}" if h.tag.export else ""

@@ -1,4 +1,4 @@
-"""The recorded peaks of tests: one JSON file, sorted, to be committed beside them."""
+"""Reads and writes the recorded peaks of tests: one sorted JSON file, to be committed with them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VERSION = 1
 
 
 def read(path: Path) -> dict[str, Owners]:
-    """Peaks and their owners by the test's node id. Raises OSError, and ValueError, which names the file, for anything else."""
+    """Peaks and their owners by the test's node id. Raises OSError, and ValueError naming the file for any other contents."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(data, dict) or data.get("version") != VERSION:
@@ -25,19 +25,19 @@ def read(path: Path) -> dict[str, Owners]:
 
 
 def write(path: Path, tests: dict[str, Owners]) -> None:
-    """The whole file or none of it. Raises OSError."""
+    """Write the file, whole or not at all. Raises OSError."""
     data = {"version": VERSION, "tests": {test: as_plain(owners) for test, owners in tests.items()}}
     with replacing(path) as file:
         file.write((json.dumps(data, indent=1, sort_keys=True) + "\n").encode())
 
 
 def as_plain(owners: Owners) -> dict[str, Any]:
-    """As dictionaries of ints, for files and for other processes."""
+    """The owners as plain data, for files and for other processes."""
     return {"peak": owners.peak, "by": owners.by}
 
 
 def plain(data: dict[str, Any]) -> Owners:
-    """What :func:`as_plain` wrote. Raises ValueError for anything else."""
+    """The owners from the data that :func:`as_plain` wrote. Raises ValueError for other data."""
     owners = from_json(Owners, data, "a peak")
     if not owners.by.keys() <= GROUPS.keys():
         raise ValueError(f"bytes are grouped by {', '.join(GROUPS)}, but got {', '.join(owners.by)}")
@@ -45,7 +45,7 @@ def plain(data: dict[str, Any]) -> Owners:
 
 
 def grown(before: Owners, after: Owners) -> str | None:
-    """What to say of a peak that has grown, by whom: None of one that has not."""
+    """A message about a peak that has grown, with the owners that grew; None if it has not."""
     diff = compare(before, after)
     if diff.change <= 0:
         return None
