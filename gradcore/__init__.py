@@ -1,6 +1,6 @@
 """gradcore: GPU-backed autograd with exact device-memory accounting.
 
-Names follow PyTorch where PyTorch has the thing; ``step``, ``StepReport`` and the memory figures are gradcore's own.
+Names follow PyTorch; ``step``, ``StepReport`` and the functions of memory figures that PyTorch lacks are gradcore's own.
 """
 
 import math as _math
@@ -79,7 +79,7 @@ float16, float32, float64 = _np.dtype(_np.float16), _np.dtype(_np.float32), _np.
 int8, int16, int32, int64 = (_np.dtype(kind) for kind in (_np.int8, _np.int16, _np.int32, _np.int64))
 uint8, short = _np.dtype(_np.uint8), int16
 inf, nan, pi, e, newaxis = _math.inf, _math.nan, _math.pi, _math.e, None
-#: Layouts, which change nothing: every tensor lies as its strides say.
+#: Names of layouts and memory formats, which are accepted and change nothing.
 strided, contiguous_format, preserve_format = "strided", "contiguous_format", "preserve_format"
 channels_last, channels_last_3d = "channels_last", "channels_last_3d"
 half, float, double, int, long = float16, float32, float64, int32, int64
@@ -87,7 +87,7 @@ bool = _np.dtype(_np.bool_)
 
 
 def __getattr__(name: str) -> _Any:
-    # The one dtype that NumPy has from elsewhere, so that what needs none of it goes without the package.
+    # Looked up when used, since NumPy needs the package ml_dtypes for it.
     return _bfloat16() if name == "bfloat16" else _absent(name, 2)
 
 
@@ -103,11 +103,11 @@ for _path, _module in {
         "distributions": distributions, "func": func}.items():
     _missing.watch(_module, _path)
 
-# A module of its own in PyTorch, from which names are imported.
+# A module in PyTorch, so ``from gradcore.linalg import ...`` must work.
 _sys.modules[f"{__name__}.linalg"] = linalg
 _sys.meta_path.append(_missing.Finder())
 
-# What PyTorch has of a tensor's methods as functions: those that write over their first argument.
+# PyTorch has the tensor methods that work in place as functions too.
 for _name in _missing.torch_names()[""]:
     if (_name.endswith("_") or _name == "detach") and _name not in globals() and hasattr(Tensor, _name):
         globals()[_name] = getattr(Tensor, _name)

@@ -1,4 +1,4 @@
-"""Conversions of a tensor: to Python, to NumPy, to another device or dtype."""
+"""Conversions of a tensor to Python numbers, NumPy, other libraries, another device or another dtype."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from gradcore.engine.value import Value
 from gradcore.errors import SpecError
 from gradcore.ops import movement
 
-#: What PyTorch calls the tensors of a dtype.
+#: The names of PyTorch's tensor classes, without "Tensor", by dtype.
 _CLASSES = {"float16": "Half", "bfloat16": "BFloat16", "float32": "Float", "float64": "Double", "int8": "Char",
             "int16": "Short", "int32": "Int", "int64": "Long", "uint8": "Byte", "bool": "Bool"}
 
 
 class Conversions(Value):
-    """``item``, ``numpy``, ``to`` and their like."""
+    """The methods ``item``, ``numpy``, ``to`` and similar ones."""
 
     __slots__ = ()
 
-    #: NumPy's arrays and numbers leave operators with a tensor to the tensor.
+    #: Makes NumPy's arrays and numbers leave operators with a tensor to the tensor.
     __array_priority__ = 1000
 
     def item(self) -> Any:
-        """The one value, as a Python number."""
+        """The value of a tensor with one element, as a Python number. Raises :class:`SpecError` for more or fewer elements."""
         if self.spec.numel != 1:
             raise SpecError(f"a Tensor with {self.spec.numel} elements cannot be converted to Scalar")
         return self.storage.device.read(self.storage, self.spec).item()
@@ -39,14 +39,15 @@ class Conversions(Value):
         return self.storage.device.read(self.storage, self.spec).tolist()
 
     def numpy(self, *, force: bool = False) -> np.ndarray[Any, Any]:
-        """The values as a NumPy array: on the CPU it shares memory with the tensor and keeps it alive.
+        """The values as a NumPy array, which shares memory with the tensor and keeps it alive.
 
-        ``force`` takes the values of a tensor that requires grad, and copies those of another device, which are errors else.
+        Raises RuntimeError for a tensor that requires grad, TypeError for one that is not on the CPU; with ``force`` the first
+        is detached and the second copied.
         """
         return (self.detach().cpu() if force else self)._shown("numpy()")  # type: ignore[attr-defined]
 
     def _shown(self, form: str) -> np.ndarray[Any, Any]:
-        """An array over the tensor's bytes, for somebody who asked for them in this form."""
+        """An array over the tensor's memory; the log names ``form`` as the way of export."""
         if self.edge is not None:
             raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
         if self.storage.device.type != "cpu":
@@ -62,7 +63,10 @@ class Conversions(Value):
 
     def __dlpack__(self, *, stream: Any = None, max_version: tuple[int, int] | None = None,
                    dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any:
-        """The tensor for another library, which shares its memory and keeps it alive. Raises BufferError where it cannot."""
+        """A DLPack capsule, which shares the tensor's memory and keeps it alive.
+
+        Raises BufferError for a tensor that requires grad, or that is on neither the CPU nor a GPU.
+        """
         if self.edge is not None:
             raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
         kind, _ = self.__dlpack_device__()
@@ -75,7 +79,7 @@ class Conversions(Value):
         return capsule if bits is array else as_bfloat(capsule)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """(1, 0), the CPU, or (2, number of the GPU). Raises BufferError for a tensor elsewhere."""
+        """(1, 0) for the CPU, or (2, index of the GPU). Raises BufferError for other devices."""
         device = self.storage.device
         if device.type == "cuda":
             return CUDA, device.index or 0
@@ -86,9 +90,9 @@ class Conversions(Value):
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """The tensor for another library on the GPU (version 3), that waits for the current stream.
+        """The CUDA array interface, version 3; the other library waits for the current stream.
 
-        Raises AttributeError for a tensor elsewhere, RuntimeError for one that needs a gradient.
+        Raises AttributeError for a tensor on another device, RuntimeError for one that requires grad.
         """
         if self.storage.device.type != "cuda":
             raise AttributeError(f"Can't get __cuda_array_interface__ on a tensor on {self.storage.device}. Use tensor.cuda() "
@@ -100,17 +104,16 @@ class Conversions(Value):
         own = self.spec
         step = own.dtype.itemsize
         return {"shape": own.shape, "typestr": own.dtype.str, "version": 3,
-                # 1 is the default stream.
+                # In this protocol 1 is the default stream.
                 "stream": self.storage.device.current.handle or 1,
                 "strides": None if own.contiguous else tuple(s * step for s in own.strides),
                 "data": (self.storage.block.address + own.offset * step if own.numel else 0, False)}
 
     def to(self, *args: Any, device: Any = None, dtype: Any = None, non_blocking: Any = False, copy: Any = False) -> Any:
-        """On another device, as another dtype, or both; the tensor itself where nothing changes.
+        """The tensor on another device, with another dtype, or both; the tensor itself if nothing changes, unless ``copy``.
 
-        ``copy`` makes a copy even then.
-        ``non_blocking`` (bool) copies a tensor in pinned memory to a GPU while the host and the GPU's other work go on: its
-        values must not change until then.
+        With ``non_blocking`` a tensor in pinned memory is copied to a GPU while the host and the GPU's other work go on; it
+        must not be written to until the copy is done.
         """
         for a in args:
             if a is True or a is False:
@@ -128,9 +131,10 @@ class Conversions(Value):
         return movement.clone(result) if copy and result is self else result
 
     def pin_memory(self) -> Any:
-        """A copy in pinned host memory, from which uploads need not be waited for; the tensor itself if it lies there.
+        """A copy in pinned host memory, from which uploads can be asynchronous; the tensor itself if it is there already.
 
-        Without a GPU it lies in plain host memory, in a pool that keeps the same records. Raises RuntimeError for a tensor
+        Without a GPU the copy is in pageable host memory, in a pool that keeps the same records. Raises RuntimeError for a
+        tensor
         that is not on the CPU, or has a graph.
         """
         if self.storage.device.name == "pinned":
@@ -144,11 +148,11 @@ class Conversions(Value):
         return result
 
     def is_pinned(self) -> Any:
-        """Does the tensor lie in page-locked memory? Without a GPU none does."""
+        """Is the tensor in page-locked memory? Always False without a GPU."""
         return getattr(self.storage.device, "locked", False)
 
     def type(self, dtype: Any = None, non_blocking: Any = False) -> Any:
-        """As another dtype; the tensor itself where it has that one. Without a dtype, the name of PyTorch's class of such."""
+        """The tensor with another dtype, or itself if it has that. Without a dtype, the name of PyTorch's class for it."""
         if dtype is not None:
             return self.to(dtype=dtype, non_blocking=non_blocking)
         place = "" if self.storage.device.compute.type == "cpu" else f"{self.storage.device.compute.type}."
@@ -171,7 +175,7 @@ class Conversions(Value):
         return self.to(np.float16)
 
     def bfloat16(self) -> Any:
-        """As bfloat16. Raises ImportError without the package ml_dtypes."""
+        """The tensor as bfloat16. Raises ImportError without the package ml_dtypes."""
         return self.to(spec.bfloat16())
 
     def long(self) -> Any:

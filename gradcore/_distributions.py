@@ -1,4 +1,4 @@
-"""Random integers, Bernoulli draws and categories, made from uniform draws without reading back from the device."""
+"""Random integers, Bernoulli and categorical draws, computed from uniform numbers on the device without reading it back."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from gradcore.spec import broadcast_shapes, is_floating
 
 Tensor = Any
 
-#: Integers that a float64 tells apart.
+#: A float64 represents all integers up to this one exactly.
 _EXACT = 2**53
 
 
 def _integers(low: int, high: int, shape: Sequence[int], device: Any, generator: Generator | None) -> Tensor:
-    """float64, whole numbers."""
+    """Integers of [low, high) as float64. Raises RuntimeError for an empty range or one wider than 2^53."""
     if not (isinstance(low, (int, np.integer)) and isinstance(high, (int, np.integer))) or low >= high or high - low > _EXACT:
         raise RuntimeError(f"random_ expects 'from' to be less than 'to', by 2^53 at most, but got from={low} >= to={high}")
     u = rand(*shape, generator=generator, dtype=np.float64, device=device)
-    # A product that rounds up to the width would be one too many.
+    # The product may round up to high - low, which is outside the range.
     return functional.clamp(functional.floor(u * float(high - low)), max=float(high - low - 1)) + float(low)
 
 
 def _check_range(low: int, high: int, dtype: Any) -> None:
-    """Raises RuntimeError for integers of [low, high) that the dtype does not hold."""
+    """Raise RuntimeError if the dtype cannot hold all integers of [low, high)."""
     ends = types.finfo(dtype) if is_floating(dtype) else None if dtype == np.bool_ else np.iinfo(dtype)
     least, most = (0, 1) if ends is None else (int(ends.min), int(ends.max))
     if low < least or high - 1 > most:
@@ -64,7 +64,8 @@ def randint(*args: Any, generator: Generator | None = None, dtype: Any = None, d
 
 @modes.no_grad()
 def random_(tensor: Tensor, *args: int, generator: Generator | None = None) -> Tensor:
-    """Fill with integers: ``random_()``, ``random_(to)``, ``random_(from, to)``. Without ``to``, as many as the dtype holds."""
+    """Fill with integers of [from, to): ``random_()``, ``random_(to)``, ``random_(from, to)``; by default from 0 to the
+    largest integer of the dtype."""
     if is_floating(tensor.dtype):
         most = 2 ** (int(types.finfo(tensor.dtype).nmant) + 1)
     else:
@@ -76,9 +77,9 @@ def random_(tensor: Tensor, *args: int, generator: Generator | None = None) -> T
 
 @modes.no_grad()
 def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | None = None) -> Tensor:
-    """1 with the probability that ``input`` says, or ``p``, else 0, in input's dtype.
+    """1 with the probability in ``input``, or ``p`` if it is given, else 0, with the shape and dtype of ``input``.
 
-    Raises RuntimeError for a ``p`` outside [0, 1]; probabilities in a tensor on a GPU are not looked at.
+    Raises RuntimeError for a ``p`` outside [0, 1]; probabilities in a tensor on a GPU are not checked.
     """
     if p is not None and not 0 <= p <= 1:
         raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
@@ -87,7 +88,7 @@ def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | N
 
 
 def bernoulli_(tensor: Tensor, p: Any = 0.5, *, generator: Generator | None = None) -> Tensor:
-    """Fill with 1 with probability ``p``, a number or a tensor that broadcasts, else 0."""
+    """Fill with 1 with probability ``p``, a number or a tensor that broadcasts, and with 0 otherwise."""
     made = bernoulli(tensor, p, generator=generator) if isinstance(p, (int, float)) else bernoulli(
         functional.broadcast_to(p, tensor.spec.shape), generator=generator)
     with modes.no_grad():
@@ -96,10 +97,10 @@ def bernoulli_(tensor: Tensor, p: Any = 0.5, *, generator: Generator | None = No
 
 def normal(mean: Any = 0.0, std: Any = 1.0, size: Sequence[int] | None = None, *, generator: Generator | None = None,
            dtype: Any = None, device: Any = None) -> Tensor:
-    """Normal numbers: of one mean and deviation in ``size``, or one for each element of tensors of them.
+    """Normally distributed numbers: for two numbers of shape ``size``, for tensors of the shape that these broadcast to.
 
-    Raises TypeError for two numbers without a size, RuntimeError for a negative deviation; those in a tensor on a GPU are not
-    looked at.
+    Raises TypeError for two numbers without a size, RuntimeError for a negative deviation; deviations in a tensor on a GPU are
+    not checked.
     """
     tensors = [x for x in (mean, std) if not isinstance(x, (int, float))]
     if not tensors and size is None:
@@ -116,12 +117,12 @@ def normal(mean: Any = 0.0, std: Any = 1.0, size: Sequence[int] | None = None, *
 
 @modes.no_grad()
 def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None) -> Tensor:
-    """``num_samples`` categories a row, int64 [..., num_samples], by weights [..., categories] that need not add up to 1.
+    """Draw ``num_samples`` categories for each row: int64 [..., num_samples], by weights [..., categories] of any sum.
 
-    Without replacement each is the first to arrive of those left, in a race of exponential times: Efraimidis and Spirakis,
-    Weighted Random Sampling with a Reservoir, 2006. Raises RuntimeError for what is no vector or matrix of floats and for more
-    samples than categories; on the CPU for weights that are negative, infinite or NaN, and for rows of zeros, for which a GPU,
-    which nobody waits for, gives some category.
+    Without replacement, the categories with the smallest exponential times are taken: Efraimidis and Spirakis, Weighted Random
+    Sampling with a Reservoir, 2006. Raises RuntimeError for weights that are not a vector or matrix of floats, and for more
+    samples than categories; on the CPU also for negative, infinite or NaN weights and for rows of zeros. On a GPU, where values
+    are not read back, these give an arbitrary category.
     """
     if input.spec.ndim not in (1, 2) or not is_floating(input.dtype):
         raise RuntimeError(f"multinomial expects weights of 1 or 2 dimensions, of a floating type, but got {input.spec}")
@@ -141,10 +142,10 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, g
 
 
 def gumbel_softmax(logits: Tensor, tau: float = 1.0, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Tensor:
-    """A sample of the categories along ``dim`` that has a gradient: softmax((logits + Gumbel noise) / tau).
+    """A differentiable sample of the categories along ``dim``: softmax((logits + Gumbel noise) / tau).
 
-    ``hard`` gives one-hot vectors with the soft sample's gradient. Jang et al., arXiv:1611.01144; Maddison et al.,
-    arXiv:1611.00712. ``eps`` is taken for PyTorch's sake, and ignored.
+    ``hard`` gives one-hot vectors with the gradient of the soft sample. Jang et al., arXiv:1611.01144; Maddison et al.,
+    arXiv:1611.00712. ``eps`` is accepted as in PyTorch, and ignored.
     """
     with modes.no_grad():
         u = rand(*logits.spec.shape, dtype=logits.dtype, device=logits.device)

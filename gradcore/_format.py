@@ -10,7 +10,7 @@ import numpy as np
 from gradcore.errors import DataDependentShape
 from gradcore.spec import default_float
 
-#: What :func:`set_printoptions` sets, under NumPy's names.
+#: The options that :func:`set_printoptions` sets, under NumPy's names.
 _OPTIONS: dict[str, Any] = {}
 _PROFILES: dict[str, dict[str, Any]] = {
     "default": {"precision": 4, "threshold": 1000, "edgeitems": 3, "max_line_width": None, "suppress_small": None},
@@ -21,10 +21,11 @@ _OPTIONS.update(_PROFILES["default"])
 
 def set_printoptions(precision: int | None = None, threshold: float | None = None, edgeitems: int | None = None,
                      linewidth: int | None = None, profile: str | None = None, sci_mode: bool | None = None) -> None:
-    """How tensors are shown: digits, from how many elements on only ``edgeitems`` at each end, columns of a line.
+    """Set how tensors are printed, as in PyTorch.
 
-    ``profile`` is ``"default"``, ``"short"`` or ``"full"``; ``sci_mode=False`` writes small numbers without an exponent,
-    and True changes nothing. Raises KeyError for another profile.
+    ``precision`` is the number of digits, ``linewidth`` of columns; tensors with more than ``threshold`` elements show only
+    ``edgeitems`` at each end of a dimension. ``profile`` is ``"default"``, ``"short"`` or ``"full"``; ``sci_mode=False`` writes
+    small numbers without an exponent, and True changes nothing. Raises KeyError for another profile.
     """
     if profile is not None:
         _OPTIONS.update(_PROFILES[profile])
@@ -36,7 +37,7 @@ def set_printoptions(precision: int | None = None, threshold: float | None = Non
 
 
 def format_tensor(tensor: Any) -> str:
-    """PyTorch's way: values to four digits or as :func:`set_printoptions` says, what is not the default behind them."""
+    """The text of a tensor as in PyTorch: values, then device, size, dtype and graph where they are not the default."""
     parts = []
     try:
         values = tensor.storage.device.read(tensor.storage, tensor.spec)
@@ -51,7 +52,7 @@ def format_tensor(tensor: Any) -> str:
         parts.append(f"device='{tensor.storage.device}'")
     if empty and tensor.spec.ndim != 1:
         parts.append(f"size={tuple(tensor.spec.shape)}")
-    # Values tell int64 and bool by themselves.
+    # Printed values show whether they are int64 or bool.
     plain = (default_float(),) if empty else (default_float(), np.int64, np.bool_)
     if tensor.spec.dtype not in plain or tensor.storage.device.type == "meta":
         parts.append(f"dtype=gradcore.{tensor.spec.dtype.name}")

@@ -1,4 +1,4 @@
-"""A tensor's part in the graph: ``requires_grad``, the gradient, and hooks on it."""
+"""A tensor's methods for the graph: ``requires_grad``, ``grad``, ``backward``, and hooks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import ref
 
-from gradcore.engine import derived  # noqa: F401 - works out the rules of fused gradients
+from gradcore.engine import derived  # noqa: F401 - registers the rules of fused gradients
 from gradcore.engine.backward import run_backward
 from gradcore.engine.below import captures_of
 from gradcore.engine.hooks import RemovableHandle, hang, hooks_of
@@ -19,7 +19,7 @@ from gradcore.spec import is_floating
 
 def backward_of(roots: Sequence[Any], gradients: Sequence[Any], retain_graph: bool | None, create_graph: bool,
                 inputs: Any) -> None:
-    """Add the gradients of ``roots`` to the leaves, or to ``inputs`` alone: a tensor or an iterable of some, leaves or not."""
+    """Add the gradients of ``roots`` to the leaves, or only to ``inputs``, a tensor or an iterable of tensors."""
     captures = None
     if inputs is not None:
         wanted: list[Any] = [inputs] if isinstance(inputs, Value) else list(inputs)
@@ -34,7 +34,7 @@ def backward_of(roots: Sequence[Any], gradients: Sequence[Any], retain_graph: bo
 
 
 class Gradients(Value):
-    """``requires_grad``, ``grad``, ``backward`` and their like."""
+    """The attributes ``requires_grad`` and ``grad``, ``backward`` and similar methods."""
 
     __slots__ = ()
 
@@ -56,11 +56,11 @@ class Gradients(Value):
                                "variable in a subgraph that doesn't require differentiation use var_no_grad = "
                                "var.detach().")
         else:
-            # Its gradient stays, and graphs that were built before still lead to it.
+            # The leaf is kept, with its gradient, since existing graphs still lead to it.
             self.frozen, self.edge = self.edge[0], None  # type: ignore[index]
 
     def _thawed(self) -> Leaf | None:
-        """The leaf of before."""
+        """The leaf that the tensor had before ``requires_grad`` was set to False, or None."""
         leaf: Leaf | None = getattr(self, "frozen", None)
         if leaf is not None:
             leaf.spec, leaf.device = self.spec, self.storage.device
@@ -80,7 +80,7 @@ class Gradients(Value):
 
     @property
     def grad(self) -> Any:
-        """The accumulated gradient of a leaf, None before the first backward; of another tensor after :meth:`retain_grad`."""
+        """The accumulated gradient of a leaf, None before the first backward; for other tensors after :meth:`retain_grad`."""
         edge = self.edge
         if edge is None:
             leaf = getattr(self, "frozen", None)
@@ -110,18 +110,18 @@ class Gradients(Value):
 
     def backward(self, gradient: Any = None, retain_graph: bool | None = None,
                  create_graph: bool = False, inputs: Any = None) -> None:
-        """Add the gradients of this tensor to the leaves it came from, or to ``inputs`` alone, leaves or not.
+        """Add the gradients of this tensor to the leaves that it was computed from, or only to ``inputs``, leaves or not.
 
-        Each node's residuals go back to the pool as soon as the node has run, unless ``retain_graph``. Raises
-        RuntimeError for a tensor without a graph, for one that is no scalar without ``gradient``, and for a second run
-        through a graph whose residuals have gone back.
+        Each node's residuals are released as soon as the node has run, unless ``retain_graph``. Raises RuntimeError for a
+        tensor without a graph, for a non-scalar without ``gradient``, and for a second run through a graph whose residuals
+        have been released.
         """
         if gradient is not None and not isinstance(gradient, Value):
             raise TypeError(f"backward: gradient must be a Tensor or None, but got {type(gradient).__name__}")
         backward_of([self], [gradient], retain_graph, create_graph, inputs)
 
     def detach(self) -> Any:
-        """The same bytes without the graph."""
+        """A tensor with the same memory and without a graph."""
         return make_value(self.storage, self.spec, self.array, None)
 
     def detach_(self) -> Any:
@@ -147,18 +147,18 @@ class Gradients(Value):
     # -- hooks ---------------------------------------------------------------------------------------------------------
 
     def register_hook(self, hook: Callable[[Any], Any]) -> RemovableHandle:
-        """Call ``hook(grad)`` when this tensor's whole gradient is known; what it returns replaces it, None leaves it.
+        """Call ``hook(grad)`` when this tensor's gradient is complete; a tensor that it returns replaces the gradient.
 
-        Raises RuntimeError for a tensor that needs no gradient.
+        Raises RuntimeError for a tensor that requires no gradient.
         """
         if self.edge is None:
             raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
         return hang(hooks_of(self.edge[0]).tensor, (self.edge[1], hook))
 
     def register_post_accumulate_grad_hook(self, hook: Callable[[Any], None]) -> RemovableHandle:
-        """Call ``hook(tensor)`` when backward has added all of its gradient to a leaf: an optimizer may step there and then.
+        """Call ``hook(tensor)`` when backward has accumulated a leaf's whole gradient; an optimizer may step in the hook.
 
-        Raises RuntimeError for a tensor that is not a leaf or needs no gradient.
+        Raises RuntimeError for a tensor that is not a leaf or requires no gradient.
         """
         if self.edge is None or type(self.edge[0]) is not Leaf:
             raise RuntimeError("post accumulate grad hooks cannot be registered on non-leaf tensors" if self.edge else
@@ -166,7 +166,7 @@ class Gradients(Value):
         return hang(hooks_of(self.edge[0]).accumulated, (ref(self), hook))
 
     def retain_grad(self) -> None:
-        """Keep the gradient of this tensor in ``grad``, which backward drops for all but leaves."""
+        """Let backward keep the gradient of this tensor in ``grad``, as it does for leaves."""
         if self.edge is None:
             raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
         if type(self.edge[0]) is not Leaf:
@@ -174,7 +174,7 @@ class Gradients(Value):
 
     @property
     def retains_grad(self) -> bool:
-        """Has :meth:`retain_grad` been called on a tensor that is no leaf?"""
+        """Has :meth:`retain_grad` been called on this tensor, and is it not a leaf?"""
         edge = self.edge
         return (edge is not None and type(edge[0]) is Node and edge[0].hooks is not None
                 and edge[1] in edge[0].hooks.retained)

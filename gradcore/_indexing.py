@@ -1,4 +1,4 @@
-"""``x[index]`` and ``x[index] = value``: basic indices are views, integers and masks gather and scatter."""
+"""``x[index]`` and ``x[index] = value``: basic indices give views; integer tensors and masks gather and scatter."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gradcore.spec import TensorSpec
 
 
 def read(x: Any, index: Any) -> Any:
-    """A view for slices, integers, None and Ellipsis; a copy as soon as one index is an integer tensor."""
+    """``x[index]``: a view for slices, integers, None and Ellipsis; a copy if any index is a tensor, list or mask."""
     basic, tensors = _parse(x, index)
     if basic != _whole(x.spec):
         x = movement.slice(x, index=basic)
@@ -30,7 +30,7 @@ def read(x: Any, index: Any) -> Any:
 
 
 def _without_ones(value: Any, ndim: int) -> Any:
-    """A value that has more dimensions than where it goes, without those of 1 in front."""
+    """A value without leading dimensions of 1 beyond ``ndim``."""
     extra = value.spec.ndim - ndim
     if extra <= 0 or set(value.spec.shape[:extra]) != {1}:
         return value
@@ -38,9 +38,9 @@ def _without_ones(value: Any, ndim: int) -> Any:
 
 
 def write(x: Any, index: Any, value: Any, accumulate: bool = False) -> None:
-    """Write into the part that ``index`` shows, or add to it; the value broadcasts to it.
+    """``x[index] = value``, or ``+=`` with ``accumulate``; the value broadcasts to the indexed part.
 
-    A number written where a mask alone says needs no positions, so that nothing is read on the host.
+    A number written through a single mask needs no positions, so nothing is read on the host.
     """
     if isinstance(index, tuple) and len(index) == 1:
         index = index[0]
@@ -73,8 +73,7 @@ def write(x: Any, index: Any, value: Any, accumulate: bool = False) -> None:
 
 
 def _is_plain(item: Any) -> bool:
-    """Is it made of Python's own numbers? A trace takes those for what they are, as it does a single one, and guards where they
-    came from."""
+    """Is it made of Python numbers only? A trace treats these as constants, with guards on where they came from."""
     if isinstance(item, (list, tuple)):
         return all(map(_is_plain, item))
     return type(item) in (int, bool, float)
@@ -88,12 +87,13 @@ def _whole(spec: TensorSpec) -> movement.Basic:
     return tuple((0, n, 1) for n in spec.shape)
 
 
-#: A dimension, after the basic part; positions in it; and how many dimensions from there those count as one.
+#: A dimension of the basic part's result; a tensor of positions; and the number of dimensions, from that on, that these
+#: positions index as one.
 Indexed = tuple[int, Any, int]
 
 
 def _parse(x: Any, index: Any) -> tuple[movement.Basic, list[Indexed]]:
-    """The basic part, and the integer tensors with the dimensions that they index."""
+    """The basic part of an index, and its integer tensors with the dimensions that they index. Raises :class:`DimError`."""
     index = tuple(index) if isinstance(index, list) and any(map(_is_basic, index)) else index
     items = [_item(i) for i in (index if isinstance(index, tuple) else [index])]
     given = sum(i.ndim if isinstance(i, _Mask) else i is not None and i is not Ellipsis for i in items)
@@ -107,7 +107,7 @@ def _parse(x: Any, index: Any) -> tuple[movement.Basic, list[Indexed]]:
     basic: list[tuple[int, ...]] = []
     tensors: list[Indexed] = []
     alone = sum(map(_is_advanced, items)) == 1
-    # The next dimension of x, and the next one of the basic part.
+    # The next dimension of x, and the next one of the basic part's result.
     d = out = 0
     for item in items:
         if item is Ellipsis:
@@ -120,7 +120,7 @@ def _parse(x: Any, index: Any) -> tuple[movement.Basic, list[Indexed]]:
             out += 1
         elif isinstance(item, _Mask):
             tensors += item.indexed(x, d, out, alone)
-            # One without dimensions has a dimension of its own, of one element or of none.
+            # A mask without dimensions adds a dimension, of one element or none.
             basic += [(0, n, 1) for n in item.shape] or [()]
             d += item.ndim
             out += max(item.ndim, 1)
@@ -145,21 +145,21 @@ def _parse(x: Any, index: Any) -> tuple[movement.Basic, list[Indexed]]:
 
 
 class _Mask:
-    """A boolean index: its values, read on the host, since the shape of the result depends on them."""
+    """A boolean index, whose values are read on the host since the shape of the result depends on them."""
 
     def __init__(self, values: np.ndarray[Any, Any], plain: bool = False) -> None:
         self.values, self._plain = values, plain
         self.shape, self.ndim = values.shape, values.ndim
 
     def indexed(self, x: Any, d: int, out: int, alone: bool) -> list[Indexed]:
-        """Where it is True, for dimensions of ``x`` from ``d`` on, which are those from ``out`` on in the basic part."""
+        """The positions of True, for dimensions of ``x`` from ``d`` on, which are those from ``out`` on in the basic part."""
         if self.shape != x.spec.shape[d:d + self.ndim]:
             raise DimError(f"The shape of the mask {list(self.shape)} at index {d} does not match the shape of the indexed "
                            f"tensor {list(x.spec.shape)}")
         if not self.ndim:
             return [(out, self._upload(np.zeros(np.count_nonzero(self.values), np.int64), x), 1)]
         if alone:
-            # The only tensor of an index: its dimensions count as one.
+            # It is the only tensor in the index, so that its dimensions can be indexed as one.
             return [(out, self._upload(np.flatnonzero(self.values), x), self.ndim)]
         return [(out + k, self._upload(places, x), 1) for k, places in enumerate(np.nonzero(self.values))]
 
@@ -168,7 +168,7 @@ class _Mask:
 
 
 def _item(item: Any) -> Any:
-    """An index as it is, but for masks; :class:`DataDependentShape` for one on meta."""
+    """An index, with masks as :class:`_Mask`. Raises :class:`DataDependentShape` for a mask on meta."""
     if _is_mask(item):
         if item.storage.device.type == "meta":
             raise DataDependentShape("a boolean index gives a shape that depends on values, and meta has none: use where()")
@@ -183,7 +183,7 @@ def _item(item: Any) -> Any:
 
 
 def _is_basic(item: Any) -> bool:
-    """Does a list that holds it stand for a tuple? PyTorch gives that up for lists of lists or tensors: they are stacked."""
+    """Does a list with this item mean a tuple of indices? As in PyTorch now, lists of lists or tensors are stacked instead."""
     return item is None or item is Ellipsis or isinstance(item, slice)
 
 
@@ -193,7 +193,7 @@ def _is_advanced(item: Any) -> bool:
 
 
 def _index_tensor(item: Any, length: int, device: Device) -> Any:
-    """Positions in a dimension as a tensor; those that the host has are looked at here, on a GPU nobody would."""
+    """Positions in a dimension as a tensor. Those from the host are checked here, since GPU kernels do not check them."""
     if isinstance(item, Value):
         if item.spec.dtype.kind not in "iu":
             raise DimError(f"tensors used as indices must be integers or bools, but got {item.spec.dtype.name}")
@@ -209,15 +209,16 @@ def _index_tensor(item: Any, length: int, device: Device) -> Any:
 
 
 def _one_index(x: Any, tensors: list[Indexed]) -> tuple[Any, Any, int, int]:
-    """Index tensors as one: a view of ``x`` with their dimensions adjacent, positions in those, the first, how many.
+    """Combines index tensors into one: a view of ``x`` with the indexed dimensions adjacent, positions in these as one
+    dimension, the first of them, and their number.
 
-    Dimensions that are not adjacent are brought to the front (NumPy's rule; that 0-d tensors do not count is PyTorch's).
+    Dimensions that are not adjacent are moved to the front, as in NumPy, except that 0-d tensors do not count, as in PyTorch.
     """
     if len(tensors) == 1:
         dim, position, count = tensors[0]
         return x, position, dim, count
     dims = [d for d, _, _ in tensors]
-    # One without dimensions stands for an integer, which has no say in where the others' dimensions go.
+    # A 0-d tensor counts as an integer, which does not affect where the dimensions go.
     wide = [d for d, index, _ in tensors if index.spec.ndim]
     rest = [d for d in range(x.spec.ndim) if d not in dims]
     apart = not wide or any(wide[0] < d < wide[-1] for d in rest)
@@ -228,7 +229,7 @@ def _one_index(x: Any, tensors: list[Indexed]) -> tuple[Any, Any, int, int]:
     position = None
     for k, (_, index, _) in enumerate(tensors):
         n = x.spec.shape[first + k]
-        # Each is looked up among its own dimension's positions: that checks it, and counts it from the front.
+        # Taking from the positions of the dimension checks the index and makes negative ones positive.
         places = creation.arange(0, 1, length=n, dtype=np.dtype(np.int64), device=x.storage.device)
         counted = movement.take(places, index, dim=0)
         position = counted if position is None else position * n + counted
@@ -236,7 +237,7 @@ def _one_index(x: Any, tensors: list[Indexed]) -> tuple[Any, Any, int, int]:
 
 
 def _merged(x: Any, first: int, count: int) -> Any:
-    """``x`` with ``count`` dimensions from ``first`` as one: a view where the layout allows it."""
+    """``x`` with ``count`` dimensions from ``first`` on merged into one; a view if the layout allows it."""
     if count == 1:
         return x
     shape = x.spec.shape

@@ -1,4 +1,4 @@
-"""Figures and limits of a device's memory, under the names that PyTorch gives them."""
+"""Figures and limits of a device's memory, under PyTorch's names."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ AnyDevice = str | Device | None
 
 
 def memory_allocated(device: AnyDevice = None) -> int:
-    """Live bytes on the device, rounded to the pool's steps. The default device is the CPU."""
+    """Live allocated bytes on the device, rounded up to the pool's granularity. The default device is the CPU."""
     return get_device(device).ledger.allocated
 
 
 def memory_requested(device: AnyDevice = None) -> int:
-    """Live bytes as they were asked for."""
+    """Live requested bytes, without rounding."""
     return get_device(device).ledger.requested
 
 
@@ -28,7 +28,7 @@ def memory_reserved(device: AnyDevice = None) -> int:
 
 
 def max_memory_allocated(device: AnyDevice = None) -> int:
-    """The most bytes ever live at once, or since :func:`reset_peak_memory_stats`."""
+    """The most allocated bytes live at once, since the start or :func:`reset_peak_memory_stats`."""
     return get_device(device).ledger.peak_allocated
 
 
@@ -48,21 +48,21 @@ def reset_peak_memory_stats(device: AnyDevice = None) -> None:
 
 
 def empty_cache(device: AnyDevice = None) -> int:
-    """Give wholly free segments back to the system or the driver; returns their bytes."""
+    """Return segments without live bytes to the system or the driver; the result is the number of bytes returned."""
     return get_device(device).ledger.flush()
 
 
 def set_memory_limit(limit: str | int | None, device: AnyDevice = None) -> None:
-    """Let the pool reserve at most ``limit`` (``"64MiB"`` or bytes); None lifts it. Raises ValueError for 0 and for a float.
+    """Let the pool reserve at most ``limit`` (``"64MiB"`` or bytes); None removes it. Raises ValueError for 0 and for a float.
 
-    What is reserved already stays, so an allocation fails once the pool would have to grow past the limit. The
-    environment's ``GRADCORE_MEMORY_LIMIT`` sets it at start.
+    Segments that are already reserved stay; an allocation fails if the pool would have to grow past the limit. The environment
+    variable ``GRADCORE_MEMORY_LIMIT`` sets it at start.
     """
     get_device(device).stack.limit.limit = parse_limit(limit)
 
 
 def memory_stats(device: AnyDevice = None) -> dict[str, Any]:
-    """The figures as a dictionary; bytes."""
+    """The figures as a dictionary, in bytes, besides the counts ``segments`` and ``allocations``."""
     ledger = get_device(device).ledger
     with ledger.lock:
         ledger.drain()
@@ -74,7 +74,7 @@ def memory_stats(device: AnyDevice = None) -> dict[str, Any]:
 
 
 def memory_summary(device: AnyDevice = None) -> str:
-    """The figures as text, and who holds the most."""
+    """The figures as text, with the largest owners of live bytes."""
     settle()
     stats = memory_stats(device)
     lines = [f"Memory of {get_device(device)}:"]

@@ -1,4 +1,4 @@
-"""Python's operators on tensors."""
+"""Python's operators as methods of tensors."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from gradcore.ops import elementwise, movement, pointwise
 from gradcore.ops.in_place import IN_PLACE
 from gradcore.spec import category
 
-#: What ``==`` and ``!=`` compare element by element; everything else is left to Python, which knows whether it is the same.
+#: Types that ``==`` and ``!=`` compare element by element; for all others Python compares identity.
 COMPARED = (Value, int, float, complex, np.generic, np.ndarray)
 
 
 def beside(x: Any, other: Any) -> Any:
-    """An array of NumPy's on the right of ``x`` as a tensor, anything else as it is.
+    """The right operand of an operator on ``x``: a NumPy array as a tensor, anything else unchanged.
 
-    In PyTorch NumPy computes such an operator, so that the dtype is the one that NumPy gives the two; and for a tensor on a GPU
-    nobody does. Raises TypeError for an array of what is no number.
+    In PyTorch NumPy computes such an operator, so the dtype is NumPy's for the two; with a tensor on a GPU it is an error, and
+    the array is left unchanged here. Raises TypeError for an array that is not of numbers.
     """
     if not isinstance(other, np.ndarray) or x.storage.device.type == "cuda":
         return other
     values = other.astype(np.result_type(x.spec.dtype, other.dtype), copy=False)
     category(values.dtype)
-    # A tensor without dimensions would leave the dtype to the other operand.
+    # A 0-d tensor would not take part in the choice of the result's dtype.
     return upload(np.atleast_1d(values) if x.spec.ndim else values, x.storage.device, op="tensor")
 
 
 class Operators(Value):
-    """``x + y``, ``-x``, ``x @ y``, ``x < y`` and their like.
+    """The operators ``x + y``, ``-x``, ``x @ y``, ``x < y`` and similar ones.
 
-    The other operand may be a Python number, and that of arithmetic and of ``==`` an array of NumPy's on its right, too, unless
-    the tensor is on a GPU; TypeError for what else is no tensor.
+    The other operand may be a tensor or a Python number; in arithmetic and ``==`` also a NumPy array on the right, unless the
+    tensor is on a GPU. Raises TypeError for other types.
     """
 
     __slots__ = ()
 
-    # The four operators that everything is made of have a shorter way than calling the op.
+    # The four most used operators have a shorter path than a call of the op.
     __add__ = operator(elementwise.add, beside)
     __sub__ = operator(elementwise.sub, beside)
     __mul__ = operator(elementwise.mul, beside)

@@ -1,7 +1,7 @@
-"""Random tensors, from generators whose state is in device memory.
+"""Random tensors, and generators whose state is in device memory.
 
-A generator's numbers depend on its seed and on how many were drawn before, and on nothing else: the same program draws
-the same uniforms on every device.
+A generator's numbers depend only on its seed and on how many were drawn before: the same program draws the same uniform
+numbers on every device.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from gradcore.spec import is_floating
 
 Tensor = Any
 
-#: The seed until somebody gives one; PyTorch's.
+#: The default seed, as in PyTorch.
 DEFAULT_SEED = 67280421310721
 
 
 def _words(seed: int) -> np.ndarray[Any, Any]:
-    """The state of a generator that has drawn nothing: key, unused, counter, unused."""
+    """The initial state of a generator: key, unused, counter, unused."""
     return np.array([seed % 2**64, 0, 0, 0], np.uint64).view(np.int64)
 
 
 class Generator:
     """A stream of random numbers on one device.
 
-    Its state, int64 [4], is a buffer that never moves: a captured or replayed program goes on drawing from it.
+    Its state, int64 [4], keeps its address, so captured and replayed programs go on drawing from it.
     """
 
     def __init__(self, device: str | Device | None = None) -> None:
@@ -47,7 +47,7 @@ class Generator:
         self._state = upload(_words(self._seed), self.device, op="generator", role="buffer")
 
     def manual_seed(self, seed: int) -> Generator:
-        """Start again from ``seed``, an int of which the low 64 bits count. Raises TypeError for anything else."""
+        """Start again from ``seed``, an int of which the low 64 bits are used. Raises TypeError for other types."""
         if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool):
             raise TypeError(f"manual_seed expected a long, but got {type(seed).__name__}")
         self._seed = int(seed)
@@ -62,13 +62,13 @@ class Generator:
         return self._seed
 
     def seed(self) -> int:
-        """Start again from a seed of the operating system's choice, which is returned."""
+        """Start again from a seed drawn from the operating system, and return it."""
         seed = secrets.randbits(53)
         self.manual_seed(seed)
         return seed
 
     def snapshot(self, numel: int) -> Tensor:
-        """The state for one op, 32 bytes on the device, with the generator moved on past ``numel`` numbers."""
+        """The state for one op, int64 [4] on the device; the generator is advanced by ``numel`` numbers."""
         return random.advance(self._state, numel=numel)
 
     def get_state(self) -> Tensor:
@@ -76,20 +76,20 @@ class Generator:
         return movement.clone(self._state)
 
     def set_state(self, state: Tensor) -> Generator:
-        """Go on from a state that :meth:`get_state` gave. Raises :class:`SpecError` for any other shape."""
+        """Continue from a state that :meth:`get_state` returned. Raises :class:`SpecError` for another shape."""
         movement.copy_(self._state, state)
         return self
 
     def permutation(self, n: int) -> np.ndarray[Any, Any]:
-        """``range(n)`` shuffled, on the host.
+        """A random permutation of ``range(n)``, int64 [n], on the host.
 
-        It comes from a stream of its own beside the device's (the key's second word is 1), so that nothing is read back
-        from the device, and meta can shuffle too.
+        It is drawn from a host stream of its own (the key's second word is 1), so that nothing is read back from the device,
+        and meta can shuffle too.
         """
         return self.host_stream().permutation(n)
 
     def host_stream(self) -> np.random.Generator:
-        """NumPy's generator of the next stream on the host: another one each time, beside the device's."""
+        """A NumPy generator for the next stream on the host, a different one at each call."""
         key = np.array([self._seed % 2**64, 1], np.uint64)
         philox = np.random.Philox(key=key, counter=[0, self._permutations, 0, 0])
         self._permutations += 1
@@ -99,14 +99,14 @@ class Generator:
         return f"<gradcore.Generator on {self.device}, seed {self._seed}>"
 
 
-# -- the generators that are used where none is given ------------------------------------------------------------------
+# -- default generators ------------------------------------------------------------------------------------------------
 
-#: What a generator that is made later starts from.
+#: The seed for default generators that are created later.
 _seed = [DEFAULT_SEED]
 
 
 def default_generator(device: str | Device | None = None) -> Generator:
-    """The device's own generator, made when it is first asked for."""
+    """The device's default generator, created when first used."""
     device = get_device(device)
     device = device.compute
     found: Generator | None = device.generator
@@ -116,9 +116,9 @@ def default_generator(device: str | Device | None = None) -> Generator:
 
 
 def manual_seed(seed: int) -> Generator:
-    """Start the default generators of all devices in use again from ``seed``; the CPU's is returned.
+    """Start the default generators of all devices in use again from ``seed``, and return the CPU's.
 
-    Those that are not there yet are made, so that a run allocates in the same order on every device.
+    Missing ones are created, so that a run allocates in the same order on every device.
     """
     cpu = default_generator("cpu").manual_seed(seed)
     for device in devices():
@@ -132,7 +132,7 @@ def initial_seed() -> int:
 
 
 def seed() -> int:
-    """Start all default generators again from a seed of the operating system's choice."""
+    """Start all default generators again from a seed drawn from the operating system, and return it."""
     chosen = secrets.randbits(53)
     manual_seed(chosen)
     return chosen
@@ -144,19 +144,19 @@ def get_rng_state() -> Tensor:
 
 
 def set_rng_state(new_state: Tensor) -> None:
-    """Let the CPU's default generator go on from a state of :func:`get_rng_state`."""
+    """Let the CPU's default generator continue from a state of :func:`get_rng_state`."""
     default_generator("cpu").set_state(new_state)
 
 
 def _generators() -> list[Generator]:
-    """The default generators that there are, the CPU's among them."""
+    """The existing default generators, and the CPU's."""
     cpu = default_generator("cpu")
     return [cpu, *(d.generator for d in devices() if d.generator not in (None, cpu))]
 
 
 @contextmanager
 def fork_rng(devices: Any = None, enabled: bool = True) -> Iterator[None]:
-    """What is drawn inside is forgotten: behind the block all default generators go on from where they were before."""
+    """A context manager after which all default generators continue from their states before it, unless not ``enabled``."""
     if not enabled:
         yield
         return
@@ -173,7 +173,7 @@ def fork_rng(devices: Any = None, enabled: bool = True) -> Iterator[None]:
 
 
 def _of(device: Any, generator: Generator | None) -> Generator:
-    """The generator to draw from. Raises RuntimeError for one of another device."""
+    """The generator to draw from. Raises RuntimeError if it is on another device."""
     if generator is None:
         generator = default_generator(device_of_new(device))
     elif device is not None and get_device(device) is not generator.device:
@@ -188,7 +188,7 @@ def _draw(op: Any, low: float, high: float, shape: tuple[int, ...], dtype: Any, 
     spec = sized(shape, dtype)
     result = op(_of(device, generator).snapshot(spec.numel), float(low), float(high), shape=shape, dtype=dtype)
     if op is random.uniform and dtype.itemsize == 2:
-        # The largest float32 below ``high`` rounds to it, which is none of the numbers that were asked for.
+        # Draws are float32; the largest below ``high`` rounds to ``high``, which is outside the range.
         below = float(np.nextafter(dtype.type(high), dtype.type(low)))
         result = elementwise.clamp(result, None, below) if high > low else result
     result.requires_grad = requires_grad
@@ -197,13 +197,13 @@ def _draw(op: Any, low: float, high: float, shape: tuple[int, ...], dtype: Any, 
 
 def rand(*size: Any, generator: Generator | None = None, dtype: Any = None, device: Any = None,
          requires_grad: bool = False) -> Tensor:
-    """Uniform in [0, 1)."""
+    """A tensor of shape ``size``, uniform in [0, 1), of the default dtype unless given."""
     return _draw(random.uniform, 0, 1, functional.size_of(size), dtype, device, generator, requires_grad)
 
 
 def randn(*size: Any, generator: Generator | None = None, dtype: Any = None, device: Any = None,
           requires_grad: bool = False) -> Tensor:
-    """Normal with mean 0 and deviation 1."""
+    """A tensor of shape ``size``, normal with mean 0 and standard deviation 1, of the default dtype unless given."""
     return _draw(random.normal, 0, 1, functional.size_of(size), dtype, device, generator, requires_grad)
 
 
@@ -218,7 +218,7 @@ def randn_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires
 
 
 def randperm(n: int, *, generator: Generator | None = None, dtype: Any = np.int64, device: Any = None) -> Tensor:
-    """The integers below ``n`` in random order, shuffled on the host. Raises ValueError for a negative ``n``."""
+    """A random permutation of the integers below ``n``, [n], drawn on the host. Raises ValueError for a negative ``n``."""
     if n < 0:
         raise ValueError(f"n must be non-negative, got {n}")
     device = device_of_new(device) if generator is None else device or generator.device
@@ -234,7 +234,7 @@ def randperm(n: int, *, generator: Generator | None = None, dtype: Any = np.int6
 
 def _fill(tensor: Tensor, op: Any, drawing: Any, first: float, second: float, generator: Generator | None) -> Tensor:
     spec = tensor.spec
-    # A leaf is filled as it is; of what a graph made the graph has to know.
+    # A leaf is filled directly; for a result of a graph the write is recorded.
     recorded = modes.is_grad_enabled() and not tensor.is_leaf
     with modes.set_grad_enabled(recorded):
         if not recorded and spec.contiguous and is_floating(spec.dtype) and (spec.dtype.itemsize > 2 or op is random.normal_):
@@ -244,14 +244,14 @@ def _fill(tensor: Tensor, op: Any, drawing: Any, first: float, second: float, ge
 
 
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generator | None = None) -> Tensor:
-    """Fill with numbers uniform in [a, b). Raises RuntimeError for a > b."""
+    """Fill with uniform numbers of [a, b). Raises RuntimeError for a > b."""
     if a > b:
         raise RuntimeError(f"uniform_ expects to return a [from, to) range, but found from={a} > to={b}")
     return _fill(tensor, random.uniform_, random.uniform, a, b, generator)
 
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Generator | None = None) -> Tensor:
-    """Fill with numbers of a normal distribution. Raises RuntimeError for a negative ``std``."""
+    """Fill with normally distributed numbers. Raises RuntimeError for a negative ``std``."""
     if std < 0:
         raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
     return _fill(tensor, random.normal_, random.normal, mean, std, generator)

@@ -1,4 +1,4 @@
-"""Settings that scripts for PyTorch make: they are remembered, and change nothing here."""
+"""PyTorch's settings of threads and determinism, which are remembered and change nothing here."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _deterministic = [False]
 
 
 def set_num_threads(num: int) -> None:
-    """Remember a number of threads. NumPy's own are chosen by the environment's OMP_NUM_THREADS, before it is imported.
+    """Remember a number of threads. NumPy's own number is set by the variable OMP_NUM_THREADS before it is imported.
 
-    Raises RuntimeError for a number below 1, TypeError for what is no int.
+    Raises RuntimeError for a number below 1, TypeError for anything but an int.
     """
     if not isinstance(num, int) or isinstance(num, bool):
         raise TypeError(f"set_num_threads expects an int, but got {type(num).__name__}")
@@ -21,15 +21,15 @@ def set_num_threads(num: int) -> None:
 
 
 def get_num_threads() -> int:
-    """What :func:`set_num_threads` was given last, and before that OMP_NUM_THREADS, or the number of processors."""
+    """The number last given to :func:`set_num_threads`, by default OMP_NUM_THREADS or the number of processors."""
     return _threads[0]
 
 
 def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
-    """Remember the mode: kernels add in the same order in every run, whatever it is."""
+    """Remember the mode. It changes nothing: kernels add in the same order in every run."""
     _deterministic[0] = bool(mode)
 
 
 def are_deterministic_algorithms_enabled() -> bool:
-    """What :func:`use_deterministic_algorithms` was given last."""
+    """The mode last given to :func:`use_deterministic_algorithms`."""
     return _deterministic[0]

@@ -1,4 +1,4 @@
-"""``with gradcore.step() as s``: record a training step, and report its memory."""
+"""``with gradcore.step() as s``: records a training step, and reports its memory."""
 
 from __future__ import annotations
 
@@ -26,23 +26,24 @@ from gradcore.report.growth import Growth, growth_of
 from gradcore.report.recording import Recording
 from gradcore.report.step import DriverFigures, PinnedFigures, PoolFigures, StepReport, build_report, counted_report
 
-#: Live bytes, as requested, at the ends of a device's last steps.
+#: By device: live requested bytes at the ends of its last steps.
 _ends: dict[str, deque[int]] = {}
-#: By device, the log that a step is writing.
+#: By device: the log of the step that is being recorded.
 _recorded: dict[str, list[Raw]] = {}
 
 
 #: How much a step records. ``off``: nothing. ``counts``: peaks and the pool's figures. ``events``: every record, so that each
-#: byte has an owner. ``stacks``: as ``events``, and every line of source with the lines that led to it.
+#: byte has an owner. ``stacks``: as ``events``, and for every line of source its callers.
 LEVELS = ("off", "counts", "events", "stacks")
 
 
 class step:
-    """Record everything between entry and exit; ``report`` is there afterwards.
+    """A context manager that records everything between entry and exit; afterwards ``report`` has the figures.
 
-    ``batch_size`` gives bytes a sample. ``device`` names the device to report on; without it, it is the one that the
-    step launched most on. ``level`` is one of :data:`LEVELS`, by default what the environment's ``GRADCORE_RECORD`` says, or
-    ``events``. Steps that keep a log do not nest: RuntimeError. An exception inside leaves a report of what ran.
+    With ``batch_size`` the report has bytes per sample. ``device`` is the device to report on, by default the one with the most
+    launches in the step. ``level`` is one of :data:`LEVELS`, by default the environment variable ``GRADCORE_RECORD``, or
+    ``events``. Raises RuntimeError if steps that keep a log are nested. After an exception inside there is a report of what
+    ran.
     """
 
     def __init__(self, batch_size: int | None = None, device: str | Device | None = None, level: str | None = None) -> None:
@@ -66,7 +67,7 @@ class step:
         self._driver: DriverFigures | None = None
         self._device: Device | None = None
         self._growth: Growth | None = None
-        # Pinned memory, where it is not among the devices whose log is written.
+        # Pinned memory, if it is not among the recorded devices.
         self._beside: _Start | None = None
         self._pinned: PinnedFigures | None = None
 
@@ -108,7 +109,7 @@ class step:
             settle()
             self._end()
         except BaseException:
-            # An interrupt: once more, so that no log stays open.
+            # After an interrupt, once more, so that no log stays open.
             self._end()
             raise
         self._pinned = _pinned_figures(self._starts if self._beside is None else [self._beside])
@@ -124,24 +125,24 @@ class step:
         self._growth = growth_of(ends)
 
     def _end(self) -> None:
-        """End what began; what has ended stays as it is."""
+        """End whatever has begun and not ended."""
         self._opened.close()
         for start in self._starts if self._beside is None else (self._beside, *self._starts):
             start.end()
 
     @property
     def log(self) -> list[Record]:
-        """The step's records, in their named form. The first ones say what was there when it began."""
+        """The step's records, as named tuples. The first ones describe the state when it began."""
         return read_log(self._raw)
 
     @property
     def raw_log(self) -> list[Raw]:
-        """The step's records as they were written."""
+        """The step's records as plain tuples."""
         return self._raw
 
     @functools.cached_property
     def report(self) -> StepReport:
-        """The report. Raises RuntimeError while the step is being recorded, and at level ``off``."""
+        """The report. Raises RuntimeError before the end of the step, and at level ``off``."""
         if self._pool is None or self._device is None:
             raise RuntimeError("a step of level 'off' has no report" if self.level == "off" else
                                "the report of a step is there when the step has ended")
@@ -154,12 +155,12 @@ class step:
 
     @property
     def recording(self) -> Recording:
-        """The report with the step's records: what can be written to a file. Raises RuntimeError as ``report`` does."""
+        """The report with the step's records, which can be exported. Raises RuntimeError as ``report`` does."""
         return Recording(self.report, tuple(self.log))
 
 
 class _Start:
-    """A device as it was when a step began, and what it did since."""
+    """The state of a device when a step began, and its peaks and log since."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -186,14 +187,14 @@ class _Start:
             self._measured = None
 
     def work(self) -> int:
-        """Launches, or allocations where nobody counted launches."""
+        """The number of launches, or of allocations if there is no log."""
         if self.log is None:
             return self.device.ledger.allocations - self.allocations
         return sum(r[0] == LAUNCH for r in self.log)
 
 
 def _pinned_figures(starts: list[_Start]) -> PinnedFigures | None:
-    """Of the pinned pool, from what a step saw of it; it may have been made within the step."""
+    """The figures of the pinned pool, or None if it was not used; it may have been created within the step."""
     pool = next((d for d in devices() if d.name == "pinned"), None)
     if pool is None:
         return None
@@ -202,7 +203,7 @@ def _pinned_figures(starts: list[_Start]) -> PinnedFigures | None:
 
 
 def pool_figures(ledger: Ledger, allocations: int, misses: int) -> PoolFigures:
-    """What the pool has done since it had made so many allocations and had to search for so many of them."""
+    """The pool's figures since it had made ``allocations`` allocations with ``misses`` misses."""
     with ledger.lock:
         ledger.drain()
         pool = ledger.pool
@@ -214,7 +215,7 @@ def pool_figures(ledger: Ledger, allocations: int, misses: int) -> PoolFigures:
 @functools.cache
 def node_seconds() -> float:
     """The measured cost of building one node of a binary op, in seconds: the best of five rounds of 500."""
-    # A device of its own: the pools that are being measured must not see this.
+    # On a device of its own, so that the measured pools are not affected.
     device = make_meta()
     was, local.state.grad = local.state.grad, True
     try:

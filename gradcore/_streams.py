@@ -1,4 +1,4 @@
-"""Streams and events, as in ``torch.cuda``. On ``cpu`` and ``meta`` they write the log of a GPU, and wait for nothing."""
+"""Streams and events, as in ``torch.cuda``. On ``cpu`` and ``meta`` they only write the same log as on a GPU."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ AnyDevice = str | Device | None
 
 
 class Stream:
-    """A queue of work on a device; what is given to it runs in order, and unordered with other streams.
+    """A queue of work on a device, which runs in order, but in no order with other streams.
 
-    A device has 32 of a priority (-1 goes before 0), which are never destroyed: the thirty-third is the first again. Bytes
-    belong to the stream that was current when they were allocated, and are handed to another one only behind the work that
-    they were used for. Raises :class:`~gradcore.errors.DeviceError` without the device, which is ``cuda`` by default.
+    A device has 32 streams of each priority (-1 runs before 0), which are never destroyed: the thirty-third is the first again.
+    Memory belongs to the stream that was current when it was allocated, and is reused on another one only after the work that
+    used it. Raises :class:`~gradcore.errors.DeviceError` if the device, by default ``cuda``, is missing.
     """
 
     def __init__(self, device: AnyDevice = None, priority: int = 0) -> None:
@@ -35,18 +35,18 @@ class Stream:
         return 0, self.cuda_stream
 
     def record_event(self, event: Event | None = None) -> Event:
-        """``event``, or a new one, behind the work given to this stream so far."""
+        """Record ``event``, or a new one, after the work submitted to this stream so far, and return it."""
         event = Event() if event is None else event
         event.record(self)
         return event
 
     def wait_event(self, event: Event) -> None:
-        """Work given to this stream from now on runs after the event; the host does not wait."""
+        """Let later work on this stream run after the event; the host does not wait."""
         if event.handle is not None:
             self.device.driver.wait_event(self.queue, event.handle)
 
     def wait_stream(self, stream: Stream) -> None:
-        """Work given to this stream from now on runs after what ``stream`` has been given."""
+        """Let later work on this stream run after the work submitted to ``stream`` so far; the host does not wait."""
         self.device.order(stream.queue, self.queue)
 
     def query(self) -> bool:
@@ -54,7 +54,7 @@ class Stream:
         return self.device.driver.stream_done(self.queue)
 
     def synchronize(self) -> None:
-        """The host waits for all work of this stream."""
+        """Wait on the host for all work of this stream."""
         self.device.driver.synchronize_stream(self.queue)
 
     def __enter__(self) -> Stream:
@@ -82,7 +82,10 @@ def _of(device: Device, queue: _Queue) -> Stream:
 
 
 class Event:
-    """A moment in a stream's work. ``enable_timing`` lets :meth:`elapsed_time` measure; ``blocking`` changes nothing."""
+    """A point in a stream's work. :meth:`elapsed_time` needs ``enable_timing``; ``blocking`` changes nothing.
+
+    Raises NotImplementedError for ``interprocess``.
+    """
 
     def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
         if interprocess:
@@ -93,7 +96,7 @@ class Event:
         self.handle: Any = None
 
     def record(self, stream: Stream | None = None) -> None:
-        """Stand behind what ``stream``, the current one by default, has been given so far."""
+        """Record the point after the work submitted so far to ``stream``, by default the current one."""
         stream = current_stream() if stream is None else stream
         if self._device is None:
             self.handle = stream.device.driver.create_event(self._timing)
@@ -103,20 +106,20 @@ class Event:
         self._device.driver.record_event(self.handle, stream.queue)
 
     def wait(self, stream: Stream | None = None) -> None:
-        """Work given to ``stream``, the current one by default, from now on runs after this event."""
+        """Let later work on ``stream``, by default the current one, run after this event."""
         (current_stream() if stream is None else stream).wait_event(self)
 
     def query(self) -> bool:
-        """Is the work before it done? An event that was never recorded is."""
+        """Is the work before it done? True for an event that was never recorded."""
         return self._device is None or self._device.driver.event_done(self.handle)
 
     def synchronize(self) -> None:
-        """The host waits for the event."""
+        """Wait on the host for the event."""
         if self._device is not None:
             self._device.driver.synchronize_event(self.handle)
 
     def elapsed_time(self, end_event: Event) -> float:
-        """Milliseconds from this event to ``end_event``. Raises ValueError unless both measure and were recorded."""
+        """Milliseconds from this event to ``end_event``. Raises ValueError unless both have timing and were recorded."""
         if not (self._timing and end_event._timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self._device is None or end_event._device is None:
@@ -124,7 +127,7 @@ class Event:
         return self._device.driver.elapsed(self.handle, end_event.handle)
 
     def __del__(self) -> None:
-        # The driver may be gone when the interpreter ends, and takes its events with it.
+        # At exit the driver may be unloaded already, with its events.
         if self._device is not None and not sys.is_finalizing():
             self._device.driver.destroy_event(self.handle)
 
@@ -133,7 +136,7 @@ class Event:
 
 
 class stream:
-    """Inside, this thread's work on the stream's device goes to ``stream``; None changes nothing."""
+    """A context manager: this thread's work on the stream's device goes to ``stream``; None changes nothing."""
 
     def __init__(self, stream: Stream | None) -> None:
         self.stream = stream
@@ -150,7 +153,7 @@ class stream:
 
 
 def set_stream(stream: Stream | None) -> None:
-    """This thread's work on the stream's device goes to ``stream`` from here on."""
+    """Let this thread's work on the stream's device go to ``stream`` from now on; None changes nothing."""
     if stream is not None:
         stream.device.set_current(stream.queue)
 
@@ -162,6 +165,6 @@ def current_stream(device: AnyDevice = None) -> Stream:
 
 
 def default_stream(device: AnyDevice = None) -> Stream:
-    """The stream of all work that no other was chosen for."""
+    """The stream of ``device`` that is used if no other was chosen."""
     found = get_device(device or "cuda")
     return _of(found, found.stream)

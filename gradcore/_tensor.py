@@ -1,4 +1,4 @@
-"""The tensor class of users. Its attributes are here; what it does is in ops, functional and the engine."""
+"""The public tensor class: its attributes and a few methods; others come from ops and functional."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gradcore.spec import is_floating
 
 
 class Size(tuple[int, ...]):
-    """A shape, with :meth:`numel`."""
+    """A shape: a tuple of ints with :meth:`numel`."""
 
     def numel(self) -> int:
         return int(np.prod(self, dtype=np.int64))
@@ -34,11 +34,11 @@ class Size(tuple[int, ...]):
 
 
 class Tensor(Operators, Conversions, Gradients):
-    """An array of one dtype on one device, and where it came from.
+    """An array of one dtype on one device, with its place in the graph.
 
-    Make one with :func:`gradcore.tensor`, :func:`gradcore.zeros` and the like. The constructor is PyTorch's old one: a tensor
-    of the default dtype with copies of a sequence's values, or of some sizes, with whatever is in its bytes; or another
-    tensor's own bytes. It raises TypeError for anything else.
+    Make one with :func:`gradcore.tensor`, :func:`gradcore.zeros` and similar functions. The constructor follows PyTorch's old
+    one: from a sequence, a tensor of the default dtype with copies of the values; from sizes, an uninitialised tensor; from a
+    tensor, one that shares its memory. It raises TypeError for anything else.
     """
 
     __slots__ = ()
@@ -77,7 +77,7 @@ class Tensor(Operators, Conversions, Gradients):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the elements."""
+        """Bytes of all elements."""
         return self.spec.nbytes
 
     @property
@@ -99,7 +99,7 @@ class Tensor(Operators, Conversions, Gradients):
     ndimension = dim
 
     def stride(self, dim: int | None = None) -> Any:
-        """Steps in elements, as PyTorch counts them."""
+        """The stride of a dimension, or all strides, in elements."""
         return self.spec.strides if dim is None else self.spec.strides[functional.dim_of(dim, self)]
 
     def storage_offset(self) -> int:
@@ -115,13 +115,13 @@ class Tensor(Operators, Conversions, Gradients):
         return self.spec.dtype.itemsize
 
     def data_ptr(self) -> int:
-        """Address of the first element."""
+        """The address of the first element."""
         return self.storage.block.address + self.spec.offset * self.spec.dtype.itemsize
 
     def record_stream(self, stream: Any) -> None:
-        """Work that gradcore did not launch uses these bytes on ``stream``: once they are free, it is waited for.
+        """Note that work not launched by gradcore uses the tensor's memory on ``stream``: it is reused only after that work.
 
-        Ops of gradcore note this by themselves.
+        For gradcore's own ops this happens automatically.
         """
         self.storage.block.use_on(stream.queue)
 
@@ -150,7 +150,7 @@ class Tensor(Operators, Conversions, Gradients):
     def __repr__(self) -> str:
         return format_tensor(self)
 
-    # A tensor is itself and no other, whatever ``==`` says of its elements.
+    # By identity, since ``==`` compares elements.
     __hash__ = object.__hash__
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -184,7 +184,7 @@ class Tensor(Operators, Conversions, Gradients):
 
     @property
     def H(self) -> Tensor:
-        """The transposed matrix, since every dtype is real. Raises RuntimeError for what is no matrix."""
+        """The transposed matrix, since every dtype is real. Raises RuntimeError unless the tensor has 0 or 2 dimensions."""
         if self.spec.ndim not in (0, 2):
             raise RuntimeError(f"tensor.H is only supported on matrices (2-D tensors). Got {self.spec.ndim}-D tensor.")
         return self.T
@@ -210,25 +210,25 @@ class Tensor(Operators, Conversions, Gradients):
         return creation.fill_(self, 0)
 
     def new_zeros(self, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-        """Zeros of this one's dtype and device where nothing else is said."""
+        """A tensor of zeros, by default of this tensor's dtype and device."""
         return functional.zeros(*size, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
 
     def new_ones(self, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-        """Ones of this one's dtype and device where nothing else is said."""
+        """A tensor of ones, by default of this tensor's dtype and device."""
         return functional.ones(*size, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
 
     def new_full(self, size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any = None,
                  requires_grad: bool = False) -> Tensor:
-        """A tensor of one value, of this one's dtype and device where nothing else is said."""
+        """A tensor of one value, by default of this tensor's dtype and device."""
         return functional.full(size, fill_value, dtype=dtype or self.dtype, device=device or self.device,
                                requires_grad=requires_grad)
 
     def new_tensor(self, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-        """A tensor of copied data, of this one's dtype and device where nothing else is said."""
+        """A tensor with a copy of the data, by default of this tensor's dtype and device."""
         return functional.tensor(data, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
 
     def new_empty(self, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-        """A tensor of whatever the pool's bytes happen to be, of this one's dtype and device where nothing else is said."""
+        """An uninitialised tensor, by default of this tensor's dtype and device."""
         return functional.empty(*size, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
 
     def type_as(self, other: Tensor) -> Tensor:
@@ -245,7 +245,7 @@ class Tensor(Operators, Conversions, Gradients):
 
 
 def _attach_methods(names: Sequence[str]) -> None:
-    """Functions whose first argument is the tensor are its methods too."""
+    """Make functions whose first argument is a tensor its methods too."""
     for name in names:
         if name not in Tensor.__dict__:
             setattr(Tensor, name, getattr(functional, name))

@@ -1,4 +1,4 @@
-"""Gradients: the engine's public functions."""
+"""``gradcore.autograd``: ``backward``, ``grad``, and the public names of the package's modules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gradcore.functional import zeros_like
 
 Tensors = Any
 
-#: A tensor that wants a gradient was once made by this name.
+#: PyTorch's old name of the tensor class.
 Variable = Tensor
 
 __all__ = ["Function", "FunctionCtx", "Graph", "Node", "Variable", "backward", "detect_anomaly", "enable_grad", "grad",
@@ -31,10 +31,10 @@ __all__ = ["Function", "FunctionCtx", "Graph", "Node", "Variable", "backward", "
 
 def backward(tensors: Tensors, grad_tensors: Tensors = None, retain_graph: bool | None = None,
              create_graph: bool = False, inputs: Tensors = None) -> None:
-    """Add the gradients of ``tensors`` to the leaves they came from, or to ``inputs`` alone, leaves or not.
+    """Add the gradients of ``tensors`` to the leaves that they were computed from, or only to ``inputs``, leaves or not.
 
-    ``grad_tensors`` are the cotangents, one a tensor; None stands for 1 and is for scalars. Raises RuntimeError for a
-    tensor without a graph, a missing cotangent, a graph whose residuals have gone back, no inputs at all.
+    ``grad_tensors`` are the cotangents, one for each tensor; None means 1, for scalars. Raises RuntimeError for a tensor
+    without a graph, a missing cotangent, a graph whose residuals have been released, and empty ``inputs``.
     """
     roots, gradients = _roots(tensors, grad_tensors)
     backward_of(roots, gradients, retain_graph, create_graph, inputs)
@@ -45,11 +45,11 @@ def grad(outputs: Tensors, inputs: Tensors, grad_outputs: Tensors = None, retain
          materialize_grads: bool = False) -> tuple[Any, ...]:
     """The gradients of ``outputs`` with respect to ``inputs``, returned and not accumulated.
 
-    Each is a tensor, or any iterable of tensors, such as the values of a dict. ``only_inputs`` changes nothing, as in PyTorch;
-    ``is_grads_batched`` raises NotImplementedError.
+    ``outputs`` and ``inputs`` are each a tensor or an iterable of tensors, such as the values of a dict. ``only_inputs``
+    changes nothing, as in PyTorch; ``is_grads_batched`` raises NotImplementedError.
 
-    Raises RuntimeError for an input that the outputs do not depend on, unless ``allow_unused`` (None for it) or
-    ``materialize_grads`` (zeros for it).
+    Raises RuntimeError for an input that the outputs do not depend on; with ``allow_unused`` its gradient is None, with
+    ``materialize_grads`` zeros.
     """
     if is_grads_batched:
         raise NotImplementedError("grad(is_grads_batched=True) is not supported: call grad once for each cotangent, with "

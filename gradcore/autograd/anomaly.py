@@ -7,9 +7,9 @@ from gradcore.engine.state import local
 
 
 class detect_anomaly(Mode):
-    """Inside, ``backward`` raises RuntimeError at the first gradient with a NaN: the op, and the line that ran it.
+    """A context manager in which ``backward`` raises RuntimeError at the first gradient with a NaN, naming op and line.
 
-    Every gradient is read back for it, so it is slow. ``check_nan=False`` turns it off again inside.
+    It is slow, since every gradient is read back to the host. ``check_nan=False`` turns detection off inside.
     """
 
     _switch = "anomaly"
@@ -19,7 +19,7 @@ class detect_anomaly(Mode):
 
 
 class set_detect_anomaly(detect_anomaly):
-    """Sets it at once, and restores it if used as a context manager."""
+    """Turns detection on or off at once; used as a context manager, it restores the former state at the end."""
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
         super().__init__(mode and check_nan)
@@ -27,7 +27,7 @@ class set_detect_anomaly(detect_anomaly):
         local.state.anomaly = mode and check_nan
 
     def __enter__(self) -> None:
-        """It is set already."""
+        """Do nothing: the constructor has set the mode."""
 
 
 def is_anomaly_enabled() -> bool:

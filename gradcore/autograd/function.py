@@ -23,7 +23,7 @@ Tensor = Any
 
 
 class FunctionCtx:
-    """What ``forward`` leaves for ``backward``: tensors by :meth:`save_for_backward`, anything else as attributes."""
+    """Carries data from ``forward`` to ``backward``: tensors by :meth:`save_for_backward`, anything else as attributes."""
 
     def __init__(self) -> None:
         self.needs_input_grad: tuple[bool, ...] = ()
@@ -35,30 +35,31 @@ class FunctionCtx:
         self._node: Any = None
 
     def save_for_backward(self, *tensors: Tensor | None) -> None:
-        """Keep tensors for ``backward``, where :attr:`saved_tensors` gives them; they go back when it has run."""
+        """Keep tensors for :attr:`saved_tensors` in ``backward``; they are released when it has run. Raises TypeError for
+        other objects."""
         for t in tensors:
             if t is not None and not isinstance(t, Value):
                 raise TypeError(f"save_for_backward can only save variables, but argument is of type {type(t).__name__}")
         self._to_save = tensors
 
     def save_for_forward(self, *tensors: Tensor) -> None:
-        """Accepted as in PyTorch; there is no forward mode here."""
+        """Accepted as in PyTorch, without effect, since there is no forward mode."""
 
     def mark_dirty(self, *tensors: Tensor) -> None:
-        """``forward`` wrote to these inputs, and returns them."""
+        """Declare that ``forward`` wrote to these inputs, and returns them."""
         self._dirty = tensors
 
     def mark_non_differentiable(self, *tensors: Tensor) -> None:
-        """These outputs have no gradient."""
+        """Declare that these outputs have no gradient."""
         self._plain = tensors
 
     def set_materialize_grads(self, value: bool) -> None:
-        """Are cotangents that are zero given to ``backward`` as tensors (the default), or as None?"""
+        """Choose whether ``backward`` gets missing cotangents as zero tensors (the default), or as None."""
         self._materialize = value
 
     @property
     def saved_tensors(self) -> tuple[Tensor | None, ...]:
-        """What :meth:`save_for_backward` kept. Raises RuntimeError once it has gone back."""
+        """The tensors of :meth:`save_for_backward`. Raises RuntimeError once they have been released."""
         if self._values is not None:
             return tuple(self._values)
         node = None if self._node is None else self._node()
@@ -70,8 +71,8 @@ class FunctionCtx:
 class Function:
     """A function with its own gradient: subclasses define static methods, and are called by ``apply``.
 
-    ``forward(ctx, *args)`` computes without a graph; ``backward(ctx, *grad_outputs)`` returns a gradient for each argument
-    of ``forward``, None where there is none. ``forward(*args)`` and ``setup_context(ctx, inputs, output)`` do as well.
+    ``forward(ctx, *args)`` computes without a graph; ``backward(ctx, *grad_outputs)`` returns a gradient, or None, for each
+    argument of ``forward``. Instead, ``forward(*args)`` and ``setup_context(ctx, inputs, output)`` may be defined.
     """
 
     @staticmethod
@@ -89,7 +90,7 @@ class Function:
 
     @classmethod
     def apply(cls, *args: Any) -> Any:
-        """Run ``forward``, and build a node for it where an argument needs a gradient."""
+        """Run ``forward``, and build a node for it if an argument requires a gradient."""
         ctx = FunctionCtx()
         edges = [a.edge if isinstance(a, Value) else None for a in args]
         ctx.needs_input_grad = tuple(e is not None for e in edges)
@@ -113,7 +114,7 @@ class Function:
             if id(a) in dirty and a.edge is not None and type(a.edge[0]) is Leaf:
                 raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
         given = {id(a) for a in args}
-        # An argument that comes back unchanged comes back as a tensor of its own.
+        # An argument that is returned unchanged becomes a new tensor, so that it can have this node's edge.
         outputs = [make_value(o.storage, o.spec, o.array, None) if id(o) in given and id(o) not in dirty else o
                    for o in outputs]
         tensors = [o for o in outputs if isinstance(o, Value)]
@@ -155,7 +156,7 @@ def _rule(cls: type[Function], ctx: FunctionCtx, args: tuple[Any, ...], specs: l
 
 
 def _fitted(name: str, k: int, g: Any, spec: Any) -> Any:
-    """A returned gradient in the shape of its input. Raises for one that cannot be."""
+    """A returned gradient, summed to the shape of its input. Raises TypeError or :class:`SpecError` if that is impossible."""
     if g is None or spec is None:
         return None
     if not isinstance(g, Value):
@@ -168,7 +169,7 @@ def _fitted(name: str, k: int, g: Any, spec: Any) -> Any:
 
 
 def once_differentiable(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates a ``backward`` that works outside the graph: what it returns raises when it is differentiated again."""
+    """Decorator for a ``backward`` that computes without a graph: differentiating its results again raises an error."""
 
     @functools.wraps(fn)
     def wrapped(ctx: Any, *args: Any) -> Any:

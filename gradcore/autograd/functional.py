@@ -1,8 +1,8 @@
-"""Jacobians, Hessians and their products with vectors, of functions of tensors: PyTorch's ``autograd.functional``.
+"""Jacobians, Hessians and their products with vectors, as in PyTorch's ``autograd.functional``.
 
-``inputs`` are a tensor or a tuple of tensors, and so is what the function returns; results are structured as they are. They
-have no graph unless ``create_graph``. ``strict`` raises RuntimeError where an output does not depend on an input; the
-derivative is zeros else.
+``inputs`` are a tensor or a tuple of tensors, as is the function's result; the derivatives have the same structure. They have
+no graph unless ``create_graph``. If an output does not depend on an input the derivative is zeros, or with ``strict``
+RuntimeError is raised.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["hessian", "hvp", "jacobian", "jvp", "vhp", "vjp"]
 
 def vjp(func: Function, inputs: Tensors, v: Tensors = None, create_graph: bool = False,
         strict: bool = False) -> tuple[Tensors, Tensors]:
-    """The outputs, and ``v`` times the Jacobian: one product an input. None for ``v`` is 1, for one output of one element."""
+    """The outputs, and ``v`` times the Jacobian, a product for each input. ``v`` may be None for one output of one element."""
     several, given = _tensors("inputs", inputs)
     with enable_grad():
         own = _own(given, create_graph)
@@ -36,14 +36,14 @@ def vjp(func: Function, inputs: Tensors, v: Tensors = None, create_graph: bool =
 
 def jvp(func: Function, inputs: Tensors, v: Tensors = None, create_graph: bool = False,
         strict: bool = False) -> tuple[Tensors, Tensors]:
-    """The outputs, and the Jacobian times ``v``: one product an output, by two backward passes. None for ``v`` is 1, for one
+    """The outputs, and the Jacobian times ``v``, a product for each output, by two backward passes. ``v`` may be None for one
     input of one element."""
     _, given = _tensors("inputs", inputs)
     with enable_grad():
         own = _own(given, create_graph)
         tangents = _vector("v", v, own, "the input to the user-provided function is")
         several_out, outputs = _tensors("outputs of the user-provided function", func(*own))
-        # The product with a vector is linear in it: its derivative is the product from the other side.
+        # The vector-Jacobian product is linear in its vector, and the derivative by that is the Jacobian-vector product.
         zero = [zeros_like(y).requires_grad_() for y in outputs]
         back = _grads(outputs, own, zero, True, strict)
         found = _grads(back, zero, tangents, create_graph, False)
@@ -52,9 +52,10 @@ def jvp(func: Function, inputs: Tensors, v: Tensors = None, create_graph: bool =
 
 def jacobian(func: Function, inputs: Tensors, create_graph: bool = False, strict: bool = False, vectorize: bool = False,
              strategy: str = "reverse-mode") -> Tensors:
-    """The derivative of each output by each input, of the output's shape and then the input's: [*y.shape, *x.shape].
+    """The derivative of each output y with respect to each input x: [*y.shape, *x.shape].
 
-    One backward pass for each element of the outputs. ``vectorize`` changes nothing. Raises NotImplementedError for another
+    It takes a backward pass for each element of the outputs. ``vectorize`` changes nothing. Raises NotImplementedError for
+    another
     ``strategy``.
     """
     if strategy != "reverse-mode":
@@ -69,7 +70,7 @@ def jacobian(func: Function, inputs: Tensors, create_graph: bool = False, strict
 
 def hessian(func: Function, inputs: Tensors, create_graph: bool = False, strict: bool = False, vectorize: bool = False,
             outer_jacobian_strategy: str = "reverse-mode") -> Tensors:
-    """The second derivatives of a function of one element by each two inputs: [*x.shape, *other.shape]."""
+    """The second derivatives of a function with one element by each pair of inputs: [*x.shape, *other.shape]."""
     several, given = _tensors("inputs", inputs)
 
     def slopes(*xs: Any) -> Tensors:
@@ -87,7 +88,7 @@ def hvp(func: Function, inputs: Tensors, v: Tensors = None, create_graph: bool =
 
 def vhp(func: Function, inputs: Tensors, v: Tensors = None, create_graph: bool = False,
         strict: bool = False) -> tuple[Tensors, Tensors]:
-    """The output, and ``v`` times the Hessian of a function of one element: one product an input, by two backward passes."""
+    """The output, and ``v`` times the Hessian of a function with one element: a product for each input, by two passes."""
     return _hessian_product("vhp", func, inputs, v, create_graph, strict)
 
 
@@ -107,7 +108,7 @@ def _hessian_product(name: str, func: Function, inputs: Tensors, v: Tensors, cre
 
 
 def _tensors(name: str, given: Tensors) -> tuple[bool, tuple[Any, ...]]:
-    """Were they in a tuple, and which are they?"""
+    """Whether the tensors were given in a tuple, and the tensors. Raises TypeError for other objects."""
     several = isinstance(given, (tuple, list))
     found = tuple(given) if several else (given,)
     for x in found:
@@ -121,7 +122,7 @@ def _shaped(several: bool, found: Sequence[Any]) -> Tensors:
 
 
 def _own(given: tuple[Any, ...], create_graph: bool) -> list[Any]:
-    """The inputs as the function is given them: with a graph views, whose derivatives reach what the inputs were made of."""
+    """The inputs for the function: detached, or with ``create_graph`` views, so that derivatives reach the inputs' graph."""
     return [movement.reshape(x, shape=x.spec.shape) if create_graph and x.requires_grad else x.detach().requires_grad_()
             for x in given]
 
@@ -153,7 +154,7 @@ def _vector(name: str, v: Tensors, like: Sequence[Any], where: str) -> list[Any]
 
 def _grads(outputs: Sequence[Any], inputs: Sequence[Any], cotangents: Sequence[Any] | None, create_graph: bool,
            strict: bool) -> list[Any]:
-    """The gradients, zeros for inputs that no output depends on."""
+    """The gradients, with zeros for inputs that no output depends on. Raises RuntimeError for these with ``strict``."""
     kept = [k for k, y in enumerate(outputs) if y.requires_grad]
     found: Sequence[Any] = [None] * len(inputs)
     if kept:
@@ -167,7 +168,7 @@ def _grads(outputs: Sequence[Any], inputs: Sequence[Any], cotangents: Sequence[A
 
 
 def _rows(y: Any, inputs: Sequence[Any], create_graph: bool, strict: bool) -> list[Any]:
-    """The derivatives of one output, an element at a time."""
+    """The derivatives of one output by each input, computed for one element of the output at a time."""
     rows = []
     for k in range(y.spec.numel):
         one = zeros(y.spec.numel, dtype=y.spec.dtype, device=y.storage.device)

@@ -1,4 +1,4 @@
-"""``gradcheck`` and ``gradgradcheck``: gradients compared with finite differences."""
+"""``gradcheck`` and ``gradgradcheck``: compare gradients with finite differences."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ def gradcheck(func: Callable[..., Any], inputs: Any, eps: float = 1e-6, atol: fl
               rtol: float = 1e-3, raise_exception: bool = True, fast_mode: bool = False) -> bool:
     """Compare each entry of the Jacobian with a central difference of step ``eps``.
 
-    ``inputs`` are float64 tensors, or one by itself, of which those that require a gradient are checked. ``fast_mode`` compares
-    one number for each input and output instead: the slope of a random sum of the output along a random direction. Returns
-    True, or raises RuntimeError naming the input and the entry (returns False with ``raise_exception=False``).
+    ``inputs`` are one or several float64 tensors, of which those that require a gradient are checked. ``fast_mode`` compares
+    only one number for each input and output: the slope of a random sum of the output along a random direction. Returns True,
+    or raises RuntimeError naming the input and the entry (with ``raise_exception=False`` it returns False). Raises ValueError
+    if no input requires a gradient, or one that does is not float64.
     """
     inputs = _several(inputs)
     checked = [k for k, x in enumerate(inputs) if isinstance(x, Value) and x.edge is not None]
@@ -64,8 +65,8 @@ def gradgradcheck(func: Callable[..., Any], inputs: Any, grad_outputs: Any = Non
                   fast_mode: bool = False) -> bool:
     """:func:`gradcheck` of the gradients of ``func``, with respect to its inputs and to the cotangents of its outputs.
 
-    The cotangents are ``grad_outputs``, one tensor or several, float64 that require a gradient, or drawn at random. A gradient
-    without a graph, which claims to depend on nothing, is held to that.
+    The cotangents are ``grad_outputs``, one or several float64 tensors that require a gradient, by default random. A gradient
+    without a graph counts as constant, and is checked to be so.
     """
     inputs = _several(inputs)
     wanted = [k for k, x in enumerate(inputs) if isinstance(x, Value) and x.edge is not None]
@@ -81,7 +82,7 @@ def gradgradcheck(func: Callable[..., Any], inputs: Any, grad_outputs: Any = Non
         outputs = _outputs(func, given)
         captures: Any = {(id(given[k].edge[0]), given[k].edge[1]): [None] for k in wanted}
         run_backward(outputs, cotangents, retain_graph=True, create_graph=True, captures=captures)
-        # 0 whatever the inputs are, with a graph.
+        # A zero with a graph that leads to all inputs.
         nothing = sum(given[k].reshape(-1)[:0].sum() for k in wanted)
         return tuple(g if g.edge is not None else g + nothing for g in (slot[0] for slot in captures.values()) if g is not None)
 
@@ -99,7 +100,7 @@ def _outputs(func: Callable[..., Any], inputs: Sequence[Any]) -> list[Any]:
 
 
 def _directions(size: int, fast: bool, rng: np.random.Generator) -> Array:
-    """What is gone along, a row each: every element by itself, or one random direction through all."""
+    """The directions to differentiate along, [n, size]: all unit vectors, or with ``fast`` one random vector."""
     return rng.standard_normal((1, size)) if fast else np.eye(size)
 
 
@@ -110,7 +111,7 @@ def _flat(x: Any) -> Array:
 
 def _numeric(func: Callable[..., Any], inputs: Sequence[Any], k: int, directions: Array, sizes: Sequence[int],
              eps: float) -> list[Array]:
-    """The slopes of each output, of ``sizes`` elements, along each direction of input ``k``: [directions, elements]."""
+    """For each output: its slopes along the directions of input ``k`` by central differences, [directions, elements]."""
     values = _flat(inputs[k])
     rows = []
     for direction in directions:
@@ -118,7 +119,7 @@ def _numeric(func: Callable[..., Any], inputs: Sequence[Any], k: int, directions
         for step in (eps, -eps):
             given = list(inputs)
             given[k] = tensor((values + step * direction).reshape(inputs[k].spec.shape))
-            # Gradients stay on: an op may compute differently without them, and outputs are told apart by them.
+            # Gradients stay enabled: ops may compute differently without them, and :func:`_outputs` selects by them.
             given[k].requires_grad = True
             ends.append([_flat(out) for out in _outputs(func, given)])
         rows.append([(above - below) / (2 * eps) for above, below in zip(*ends, strict=True)])

@@ -22,10 +22,10 @@ Tensor = Any
 
 
 class saved_tensors_hooks:
-    """Inside, an op keeps ``pack_hook(tensor)`` for its gradient, of which ``unpack_hook`` makes a tensor in backward.
+    """A context manager in which ops keep ``pack_hook(tensor)`` as a residual, which ``unpack_hook`` turns back in backward.
 
     The tensor that is packed has no graph, and must not be written to. Hooks run without a graph; each run is a ``pack`` or
-    ``unpack`` mark in the log. Nested contexts: the innermost counts.
+    ``unpack`` mark in the log. Of nested contexts the innermost applies.
     """
 
     def __init__(self, pack_hook: Callable[[Tensor], Any], unpack_hook: Callable[[Any], Tensor]) -> None:
@@ -43,10 +43,10 @@ class saved_tensors_hooks:
 
 
 class save_on_cpu(saved_tensors_hooks):
-    """Inside, residuals are moved to host memory, and back when backward needs them.
+    """A context manager in which residuals are moved to host memory, and back when backward needs them.
 
-    With ``pin_memory`` it is pinned memory, and the copies run beside the device's other work, on its stream for copies.
-    Tensors that are on the CPU stay where they are. On meta no host memory is taken.
+    With ``pin_memory`` they are in pinned memory, and the copies run on the device's stream for copies, beside its other work.
+    Tensors on the CPU stay where they are. For meta no host memory is allocated.
     """
 
     def __init__(self, pin_memory: bool = False, device_type: str = "cuda") -> None:
@@ -56,7 +56,7 @@ class save_on_cpu(saved_tensors_hooks):
 def _to_host(tensor: Tensor) -> tuple[Device, Any]:
     device: Device = tensor.storage.device
     if device.type == "meta":
-        # No values to move: what it predicts is that the bytes go, and come back.
+        # There are no values to move; the log records that the bytes are freed and allocated again.
         device.note_read(tensor.storage, tensor.spec)
         return device, tensor.spec
     return device, tensor if device.type == "cpu" else transfer(tensor, get_device("cpu"))
@@ -95,7 +95,7 @@ _refused = _Refused()
 
 @contextmanager
 def disable_saved_tensors_hooks(error_message: str) -> Iterator[None]:
-    """Inside, entering :class:`saved_tensors_hooks` raises RuntimeError with ``error_message``."""
+    """A context manager in which entering :class:`saved_tensors_hooks` raises RuntimeError with ``error_message``."""
     if local.state.packing is not None:
         raise RuntimeError(error_message)
     before, _refused.message = _refused.message, error_message

@@ -1,6 +1,6 @@
-"""The state of a graph at this moment: its nodes, what each of them keeps, and how many bytes that is.
+"""Inspects a graph: its nodes, what each of them keeps, and how many bytes that is.
 
-Looking changes nothing: what is returned holds numbers and words, no tensor, no storage and no node.
+The results hold numbers and strings, and keep no tensor, storage or node alive.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from gradcore.memory.resource import Block
 from gradcore.ops import all_ops
 from gradcore.reading import layer_in, network_names
 
-#: Lines of a printed graph at most.
+#: The most lines of a printed graph.
 LINES = 1000
 
 
 @dataclass(frozen=True)
 class Residual:
-    """One tensor that a node's gradient rules read. Bytes are the storage's, as they were asked for."""
+    """One tensor that a node's gradient rules read. ``nbytes`` are the requested bytes of its storage."""
 
     name: str
-    #: "kept", "made again" in backward (0 bytes), or "packed" by a hook: a tensor that it left, or what is none, of 0 bytes.
+    #: "kept", "made again" in backward (0 bytes), or "packed" by a hook (0 bytes if the hook did not return a tensor).
     how: str
     shape: tuple[int, ...]
     dtype: str
     nbytes: int
-    #: The storage's number in the log; residuals that share it share the bytes.
+    #: The storage's serial in the log; residuals with the same serial share the bytes.
     storage: int
-    #: Who the bytes belong to: role, layer, op and line that made them.
+    #: The owner of the bytes: role and layer, and the op and line that made them.
     role: str
     layer: str
     made_by: str
     line: str
-    #: How an array of another library that shows the bytes was made, and on which line; "" where there is none.
+    #: The form and line of an export, if an array of another library shares the bytes; otherwise "".
     exported: str = ""
 
 
 @dataclass(frozen=True)
 class GraphNode:
-    """One run of an op that gradients will flow through, or did."""
+    """One node of the graph: a run of an op that gradients flow through."""
 
     number: int
     name: str
@@ -55,10 +55,10 @@ class GraphNode:
     layer: str
     line: str
     #: "held": it keeps residuals and has not run; "retained": it ran and still keeps them (retain_graph); "released": it ran
-    #: and gave them back; "keeps nothing": its rules read nothing.
+    #: and released them; "keeps nothing": its rules read nothing.
     state: str
     residuals: tuple[Residual, ...]
-    #: Where its gradients go: numbers of nodes, names of leaves, None for an input that needs none.
+    #: The targets of its gradients: numbers of nodes, names of leaves, None for an input that requires no gradient.
     inputs: tuple[int | str | None, ...]
 
 
@@ -81,12 +81,12 @@ class Graph:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the graph keeps alive, each storage once; parameters, which live anyway, are left out."""
+        """Bytes that the graph keeps alive, each storage once, without parameters, which live anyway."""
         return self._bytes(False)
 
     @property
     def parameter_nbytes(self) -> int:
-        """Bytes of the parameters among what it keeps."""
+        """Bytes of the parameters that the graph keeps."""
         return self._bytes(True)
 
     def __str__(self) -> str:
@@ -109,7 +109,7 @@ class Graph:
             lines.append(f"{indent}#{target} {node.name} of {node.layer or '(root)'}, {node.line}: {node.state}"
                          + (f": {kept}" if kept else ""))
             below = [i for i in node.inputs if i is not None]
-            # A chain stays on its level, so that a long one can be read.
+            # The nodes of a chain have the same indentation, so that long ones are readable.
             stack.extend((i, depth + (len(below) > 1)) for i in reversed(below))
         if stack:
             lines.append(f"... and {len(self) - len(seen):,} nodes more")
@@ -137,20 +137,20 @@ class Graph:
         return "\n".join([*lines, "}"])
 
     def to_json(self) -> str:
-        """Nodes and residuals as a JSON object; ``version`` 1."""
+        """Nodes and residuals as a JSON object with ``version`` 1."""
         return json.dumps({"version": 1, "nbytes": self.nbytes, "parameter_nbytes": self.parameter_nbytes,
                            "nodes": [asdict(n) for n in self.nodes]})
 
 
 def graph(tensor: Any) -> Graph:
-    """The graph behind ``tensor``: what backward would run, and what it keeps alive until then.
+    """The graph of ``tensor``: the nodes that backward would run, and what they keep alive until then.
 
-    A leaf, or a tensor that needs no gradient, has none. Raises TypeError for what is no tensor.
+    It is empty for a leaf and for a tensor that requires no gradient. Raises TypeError for other objects.
     """
     if not isinstance(tensor, Value):
         raise TypeError(f"graph() takes a Tensor, but got {type(tensor).__name__}")
     nodes = nodes_behind(tensor)
-    # As in a step's report.
+    # The same names as in a step's report.
     names = network_names(chain((SCOPES[node.scope].network for node in nodes),
                                 (TAGS[block.tag].network for node in nodes for block in _in_arena(node))))
     leaves: dict[Leaf, str] = {}
@@ -158,7 +158,7 @@ def graph(tensor: Any) -> Graph:
 
 
 def nodes_behind(tensor: Value) -> list[Node]:
-    """The nodes of the graph behind a tensor, the last built first."""
+    """The nodes of a tensor's graph, the last built first."""
     stack = [tensor.edge[0]] if tensor.edge is not None and type(tensor.edge[0]) is Node else []
     found: dict[int, Node] = {}
     while stack:
@@ -170,7 +170,7 @@ def nodes_behind(tensor: Value) -> list[Node]:
 
 
 def is_held(tensor: Value) -> bool:
-    """Does the graph behind a tensor keep all that its backward needs, and is that anything?"""
+    """Does a tensor's graph still keep all residuals that its backward needs, and are there any?"""
     keeping = [node for node in nodes_behind(tensor) if node.plan.slots]
     return bool(keeping) and all(node.saved is not None for node in keeping)
 
@@ -197,7 +197,7 @@ def _seen(node: Node, leaves: dict[Leaf, str], names: Mapping[Network, str]) -> 
 
 
 def _in_arena(node: Node) -> Sequence[Block]:
-    """What the rule of a compiled function keeps beside its node, in an arena, for the gradient that it will run."""
+    """The blocks that the node of a compiled function keeps in an arena for its gradient; none for other nodes."""
     rules = node.plan.rules
     found: Sequence[Block] = getattr(getattr(rules[0][2], "__self__", None), "in_arena", ()) if rules else ()
     return found
@@ -212,7 +212,7 @@ def _waiting(block: Block, names: Mapping[Network, str]) -> Residual:
 
 
 def _residuals(r: Any, names: Mapping[Network, str]) -> Iterator[Residual]:
-    """What stands in a slot of a node; nothing for a number."""
+    """The residuals in one slot of a node; none for a number."""
     if isinstance(r, Packed):
         yield from (replace(_residual(x, names), how="packed") for x in r.kept)
         if not r.kept:
@@ -238,5 +238,5 @@ def _bytes_of(r: Residual) -> str:
 
 
 def kept_by_ops() -> dict[str, dict[str, tuple[str, ...]]]:
-    """For each op and input: what a gradient for that input keeps (names of inputs, of results, of auxiliary results)."""
+    """By op and input: the names of the inputs, results and auxiliary results that a gradient for that input keeps."""
     return {name: op.keeps() for name, op in sorted(all_ops().items()) if op.differentiable}
