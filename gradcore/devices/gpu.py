@@ -1,7 +1,7 @@
-"""The CUDA device: segments from cudaMalloc, with CuPy arrays over our own blocks.
+"""The CUDA device: segments from cudaMalloc, with CuPy arrays over blocks of the pool.
 
-The CUDA runtime is an argument, so that a mock can stand in where there is no driver: memory/driver.py says what is asked
-of it. CuPy's own objects (arrays over blocks) work without one.
+The CUDA runtime is an argument, so that a mock can replace it on a machine without a driver; memory/driver.py lists the calls.
+CuPy's arrays over blocks work without a driver.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PAGE_LOCKED = 1  # cudaMemoryTypeHost
 
 
 class SegmentMemory(memory.BaseMemory):  # type: ignore[misc]
-    """The owner of internal arrays: an address range that the pool keeps. It pins nothing and frees nothing."""
+    """The owner of internal arrays: an address range of the pool. It keeps nothing alive and frees nothing."""
 
     def __init__(self, ptr: int, size: int, device_id: int) -> None:
         self.ptr = ptr
@@ -49,7 +49,7 @@ class SegmentMemory(memory.BaseMemory):  # type: ignore[misc]
 
 
 class ForeignMemory(memory.BaseMemory):  # type: ignore[misc]
-    """The owner of our arrays over a foreign array's bytes, which it keeps alive."""
+    """The owner of arrays over the memory of another library's array, which it keeps alive."""
 
     def __init__(self, array: cupy.ndarray, nbytes: int) -> None:
         self.ptr = array.data.ptr
@@ -59,9 +59,9 @@ class ForeignMemory(memory.BaseMemory):  # type: ignore[misc]
 
 
 class StorageMemory(memory.BaseMemory):  # type: ignore[misc]
-    """The owner of an array that leaves to the user: it holds the storage, so the block lives as long as the array.
+    """The owner of an array that the user gets: it holds the storage, so the block lives as long as the array.
 
-    ``shown`` does that in its place, where the books are to know of the array.
+    If the export is to be accounted for, it holds ``shown`` instead, which holds the storage.
     """
 
     def __init__(self, storage: Storage, device_id: int, shown: Any = None) -> None:
@@ -73,12 +73,12 @@ class StorageMemory(memory.BaseMemory):  # type: ignore[misc]
 
     @property
     def tag(self) -> Tag:
-        """Whom the bytes belong to."""
+        """The tag of the owner of the bytes."""
         return TAGS[self._block.tag]
 
 
 class ScratchMemory(memory.BaseMemory):  # type: ignore[misc]
-    """The owner of what CuPy allocated for itself: it gives the block back to the scratch pool when CuPy lets go."""
+    """The owner of memory that CuPy allocated for itself: it returns the block to the scratch pool when it is freed."""
 
     def __init__(self, ledger: Ledger, block: Block, device_id: int) -> None:
         self.ptr = block.address
@@ -92,27 +92,27 @@ class ScratchMemory(memory.BaseMemory):  # type: ignore[misc]
 
 
 class Bridge:
-    """Serves what CuPy allocates for itself while one of our kernels runs, from a pool of its own.
+    """Serves CuPy's own allocations during gradcore's kernels from a scratch pool.
 
-    That memory is listed beside the log, never in it: which call makes it depends on CuPy's version, not on shapes. In
-    strict mode it is an error. An allocator may be asked in the middle of a kernel of CuPy's, so it raises at once.
+    That memory is reported separately and is not in the log, since it depends on CuPy's version, not only on shapes. In strict
+    mode such an allocation raises :class:`UndeclaredAllocation` at once, as CuPy may be inside a kernel of its own.
     """
 
     def __init__(self, ledger: Ledger, current: Callable[[], Stream], device_id: int, strict: bool) -> None:
         self.ledger = ledger
         self.strict = strict
-        #: The thread that captures and is given nothing, by its number.
+        #: The id of the thread that is capturing and may not allocate, or None.
         self.capturing: int | None = None
-        #: Allocations and bytes by op.
+        #: By op: the number of allocations and their bytes.
         self.seen: dict[str, tuple[int, int]] = {}
         self._current = current
-        # A stream object keeps the free lists of one pool: each of the device's streams has another one here.
+        # A stream object holds the free lists of one pool, so this pool has its own object for each stream of the device.
         self._streams: dict[Stream, Stream] = {}
         self._device_id = device_id
         self._op = ""
 
     def allocate(self, nbytes: int) -> memory.MemoryPointer:
-        """What CuPy calls for every array that it makes."""
+        """The allocator that CuPy calls for every array that it makes."""
         refuse_notes()
         refuse(self.capturing, nbytes)
         if self.strict:
@@ -124,8 +124,8 @@ class Bridge:
         return memory.MemoryPointer(self._take(nbytes, tag), 0)
 
     def reserve(self, nbytes: int, library: str, op: str) -> ScratchMemory:
-        """Memory that a library works in for ops like ``op``, for as long as it is held: declared, so that strict mode has
-        nothing against it. It is of the current stream, like the work that it is for."""
+        """Workspace of ``nbytes`` for a library in ops like ``op``, as long as the result is held; allowed in strict mode. It
+        belongs to the current stream, like the work that uses it."""
         tag = TAGS.index(Tag(op, "", "library", "workspace", Site(f"<{library}>", 0, ""), None, None))
         return self._take(nbytes, tag)
 
@@ -135,7 +135,7 @@ class Bridge:
         return ScratchMemory(self.ledger, self.ledger.allocate(nbytes, stream, tag), self._device_id)
 
     def libraries(self) -> list[LibraryBytes]:
-        """The bytes of the scratch pool by library and op, and what of it nobody uses at the moment."""
+        """The bytes of the scratch pool by library and op, and those that are cached."""
         held: Counter[str] = Counter()
         for block in self.ledger.live.values():
             tag = TAGS[block.tag]
@@ -146,7 +146,7 @@ class Bridge:
         return [*rows, LibraryBytes(f"scratch that is free again (of {names or 'no op'})", cached)] if cached else rows
 
     def wrap(self, op: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
-        """The kernel, run with this allocator in CuPy's place."""
+        """The kernel, which runs with this allocator in place of CuPy's own."""
 
         @functools.wraps(kernel, updated=())
         def launch(*arrays: Any) -> None:
@@ -161,7 +161,7 @@ class Bridge:
 
 
 class _Handle:
-    """A stream of ours as CuPy takes it: the CUDA stream protocol."""
+    """A stream as an object with the CUDA stream protocol, which CuPy accepts."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
@@ -171,9 +171,10 @@ class _Handle:
 
 
 class CudaDevice(Device):
-    """One GPU. Work goes to CUDA's default stream, so that a user's own CuPy code is ordered with ours.
+    """One GPU. Work goes to CUDA's default stream, so that it is ordered with the user's own CuPy code.
 
-    ``strict`` makes an error of what CuPy allocates undeclared; ``poison`` fills blocks with ones when they come and go.
+    With ``strict`` undeclared allocations by CuPy are errors; with ``poison`` blocks are filled with ones when they are
+    allocated and freed.
     """
 
     type = "cuda"
@@ -190,27 +191,27 @@ class CudaDevice(Device):
         super().__init__(f"cuda:{index}", stack, stream, build_cuda_kernels())
         self.index = index
         self._cuda = cuda
-        # Before anything else on the device: it measures what the context takes.
+        # Before anything else on the device, since it measures the bytes of the context.
         self._account = DriverAccount(index, cuda)
         scratch = build(WatchedSource(index, cuda, owner), WatchedDriver(cuda, index))
         self.bridge = Bridge(scratch.ledger, lambda: self.current, index, strict)
         gpu_workspaces.RESERVES[index] = self._reserve
         self._blocking = gpu_faults.blocking()
-        # Who wants to wait after each kernel cannot have them all as one.
+        # Waiting after each kernel is impossible if all are one launch.
         self.graphs = None if self._blocking else Graphs(self, cuda)
-        # CuPy holds its current stream weakly.
+        # Kept here, since CuPy has only a weak reference to its current stream.
         self._known_to_cupy: dict[Stream, Any] = {}
 
     def _reserve(self, nbytes: int, library: str, op: str) -> ScratchMemory:
         try:
             return self.bridge.reserve(nbytes, library, op)
         except OutOfMemory:
-            # What the pool of the tensors has cached is the card's too.
+            # Free what the pool of tensors has cached on the card, and try again.
             self.ledger.flush()
             return self.bridge.reserve(nbytes, library, op)
 
     def _fill_with_ones(self, block: Block) -> None:
-        """Poison, on the block's own stream, behind all that used it."""
+        """Poison a block, on its own stream, after all work that used it."""
         for user in block.users or ():
             self.order(user, block.stream)
         self._cuda.memsetAsync(block.address, 0xFF, block.size, block.stream.handle)
@@ -223,14 +224,14 @@ class CudaDevice(Device):
         found.use()
 
     def prepare_capture(self, stream: Stream) -> None:
-        """Make what kernels work in on a stream that is going to capture, where any that do have run."""
+        """Allocate the workspaces of a stream that is going to capture, if kernels that need them have run."""
         library, shared = gpu_gemm.LIBRARIES.get(self.index), gpu_workspaces.SHARED.get(self.index)
         for found in (library.workspaces if isinstance(library, gpu_gemm.CublasLt) else None, shared):
             if found is not None:
                 found.of(stream.handle)
 
     def refuse_memory(self, thread: int | None) -> None:
-        """Let a thread that captures have no memory of the device; None: everybody may."""
+        """Refuse allocations by the thread that captures; None allows all threads again."""
         self.bridge.capturing = thread
         self.memory = self.stack.top if thread is None else Refusing(self.stack.top, thread)
 
@@ -259,7 +260,7 @@ class CudaDevice(Device):
     def copy_in(self, array: cupy.ndarray, values: np.ndarray[Any, Any]) -> None:
         values = np.ascontiguousarray(values, array.dtype)
         if values.nbytes:
-            # From pageable memory the call returns when the values have been staged, so they may change after it.
+            # From pageable memory the call returns once the values are staged, so that they may change afterwards.
             with gpu_faults.Watch("a tensor was filled"):
                 self._cuda.memcpyAsync(array.data.ptr, values.ctypes.data, values.nbytes, 1, self.current.handle)
                 if self._cuda.pointerGetAttributes(values.ctypes.data).type == _PAGE_LOCKED:
@@ -271,7 +272,7 @@ class CudaDevice(Device):
             np.copyto(host, self.copy_out(array))
             return
         if not back:
-            # A copy of scattered elements is pageable, and has been staged when the call returns.
+            # If elements are not contiguous, this makes a pageable copy, which is staged when the call returns.
             host = np.ascontiguousarray(host)
         if array.nbytes:
             pinned.storage.block.use_on(self.copies)
@@ -280,7 +281,7 @@ class CudaDevice(Device):
                 self._cuda.memcpyAsync(*ends, array.nbytes, 2 if back else 1, self.copies.handle)
 
     def copy_out(self, array: cupy.ndarray) -> np.ndarray[Any, Any]:
-        # CuPy would gather scattered elements on the device first, in memory of its own: their whole span comes instead.
+        # CuPy would first gather strided elements in memory of its own on the device, so the whole span is copied instead.
         reach = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)] if array.size else []
         low, high = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0)
         span = np.empty(high - low + array.itemsize if array.size else 0, np.uint8)
@@ -292,19 +293,19 @@ class CudaDevice(Device):
         return found if found.flags.c_contiguous else found.copy()
 
     def driver_figures(self) -> DriverFigures | None:
-        """The driver's account of this process beside what the pools hold."""
+        """The driver's figures for this process, compared with what the pools hold."""
         return self._account.figures(self.ledger.reserved, self.bridge.libraries(), gpu_gemm.unseen(self.index))
 
 
 def array_over(owner: Any, offset: int, spec: TensorSpec) -> cupy.ndarray:
-    """A CuPy array over part of ``owner``, as ``spec`` shows it. Needs no driver."""
+    """A CuPy array over ``owner`` with the layout of ``spec``, ``offset`` bytes from its start. Needs no driver."""
     step = spec.dtype.itemsize
     pointer = memory.MemoryPointer(owner, offset + spec.offset * step)
     return cupy.ndarray(spec.shape, spec.dtype, pointer, tuple(s * step for s in spec.strides))
 
 
 def export(value: Any, shown: Any = None) -> cupy.ndarray:
-    """A CuPy array that shares a tensor's bytes and keeps them alive, and ``shown`` with them."""
+    """A CuPy array that shares a tensor's memory and keeps it, and ``shown``, alive."""
     storage = value.storage
     return array_over(StorageMemory(storage, getattr(storage.device, "index", 0), shown), 0, value.spec)
 

@@ -1,8 +1,8 @@
-"""GPU kernels written out as the launches that they make, which are repeated on other arrays without the kernels' Python code.
+"""Writes GPU kernels out as the launches that they make, which are repeated on other arrays without the kernels' Python code.
 
-Our kernels look at shapes, layouts and alignment, never at values, so an op on given specs launches the same each time but for
-addresses. Those are found by two runs that launch nothing, on arrays that lie nowhere, the second time somewhere else: what
-differs is an address. Some 10 microseconds of the host become two; docs/cuda.md has the figures.
+Kernels read shapes, layouts and alignment, never values, so an op on given specs makes the same launches each time except for
+addresses. These are found by two dry runs on arrays with made-up addresses, different in each run: what differs between the
+runs is an address. It reduces some 10 microseconds of host time to two; docs/cuda.md has the figures.
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ from gradcore.devices import gpu_launch as gl
 from gradcore.devices.precision import get_float32_matmul_precision
 from gradcore.events import WRITTEN
 
-#: Sets of numbers that a kernel knows at most, and operands beyond which nothing is written out.
+#: The most combinations of numbers and alignments that a kernel remembers, and the most operands of a kernel to write out.
 _MOST, _WIDEST = 64, 32
-#: The bits of an address that decide how it is read: a block of the pool begins at a multiple of 512.
+#: The bits of an address that decide how kernels read it: blocks of the pool begin at multiples of 512.
 _PLACE = 511
-#: Between the arrays of a run that launches nothing, and how much farther each is from its place than the one before in the
-#: second run: enough for its bytes, and for what lies before it.
+#: Bytes between the made-up addresses of neighbouring arrays in the first dry run, and the increase of that in the second: both
+#: are larger than an array.
 _APART, _FARTHER = 1 << 48, 1 << 32
 _ndarray = cupy.ndarray
 
 
 def again(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """The kernel of a call, whose arrays have the same shapes, strides and dtypes each time, as far as they are there; its
-    launches are written out when the same numbers come for the second time."""
+    """The kernel of a call, with its launches written out when the same numbers and alignments occur for the second time.
+
+    The arrays, or None in place of one, must have the same shapes, strides and dtypes at each call.
+    """
     known: dict[tuple[Any, ...], Callable[..., None] | bool] = {}
 
     @functools.wraps(kernel, updated=())
@@ -44,10 +46,10 @@ def again(kernel: Callable[..., Any]) -> Callable[..., Any]:
                 # 1, 1.0 and True are equal, and so are 0.0 and -0.0.
                 key.append(repr(x))
             elif x is None:
-                # A replay gives one kernel what others leave out.
+                # A fused kernel of a replay has optional arguments.
                 key.append(None)
             else:
-                # It may be something else next time.
+                # Other types may change between calls.
                 kernel(*operands)
                 return
         which = tuple(key)
@@ -67,7 +69,7 @@ def again(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _written_out(kernel: Callable[..., Any], operands: Sequence[Any]) -> Callable[..., None] | None:
-    """What a kernel gives to the device for operands like these, as a function of them; None where it cannot be noted."""
+    """A function of the operands that makes the kernel's launches; None if they cannot be recorded."""
     try:
         first, second = (_noted(kernel, operands, shift) for shift in (0, _FARTHER))
         names: dict[str, Any] = {"gl": gl, "address": np.uint64, "patched": _patched}
@@ -82,7 +84,7 @@ def _written_out(kernel: Callable[..., Any], operands: Sequence[Any]) -> Callabl
 
 
 def _noted(kernel: Callable[..., Any], operands: Sequence[Any], shift: int) -> list[Any]:
-    """A run of the kernel on arrays that lie nowhere, ``shift`` bytes and more from where they lie without it."""
+    """The launches of a dry run of the kernel on made-up addresses, which lie ``shift`` bytes farther apart."""
     given = []
     for k, x in enumerate(operands):
         if isinstance(x, cupy.ndarray):
@@ -100,7 +102,7 @@ def _noted(kernel: Callable[..., Any], operands: Sequence[Any], shift: int) -> l
 
 
 class _Part:
-    """One thing that a kernel gives to the device, as it was noted twice."""
+    """One launch, as recorded in both dry runs."""
 
     def __init__(self, first: Any, second: Any, names: dict[str, Any], places: list[int]) -> None:
         self.function, self.head, self.values = first
@@ -111,7 +113,7 @@ class _Part:
             raise gl.Unnoted
 
     def text(self) -> str:
-        """A line of Python that does it."""
+        """The line of Python that makes the launch."""
         both = zip(self.values, self.others, strict=True)
         if self.function is gl.launch:
             family, instance, blocks, threads = self.head
@@ -134,7 +136,7 @@ class _Part:
         return name
 
     def _value(self, a: Any, b: Any) -> str:
-        """A kernel's argument: an operand, an address within one, a structure that holds some, or what it always is."""
+        """An argument as Python code: an operand, an address within one, a structure with addresses, or a constant."""
         if isinstance(a, cupy.ndarray):
             k, off = self._origin(a.data.ptr, b.data.ptr)
             return f"address(x{k}.data.ptr + {off})" if off else f"x{k}"
@@ -154,7 +156,7 @@ class _Part:
         return f"x{k}.data.ptr + {off}"
 
     def _origin(self, first: int, second: int) -> tuple[int, int]:
-        """The operand that an address of two runs points into, and how far from its first element."""
+        """The operand that an address of both runs points into, and the offset in bytes from its first element."""
         operand, rest = divmod(second - first, _FARTHER)
         if rest or not 1 <= operand <= len(self._places):
             raise gl.Unnoted
@@ -165,14 +167,14 @@ class _Part:
 
 
 def _words(x: Any) -> np.ndarray[Any, Any]:
-    """A structure's bytes, eight by eight."""
+    """A structure's bytes as 64-bit words."""
     held = np.zeros(-(-x.nbytes // 8), np.uint64)
     held.view(np.uint8)[:x.nbytes] = np.frombuffer(x.tobytes(), np.uint8)
     return held
 
 
 def _patched(words: np.ndarray[Any, Any], dtype: Any, places: list[int], addresses: tuple[int, ...]) -> Any:
-    """A structure with the addresses of this time."""
+    """A structure with the addresses of this call."""
     made = words.copy()
     made[places] = addresses
     return made.view(dtype).reshape(())

@@ -1,4 +1,4 @@
-"""Attention on the GPU: one launch each way, for heads of up to 128 elements (64 in double precision)."""
+"""Attention on the GPU: one launch forward and one backward, for heads of up to 128 elements (64 in double precision)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ATTENTION_ARGUMENT = np.dtype([(name, "i8") for name in _SIZES] + [(name, "f8") 
                               + [(name, "i8", (4,)) for name in _TENSORS])
 
 def _room(q: Any, v: Any) -> int:
-    """The width that the kernels are compiled for, 0 where there is none."""
+    """The head width that the kernels are compiled for, 0 if the heads are too wide."""
     for width in (32, 64, 128):
         if max(q.shape[3], v.shape[3]) <= width and width * wide(q.dtype).itemsize <= 512:
             return width
@@ -44,7 +44,7 @@ def _check_wider(op: str, q: Any, v: Any) -> None:
 
 
 def own_attention(wider: dict[str, Any]) -> dict[str, Any]:
-    """The two kernels; ``wider`` holds those for heads that a multiprocessor has no shared memory for."""
+    """The two kernels; ``wider`` has those for heads too wide for the shared memory of a multiprocessor."""
 
     def attention(q: Any, k: Any, v: Any, mask: Any, state: Any, drop: Any, out: Any, lse: Any, workspace: Any, *,
                   causal: bool, scale: float) -> None:

@@ -1,6 +1,6 @@
-"""Systems of equations, determinants and Cholesky factors on the GPU: a block for each matrix, in place of a library.
+"""Systems of equations, determinants and Cholesky factors on the GPU, by gradcore's own kernels with a block for each matrix.
 
-cuSOLVER would allocate by itself, and its errors are read on the host. What has no solution gives infinities and NaN here.
+cuSOLVER would allocate by itself, and its errors are read on the host. Singular matrices give infinities and NaN here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def kernel(fn: Any) -> Any:
 
 
 def _copied(a: Any, workspace: Any, transpose: bool = False) -> Any:
-    """The matrices in the workspace, where elimination may overwrite them."""
+    """A copy of the matrices in the workspace, where elimination may overwrite them."""
     made = split_workspace(workspace, (a.size, a.dtype))[0].reshape(a.shape)
     copy(a.swapaxes(-1, -2) if transpose else a, made)
     return made
@@ -63,7 +63,7 @@ def _determinant(a: Any, out: Any, logarithm: Any, workspace: Any) -> None:
         gl.run_blocks("decompose", "determinant", (a.dtype,), _count(a), _copied(a, workspace), out, logarithm,
                       np.int64(a.shape[-1]))
     elif out.size:
-        # The determinant of a matrix without elements.
+        # The determinant of an empty matrix is 1.
         copy(1, out)
         if logarithm is not None:
             copy(0, logarithm)

@@ -1,6 +1,6 @@
-"""Elementwise kernels of the GPU: which function, in which precision, and how each operand is read.
+"""Elementwise kernels of the GPU: choice of the function, its precision, and how each operand is read.
 
-An operand is a tensor, a Python number, a tensor of one element, or a row that repeats; the last three cost no traffic.
+An operand is a tensor, a Python number, a tensor of one element, or a row that repeats; the last three cost no memory traffic.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gradcore.spec import is_floating
 
 ELEMENTWISE: dict[str, Callable[..., Any]] = {}
 
-#: A row that repeats, as an argument.
+#: The kernel argument for a row that repeats.
 _ROW = np.dtype([("of", "u8"), ("width", "i8")])
 _INT, _FLOAT, _DOUBLE = np.dtype(np.int64), np.dtype(np.float32), np.dtype(np.float64)
 
@@ -29,7 +29,7 @@ def kernel(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def wide(dtype: Any) -> np.dtype[Any]:
-    """What is computed in where ``dtype`` is stored."""
+    """The dtype that kernels compute in for elements stored as ``dtype``."""
     return dtype if dtype in (_FLOAT, _DOUBLE) else _INT if dtype.kind in "iub" else _FLOAT
 
 
@@ -43,7 +43,7 @@ def _key(x: Any) -> Key:
 
 @functools.lru_cache(maxsize=8192)
 def _plan(function: str, compute: np.dtype[Any], aligned: bool, out: Key, *operands: Key) -> tuple[str, int, Any, list[str]]:
-    """The instance, its threads, the axes where it walks through strides (else None), and the operands' kinds."""
+    """The instance, its number of threads, the axes if it reads by strides (else None), and the kinds of the operands."""
     shape, _, dtype, flat = out
     kinds, sizes = [], [dtype.itemsize]
     for x in operands:
@@ -55,7 +55,7 @@ def _plan(function: str, compute: np.dtype[Any], aligned: bool, out: Key, *opera
             kinds.append("tensor")
             sizes.append(x[2].itemsize)
         else:
-            # A row that repeats is whole trailing dimensions; whatever else is broadcast is walked through by strides.
+            # A row that repeats is whole trailing dimensions; other broadcasts are read by strides.
             row = list(x[0])
             while row and row[0] == 1:
                 del row[0]
@@ -88,8 +88,8 @@ def _plan(function: str, compute: np.dtype[Any], aligned: bool, out: Key, *opera
 
 
 def _neighbours(sizes: list[int], lie: list[list[int]], itemsizes: list[int]) -> int:
-    """How many elements an access takes along the last dimension: 16 bytes of the widest tensor where all of them have their
-    neighbours side by side there, or see one element of those that are broadcast. The first is written."""
+    """Elements of an access along the last dimension: 16 bytes of the widest tensor, if in each tensor the elements there are
+    adjacent, or are one broadcast element; else 1. The first tensor is written."""
     if not sizes or lie[-1][0] != 1 or not set(lie[-1]) <= {0, 1}:
         return 1
     wide = [k for k, step in enumerate(lie[-1]) if step]
@@ -98,7 +98,7 @@ def _neighbours(sizes: list[int], lie: list[list[int]], itemsizes: list[int]) ->
 
 
 def apply(function: str, compute: Any, out: Any, *operands: Any) -> None:
-    """``out``, which may lie anyhow and may be an operand, is the function of the operands, broadcast."""
+    """Write the function of the operands, broadcast, to ``out``, which may have any strides and may be an operand."""
     if not out.size:
         return
     aligned = gl.packed(out, *[x for x in operands if hasattr(x, "dtype") and x.size > 1])
@@ -116,7 +116,7 @@ def apply(function: str, compute: Any, out: Any, *operands: Any) -> None:
 
 
 def _common(*operands: Any) -> np.dtype[Any]:
-    """What operands are compared in."""
+    """The dtype that operands are compared in."""
     kinds = [x.dtype if hasattr(x, "dtype") else type(x) for x in operands]
     if all(k in (int, bool) or getattr(k, "kind", "f") in "iub" for k in kinds):
         return _INT
@@ -137,7 +137,7 @@ def _test(name: str) -> Callable[..., Any]:
         *operands, out = arrays
         for x in operands:
             if hasattr(x, "dtype") and x.dtype.itemsize == 2 and is_floating(x.dtype):
-                # A number beside a tensor is compared as what the tensor's dtype makes of it.
+                # A number is compared with a tensor after rounding to the tensor's dtype.
                 operands = [y if hasattr(y, "dtype") else float(x.dtype.type(y)) for y in operands]
                 break
         apply(name, _common(*operands), out, *operands)
@@ -155,7 +155,7 @@ ELEMENTWISE |= {name: _test(named) for name, named in {
 
 
 def _extent(x: Any) -> tuple[int, int]:
-    """The first byte of a tensor and the one past its last."""
+    """The addresses of a tensor's first byte and of the one past its last."""
     if x.flags.c_contiguous:
         return x.data.ptr, x.data.ptr + x.nbytes
     steps = [(n - 1) * s for n, s in zip(x.shape, x.strides, strict=True)]
@@ -163,7 +163,7 @@ def _extent(x: Any) -> tuple[int, int]:
 
 
 def check_apart(x: Any, y: Any) -> None:
-    """Raise where threads would read of ``y`` what others have written to ``x``: NumPy copies then, behind the log."""
+    """Raise if threads could read elements of ``y`` after others have written them through ``x``. NumPy would copy then."""
     if gl.noted.tape is not None:
         gl.noted.tape.append((check_apart, (), (x, y)))
         return
@@ -176,11 +176,11 @@ def check_apart(x: Any, y: Any) -> None:
 
 
 def _interleaved(x: Any, y: Any) -> bool:
-    """Are these parts of the same rows that lie beside each other, such as some columns of a matrix and others?"""
+    """Are these disjoint parts of the same rows, such as different columns of a matrix?"""
     row = max(x.strides, default=0)
     if not row or min((*x.strides, *y.strides)) < 0:
         return False
-    # Where they lie within a row: whole rows further on is the same place.
+    # Their extents within a row, from strides that are not whole rows.
     mine, other = [sum((n - 1) * s for n, s in zip(a.shape, a.strides, strict=True) if s % row) + a.itemsize for a in (x, y)]
     off = (y.data.ptr - x.data.ptr) % row
     return bool(mine <= off and off + other <= row)
@@ -226,7 +226,7 @@ def gelu_grad(dy: Any, x: Any, out: Any, workspace: Any, *, tanh: bool = False) 
 
 
 def gelu_with_grad(x: Any, out: Any, slopes: Any, *, tanh: bool = False) -> None:
-    """gelu of ``x``, and its gradient for the cotangent that ``slopes`` hold, in their place; all of them contiguous."""
+    """Write gelu of ``x`` to ``out``, and replace the cotangent in ``slopes`` by the gradient; all are contiguous."""
     if not x.size:
         return
     length = 16 // x.itemsize if gl.packed(x, out, slopes) else 1
@@ -258,14 +258,14 @@ def bce_logits(x: Any, target: Any, out: Any, workspace: Any) -> None:
 # -- creation and movement ---------------------------------------------------------------------------------------------
 
 
-#: Elements along both dimensions that are worth a tile of 32 by 32.
+#: The least size of both dimensions for which a tile of 32 by 32 is worthwhile.
 _TILE = 16
 
 
 @functools.lru_cache(maxsize=1024)
 def _turned(shape: tuple[int, ...], out: tuple[int, ...], x: tuple[int, ...]) -> tuple[int, tuple[Any, ...]] | None:
-    """Blocks and arguments for a copy between tensors of these strides whose neighbours lie along different dimensions; None
-    for others. An element at a time, one of the two would be gone through by a memory transaction for each element."""
+    """Blocks and arguments of the tiled kernel, for a copy between tensors that are contiguous along different dimensions, as
+    in a transposition; else None. Without tiles one of the two would cost a memory transaction for each element."""
     sizes, steps = gl.merged(shape, out, x)
     ours, theirs = ([d for d, step in enumerate(steps) if step[k] == 1 and sizes[d] >= _TILE] for k in (0, 1))
     if len(ours) != 1 or len(theirs) != 1 or ours == theirs:
@@ -280,7 +280,7 @@ def _turned(shape: tuple[int, ...], out: tuple[int, ...], x: tuple[int, ...]) ->
 
 
 def copy(x: Any, out: Any) -> None:
-    """``out`` is ``x``, broadcast and converted."""
+    """Copy ``x`` to ``out``, broadcast and converted."""
     if not hasattr(x, "dtype"):
         apply("Copy", wide(out.dtype), out, x)
         return
@@ -336,7 +336,7 @@ def slice_grad(dy: Any, out: Any, *, shape: Any, index: Any) -> None:
 
 
 def strided(flat: Any, shape: Any, strides: Any, offset: int) -> Any:
-    """A view of part of a flat array; strides and offset in elements."""
+    """A view into a flat array; strides and offset are in elements."""
     from cupy.lib.stride_tricks import as_strided
 
     return as_strided(flat[offset:], shape, [n * flat.itemsize for n in strides])

@@ -1,7 +1,7 @@
-"""CUDA's errors as gradcore's: what happened, to which kernel, and what to do about it.
+"""Turns CUDA's errors into gradcore's, which say what happened, in which kernel, and what to do about it.
 
-A kernel runs after the call that launched it has returned, so what it does wrong is reported by whichever call comes next.
-``GRADCORE_LAUNCH_BLOCKING=1`` waits after each op; then the op that is named is the op that did it.
+A kernel runs after the call that launched it has returned, so its fault is reported by some later call.
+``GRADCORE_LAUNCH_BLOCKING=1`` waits after each op; then the op in the message is the op with the fault.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from gradcore.errors import DeviceError, DeviceFault, KernelError
 from gradcore.memory.driver import CudaDriver, CudaSource
 from gradcore.memory.resource import Segment, Stream
 
-#: cudaErrorInitializationError: what every call says in a process that was forked from one that had used the device.
+#: cudaErrorInitializationError, from every call in a process that was forked from one that had used the device.
 _FORKED = 3
-#: cudaError_t, which the driver's CUresult shares, of what a running kernel can do; the context is of no use afterwards.
+#: Faults of running kernels by cudaError_t, with the same numbers as CUresult. The context is unusable afterwards.
 FAULTS = {
     _FORKED: "CUDA is not initialized here. A process that was forked from one that had used the device cannot use it: start "
              "it with multiprocessing.get_context('spawn')",
@@ -27,7 +27,7 @@ FAULTS = {
     710: "an assertion failed in a kernel", 714: "a kernel's stack was damaged", 715: "a kernel met an illegal instruction",
     716: "a kernel used an address that is not a multiple of what it reads", 717: "a kernel used an address of another space",
     718: "a kernel's program counter was damaged", 719: "a kernel failed"}
-#: Of what a launch can be refused for.
+#: Reasons for which a launch can be refused, by cudaError_t.
 _REFUSED = {1: "an argument is not valid", 9: "the grid or the blocks are larger than the device allows",
             98: "the kernel's code was not loaded", 701: "a block needs more registers or shared memory than there are"}
 #: Machine code for another device, or for a newer driver.
@@ -35,7 +35,7 @@ _FOREIGN = (209, 218, 222, 223)
 
 
 def _fault(error: BaseException, doing: str, blocking: bool = False) -> DeviceFault:
-    """An error of ours for a kernel's fault, noticed while ``doing`` something."""
+    """The error for a kernel's fault that was noticed while ``doing`` something."""
     status: int = error.status  # type: ignore[attr-defined]
     if status == _FORKED:
         return DeviceFault(f"CUDA error {status}: {FAULTS[status]} ({error})")
@@ -47,16 +47,16 @@ def _fault(error: BaseException, doing: str, blocking: bool = False) -> DeviceFa
 
 
 def raise_fault(error: BaseException, doing: str, blocking: bool = False) -> None:
-    """Raise :class:`DeviceFault` for CUDA's error, met while ``doing`` something, if a kernel caused it.
+    """Raise :class:`DeviceFault` for a CUDA error that occurred while ``doing`` something, if a kernel caused it.
 
-    No frame of its traceback has it in a variable: that would be a cycle of references, and pin the tensors of all the frames.
+    No frame of the traceback may hold it in a variable: the reference cycle would keep the tensors of all frames alive.
     """
     if getattr(error, "status", None) in FAULTS:
         raise _fault(error, doing, blocking) from error
 
 
 class Watch(contextlib.AbstractContextManager[None]):
-    """Raises :class:`DeviceFault` for a fault that is noticed inside; ``doing`` says what is going on there."""
+    """A context manager that raises :class:`DeviceFault` for a fault noticed inside; ``doing`` describes the work there."""
 
     def __init__(self, doing: str) -> None:
         self._doing = doing
@@ -67,7 +67,7 @@ class Watch(contextlib.AbstractContextManager[None]):
 
 
 class WatchedSource(CudaSource):
-    """Segments from cudaMalloc, which may be the call that a fault is noticed by."""
+    """Segments from cudaMalloc, with faults that the call reports raised as :class:`DeviceFault`."""
 
     def allocate(self, nbytes: int) -> Segment:
         with Watch("memory was allocated"):
@@ -75,7 +75,7 @@ class WatchedSource(CudaSource):
 
 
 class WatchedDriver(CudaDriver):
-    """Order between streams, waits and questions, any of which may be what a fault is noticed by."""
+    """The driver's calls on streams and events, with faults that they report raised as :class:`DeviceFault`."""
 
     def record(self, stream: Stream) -> Any:
         with Watch("streams were ordered"):
@@ -103,7 +103,7 @@ class WatchedDriver(CudaDriver):
 
 
 def wait_after(launch: Callable[..., Any], cuda: Any) -> Callable[..., Any]:
-    """A kernel's launch that returns when the device is done, and raises :class:`DeviceFault` for what went wrong there."""
+    """A launch that waits for the device, and raises :class:`DeviceFault` for a fault of the kernel."""
 
     @functools.wraps(launch, updated=())
     def launched(*arrays: Any) -> None:
@@ -123,8 +123,8 @@ def blocking() -> bool:
 
 
 def of_launch(error: Exception, family: str, instance: str, blocks: int, threads: int) -> Exception:
-    """What to raise for an error that compiling, loading or launching a kernel ended with: a :class:`KernelError` where it was
-    the kernel's, a :class:`DeviceFault` where it was an earlier one's, :class:`DeviceError` for a library that is missing."""
+    """The exception to raise for an error in compiling, loading or launching a kernel: a :class:`KernelError` if it is the
+    kernel's, a :class:`DeviceFault` if it is an earlier kernel's, a :class:`DeviceError` for a missing library."""
     name = f"kernel {instance} of {family}.cu"
     if isinstance(error, ImportError):
         return DeviceError(f"{name} cannot be compiled: {error}. NVRTC comes with pip install 'gradcore[cuda13]', or "

@@ -1,4 +1,4 @@
-"""Reductions on the GPU: sums, extremes and where they stand, softmax and its relations. None of them allocates."""
+"""Reductions on the GPU: sums, extremes and their positions, softmax and related functions. None of them allocates."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gradcore.devices.gpu_elementwise import strided
 
 FOLDS: dict[str, Any] = {}
 
-#: Elements of a row that are worth a block of their own.
+#: Elements of a row that are enough work for a block.
 _PART = 8192
 
 
 def fold(op: str, x: Any, out: Any, dims: tuple[int, ...], divisor: float = 1, power: float = 0, level: Any = None) -> None:
-    """``out`` is ``x`` folded over ``dims``; its shape is that of ``x`` without them, or with ones in their place.
+    """Write ``x`` reduced over ``dims`` to ``out``, whose shape is that of ``x`` without them, or with ones in their place.
 
-    ``power`` is a norm's; ``level`` holds a number for each result, one after another, that deviations are measured from.
+    ``power`` is that of a norm; ``level``, contiguous, has for each result the number that deviations are measured from.
     """
     if out.ndim == x.ndim - len(dims):
         steps = iter(gl.elements(out))
@@ -66,7 +66,7 @@ def as_strided_grad(dy: Any, out: Any, *, like: Any, strides: Any, offset: int) 
     gl.zero(out)
     if not dy.size:
         return
-    # A dimension of stride 0 shows one element many times: the gradients of all of them are its own.
+    # A dimension of stride 0 repeats one element, whose gradient is the sum of all of theirs.
     same = tuple(d for d, (n, s) in enumerate(zip(dy.shape, strides, strict=True)) if n > 1 and s == 0)
     kept = [d for d in range(dy.ndim) if d not in same]
     fold("Sum", dy, strided(out.reshape(-1), [dy.shape[d] for d in kept], [strides[d] for d in kept], offset), same)

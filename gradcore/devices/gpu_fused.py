@@ -1,4 +1,4 @@
-"""Kernels of the GPU that do the work of several instructions of a program; see ``program.fusion``."""
+"""Fused calls on the GPU: one kernel for several instructions of a program; see ``program.fusion``."""
 
 from __future__ import annotations
 
@@ -19,33 +19,34 @@ Steps = list[list[Call]]
 
 
 def fused(kind: str, steps: Steps, bind: Callable[..., Any]) -> Steps | None:
-    """The calls of some instructions that ``program.fusion`` names, with the same results in fewer launches; None for no
-    such way."""
+    """The calls for a group of instructions of ``program.fusion``, with the same results in fewer launches; None if there are
+    none."""
     return KINDS[kind](steps, bind) if kind in KINDS else None
 
 
 def _apart(result: Any, *operands: Any) -> bool:
-    """Does a result lie in no operand's place? What is not known before a run brings it does not lie in the arena."""
+    """Does a result overlap none of the operands? Operands that only a run provides are not in the arena."""
     return not any(x is not None and cupy.may_share_memory(x, result) for x in operands)
 
 
 def linear_with_relu(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
-    """The product writes what relu makes of it; what there would have been in between is never made.
+    """The matrix product applies relu, and the result in between is never written.
 
-    The plan may have given relu's result the place of the product's operands, which nobody reads any more by then.
+    The plan may have given relu's result the place of an operand of the product, since it is not read after the product.
     """
     ((_, given),), ((_, (_, result)),) = steps
     if not _apart(result, *given[:3]):
         return None
-    # The same list, which is where a run puts what it brings.
+    # The same list, since a run replaces arrays in it.
     given[3] = result
     return [[(bind(linear_relu, "linear"), given)], []]
 
 
 def gelu_with_slopes(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
-    """gelu made again, the product that its gradient waits for, that gradient: both gelus are one kernel between the products.
+    """gelu recomputed, a linear layer's gradient, and gelu's gradient: one kernel for gelu and its gradient, between the
+    products.
 
-    The gradient is made where its cotangent lies, if that is where it belongs; the second product reads gelu's result then.
+    The gradient is written over its cotangent, if the plan has it there; the second product reads gelu's result.
     """
     ((gelu, (x, out, _)),), ((_, (dy, _, weight, *made)),), ((_, (slopes, _, result, _)),) = steps
     arrays = x, out, slopes, result
@@ -62,9 +63,9 @@ def gelu_with_slopes(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
 
 
 def loss_with_slopes(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
-    """Rows of logits are read once, for what cross-entropy and its gradient make of them; so is the cotangent of 1 made.
+    """Cross-entropy, its cotangent of 1 and its gradient in one kernel, which reads the rows of logits once.
 
-    All of it is done where the gradient was, in its workspace: what the plan put where the others had theirs is not there yet.
+    It runs in the gradient's place and uses the gradient's workspace, since that of the others may be reused by then.
     """
     ((_, (*_, loss, _)),), _, ((gradient, given),) = steps
     how = keywords(gradient)
@@ -75,44 +76,44 @@ def loss_with_slopes(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
 
 
 def keywords(kernel: Callable[..., Any]) -> dict[str, Any]:
-    """The attributes that a kernel was bound with, those that are not the op's own."""
+    """The attributes that a kernel was bound with."""
     bound = inspect.unwrap(kernel)
     return bound.keywords if isinstance(bound, partial) else {}
 
 
-# A norm's kernel takes an argument more, and does the next instruction too (``gpu_norms``). Its first result is the sixth
-# argument. Blocks that have written theirs are beside others that still read, what lies in the workspace too.
+# With a further argument a norm's kernel does the next instruction too (``gpu_norms``). Its first result is the sixth
+# argument. Some blocks write results while others still read operands and the workspace, so these must not overlap.
 _RESULT = 5
 
 
 def norm_with_relu(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
-    """Batch norm writes what relu makes of it."""
+    """Batch norm applies relu to its result."""
     ((norm, given),), ((_, (_, result)),) = steps
     return _gone_on(steps, norm, given, result, True)
 
 
 def norm_with_relu_slopes(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
-    """Batch norm, made again, goes on to the gradient of relu."""
+    """Recomputed batch norm computes the gradient of relu too."""
     ((norm, given),), _, ((_, (dy, _, result)),) = steps
-    # What a run brings, it puts into another list.
+    # None is a place that a run fills in another argument list.
     return None if dy is None or not _apart(result, dy) else _gone_on(steps, norm, given, result, True, dy)
 
 
 def counted_norm(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
-    """Batch norm counts itself, and writes what relu makes of it where that comes next."""
+    """Batch norm counts its batches, and applies relu if that is the next instruction."""
     ((_, (batches, _)),), ((norm, given),), *relu = steps
     result = relu[0][0][1][1] if relu else given[_RESULT]
     return None if batches is None else _gone_on(steps, norm, given, result, bool(relu), batches)
 
 
 def slopes_through_norm(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
-    """The gradients of batch norm go by what relu showed."""
+    """The gradient of batch norm applies that of relu, by relu's result."""
     ((_, (dy, shown, _)),), ((slopes, given),) = steps
     return None if shown is None else _behind_relu(steps, slopes, given, dy, None, shown)
 
 
 def slopes_through_norm_again(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
-    """The gradients of batch norm go by what relu would show; else what goes before them is one launch."""
+    """The gradient of batch norm applies that of relu, by a recomputed result; or else the instructions before are fused."""
     ((_, again),), _, ((_, (dy, _, _)),), ((slopes, given),) = steps
     found = _behind_relu(steps, slopes, given, dy, again[2], None)
     if found is None:
@@ -122,7 +123,7 @@ def slopes_through_norm_again(steps: Steps, bind: Callable[..., Any]) -> Steps |
 
 
 def _behind_relu(steps: Steps, kernel: Callable[..., Any], given: list[Any], dy: Any, bias: Any, shown: Any) -> Steps | None:
-    """Batch norm's gradients of relu's cotangent, which may lie where dx goes: one thread reads an element and writes there."""
+    """Batch norm's gradient of relu's cotangent, which may be in dx's place, as one thread reads and writes an element."""
     x, (dx, *others, workspace) = given[1], given[_RESULT:]
     if x is None or not alone(x):
         others.append(workspace)
@@ -142,13 +143,13 @@ def _same(x: Any, y: Any) -> bool:
 
 
 def norm_slopes_added(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
-    """Layer norm's dx is added to another gradient where it is made."""
+    """The gradient of layer norm adds its dx to another gradient."""
     ((slopes, given),), ((_, (total, _)),) = steps
     return _gone_on(steps, slopes, given, total, True)
 
 
 def sum_with_norm(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
-    """Layer norm makes the sum that it is of. What an element is made of may lie where it goes: one thread does all of it."""
+    """Layer norm computes the sum that it normalises. Operands may be in its place, as one thread handles an element."""
     ((_, (a, b, total)),), ((norm, given),) = steps
     if a is None or b is None:
         # A run would put what it brings into another list.
@@ -162,7 +163,7 @@ def sum_with_norm(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
 
 
 def _gone_on(steps: Steps, kernel: Callable[..., Any], given: list[Any], result: Any, *more: Any) -> Steps | None:
-    """The kernel's call alone, into ``result`` and with arguments more, unless it would overwrite what it reads."""
+    """Only the kernel's call, with ``result`` and further arguments; None if it would overwrite what it reads."""
     if not _apart(result, *given[:_RESULT], *given[_RESULT + 1:]):
         return None
     given[_RESULT] = result

@@ -1,9 +1,9 @@
-"""The one interface to the libraries that multiply matrices: cuBLASLt through nvmath-python, or cuBLAS through CuPy without it.
+"""Interfaces to the libraries that multiply matrices: cuBLASLt through nvmath-python, or cuBLAS through CuPy without it.
 
-A library plans a product (:class:`Problem`) once and runs the plan on addresses. cuBLASLt is handed its stream and its
-workspace with each call, so it allocates nothing, waits for nothing (but once for a plan with a relu: :meth:`CublasLt.exact`)
-and can be captured in a graph. The workspace is one block for each stream (``gpu_workspaces``). cuBLAS through CuPy takes a
-workspace of its own, which no pool of ours sees.
+A library plans a product (:class:`Problem`) once and runs the plan on addresses. cuBLASLt gets its stream and its workspace
+with each call, so it allocates nothing, does not wait (except once for a plan with a relu: :meth:`CublasLt.exact`) and can be
+captured in a graph. The workspace is one block for each stream (``gpu_workspaces``). cuBLAS through CuPy allocates a workspace
+of its own, outside gradcore's pools.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from gradcore.units import parse_bytes
 
 _MOST_PLANS = 4096
 _DEVICE_TO_HOST = 2  # cudaMemcpyDeviceToHost
-#: How the host reads an element: a type of NumPy's, and the bytes that are copied into its last ones.
+#: How the host reads one element: a NumPy type, and the number of bytes that are copied into its upper end.
 _ELEMENT = {"float32": (np.float32, 4), "float64": (np.float64, 8), "float16": (np.float16, 2), "bfloat16": (np.float32, 2)}
 
 
 class Plan:
-    """What cuBLASLt needs to know of a product, and the algorithm that it chose; its descriptors go when it does."""
+    """cuBLASLt's descriptors of a product, which the plan owns, and the chosen algorithm."""
 
     __slots__ = ("kind", "descriptor", "layouts", "one", "zero", "not_a_number", "result", "algorithm", "bytes", "vector",
                  "exact", "_at", "_destroy")
@@ -51,20 +51,20 @@ class Plan:
         self.descriptor = descriptor
         self.layouts = layouts
         self.one, self.zero, self.not_a_number = FACTORS[problem.kind]
-        #: The heuristic's result, whose first field is the algorithm.
+        #: The result of the heuristic, whose first field is the algorithm.
         self.result = lt.MatmulHeuristicResult(1)
         self.algorithm: int = self.result.ptr
-        #: Of the workspace.
+        #: Bytes of workspace.
         self.bytes = 0
-        #: Where a vector's address is written before each run, and where that is; None where there is no vector.
+        #: Holds the vector's address, which is written before each run; None without a vector.
         self.vector = np.zeros(1, np.int64) if problem.then else None
-        #: Does it keep NaN? None until it was tried.
+        #: Does relu propagate NaN? None until it has been tried.
         self.exact: bool | None = None if problem.then == "relu_bias" else True
         self._at: int = 0 if self.vector is None else self.vector.ctypes.data
         self._destroy = lt.matrix_layout_destroy, lt.matmul_desc_destroy
 
     def point(self, lt: Any, address: int) -> None:
-        """Set the vector's address."""
+        """Set the address of the vector."""
         assert self.vector is not None
         self.vector[0] = address
         lt.matmul_desc_set_attribute(self.descriptor, lt.MatmulDescAttribute.BIAS_POINTER, self._at, 8)
@@ -76,9 +76,9 @@ class Plan:
 
 
 class CublasLt:
-    """cuBLASLt by nvmath-python's bindings, on one device. Handles, plans and descriptors live as long as it does.
+    """cuBLASLt by nvmath-python's bindings, on one device. Handles, plans and descriptors live as long as this object.
 
-    ``reserve(nbytes)`` gives memory, with an address ``ptr``, that stays as long as what it returned is held.
+    ``reserve(nbytes)`` returns an object with an address ``ptr``, whose memory is valid as long as it is held.
     """
 
     unseen = ""
@@ -86,11 +86,11 @@ class CublasLt:
     def __init__(self, lt: Any, workspace: int, reserve: Callable[[int], Any]) -> None:
         self._lt = lt
         self._handle = lt.create()
-        #: Bytes for each stream.
+        #: Bytes of workspace for each stream.
         self.workspace = workspace
         self.workspaces = Workspaces("the workspace of matrix products", workspace, lambda stream: reserve(workspace))
         self._plans: dict[tuple[Problem, int], Plan | None] = {}
-        # A vector's address is an attribute of its plan, which other threads may use as well.
+        # A vector's address is an attribute of its plan, which several threads may use.
         self._lock = long()
 
     def plan(self, problem: Problem) -> Plan | None:
@@ -105,7 +105,7 @@ class CublasLt:
                 self._plans.clear()
             found = self._planned(problem, compute)
             if found is None and compute == COMPUTE_32F_FAST_TF32:
-                # It was allowed, not demanded.
+                # TF32 is allowed, not required.
                 found = self._planned(problem, COMPUTE_32F)
             self._plans[key] = found
         return found
@@ -120,7 +120,7 @@ class CublasLt:
 
         describe(of.TRANSA, problem.x.transposed)
         describe(of.TRANSB, problem.y.transposed)
-        # With its bias alone, so that an activation behind it changes neither the algorithm nor the order of its sums.
+        # Chosen for the bias alone, so that an activation changes neither the algorithm nor the order of sums.
         first = "bias" if problem.then == "relu_bias" else problem.then
         if first:
             describe(of.EPILOGUE, getattr(lt.Epilogue, EPILOGUES[first]))
@@ -130,7 +130,7 @@ class CublasLt:
         out = self._layout(data, (m, n), problem.out, problem.batch)
         plan = Plan(lt, descriptor, (x, y, out), problem)
         if problem.then:
-            # The heuristic reads from this address how far the vector is aligned.
+            # The heuristic derives the vector's alignment from this address.
             plan.point(lt, VECTOR_ALIGNMENT)
         if not self._choose(plan, problem):
             return None
@@ -150,7 +150,7 @@ class CublasLt:
         return layout
 
     def _choose(self, plan: Plan, problem: Problem) -> bool:
-        """Take the heuristic's first choice among the algorithms that our workspace is enough for; is there one?"""
+        """Take the heuristic's first choice among algorithms that fit in the workspace; False if there is none."""
         lt = self._lt
         preference = lt.matmul_preference_create()
         of = lt.MatmulPreferenceAttribute
@@ -165,7 +165,7 @@ class CublasLt:
             lt.matmul_algo_get_heuristic(self._handle, plan.descriptor, *plan.layouts, plan.layouts[2], preference, 1,
                                          plan.result.ptr, found.ctypes.data)
         except lt.cuBLASLtError:
-            # It says "not supported" in this way.
+            # The heuristic raises this if nothing is supported.
             return False
         finally:
             lt.matmul_preference_destroy(preference)
@@ -175,7 +175,7 @@ class CublasLt:
         return True
 
     def _suits(self, plan: Plan) -> bool:
-        """Is the algorithm, which was chosen for a descriptor that has changed, one for what it says now, in our workspace?"""
+        """Does the algorithm also work for the descriptor as changed since its choice, within the workspace?"""
         lt, result = self._lt, self._lt.MatmulHeuristicResult(1)
         try:
             lt.matmul_algo_check(self._handle, plan.descriptor, *plan.layouts, plan.layouts[2], plan.algorithm, result.ptr)
@@ -185,9 +185,9 @@ class CublasLt:
         return not int(result.state) and plan.bytes <= self.workspace
 
     def exact(self, plan: Plan, x: int, y: int, out: int, vector: int) -> bool:
-        """cuBLASLt does not say what its relu makes of NaN, and the hardware's maximum of NaN and 0 is 0. So a plan with a relu
-        is tried: with NaN for a factor, which is to be everywhere in the result. What has not been tried before a capture
-        breaks it."""
+        """Does the plan's relu propagate NaN? cuBLASLt does not document it, and the hardware's maximum of NaN and 0 is 0. So a
+        plan with a relu is tried once, with NaN as a factor, which must be everywhere in the result. That waits for the stream,
+        so it breaks a capture."""
         if plan.exact is None:
             refuse_notes()
             stream, (dtype, nbytes) = current_stream(), _ELEMENT[plan.kind]
@@ -199,7 +199,7 @@ class CublasLt:
         return plan.exact
 
     def run(self, plan: Plan, x: int, y: int, out: int, vector: int, factor: int = 0) -> None:
-        """``factor``: where a factor is that all products are multiplied by, 0 for one."""
+        """Run a plan. ``factor`` is the address of a factor for the product, 0 for the factor 1."""
         stream = current_stream()
         workspace = self.workspaces.of(stream) if plan.bytes else 0
         factor = factor or plan.one
@@ -220,7 +220,7 @@ class CublasLt:
 
 
 class Cublas:
-    """cuBLAS by CuPy's bindings, which keep a handle for each thread and set the current stream."""
+    """cuBLAS by CuPy's bindings, which have a handle for each thread and set its stream."""
 
     def __init__(self, why: str, calls: Any = None, handle: Callable[[], int] = cupy.cuda.device.get_cublas_handle) -> None:
         if calls is None:
@@ -239,7 +239,7 @@ class Cublas:
         return None if problem.then else problem
 
     def exact(self, plan: Problem, x: int, y: int, out: int, vector: int) -> bool:
-        """Nothing follows."""
+        """True: without an epilogue there is nothing to check."""
         return True
 
     def run(self, plan: Problem, x: int, y: int, out: int, vector: int) -> None:
@@ -265,12 +265,12 @@ def _set(setter: Callable[..., Any], of: int, attribute: int, value: int, dtype:
 
 # -- the library of a device -------------------------------------------------------------------------------------------------
 
-#: Those that have been asked for.
+#: Libraries in use, by the index of the device.
 LIBRARIES: dict[int, Library] = {}
 
 
 def library() -> Library:
-    """The library of the current device, made when it is first asked for."""
+    """The library of the current device, created when first used."""
     index = runtime.getDevice()
     found = LIBRARIES.get(index)
     if found is None:
@@ -279,7 +279,7 @@ def library() -> Library:
 
 
 def make_library(index: int) -> Library:
-    """cuBLASLt where nvmath-python and the library are there and ``GRADCORE_GEMM`` is not ``cupy``; else cuBLAS by CuPy."""
+    """cuBLASLt, or cuBLAS by CuPy if nvmath-python or cuBLASLt is missing or ``GRADCORE_GEMM`` is ``cupy``."""
     if os.environ.get("GRADCORE_GEMM") == "cupy":
         return Cublas("GRADCORE_GEMM=cupy")
     try:
@@ -289,7 +289,7 @@ def make_library(index: int) -> Library:
     nbytes = workspace_bytes(index)
     try:
         return CublasLt(cublasLt, nbytes, lambda size: reserve(index, size, "cuBLASLt", "matmul"))
-    except Exception as error:  # nvmath has a type of its own for a library that is missing, and one for each that fails
+    except Exception as error:  # nvmath has its own types of errors for missing and for failing libraries
         return Cublas(f"nvmath-python cannot use cuBLASLt ({error})")
 
 
@@ -304,6 +304,6 @@ def workspace_bytes(index: int) -> int:
 
 
 def unseen(index: int) -> str:
-    """What a device's library of products takes where no pool of ours sees it; "" where it takes nothing, or is not used."""
+    """A description of what a device's library allocates outside gradcore's pools; "" for nothing."""
     found = LIBRARIES.get(index)
     return "" if found is None else found.unseen

@@ -1,6 +1,6 @@
-"""CUDA graphs: the work that a thread submits to a stream during a capture becomes one launch.
+"""CUDA graphs: captures the work that a thread submits to a stream, to be launched as one.
 
-The runtime is an argument, as everywhere. A capture takes memory from nowhere: whoever asks for a graph has planned it.
+The runtime is an argument, so that tests can replace it. Nothing may be allocated during a capture: memory is planned before.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from gradcore.errors import CaptureError
 from gradcore.forking import long
 from gradcore.memory.resource import Block, MemoryResource, Stream
 
-# What this thread must not call while it captures (cudaMalloc, waiting for the device) is an error; other threads may.
+# Calls that are forbidden during a capture (cudaMalloc, waiting for the device) fail in this thread only.
 _THREAD_LOCAL = 1  # cudaStreamCaptureModeThreadLocal
 _DEVICE_TO_DEVICE, _HOST_TO_DEVICE = 3, 1
 
 
 class Graph:
-    """A captured sequence of launches. It owns no memory: whoever holds it holds what the launches touch.
+    """A captured sequence of launches. It owns no memory: its holder must keep the memory that the launches use.
 
-    It keeps the stream that it was captured on to itself, since a library's workspace belongs to a stream.
+    The stream that it was captured on is reserved for it, since a library's workspace belongs to a stream.
     """
 
     def __init__(self, cuda: Any, handle: int, stream: Stream, idle: list[Stream]) -> None:
@@ -35,7 +35,7 @@ class Graph:
         self._idle = idle
 
     def launch(self, stream: Stream) -> None:
-        """Behind what ``stream`` has been given, and behind the launches before."""
+        """Launch on ``stream``, after the work submitted to it so far and after earlier launches of this graph."""
         try:
             self._cuda.graphLaunch(self._handle, stream.handle)
         except self._cuda.CUDARuntimeError as error:
@@ -43,14 +43,14 @@ class Graph:
             raise
 
     def __del__(self) -> None:
-        # What is still to run of it, the driver keeps. At the end of the process the driver may be gone before.
+        # The driver keeps a graph that is still running. At exit the driver may be unloaded already.
         with suppress(self._cuda.CUDARuntimeError):
             self._cuda.graphExecDestroy(self._handle)
         self._idle.append(self._stream)
 
 
 class Refusing:
-    """A device's memory while a thread captures, which gets none of it."""
+    """A device's memory during a capture: allocations by the thread that captures raise CaptureError."""
 
     def __init__(self, upstream: MemoryResource, thread: int) -> None:
         self._upstream = upstream
@@ -69,31 +69,31 @@ class Refusing:
 
 
 def refuse(thread: int | None, nbytes: int) -> None:
-    """Raise CaptureError if the thread that asks for memory is the one that captures."""
+    """Raise CaptureError if ``thread``, which captures, is the calling thread, which asks for ``nbytes`` bytes."""
     if thread == threading.get_ident():
         raise CaptureError(f"{nbytes:,} bytes were allocated during the capture, whose memory is planned")
 
 
 class Graphs:
-    """The graphs of one device."""
+    """Captures and copies for the graphs of one device."""
 
     def __init__(self, device: Any, cuda: Any) -> None:
         self._device = device
         self._cuda = cuda
-        #: Streams that captured and have no graph now. A stream a live graph: as many as were ever alive at once.
+        #: Streams for captures that no live graph has: each live graph needs one of its own.
         self._idle: list[Stream] = []
         self._lock = long()
 
     def capture(self, run: Callable[[], None]) -> Graph:
-        """What ``run`` gives to the current stream, as a graph; nothing of it runs now.
+        """The work that ``run`` submits to the current stream, as a graph; nothing of it runs now.
 
-        Everything must have been launched before, so that it is compiled and loaded. Raises what ``run`` raises, and
-        :class:`CaptureError` for an allocation; then nothing has changed.
+        All kernels must have been launched before, so that they are compiled and loaded. Raises what ``run`` raises, and
+        :class:`CaptureError` for an allocation; the state is unchanged then.
         """
         device, cuda = self._device, self._cuda
         with self._lock, Watch("a program was captured"), ExitStack() as always, ExitStack() as failed:
             if gc.isenabled():
-                # What a collection destroys may call the driver.
+                # Objects that garbage collection destroys may call the driver.
                 always.callback(gc.enable)
                 gc.disable()
             stream = self._idle.pop() if self._idle else Stream(-1, device.driver.create_stream(0))
@@ -113,15 +113,15 @@ class Graphs:
             return made
 
     def _abandon(self, stream: Stream) -> None:
-        """End a capture that failed. The driver may have ended it, which is why the caller has an error already."""
+        """End a capture that failed, if the driver has not ended it already."""
         with suppress(self._cuda.CUDARuntimeError):
             graph = self._cuda.streamEndCapture(stream.handle)
             if graph:
                 self._cuda.graphDestroy(graph)
 
     def _take_back(self, stream: Stream) -> None:
-        """A stream that captures nothing any more may capture again; one that is stuck in a capture is given up."""
-        # CuPy says by RuntimeError that a capture was broken and not ended.
+        """Reuse a stream for later captures, unless it is stuck in a capture."""
+        # CuPy raises RuntimeError if a capture was broken and not ended.
         with suppress(RuntimeError, self._cuda.CUDARuntimeError):
             if not self._cuda.streamIsCapturing(stream.handle):
                 self._idle.append(stream)
@@ -133,7 +133,7 @@ class Graphs:
         self._cuda.memcpyAsync(target, source, nbytes, _DEVICE_TO_DEVICE, self._device.current.handle)
 
     def copy_array(self, source: Any, target: Any) -> None:
-        """Copy an array to another of its type and shape, both contiguous."""
+        """Copy an array to another of the same dtype and shape, both contiguous, on the current stream."""
         if source.nbytes:
             self.copy(target.data.ptr, source.data.ptr, source.nbytes)
 
@@ -141,5 +141,5 @@ class Graphs:
         self._cuda.memcpyAsync(target, source, nbytes, _HOST_TO_DEVICE, self._device.current.handle)
 
     def numbers(self, count: int, address: int) -> Numbers:
-        """Numbers of up to ``count`` ops, in ``count`` times ``ROOM`` bytes from ``address`` on."""
+        """A table for the numbers of up to ``count`` ops, ``count * ROOM`` bytes from ``address`` on."""
         return Numbers(count, address, self._send)

@@ -1,4 +1,4 @@
-"""Convolution and pooling on the GPU: one launch each, two for a weight's gradient, and none of them lays windows out."""
+"""Convolution and pooling on the GPU: one launch each, two for a weight's gradient, without a copy of the windows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def kernel(fn: Any) -> Any:
 
 
 def _convolution(x: Any, weight: Any, out: Any, stride: Pair, padding: Pair, dilation: Pair, groups: int) -> Any:
-    """The sizes, from shapes: of the input, the weight and the output."""
+    """The kernels' argument of sizes, from the shapes of the input, the weight and the output."""
     return np.array((x[0], groups, weight[1], *x[2:], weight[0] // groups, *out[2:], weight[2:], stride, padding, dilation),
                     CONVOLUTION)
 
@@ -62,7 +62,7 @@ def conv2d_weight_grad(dy: Any, x: Any, out: Any, workspace: Any, *, shape: Any,
     tiles = _tiles(groups, shape[0] // groups, math.prod(shape[1:]))
     compute = wide(x.dtype)
     length = dy.shape[0] * math.prod(dy.shape[2:])
-    # As many shares of the windows as keep the device busy, as far as the workspace has room for their sums.
+    # The windows are split into as many shares as keep the device busy and as the workspace has room for sums.
     room = workspace.nbytes // max(out.size * compute.itemsize, 1)
     parts = max(min(room, length // 256, gl.BUSY // max(tiles, 1)), 1)
     if parts == 1 and compute == out.dtype:

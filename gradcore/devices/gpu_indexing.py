@@ -1,7 +1,7 @@
-"""Positions on the GPU: ranges, triangles, joining, reading and writing by indices. None of them allocates or uses atomics.
+"""Indexing on the GPU: ranges, triangles, concatenation, reads and writes by indices. None of them allocates or uses atomics.
 
-A position outside gives NaN (0 for integers) where it is read, and is passed over where it is written: the host cannot
-be asked without waiting for the device. On the CPU it is an IndexError.
+A read at a position out of range gives NaN (0 for integers), a write is skipped, since an error would need a wait for the
+device. On the CPU it is an IndexError.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ INDEXING |= {"tril": _triangle(True), "triu": _triangle(False)}
 
 # -- joining -----------------------------------------------------------------------------------------------------------
 
-#: How many tensors a launch joins, and the structure of kernels/index.cu that names them.
+#: The most tensors that a launch concatenates, and the structure of kernels/index.cu that describes them.
 _JOINED = 6
 JOINED = np.dtype([("ends", "i8", (_JOINED,)), ("steps", "i8", (_JOINED,)), ("of", "u8", (_JOINED,))])
 
@@ -69,7 +69,8 @@ def cat(tensors: list[Any], out: Any, *, dim: int) -> None:
 
 
 def _join(tensors: list[Any], place: Any, whole: int, dim: int) -> None:
-    """Fill ``place``, which is part of ``whole`` along ``dim`` in a tensor without gaps, with tensors of its dtype."""
+    """Concatenate tensors of the same dtype into ``place``, a part of a contiguous tensor whose length along ``dim`` is
+    ``whole``."""
     count, tail, along, whole, steps, ends, axes = _joining(dim, place.shape, whole, gl.packed(place, *tensors), place.itemsize,
                                                             *[(t.shape, t.strides) for t in tensors])
     rest = [0] * (_JOINED - len(tensors))
@@ -80,20 +81,20 @@ def _join(tensors: list[Any], place: Any, whole: int, dim: int) -> None:
 
 @functools.lru_cache(maxsize=1024)
 def _joining(dim: int, shape: tuple[int, ...], whole: int, aligned: bool, itemsize: int, *tensors: Any) -> tuple[Any, ...]:
-    """Elements of an access, what stands behind the dimension, its length here and in all, each tensor's step and end along
-    it, and how the tensors lie without it."""
+    """Elements of an access; elements of the dimensions after ``dim``; its length here and in the whole; each tensor's stride
+    and end along it; and the tensors' layouts without it."""
     strides = [tuple([s // itemsize for s in strides]) for _, strides in tensors]
     ends = np.cumsum([size[dim] for size, _ in tensors]).tolist()
     tail, steps = math.prod(shape[dim + 1:]), [step[dim] for step in strides]
     behind = [gl.merged(size[dim:], step[dim:])[1] for (size, _), step in zip(tensors, strides, strict=True)]
     if all(lie in ([], [[1]]) for lie in behind):
-        # What stands behind lies in one piece with the dimension: it is part of it.
+        # The dimensions behind are contiguous with this one in all tensors, so they are merged into it.
         ends, whole, tail, steps = [end * tail for end in ends], whole * tail, 1, [1] * len(tensors)
         shape, strides = shape[:dim], [step[:dim] for step in strides]
     else:
         shape, strides = shape[:dim] + shape[dim + 1:], [step[:dim] + step[dim + 1:] for step in strides]
     sizes, lie = gl.merged(shape, *strides)
-    # The neighbours of an access are neighbours in every tensor, and each access begins at a multiple of its length.
+    # The elements of an access must be adjacent in every tensor, and begin at a multiple of its length.
     beside, lengths, apart = ((steps, [*ends, whole], lie) if tail == 1 else
                               (lie[-1], [tail, sizes[-1]], [steps, *lie[:-1]]))
     count = 16 // itemsize
@@ -104,12 +105,12 @@ def _joining(dim: int, shape: tuple[int, ...], whole: int, aligned: bool, itemsi
 
 # -- reading and writing -----------------------------------------------------------------------------------------------
 
-#: No position.
+#: Stands for an invalid position.
 _NONE = -(1 << 62)
 
 
 def back(x: Any, dim: int, wrap: bool) -> Any:
-    """What a negative position is moved by: one that does not count from the end is outside."""
+    """What is added to a negative position: the length if it counts from the end, else 0, which leaves it out of range."""
     return np.int64(x.shape[dim] if wrap else 0)
 
 
@@ -159,7 +160,7 @@ def embedding_unpadded(weight: Any, index: Any, out: Any, workspace: Any, *, pad
 
 
 def layout_of_slices(x: Any, index: Any, values: Any, dim: int) -> Any:
-    """How index, values as they are broadcast, and ``x`` lie: positions apart from the other dimensions."""
+    """The layouts of index, broadcast values and ``x``, with the indexed dimension apart from the others."""
     size, many = x.shape, index.ndim
     missing = x.ndim - 1 + many - values.ndim
     value_steps = [0] * missing + [s if n != 1 else 0

@@ -1,6 +1,6 @@
-"""The kernel table of the GPU: CUDA C++ of our own for every op.
+"""The kernel table of the GPU: kernels in CUDA C++ for every op.
 
-Only attention with wide heads, for which a multiprocessor lacks shared memory, runs over CuPy's functions.
+Only attention with heads too wide for a multiprocessor's shared memory runs on CuPy's functions.
 """
 
 from __future__ import annotations
@@ -30,5 +30,5 @@ KERNELS: dict[str, Callable[..., Any]] = {
 
 
 def build_cuda_kernels() -> dict[str, Callable[..., Any]]:
-    """Every kernel of the GPU by op name, in a table of the caller's own."""
+    """All kernels of the GPU by op name, in a new dict."""
     return dict(KERNELS)

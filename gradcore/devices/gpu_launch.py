@@ -1,7 +1,7 @@
-"""Launching our CUDA kernels: template instances, grids, and layouts as arguments.
+"""Launches gradcore's CUDA kernels: template instances, grids, and layouts as arguments.
 
-What an op's kernel gives to the device passes :func:`start`, :func:`zero` and :func:`multiply`, where it can be noted instead.
-NVRTC compiles an instance when it is first launched, to machine code for the device at hand; CuPy keeps that on disk.
+All that an op's kernel submits goes through :func:`start`, :func:`zero` and :func:`multiply`, which can record it instead.
+NVRTC compiles an instance at its first launch, to machine code for the device; CuPy caches that on disk.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from gradcore.devices.gpu_faults import of_launch
 from gradcore.devices.gpu_sources import source_of
 from gradcore.devices.gpu_workspaces import shared
 
-#: Threads of a block; the kernels count on it.
+#: Threads of a block, which the kernels assume.
 BLOCK = 256
-#: Rows up to this wide are folded by a warp, wider ones by a block.
+#: The widest row that a warp reduces; wider ones take a block.
 WARP_ROW = 1024
-#: Blocks that keep any device busy.
+#: A number of blocks that keeps any device busy.
 BUSY = 1024
 
-#: The C++ names of the types that kernels have instances for; bfloat16, which a package
-#: makes, joins them when it is first met.
+#: The C++ names of the dtypes that kernels have instances for; bfloat16, which needs a package, is added when it
+#: is first used.
 NAMES = {np.dtype(k): v for k, v in {
     "f4": "float", "f8": "double", "f2": "half", "i8": "long long", "i4": "int", "i2": "short", "i1": "signed char",
     "u1": "unsigned char", "?": "bool"}.items()}
@@ -46,16 +46,16 @@ def _function(family: str, instance: str, device: int) -> Any:
     return cupy.RawModule(code=source_of(family), options=("--std=c++17",), name_expressions=names).get_function(instance)
 
 
-#: The last argument of a launch whose blocks share something: where they do is found when it is put on a stream.
+#: Placeholder for the address of the memory that the blocks of a launch share, which depends on the stream.
 SHARED = object()
 
 
 class Unnoted(Exception):
-    """A kernel does something that cannot be noted."""
+    """Raised in a dry run if a kernel does something that cannot be recorded."""
 
 
 class _Noted(threading.local):
-    #: Where a thread notes what a kernel would give to the device: function, and arguments that stay or may be addresses.
+    #: In a dry run, the record of what the kernel submits: function, constant arguments, arguments that may be addresses.
     tape: list[tuple[Any, tuple[Any, ...], tuple[Any, ...]]] | None = None
 
 
@@ -63,13 +63,13 @@ noted = _Noted()
 
 
 def refuse_notes() -> None:
-    """Raise :class:`Unnoted` where what follows would have to be done, or depends on more than operands' layouts."""
+    """In a dry run raise :class:`Unnoted`, before work that cannot be recorded or that depends on more than layouts."""
     if noted.tape is not None:
         raise Unnoted
 
 
 def start(family: str, instance: str, blocks: int, threads: int, arguments: tuple[Any, ...]) -> None:
-    """Put one kernel on the current stream."""
+    """Launch a kernel on the current stream, or record it in a dry run."""
     if noted.tape is not None:
         noted.tape.append((launch, (family, instance, blocks, threads), arguments))
         return
@@ -77,7 +77,7 @@ def start(family: str, instance: str, blocks: int, threads: int, arguments: tupl
 
 
 def zero(array: Any) -> None:
-    """Set the bytes of a contiguous array to zero, on the current stream."""
+    """Set the bytes of a contiguous array to zero on the current stream, or record it in a dry run."""
     if not array.size:
         return
     if noted.tape is not None:
@@ -87,7 +87,7 @@ def zero(array: Any) -> None:
 
 
 def multiply(library: Any, plan: Any, *addresses: int) -> None:
-    """Put a product that a library planned on the current stream."""
+    """Run a matrix product that a library planned on the current stream, or record it in a dry run."""
     if noted.tape is not None:
         noted.tape.append((multiply, (library, plan), addresses))
         return
@@ -95,9 +95,9 @@ def multiply(library: Any, plan: Any, *addresses: int) -> None:
 
 
 def launch(family: str, instance: str, blocks: int, threads: int, arguments: tuple[Any, ...]) -> None:
-    """Every launch of a kernel of ours ends here, and every :func:`zero` in :func:`clear`, so tests can stand in.
+    """Launch a kernel. All launches come here, and every :func:`zero` to :func:`clear`, so that tests can replace them.
 
-    Raises :class:`KernelError` for one that does not compile or launch, :class:`DeviceFault` for one that failed before it.
+    Raises :class:`KernelError` if the kernel does not compile or launch, :class:`DeviceFault` if an earlier one has failed.
     """
     try:
         _function(family, instance, runtime.getDevice())((blocks,), (threads,), placed(arguments))
@@ -106,7 +106,7 @@ def launch(family: str, instance: str, blocks: int, threads: int, arguments: tup
 
 
 def placed(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A launch's arguments, with what its blocks share on the current stream."""
+    """A launch's arguments, with the memory that its blocks share in the place of :data:`SHARED`."""
     return (*arguments[:-1], np.uint64(shared())) if arguments[-1] is SHARED else arguments
 
 
@@ -115,7 +115,7 @@ def clear(pointer: Any, nbytes: int) -> None:
 
 
 def name_of(dtype: Any) -> str:
-    """The C++ name of a dtype. Raises NotImplementedError for one that kernels have no instance for."""
+    """The C++ name of a dtype. Raises NotImplementedError for a dtype without instances of kernels."""
     dtype = np.dtype(dtype)
     found = NAMES.get(dtype)
     if found is None:
@@ -127,40 +127,40 @@ def name_of(dtype: Any) -> str:
 
 
 def instance(name: str, *types: Any) -> str:
-    """A template's instance: types are dtypes, or C++ names and numbers as they stand."""
+    """The name of a template's instance; its arguments are dtypes, C++ names or numbers."""
     return f"{name}<{', '.join([str(t) if isinstance(t, (str, int)) else name_of(t) for t in types])}>"
 
 
 def run(family: str, name: str, types: Sequence[Any], count: int, *arguments: Any) -> None:
-    """Launch a kernel that walks over ``count`` elements with as many threads as are useful."""
+    """Launch a kernel over ``count`` elements, with as many threads as are useful."""
     if count:
         start(family, instance(name, *types), min(-(-count // BLOCK), 1 << 16), BLOCK, arguments)
 
 
 def run_blocks(family: str, name: str, types: Sequence[Any], blocks: int, *arguments: Any) -> None:
-    """Launch a kernel whose every block has work of its own."""
+    """Launch a kernel with ``blocks`` blocks of :data:`BLOCK` threads."""
     if blocks:
         start(family, instance(name, *types), blocks, BLOCK, arguments)
 
 
 def run_rows(family: str, name: str, types: Sequence[Any], rows: int, lanes: int, *arguments: Any) -> None:
-    """Launch a kernel of a team of ``lanes`` threads for each row; the team's size is the last argument."""
+    """Launch a kernel with a team of ``lanes`` threads for each row; ``lanes`` is its last argument."""
     run_blocks(family, name, types, -(-rows // (BLOCK // lanes)), *arguments, np.int32(lanes))
 
 
 def lanes_of(width: int) -> int:
-    """Threads of the team for a row that lies in one piece, in a kernel whose teams may take several rows."""
+    """Threads of the team for a contiguous row, in a kernel whose teams may take several rows."""
     return 32 if width <= WARP_ROW else BLOCK
 
 
 def lanes_of_one(width: int) -> int:
-    """The same where each team takes a row and leaves: for a narrow row as few as have four elements each, since most of a warp
-    would have none."""
+    """The same for kernels whose teams take one row each: few for a narrow row, with four elements each, since most threads of
+    a warp would have nothing to do."""
     return lanes_of(width) if width > 64 else 1 << max((width - 1).bit_length() - 2, 0)
 
 
 def merged(shape: Sequence[int], *strides: Sequence[int]) -> tuple[list[int], list[list[int]]]:
-    """Dimensions of some tensors, and of each dimension their strides; neighbours that lie together in all of them are one."""
+    """The dimensions of tensors, and by dimension their strides, with neighbours merged that are contiguous in all of them."""
     sizes: list[int] = []
     steps: list[list[int]] = []
     for n, *step in zip(shape, *strides, strict=True):
@@ -176,7 +176,7 @@ def merged(shape: Sequence[int], *strides: Sequence[int]) -> tuple[list[int], li
 
 
 def axes(shape: Sequence[int], *strides: Sequence[int]) -> Any:
-    """Dimensions of up to six tensors as an argument, strides in elements; neighbours that lie together are merged."""
+    """The dimensions of up to six tensors as a kernel argument, merged where contiguous; strides are in elements."""
     sizes, steps = merged(shape, *strides)
     if len(sizes) > _DIMS:
         raise NotImplementedError(f"a CUDA kernel takes {_DIMS} dimensions that cannot be merged, but got {len(sizes)}: "
@@ -192,7 +192,7 @@ def axes(shape: Sequence[int], *strides: Sequence[int]) -> Any:
 
 @functools.lru_cache(maxsize=4096)
 def layout_of(shape: tuple[int, ...], folded: tuple[int, ...], *strides: tuple[int, ...]) -> Any:
-    """How tensors of one shape and these strides, in elements, lie, with the dimensions ``folded`` apart from the others."""
+    """The layout of tensors of one shape as a kernel argument, with the dimensions ``folded`` apart; strides in elements."""
     kept = [d for d in range(len(shape)) if d not in folded]
     found = np.zeros((), LAYOUT)
     found["rows"] = math.prod(shape[d] for d in kept)
@@ -203,19 +203,19 @@ def layout_of(shape: tuple[int, ...], folded: tuple[int, ...], *strides: tuple[i
 
 
 def layout(folded: Sequence[int], *arrays: Any) -> Any:
-    """How arrays of one shape lie, with the dimensions ``folded`` apart from the others."""
+    """The layout of arrays of one shape as a kernel argument, with the dimensions ``folded`` apart from the others."""
     return layout_of(arrays[0].shape, tuple(folded), *[elements(a) for a in arrays])
 
 
 def neighbours(where: Any) -> bool:
-    """Do the first tensor's rows of a layout lie beside each other, so that a thread a row reads in step with the next?"""
+    """Are the rows of the layout's first tensor interleaved, so that with a thread for each row accesses are coalesced?"""
     beside, across = where["kept"], where["folded"]
     return bool(where["width"] > 1 and beside["strides"][0, beside["count"] - 1] == 1
                 and across["strides"][0, across["count"] - 1] != 1)
 
 
 def lanes_for(where: Any) -> int:
-    """Threads of the team for a row of a layout, where each takes one."""
+    """Threads of the team for a row of a layout, in kernels whose teams take one row each."""
     return 1 if neighbours(where) and where["rows"] >= 32 else lanes_of_one(int(where["width"]))
 
 
@@ -226,5 +226,5 @@ def elements(array: Any) -> tuple[int, ...]:
 
 
 def packed(*arrays: Any) -> bool:
-    """Do all of them begin where 16 bytes may be read at once?"""
+    """Are all addresses multiples of 16 bytes?"""
     return not any(a.data.ptr % 16 for a in arrays)

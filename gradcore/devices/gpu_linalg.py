@@ -1,6 +1,6 @@
-"""Matrix products on the GPU: how operands lie is read from their strides, so that none is copied for its layout.
+"""Matrix products on the GPU, by a library on the strides of the operands, so that none is copied for its layout.
 
-What no leading dimension describes (expanded operands, integers) goes to a plain kernel instead of being copied.
+Operands that the library cannot take (expanded ones, integers) go to a plain kernel instead of being copied.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ PRODUCT = np.dtype([("batch", gl.AXES), *[(name, "i8") for name in (
     "rows", "columns", "inner", "a_row", "a_inner", "b_inner", "b_column", "out_row")]])
 
 def leading(rows: int, columns: int, row: int, column: int) -> tuple[int, int] | None:
-    """How cuBLAS reads a matrix with these strides: (transposed?, leading dimension), None if it cannot.
+    """How cuBLAS reads a matrix with these strides: (transposed?, leading dimension); None if it cannot.
 
-    Its matrices lie column by column, so one of ours that lies row by row is the transpose of what it sees.
+    cuBLAS is column-major, so it sees the transpose of a row-major matrix.
     """
     if (column == 1 or columns == 1) and (row >= columns or rows == 1):
         return 0, max(row if rows > 1 else columns, 1)
@@ -38,10 +38,10 @@ def leading(rows: int, columns: int, row: int, column: int) -> tuple[int, int] |
 
 
 def product(a: Any, b: Any, out: Any, then: str = "", vector: Any = None) -> str:
-    """``out``, whose rows or columns are contiguous, is a @ b with leading dimensions broadcast; nothing is copied.
+    """Write a @ b, with leading dimensions broadcast, to ``out``, whose rows or columns are contiguous; nothing is copied.
 
-    ``then`` is a key of :data:`~gradcore.devices.gpu_problems.EPILOGUES` for the operands in the order b, a. Returns what of
-    it was done with ``vector`` in the same launch, another of the keys; the rest is the caller's to do.
+    ``then`` is a key of :data:`~gradcore.devices.gpu_problems.EPILOGUES` for the operands in the order b, a. Returns the key of
+    the epilogue that was done with ``vector`` in the same launch; the caller has to do the rest.
     """
     if not out.size:
         return ""
@@ -71,14 +71,14 @@ def product(a: Any, b: Any, out: Any, then: str = "", vector: Any = None) -> str
     return ""
 
 
-# What to do where a library cannot multiply at once.
+# What to do if a library cannot compute a product in one call.
 _TURNED, _EACH, _KERNEL = "multiply the transposes", "go through the first dimension", "launch a kernel of ours"
 
 
 @functools.lru_cache(maxsize=4096)
 def _described(dtype: Any, a: Shape, a_strides: Shape, b: Shape, b_strides: Shape, out: Shape, out_strides: Shape,
                aligned: tuple[int, int, int], then: str) -> Problem | str:
-    """How a library is told of a product: by shapes, strides in bytes, and the powers of two that divide the addresses."""
+    """The :class:`Problem` of a product, from shapes, strides in bytes and alignments; or what to do instead."""
     size = dtype.itemsize
     rows, inner, columns = *a[-2:], b[-1]
     a_row, a_inner, b_inner, b_column, out_row, out_column = (s // size for s in (
@@ -93,12 +93,12 @@ def _described(dtype: Any, a: Shape, a_strides: Shape, b: Shape, b_strides: Shap
     sizes, steps = gl.merged(lead, *(_broadcast(s, t, size, lead) for s, t in (
         (a, a_strides), (b, b_strides), (out, out_strides))))
     if len(sizes) > 1:
-        # A library steps through one dimension of matrices.
+        # Libraries take one batch dimension.
         return _EACH
     count, (a_step, b_step, out_step) = (sizes[0], steps[0]) if sizes else (1, (0, 0, 0))
     out_row = max(out_row, columns) if rows > 1 else columns
     if count > 1 and not b_step and (rows == 1 or (a_step == rows * a_row and out_step == rows * out_row)):
-        # One matrix for all of them: their rows are those of one product.
+        # All share one matrix, so that their rows form a single product.
         together = leading(rows * count, inner, a_row if rows > 1 else a_step, a_inner)
         if together:
             first, out_row = together, out_row if rows > 1 else out_step
@@ -115,7 +115,7 @@ def _broadcast(shape: Shape, strides: Shape, size: int, lead: Shape) -> list[int
 
 
 def _plain(a: Any, b: Any, out: Any) -> None:
-    """A kernel of ours, for operands of any type and layout; ``out``'s rows are contiguous."""
+    """A product by gradcore's own kernel, for operands of any dtype and layout; ``out``'s rows are contiguous."""
     lead, size = out.shape[:-2], out.itemsize
     how = np.zeros((), PRODUCT)
     how["batch"] = gl.axes(lead, *(_broadcast(t.shape, t.strides, size, lead) for t in (a, b, out)))
@@ -131,12 +131,12 @@ def matmul(a: Any, b: Any, out: Any, *, transpose_a: bool = False, transpose_b: 
 
 
 def _flat(x: Any) -> Any:
-    """All leading dimensions as one, where that takes no copy; at least two dimensions."""
+    """All leading dimensions merged into one, if that needs no copy; at least two dimensions."""
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1]) if x.flags.c_contiguous or x.ndim < 2 else x
 
 
 def _whole(vector: Any) -> bool:
-    """May a library read or write this vector while it multiplies? It wants the elements side by side, and in their place."""
+    """May a library use this vector in an epilogue? It must be contiguous and aligned."""
     return bool(vector.flags.c_contiguous and not vector.data.ptr % VECTOR_ALIGNMENT)
 
 
@@ -148,10 +148,10 @@ def linear(x: Any, weight: Any, bias: Any, out: Any) -> None:
 
 
 def linear_relu(x: Any, weight: Any, bias: Any, out: Any) -> None:
-    """What relu makes of :func:`linear` with a bias, in the same launch where a library has an exact way.
+    """relu of :func:`linear` with a bias, in one launch if the library's relu is exact.
 
-    The same values as of two ops: rounding keeps order and zero, so it does not matter which is first. A zero may have another
-    sign, since a maximum does not tell them apart.
+    The values are those of the two ops: rounding preserves order and zero, so the order does not matter. Zeros may have another
+    sign, since a maximum treats both as equal.
     """
     flat = _flat(x)
     then = "relu_bias" if _whole(bias) else ""
@@ -176,7 +176,7 @@ def linear_grad(dy: Any, x: Any, weight: Any, *outputs: Any, needs: tuple[bool, 
 
 
 class CupyWithProducts:
-    """CuPy's functions, for kernels that are written over an array library, with the matrix products of this file."""
+    """CuPy with the matrix products of this file, as the array library of kernels such as :mod:`gradcore.devices.attention`."""
 
     def __getattr__(self, name: str) -> Any:
         gl.refuse_notes()
@@ -184,7 +184,7 @@ class CupyWithProducts:
 
     @staticmethod
     def matmul(a: Any, b: Any, out: Any) -> None:
-        """As NumPy's: a first operand of one dimension is a row."""
+        """``numpy.matmul``: a first operand of one dimension is a row."""
         if a.ndim == 1:
             a, out = a[None], out[..., None, :]
         product(a, b, out)

@@ -1,4 +1,4 @@
-"""Losses of rows on the GPU: cross-entropy, its gradient, both at one go; mean squared error. None of them allocates."""
+"""Losses on the GPU: cross-entropy, its gradient, both in one kernel; mean squared error. None of them allocates."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gradcore.devices.kernels import split_workspace
 
 LOSSES: dict[str, Any] = {}
 
-#: Rows up to this wide are a thread's own: a warp would spend more on exchanges than on exponentials.
+#: The widest row that one thread handles: a warp would spend more on exchanges than on exponentials.
 _NARROW = 32
-#: What one block may do while a second launch would be under way, in elements that a thread takes one after the other: some
-#: 50 cycles each, so about 2 microseconds. Folding a row over a team costs a thread as much as so many more.
+#: The work of one block that takes as long as a second launch, in elements that a thread handles in sequence: some 50 cycles
+#: each, about 2 microseconds in all. And the cost to a thread of a reduction over its team, in such elements.
 _SERIAL, _FOLD = 64, 16
-#: Labels that all blocks together may read, each for itself, to know the whole weight: 16 MB from the second level of the
-#: cache, the time of a launch. More are counted once, by a launch of its own.
+#: The most labels that all blocks together may read, if each computes the whole weight itself: 16 MB from the L2 cache, which
+#: takes as long as a launch. Beyond that a launch of its own computes it once.
 _COUNTED = 1 << 21
 
 
@@ -28,24 +28,24 @@ def kernel(fn: Any) -> Any:
 
 
 def _lanes(classes: int) -> int:
-    """Threads of the team for a row: the same for all kernels, which makes their bits the same."""
+    """Threads of the team for a row: equal in all kernels, so that their results have the same bits."""
     return 1 if classes <= _NARROW else gl.lanes_of(classes)
 
 
 def _blocks(rows: int, classes: int) -> int:
-    """Blocks that take a row for each of their teams."""
+    """The number of blocks if each team takes one row."""
     return -(-rows // (gl.BLOCK // _lanes(classes)))
 
 
 def _folding_blocks(rows: int, classes: int) -> int:
-    """One block, which then adds up the losses, where it goes through all rows in the time of a launch: up to 16,384 logits,
-    and fewer where teams fold."""
+    """The number of blocks for the losses: one, which then also adds them up, if it handles all rows in the time of a launch
+    (up to 16,384 logits, fewer with reductions over teams)."""
     lanes, blocks = _lanes(classes), _blocks(rows, classes)
     return 1 if blocks * (-(-classes // lanes) + (_FOLD if lanes > 1 else 0)) <= _SERIAL else blocks
 
 
 def _whole(blocks: int, logits: Any, target: Any, weight: Any, workspace: Any, reduction: str, ignore_index: int) -> Any:
-    """What all rows weigh together, for the gradient of a mean; None where each of the blocks counts for itself."""
+    """The total weight of all rows, for the gradient of a mean; None if each block computes it itself."""
     rows, classes = logits.shape
     if reduction != "mean" or blocks * rows <= _COUNTED:
         return None
@@ -57,7 +57,7 @@ def _whole(blocks: int, logits: Any, target: Any, weight: Any, workspace: Any, r
 
 def _rows(blocks: int, logits: Any, target: Any, weight: Any, losses: Any, weights: Any, out: Any, reduction: str,
           ignore_index: int, whole: Any = None, one: Any = None, slopes: Any = None) -> None:
-    """Losses and weights of the rows, what they come to in ``out`` where there is one, and ``slopes`` likewise."""
+    """Compute losses and weights of the rows; with ``out`` also their sum or mean, with ``slopes`` also the gradient."""
     rows, classes = logits.shape
     mean = np.int32(reduction == "mean")
     gl.run_blocks("loss", "cross_entropy", (logits.dtype, target.dtype, "false" if slopes is None else "true"), blocks, logits,
@@ -90,8 +90,9 @@ def cross_entropy_grad(dy: Any, logits: Any, target: Any, weight: Any, out: Any,
 
 def cross_entropy_with_slopes(one: Any, logits: Any, target: Any, weight: Any, slopes: Any, workspace: Any, out: Any, *,
                               reduction: str, ignore_index: int) -> None:
-    """A sum or mean in ``out``, the 1 that is its cotangent in ``one``, and the gradient in ``slopes``: the bits of three
-    launches and more in one, or in two where one block would be long at it, and one for the weight of very many rows."""
+    """Write the sum or mean to ``out``, its cotangent 1 to ``one``, and the gradient to ``slopes``, with the same bits as the
+    separate kernels. It takes one launch, a second if one block would take too long, another for the weight of very many
+    rows."""
     rows = logits.shape[0]
     compute = wide(logits.dtype)
     _, losses, weights = split_workspace(workspace, (1, compute), (rows, logits.dtype), (rows, logits.dtype))
@@ -103,7 +104,7 @@ def cross_entropy_with_slopes(one: Any, logits: Any, target: Any, weight: Any, s
 @kernel
 def mse_loss(x: Any, target: Any, out: Any, workspace: Any, *, reduction: str = "mean") -> None:
     divisor = np.float64(x.size if reduction == "mean" else 1)
-    # Up to 4096 elements are one block's; beyond, the workspace, a piece of x, has room for the sums of 256.
+    # One block for up to 4096 elements; the workspace, as large as a piece of x, has room for the sums of 256 blocks.
     blocks = min(-(-x.size // gl.BLOCK), gl.BLOCK) if x.size > 4096 else 1
     gl.run_blocks("loss", "mse_loss", (x.dtype,), blocks, x, target, workspace, out, np.int64(x.size), divisor)
     if blocks > 1:

@@ -1,6 +1,6 @@
-"""Norms on the GPU: which blocks share a row or a channel, and in how few launches.
+"""Norms on the GPU: how blocks share rows or channels, in as few launches as possible.
 
-A replay gives some of them one argument more, and they do the next instruction too; see ``gpu_fused``.
+A replay calls some of them with a further argument, and they do the next instruction too; see ``gpu_fused``.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from gradcore.devices.gpu_elementwise import wide
 
 NORMS: dict[str, Any] = {}
 
-#: Blocks that keep most devices busy, and rows in turn that a team takes at most where there are fewer blocks.
+#: A number of blocks that keeps most devices busy, and the most rows that a team handles in sequence with fewer blocks.
 _FILLED, _TURNS = 128, 8
-#: Elements of a channel that one block takes, and the shares that it puts together without a launch of their own
-#: (kernels/batch_norm.cu has room for so many).
+#: The most elements of a channel for one block, and the most shares of a channel that blocks combine without a launch of its
+#: own (the room in kernels/batch_norm.cu).
 _CHANNEL, _SHARES = 4096, 32
-#: Neighbours of a channel that fill an access, and elements that stay in any device's cache, where others read them too.
+#: Adjacent elements of a channel that fill a memory access, and elements that stay in any device's cache for other blocks.
 _NEIGHBOURS, _CACHED = 32, 1 << 18
 
 
@@ -35,7 +35,7 @@ def kernel(fn: Any) -> Any:
 @kernel
 def layer_norm(x: Any, weight: Any, bias: Any, out: Any, mean: Any, rstd: Any, workspace: Any, a: Any = None, b: Any = None, *,
                dims: int, eps: float) -> None:
-    """Of ``a`` + ``b`` if they are given, which goes to ``x``."""
+    """Layer norm of ``x``; if ``a`` and ``b`` are given, their sum is written to ``x`` first."""
     width = math.prod(x.shape[x.ndim - dims:])
     gl.run_rows("norm", "layer_norm", (x.dtype, "true"), mean.size, gl.lanes_of(width), x, weight, bias, out, mean, rstd,
                 np.int64(mean.size), np.int64(width), np.float64(eps), a, b)
@@ -66,15 +66,15 @@ def _affine(x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, out: Any, inne
 @kernel
 def layer_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any, dweight: Any, dbias: Any, workspace: Any,
                     added: bool = False, *, dims: int, needs: Any) -> None:
-    """``added``: to what ``dx`` holds."""
+    """The gradients of layer norm; with ``added``, dx is added to the content of ``dx``."""
     rows, width = mean.size, math.prod(x.shape[x.ndim - dims:])
     types, sizes, lanes = (x.dtype, "true"), (np.int64(rows), np.int64(width)), gl.lanes_of(width)
     compute, teams = wide(x.dtype), gl.BLOCK // lanes
     each = 2 * width * compute.itemsize
     room = workspace.nbytes // max(each, 1)
     blocks = max(min(room, -(-rows // teams), gl.BUSY), 1)
-    # The workspace has room for the sums of some blocks: where these are too few for many rows, rows and columns are worked
-    # on by launches of their own, which read them twice.
+    # The workspace limits the number of blocks with sums. If these are too few for many rows, separate launches handle rows
+    # and columns, which reads them twice.
     together = blocks >= _FILLED or rows <= blocks * teams * _TURNS
     tiles = -(-width // 32)
     parts = blocks if together else max(min(room, rows // 64, gl.BUSY // max(tiles, 1)), 1)
@@ -94,17 +94,17 @@ def layer_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any,
 
 
 def _near(x: Any) -> bool:
-    """Do blocks that have a channel each read what lies together, or is in cache?"""
+    """Do blocks with one channel each read adjacent elements, or elements in cache?"""
     return bool(math.prod(x.shape[2:]) >= _NEIGHBOURS or x.size <= _CACHED)
 
 
 def alone(x: Any) -> bool:
-    """Does one block do all of a channel? Then the workspace is not used."""
+    """Does one block handle a whole channel? Then the workspace is not used."""
     return bool(_near(x) and x.size <= _CHANNEL * x.shape[1])
 
 
 class _Channels:
-    """How blocks share the channels of ``x``: each takes one or more, or ``parts`` of them share each."""
+    """How blocks share the channels of ``x``: each takes one or more channels, or ``parts`` blocks share one."""
 
     def __init__(self, x: Any, workspace: Any) -> None:
         channels, compute = x.shape[1], wide(x.dtype)
@@ -112,20 +112,20 @@ class _Channels:
         each = max(2 * channels * compute.itemsize, 1)
         near, self.alone = _near(x), alone(x)
         self.parts = 1 if self.alone else max(min(workspace.nbytes // each, count // 2048, gl.BUSY // max(channels, 1)), 1)
-        #: Do the blocks that need what all of a channel's blocks made put it together by themselves?
+        #: Do the blocks that need a channel's totals combine the shares themselves?
         self.together = near and self.parts <= _SHARES
-        #: Room for two numbers of each block.
+        #: Room for two numbers from each block.
         self.made: Any = None if self.alone else workspace[:self.parts * each].view(compute)
         self.channels, self.blocks = channels, channels * self.parts
         self.sizes = (np.int64(count), np.int64(inner), np.int64(channels))
-        #: Blocks for each channel of the launch that puts together.
+        #: Blocks for each channel in the launch that combines the shares.
         self.shares = 1 if self.alone else max(min(-(-count // 2048), 4 * gl.BUSY // max(channels, 1)), 1)
 
 
 @kernel
 def batch_norm(x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, out: Any, mean: Any, rstd: Any,
                workspace: Any, relu: bool = False, batches: Any = None, *, momentum: float, eps: float) -> None:
-    """``batches`` counts one more, if it is given."""
+    """Batch norm by the batch's statistics; if ``batches`` is given, it is increased by 1."""
     by, numbers = _Channels(x, workspace), (np.float64(eps), np.float64(momentum), batches)
     kept = mean, rstd, running_mean, running_var
     if not by.alone:
@@ -137,7 +137,7 @@ def batch_norm(x: Any, weight: Any, bias: Any, running_mean: Any, running_var: A
     gl.run("batch_norm", "batch_statistics", (x.dtype,), by.channels, by.made, *kept, by.sizes[0], by.sizes[2],
            np.int32(by.parts), *numbers)
     if by.made.dtype != x.dtype:
-        # As they were before they were rounded.
+        # The statistics before rounding.
         mean, rstd = by.made, by.made[1:]
     _affine(x, weight, bias, mean, rstd, out, int(by.sizes[1]), by.channels, relu)
 
@@ -145,14 +145,14 @@ def batch_norm(x: Any, weight: Any, bias: Any, running_mean: Any, running_var: A
 @kernel
 def batch_norm_apply(x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, out: Any, workspace: Any, relu: bool = False,
                      dy: Any = None) -> None:
-    """``dy``: the gradient of relu for that cotangent."""
+    """Batch norm by given statistics; if ``dy`` is given, the gradient of relu for that cotangent instead."""
     _affine(x, weight, bias, mean, rstd, out, math.prod(x.shape[2:]), x.shape[1], relu, dy)
 
 
 @kernel
 def batch_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any, dweight: Any, dbias: Any, workspace: Any,
                     relu: bool = False, bias: Any = None, shown: Any = None, *, needs: Any) -> None:
-    """``relu``: behind relu of what was normalised, which ``shown`` holds, or which is made again with ``bias``."""
+    """The gradients of batch norm; with ``relu``, of relu of it, whose result is in ``shown`` or recomputed with ``bias``."""
     by, given, last = _Channels(x, workspace), (dy, x, weight, mean, rstd), np.int32(relu)
     if not by.alone:
         gl.run_blocks("batch_norm", "batch_grad_parts", (x.dtype,), by.blocks, *given, by.made, bias, shown, *by.sizes,

@@ -1,4 +1,4 @@
-"""Numbers that every run of a program computes anew, kept in device memory, where captured launches read them."""
+"""Numbers that each run of a program computes again, such as learning rates, in device memory for captured launches."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 
 from gradcore.errors import CaptureError
 
-#: From an op's numbers what its kernel is told, field by field.
+#: Computes the fields of a kernel's argument from an op's numbers.
 How = Callable[..., tuple[Any, ...]]
-#: Bytes for what one op computes of its numbers.
+#: Bytes for the fields of one op.
 ROOM = 128
 
 
 class Moving:
-    """An operand that is another number at every run. A kernel that asks for its value would freeze it in a capture."""
+    """An operand whose value differs in each run. A kernel that reads the value in a capture would make it constant."""
 
     __slots__ = ("block", "at")
 
@@ -32,22 +32,22 @@ class Moving:
 
 
 class Numbers:
-    """What up to ``count`` ops compute of their numbers, ``ROOM`` bytes each from ``address`` on.
+    """The fields of up to ``count`` ops, ``ROOM`` bytes each from ``address`` on.
 
-    A run writes to :attr:`values` and then calls :meth:`fill`, which makes one copy: ``send(target, source, nbytes)`` puts it
-    on the stream of the launch, and has read its source when it returns, as CUDA does with 64 KiB of pageable memory.
+    A run writes to :attr:`values` and then calls :meth:`fill`, which makes one copy by ``send(target, source, nbytes)``: on the
+    stream of the launch, and with the source read when it returns, as CUDA does for up to 64 KiB of pageable memory.
     """
 
     def __init__(self, count: int, address: int, send: Callable[[int, int, int], None]) -> None:
         self.values: list[Any] = []
-        #: During a capture: what is not here by now comes too late.
+        #: True during a capture, when nothing can be added any more.
         self.frozen = False
         self._address = address
         self._send = send
         self._staged = np.zeros(count * ROOM, np.uint8)
-        #: An op each: where its fields are staged, what computes them, and from which values.
+        #: For each op: the staging array of its fields, the function that computes them, and the slice of values that it takes.
         self._held: list[tuple[Any, How, slice]] = []
-        #: Its place, by its first number.
+        #: The index of an op by that of its first number.
         self._places: dict[int, int] = {}
 
     def number(self) -> Moving:
@@ -55,7 +55,7 @@ class Numbers:
         return Moving(self, len(self.values) - 1)
 
     def hold(self, dtype: Any, how: How, numbers: tuple[Any, ...]) -> np.uint64:
-        """The address of ``how(*numbers)``, in which the numbers follow each other, now and at each run."""
+        """The address of the fields ``how(*numbers)``, updated at each run; the numbers must be consecutive in the table."""
         first = numbers[0].at
         place = self._places.get(first)
         if place is None:
@@ -69,7 +69,7 @@ class Numbers:
         return np.uint64(self._address + place * ROOM)
 
     def fill(self) -> None:
-        """Compute and copy what the next launch will find."""
+        """Compute the fields from :attr:`values`, and copy them to the device for the next launch."""
         if self._held:
             for held in self._held:
                 self._compute(*held)

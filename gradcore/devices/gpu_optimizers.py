@@ -1,6 +1,6 @@
-"""Optimizer updates on the GPU: a launch for up to 64 parameters, whose table travels with it.
+"""Optimizer updates on the GPU: a launch for up to 64 parameters, whose addresses are an argument of it.
 
-So do an update's numbers, unless they are :class:`~gradcore.devices.gpu_numbers.Moving`: then it is told where they lie.
+So are an update's numbers, unless they are :class:`~gradcore.devices.gpu_numbers.Moving`: then it gets their address.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MEAN = np.dtype([(name, "f8") for name in ("rate", "beta1", "beta2", "eps", "dec
 
 
 def _update(name: str, dtype: Any, how: How, numbers: tuple[Any, ...], *lists: Sequence[Any]) -> None:
-    """One launch for each type and each 64 tensors; a list may be empty. ``how(*numbers)`` are the fields of ``dtype``."""
+    """A launch for each dtype and each 64 tensors; lists may be empty. ``how(*numbers)`` are the fields of ``dtype``."""
     there = numbers[0].block.hold(dtype, how, numbers) if type(numbers[0]) is Moving else None
     given = np.array(how(*map(float, numbers)), dtype) if there is None else np.zeros((), dtype)
     for kind, blocks, whole, empty in _groups(tuple([(p.dtype, p.size) for p in lists[0]])):
@@ -48,7 +48,7 @@ def _update(name: str, dtype: Any, how: How, numbers: tuple[Any, ...], *lists: S
 
 @functools.lru_cache(maxsize=256)
 def _groups(tensors: tuple[tuple[Any, int], ...]) -> list[tuple[Any, int, list[int], Any]]:
-    """A launch each: the type, the blocks, which tensors, and their table, which still wants addresses."""
+    """For each launch: the dtype, the number of blocks, the indices of tensors, and their table without addresses."""
     found = []
     by_type: dict[Any, list[int]] = {}
     for k, (dtype, size) in enumerate(tensors):
@@ -68,7 +68,7 @@ def _groups(tensors: tuple[tuple[Any, int], ...]) -> list[tuple[Any, int, list[i
 
 
 def _shrink(rate: float, weight_decay: float, decoupled: bool) -> tuple[float, float]:
-    """What goes into the gradient, and what the parameter is multiplied with."""
+    """The weight decay to add to the gradient, and the factor for the parameter if it is decoupled."""
     return (0.0, 1 - rate * weight_decay) if decoupled else (weight_decay, 1.0)
 
 

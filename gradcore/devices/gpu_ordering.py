@@ -1,4 +1,4 @@
-"""Order, windows, writes at positions, running sums, ranks and norms on the GPU. None of them allocates or uses atomics."""
+"""Sorting, windows, writes at positions, running sums, ranks and norms on the GPU, without allocations and atomics."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def ranked(x: Any, values: Any, indices: Any, workspace: Any, *, dim: int, start
     gl.run("rank", "begin", types, x.size, x, whole, places, *shape)
     size = 2
     while size < 2 * width:
-        # Sorted halves become one: the second is met from its end, and what follows are ever shorter distances.
+        # A bitonic merge: the second half is compared from its end, then distances are halved.
         masks = [size - 1, *[1 << k for k in range(size.bit_length() - 3, -1, -1)]]
         for mask in masks:
             gl.run("rank", "exchange", types, x.size, whole, places, *shape, np.int64(mask), np.int32(descending))
@@ -146,7 +146,7 @@ def ranked(x: Any, values: Any, indices: Any, workspace: Any, *, dim: int, start
 def var(x: Any, out: Any, workspace: Any, *, dims: tuple[int, ...], correction: float, keepdim: bool) -> None:
     count, mean = math.prod(x.shape[d] for d in dims), None
     if x.size:
-        # Of no elements there is none, nor room for it.
+        # An empty input has no mean, and no room for it.
         mean, = split_workspace(workspace, (out.size, wide(x.dtype)))
         fold("Sum", x, mean.reshape([n for d, n in enumerate(x.shape) if d not in dims]), dims, count)
     fold("Deviations", x, out, dims, max(count - correction, 0), level=mean)

@@ -91,7 +91,7 @@ def hardtanh_grad(dy: Any, x: Any, out: Any, *, low: float, high: float) -> None
 
 
 def _written(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """The kernel of an in-place op: that of the functional one, with the first operand as its result."""
+    """The kernel of an in-place op: that of the functional op, with the first operand as its output."""
 
     def run(x: Any, *others: Any, **attrs: Any) -> None:
         for other in others:

@@ -1,4 +1,4 @@
-"""Matrix products as libraries describe them: layouts and dtypes of the operands, and the epilogue of the launch."""
+"""Descriptions of matrix products for libraries: layouts and dtypes of the operands, and the epilogue of the launch."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from gradcore.devices.precision import get_float32_matmul_precision
 #: cudaDataType of each kind of element.
 DATA = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
 COMPUTE_32F, COMPUTE_64F, COMPUTE_32F_FAST_TF32 = 68, 70, 77  # cublasComputeType_t
-#: What may follow a product in the same launch, and cuBLASLt's name for it. The vector has an element for each row of the
+#: Epilogues, which follow a product in the same launch, with cuBLASLt's names. The vector has an element for each row of the
 #: product as cuBLAS sees it (``bias``), or receives the sums of ``y`` over the inner dimension (``bias_gradient``). cuBLASLt's
-#: GELU is none of them: its tanh is an approximation of its own, so a replay would have other bits than the op.
+#: GELU is not among them: it approximates tanh in its own way, so a replay would have other bits than the op.
 EPILOGUES = {"": "DEFAULT", "bias": "BIAS", "relu_bias": "RELU_BIAS", "bias_gradient": "BGRADB"}
-#: What a library that cannot do one of them is asked for in its place; what is left out is the caller's to do.
+#: The epilogue to try next if a library lacks one; the caller does what is left out.
 INSTEAD = {"relu_bias": "bias", "bias": "", "bias_gradient": ""}
-#: Bytes that the vector's address has to be a multiple of.
+#: The vector's address must be a multiple of so many bytes.
 VECTOR_ALIGNMENT = 16
-# The factors are read from host memory while a product is put on its stream, so they live as long as the process.
+# Libraries read the factors from host memory during a launch, so these live as long as the process.
 _NUMBERS = {kind: np.array((1, 0, np.nan), np.float64 if kind == "float64" else np.float32) for kind in DATA}
-#: Where one, zero and NaN are, by the kind of the elements: halves are multiplied in single precision.
+#: Addresses of one, zero and NaN, by dtype of the elements; for 16-bit floats the factors are float32.
 FACTORS = {kind: tuple(numbers.ctypes.data + k * numbers.itemsize for k in range(3)) for kind, numbers in _NUMBERS.items()}
 
 
 class Matrix(NamedTuple):
-    """How a matrix, or each of a batch, lies: does cuBLAS, which reads column by column, take it transposed; elements from
-    one column to the next and from one matrix to the next; bytes, up to 256, that all of their addresses are multiples of."""
+    """The layout of a matrix, or of each of a batch, for column-major cuBLAS: is it transposed; elements from one column to
+    the next, and from one matrix to the next; and the alignment of all of them, up to 256 bytes."""
 
     transposed: int
     leading: int
@@ -50,32 +50,32 @@ class Problem(NamedTuple):
 
 
 class Library(Protocol):
-    """What gradcore asks of a library."""
+    """The interface of a library of matrix products."""
 
-    #: Memory that it takes where no pool of ours sees it, and why; "" for none.
+    #: A description of memory that it allocates outside gradcore's pools; "" for none.
     unseen: str
 
     def plan(self, problem: Problem) -> Any:
-        """What :meth:`run` takes, None if the library has no way to do it."""
+        """A plan for :meth:`run`, None if the library cannot compute the problem."""
         ...
 
     def exact(self, plan: Any, x: int, y: int, out: int, vector: int) -> bool:
-        """Does what follows the product give what kernels of ours would? May write to ``out``, and wait for the stream."""
+        """Does the epilogue give the same values as gradcore's kernels? May write to ``out``, and wait for the stream."""
         ...
 
     def run(self, plan: Any, x: int, y: int, out: int, vector: int) -> None:
-        """Put the product of what lies at these addresses on the current stream."""
+        """Launch the product of the matrices at these addresses on the current stream."""
         ...
 
 
 def alignment(address: int, step: int) -> int:
-    """Bytes, up to 256, that ``address`` and every multiple of ``step`` bytes behind it are multiples of."""
+    """The alignment, up to 256 bytes, of ``address`` plus any multiple of ``step`` bytes."""
     both = address | step | 256
     return both & -both
 
 
 def compute_of(kind: str) -> int:
-    """The cublasComputeType_t of products of one kind: TF32 only where it was asked for."""
+    """The cublasComputeType_t for a dtype: TF32 only if the precision of float32 products allows it."""
     if kind == "float64":
         return COMPUTE_64F
     return COMPUTE_32F_FAST_TF32 if kind == "float32" and get_float32_matmul_precision() != "highest" else COMPUTE_32F

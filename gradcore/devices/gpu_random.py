@@ -1,4 +1,4 @@
-"""Random numbers on the GPU: Philox, with the same bits as on the CPU."""
+"""Random numbers on the GPU, by Philox with the same bits as on the CPU."""
 
 from __future__ import annotations
 

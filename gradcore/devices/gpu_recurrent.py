@@ -1,6 +1,6 @@
 """Recurrent layers on the GPU: a step is a matrix product and one launch, forward and backward.
 
-The weight is read as it lies, so the room that the workspace has for its transpose stays unused.
+The weight is read in its own layout, so the workspace's room for its transpose is not used.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def kernel(fn: Any) -> Any:
 
 
 def _neighbours(state: Any, *arrays: Any) -> int:
-    """Elements that a thread takes in one access of 16 bytes: rows of a state, and of its gates, have to be made of them."""
+    """Elements of an access: 16 bytes if the rows of states and gates are multiples of that, else one element."""
     count = 16 // state.itemsize
     return count if state.shape[-1] % count == 0 and gl.packed(state, *arrays) else 1
 
 
 def _weight_gradient(slopes: Any, states: Any, first: Any, backwards: bool, dweight: Any, room: Any) -> None:
-    """The sum over all steps of slopes^T times the state that the step began with: two products, whatever their number."""
+    """The sum over all steps of slopes^T times the state before the step, by two matrix products for any number of steps."""
     if not len(slopes):
         gl.zero(dweight)
         return

@@ -1,4 +1,4 @@
-"""The CUDA sources: where they are, and the source of a family as it is compiled."""
+"""Finds the CUDA sources, and assembles the source of a family of kernels for the compiler."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def source_folder() -> Path:
-    """Where the .cu files are: inside an installed wheel, or at the top of a checkout."""
+    """The folder with the .cu files: inside an installed wheel, or at the top of a checkout."""
     package = Path(__file__).resolve().parent.parent
     for folder in (package / "_kernels", package.parent / "kernels"):
         if folder.is_dir():
@@ -18,9 +18,9 @@ def source_folder() -> Path:
 
 @functools.cache
 def source_of(family: str) -> str:
-    """One family's source with its headers in place of the lines that include them, each once.
+    """One family's source, with each header inserted once in place of its include line.
 
-    CuPy's cache on disk knows kernels by their text alone: a header that changed behind an include would go unnoticed.
+    CuPy's cache on disk is keyed by the text of the source, so it would not see changes of an included header.
     """
     folder, seen = source_folder(), set()
 

@@ -1,7 +1,7 @@
-"""Memory that the kernels of a stream work in beside what their ops declare: a block a stream, made at its first use and kept.
+"""Workspaces of streams, which kernels use beside what their ops declare: a block for each stream, allocated once and kept.
 
-It lies in the library pool, beside the log and never in it: its size depends on the device and not on shapes, and if each op
-declared it, it would be allocated on the CPU too, where nobody needs it.
+They are in the scratch pool of libraries and not in the log: their size depends on the device and not on shapes, and if ops
+declared them, they would be allocated on the CPU too, where they are not needed.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from cupy.cuda import runtime
 from gradcore.errors import CaptureError
 from gradcore.forking import long
 
-#: Where a device's workspaces come from, by its number, from bytes, the library and the op: the CUDA device enters itself.
+#: By index of a device: the function that allocates workspaces, from bytes, library and op, which the CUDA device registers.
 RESERVES: dict[int, Callable[[int, str, str], Any]] = {}
 
 
 def reserve(index: int, nbytes: int, library: str, op: str) -> Any:
-    """Memory of a device, with an address ``ptr``, that stays as long as what is returned is held."""
+    """Memory of a device: an object with an address ``ptr``, valid as long as it is held."""
     found = RESERVES.get(index)
-    # Kernels run without a device of ours, too, as under compute-sanitizer.
+    # Kernels can also run without a CudaDevice, as under compute-sanitizer.
     return cupy.cuda.alloc(nbytes) if found is None else found(nbytes, library, op)
 
 
 def current_stream() -> int:
-    """The stream that kernels are put on."""
+    """The handle of the stream that kernels are launched on."""
     handle: int = cupy.cuda.get_current_stream().ptr
     return handle
 
 
 class Workspaces:
-    """``make`` makes a block, of ``nbytes``, for a stream; ``name`` is what an error calls it."""
+    """A block for each stream. ``make`` allocates one of ``nbytes`` bytes; ``name`` is its name in errors."""
 
     def __init__(self, name: str, nbytes: int, make: Callable[[int], Any]) -> None:
         self._name = name
@@ -43,15 +43,15 @@ class Workspaces:
         self._lock = long()
 
     def of(self, stream: int) -> int:
-        """The address of a stream's. Call it before a capture: the first call allocates, and then it raises
-        :class:`CaptureError`."""
+        """The address of a stream's block. The first call allocates, which raises :class:`CaptureError` during a capture: call
+        it before."""
         held = self._held.get(stream)
         if held is None:
             if runtime.streamIsCapturing(stream):
                 raise CaptureError(f"{self._name} ({self._nbytes:,} bytes) was not made before the capture of this stream: run "
                                    "the step once on it first")
             with self._lock:
-                # Another thread may have been quicker, and its work may be under way already.
+                # Another thread may have allocated it in the meantime, and may be using it.
                 held = self._held.get(stream)
                 if held is None:
                     held = self._held[stream] = self._make(stream)
@@ -59,20 +59,22 @@ class Workspaces:
         return address
 
     def release(self) -> None:
-        """Give them back, once the device is done with what uses them."""
+        """Free the blocks. Call it when the device is done with the work that uses them."""
         self._held.clear()
 
 
-#: Bytes of what the blocks of one launch tell each other: 32 parts, and a counter, for each block that is to keep a device busy
-#: (kernels/reduce.cu).
+#: Bytes that the blocks of one launch share: 32 partial results and a counter for each of the 1024 blocks that keep a device
+#: busy (kernels/reduce.cu).
 SHARED_BYTES = 1024 * (32 * 8 + 4)
-#: By the device's number.
+#: By index of a device.
 SHARED: dict[int, Workspaces] = {}
 
 
 def shared() -> int:
-    """The address of what blocks of one launch share on the current stream, whose counters each launch leaves at 0: launches of
-    one stream follow one another, and those of two may run at once."""
+    """The address of the memory that blocks of one launch share on the current stream; each launch leaves its counters at 0.
+
+    Each stream has its own, since launches on different streams may run at the same time.
+    """
     index = runtime.getDevice()
 
     def make(stream: int) -> Any:
