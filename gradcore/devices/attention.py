@@ -82,7 +82,7 @@ class _Attention:
         self._uniform = uniform
 
     def _future(self, room: Any, rows: int) -> Any:
-        """Minus infinity where a key (the row) comes after a query (the column); else 0."""
+        """A mask [keys, queries] with minus infinity where a key comes after the query, else 0."""
         made = room.reshape(rows, rows)
         made.fill(0)
         for j in range(1, rows):
@@ -93,7 +93,7 @@ class _Attention:
         """The masked scores of a block, in ``room``; ``future`` is None unless attention is causal."""
         xp = self.xp
         scaled, made = block.over_queries(queries, q.shape[3]), block.over_queries(room, block.keys)
-        # The queries are scaled, since they are fewer numbers than the scores.
+        # The queries are scaled, since they are fewer than the scores.
         xp.multiply(block.queries(q).swapaxes(2, 3), scale, scaled)
         xp.matmul(block.seen(k), scaled, out=made)
         if mask is not None:
@@ -141,7 +141,7 @@ class _Attention:
             top, total, made = block.over_queries(numbers, 1), block.queries(lse), block.queries(out)
             xp.amax(p, axis=2, out=top, keepdims=True)
             if mask is not None:
-                # In a row that is masked wholly the largest is minus infinity, and the sum 0: its result shall be 0.
+                # In a fully masked row the largest score is minus infinity and the sum 0: the result must be 0.
                 xp.maximum(top, limits.min, out=top)
             xp.subtract(p, top, p)
             xp.exp(p, p)
@@ -176,7 +176,7 @@ class _Attention:
             xp.subtract(p, block.queries(lse)[:, :, None], p)
             xp.exp(p, p)
             g, gt, ds = block.queries(dy), block.over_queries(turned, wide), block.over_queries(slopes, block.keys)
-            # Scaled here, where it is the fewest numbers, the slopes of the scores come out as those of the products.
+            # Scaled here, where there are the fewest numbers, the gradients of scores are also those of the products.
             xp.multiply(g.swapaxes(2, 3), scale, gt)
             first = block.stop == q.shape[2]
             if state is None:
@@ -188,7 +188,7 @@ class _Attention:
                 self._add_product(block, dv, ds, g, products, first)
                 xp.matmul(block.seen(v), gt, out=ds)
                 xp.multiply(ds, factors, ds)
-            # Softmax's gradient subtracts the mean of the slopes, which is dy . out.
+            # Softmax's gradient subtracts the weighted mean of the gradients, which is dy . out.
             product, delta = block.over_queries(both, wide), block.over_queries(numbers, 1)
             xp.multiply(gt, block.queries(out).swapaxes(2, 3), product)
             xp.matmul(one, product, out=delta[:, :, 0])

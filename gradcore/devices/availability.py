@@ -15,7 +15,7 @@ from gradcore.errors import DeviceError
 
 @dataclass(frozen=True)
 class CudaStatus:
-    """What was found: the driver's CUDA version (major, minor) or None, and what stands in the way, "" for nothing."""
+    """The driver's CUDA version (major, minor) or None, and the reason why no GPU can be used, "" if one can."""
 
     driver: tuple[int, int] | None
     cupy: bool
@@ -46,13 +46,13 @@ OLDEST = (7, 5)
 
 @functools.cache
 def cuda_status() -> CudaStatus:
-    """Look once. CuPy can be imported without a driver, so both are asked for."""
+    """The status of this machine, determined once. CuPy can be imported without a driver, so both are checked."""
     return find_status(driver_version(), importlib.util.find_spec("cupy") is not None)
 
 
 def find_status(driver: tuple[int, int] | None, cupy: bool, cuda: Any = None, compiler: Any = None) -> CudaStatus:
-    """What stands in the way with this driver, None or (major, minor); ``cuda`` and ``compiler`` are CuPy's runtime and NVRTC,
-    imported where they are not given."""
+    """The status with a driver of version (major, minor) or None; ``cuda`` and ``compiler`` are CuPy's runtime and NVRTC, by
+    default imported."""
     if driver is None:
         return CudaStatus(None, cupy, 0, "no NVIDIA driver was found (libcuda.so.1): install one from nvidia.com/drivers; in a "
                                          "container, start it with access to the GPU (docker run --gpus all)")
@@ -78,7 +78,7 @@ _NO_DEVICE = "the driver sees no device: is CUDA_VISIBLE_DEVICES set, or the con
 
 
 def _of_runtime(error: Exception, driver: tuple[int, int], cuda: Any) -> str:
-    """What is wrong where the runtime cannot even count devices, by its error's number."""
+    """The reason why the runtime cannot count devices, by the number of its error."""
     status = getattr(error, "status", None)
     if status == 35:
         version = cuda.runtimeGetVersion()
@@ -91,7 +91,7 @@ def _of_runtime(error: Exception, driver: tuple[int, int], cuda: Any) -> str:
 
 
 def architecture_reason(index: int, cuda: Any) -> str:
-    """Why a device is too old for the kernels, "" where it is not."""
+    """Why a device is too old for the kernels, "" if it is not."""
     found = cuda.getDeviceProperties(index)
     if (found["major"], found["minor"]) >= OLDEST:
         return ""
@@ -101,15 +101,15 @@ def architecture_reason(index: int, cuda: Any) -> str:
 
 
 def install_line(driver: tuple[int, int]) -> str:
-    """What to type for the driver that is there."""
+    """The command that installs what this driver needs."""
     return f"pip install 'gradcore[cuda{13 if driver[0] >= 13 else 12}]'"
 
 
 def choose_device(name: str) -> tuple[Device, str | None]:
-    """The device for ``auto``, ``cpu`` or ``cuda``, and what to tell the user about the choice.
+    """The device for ``auto``, ``cpu`` or ``cuda``, and a note for the user about the choice, or None.
 
-    ``auto`` takes the GPU if there is one that works, and else the CPU. Raises :class:`DeviceError` for ``cuda`` where
-    it cannot be had, in the words that ``auto`` would use.
+    ``auto`` takes a GPU if one works, and the CPU otherwise. Raises :class:`DeviceError` for ``cuda`` if no GPU can be used,
+    with the reason that ``auto`` would give.
     """
     if name not in ("auto", "cpu", "cuda"):
         raise DeviceError(f"unknown device {name!r}: expected auto, cpu or cuda")
@@ -129,7 +129,7 @@ def _make_cuda(index: int) -> Device:
         raise DeviceError(f"cuda is not available: {status.reason}")
     if index >= status.devices:
         raise DeviceError(f"device cuda:{index} does not exist: there are {status.devices}")
-    # CuPy is imported when a GPU is first asked for, and not before.
+    # CuPy is imported only when a GPU is first used.
     from cupy.cuda import runtime
 
     from gradcore.devices.gpu import make_cuda

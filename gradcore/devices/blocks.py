@@ -1,4 +1,4 @@
-"""The blocks that a rolled array and a sum over windows consist of, as slices, for kernels of any device."""
+"""Slices for the blocks of a rolled array and of a sum over windows, for kernels of any device."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def turned(shape: Any, shifts: Any, dims: Any) -> Iterator[tuple[Any, Any]]:
-    """Where each block of a rolled array comes from and goes to, as slices."""
+    """The slices that each block of a rolled array is read from and written to."""
     total = [0] * len(shape)
     for n, d in zip(shifts, dims, strict=True):
         total[d] += n
@@ -21,7 +21,7 @@ def turned(shape: Any, shifts: Any, dims: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def window_parts(dy: Any, out: Any, dim: int, size: int, step: int, dilation: int) -> Iterator[tuple[Any, Any]]:
-    """For each element of a window, what dy has of it, and where in ``out`` those came from."""
+    """For each position in a window: its elements in ``dy``, and those in ``out`` that they came from, as views."""
     if not out.ndim:
         yield dy.reshape(()), out
         return

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-#: A kernel and its arguments, which are changed where a run brings its own.
+#: A kernel and its arguments; the list is changed for the arrays and numbers of each run.
 Call = tuple[Callable[..., Any], list[Any]]
 
 
 class Changing(float):
-    """Stands for a number that is another one at every run, where a kernel is written out: found again by identity.
+    """A placeholder for a number that differs in each run, while a kernel is written out; it is found again by identity.
 
-    ``cells`` are arrays without dimensions that take its place, for a run to write to.
+    ``cells`` are 0-d arrays that take its place, which each run writes to.
     """
 
     cells: list[Any]

@@ -299,14 +299,14 @@ _making = brief()
 
 
 def register(kind: str, maker: Callable[[int], Device]) -> None:
-    """``maker(index)`` builds the device of that kind when it is first asked for."""
+    """Register ``maker(index)``, which creates a device of that kind when it is first used."""
     _makers[kind] = maker
 
 
 def get_device(name: str | Device | None = None) -> Device:
     """The device called ``name`` (``cpu``, ``meta``, ``cuda``, ``cuda:1``), made at first use; None is ``cpu``.
 
-    Raises :class:`DeviceError` for an unknown name, and for a device that this machine has not got.
+    Raises :class:`DeviceError` for an unknown name, and for a device that this machine does not have.
     """
     if isinstance(name, Device):
         return name

@@ -1,8 +1,8 @@
-"""Dtypes that NumPy's functions do not take as PyTorch's do: what a kernel is called on is converted before, and back.
+"""Adapts kernels to dtypes that NumPy handles differently from PyTorch, by conversion of operands and results.
 
-NumPy adds up, multiplies matrices and evaluates functions in float16 and bfloat16 step by step, rounding each time, or not
-at all: kernels compute in float32 on copies, and their results are rounded once. The copies are no part of the device's
-account, which a GPU that computes in registers must agree with: they stand beside it, with what libraries allocate.
+In float16 and bfloat16 NumPy rounds after each step of a sum, matrix product or function, or does not compute them: kernels
+compute in float32 on copies, and results are rounded once. The copies are not in the device's figures, which must agree with
+those of a GPU that computes in registers: they are reported with what libraries allocate.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ Kernel = Callable[..., Any]
 #: Ops that move values and compute nothing: NumPy runs them on any dtype.
 MOVES = frozenset("""cast cat cleared clone copy_ empty eye fill_ full masked_fill_ put_ put_along_ roll slice_grad take tril
     triu where write_part""".split())
-#: A number beside a tensor is compared as what the tensor's dtype makes of it.
+#: Ops that compare a number with a tensor after rounding to the tensor's dtype.
 _COMPARED = frozenset("eq ne lt le gt ge eq_ ne_ lt_ le_ gt_ ge_".split())
-#: Elementwise ops whose kernels are no ufuncs but made of one or two.
+#: Elementwise ops whose kernels are not ufuncs but made of one or two.
 _CHOICES = frozenset("maximum minimum fmax fmin clamp".split())
-#: Ops that take an integer beside a tensor modulo the number of its dtype's values; the others refuse one that does not fit.
+#: Ops that wrap an integer around in the dtype of the tensor; the others refuse an integer out of range.
 _WRAPPING = frozenset("""add sub mul floor_divide remainder fmod bitwise_and bitwise_or bitwise_xor bitwise_left_shift
     bitwise_right_shift""".split())
-#: Ops that write a number, of whatever type it is.
+#: Ops that write a number of any type.
 _FILLING = frozenset("full fill_ masked_fill_".split())
-#: Ops that have no result where an integer is divided by 0.
+#: Ops without a result for integers divided by 0.
 _DIVISIONS = frozenset("floor_divide remainder fmod floor_divide_ remainder_ fmod_".split())
 _FLOAT, _BYTE = np.dtype(np.float32), np.dtype(np.uint8)
 
 
 def suited(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
-    """The kernel as it takes the dtypes of its operands, and how many bytes it makes for that at most."""
+    """The kernel adapted to the dtypes of its operands, and the most bytes that it allocates for that."""
     made, nbytes = _suited(kernel, operands)
     if operands.op in _DIVISIONS and not any(s is float or (isinstance(s, TensorSpec) and s.floating) for s in operands.inputs):
         made = _checked(made)
@@ -53,7 +53,7 @@ def _suited(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
         return _as_bytes(kernel, signed), 0
     if isinstance(kernel, np.ufunc) and all(is_floating(s.dtype) for s in operands.outputs) and not any(
             is_floating(s.dtype) for s in operands.inputs if isinstance(s, TensorSpec)):
-        # By itself NumPy takes float16 for bytes, and divides integers as integers.
+        # By default NumPy computes bytes in float16, and divides integers as integers.
         return partial(kernel, dtype=operands.outputs[0].dtype), 0
     return numbers_fitted(kernel, operands), 0
 
@@ -62,7 +62,7 @@ def numbers_fitted(kernel: Kernel, operands: Operands) -> Kernel:
     """The kernel, with Python integers beside tensors of small integers as PyTorch takes them.
 
     They wrap around in arithmetic and as the base of a power. Elsewhere negative ones wrap around in uint8, and the kernel
-    raises RuntimeError for those that the dtype does not hold, floats to be filled in too, as for a negative exponent.
+    raises RuntimeError for numbers that the dtype cannot hold (also floats to fill with) and for a negative exponent.
     """
     results = operands.outputs or tuple(operands.inputs[k] for k in operands.writes)
     dtype = results[0].dtype if len(results) == 1 else None
@@ -89,7 +89,7 @@ def numbers_fitted(kernel: Kernel, operands: Operands) -> Kernel:
 
 
 def _widened(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
-    """The kernel on float32 copies of what is narrower."""
+    """The kernel on float32 copies of operands with 16-bit floats."""
     count = len(operands.inputs)
     given = [isinstance(s, TensorSpec) and s.narrow for s in operands.inputs]
     made = [s.narrow for s in operands.outputs]
@@ -116,7 +116,7 @@ def _widened(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
 
 
 def _as_bytes(kernel: Kernel, signed: list[int]) -> Kernel:
-    """A 0-d integer does not widen the uint8 beside it, which NumPy would have it do: it is taken modulo 256."""
+    """The kernel with 0-d integers beside uint8 taken modulo 256, where NumPy would widen the uint8."""
 
     def run(*arrays: Any) -> None:
         kernel(*[a.astype(_BYTE) if k in signed else a for k, a in enumerate(arrays)])
@@ -125,7 +125,7 @@ def _as_bytes(kernel: Kernel, signed: list[int]) -> Kernel:
 
 
 def _checked(kernel: Kernel) -> Kernel:
-    """NumPy makes 0 of an integer over 0; this raises RuntimeError in PyTorch's words."""
+    """The kernel with RuntimeError, as in PyTorch, for an integer divided by 0, for which NumPy gives 0."""
 
     def run(*arrays: Any) -> None:
         if np.size(arrays[0]) and not np.all(arrays[1]):

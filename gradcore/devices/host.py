@@ -1,4 +1,4 @@
-"""The CPU device, over NumPy."""
+"""The CPU device, whose kernels are NumPy functions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from gradcore.units import limit_from
 
 
 class _Bytes:
-    """The bytes of an array from its first element to its last, as NumPy takes them; whatever shows them refers back here."""
+    """The memory of an array from its first to its last element, for NumPy; arrays over it keep this object alive."""
 
     def __init__(self, owner: np.ndarray[Any, Any], length: int) -> None:
         self.owner = owner
@@ -75,7 +75,7 @@ class HostDevice(Device):
 
     def stand_in(self, nbytes: int) -> Block:
         memory = np.empty(nbytes, np.uint8)
-        # On a stream of its own: no list of free blocks may ever see it.
+        # On a stream of its own, so that the block never gets into a list of free blocks.
         return Block(Segment(nbytes, memory.ctypes.data, memory), 0, nbytes, Stream(0))
 
     def fused(self, kind: str, steps: list[list[Call]]) -> list[list[Call]] | None:
@@ -100,7 +100,7 @@ def fill_with_ones(block: Block) -> None:
 
 
 def host_table() -> dict[str, Callable[..., Any]]:
-    """Every kernel of the CPU by op name."""
+    """All kernels of the CPU by op name."""
     table = {**HOST_KERNELS, **build_attention(np, HOST_KERNELS["uniform"])}
     return table | in_place_kernels(table)
 

@@ -1,4 +1,4 @@
-"""Batch norm on the CPU, by pieces of whole samples."""
+"""Batch norm on the CPU, in pieces of whole samples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradcore.devices.host_kernels import Array, kernel
 from gradcore.devices.kernels import split_workspace
 from gradcore.tiling import samples_at_once
 
-#: Rows of at least so many elements are added up by a matrix product.
+#: The least length of rows that are summed by a matrix product.
 _LONG = 32
 
 
@@ -38,7 +38,7 @@ def _add_up(piece: Array, total: Array, part: Array, one: Array, row: Array) -> 
 
 
 def _scratch(x: Array, workspace: Array, temporaries: int, channels: int) -> tuple[list[Any], Any, Any]:
-    """Pieces of ``x`` and vectors of a number a channel; ones as long as a row, and a number for each row of a piece."""
+    """Room for pieces of ``x`` and for vectors of one number for each channel; ones for a row; a number for each row."""
     count = samples_at_once(x.shape)
     size, length = x.size // x.shape[0], x.size // max(x.shape[0] * x.shape[1], 1)
     *parts, one, row = split_workspace(workspace, *[(count * size, x.dtype)] * temporaries,
@@ -50,7 +50,7 @@ def _scratch(x: Array, workspace: Array, temporaries: int, channels: int) -> tup
 
 def _normalise(x: Array, weight: Array | None, bias: Array | None, mean: Array, rstd: Array, out: Array, factor: Array,
                term: Array) -> None:
-    """out = x * factor + term: what forward does, and what makes the same bits again in backward."""
+    """out = x * factor + term, in forward and with the same bits in the recomputation in backward."""
     if weight is None:
         factor[...] = rstd
     else:
@@ -73,7 +73,7 @@ def batch_norm(x: Array, weight: Array | None, bias: Array | None, running_mean:
     for xs, in _blocks(x):
         _add_up(xs, mean, term, one, row)
     np.multiply(mean, 1.0 / count, mean)
-    # The squares of what is left without the mean: a difference of two large sums would lose the small variances.
+    # Squares of deviations from the mean, since a difference of two large sums would lose small variances.
     var.fill(0)
     for xs, in _blocks(x):
         square = room[:xs.size].reshape(xs.shape)
@@ -115,7 +115,7 @@ def batch_norm_grad(dy: Array, x: Array, weight: Array | None, mean: Array, rstd
     np.multiply(dweight, rstd, dweight)
     if not needs[0]:
         return
-    # dx = own * dy + slope * x + term: the means of dy and of dy * hat are taken away, hat = (x - mean) * rstd.
+    # dx = own * dy + slope * x + term, with the means of dy and of dy * hat subtracted, hat = (x - mean) * rstd.
     if weight is None:
         own[...] = rstd
     else:

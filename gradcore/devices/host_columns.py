@@ -1,4 +1,4 @@
-"""Convolution on the CPU: pieces of the input laid out by window, and matrix products with them."""
+"""Convolution on the CPU by im2col: windows of pieces of the input are copied, and multiplied as matrices."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Pair = tuple[int, int]
 
 
 def _reach(size: int, count: int, start: int, offset: int, stride: int) -> tuple[int, int]:
-    """Which of the windows ``start`` to ``start + count`` lie inside at ``offset``, as (first, one past the last)."""
+    """The windows among ``start`` to ``start + count`` whose element at ``offset`` is inside, as (first, one past the last)."""
     first = min(max(start, -(offset // stride)), start + count)
     return first, max(first, min((size - 1 - offset) // stride + 1, start + count))
 
 
 def window_parts(image: Array, start: int, count: int, width: int, kernel: Pair, stride: Pair, padding: Pair,
                  dilation: Pair) -> Iterator[tuple[int, int, slice, slice, Any]]:
-    """For each position in the window: the windows that it lies inside for, and those elements of ``image``, as a view.
+    """For each position in the window: the windows for which it is inside the image, and a view of these elements of ``image``.
 
     ``image`` is [.., H, W]; the windows are rows ``start`` to ``start + count`` of ``width``.
     """
@@ -45,7 +45,7 @@ def _lay_out(image: Array, columns: Array, start: int, stride: Pair, padding: Pa
     kernel, (count, width) = columns.shape[-4:-2], columns.shape[-2:]
     for i, j, rows, cols, inside in window_parts(image, start, count, width, kernel, stride, padding, dilation):
         place = columns[..., i, j, :, :]
-        # Windows that reach over the edge see zeros there.
+        # Zeros for windows that extend over the edge.
         if rows.start > 0:
             place[..., :rows.start, :] = 0
         if rows.stop < count:
@@ -134,12 +134,12 @@ def conv2d_weight_grad(dy: Array, x: Array, out: Array, workspace: Array, *, sha
     images = x.reshape(n, groups, c, *x.shape[2:])
     for part, start, count in _pieces(n, depth, rows, width):
         size = part.stop - part.start
-        # Windows in the last place, over all images of the piece: one product takes them all.
+        # Windows are the last dimension, over all images of the piece, so that one product handles all.
         columns = room[:depth * size * count * width].reshape(groups, c, kh, kw, size, count, width)
         _lay_out(images[part], columns.transpose(4, 0, 1, 2, 3, 5, 6), start, stride, padding, dilation)
         slope = turned[:o * size * count * width].reshape(o, size, count, width)
         slope[...] = dy[part, :, start:start + count].swapaxes(0, 1)
-        # BLAS is faster with the long side first.
+        # BLAS is faster with the longer side first.
         np.matmul(columns.reshape(groups, c * kh * kw, -1),
                   slope.reshape(groups, o // groups, -1).swapaxes(1, 2), out=product)
         np.add(total, product, total)

@@ -1,7 +1,7 @@
-"""Convolution of stride 1 on the CPU: rows of the image beside their shifted copies, so that windows overlap in memory.
+"""Convolution of stride 1 on the CPU: rows of the image with their shifted copies, so that windows overlap in memory.
 
-A row lies there once for each column of the window, [rows, kW, C, width]. The windows of one row of results are then rows that
-follow each other, a matrix as it lies, and a third of what windows of 3x3 would fill is filled (Cho and Brand, MEC, ICML 2017).
+A row is stored once for each column of the window, [rows, kW, C, width]. The windows for one row of results are consecutive
+rows, a matrix without further copies, and take a third of the memory of windows of 3x3 (Cho and Brand, MEC, ICML 2017).
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from gradcore.devices.kernels import split_workspace
 from gradcore.tiling import COLUMNS
 
 Pair = tuple[int, int]
-#: Results a row, below which a product of one row costs more than the copies of the general kernel save.
+#: The least width of results: for narrower ones the products of single rows cost more than the general kernel's copies.
 _NARROWEST = 8
-#: Windows of an image, below which the products of weight gradients are too short to be added up image by image.
+#: The least number of windows of an image for weight gradients: with fewer, the products for single images are too short.
 _SHORTEST = 256
 
 
 def _fitting_rows(room: int, stride: Pair, dilation: Pair, groups: int, kernel: Pair, row: int, rows: int, width: int) -> int:
-    """Rows of results that ``room`` elements of workspace and a core's cache hold; 0 where this is not the way to go."""
+    """Rows of results for which ``room`` elements of workspace and a core's cache suffice; 0 if another kernel is better."""
     if stride != (1, 1) or dilation[0] != 1 or groups != 1 or kernel == (1, 1) or width < _NARROWEST:
         return 0
     return max(min(min(room, COLUMNS) // max(row, 1) - kernel[0] + 1, rows), 0)
 
 
 def _fill(laid: Array, image: Array, top: int, left: int, dilation: int) -> None:
-    """Lay out rows ``top`` and on of ``image`` [H, C, W] in ``laid`` [rows, kW, C, width], whose edges are zeros already."""
+    """Copy rows from ``top`` on of ``image`` [H, C, W] to ``laid`` [rows, kW, C, width], whose edges are zeros already."""
     height, _, width = image.shape
     first, last = max(top, 0), min(top + laid.shape[0], height)
     for j in range(laid.shape[1]):
@@ -56,7 +56,7 @@ def _correlate(x: Array, matrix: Array, bias: Array | None, out: Array, room: Ar
 
 
 def _with_matrix(workspace: Array, weight: Array) -> tuple[Array, Array]:
-    """Room for as many elements as the weight has, and for what is left of the workspace; nothing where it is too small."""
+    """Room for a matrix as large as the weight, and the rest of the workspace; empty arrays if it is too small."""
     dtype = weight.dtype
     left = max(workspace.size // dtype.itemsize - weight.size - 16 // dtype.itemsize, 0)
     matrix, room = split_workspace(workspace, (weight.size if left else 0, dtype), (left, dtype))
@@ -91,7 +91,7 @@ def conv2d_input_grad(dy: Array, weight: Array, out: Array, workspace: Array, *,
         host_columns.conv2d_input_grad(dy, weight, out, workspace, shape=shape, stride=stride, padding=padding,
                                        dilation=dilation, groups=groups)
         return
-    # What a correlation took from, the correlation with the turned window gives back to.
+    # The gradient of a correlation is the correlation with the rotated window.
     matrix.reshape(c, *size, o)[...] = weight[:, :, ::-1, ::-1].transpose(1, 2, 3, 0)
     around = size[0] - 1 - padding[0], (size[1] - 1) * dilation[1] - padding[1]
     _correlate(dy, matrix.reshape(c, -1), None, out, room, (size[0], size[1]), around, dilation[1], most)
@@ -117,7 +117,8 @@ def conv2d_weight_grad(dy: Array, x: Array, out: Array, workspace: Array, *, sha
     slopes = dy.reshape(len(dy), o, rows * width)
     for start in range(0, rows, most):
         count = min(most, rows - start)
-        # Here whole planes lie together: what a product runs over, all windows of the piece, is then one run of memory.
+        # Whole planes are contiguous here, so the dimension that a product sums over, all windows of the piece, is contiguous
+        # too.
         laid = room[:(count + size[0] - 1) * size[1] * c * width].reshape(size[1], c, -1, width)
         laid.fill(0)
         windows = as_strided(laid, (size[0], size[1] * c, count * width), (*laid.strides[2:0:-1], laid.itemsize))

@@ -1,4 +1,4 @@
-"""Elementwise ops that NumPy has ufuncs for, and what works in place, on the CPU."""
+"""Elementwise ops that NumPy has ufuncs for, and their in-place forms, on the CPU."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def rsqrt(x: Array, out: Array) -> None:
     np.reciprocal(out, out)
 
 
-# NumPy means to give a third positional operand of these two another meaning.
+# NumPy plans another meaning for a third positional argument of these two, so the output goes by keyword.
 @kernel
 def maximum(x: Any, y: Any, out: Array) -> None:
     np.maximum(x, y, out=out)
@@ -59,7 +59,7 @@ def where(condition: Any, x: Any, y: Any, out: Array) -> None:
 
 @kernel
 def clamp(x: Any, low: Any, high: Any, out: Array) -> None:
-    # In place a bound may be of a wider type.
+    # In place, a bound may have a wider dtype than the output.
     if low is None or high is None:
         (np.maximum if high is None else np.minimum)(x, low if high is None else high, out=out, casting="unsafe")
     else:

@@ -1,4 +1,4 @@
-"""The error function on the CPU, and what is made of it: gelu."""
+"""The error function on the CPU, and gelu by it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _P = (1.128379180912975, 0.18465105309565888, 0.05426094204021602, 0.00382899940
       4.7047276154222255e-06, -1.3261204210327645e-08)
 _Q = (1.0, 0.49697626441913156, 0.11374535487773631, 0.01542231626758328, 0.0013036694231784534, 6.329768638013669e-05)
 
-# erf(x / sqrt 2) = tanh(x P(x^2)) within 6e-8, which is what float32 can tell: a fit of its inverse, weighted by tanh's
-# slope. Half the passes over memory that the rational takes.
+# erf(x / sqrt 2) = tanh(x P(x^2)) within 6e-8, the precision of float32: a fit of the inverse, weighted by the slope of
+# tanh. It takes half as many passes over memory as the rational function.
 _INVERSE_TANH = (0.797884942, 0.0363330843, -3.25945799e-05, -5.53063972e-05, 3.96478997e-06, -1.32267779e-07,
                  1.75632348e-09)
 
@@ -53,7 +53,7 @@ def erf_piece(x: Array, out: Array, temporaries: list[Array]) -> None:
     np.copyto(out, 0)
     ahead, now = out, c
     for coefficient in CHEBYSHEV[:0:-1]:
-        # ahead <- 2y * now - ahead + coefficient, then the two change places.
+        # ahead <- 2y * now - ahead + coefficient, then the two are swapped.
         np.subtract(coefficient, ahead, ahead)
         _fma(b, now, ahead)
         ahead, now = now, ahead
@@ -102,7 +102,7 @@ _ROOT_2_OVER_PI = math.sqrt(2 / math.pi)
 
 
 def _erf_of_root_half(x: Array, out: Array, room: list[Array]) -> None:
-    """erf(x / sqrt 2), twice the normal distribution less 1."""
+    """erf(x / sqrt 2), which is 2 Phi(x) - 1 for the normal distribution function Phi."""
     if x.dtype.itemsize == 8:
         np.multiply(x, _ROOT_HALF, out)
         erf_piece(out, out, room)
@@ -124,14 +124,14 @@ def gelu(x: Array, out: Array, workspace: Array, *, tanh: bool = False) -> None:
 
 
 def _share(x: Array, out: Array, room: list[Array], tanh: bool) -> None:
-    """What gelu multiplies x with: the normal distribution, or the tanh that stands for it."""
+    """The factor of x in gelu: the normal distribution function, or its approximation by tanh."""
     _bend(x, out, room, tanh)
     np.multiply(out, 0.5, out)
     np.add(out, 0.5, out)
 
 
 def _bend(x: Array, out: Array, room: list[Array], tanh: bool) -> None:
-    """Twice the share less 1: erf, or the tanh that stands for it."""
+    """Twice the share minus 1: erf(x / sqrt 2), or its approximation by tanh."""
     if tanh:
         _tanh_argument(x, out)
         np.tanh(out, out)
@@ -159,7 +159,7 @@ def gelu_grad(dy: Array, x: Array, out: Array, workspace: Array, *, tanh: bool =
 
 
 def _slope_of_share(xs: Array, t: Array, s: Array, room: list[Array], tanh: bool) -> None:
-    """The slope of gelu, in the place of its share ``t``."""
+    """Replace the share ``t`` of gelu by its slope."""
     np.multiply(xs, xs, s)
     if tanh:
         # 1 - tanh^2 = 4 t (1 - t)
@@ -179,7 +179,7 @@ def _slope_of_share(xs: Array, t: Array, s: Array, room: list[Array], tanh: bool
 
 
 def gelu_with_grad(x: Array, out: Array, slopes: Array, *temporaries: Array, tanh: bool = False) -> None:
-    """gelu, and its gradient in the place of the cotangent ``slopes``; six temporaries, a piece long."""
+    """Write gelu to ``out``, and replace the cotangent in ``slopes`` by the gradient; six temporaries of a piece's length."""
     room = list(temporaries)
     for xs, outs, ds in pieces(x, out, slopes, length=room[0].size):
         t, s = room[4][:xs.size], room[5][:xs.size]

@@ -1,7 +1,7 @@
 """Maximum and minimum of an array and a number on the CPU.
 
-NumPy has vector instructions for two arrays and none for an array and a number, which takes four times as long. So the number
-becomes a row that stays in the first-level cache, and the array is laid out in rows beside it. The bits are the same.
+NumPy uses vector instructions for two arrays, but not for an array and a number, which takes four times as long. So the number
+is repeated in a row that stays in the L1 cache, and the array is viewed as rows of that length. The bits are the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gradcore.devices.calls import Call
 
 Array = np.ndarray[Any, Any]
 
-#: Elements of a row, and those from which on an array is laid out beside it: at once, and where that is done once for all.
+#: Elements of a row, and the least size of arrays viewed as rows: in a single call, and if the calls are prepared once.
 _ROW, _AT_ONCE, _FOR_ALL = 8192, 8192, 128
 _EXTREMES = np.maximum, np.minimum
 
@@ -30,11 +30,11 @@ def _row(number: str, dtype: np.dtype[Any]) -> Array:
 
 
 def _rows(x: Array, number: float, out: Array, least: int) -> Iterator[tuple[Array, Array, Array]]:
-    """Parts of ``x``, of the number and of ``out`` that lie beside each other; nothing where that gains nothing."""
+    """Corresponding parts of ``x``, of the repeated number and of ``out``; none if that gains nothing."""
     if not (x.size >= least and x.dtype == out.dtype and x.dtype.char in "fd" and x.shape == out.shape
             and x.flags.c_contiguous and out.flags.c_contiguous):
         return
-    # As text, since 0.0 and -0.0 are equal.
+    # The cache is keyed by text, since 0.0 and -0.0 are equal.
     row, whole = _row(repr(float(number)), x.dtype), x.size // _ROW * _ROW
     x, out = x.reshape(-1), out.reshape(-1)
     if whole:
@@ -44,8 +44,8 @@ def _rows(x: Array, number: float, out: Array, least: int) -> Iterator[tuple[Arr
 
 
 def extreme(ufunc: Any, x: Array, number: float, out: Array) -> None:
-    """``ufunc``, the larger or the smaller, of ``x`` and a number."""
-    # Who notes calls is given the plain one, which may be cut into pieces before it is laid out in rows.
+    """Write ``ufunc``, the maximum or the minimum, of ``x`` and a number to ``out``."""
+    # A probe records the plain call, which may be cut into pieces before it is viewed as rows.
     parts = list(_rows(x, number, out, _AT_ONCE)) if type(x) is np.ndarray else []
     for part, row, place in parts:
         ufunc(part, row, out=place)
@@ -54,14 +54,14 @@ def extreme(ufunc: Any, x: Array, number: float, out: Array) -> None:
 
 
 def in_rows(calls: Sequence[Call]) -> list[Call]:
-    """The same calls, those of extremes of an array and a number that stays laid out in rows."""
+    """The same calls, with those for maximum or minimum of an array and a constant number on rows."""
     made: list[Call] = []
     for call in calls:
         function, args = call
         parts: list[tuple[Array, Array, Array]] = []
         if isinstance(function, partial) and function.func in _EXTREMES and [*function.keywords] == ["out"] and len(args) == 2:
             x, number = args
-            # What a run changes is written to.
+            # A number that runs change is in a writable array.
             if isinstance(number, np.ndarray) and not number.ndim and not number.flags.writeable and type(x) is np.ndarray:
                 parts = list(_rows(x, float(number), function.keywords["out"], _FOR_ALL))
             made += [(partial(function.func, out=place), [part, row]) for part, row, place in parts]

@@ -1,4 +1,4 @@
-"""Running sums, ranks, variance and norms on the CPU; see ``ops.scan``, ``ops.order`` and ``ops.statistics``."""
+"""Running sums, order statistics, variance and norms on the CPU; see ``ops.scan``, ``ops.order``, ``ops.statistics``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def cumprod(x: Array, out: Array, *, dim: int) -> None:
 
 def _accumulate(fold: np.ufunc, x: Array, out: Array, dim: int, reverse: bool) -> None:
     if not out.ndim or x.dtype != out.dtype:
-        # Converted here: accumulate would make a converted copy for itself.
+        # Converted here, since accumulate would allocate a converted copy.
         out[...] = x
         x = out
     if out.ndim:
@@ -75,7 +75,7 @@ def ranked(x: Array, values: Array, indices: Array, workspace: Array, *, dim: in
 
 
 def _rank_few(x: Array, values: Array, indices: Array, start: int, length: int, descending: bool) -> None:
-    """A few ranks of one line: only what lies between the values of the first and the last of them is sorted."""
+    """A few ranks of one line: only elements between the values of the first and the last of them are sorted."""
     first = x.size - start - length if descending else start
     parted = np.partition(x, (first, first + length - 1))
     low, high = parted[first], parted[first + length - 1]
@@ -85,7 +85,7 @@ def _rank_few(x: Array, values: Array, indices: Array, start: int, length: int, 
     some = np.flatnonzero((x >= low) & (x <= high))
     order = np.empty(some.size, np.int64)
     _rank(x[some], np.empty(some.size, x.dtype), order, 0, some.size, descending)
-    # Ranks before those of the first value are not among them.
+    # The ranks before that of the first value are skipped.
     skipped = start - np.count_nonzero(x > high if descending else x < low)
     indices[...] = some[order[skipped:skipped + length]]
     values[...] = x[indices]
@@ -93,7 +93,7 @@ def _rank_few(x: Array, values: Array, indices: Array, start: int, length: int, 
 
 def _rank(x: Array, values: Array, indices: Array, start: int, length: int, descending: bool) -> None:
     if descending:
-        # From the end, so that equal elements keep their order.
+        # Reversed twice, so that equal elements keep their order.
         order = np.flip(np.argsort(np.flip(x, -1), axis=-1, kind="stable"), -1)[..., start:start + length]
         np.subtract(x.shape[-1] - 1, order, indices)
     else:
@@ -105,7 +105,7 @@ def _rank(x: Array, values: Array, indices: Array, start: int, length: int, desc
 
 
 def _room(x: Array, out: Array, workspace: Array, dims: Any) -> tuple[Array, Array, Array]:
-    """Room for ``x`` and for what is folded of it, and ``out`` with the dimensions that are folded away as ones."""
+    """Room for ``x`` and for its reduction, and ``out`` with the reduced dimensions as ones."""
     whole, folded = split_workspace(workspace, (x.size, x.dtype), (out.size, x.dtype))
     shape = [1 if d in dims else n for d, n in enumerate(x.shape)]
     return whole.reshape(x.shape), folded.reshape(shape), out.reshape(shape)

@@ -1,4 +1,4 @@
-"""Kernels of the CPU that do the work of several instructions of a program, with the same bits; see ``program.fusion``."""
+"""Fused calls on the CPU: one kernel for several instructions of a program, with the same bits; see ``program.fusion``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gradcore.devices.host_tape import noted
 from gradcore.devices.kernels import split_workspace
 from gradcore.spec import PIECE
 
-#: Elements of a piece, below which calls cost more than the arithmetic that is saved.
+#: The least elements of a piece: with fewer, calls cost more than the saved arithmetic.
 _SHORTEST = 4096
 
 
@@ -26,20 +26,20 @@ Steps = list[list[Call]]
 
 
 def fused(kind: str, steps: Steps) -> Steps | None:
-    """The calls of some instructions that ``program.fusion`` names, with the same results in less time; None for no better."""
+    """Faster calls for a group of instructions of ``program.fusion``, with the same results; None if there are none."""
     if kind not in KINDS:
         return None
     kernel, given = steps[0][0]
     if not isinstance(kernel, partial) or not isinstance(given[0], np.ndarray) or given[0].itemsize < 4:
-        # Floats of 16 bits go through kernels of 32.
+        # Kernels for 16-bit floats convert their operands.
         return None
     return KINDS[kind](steps)
 
 
 def gelu_with_slopes(steps: Steps) -> Steps | None:
-    """gelu made again, the product that its gradient waits for, that gradient: both come from one bend of each piece.
+    """gelu recomputed, a linear layer's gradient, and gelu's gradient: gelu and its gradient share one evaluation of erf.
 
-    The gradient is made where its cotangent lies, and the product that is filled last is room until then.
+    The gradient is written over its cotangent; the product that is written last serves as workspace until then.
     """
     (first,), products, (second,) = steps
     (x, out, _), (slopes, _, result, _) = first[1], second[1]
@@ -57,9 +57,9 @@ def gelu_with_slopes(steps: Steps) -> Steps | None:
 
 
 def loss_with_slopes(steps: Steps) -> Steps | None:
-    """What makes cross-entropy and its gradient for a cotangent of 1 from the same exponentials and their sums.
+    """Cross-entropy and its gradient for a cotangent of 1, from the same exponentials and their sums.
 
-    None where a batch is not one piece of plain rows. Labels that turn out not to be plain are left to the kernels themselves.
+    None if a batch is not one piece of plain rows. If labels are ignored in a run, the separate kernels are called.
     """
     (first,), cotangent, (second,) = steps
     how = first[0].keywords  # type: ignore[attr-defined]
@@ -73,7 +73,7 @@ def loss_with_slopes(steps: Steps) -> Steps | None:
         return None
     narrow = classes <= networks.NARROW
     room, folds = split_workspace(workspace, (logits.size, logits.dtype), (count, logits.dtype))
-    # Room that is written last: until then it holds where each row's label stands, and the losses.
+    # The gradient is written last: until then its memory holds the position of each row's label, and the losses.
     places, losses = split_workspace(slopes.reshape(-1).view(np.uint8), (count, np.dtype(np.int64)), (count, logits.dtype))
     values, fold, given = ((room.reshape(classes, count), folds.reshape(1, count), logits.T) if narrow
                            else (room.reshape(count, classes), folds.reshape(count, 1), logits))
@@ -85,10 +85,10 @@ def loss_with_slopes(steps: Steps) -> Steps | None:
     largest: Any = np.maximum.reduce
     add_up: Any = np.add.reduce
 
-    # A run may bring its own logits and labels: every array over them is an argument.
+    # Logits and labels may differ in each run, so all arrays over them are arguments.
     def run(logits: Array, given: Array, target: Array, labels: Array) -> None:
         if largest(labels) >= classes:
-            # In the second's workspace: the first's may be somebody else's by then.
+            # In the second kernel's workspace, since the first's may be reused by then.
             first[0](logits, target, weight, loss, workspace)
             second[0](second[1][0], logits, target, weight, slopes, workspace)
             return

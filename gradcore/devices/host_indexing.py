@@ -1,4 +1,4 @@
-"""Reading and writing at positions, on the CPU."""
+"""Reads and writes at positions, on the CPU."""
 
 from __future__ import annotations
 

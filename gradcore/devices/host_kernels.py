@@ -35,10 +35,10 @@ def pieces(*arrays: Array, length: int = PIECE) -> Iterator[list[Array]]:
         yield [a[start:start + length] for a in flat]
 
 
-#: The most rows of a piece. One number a row is too small a temporary to declare.
+#: The most rows of a piece: few enough that a temporary with one number for each row need not be declared.
 PIECE_ROWS = 1024
 
 
 def rows(width: int) -> int:
-    """How many rows of ``width`` elements make a piece."""
+    """The number of rows of ``width`` elements in a piece."""
     return max(PIECE // max(width, 1), 1)

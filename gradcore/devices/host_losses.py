@@ -1,4 +1,4 @@
-"""Losses element by element on the CPU, by pieces that stay in a core's cache."""
+"""Elementwise losses on the CPU, in pieces that stay in a core's cache."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from gradcore.devices.host_kernels import Array, kernel, pieces
 
-#: What a logarithm is at least, as in PyTorch: the loss of a certain error is finite.
+#: The least value of a logarithm, as in PyTorch, so that the loss is finite for probabilities of 0.
 LEAST_LOG = -100.0
 
 
@@ -38,7 +38,7 @@ def bce(x: Array, target: Array, out: Array, workspace: Array) -> None:
     for xs, ts, outs, a, b in _with_room(workspace, 2, x, target, out):
         for name, part in (("input", xs), ("target", ts)):
             low, high = np.minimum.reduce(part), np.maximum.reduce(part)
-            # Of a NaN neither holds.
+            # Written so that NaN fails too.
             if not (low >= 0 and high <= 1):
                 raise RuntimeError(f"all elements of {name} should be between 0 and 1, but there are {low} and {high}")
         np.negative(xs, a)

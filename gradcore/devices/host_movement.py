@@ -1,4 +1,4 @@
-"""Making arrays, and moving their elements, on the CPU."""
+"""Creation of arrays, and movement of their elements, on the CPU."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _strided(flat: Any, shape: Any, strides: Any, offset: int) -> Any:
 @kernel
 def as_strided_grad(dy: Array, out: Array, *, like: Any, strides: Any, offset: int) -> None:
     out.fill(0)
-    # A dimension of stride 0 shows one element many times: each of them adds to it, one after the other.
+    # A dimension of stride 0 repeats one element, so gradients are added to it one after the other.
     same = [d for d, (n, s) in enumerate(zip(dy.shape, strides)) if n > 1 and s == 0]
     for index in np.ndindex(*[dy.shape[d] for d in same]) if dy.size else ():
         key: list[Any] = [slice(None)] * dy.ndim

@@ -1,4 +1,4 @@
-"""Cross-entropy and layer norm on the CPU, by rows that stay in a core's cache."""
+"""Cross-entropy and layer norm on the CPU, in rows that stay in a core's cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradcore.devices.kernels import split_workspace
 
 def _plain_labels(target: Array, classes: int, ignore_index: int) -> bool:
     """Is every label a class, and none ignored? Raises IndexError in PyTorch's words for a label that is neither."""
-    # A negative label is a large unsigned one, so one comparison sees both ends.
+    # A negative label is a large unsigned number, so one comparison checks both bounds.
     if target.size and np.maximum.reduce(target.view(f"u{target.itemsize}")) >= classes:
         for label in target.tolist():
             if label != ignore_index and not 0 <= label < classes:
@@ -25,19 +25,19 @@ def _plain_labels(target: Array, classes: int, ignore_index: int) -> bool:
     return not 0 <= ignore_index < classes or not any(ignore_index in part for (part,) in pieces(target))
 
 
-#: Rows of so few classes lie transposed while they are worked on: a reduction along them would pay for every row.
+#: Rows of at most so many classes are processed transposed, since a reduction along each row has a fixed cost.
 NARROW = 32
 
 
 class _Rows:
-    """A piece of the rows of logits, shifted so that the largest of each is 0, in the order that is fastest."""
+    """A piece of the rows of logits, shifted so that the largest in each is 0, in the layout that is fastest."""
 
     def __init__(self, part: Array, room: Array, fold: Array) -> None:
         count, classes = part.shape
         self.narrow = classes <= NARROW
         self.axis = 0 if self.narrow else 1
         self.values = room[:part.size].reshape((classes, count) if self.narrow else (count, classes))
-        #: A number for each row.
+        #: Room for a number for each row.
         self.fold = fold.reshape((1, count) if self.narrow else (count, 1))
         if self.narrow:
             np.copyto(self.values, part.T)
@@ -49,7 +49,7 @@ class _Rows:
         np.add.reduce(self.values, axis=self.axis, out=self.fold, keepdims=True)
 
     def chosen(self, labels: Array, plain: bool) -> Array:
-        """Flat positions in ``values`` of each row's label; of class 0 where the label is ignored."""
+        """The flat position in ``values`` of each row's label, of class 0 if the label is ignored."""
         count, classes = labels.size, self.values.size // labels.size
         if not plain:
             labels = np.where((labels < 0) | (labels >= classes), 0, labels)
@@ -86,12 +86,12 @@ def cross_entropy(logits: Array, target: Array, weight: Array | None, out: Array
 
 def _reduce_weighted(losses: Array, target: Array, weight: Array | None, out: Array, reduction: str,
                      ignore_index: int) -> None:
-    """Sum or mean of the losses, each with its class's weight; piece by piece, since weights are made on the way."""
+    """Sum or mean of the losses with the weights of their classes, in pieces, since the weights are temporaries."""
     total = whole = 0.0
     for start in range(0, losses.size, PIECE_ROWS):
         loss = losses[start:start + PIECE_ROWS]
         weights = _sample_weights(target[start:start + PIECE_ROWS], weight, ignore_index, losses.dtype)
-        # Where nothing counts, 0 times an infinite loss must not spoil the sum.
+        # With a weight of 0, an infinite loss must not make the sum NaN.
         np.copyto(loss, 0, where=weights == 0)
         np.multiply(loss, weights, loss)
         total += float(np.add.reduce(loss))
@@ -103,7 +103,7 @@ def _reduce_weighted(losses: Array, target: Array, weight: Array | None, out: Ar
 
 
 def _sample_weights(labels: Array, weight: Array | None, ignore_index: int, dtype: Any) -> Array:
-    """What each of at most ``PIECE_ROWS`` samples counts."""
+    """The weight of each of at most ``PIECE_ROWS`` samples."""
     kept = labels != ignore_index
     return kept.astype(dtype) if weight is None else np.where(kept, weight[np.where(kept, labels, 0)], 0)
 
@@ -131,7 +131,7 @@ def cross_entropy_grad(dy: Array, logits: Array, target: Array, weight: Array | 
 
 def _scale_weighted(out: Array, dy: Array, target: Array, weight: Array | None, reduction: str,
                     ignore_index: int) -> None:
-    """Multiply each row with its sample's weight, over the whole weight for a mean, and the cotangent."""
+    """Multiply each row by its sample's weight and the cotangent, and divide by the total weight for a mean."""
     starts = range(0, target.size, PIECE_ROWS)
     whole = 1.0
     if reduction == "mean":
@@ -143,7 +143,7 @@ def _scale_weighted(out: Array, dy: Array, target: Array, weight: Array | None, 
         weights = _sample_weights(labels, weight, ignore_index, out.dtype) / whole
         np.multiply(weights, dy[i:i + PIECE_ROWS] if reduction == "none" else dy, weights)
         np.multiply(part, weights.astype(out.dtype).reshape(-1, 1), part)
-        # Whatever the cotangent, and where all rows together weigh 0, too.
+        # For every cotangent, and also if the total weight is 0.
         np.copyto(part, 0, where=(labels == ignore_index).reshape(-1, 1))
 
 
@@ -159,7 +159,7 @@ def mse_loss(x: Array, target: Array, out: Array, workspace: Array, *, reduction
 
 
 def _norm_rows(width: int) -> int:
-    """Rows of a piece: few enough that a number for each is no temporary worth declaring."""
+    """Rows of a piece: few enough that a temporary with a number for each need not be declared."""
     return min(rows(width), PIECE_ROWS)
 
 
@@ -236,7 +236,7 @@ def layer_norm_grad(dy: Array, x: Array, weight: Array | None, mean: Array, rstd
         np.multiply(g, hat, t)
         down = ones(len(g), x.dtype)
         for total, terms in ((dweight, t), (dbias, g)):
-            # The first row of dx, which nobody has written yet, is room enough for a row of sums.
+            # The first row of dx is not written yet, so it can hold a row of sums.
             np.matmul(down, terms, out=d[0])
             np.add(total.reshape(-1), d[0], total.reshape(-1))
         # dx = rstd * (gw - mean(gw) - hat * mean(gw * hat)), with gw = dy * weight

@@ -1,4 +1,4 @@
-"""Optimizer updates beside SGD and Adam on the CPU, by pieces that stay in a core's cache."""
+"""Optimizer updates other than SGD and Adam on the CPU, in pieces that stay in a core's cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _each(workspace: Array, weight_decay: float, maximize: bool, params: Arrays,
           *states: Arrays) -> Iterator[tuple[Array, ...]]:
     """Pieces of a parameter, its gradient as the update takes it, its states, and two temporaries.
 
-    The gradient may lie in the second temporary, which is free once it has been used.
+    The gradient may be in the second temporary, which can be overwritten once the gradient has been used.
     """
     for k, (param, grad) in enumerate(zip(params, grads, strict=True)):
         for p, g, *rest, t, r in parts_of(workspace, 2, param, grad, *[s[k] for s in states if s]):

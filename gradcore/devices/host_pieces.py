@@ -1,6 +1,6 @@
-"""Runs of elementwise calls over large arrays, piece by piece: what one call leaves in a core's cache the next finds there.
+"""Cuts runs of elementwise calls over large arrays into pieces, so that a call finds the last one's results in cache.
 
-Calls come in and go out as (function, arguments); each element is computed as before, so its bits are the same.
+Calls are pairs (function, arguments); each element is computed as before, so the bits are the same.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Region = tuple[int, int]
 
 
 def region(array: np.ndarray[Any, Any]) -> Region:
-    """The first byte of a contiguous array, and the one behind its last."""
+    """The addresses of the first byte of a contiguous array and of the one past its last."""
     start = array.__array_interface__["data"][0]
     return start, start + array.nbytes
 
 
 @dataclass(frozen=True)
 class _Elementwise:
-    """A ufunc's call on contiguous arrays. ``even`` says that all of them are as large as the result, or have one element."""
+    """A ufunc's call on contiguous arrays. ``even``: each has the size of the result, or one element."""
 
     call: Call
     operands: list[Any]
@@ -45,7 +45,7 @@ class _Elementwise:
 
 
 def elementwise(call: Call) -> _Elementwise | None:
-    """What is known of a call that computes each element of one array from elements of others; None for any other."""
+    """The description of a call that computes each element of an array from elements of others; None for other calls."""
     function, args = call
     if isinstance(function, partial) and isinstance(function.func, np.ufunc) and function.keywords.keys() == {"out"}:
         ufunc, operands, out = function.func, args, function.keywords["out"]
@@ -56,7 +56,7 @@ def elementwise(call: Call) -> _Elementwise | None:
     arrays = [x for x in (*operands, out) if isinstance(x, np.ndarray)]
     if ufunc.signature is not None or ufunc.nout != 1 or not isinstance(out, np.ndarray) or not out.ndim:
         return None
-    # A number that a run brings is looked for in this very list of arguments.
+    # A number that each run writes is expected in this list of arguments.
     if any(type(x) not in (int, float, np.ndarray) for x in operands) or not all(a.flags.c_contiguous for a in arrays):
         return None
     return _Elementwise(call, operands, out, all(not a.ndim or a.shape == out.shape for a in arrays))
@@ -64,13 +64,13 @@ def elementwise(call: Call) -> _Elementwise | None:
 
 @dataclass
 class _Run:
-    """Calls in order: those that already go block by block over one array, then those that go over whole arrays of its size."""
+    """Consecutive calls: first those that already go over one array in blocks, then those over whole arrays of its size."""
 
     blocks: list[list[_Elementwise]] = field(default_factory=list)
     whole: list[_Elementwise] = field(default_factory=list)
 
     def takes(self, found: _Elementwise) -> bool:
-        """Take a call if it goes on with this run."""
+        """Append a call if it continues this run; False if it does not."""
         if found.even:
             if not self.blocks and not self.whole:
                 fits = found.out.size > PIECE
@@ -91,12 +91,12 @@ class _Run:
         return True
 
     def _apart(self, whole: Sequence[_Elementwise]) -> bool:
-        """Is each array that is written to either the same as another one or somewhere else?"""
+        """Is each array that is written to either equal to each other array or disjoint from it?"""
         read: set[Region] = set()
         written = {region(x.out) for x in whole}
         for x in whole:
             read |= {region(a) for a in x.operands if isinstance(a, np.ndarray)}
-        # What the blocks go over is one array after the other.
+        # The blocks go over an array in sequence.
         for same in zip(*self.blocks, strict=False):
             for arrays in zip(*[(x.out, *x.operands) for x in same], strict=True):
                 places = [region(a) for a in arrays if isinstance(a, np.ndarray)]
@@ -105,7 +105,7 @@ class _Run:
         return all(a == w or a[1] <= w[0] or w[1] <= a[0] for w in written for a in read | written)
 
     def calls(self) -> list[Call]:
-        """The run's calls, piece by piece where there is something to gain."""
+        """The run's calls, in pieces if that is faster."""
         if len(self.whole) + bool(self.blocks) < 2 or not self.whole:
             return [x.call for x in (*chain(*self.blocks), *self.whole)]
         size = self.whole[0].out.size
@@ -119,7 +119,7 @@ class _Run:
 
 
 def in_pieces(calls: Sequence[Call]) -> list[Call]:
-    """The same calls, those of elementwise runs cut into pieces and put in order of the pieces."""
+    """The same calls, with elementwise runs cut into pieces and ordered by piece."""
     made: list[Call] = []
     run = _Run()
     for call in calls:

@@ -1,4 +1,4 @@
-"""Orders, windows and writes at positions on the CPU; see ``ops.arrangement`` and ``ops.placing``."""
+"""Sorting, windows and writes at positions on the CPU; see ``ops.arrangement`` and ``ops.placing``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gradcore.devices.blocks import turned, window_parts
 from gradcore.devices.host_kernels import Array, kernel
 from gradcore.devices.kernels import check_bounds
 
-#: Bytes that positions may take beside the operands, and what one of them takes for each dimension.
+#: Bytes that temporary positions may take, and the bytes of one position for each dimension.
 _ROOM, _POSITION = 48 << 10, 8
 
 
@@ -43,7 +43,7 @@ def _counted(index: Array, length: int, wrap: bool = False) -> Array:
 
 
 def _some(index: Array, shape: Any, values: Array, dim: int) -> Iterator[tuple[tuple[Array, ...], Array]]:
-    """Some elements of an index along ``dim`` at a time: where they write, and what."""
+    """Pieces of an index along ``dim``: the positions that it writes to, and the values."""
     values = np.broadcast_to(values, index.shape)
     some = _ROOM // (_POSITION * (2 * index.ndim + 3))
     for start in range(0, index.size, some):
@@ -63,7 +63,7 @@ def put_along_(x: Array, index: Array, values: Array, *, dim: int) -> None:
 def add_along_(x: Array, index: Array, values: Array, *, dim: int) -> None:
     for place, given in _some(index, x.shape, values, dim):
         if x.flags.c_contiguous:
-            # One index has a shorter way in NumPy than several.
+            # NumPy is faster with one index than with several.
             np.add.at(x.reshape(-1), np.ravel_multi_index(place, x.shape), given)
         else:
             np.add.at(x, place, given)

@@ -1,4 +1,4 @@
-"""Convolution of stride 1 on the CPU: padded planes, of which all windows of some rows are one run of memory each."""
+"""Convolution of stride 1 on the CPU over padded planes, in which each window position of some rows is contiguous."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Pair = tuple[int, int]
 
 
 class _Piece:
-    """Some rows of windows of some images, and the rows of the image that these reach."""
+    """A piece of work: rows of windows of some images, and the rows of the image that these read."""
 
     def __init__(self, images: slice, start: int, rows: int, weight: tuple[int, ...], height: int, padding: Pair,
                  dilation: Pair) -> None:
@@ -39,7 +39,7 @@ def _pieces(wide: WidePieces, x: tuple[int, ...], weight: tuple[int, ...], rows:
 
 def _planes(room: Array, piece: _Piece, channels: int, weight: tuple[int, ...], wide: WidePieces,
             dilation: Pair) -> tuple[Any, Any]:
-    """Planes of zeros, and the same by rows."""
+    """Room for padded planes, set to zeros, and a view of it by rows."""
     length = plane(piece.rows, wide.width, weight, dilation)
     made = room[:piece.size * channels * length].reshape(piece.size, channels, length)
     made.fill(0)
@@ -47,7 +47,7 @@ def _planes(room: Array, piece: _Piece, channels: int, weight: tuple[int, ...], 
 
 
 def _windows_of(padded: Array, piece: _Piece, weight: tuple[int, ...], wide: WidePieces, dilation: Pair) -> Any:
-    """All windows [images, channels, kH, kW, windows] as a view: each position is the same run, a little further on."""
+    """All windows [images, channels, kH, kW, windows] as a view: each position is the same range of memory, shifted."""
     image, channel, one = padded.strides
     return np.lib.stride_tricks.as_strided(
         padded, (*padded.shape[:2], *weight[2:], piece.rows * wide.width),
@@ -56,7 +56,7 @@ def _windows_of(padded: Array, piece: _Piece, weight: tuple[int, ...], wide: Wid
 
 def _rooms(workspace: Array, dtype: Any, x: tuple[int, ...], weight: tuple[int, ...], wide: WidePieces,
            more: int = 0) -> list[Any]:
-    """Padded planes, their windows laid out, a plane an output channel; and two products where asked for."""
+    """Room for padded planes, for copied windows and for a plane for each output channel; and for two products if needed."""
     windows = wide.rows * wide.width
     return split_workspace(workspace, (wide.images * x[1] * wide.plane, dtype),
                            (wide.images * x[1] * weight[2] * weight[3] * windows, dtype),
@@ -93,7 +93,7 @@ def conv2d(x: Array, weight: Array, bias: Array | None, out: Array, workspace: A
 
 
 def _padded_slopes(dy: Array, room: Array, piece: _Piece, wide: WidePieces, turned: bool) -> Any:
-    """The cotangent of a piece, 0 for the windows that belong to nobody: [images, O, ..] or [O, images, ..]."""
+    """The cotangent of a piece, 0 for windows over row ends, which have no result: [images, O, ..] or [O, images, ..]."""
     given = dy[piece.images, :, piece.windows]
     if turned:
         given = given.swapaxes(0, 1)
@@ -134,12 +134,12 @@ def conv2d_weight_grad(dy: Array, x: Array, out: Array, workspace: Array, paddin
     total.fill(0)
     for piece in _pieces(wide, x.shape, out.shape, dy.shape[2], padding, dilation):
         padded = _padded_input(room, x, piece, out.shape, wide, padding, dilation)
-        # Windows in the last place, over all images of the piece: one product takes them all.
+        # Windows are the last dimension, over all images of the piece, so that one product handles all.
         windows = _windows_of(padded, piece, out.shape, wide, dilation).transpose(1, 2, 3, 0, 4)
         columns = laid[:windows.size].reshape(windows.shape)
         columns[...] = windows
         slopes = _padded_slopes(dy, turned, piece, wide, True)
-        # BLAS is faster with the long side first.
+        # BLAS is faster with the longer side first.
         np.matmul(columns.reshape(groups, c * kh * kw, -1), slopes.reshape(groups, o // groups, -1).swapaxes(1, 2),
                   out=product)
         np.add(total, product, total)

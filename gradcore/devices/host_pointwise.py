@@ -1,6 +1,6 @@
 """Elementwise functions that NumPy has no ufunc for, as expressions over pieces of a few kilobytes, and in-place forms.
 
-A piece's temporaries stay in a core's first-level cache; together they are below what counts as a kernel's own bytes.
+A piece's temporaries stay in a core's L1 cache, and are too small to be counted as the kernel's allocations.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BYTES = 8192
 def walk(function: Callable[..., Any], operands: tuple[Any, ...], out: Array, **attrs: Any) -> None:
     """``out``, which may be an operand, is the function of the operands, broadcast and converted to its dtype.
 
-    Numbers, which are the last of the operands, are handed on as they are.
+    Numbers, which must be the last operands, are passed on unchanged.
     """
     if not out.size:
         return
@@ -36,7 +36,7 @@ def walk(function: Callable[..., Any], operands: tuple[Any, ...], out: Array, **
 
 
 def pointwise(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Register the kernel of a function on pieces: of its operands, then attributes by keyword."""
+    """Register a kernel by its function of pieces: operands, then attributes by keyword."""
 
     def kernel(*arrays: Any, **attrs: Any) -> None:
         walk(function, arrays[:-1], arrays[-1], **attrs)
@@ -55,7 +55,7 @@ def pow(x: Any, y: Any, out: Array) -> None:
 
 
 def _whole_power(x: Any, y: Array) -> Any:
-    """Integers to integer powers, of which NumPy refuses the negative ones: 0 unless the base is 1 or -1."""
+    """Integers to integer powers. Negative ones, which NumPy refuses, give 0 unless the base is 1 or -1."""
     made = np.power(x, np.maximum(y, 0))
     return np.where(y < 0, np.power(x, y & 1) * (np.abs(x) == 1), made)
 
@@ -141,7 +141,7 @@ def _polynomial(y: Array, coefficients: Any) -> Array:
     return total
 
 
-# log(erfc(z) / t) + z^2 by powers of y = 2t - 1; the first twelve terms are what float32 can tell.
+# log(erfc(z) / t) + z^2 by powers of y = 2t - 1; twelve terms are enough for float32.
 _SERIES = (CHEBYSHEV[0] / 2, *CHEBYSHEV[1:])
 _LOG_ERFC = np.polynomial.chebyshev.cheb2poly(_SERIES).tolist()
 _LOG_ERFC_SHORT = np.polynomial.chebyshev.cheb2poly(_SERIES[:12]).tolist()
@@ -151,7 +151,7 @@ _LOG_ERFC_SHORT = np.polynomial.chebyshev.cheb2poly(_SERIES[:12]).tolist()
 
 
 def _written(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """The kernel of an in-place op: that of the functional one, with the first operand as its result."""
+    """The kernel of an in-place op: that of the functional op, with the first operand as its output."""
     if name == "erf":
         return lambda x: walk(_erf, (x,), x)
     if isinstance(kernel, np.ufunc):
@@ -160,5 +160,5 @@ def _written(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def in_place_kernels(table: dict[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
-    """A kernel for each in-place form, of those of the functional ops."""
+    """A kernel for each in-place op, made from those of the functional ops in ``table``."""
     return {f"{name}_": _written(name, table[name]) for name in OVERWRITING}

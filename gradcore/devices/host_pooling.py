@@ -1,4 +1,4 @@
-"""Pooling on the CPU: one pass for each position in the window, by pieces of whole planes."""
+"""Pooling on the CPU: one pass for each position in the window, in pieces of whole planes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _blocks(small: Array, *arrays: Array) -> Iterator[list[Any]]:
 
 
 def _counts(size: int, out: int, kernel: int, stride: int, padding: int, count_pad: bool) -> list[int]:
-    """How many elements the windows of one dimension have."""
+    """The number of elements in each window along one dimension."""
     found = []
     for k in range(out):
         start = k * stride - padding
@@ -44,7 +44,7 @@ def _runs(counts: list[int]) -> Iterator[tuple[slice, int]]:
 
 
 def _pieces_of(workspace: Array, small: Array, index: Array) -> tuple[Any, Any]:
-    """Room for one position's elements of a piece, and for a number each of the index's type."""
+    """Room for the elements of a piece at one position, in the dtype of ``small`` and in that of the index."""
     size = small.shape[2] * small.shape[3]
     room = planes_at_once(small.shape[0] * small.shape[1], size) * size
     values, numbers = split_workspace(workspace, (room, small.dtype), (room, index.dtype))
@@ -52,7 +52,7 @@ def _pieces_of(workspace: Array, small: Array, index: Array) -> tuple[Any, Any]:
 
 
 def _chosen(where: Array, position: int, values: Array, numbers: Array, target: Array) -> None:
-    """``values`` where ``where`` is ``position``, else 0, by their bits: 0 times infinity would be no number."""
+    """``values`` where ``where`` is ``position``, else 0; by a mask of bits, since 0 times infinity would be NaN."""
     mask = numbers[:where.size].reshape(where.shape)
     np.equal(where, position, out=mask)
     np.negative(mask, mask)
@@ -70,21 +70,21 @@ def max_pool2d(x: Array, out: Array, index: Array, workspace: Array, *, kernel: 
         o.fill(-np.inf)
         parts = list(window_parts(xs, 0, rows, width, kernel, stride, padding, dilation))
         if any(padding):
-            # Each window starts from its first position inside, which no element need be larger than.
+            # Each window starts with its first element inside the image, which may be the largest.
             for i, j, r, c, _ in reversed(parts):
                 where[:, r, c] = i * kernel[1] + j
         for i, j, r, c, inside in parts:
             here = values[:inside.size].reshape(inside.shape)
             larger = numbers[:inside.size].reshape(inside.shape)
             here[...] = inside
-            # Positions grow, so the last that was larger than all before it is the largest number here.
+            # Positions grow, so the position of the maximum is the largest of those that exceeded all before them.
             np.greater(here, o[:, r, c], out=larger)
             np.multiply(larger, i * kernel[1] + j, larger)
             np.maximum(where[:, r, c], larger, out=where[:, r, c])
             np.maximum(o[:, r, c], here, out=o[:, r, c])
         if not o.size or np.maximum.reduce(o, axis=None) == np.maximum.reduce(o, axis=None):
             continue
-        # A NaN is not larger, but nothing is larger than the last one.
+        # NaN is the maximum: the last NaN's position is taken.
         for i, j, r, c, inside in parts:
             larger = numbers[:inside.size].reshape(inside.shape)
             np.not_equal(inside, inside, out=larger)
@@ -173,7 +173,7 @@ def avg_pool2d_grad(dy: Array, out: Array, workspace: Array, *, shape: Any, kern
 
 
 def _cells(image: Pair, size: Pair) -> Iterator[tuple[int, int, slice, slice]]:
-    """The part of the image that each cell of an adaptive pooling is the mean of."""
+    """For each cell of an adaptive pooling: its indices, and the slices of the image that it averages."""
     for i in range(size[0]):
         rows = slice(i * image[0] // size[0], -(-(i + 1) * image[0] // size[0]))
         for j in range(size[1]):

@@ -1,4 +1,4 @@
-"""Products of matrices on the CPU, and the sums that are best made by them."""
+"""Matrix products on the CPU, and sums that are fastest as products."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy as np
 
 from gradcore.devices.host_kernels import PIECE_ROWS, Array, kernel
 
-#: What products are made by.
+#: The functions that compute products.
 PRODUCTS = np.dot, np.matmul
 
 
 def product(a: Array, b: Array, out: Array) -> None:
-    """``out = a @ b``. Of matrices np.dot makes the same call of BLAS as np.matmul, with less around it."""
+    """``out = a @ b``. For matrices np.dot makes the same BLAS call as np.matmul, with less overhead."""
     (np.dot if a.ndim <= 2 and b.ndim <= 2 and out.flags.c_contiguous else np.matmul)(a, b, out)
 
 
 @functools.lru_cache(maxsize=16)
 def ones(length: int, dtype: Any) -> Array:
-    """What rows are added up with: a product with ones is faster than a sum along a dimension."""
+    """A vector of ones, for sums as products, which are faster than sums along a dimension."""
     return np.ones(length, dtype)
 
 
@@ -41,7 +41,7 @@ def matmul(a: Array, b: Array, out: Array, *, transpose_a: bool = False, transpo
 @kernel
 def linear(x: Array, weight: Array, bias: Any, out: Array) -> None:
     if x.ndim > 2 and x.flags.c_contiguous:
-        # One product of all rows, instead of one for each matrix.
+        # One product for all rows, instead of one for each matrix.
         product(x.reshape(-1, x.shape[-1]), weight.T, out.reshape(-1, out.shape[-1]))
     else:
         product(x, weight.T, out)

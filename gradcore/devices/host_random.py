@@ -1,8 +1,8 @@
-"""Random numbers, what is drawn by them, and optimizer updates on the CPU.
+"""Random numbers, dropout, and optimizer updates on the CPU.
 
-NumPy's own Philox 4x64-10 makes the bits; ``ops.random`` says what a state holds. NumPy raises the counter before it
-makes the first block, halves a 64-bit word low part first, and takes the upper 24 (53) bits as a fraction: the CUDA
-kernels do the same, so a seed gives the same uniforms everywhere.
+NumPy's Philox 4x64-10 generates the bits; ``ops.random`` describes the state. NumPy increments the counter before the first
+block, splits a 64-bit word with its low half first, and takes the upper 24 (53) bits as a fraction. The CUDA kernels do the
+same, so a seed gives the same uniform numbers everywhere.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gradcore.spec import PIECE
 
 def _generator(state: Array) -> np.random.Generator:
     key, _, counter, _ = state.view(np.uint64).tolist()
-    # Arrays, since NumPy makes floats of a list that holds a word above 2^63.
+    # Arrays, since NumPy converts a list with a word of 2^63 or more to floats.
     return np.random.Generator(np.random.Philox(key=np.array([key, 0], np.uint64),
                                                 counter=np.array([counter, 0, 0, 0], np.uint64)))
 
@@ -27,7 +27,7 @@ def _generator(state: Array) -> np.random.Generator:
 @kernel
 def advance(state: Array, out: Array, *, numel: int) -> None:
     out[...] = state
-    # Four doubles a block at least, and one block spare for Box and Muller's odd one.
+    # A block gives at least four doubles; one more block covers the odd number that Box-Muller needs.
     state[2] += numel // 4 + 2
 
 
@@ -97,7 +97,7 @@ def dropout(x: Array, state: Array, p: Any, out: Array, workspace: Array) -> Non
 
 
 def parts_of(workspace: Array, temporaries: int, *arrays: Array) -> Iterator[tuple[Array, ...]]:
-    """Pieces of arrays of one size, each with two temporaries, which are the same one where one is enough."""
+    """Pieces of arrays of one size, with two temporaries, which are the same array if one is enough."""
     like = arrays[0]
     room = workspace.view(like.dtype)
     step = room.size // temporaries
@@ -144,7 +144,7 @@ def sgd_(params: Sequence[Array], grads: Sequence[Array], moments: Sequence[Arra
 
 def _plain_momentum(params: Sequence[Array], grads: Sequence[Array], moments: Sequence[Array], rate: float,
                     momentum: float, workspace: Array) -> None:
-    """What nearly every step is: small networks feel each line."""
+    """The usual case of SGD with momentum, separate because each line of Python counts for small networks."""
     multiply, room = np.multiply, workspace.view(params[0].dtype)
     for param, grad, moment in zip(params, grads, moments, strict=True):
         for p, d, m in ((param, grad, moment),) if param.size <= PIECE else pieces(param, grad, moment):
@@ -191,7 +191,7 @@ def adam_(params: Sequence[Array], grads: Sequence[Array], means: Sequence[Array
 def chance(u: Array, p: Any, out: Array) -> None:
     if np.size(p):
         low, high = np.min(p), np.max(p)
-        # Of a NaN neither holds.
+        # Written so that NaN fails too.
         if not (low >= 0 and high <= 1):
             raise RuntimeError(f"bernoulli: expected probabilities in [0, 1], but there are {low} and {high}")
     np.less(u, p, out)

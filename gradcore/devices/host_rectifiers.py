@@ -1,4 +1,4 @@
-"""Activations on the CPU, as expressions over pieces; see ``ops.rectifiers`` for what each of them is."""
+"""Activations on the CPU, as expressions over pieces; ``ops.rectifiers`` defines them."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ def relu(x: Array, out: Array) -> None:
     extreme(np.maximum, x, 0, out)
 
 
-#: By bytes of a float: the whole numbers of as many bytes, and 1 as one of them.
+#: By bytes of a float: the integer dtype of the same size, and its 1.
 _WHOLE = {size: (np.dtype(f"i{size}"), np.ones((), f"i{size}")) for size in (2, 4, 8)}
 
 
 @kernel
 def relu_grad(dy: Array, x: Array, out: Array) -> None:
-    # By bits, since 0 times infinity is no number. As in PyTorch, what comes for a NaN passes.
+    # By a mask of bits, since 0 times infinity is NaN. As in PyTorch, the cotangent passes where x is NaN.
     whole, one = _WHOLE[out.itemsize]
     bits = out.view(whole)
     if np.may_share_memory(x, out):
-        # NumPy would copy what is of another type over the same bytes: those of -1 begin with their sign, those of 0 do not.
+        # Compared as floats, since NumPy would copy overlapping arrays of different dtypes. The shift spreads the sign bit of
+        # -1.0 over the element; 0.0 has none.
         np.less_equal(x, 0, out)
         np.subtract(out, 1, out)
         np.right_shift(bits, 8 * out.itemsize - 1, bits)
@@ -45,7 +46,7 @@ def tanh_grad(dy: Array, x: Array, out: Array) -> None:
 
 @kernel
 def sigmoid(x: Array, out: Array) -> None:
-    # Where exp(-x) overflows the result is 0, as it should be; by tanh it would be 0 from -17 on.
+    # Where exp(-x) overflows the result is 0, which is right; by tanh it would be 0 below -17 already.
     np.negative(x, out)
     np.exp(out, out)
     np.add(out, 1, out)
@@ -60,7 +61,7 @@ def sigmoid_grad(dy: Array, x: Array, out: Array) -> None:
 
 
 def _sigmoid(x: Array) -> Any:
-    # Where exp(-x) is infinite, 0 is right.
+    # Where exp(-x) overflows to infinity, the result 0 is right.
     return 1 / (1 + np.exp(-x))
 
 

@@ -40,7 +40,7 @@ def _times_tanh_slope(x: Array, value: Array, room: Array) -> None:
 
 
 def _weight_gradient(slopes: Array, states: Array, first: Array, backwards: bool, dweight: Array, room: Array) -> None:
-    """The sum over all steps of slopes^T times the state that the step began with."""
+    """The sum over all steps of slopes^T times the state before the step."""
     if not len(slopes):
         dweight.fill(0)
         return
@@ -88,7 +88,7 @@ def lstm(given: Array, weight: Array, h0: Array, c0: Array, out: Array, last: Ar
          workspace: Array, *, backwards: bool) -> None:
     batch, size = h0.shape
     h, c = h0, c0
-    # A product with a matrix as it lies is nearly twice as fast as one with a transposed one, and there are many.
+    # Products with a contiguous matrix are nearly twice as fast as with a transposed view, so it is copied once.
     product, turned = _rooms(workspace, given, (batch, 4 * size), weight.shape[::-1])
     turned[...] = weight.T
     room = product.reshape(-1)[:batch * size].reshape(batch, size)
@@ -97,7 +97,7 @@ def lstm(given: Array, weight: Array, h0: Array, c0: Array, out: Array, last: Ar
         np.matmul(h, turned, product)
         np.add(given[t], product, gate)
         i, f, g, o = (gate[:, k * size:(k + 1) * size] for k in range(4))
-        # The tanh of all four at once: a sigmoid is one of half its argument.
+        # tanh for all four gates at once, since a sigmoid is a tanh of half the argument.
         both = gate[:, :2 * size]
         np.multiply(both, 0.5, both)
         np.multiply(o, 0.5, o)
@@ -141,7 +141,7 @@ def lstm_grad(dy: Array, dlast: Array | None, gates: Array, cells: Array, out: A
         np.multiply(dc0, before(t, cells, c0, backwards), df)
         np.multiply(dc0, i, dg)
         np.multiply(dc0, f, dc0)
-        # The slopes of all four at once, as sigmoids; then that of the tanh.
+        # Slopes for all four gates at once as of sigmoids, then that of the tanh gate.
         np.subtract(1, gates[t], slopes)
         np.multiply(slopes, gates[t], slopes)
         np.multiply(g, g, slope)

@@ -48,7 +48,7 @@ def logsumexp(x: Array, out: Array, workspace: Array, *, dims: tuple[int, ...], 
     shifted = flat.reshape(x.shape)
     folded = out.reshape([1 if d in dims else n for d, n in enumerate(x.shape)])
     np.amax(x, axis=dims, out=folded, keepdims=True)
-    # Rows of infinities: shifting by them would make NaN.
+    # Infinite extremes are replaced by 0, since shifting by them would give NaN.
     np.copyto(folded, 0, where=np.isinf(folded))
     np.subtract(x, folded, shifted)
     np.exp(shifted, shifted)
@@ -63,7 +63,7 @@ def logsumexp(x: Array, out: Array, workspace: Array, *, dims: tuple[int, ...], 
 
 
 def _find(fold: Callable[..., Any], x: Array, out: Array, dim: int) -> None:
-    """``out``, of the shape of ``x`` without ``dim``, is where along ``dim`` the first extreme stands."""
+    """Write the position along ``dim`` of the first extreme to ``out``, which has the shape of ``x`` without ``dim``."""
     if x.size <= 4096 or (dim == x.ndim - 1 and x.flags.c_contiguous):
         fold(x, axis=dim, out=out)
     elif x.ndim == 1:

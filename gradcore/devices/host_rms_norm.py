@@ -1,4 +1,4 @@
-"""RMS norm on the CPU, by rows that stay in a core's cache."""
+"""RMS norm on the CPU, in rows that stay in a core's cache."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""CPU kernels written out as the NumPy calls that they make on given arrays, so that a replay skips their Python code.
+"""Writes CPU kernels out as the NumPy calls that they make on given arrays, so that a replay skips their Python code.
 
-A kernel that only branches on shapes and attributes makes the same calls each time. It is run once on probes, arrays that note
-what is done to them and do nothing; the calls, bound to the arrays' memory, are what is left of it.
+A kernel that branches only on shapes and attributes makes the same calls each time. It is run once on probes, arrays that
+record operations instead of doing them; the result are the calls, bound to the arrays' memory.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ import numpy as np
 
 from gradcore.devices.calls import Call, Changing
 
-#: Ops whose kernels look at no value, tested to be so. The others are called as they are.
+#: Ops whose kernels read no values, which tests check. Kernels of other ops are called themselves.
 STRAIGHT = frozenset((
     "add", "sub", "mul", "div", "neg", "reciprocal", "exp", "sqrt", "square", "tanh", "maximum", "minimum", "add_", "sub_",
     "mul_", "div_", "fill_", "copy_", "full", "clone", "cast", "linear", "linear_grad", "matmul", "relu", "relu_grad",
     "tanh_grad", "sum", "amax", "mean", "sgd_", "layer_norm", "layer_norm_apply", "layer_norm_grad", "batch_norm_apply", "gelu",
     "gelu_grad", "attention", "attention_grad"))
 
-#: Calls of a kernel beyond which its own Python costs nothing beside them.
+#: The most calls of a kernel that is written out; beyond that its own Python code costs little in comparison.
 MOST = 1024
 
 
 class TooLong(Exception):
-    """The kernel makes more calls than are worth writing out."""
+    """Raised if a kernel makes more than :data:`MOST` calls."""
 
 
 class Probe(np.ndarray):
-    """An array whose operations are noted on the tape instead of being done."""
+    """An array whose operations are recorded on the tape instead of being done."""
 
     tape: list[Call]
 
@@ -72,13 +72,13 @@ class Probe(np.ndarray):
         raise TypeError(f"{function.__name__} is not written out")
 
     def astype(self, *args: Any, **options: Any) -> Any:
-        """Refused: the copy would have the values of now, and nothing on the tape would make it again."""
+        """Raise TypeError: the copy would have the present values, and the tape could not repeat it."""
         raise TypeError("astype makes an array of its own")
 
     copy = astype
 
     def tolist(self, *args: Any) -> Any:
-        """Refused: a kernel that looks at values may do something else next time."""
+        """Raise TypeError: a kernel that reads values may make other calls next time."""
         raise TypeError("values are not known before a run")
 
     item = tobytes = __bool__ = __int__ = __float__ = __index__ = tolist  # type: ignore[assignment]
@@ -89,7 +89,7 @@ class Probe(np.ndarray):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         key = key if isinstance(key, tuple) else (key,)
-        # The ellipsis keeps it an array where every dimension is taken away.
+        # With an ellipsis the result is an array even if all dimensions are indexed by integers.
         self._note(partial(np.copyto, casting="unsafe"), self[key if any(k is ... for k in key) else (*key, ...)], value)
 
     def fill(self, value: Any) -> None:
@@ -97,17 +97,17 @@ class Probe(np.ndarray):
 
 
 def plain(x: Any) -> Any:
-    """The array that a probe stands before."""
+    """The plain array behind a probe; other objects unchanged."""
     return x.view(np.ndarray) if isinstance(x, Probe) else x
 
 
 def written_out(op: str, kernel: Callable[..., Any], args: Sequence[Any]) -> list[Call] | None:
-    """The calls that ``kernel`` makes on ``args``, None where it has to be called itself. No byte of them is touched."""
+    """The calls that ``kernel`` makes on ``args``, which are not touched; None if it has to be called itself."""
     return noted(kernel, args) if op in STRAIGHT else None
 
 
 def noted(kernel: Callable[..., Any], args: Sequence[Any]) -> list[Call] | None:
-    """The calls of a kernel that looks at no value, None where something in it cannot be noted."""
+    """The calls of a kernel that reads no values, None if one of them cannot be recorded."""
     tape: list[Call] = []
     probes: list[Any] = []
     for a in args:
@@ -126,9 +126,9 @@ def noted(kernel: Callable[..., Any], args: Sequence[Any]) -> list[Call] | None:
 
 
 def _with_cells(function: Callable[..., Any], operands: list[Any], cells: dict[Any, Any]) -> list[Any]:
-    """Operands with arrays without dimensions for numbers, which a ufunc converts at every call.
+    """Operands with 0-d arrays in place of numbers, which a ufunc would convert at each call.
 
-    Beside arrays of one type a number is converted to just that type, whatever the result is written to.
+    With arrays of one dtype, a number is converted to that dtype, whatever the dtype of the output.
     """
     ufunc = function.func if isinstance(function, partial) else function
     types = {a.dtype for a in operands[:getattr(ufunc, "nin", None)] if isinstance(a, np.ndarray)}
@@ -140,7 +140,7 @@ def _with_cells(function: Callable[..., Any], operands: list[Any], cells: dict[A
 
 
 def _cell(x: Any, dtype: np.dtype[Any], cells: dict[Any, Any]) -> Any:
-    # As text, since 0.0 and -0.0 are equal.
+    # Keyed by text, since 0.0 and -0.0 are equal.
     key = (id(x) if type(x) is Changing else str(x), dtype)
     if key not in cells:
         cells[key] = np.asarray(x, dtype)

@@ -16,7 +16,7 @@ def split_workspace(workspace: Any, *pieces: tuple[int, Any]) -> list[Any]:
 
 
 def basic_view(array: Any, index: tuple[tuple[int, ...], ...]) -> Any:
-    """The part of an array that a normalised basic index shows; see ``ops.movement``."""
+    """The view of an array for a normalised basic index; see ``ops.movement``."""
     key: list[Any] = []
     for part in index:
         if not part:
@@ -27,18 +27,18 @@ def basic_view(array: Any, index: tuple[tuple[int, ...], ...]) -> Any:
             start, length, step = part
             stop = start + length * step
             key.append(slice(start, stop if stop >= 0 else None, step) if length else slice(0, 0))
-    # The ellipsis keeps it an array where every dimension is taken away.
+    # With an ellipsis the result is an array even if all dimensions are indexed by integers.
     return array[(*key, ...)]
 
 
 def check_bounds(low: int, high: int, length: int, wrap: bool) -> None:
-    """Raises IndexError where the smallest or the largest position is outside."""
+    """Raise IndexError if the smallest or the largest position is out of range."""
     if low < -length * wrap or high >= length:
         raise IndexError(f"index {high if high >= length else low} is out of bounds for dimension with size {length}")
 
 
 def steps(length: int, backwards: bool) -> range:
-    """The positions of a sequence in the order of the walk."""
+    """The positions of a sequence in the order of the steps."""
     return range(length - 1, -1, -1) if backwards else range(length)
 
 

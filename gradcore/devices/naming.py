@@ -9,7 +9,7 @@ from gradcore.errors import DeviceError
 
 
 class _Naming(type):
-    """Calling the class finds a device, and every device is an instance."""
+    """Metaclass: calling the class looks a device up, and every device is an instance of it."""
 
     def __call__(cls, type: str | int | Device | None = None, index: int | None = None) -> Device:
         if index is None:
@@ -26,5 +26,5 @@ class device(metaclass=_Naming):
     """The device called ``type`` (``cpu``, ``meta``, ``cuda``, ``cuda:1``, or 1 for that), made at first use; None is ``cpu``.
 
     ``index`` may be given by itself: ``device("cuda", 1)``. Inside ``with device(...):`` new tensors that name no device are
-    made there. Raises :class:`DeviceError` for an unknown name, and for a device that this machine has not got.
+    made there. Raises :class:`DeviceError` for an unknown name, and for a device that this machine does not have.
     """

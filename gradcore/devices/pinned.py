@@ -1,8 +1,7 @@
 """Pinned memory: host memory that a GPU can copy from and to while the host continues.
 
-It is a place and no device of its own: its tensors are on ``cpu``, ops on them run there and make ordinary tensors. The
-pool has a ledger of its own, under the name ``pinned``. Without a GPU the bytes are plain host memory, and the records the
-same.
+It is not a device for the user: its tensors are on ``cpu``, and ops on them run there and make ordinary tensors. The pool has a
+ledger of its own, under the name ``pinned``. Without a GPU the memory is pageable, and the records are the same.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from gradcore.memory.stack import build
 from gradcore.memory.streams import NoDriver
 from gradcore.units import limit_from
 
-#: Serials of pinned blocks begin here: in a log of the CPU, which ops read them in, no number means two buffers.
+#: The first serial of pinned blocks: they occur in logs of the CPU, whose serials must differ from them.
 _FIRST = 1 << 40
 
 
 class PinnedDevice(HostDevice):
-    """The pool of pinned memory; ``locked`` says whether its pages are locked, so that a GPU copies them by itself.
+    """The pool of pinned memory; ``locked`` says whether its pages are locked, so that a GPU can copy them asynchronously.
 
-    ``runtime`` is the CUDA runtime, None where there is no GPU. Dispatch remembers no calls here, and looks on the CPU instead.
+    ``runtime`` is the CUDA runtime, None without a GPU. Dispatch caches no calls here, but uses those of the CPU.
     """
 
     def __init__(self, runtime: Any = None, limit: int | None = None) -> None:
@@ -48,12 +47,12 @@ class PinnedDevice(HostDevice):
 
 
 def make_pinned(index: int = 0) -> PinnedDevice:
-    """Page-locked memory where there is a GPU; ``GRADCORE_PINNED_LIMIT`` limits the pool."""
+    """The device for pinned memory, page-locked if there is a GPU; ``GRADCORE_PINNED_LIMIT`` limits the pool."""
     return PinnedDevice(_runtime(), limit_from("GRADCORE_PINNED_LIMIT"))
 
 
 def _runtime() -> Any:
-    """The CUDA runtime, None where there is no GPU."""
+    """The CUDA runtime, or None without a GPU."""
     if not cuda_status().available:
         return None
     from cupy.cuda import runtime
