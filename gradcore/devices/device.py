@@ -42,7 +42,7 @@ POOL = 32
 
 
 class _Current(threading.local):
-    """What a thread has chosen: its current stream on each device, if not the default one, and its default device."""
+    """A thread's choices: its current stream on each device, if not the default one, and its default device."""
 
     def __init__(self) -> None:
         self.of: dict[Device, Stream] = {}
@@ -70,7 +70,7 @@ class Device:
         self.stream = stream
         #: All streams of the device, by index.
         self.streams = [stream]
-        #: Is there any stream besides the default one? As long as not, nobody asks which one is current.
+        #: Is there any stream besides the default one? If not, the current stream need not be looked up.
         self.several = False
         #: Streams besides the default one that ops have run on.
         self.worked: set[Stream] = set()
@@ -83,7 +83,7 @@ class Device:
         self.calls: dict[Any, Any] = {}
         #: The default random generator, created when first used.
         self.generator: Any = None
-        #: What captures many launches into one, on devices that can.
+        #: Captures many launches into one, on devices that can; else None.
         self.graphs: Any = None
 
     @property

@@ -19,12 +19,11 @@ Steps = list[list[Call]]
 
 
 def fused(kind: str, steps: Steps, bind: Callable[..., Any]) -> Steps | None:
-    """The calls for a group of instructions of ``program.fusion``, with the same results in fewer launches; None if there are
-    none."""
+    """Calls in fewer launches for a group of instructions of ``program.fusion``, with the same results; else None."""
     return KINDS[kind](steps, bind) if kind in KINDS else None
 
 
-def _apart(result: Any, *operands: Any) -> bool:
+def _disjoint(result: Any, *operands: Any) -> bool:
     """Does a result overlap none of the operands? Operands that only a run provides are not in the arena."""
     return not any(x is not None and cupy.may_share_memory(x, result) for x in operands)
 
@@ -35,7 +34,7 @@ def linear_with_relu(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
     The plan may have given relu's result the place of an operand of the product, since it is not read after the product.
     """
     ((_, given),), ((_, (_, result)),) = steps
-    if not _apart(result, *given[:3]):
+    if not _disjoint(result, *given[:3]):
         return None
     # The same list, since a run replaces arrays in it.
     given[3] = result
@@ -89,46 +88,46 @@ _RESULT = 5
 def norm_with_relu(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
     """Batch norm applies relu to its result."""
     ((norm, given),), ((_, (_, result)),) = steps
-    return _gone_on(steps, norm, given, result, True)
+    return _with_next(steps, norm, given, result, True)
 
 
 def norm_with_relu_slopes(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
     """Recomputed batch norm computes the gradient of relu too."""
     ((norm, given),), _, ((_, (dy, _, result)),) = steps
     # None is a place that a run fills in another argument list.
-    return None if dy is None or not _apart(result, dy) else _gone_on(steps, norm, given, result, True, dy)
+    return None if dy is None or not _disjoint(result, dy) else _with_next(steps, norm, given, result, True, dy)
 
 
 def counted_norm(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
     """Batch norm counts its batches, and applies relu if that is the next instruction."""
     ((_, (batches, _)),), ((norm, given),), *relu = steps
     result = relu[0][0][1][1] if relu else given[_RESULT]
-    return None if batches is None else _gone_on(steps, norm, given, result, bool(relu), batches)
+    return None if batches is None else _with_next(steps, norm, given, result, bool(relu), batches)
 
 
 def slopes_through_norm(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
     """The gradient of batch norm applies that of relu, by relu's result."""
     ((_, (dy, shown, _)),), ((slopes, given),) = steps
-    return None if shown is None else _behind_relu(steps, slopes, given, dy, None, shown)
+    return None if shown is None else _relu_slopes(steps, slopes, given, dy, None, shown)
 
 
 def slopes_through_norm_again(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
     """The gradient of batch norm applies that of relu, by a recomputed result; or else the instructions before are fused."""
     ((_, again),), _, ((_, (dy, _, _)),), ((slopes, given),) = steps
-    found = _behind_relu(steps, slopes, given, dy, again[2], None)
+    found = _relu_slopes(steps, slopes, given, dy, again[2], None)
     if found is None:
         before = norm_with_relu_slopes(steps[:3], bind)
         return before and [*before, steps[3]]
     return found
 
 
-def _behind_relu(steps: Steps, kernel: Callable[..., Any], given: list[Any], dy: Any, bias: Any, shown: Any) -> Steps | None:
+def _relu_slopes(steps: Steps, kernel: Callable[..., Any], given: list[Any], dy: Any, bias: Any, shown: Any) -> Steps | None:
     """Batch norm's gradient of relu's cotangent, which may be in dx's place, as one thread reads and writes an element."""
     x, (dx, *others, workspace) = given[1], given[_RESULT:]
     if x is None or not alone(x):
         others.append(workspace)
     for read in (dy, shown, bias):
-        if read is not None and (not all(_apart(read, y) for y in others) or not (_apart(read, dx) or _same(read, dx))):
+        if read is not None and (not all(_disjoint(read, y) for y in others) or not (_disjoint(read, dx) or _same(read, dx))):
             return None
     if dy is None:
         # A run would put what it brings into another list.
@@ -145,7 +144,7 @@ def _same(x: Any, y: Any) -> bool:
 def norm_slopes_added(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
     """The gradient of layer norm adds its dx to another gradient."""
     ((slopes, given),), ((_, (total, _)),) = steps
-    return _gone_on(steps, slopes, given, total, True)
+    return _with_next(steps, slopes, given, total, True)
 
 
 def sum_with_norm(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
@@ -156,15 +155,15 @@ def sum_with_norm(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
         return None
     out, mean, rstd = given[3:6]
     for x in (a, b):
-        if not _apart(x, mean, rstd) or not all(_apart(x, y) or _same(x, y) for y in (total, out)):
+        if not _disjoint(x, mean, rstd) or not all(_disjoint(x, y) or _same(x, y) for y in (total, out)):
             return None
     given += a, b
     return [[], [(norm, given)]]
 
 
-def _gone_on(steps: Steps, kernel: Callable[..., Any], given: list[Any], result: Any, *more: Any) -> Steps | None:
+def _with_next(steps: Steps, kernel: Callable[..., Any], given: list[Any], result: Any, *more: Any) -> Steps | None:
     """Only the kernel's call, with ``result`` and further arguments; None if it would overwrite what it reads."""
-    if not _apart(result, *given[:_RESULT], *given[_RESULT + 1:]):
+    if not _disjoint(result, *given[:_RESULT], *given[_RESULT + 1:]):
         return None
     given[_RESULT] = result
     given += more

@@ -119,19 +119,19 @@ def gelu(x: Array, out: Array, workspace: Array, *, tanh: bool = False) -> None:
     room = _temporaries(x, workspace, 5)
     for xs, outs in pieces(x, out):
         t = room[4][:xs.size]
-        _share(xs, t, room, tanh)
+        _normal_cdf(xs, t, room, tanh)
         np.multiply(xs, t, outs)
 
 
-def _share(x: Array, out: Array, room: list[Array], tanh: bool) -> None:
+def _normal_cdf(x: Array, out: Array, room: list[Array], tanh: bool) -> None:
     """The factor of x in gelu: the normal distribution function, or its approximation by tanh."""
-    _bend(x, out, room, tanh)
+    _erf_or_tanh(x, out, room, tanh)
     np.multiply(out, 0.5, out)
     np.add(out, 0.5, out)
 
 
-def _bend(x: Array, out: Array, room: list[Array], tanh: bool) -> None:
-    """Twice the share minus 1: erf(x / sqrt 2), or its approximation by tanh."""
+def _erf_or_tanh(x: Array, out: Array, room: list[Array], tanh: bool) -> None:
+    """Twice the distribution function minus 1: erf(x / sqrt 2), or its approximation by tanh."""
     if tanh:
         _tanh_argument(x, out)
         np.tanh(out, out)
@@ -153,13 +153,13 @@ def gelu_grad(dy: Array, x: Array, out: Array, workspace: Array, *, tanh: bool =
     room = _temporaries(x, workspace, 6)
     for dys, xs, outs in pieces(dy, x, out):
         t, s = room[4][:xs.size], room[5][:xs.size]
-        _share(xs, t, room, tanh)
-        _slope_of_share(xs, t, s, room, tanh)
+        _normal_cdf(xs, t, room, tanh)
+        _slope_from_cdf(xs, t, s, room, tanh)
         np.multiply(t, dys, outs)
 
 
-def _slope_of_share(xs: Array, t: Array, s: Array, room: list[Array], tanh: bool) -> None:
-    """Replace the share ``t`` of gelu by its slope."""
+def _slope_from_cdf(xs: Array, t: Array, s: Array, room: list[Array], tanh: bool) -> None:
+    """Replace the factor ``t`` of x in gelu by the slope of gelu."""
     np.multiply(xs, xs, s)
     if tanh:
         # 1 - tanh^2 = 4 t (1 - t)
@@ -183,7 +183,7 @@ def gelu_with_grad(x: Array, out: Array, slopes: Array, *temporaries: Array, tan
     room = list(temporaries)
     for xs, outs, ds in pieces(x, out, slopes, length=room[0].size):
         t, s = room[4][:xs.size], room[5][:xs.size]
-        _share(xs, t, room, tanh)
+        _normal_cdf(xs, t, room, tanh)
         np.multiply(xs, t, outs)
-        _slope_of_share(xs, t, s, room, tanh)
+        _slope_from_cdf(xs, t, s, room, tanh)
         np.multiply(t, ds, ds)

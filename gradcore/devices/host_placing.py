@@ -42,7 +42,7 @@ def _counted(index: Array, length: int, wrap: bool = False) -> Array:
     return np.remainder(index, length)
 
 
-def _some(index: Array, shape: Any, values: Array, dim: int) -> Iterator[tuple[tuple[Array, ...], Array]]:
+def _index_pieces(index: Array, shape: Any, values: Array, dim: int) -> Iterator[tuple[tuple[Array, ...], Array]]:
     """Pieces of an index along ``dim``: the positions that it writes to, and the values."""
     values = np.broadcast_to(values, index.shape)
     some = _ROOM // (_POSITION * (2 * index.ndim + 3))
@@ -55,13 +55,13 @@ def _some(index: Array, shape: Any, values: Array, dim: int) -> Iterator[tuple[t
 
 @kernel
 def put_along_(x: Array, index: Array, values: Array, *, dim: int) -> None:
-    for place, given in _some(index, x.shape, values, dim):
+    for place, given in _index_pieces(index, x.shape, values, dim):
         x[place] = given
 
 
 @kernel
 def add_along_(x: Array, index: Array, values: Array, *, dim: int) -> None:
-    for place, given in _some(index, x.shape, values, dim):
+    for place, given in _index_pieces(index, x.shape, values, dim):
         if x.flags.c_contiguous:
             # NumPy is faster with one index than with several.
             np.add.at(x.reshape(-1), np.ravel_multi_index(place, x.shape), given)

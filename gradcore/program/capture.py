@@ -29,7 +29,7 @@ from gradcore.program.replay import Replay, run_calls
 from gradcore.spec import TensorSpec, round_up
 
 #: After so many captures in succession that were never launched, a program is not captured any more.
-_MOST_IN_VAIN = 3
+_MOST_UNUSED = 3
 #: Copies keep their address modulo so many bytes, on which alignment depends.
 _ALIGNED = 256
 _blocks = attrgetter("block")
@@ -53,7 +53,7 @@ class CapturedReplay(Replay):
         #: Why the kernels are called one by one; "" if they are captured.
         self.reason = "" if self.device.graphs is not None else "the device has no graphs"
         self._captured: dict[int, Captured] = {}
-        self._in_vain = 0
+        self._unused = 0
         #: Memory that the program owns: copies of inputs, and behind them the table of numbers.
         self._own: Storage | None = None
         self._table: Numbers | None = None
@@ -128,7 +128,7 @@ class CapturedReplay(Replay):
     def _forget(self) -> None:
         """Drop the graphs, and count those that were never launched."""
         for captured in self._captured.values():
-            self._in_vain = 0 if captured.launched else self._in_vain + 1
+            self._unused = 0 if captured.launched else self._unused + 1
         self._captured.clear()
 
     def _give_up(self, reason: str) -> None:
@@ -200,10 +200,10 @@ class CapturedReplay(Replay):
         self._copy_back(part)
         if captured is not None:
             self._forget()
-        if self._in_vain < _MOST_IN_VAIN:
+        if self._unused < _MOST_UNUSED:
             self._capture(calls, part, slots)
         else:
-            self._give_up(f"what it is bound to moved {_MOST_IN_VAIN} times before it was launched: a gradient that is held "
+            self._give_up(f"what it is bound to moved {_MOST_UNUSED} times before it was launched: a gradient that is held "
                           "after a run keeps its memory, and a new tensor in a gradient's slot has other memory")
 
     def _copy_back(self, part: int) -> None:

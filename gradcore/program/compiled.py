@@ -98,7 +98,7 @@ class Compiled:
         self._entries: OrderedDict[Any, list[Entry]] = OrderedDict()
         self._calls = 0
         #: Traces since the last replay.
-        self._in_vain = 0
+        self._retraces = 0
         self._eager = False
         self.traces: list[str] = []
         functools.update_wrapper(self, function, updated=())
@@ -181,8 +181,8 @@ class Compiled:
     # -- replay --------------------------------------------------------------------------------------------------------
 
     def _replay(self, entry: Entry, tensors: list[Any], args: Any, kwargs: Any) -> Any:
-        if self._in_vain:
-            self._in_vain = 0
+        if self._retraces:
+            self._retraces = 0
         if self._check_every:
             self._calls += 1
             if self._calls % self._check_every == 0:
@@ -196,8 +196,8 @@ class Compiled:
 
     def _trace(self, key: Any, tensors: list[Any], kept: list[Any], args: Any, kwargs: Any) -> Any:
         self.traces.append(self._reason(key))
-        self._in_vain += 1
-        if self._in_vain > self._most:
+        self._retraces += 1
+        if self._retraces > self._most:
             self._give_up()
             return self._function(*args, **kwargs)
         given = tensors
@@ -294,7 +294,7 @@ class Compiled:
 class CompiledModule(Compiled):
     """A compiled module. Attributes that are set on it are set on the module."""
 
-    _OWN = frozenset(("_function", "_capture", "_take_leaves", "_check_every", "_most", "_entries", "_calls", "_in_vain",
+    _OWN = frozenset(("_function", "_capture", "_take_leaves", "_check_every", "_most", "_entries", "_calls", "_retraces",
                       "_eager", "traces", "_unread", "_has_unread"))
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -38,7 +38,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Operand:
-    """A view of a buffer by a spec, whose strides and offset are in elements."""
+    """A buffer viewed with a spec, whose strides and offset are in elements."""
 
     buffer: int
     spec: TensorSpec

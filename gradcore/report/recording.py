@@ -57,7 +57,7 @@ class Recording:
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> Recording:
-        """What :meth:`to_dict` wrote. Raises ValueError for anything else."""
+        """The recording from the data that :meth:`to_dict` wrote. Raises ValueError for other data."""
         if not isinstance(data, dict) or data.get("kind") != "recording":
             raise ValueError(f"a recording was expected, but got {reprlib.repr(data)}")
         return Recording(load_report(data.get("report", {})), tuple(unpack(data.get("log", {}))))

@@ -55,7 +55,7 @@ class Stretch:
 
     @property
     def before(self) -> folds.Live:
-        """What was live when the stretch began."""
+        """The bytes live when the stretch began."""
         return self._live[self.start]
 
     @property

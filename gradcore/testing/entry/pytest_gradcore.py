@@ -1,7 +1,7 @@
 """pytest's plugin: limits on the device memory of a test, and the baseline of its peaks.
 
-It stands outside the package, whose import brings NumPy and the engine: nothing of gradcore is imported before a marker, a
-fixture or an option of this plugin is used. gradcore/testing does the work; docs/testing.md shows it.
+It is installed outside the package, since importing gradcore imports NumPy and the engine: nothing of gradcore is imported
+before a marker, a fixture or an option of this plugin is used. gradcore/testing does the work; docs/testing.md describes it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _name = pytest.StashKey[str]()
 
 
 class Baseline:
-    """The recorded peaks, and those that this process or its workers have found."""
+    """The recorded peaks, and those that this process and its workers have measured."""
 
     def __init__(self, path: Path, root: Path, recorded: dict[str, Owners], update: bool) -> None:
         self.path = path
@@ -64,7 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     from gradcore.testing import baseline
 
-    # Workers of pytest-xdist are given the options, and may stand in another folder.
+    # Workers of pytest-xdist get the options, and may run in another folder.
     path = config.invocation_params.dir / name
     config.option.gradcore_memory_baseline = str(path)
     try:
@@ -87,7 +87,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session")
 def gradcore_device(pytestconfig: pytest.Config) -> Device:
-    """The device that is accounted: what ``--gradcore-device`` names, by default the CPU."""
+    """The device whose memory is measured: that of ``--gradcore-device``, by default the CPU."""
     from gradcore.devices.device import get_device
 
     return get_device(pytestconfig.option.gradcore_device)
@@ -95,7 +95,7 @@ def gradcore_device(pytestconfig: pytest.Config) -> Device:
 
 @pytest.fixture
 def device_memory(pytestconfig: pytest.Config) -> Iterator[DeviceMemory]:
-    """Device memory since the fixture began or was last ``reset()``: peaks, what is live, the report."""
+    """Device memory since the start of the fixture or the last ``reset()``: peaks, live bytes, the report."""
     from gradcore.testing.account import Account, DeviceMemory
 
     account = Account(pytestconfig.option.gradcore_device)
@@ -132,7 +132,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     account = Account(item.config.option.gradcore_device)
     start = account.now()
     try:
-        # A test that raises is left as it is: its traceback holds its frames, and they what they hold.
+        # Nothing is checked for a test that raises, since its traceback keeps its frames and their tensors alive.
         result = yield
         stretch = account.since(start)
         elsewhere = account.elsewhere(start) if stretch.empty else []
@@ -140,7 +140,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
         account.close()
     problems = list(_over(item, stretch))
     baseline = item.config.stash.get(_baseline, None)
-    # What breaks its limit is no figure to hold later runs to.
+    # A peak above its limit is not recorded as the baseline.
     if baseline is not None and not (baseline.update and problems):
         problems += _above(baseline, item, stretch)
     if problems:
@@ -191,7 +191,7 @@ def _above(baseline: Baseline, item: pytest.Item, stretch: Stretch) -> Iterator[
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """A worker of pytest-xdist has ended: what it has found is the controller's now."""
+    """Take over the peaks of a worker of pytest-xdist that has ended."""
     baseline = node.config.stash.get(_baseline, None)
     if baseline is not None:
         from gradcore.testing.baseline import plain
