@@ -7,7 +7,7 @@ from typing import Any
 
 from gradcore.engine.node import Leaf, Node
 from gradcore.engine.plans import KeepPlan
-from gradcore.engine.value import Value
+from gradcore.engine.value import Edge, Value
 
 #: Slots for the cotangents that a backward pass is to return, by (id of the target, index) of the edge that they arrive at.
 Captures = dict[tuple[int, int], list[Any]]
@@ -51,21 +51,23 @@ def leads_to(captures: Captures, roots: Sequence[Any]) -> set[int]:
     found = reachable(roots)
     wanted: set[int] = set()
     for number in sorted(found):
-        for edge in found[number].edges:
-            if edge is not None and ((id(edge[0]), edge[1]) in captures
-                                     or (type(edge[0]) is Node and edge[0].id in wanted)):
-                wanted.add(number)
+        if any(_leads(edge, captures, wanted) for edge in found[number].edges):
+            wanted.add(number)
     return wanted
 
 
+def _leads(edge: Edge | None, captures: Captures, wanted: set[int]) -> bool:
+    """Whether an edge is captured, or belongs to a node from which a captured edge can be reached."""
+    return edge is not None and ((id(edge[0]), edge[1]) in captures or (type(edge[0]) is Node and edge[0].id in wanted))
+
+
 def rules_for(node: Node, captures: Captures, wanted: set[int]) -> list[Any]:
-    """A node's rules for what leads to what is asked for: nobody would be given any other gradient, so none is computed."""
-    edges = [edge if edge is not None and ((id(edge[0]), edge[1]) in captures or (
-        type(edge[0]) is Node and edge[0].id in wanted)) else None for edge in node.edges]
+    """A node's rules for the inputs from which a captured edge can be reached: no other gradient is delivered, or computed."""
+    edges = [edge if _leads(edge, captures, wanted) else None for edge in node.edges]
     plan: Any = node.plan
     if edges == node.edges:
         return list(plan.rules)
-    # A rule for several inputs is bound to those that want a gradient: the node's own to all that did in forward.
+    # A rule for several inputs is bound to those that want a gradient; the node's own rules, to all that did in forward.
     fewer = node.call.plan(edges) if type(plan) is KeepPlan else None
     if fewer is None or not set(fewer.slots) <= set(plan.slots):
         return [rule for rule in plan.rules if any(edges[i] is not None for i in rule[0])]

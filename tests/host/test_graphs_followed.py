@@ -9,26 +9,15 @@ import pytest
 import gradcore
 from gradcore import nn
 from gradcore.errors import TraceError
-from tests.host.test_compile import data, net, same
+from tests.host.test_graphs import chain, round_of
 
 F = nn.functional
 
 
 def test_a_chain_goes_on_with_the_new_memory_of_parameters() -> None:
-    model = net().eval()
-    x, y = data(0)
-    graph = gradcore.trace(model, x)
-    loss_graph = gradcore.trace(F.cross_entropy, (graph.outputs, y))
-    slopes = gradcore.gradients(loss_graph, wrt=list(model.parameters()))
+    model, *parts = chain()
     for k in range(5):
-        x, y = data(k)
-        scores, loss, gradients = graph.execute(x), loss_graph.execute(y), slopes.execute()
-        model.zero_grad()
-        expected = F.cross_entropy(model(x), y)
-        expected.backward()
-        assert same(scores, model(x)) and same(loss, expected)
-        assert all(same(g, p.grad) for g, p in zip(gradients, model.parameters(), strict=True))
-        for p, g in zip(model.parameters(), gradients, strict=True):
+        for p, g in zip(model.parameters(), round_of(model, *parts, k), strict=True):
             p.data = p.data - g * 0.1
 
 
