@@ -134,8 +134,7 @@ class Conversions(Value):
         """A copy in pinned host memory, from which uploads can be asynchronous; the tensor itself if it is there already.
 
         Without a GPU the copy is in pageable host memory, in a pool that keeps the same records. Raises RuntimeError for a
-        tensor
-        that is not on the CPU, or has a graph.
+        tensor that is not on the CPU, or has a graph.
         """
         if self.storage.device.name == "pinned":
             return self

@@ -144,8 +144,17 @@ def test_batches_of_a_loader(pool):
             batches = list(loader)
     else:
         batches = list(loader)
-    assert [t.storage.device is pool for batch in batches for t in batch] == [True] * 4
+    assert [t.storage.device is pool for batch in batches for t in batch] == [not NO_GPU] * 4
     assert batches[1][1].tolist() == [4, 5]
+
+
+@pytest.mark.skipif(not NO_GPU, reason="without a GPU a loader pins nothing")
+def test_without_a_gpu_a_batch_of_a_pinning_loader_is_input_of_the_step():
+    data = TensorDataset(gradcore.ones(8, 1000))
+    with pytest.warns(UserWarning, match="no accelerator is found"), gradcore.step() as s:
+        for (x,) in DataLoader(data, batch_size=8, pin_memory=True):
+            x.to("cpu", non_blocking=True).sum()
+    assert (s.report.peak.op, s.report.by_role["input"]) == ("sum", 32_256)
 
 
 def test_parts_of_a_batch_keep_their_types(pool):

@@ -80,12 +80,13 @@ class DataLoader:
         return len(self.sampler if self.batch_sampler is None else self.batch_sampler)
 
     def __iter__(self) -> Iterator[Any]:
-        if not self.pin_memory:
-            return _Epoch(self, self._batches())
-        if not cuda_status().available:
+        batches = self._batches()
+        if self.pin_memory and cuda_status().available:
+            batches = map(pinned, batches)
+        elif self.pin_memory:  # a batch stays in the CPU's pool, where a step counts it as input
             warnings.warn("'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't "
                           "be used.", stacklevel=2)
-        return _Epoch(self, map(pinned, self._batches()))
+        return _Epoch(self, batches)
 
     def _batches(self) -> Iterator[Any]:
         if self._iterable:
