@@ -56,14 +56,17 @@ def _torch() -> Any:
 
 @pytest.fixture
 def torch() -> Any:
-    return torch_or_skip()
+    found = torch_or_skip()
+    # Otherwise the weights that a test draws depend on the tests before it.
+    found.manual_seed(0)
+    return found
 
 
 @pytest.fixture(autouse=True)
 def oracle_loaded(request: pytest.FixtureRequest) -> None:
     """Load torch for a test that compares with it, before the test has frames that an import could keep alive."""
     if request.node.get_closest_marker("oracle") is not None:
-        torch_or_skip()
+        request.getfixturevalue("torch")
 
 
 @pytest.hookimpl(wrapper=True)
