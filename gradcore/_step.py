@@ -113,7 +113,8 @@ class step:
             self._end()
             raise
         self._pinned = _pinned_figures(self._starts if self._beside is None else [self._beside])
-        most = max(self._starts, key=_Start.work)
+        # Counting the launches of a log takes time, so it is done only where there is a choice.
+        most = self._starts[0] if len(self._starts) == 1 else max(self._starts, key=_Start.work)
         self._starts = []
         self._device, self._raw, self._peaks = most.device, most.log or [], most.peaks
         ledger = self._device.ledger
@@ -190,7 +191,7 @@ class _Start:
         """The number of launches, or of allocations if there is no log."""
         if self.log is None:
             return self.device.ledger.allocations - self.allocations
-        return sum(r[0] == LAUNCH for r in self.log)
+        return [r[0] for r in self.log].count(LAUNCH)
 
 
 def _pinned_figures(starts: list[_Start]) -> PinnedFigures | None:
