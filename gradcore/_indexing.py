@@ -67,7 +67,7 @@ def write(x: Any, index: Any, value: Any, accumulate: bool = False) -> None:
     part, position, dim, count = _one_index(part, tensors)
     merged = _merged(part, dim, count)
     value = _without_ones(value, merged.spec.ndim - 1 + position.spec.ndim)
-    (placing.add_at_ if accumulate else movement.put_)(merged, position, value, dim=dim)
+    (placing.add_at_ if accumulate else placing.put_)(merged, position, value, dim=dim)
     if merged.storage is not part.storage:
         movement.copy_(part, movement.reshape(merged, part.spec.shape))
 

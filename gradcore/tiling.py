@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
-from gradcore.spec import PIECE
+import numpy as np
+
+from gradcore.spec import PIECE, TensorSpec, round_up
 
 #: Elements of a laid-out piece, which stays in a core's cache: more only where one row of one image needs more.
 COLUMNS = 1 << 18
@@ -85,3 +88,40 @@ def scores_at_once(batch: int, heads: int, length: int, keys: int) -> tuple[int,
 def words_a_row(keys: int) -> int:
     """Random numbers of a row of scores: whole counters of Philox, which make eight float32 each."""
     return -(-keys // 8) * 8
+
+
+#: With more pairs of a position and a place than this, a GPU sorts the positions; otherwise each place looks at all of them.
+PAIRS = 1 << 22
+#: Sorted positions that one thread adds up.
+RUN = 64
+
+
+@dataclass(frozen=True)
+class Groups:
+    """How a GPU groups ``count`` positions by place, to write ``row`` elements of ``dtype`` at each."""
+
+    count: int
+    row: int
+    dtype: np.dtype[Any]
+
+    @property
+    def share(self) -> int:
+        """Positions of a block while they are sorted: a multiple of its 256 threads, for 256 blocks at most."""
+        return max(-(-self.count // (256 * 256)) * 256, 1024)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(round_up(n * kind.itemsize, 16) for n, kind in self.pieces)
+
+    @property
+    def pieces(self) -> tuple[tuple[int, np.dtype[Any]], ...]:
+        """The workspace: two orders, how many of a block's positions have each digit, and parts of sums in wide numbers."""
+        spec, order = TensorSpec.of((), self.dtype), np.dtype(np.uint32)
+        wide = spec.widened().dtype if spec.floating else np.dtype(np.int64)
+        return ((self.count, order), (self.count, order), (256 * -(-self.count // self.share), order),
+                (2 * -(-self.count // RUN) * self.row, wide))
+
+
+def groups_of(count: int, length: int, row: int, dtype: np.dtype[Any]) -> Groups | None:
+    """How ``count`` positions along a dimension of ``length`` are grouped; None if they are few, or too many for 32 bits."""
+    return Groups(count, row, dtype) if count * length > PAIRS and count < 1 << 32 else None

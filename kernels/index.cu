@@ -4,19 +4,14 @@
 // its tensors allow it; take and take_along read n (s + p) and write n s, 16 bytes at a time if rows allow it; take_grad writes
 // d rows, and for each of them reads all k positions and the rows of dy that belong to it; put reads all k positions for each of
 // d rows and moves the last row for that position; add_at reads all k positions for each of d rows, and along a dimension those
-// of its line for each of its d elements; both also move what is written. There are no atomics: where positions repeat, sums are
-// computed, and the winning write is chosen, in the order of the positions. An out-of-range position gives NaN (0 for integers)
-// when read, and is skipped when written: the host could not check it without waiting. `back` is added to negative positions: the
-// length if they count from the end, 0 if they are out of range.
+// of its line for each of its d elements; both also move what is written. Where k d is large, the kernels of group.cu read each
+// position a few times in all. There are no atomics: where positions repeat, sums are computed, and the winning write is chosen,
+// in the order of the positions. An out-of-range position gives NaN (0 for integers) when read, and is skipped when written: the
+// host could not check it without waiting. `back` is added to negative positions: the length if they count from the end, 0 if
+// they are out of range.
 
 #include "common.cuh"
-
-template <typename I>
-__device__ __forceinline__ i64 inside(I index, i64 length, i64 back) {
-    i64 p = (i64)index;
-    if (p < 0) p += back;
-    return p < length ? p : -1;
-}
+#include "index.cuh"
 
 template <typename T> __device__ __forceinline__ T outside() { return (T)0; }
 template <> __device__ __forceinline__ float outside<float>() { return not_a_number<float>(); }

@@ -109,6 +109,11 @@ CASES = (
          lambda n, on: (_images(n, on), _images(n, on), _channels(on)[1], *_channels(on)), 5, needs=(True, True, True)),
     case("max pooling", "max_pool2d", lambda n, on: (_images(n, on),), 1 + 5 / 16, ceil_mode=False, **_POOL),
     case("embedding", "embedding", lambda n, on: (gradcore.rand(256, 256, **on), _ids(4 * n, 256, on)), 1, padding=None),
+    case("embedding's gradient", "embedding_grad", lambda n, on: (_x(n, on).view(-1, 256), _ids(4 * n, 256, on)), 1,
+         shape=(256, 256), padding=None),
+    # Random positions reach 1 - 1 / e of the rows, which are read and written.
+    case("rows added at positions", "add_at_",
+         lambda n, on: (_x(n, on).view(-1, 256), _ids(4 * n, 4 * n, on), _x(n, on).view(-1, 256)), 2.26, dim=0),
     case("RNN, a step", "rnn", lambda n, on: _step(1, n, on), 5, relu=False, backwards=False),
     case("LSTM, a step", "lstm", lambda n, on: (*_step(4, n, on), _step(4, n, on)[2]), 5.5, backwards=False),
     case("LSTM's gradient", "lstm_grad", _lstm_back, 5.75, backwards=False),

@@ -15,6 +15,8 @@ import numpy as np
 
 from gradcore.devices import gpu_launch as gl
 from gradcore.devices.gpu_elementwise import copy
+from gradcore.devices.gpu_groups import add_groups, places, put_groups
+from gradcore.tiling import groups_of
 
 INDEXING: dict[str, Any] = {}
 
@@ -106,7 +108,7 @@ def _joining(dim: int, shape: tuple[int, ...], whole: int, aligned: bool, itemsi
 # -- reading and writing -----------------------------------------------------------------------------------------------
 
 #: Stands for an invalid position.
-_NONE = -(1 << 62)
+NOWHERE = -(1 << 62)
 
 
 def back(x: Any, dim: int, wrap: bool) -> Any:
@@ -114,7 +116,7 @@ def back(x: Any, dim: int, wrap: bool) -> Any:
     return np.int64(x.shape[dim] if wrap else 0)
 
 
-def _taken(x: Any, index: Any, out: Any, dim: int, wrap: bool, padding: int = _NONE) -> None:
+def _taken(x: Any, index: Any, out: Any, dim: int, wrap: bool, padding: int = NOWHERE) -> None:
     tail = math.prod(x.shape[dim + 1:])
     length = 16 // x.itemsize
     if not gl.packed(x, out) or tail % length:
@@ -123,15 +125,22 @@ def _taken(x: Any, index: Any, out: Any, dim: int, wrap: bool, padding: int = _N
            np.int64(x.shape[dim]), np.int64(index.size), np.int64(tail), np.int64(padding), back(x, dim, wrap))
 
 
-def _added(dy: Any, index: Any, out: Any, dim: int, wrap: bool, padding: int = _NONE) -> None:
-    if out.size:
-        gl.run_blocks("index", "take_grad", (dy.dtype, index.dtype), math.prod(out.shape[:dim + 1]), dy, index, out,
-                      np.int64(out.shape[dim]), np.int64(index.size), np.int64(math.prod(out.shape[dim + 1:])),
-                      np.int64(padding), back(out, dim, wrap))
+def _added(dy: Any, index: Any, out: Any, workspace: Any, dim: int, wrap: bool, padding: int = NOWHERE) -> None:
+    if not out.size:
+        return
+    length, tail = out.shape[dim], math.prod(out.shape[dim + 1:])
+    groups = groups_of(index.size, length, out.size // length, out.dtype)
+    if groups:
+        gl.zero(out)
+        where = layout_of_slices(out, index, dy, dim)
+        add_groups(groups, out, dy, where, places(index, length, tail, back(out, dim, wrap), padding), workspace, fresh=True)
+        return
+    gl.run_blocks("index", "take_grad", (dy.dtype, index.dtype), math.prod(out.shape[:dim + 1]), dy, index, out,
+                  np.int64(length), np.int64(index.size), np.int64(tail), np.int64(padding), back(out, dim, wrap))
 
 
 def _padded(padding: int | None, length: int) -> int:
-    return _NONE if padding is None else padding % length
+    return NOWHERE if padding is None else padding % length
 
 
 @kernel
@@ -141,7 +150,7 @@ def take(x: Any, index: Any, out: Any, workspace: Any, *, dim: int, wrap: bool =
 
 @kernel
 def take_grad(dy: Any, index: Any, out: Any, workspace: Any, *, shape: Any, dim: int) -> None:
-    _added(dy, index, out, dim, True)
+    _added(dy, index, out, workspace, dim, True)
 
 
 @kernel
@@ -151,7 +160,7 @@ def embedding(weight: Any, index: Any, out: Any, workspace: Any, *, padding: Any
 
 @kernel
 def embedding_grad(dy: Any, index: Any, out: Any, workspace: Any, *, shape: Any, padding: Any) -> None:
-    _added(dy, index, out, 0, False, _padded(padding, shape[0]))
+    _added(dy, index, out, workspace, 0, False, _padded(padding, shape[0]))
 
 
 @kernel
@@ -176,12 +185,30 @@ def layout_of_slices(x: Any, index: Any, values: Any, dim: int) -> Any:
     return where
 
 
+def layout_of_lines(dim: int, index: Any, *strides: Any) -> Any:
+    """The layouts of index, values and ``x`` for positions that each have one element; they are ordered by line."""
+    lines = [d for d in range(index.ndim) if d != dim]
+    # The place along the dimension is added to the line's beginning in x, the last tensor.
+    *given, x = strides
+    x = [s if d != dim else 0 for d, s in enumerate(x)]
+    where = np.zeros((), gl.LAYOUT)
+    where["rows"], where["width"] = 1, index.size
+    where["kept"] = gl.axes(())
+    where["folded"] = gl.axes([index.shape[d] for d in (*lines, dim)], *[[s[d] for d in (*lines, dim)] for s in (*given, x)])
+    return where
+
+
 @kernel
 def put_(x: Any, index: Any, values: Any, workspace: Any, *, dim: int, wrap: bool = True) -> None:
-    if x.size and index.size:
-        gl.run_blocks("index", "put", (x.dtype, values.dtype, index.dtype), x.shape[dim], x, values, index,
-                      layout_of_slices(x, index, values, dim), np.int64(x.shape[dim]), np.int64(gl.elements(x)[dim]),
-                      back(x, dim, wrap))
+    if not (x.size and index.size):
+        return
+    where, length, stride = layout_of_slices(x, index, values, dim), x.shape[dim], gl.elements(x)[dim]
+    groups = groups_of(index.size, length, 0, x.dtype)
+    if groups:
+        put_groups(groups, x, values, where, places(index, length, stride, back(x, dim, wrap), NOWHERE), workspace)
+        return
+    gl.run_blocks("index", "put", (x.dtype, values.dtype, index.dtype), length, x, values, index, where, np.int64(length),
+                  np.int64(stride), back(x, dim, wrap))
 
 
 @kernel
@@ -198,6 +225,11 @@ def take_along_grad(dy: Any, index: Any, out: Any, workspace: Any, *, shape: Any
     if not dy.size:
         return
     steps, results = gl.elements(index), gl.elements(out)
+    groups = groups_of(index.size, shape[dim], 1, out.dtype)
+    if groups:
+        add_groups(groups, out, dy, layout_of_lines(dim, index, steps, gl.elements(dy), results),
+                   places(index, shape[dim], results[dim], back(out, dim, True), NOWHERE), workspace, fresh=True)
+        return
     where = np.zeros((), gl.LAYOUT)
     where["rows"] = index.size // index.shape[dim]
     where["width"] = index.shape[dim]

@@ -11,8 +11,10 @@ from gradcore.devices import gpu_launch as gl
 from gradcore.devices.blocks import turned
 from gradcore.devices.gpu_elementwise import copy, wide
 from gradcore.devices.gpu_folds import fold
-from gradcore.devices.gpu_indexing import back, layout_of_slices
+from gradcore.devices.gpu_groups import add_groups, places, put_groups
+from gradcore.devices.gpu_indexing import NOWHERE, back, layout_of_lines, layout_of_slices
 from gradcore.devices.kernels import split_workspace
+from gradcore.tiling import groups_of
 
 ORDERING: dict[str, Any] = {}
 
@@ -47,37 +49,48 @@ def windows_grad(dy: Any, out: Any, *, shape: Any, dim: int, size: int, step: in
 # -- positions ---------------------------------------------------------------------------------------------------------
 
 
-def _along(x: Any, index: Any, values: Any, dim: int, add: bool) -> None:
+def _along(x: Any, index: Any, values: Any, workspace: Any, dim: int, add: bool) -> None:
     if not index.size:
         return
     missing = index.ndim - values.ndim
     given = [0] * missing + [s if n != 1 else 0 for s, n in zip(gl.elements(values), values.shape, strict=True)]
-    steps, places = gl.elements(x), gl.elements(index)
+    steps, lie, length = gl.elements(x), gl.elements(index), x.shape[dim]
+    groups = groups_of(index.size, length, int(add), x.dtype)
+    if groups:
+        where = layout_of_lines(dim, index, lie, given, steps)
+        write = add_groups if add else put_groups
+        write(groups, x, values, where, places(index, length, steps[dim], np.int64(0), NOWHERE), workspace)
+        return
     kept = [d for d in range(index.ndim) if d != dim]
     where = np.zeros((), gl.LAYOUT)
     where["rows"] = index.size // index.shape[dim]
     where["width"] = index.shape[dim]
-    where["kept"] = gl.axes([index.shape[d] for d in kept], *[[s[d] for d in kept] for s in (places, given, steps)])
-    gl.run("index", "along", (x.dtype, index.dtype, str(add).lower()), int(where["rows"]) * x.shape[dim], x, values, index,
-           where, np.int64(x.shape[dim]), np.int64(steps[dim]), np.int64(places[dim]), np.int64(given[dim]))
+    where["kept"] = gl.axes([index.shape[d] for d in kept], *[[s[d] for d in kept] for s in (lie, given, steps)])
+    gl.run("index", "along", (x.dtype, index.dtype, str(add).lower()), int(where["rows"]) * length, x, values, index,
+           where, np.int64(length), np.int64(steps[dim]), np.int64(lie[dim]), np.int64(given[dim]))
 
 
 @kernel
-def put_along_(x: Any, index: Any, values: Any, *, dim: int) -> None:
-    _along(x, index, values, dim, add=False)
+def put_along_(x: Any, index: Any, values: Any, workspace: Any = None, *, dim: int) -> None:
+    _along(x, index, values, workspace, dim, add=False)
 
 
 @kernel
-def add_along_(x: Any, index: Any, values: Any, *, dim: int) -> None:
-    _along(x, index, values, dim, add=True)
+def add_along_(x: Any, index: Any, values: Any, workspace: Any = None, *, dim: int) -> None:
+    _along(x, index, values, workspace, dim, add=True)
 
 
 @kernel
-def add_at_(x: Any, index: Any, values: Any, *, dim: int, wrap: bool = True) -> None:
-    if x.size and index.size:
-        gl.run_blocks("index", "add_at", (x.dtype, index.dtype), x.shape[dim], x, values, index,
-                      layout_of_slices(x, index, values, dim), np.int64(x.shape[dim]), np.int64(gl.elements(x)[dim]),
-                      back(x, dim, wrap))
+def add_at_(x: Any, index: Any, values: Any, workspace: Any = None, *, dim: int, wrap: bool = True) -> None:
+    if not (x.size and index.size):
+        return
+    where, length, stride = layout_of_slices(x, index, values, dim), x.shape[dim], gl.elements(x)[dim]
+    groups = groups_of(index.size, length, x.size // length, x.dtype)
+    if groups:
+        add_groups(groups, x, values, where, places(index, length, stride, back(x, dim, wrap), NOWHERE), workspace)
+        return
+    gl.run_blocks("index", "add_at", (x.dtype, index.dtype), length, x, values, index, where, np.int64(length),
+                  np.int64(stride), back(x, dim, wrap))
 
 
 # -- running sums and products -----------------------------------------------------------------------------------------

@@ -54,13 +54,13 @@ def _index_pieces(index: Array, shape: Any, values: Array, dim: int) -> Iterator
 
 
 @kernel
-def put_along_(x: Array, index: Array, values: Array, *, dim: int) -> None:
+def put_along_(x: Array, index: Array, values: Array, workspace: Any = None, *, dim: int) -> None:
     for place, given in _index_pieces(index, x.shape, values, dim):
         x[place] = given
 
 
 @kernel
-def add_along_(x: Array, index: Array, values: Array, *, dim: int) -> None:
+def add_along_(x: Array, index: Array, values: Array, workspace: Any = None, *, dim: int) -> None:
     for place, given in _index_pieces(index, x.shape, values, dim):
         if x.flags.c_contiguous:
             # NumPy is faster with one index than with several.
@@ -70,7 +70,7 @@ def add_along_(x: Array, index: Array, values: Array, *, dim: int) -> None:
 
 
 @kernel
-def add_at_(x: Array, index: Array, values: Array, *, dim: int, wrap: bool = True) -> None:
+def add_at_(x: Array, index: Array, values: Array, workspace: Any = None, *, dim: int, wrap: bool = True) -> None:
     length = x.shape[dim]
     lead: tuple[Any, ...] = (slice(None),) * dim
     source: Any = np.broadcast_to(values, (*x.shape[:dim], *index.shape, *x.shape[dim + 1:]))

@@ -114,7 +114,7 @@ def index_add_(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha:
 
 def index_copy_(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     """Write the slices of ``source`` to the slices of ``dim`` at ``index``."""
-    movement.put_(*_slices("index_copy", input, dim, index, source), dim=sh.dim_of(dim, input), wrap=False)
+    placing.put_(*_slices("index_copy", input, dim, index, source), dim=sh.dim_of(dim, input), wrap=False)
     return input
 
 
@@ -137,11 +137,11 @@ def index_fill_(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     x, = _with_a_dimension(input)
     d, places, given = sh.dim_of(dim, input), _vector("index_fill", index), movement.cast_to(given, input.spec)
     if not given.requires_grad:
-        movement.put_(x, places, given, dim=d)
+        placing.put_(x, places, given, dim=d)
         return input
     # A slice counts once in the value's gradient, even if the index repeats it.
     named = creation.full(False, shape=(x.spec.shape[d],), dtype=np.dtype(bool), device=x.storage.device)
-    movement.put_(named, places, creation.full(True, shape=(), dtype=named.spec.dtype, device=x.storage.device), dim=0)
+    placing.put_(named, places, creation.full(True, shape=(), dtype=named.spec.dtype, device=x.storage.device), dim=0)
     pointwise.masked_fill_(x, sh.reshape(named, (-1, *[1] * (x.spec.ndim - d - 1))), given)
     return input
 
@@ -196,7 +196,7 @@ def masked_scatter_(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     given = movement.narrow(sh.reshape(source, -1), 0, 0, places.spec.numel)
     if not input.spec.contiguous:
         return movement.copy_(input, masked_scatter_(sh.clone(input), mask, source))
-    movement.put_(movement.view(input, shape=(input.spec.numel,)), places, given, dim=0)
+    placing.put_(movement.view(input, shape=(input.spec.numel,)), places, given, dim=0)
     return input
 
 

@@ -21,13 +21,14 @@ from gradcore.spec import (
     resolve_shape,
     view_strides,
 )
+from gradcore.tiling import groups_of
 
 # -- copies ------------------------------------------------------------------------------------------------------------
 
 clone = op("clone", like, may_alias=("x",), x=lambda g: g, doc="A contiguous copy.")
 
 
-def _broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:
+def broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:
     """Does ``shape`` broadcast to just ``to``?"""
     lead = len(to) - len(shape)
     return lead >= 0 and all(n in (1, m) for n, m in zip(shape, to[lead:], strict=True))
@@ -42,7 +43,7 @@ cast = op("cast", _cast_spec,
 
 
 def _copy_spec(x: TensorSpec, source: TensorSpec) -> TensorSpec:
-    if not _broadcasts(source.shape, x.shape):
+    if not broadcasts(source.shape, x.shape):
         raise SpecError(f"copy_: the source of shape {list(source.shape)} cannot be broadcast to {list(x.shape)}")
     return x.like()
 
@@ -84,7 +85,7 @@ def _expand_spec(x: TensorSpec, *, shape: tuple[int, ...]) -> TensorSpec:
     if lead < 0:
         raise SpecError(f"expand: {list(x.shape)} has more dimensions than {list(shape)}")
     sizes = tuple(x.shape[i - lead] if n == -1 and i >= lead else n for i, n in enumerate(shape))
-    if not _broadcasts(x.shape, sizes):
+    if not broadcasts(x.shape, sizes):
         raise SpecError(f"The expanded size of the tensor {list(sizes)} must match the existing size {list(x.shape)}")
     return TensorSpec.strided(sizes, x.dtype, expand_strides(x, sizes), x.offset)
 
@@ -194,7 +195,7 @@ def reshape(x: Any, shape: Sequence[int]) -> Any:
 
 
 def _sum_to_spec(x: TensorSpec, *, shape: tuple[int, ...]) -> TensorSpec:
-    if not _broadcasts(shape, x.shape):
+    if not broadcasts(shape, x.shape):
         raise SpecError(f"sum_to: {list(x.shape)} does not reduce to {list(shape)}")
     return TensorSpec.of(shape, x.dtype)
 
@@ -271,7 +272,7 @@ split = op("split", _split_spec, view=True, x=_split_rule)
 # -- integer indexing --------------------------------------------------------------------------------------------------
 
 
-def _take_result(x: TensorSpec, index: TensorSpec, dim: int) -> tuple[int, ...]:
+def take_result(x: TensorSpec, index: TensorSpec, dim: int) -> tuple[int, ...]:
     if index.dtype.kind not in "iu":
         raise SpecError(f"tensors used as indices must be integers, but got {index.dtype.name}")
     if not 0 <= dim < x.ndim:
@@ -280,19 +281,13 @@ def _take_result(x: TensorSpec, index: TensorSpec, dim: int) -> tuple[int, ...]:
 
 
 def _take_spec(x: TensorSpec, index: TensorSpec, *, dim: int, wrap: bool = True) -> Any:
-    return with_workspace(TensorSpec.of(_take_result(x, index, dim), x.dtype), index.numel * 8)
+    return with_workspace(TensorSpec.of(take_result(x, index, dim), x.dtype), index.numel * 8)
 
 
 def _take_grad_spec(dy: TensorSpec, index: TensorSpec, *, shape: tuple[int, ...], dim: int) -> Any:
-    return with_workspace(TensorSpec.of(shape, dy.dtype), index.numel * 8)
-
-
-def _put_spec(x: TensorSpec, index: TensorSpec, values: TensorSpec, *, dim: int, wrap: bool = True) -> Any:
-    shape = _take_result(x, index, dim)
-    if not _broadcasts(values.shape, shape):
-        raise SpecError(f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to indexing "
-                        f"result of shape {list(shape)}")
-    return with_workspace(x, index.numel * 8)
+    out = TensorSpec.of(shape, dy.dtype)
+    groups = groups_of(index.numel, shape[dim], out.numel // max(shape[dim], 1), out.dtype)
+    return with_workspace(out, groups.nbytes if groups else index.numel * 8)
 
 
 def _embedding_spec(weight: TensorSpec, index: TensorSpec, *, padding: int | None) -> Any:
@@ -321,20 +316,18 @@ take = op("take", _take_spec, contiguous=True,
 take_grad = op("take_grad", _take_grad_spec, contiguous=True,
                dy=lambda g, index, dim: take(g, index, dim=dim),
                doc="Zeros of ``shape`` with dy added at the positions.")
-put_ = op("put_", _put_spec, writes=("x",),
-          x=lambda g, index, dim: put_(clone(g), index, zero_like(g), dim=dim),
-          values=lambda g, index, values_spec, dim: sum_to(take(g, index, dim=dim), to=values_spec))
 
 
 def _take_along_spec(x: TensorSpec, index: TensorSpec, *, dim: int, wrap: bool = True) -> Any:
-    _take_result(x, index, dim)
+    take_result(x, index, dim)
     if index.ndim != x.ndim:
         raise SpecError(f"take_along: the index has {index.ndim} dimensions and the tensor {x.ndim}")
     return with_workspace(TensorSpec.of(index.shape, x.dtype), index.numel * 8)
 
 
 def _take_along_grad_spec(dy: TensorSpec, index: TensorSpec, *, shape: tuple[int, ...], dim: int) -> Any:
-    return with_workspace(TensorSpec.of(shape, dy.dtype), index.numel * 8)
+    groups = groups_of(index.numel, shape[dim], 1, dy.dtype)
+    return with_workspace(TensorSpec.of(shape, dy.dtype), groups.nbytes if groups else index.numel * 8)
 
 
 take_along = op("take_along", _take_along_spec, contiguous=True,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from gradcore.errors import DimError, SpecError
-from gradcore.ops.movement import clone, sum_to, take, take_along, zero_like
-from gradcore.ops.op import op
+from gradcore.ops.movement import broadcasts, clone, sum_to, take, take_along, take_result, zero_like
+from gradcore.ops.op import Inferred, op
+from gradcore.ops.shapes import with_workspace
 from gradcore.spec import TensorSpec
+from gradcore.tiling import Groups, groups_of
 
 
 def _check_positions(name: str, x: TensorSpec, index: TensorSpec, dim: int) -> None:
@@ -26,7 +29,16 @@ def _check_values(name: str, values: TensorSpec, shape: Sequence[int], x: Tensor
         raise SpecError(f"{name}: Expected self.dtype to be equal to src.dtype, but got {x.dtype.name} and {values.dtype.name}")
 
 
-def _along_spec(x: TensorSpec, index: TensorSpec, values: TensorSpec, *, dim: int) -> TensorSpec:
+def _put_spec(x: TensorSpec, index: TensorSpec, values: TensorSpec, *, dim: int, wrap: bool = True) -> Any:
+    shape = take_result(x, index, dim)
+    if not broadcasts(values.shape, shape):
+        raise SpecError(f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to indexing "
+                        f"result of shape {list(shape)}")
+    groups = groups_of(index.numel, x.shape[dim], 0, x.dtype)
+    return with_workspace(x, groups.nbytes if groups else index.numel * 8)
+
+
+def _along_spec(x: TensorSpec, index: TensorSpec, values: TensorSpec, row: int, dim: int) -> Inferred:
     _check_positions("scatter", x, index, dim)
     if index.ndim != x.ndim:
         raise SpecError(f"Index tensor must have the same number of dimensions as self tensor, but got {index.ndim} and "
@@ -36,20 +48,35 @@ def _along_spec(x: TensorSpec, index: TensorSpec, values: TensorSpec, *, dim: in
             raise SpecError(f"Expected index {list(index.shape)} to be no larger than self {list(x.shape)} apart from "
                             f"dimension {dim}")
     _check_values("scatter", values, index.shape, x)
-    return x.like()
+    return _with_groups(x, groups_of(index.numel, x.shape[dim], row, x.dtype))
 
 
-def _slices_spec(x: TensorSpec, index: TensorSpec, values: TensorSpec, *, dim: int, wrap: bool = True) -> TensorSpec:
+def _put_along_spec(x: TensorSpec, index: TensorSpec, values: TensorSpec, *, dim: int) -> Inferred:
+    return _along_spec(x, index, values, 0, dim)
+
+
+def _add_along_spec(x: TensorSpec, index: TensorSpec, values: TensorSpec, *, dim: int) -> Inferred:
+    return _along_spec(x, index, values, 1, dim)
+
+
+def _slices_spec(x: TensorSpec, index: TensorSpec, values: TensorSpec, *, dim: int, wrap: bool = True) -> Inferred:
     _check_positions("index_add", x, index, dim)
     _check_values("index_add", values, (*x.shape[:dim], *index.shape, *x.shape[dim + 1:]), x)
-    return x.like()
+    return _with_groups(x, groups_of(index.numel, x.shape[dim], x.numel // max(x.shape[dim], 1), x.dtype))
 
 
-put_along_ = op("put_along_", _along_spec, writes=("x",),
+def _with_groups(x: TensorSpec, groups: Groups | None) -> Inferred:
+    return Inferred((x.like(),), workspace=groups.nbytes if groups else None)
+
+
+put_ = op("put_", _put_spec, writes=("x",),
+          x=lambda g, index, dim: put_(clone(g), index, zero_like(g), dim=dim),
+          values=lambda g, index, values_spec, dim: sum_to(take(g, index, dim=dim), to=values_spec))
+put_along_ = op("put_along_", _put_along_spec, writes=("x",),
                 x=lambda g, index, dim: put_along_(clone(g), index, zero_like(g), dim=dim),
                 values=lambda g, index, values_spec, dim: sum_to(take_along(g, index, dim=dim), to=values_spec),
                 doc="x[.., index[.., i, ..], ..] = values[.., i, ..] along ``dim``; of repeated positions the last wins.")
-add_along_ = op("add_along_", _along_spec, writes=("x",),
+add_along_ = op("add_along_", _add_along_spec, writes=("x",),
                 x=lambda g: g,
                 values=lambda g, index, values_spec, dim: sum_to(take_along(g, index, dim=dim), to=values_spec),
                 doc="As put_along_, but added to what is there; repeated positions add up.")

@@ -211,6 +211,7 @@ static unsigned atomicInc(unsigned* at, unsigned last) {
 }
 
 static int __ffs(unsigned v) { return __builtin_ffs((int)v); }
+static int __popc(unsigned v) { return __builtin_popcount(v); }
 static float __uint_as_float(unsigned bits) { float f; std::memcpy(&f, &bits, 4); return f; }
 static unsigned __float_as_uint(float f) { unsigned bits; std::memcpy(&bits, &f, 4); return bits; }
 static float half_to_float(unsigned short bits) { _Float16 h; std::memcpy(&h, &bits, 2); return (float)h; }
