@@ -90,6 +90,9 @@ def words_a_row(keys: int) -> int:
     return -(-keys // 8) * 8
 
 
+#: The longest line that a block of a GPU sorts in its shared memory, in elements.
+SORTED_AT_ONCE = 2048
+
 #: With more pairs of a position and a place than this, a GPU sorts the positions; otherwise each place looks at all of them.
 PAIRS = 1 << 22
 #: Sorted positions that one thread adds up.

@@ -169,6 +169,11 @@ for shape in ((3, 33), (40, 300), (2, 5000)):
     for descending in (False, True):
         add("ranked", ints(*shape, high=40), dim=1, start=0, length=shape[1], descending=descending)
         add("ranked", floats(*shape), dim=0, start=1, length=1, descending=descending)
+# Lines of a whole tile, and of a tile and one more; several tiles, the last one not full, in both directions.
+for shape, dim in (((2, 2048), 1), ((2049, 2), 0), ((10_001,), 0)):
+    for descending in (False, True):
+        add("ranked", ints(*shape, high=500), dim=dim, start=0, length=shape[dim], descending=descending)
+        add("ranked", floats(*shape), dim=dim, start=5, length=2000, descending=descending)
 for step, dilation in ((1, 1), (2, 1), (1, 3), (5, 1)):
     add("windows_grad", floats(10, 8, 3), shape=(10 * step + 2 * dilation, 8), dim=0, size=3, step=step, dilation=dilation)
 add("add_at_", floats(4, 9, 300), ints(13, high=9), floats(13, 300), dim=1)

@@ -14,6 +14,7 @@ from gradcore.devices.gpu_folds import fold
 from gradcore.devices.gpu_groups import add_groups, places, put_groups
 from gradcore.devices.gpu_indexing import NOWHERE, back, layout_of_lines, layout_of_slices
 from gradcore.devices.kernels import split_workspace
+from gradcore.tiling import SORTED_AT_ONCE as TILE
 from gradcore.tiling import groups_of
 
 ORDERING: dict[str, Any] = {}
@@ -132,23 +133,33 @@ def recurrence(b: Any, a: Any, out: Any, *, dim: int, reverse: bool = False) -> 
 @kernel
 def ranked(x: Any, values: Any, indices: Any, workspace: Any, *, dim: int, start: int, length: int,
            descending: bool) -> None:
+    if not values.size:
+        return
     width, tail = (x.shape[dim], math.prod(x.shape[dim + 1:])) if x.ndim else (1, 1)
-    types, shape = (x.dtype,), (np.int64(x.size), np.int64(width), np.int64(tail))
+    lines, types, order = x.size // width, (x.dtype,), np.int32(descending)
+    shape = np.int64(width), np.int64(tail)
+
+    def tiles(x: Any, positions: Any, values: Any, places: Any, start: int, length: int, merge: bool = False) -> None:
+        blocks = -(-lines // (TILE // width)) if width <= TILE else lines * -(-width // TILE)
+        gl.run_blocks("rank", "tiles", (*types, TILE), blocks, x, positions, values, places, np.int64(lines), *shape,
+                      np.int64(start), np.int64(length), np.int32(merge), order)
+
+    if width <= TILE:
+        tiles(x, None, values, indices, start, length)
+        return
     whole, places = values, indices
     if length != width:
-        if not values.size:
-            return
         whole, places = split_workspace(workspace, (x.size, x.dtype), (x.size, np.dtype(np.int64)))
-    gl.run("rank", "begin", types, x.size, x, whole, places, *shape)
-    size = 2
+    tiles(x, None, whole, places, 0, width)
+    size = 2 * TILE
     while size < 2 * width:
-        # A bitonic merge: the second half is compared from its end, then distances are halved.
-        masks = [size - 1, *[1 << k for k in range(size.bit_length() - 3, -1, -1)]]
-        for mask in masks:
-            gl.run("rank", "exchange", types, x.size, whole, places, *shape, np.int64(mask), np.int32(descending))
+        # A merge as in a tile, whose steps over smaller distances are made in tiles.
+        for mask in (size - 1, *[1 << k for k in range(size.bit_length() - 3, TILE.bit_length() - 2, -1)]):
+            gl.run("rank", "exchange", types, x.size, whole, places, np.int64(x.size), *shape, np.int64(mask), order)
+        tiles(whole, places, whole, places, 0, width, merge=True)
         size *= 2
     if length != width:
-        gl.run("rank", "pick", types, values.size, whole, places, values, indices, np.int64(values.size), *shape[1:],
+        gl.run("rank", "pick", types, values.size, whole, places, values, indices, np.int64(values.size), *shape,
                np.int64(start), np.int64(length))
 
 

@@ -10,6 +10,7 @@ from gradcore.errors import SpecError
 from gradcore.ops.movement import take_along_grad
 from gradcore.ops.op import Inferred, op
 from gradcore.spec import PIECE, TensorSpec
+from gradcore.tiling import SORTED_AT_ONCE
 
 
 def _ranked_spec(x: TensorSpec, *, dim: int, start: int, length: int, descending: bool) -> Inferred:
@@ -18,8 +19,8 @@ def _ranked_spec(x: TensorSpec, *, dim: int, start: int, length: int, descending
         raise SpecError(f"selected index k out of range: ranks {start} to {start + length} of a dimension of {n} elements")
     shape = (*x.shape[:dim], length, *x.shape[dim + 1:]) if x.ndim else ()
     values = TensorSpec.of(shape, x.dtype)
-    # A device that sorts where the elements lie needs all of them and their positions, unless all are results.
-    room = 0 if length == n else x.numel * (x.dtype.itemsize + 8) + 16
+    # A GPU sorts long lines where they lie: it needs all elements and their positions, unless all are results.
+    room = 0 if length == n or n <= SORTED_AT_ONCE else x.numel * (x.dtype.itemsize + 8) + 16
     piece = min(x.numel, max(PIECE, n))
     return Inferred((values, values.like(np.int64)), workspace=room, library=piece * (2 * x.dtype.itemsize + 24))
 
