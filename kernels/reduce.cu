@@ -174,31 +174,83 @@ __device__ __forceinline__ bool wins(A a, i64 i, A b, i64 j) {
     return b == b && (Side::better(a, b) || (a == b && i < j));
 }
 
+// The best element so far, and its position in the row.
+template <typename Side, typename A>
+struct Best {
+    A v = 0;
+    i64 place = -1;
+
+    __device__ __forceinline__ void take(A other, i64 i) {
+        if (wins<Side>(other, i, v, place)) v = other, place = i;
+    }
+
+    // Takes the elements from `first` on, `step` apart, of a row at x.
+    template <typename T>
+    __device__ __forceinline__ void search(const T* x, const Axes& axes, i64 first, i64 end, i64 step) {
+        i64 i = first;
+        if (axes.count == 1) {
+            i64 stride = axes.strides[0][0];
+            // As in `folded`: enough loads in flight.
+            for (; i + 7 * step < end; i += 8 * step) {
+                T found[8];
+#pragma unroll
+                for (int k = 0; k < 8; ++k) found[k] = x[(i + k * step) * stride];
+#pragma unroll
+                for (int k = 0; k < 8; ++k) take((A)found[k], i + k * step);
+            }
+        }
+#pragma unroll 1
+        for (; i < end; i += step) take((A)x[at(axes, i)], i);
+    }
+
+    // Takes the best of all threads of the team; the first one has the result. `room` and `at_of` are in shared memory.
+    __device__ __forceinline__ void meet(const Team& team, A* room, i64* at_of) {
+        for (int offset = team.farthest(); offset; offset >>= 1) {
+            A other = __shfl_xor_sync(0xffffffffu, v, offset);
+            take(other, __shfl_xor_sync(0xffffffffu, place, offset));
+        }
+        if (team.lanes <= 32) return;
+        __syncthreads();  // until all threads have read the previous result
+        if (!(threadIdx.x & 31)) room[threadIdx.x >> 5] = v, at_of[threadIdx.x >> 5] = place;
+        __syncthreads();
+        for (int k = 0; k < 8; ++k) take(room[k], at_of[k]);
+    }
+};
+
 template <typename Side, typename T>
 __global__ void find(const T* x, i64* indices, T* values, const __grid_constant__ Layout l, int lanes) {
     typedef WIDE(T) A;
-    __shared__ A best_of[8];
+    __shared__ A room[8];
     __shared__ i64 at_of[8];
     Team team(lanes);
     if (team.row >= l.rows) return;
-    i64 start = at(l.kept, team.row), place = -1;
-    A best = 0;
-    for (i64 i = team.rank; i < l.width; i += lanes) {
-        A v = (A)x[start + at(l.folded, i)];
-        if (wins<Side>(v, i, best, place)) best = v, place = i;
-    }
-    for (int offset = team.farthest(); offset; offset >>= 1) {
-        A v = __shfl_xor_sync(0xffffffffu, best, offset);
-        i64 i = __shfl_xor_sync(0xffffffffu, place, offset);
-        if (wins<Side>(v, i, best, place)) best = v, place = i;
-    }
-    if (lanes > 32) {
-        if (!(threadIdx.x & 31)) best_of[threadIdx.x >> 5] = best, at_of[threadIdx.x >> 5] = place;
-        __syncthreads();
-        for (int k = 0; k < 8; ++k)
-            if (wins<Side>(best_of[k], at_of[k], best, place)) best = best_of[k], place = at_of[k];
-    }
+    Best<Side, A> best;
+    best.search(x + at(l.kept, team.row), l.folded, team.rank, l.width, lanes);
+    best.meet(team, room, at_of);
     if (team.rank) return;
-    indices[team.row] = place;
-    if (values) values[team.row] = (T)best;
+    indices[team.row] = best.place;
+    if (values) values[team.row] = (T)best.v;
+}
+
+// `parts` blocks per row, as in fold_split. A part is two numbers: the value and its position.
+template <typename Side, typename T>
+__global__ void find_split(const T* x, i64* indices, T* values, const __grid_constant__ Layout l, int parts, Shared* shared) {
+    typedef WIDE(T) A;
+    __shared__ A room[8];
+    __shared__ i64 at_of[8];
+    Team team(256);
+    i64 row = team.row / parts, part = team.row % parts, each = (l.width + parts - 1) / parts;
+    i64 end = each * (part + 1) < l.width ? each * (part + 1) : l.width;
+    Best<Side, A> best;
+    best.search(x + at(l.kept, row), l.folded, each * part + team.rank, end, 256);
+    best.meet(team, room, at_of);
+    volatile i64* made = shared->parts + 2 * row * parts;
+    if (!team.rank) *(volatile A*)(made + 2 * part) = best.v, made[2 * part + 1] = best.place;
+    if (!last_of(shared->arrivals, row, parts)) return;
+    best.place = -1;
+    for (int k = team.rank; k < parts; k += 256) best.take(*(volatile A*)(made + 2 * k), made[2 * k + 1]);
+    best.meet(team, room, at_of);
+    if (team.rank) return;
+    indices[row] = best.place;
+    if (values) values[row] = (T)best.v;
 }

@@ -120,10 +120,14 @@ add("cat", [ints(2, 4), ints(2, 2)], dim=1)
 for operand in (floats(20_000), floats(3, 17_000), floats(17_000, 2, layout="transposed")):
     add("sum", operand, dims=(len(operand.shape) - 1,), keepdim=False)
     add("amin", operand, dims=tuple(range(len(operand.shape))), keepdim=False)
+    add("argmax", operand, dim=0, keepdim=False)
+    add("min_with_index", operand, dim=len(operand.shape) - 1, keepdim=True)
 for shape in ((300, 33), (2000, 40), (129, 500)):
     add("sum", floats(*shape), dims=(0,), keepdim=False)
     add("sum_to_shape", floats(*shape), shape=(shape[1],))
     add("any", bools(*shape), dims=(0,), keepdim=False)
+# The first of equal elements wins, whichever block finds it.
+add("argmin", ints(50_000, low=0, high=9), dim=0, keepdim=False)
 add("sum", ints(70, 300, low=-9, high=9), dims=(0, 1), keepdim=False)
 add("sum", floats(6, 40, 5), dims=(0, 2), keepdim=True)
 add("softmax", floats(3, 50, 40), dim=1)

@@ -34,11 +34,16 @@ def fold(op: str, x: Any, out: Any, dims: tuple[int, ...], divisor: float = 1, p
         parts = max(min(width // 64, gl.BUSY // tiles), 1)
         gl.run_blocks("reduce", "fold_columns", types, tiles * parts, *given, np.int32(parts), gl.SHARED)
         return
-    parts = min(width // _PART, gl.BUSY // max(rows, 1))
+    parts = _parts(rows, width)
     if parts > 1:
         gl.run_blocks("reduce", "fold_split", types, rows * parts, *given, np.int32(parts), gl.SHARED)
     else:
         gl.run_rows("reduce", "fold", types, rows, gl.lanes_of_one(width), *given)
+
+
+def _parts(rows: int, width: int) -> int:
+    """The number of blocks for each row."""
+    return min(width // _PART, gl.BUSY // max(rows, 1))
 
 
 def _reduction(op: str) -> Any:
@@ -88,7 +93,12 @@ def _extreme(side: str) -> Any:
 
 def _find(side: str, x: Any, indices: Any, values: Any, dim: int) -> None:
     where = gl.layout((dim,) if x.ndim else (), x)
-    gl.run_rows("reduce", "find", (side, x.dtype), int(where["rows"]), gl.lanes_for(where), x, indices, values, where)
+    rows, lanes, given = int(where["rows"]), gl.lanes_for(where), (x, indices, values, where)
+    parts = _parts(rows, int(where["width"])) if lanes > 1 else 1
+    if parts > 1:
+        gl.run_blocks("reduce", "find_split", (side, x.dtype), rows * parts, *given, np.int32(parts), gl.SHARED)
+    else:
+        gl.run_rows("reduce", "find", (side, x.dtype), rows, lanes, *given)
 
 
 FOLDS |= {"argmax": _position("Most"), "argmin": _position("Least"), "max_with_index": _extreme("Most"),
