@@ -1,10 +1,66 @@
 // Running sums and products along a dimension, and the recurrence y[i] = b[i] + a[i] y[i - 1].
 //
-// Traffic in bytes, n elements of s: the operands are read twice and n s are written. A team of threads takes a line, and each
-// of its threads a run of adjacent elements. A thread reduces its run, gets the result of the runs before it, and goes through
-// its run again. Blelloch, Prefix Sums and Their Applications, 1990.
+// Traffic in bytes, n elements of s: running reads and writes n s; a team of threads goes along a line, with four adjacent elements
+// for each thread. The recurrence reads its operands twice and writes n s: each thread takes a run of a line, reduces it, gets the
+// result of the runs before it, and goes through its run again. Blelloch, Prefix Sums and Their Applications, 1990.
 
 #include "common.cuh"
+
+// What the team's earlier threads have, reduced in order; `whole` is what the whole team has. `room` is 8 elements of shared
+// memory.
+template <typename Op, typename A>
+__device__ __forceinline__ A before(A v, A& whole, const Team& team, A* room) {
+    int lane = threadIdx.x & 31, lanes = team.lanes < 32 ? team.lanes : 32, rank = team.rank & (lanes - 1);
+    for (int step = 1; step < lanes; step *= 2) {
+        A other = __shfl_sync(0xffffffffu, v, lane - (rank < step ? 0 : step));
+        if (rank >= step) v = Op::of(other, v);
+    }
+    whole = __shfl_sync(0xffffffffu, v, lane - rank + lanes - 1);
+    v = __shfl_sync(0xffffffffu, v, lane - (rank ? 1 : 0));
+    if (!rank) v = Op::template first<A>();
+    if (team.lanes <= 32) return v;
+    __syncthreads();  // until all threads have read what the previous call left
+    if (!lane) room[threadIdx.x >> 5] = whole;
+    __syncthreads();
+    whole = Op::template first<A>();
+    A earlier = whole;
+    for (int k = 0; k < 8; ++k) {
+        if (k == threadIdx.x >> 5) earlier = whole;
+        whole = Op::of(whole, room[k]);
+    }
+    return Op::of(earlier, v);
+}
+
+// Tensors 0 and 1 of the layout are x and out.
+template <typename Op, typename T, typename Out>
+__global__ void running(const T* x, Out* out, const __grid_constant__ Layout l, int reverse, int lanes) {
+    typedef WIDE(Out) A;
+    __shared__ A room[8];
+    Team team(lanes);
+    bool live = team.row < l.rows;
+    i64 place[2] = {0, 0}, from = l.folded.strides[0][0], to = l.folded.strides[1][0];
+    if (live) locate(l.kept, team.row, place);
+    A carried = Op::template first<A>();
+    for (i64 start = 0; start < l.width; start += 4 * lanes) {
+        A v[4], whole;
+        i64 first = start + 4 * team.rank;
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            i64 i = first + k;
+            v[k] = live && i < l.width ? Op::template load<A>(x[place[0] + (reverse ? l.width - 1 - i : i) * from])
+                                       : Op::template first<A>();
+        }
+#pragma unroll
+        for (int k = 1; k < 4; ++k) v[k] = Op::of(v[k - 1], v[k]);
+        A earlier = Op::of(carried, before<Op>(v[3], whole, team, room));
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            i64 i = first + k;
+            if (live && i < l.width) out[place[1] + (reverse ? l.width - 1 - i : i) * to] = (Out)Op::of(earlier, v[k]);
+        }
+        carried = Op::of(carried, whole);
+    }
+}
 
 // A thread's part of its team's line, and the position of element i of a line that is scanned from either end.
 struct Run {
@@ -17,30 +73,6 @@ struct Run {
     }
     __device__ __forceinline__ i64 at(i64 i) const { return reverse ? width - 1 - i : i; }
 };
-
-// Tensors 0 and 1 of the layout are x and out.
-template <typename Op, typename T, typename Out>
-__global__ void running(const T* x, Out* out, const __grid_constant__ Layout l, int reverse, int lanes) {
-    typedef WIDE(Out) A;
-    __shared__ A parts[256];
-    Team team(lanes);
-    bool live = team.row < l.rows;
-    i64 place[2] = {0, 0}, from = l.folded.strides[0][0], to = l.folded.strides[1][0];
-    if (live) locate(l.kept, team.row, place);
-    Run run(team, live ? l.width : 0, reverse);
-    A v = Op::template first<A>();
-    if (lanes > 1) {
-        for (i64 i = run.first; i < run.end; ++i) v = Op::of(v, Op::template load<A>(x[place[0] + run.at(i) * from]));
-        parts[threadIdx.x] = v;
-        __syncthreads();
-        v = Op::template first<A>();
-        for (int k = 0; k < team.rank; ++k) v = Op::of(v, parts[threadIdx.x - team.rank + k]);
-    }
-    for (i64 i = run.first; i < run.end; ++i) {
-        v = Op::of(v, Op::template load<A>(x[place[0] + run.at(i) * from]));
-        out[place[1] + run.at(i) * to] = (Out)v;
-    }
-}
 
 // Tensors 0, 1 and 2 of the layout are b, a and out. A run maps the y before it to y = sum + factor * before.
 template <typename T>

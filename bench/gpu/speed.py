@@ -98,6 +98,7 @@ CASES = (
     case("sum of rows", "sum", lambda n, on: (_x(n, on),), 1, dims=(1,), keepdim=False),
     case("sum of columns", "sum", lambda n, on: (_x(n, on),), 1, dims=(0,), keepdim=False),
     case("position of the largest", "argmax", lambda n, on: (_x(n, on).view(-1),), 1, dim=0, keepdim=False),
+    case("running sum", "cumsum", lambda n, on: (_x(n, on),), 2, dim=1),
     case("softmax", "softmax", lambda n, on: (_x(n, on),), 2, dim=1),
     case("softmax's gradient", "softmax_grad", lambda n, on: (_x(n, on), _x(n, on)), 3, dim=1),
     case("layer norm", "layer_norm", lambda n, on: (_x(n, on), _row(on), _row(on)), 2, dims=1, eps=1e-5),
