@@ -2,8 +2,8 @@
 //
 // Traffic in bytes, n elements of s: layer and RMS norm read n s (a row that fits is in cache for its second read), write n s and
 // two numbers per row, and read and write n s more if layer norm computes a sum first. dx reads 2 n s and writes n s. The
-// gradients of weight and bias read 2 n s again, from cache if layer_norm_grads computes them with dx; their partial sums lie
-// in the workspace. affine reads and writes n s, and reads n s more if it also computes the gradient of relu.
+// gradients of weight and bias read 2 n s again, from cache if layer_norm_grads computes them with dx and rows have up to 2048
+// elements; their partial sums lie in the workspace. affine reads and writes n s, and reads n s more if it also computes the gradient of relu.
 // Ba, Kiros and Hinton, arXiv:1607.06450; Zhang and Sennrich, arXiv:1910.07467.
 
 #include "common.cuh"
@@ -172,8 +172,8 @@ __global__ void affine_total(const WIDE(T)* made, T* dweight, T* dbias, i64 widt
     if (threadIdx.x < 32 && column < width) keep_slopes<T>(nullptr, dweight, dbias, 0, 1, width, column, w, b);
 }
 
-// dx, and the gradients of weight and bias, of the rows of one of `parts` blocks: teams take rows, and then groups of
-// threads take columns of the same rows, which are still in cache. If one pass covers all columns, several rows at a time.
+// dx, and the gradients of weight and bias, of the rows of one of `parts` blocks: teams take a few rows, and then groups of
+// threads take the columns of the same rows, which are still in cache, eight for each thread. Of narrow rows a block takes more.
 template <typename T>
 __global__ void layer_norm_grads(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, T* dx, WIDE(T)* made,
                                  T* dweight, T* dbias, i64 rows, i64 width, int parts, int added, int lanes) {
@@ -181,30 +181,37 @@ __global__ void layer_norm_grads(const T* dy, const T* x, const T* weight, const
     __shared__ A room[8], weights[256], biases[256];
     Team team(lanes);
     i64 each = (rows + parts - 1) / parts, first = each * blockIdx.x, end = first + each < rows ? first + each : rows;
-    i64 some = width > 256 ? each : 32;
     int across = 32;
     while (across < 256 && across < width) across *= 2;
-    int group = threadIdx.x / across, groups = 256 / across;
-    for (i64 base = 0; base < width; base += across) {
-        i64 column = base + threadIdx.x % across;
-        A w = 0, b = 0;
+    int group = threadIdx.x / across, groups = 256 / across, some = groups > 1 ? 32 : 8;
+    for (i64 base = threadIdx.x % across; base - threadIdx.x % across < width; base += 8 * across) {
+        A w[8] = {}, b[8] = {};
         for (i64 from = first; from < end; from += some) {
             i64 to = from + some < end ? from + some : end;
-            if (!base)
+            if (base < across)  // the first pass
                 for (i64 row = from + threadIdx.x / lanes; row < to; row += 256 / lanes)
                     row_dx<T, true>(dy, x, weight, mean, rstd, dx, row, width, added, team, room);
-            if (column < width) {
-#pragma unroll 4
-                for (i64 row = from + group; row < to; row += groups)
-                    add_slopes<T, true>(dy, x, mean, rstd, row, width, column, w, b);
+            for (i64 row = from + group; row < to; row += groups) {
+#pragma unroll
+                for (int j = 0; j < 8; ++j) {
+                    i64 column = base + j * across;
+                    if (column < width) add_slopes<T, true>(dy, x, mean, rstd, row, width, column, w[j], b[j]);
+                }
             }
         }
-        if (groups > 1) {  // the only pass
-            weights[threadIdx.x] = w;
-            biases[threadIdx.x] = b;
+        if (groups > 1) {  // the only pass, over one column for each thread
+            weights[threadIdx.x] = w[0];
+            biases[threadIdx.x] = b[0];
             __syncthreads();
-            for (int k = across; k < 256 && !group; k += across) w += weights[k + threadIdx.x], b += biases[k + threadIdx.x];
+            for (int k = across; k < 256 && !group; k += across) {
+                w[0] += weights[k + threadIdx.x];
+                b[0] += biases[k + threadIdx.x];
+            }
         }
-        if (!group && column < width) keep_slopes(made, dweight, dbias, blockIdx.x, parts, width, column, w, b);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+            i64 column = base + j * across;
+            if (!group && column < width) keep_slopes(made, dweight, dbias, blockIdx.x, parts, width, column, w[j], b[j]);
+        }
     }
 }

@@ -135,6 +135,9 @@ add("pow", ints(7, given=(0, 2, -1, 1, -1, 3, -2)), ints(7, given=(-1, -2, -1, -
 add("as_strided_grad", floats(40, 33), like=(33,), strides=(0, 1), offset=0)
 add("layer_norm_grad", floats(300, 40), floats(300, 40), None, floats(300, 1), floats(300, 1, low=0.5), dims=1,
     needs=(True, True, True))
+# Columns that take more than one pass.
+add("layer_norm_grad", floats(3, 2100), floats(3, 2100), floats(2100), floats(3, 1), floats(3, 1, low=0.5), dims=1,
+    needs=(True, True, True))
 # Rows that are too many for the blocks that the workspace has room for.
 add("layer_norm_grad", floats(260, 1025), floats(260, 1025), floats(1025), floats(260, 1), floats(260, 1, low=0.5), dims=1,
     needs=(True, True, True))

@@ -103,7 +103,7 @@ CASES = (
     case("softmax's gradient", "softmax_grad", lambda n, on: (_x(n, on), _x(n, on)), 3, dim=1),
     case("layer norm", "layer_norm", lambda n, on: (_x(n, on), _row(on), _row(on)), 2, dims=1, eps=1e-5),
     case("layer norm's gradient", "layer_norm_grad",
-         lambda n, on: (_x(n, on), _x(n, on), _row(on), _column(n, on), _column(n, on)), 5, dims=1, needs=(True, True, True)),
+         lambda n, on: (_x(n, on), _x(n, on), _row(on), _column(n, on), _column(n, on)), 3, dims=1, needs=(True, True, True)),
     case("cross entropy", "cross_entropy", lambda n, on: (_x(n, on), _ids(n, _WIDTH, on)), 1, reduction="mean"),
     case("dropout", "dropout", lambda n, on: (_x(n, on), gradcore.tensor(np.array([7, 0, 3, 0]), **on), 0.1), 2),
     case("batch norm", "batch_norm", lambda n, on: (_images(n, on), *_channels(on), *_channels(on)), 3, momentum=0.1, eps=1e-5),
