@@ -3,7 +3,8 @@
 // Traffic in bytes, n elements of s: layer and RMS norm read n s (a row that fits is in cache for its second read), write n s and
 // two numbers per row, and read and write n s more if layer norm computes a sum first. dx reads 2 n s and writes n s. The
 // gradients of weight and bias read 2 n s again, from cache if layer_norm_grads computes them with dx and rows have up to 2048
-// elements; their partial sums lie in the workspace. affine reads and writes n s, and reads n s more if it also computes the gradient of relu.
+// elements; their partial sums lie in the workspace. affine reads and writes n s, and reads n s more if it also computes the
+// gradient of relu.
 // Ba, Kiros and Hinton, arXiv:1607.06450; Zhang and Sennrich, arXiv:1910.07467.
 
 #include "common.cuh"
