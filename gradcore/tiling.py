@@ -90,6 +90,8 @@ def words_a_row(keys: int) -> int:
     return -(-keys // 8) * 8
 
 
+#: A number of blocks that keeps any GPU busy.
+BUSY = 1024
 #: The longest line that a block of a GPU sorts in its shared memory, in elements.
 SORTED_AT_ONCE = 2048
 

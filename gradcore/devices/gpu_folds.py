@@ -9,6 +9,7 @@ import numpy as np
 
 from gradcore.devices import gpu_launch as gl
 from gradcore.devices.gpu_elementwise import strided
+from gradcore.tiling import BUSY
 
 FOLDS: dict[str, Any] = {}
 
@@ -31,7 +32,7 @@ def fold(op: str, x: Any, out: Any, dims: tuple[int, ...], divisor: float = 1, p
     types, given = (op, x.dtype, out.dtype), (x, out, where, np.float64(divisor), np.float64(power), level)
     if gl.neighbours(where) and rows >= 32:
         tiles = -(-rows // 32)
-        parts = max(min(width // 64, gl.BUSY // tiles), 1)
+        parts = max(min(width // 64, BUSY // tiles), 1)
         gl.run_blocks("reduce", "fold_columns", types, tiles * parts, *given, np.int32(parts), gl.SHARED)
         return
     parts = _parts(rows, width)
@@ -43,7 +44,7 @@ def fold(op: str, x: Any, out: Any, dims: tuple[int, ...], divisor: float = 1, p
 
 def _parts(rows: int, width: int) -> int:
     """The number of blocks for each row."""
-    return min(width // _PART, gl.BUSY // max(rows, 1))
+    return min(width // _PART, BUSY // max(rows, 1))
 
 
 def _reduction(op: str) -> Any:

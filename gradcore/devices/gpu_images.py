@@ -10,6 +10,7 @@ import numpy as np
 from gradcore.devices import gpu_launch as gl
 from gradcore.devices.gpu_elementwise import copy, wide
 from gradcore.devices.gpu_folds import fold
+from gradcore.tiling import BUSY
 
 IMAGES: dict[str, Any] = {}
 
@@ -64,7 +65,7 @@ def conv2d_weight_grad(dy: Any, x: Any, out: Any, workspace: Any, *, shape: Any,
     length = dy.shape[0] * math.prod(dy.shape[2:])
     # The windows are split into as many shares as keep the device busy and as the workspace has room for sums.
     room = workspace.nbytes // max(out.size * compute.itemsize, 1)
-    parts = max(min(room, length // 256, gl.BUSY // max(tiles, 1)), 1)
+    parts = max(min(room, length // 256, BUSY // max(tiles, 1)), 1)
     if parts == 1 and compute == out.dtype:
         gl.run_blocks("convolution", "conv2d_weight_grad", (x.dtype,), tiles, dy, x, out, how, np.int32(1))
         return

@@ -24,8 +24,6 @@ from gradcore.devices.gpu_workspaces import shared
 BLOCK = 256
 #: The widest row that a warp reduces; wider ones take a block.
 WARP_ROW = 1024
-#: A number of blocks that keeps any device busy.
-BUSY = 1024
 
 #: The C++ names of the dtypes that kernels have instances for; bfloat16, which needs a package, is added when it
 #: is first used.

@@ -12,6 +12,7 @@ import numpy as np
 
 from gradcore.devices import gpu_launch as gl
 from gradcore.devices.gpu_elementwise import wide
+from gradcore.tiling import BUSY
 
 NORMS: dict[str, Any] = {}
 
@@ -72,12 +73,12 @@ def layer_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any,
     compute, teams = wide(x.dtype), gl.BLOCK // lanes
     each = 2 * width * compute.itemsize
     room = workspace.nbytes // max(each, 1)
-    blocks = max(min(room, -(-rows // teams), gl.BUSY), 1)
+    blocks = max(min(room, -(-rows // teams), BUSY), 1)
     # The workspace limits the number of blocks with sums. If these are too few for many rows, separate launches handle rows
     # and columns, which reads them twice.
     together = blocks >= _FILLED or rows <= blocks * teams * _TURNS
     tiles = -(-width // 32)
-    parts = blocks if together else max(min(room, rows // 64, gl.BUSY // max(tiles, 1)), 1)
+    parts = blocks if together else max(min(room, rows // 64, BUSY // max(tiles, 1)), 1)
     made = workspace[:parts * each] if parts > 1 else None
     if together:
         gl.run_blocks("norm", "layer_norm_grads", types[:1], parts, dy, x, weight, mean, rstd, dx, made, dweight, dbias, *sizes,
@@ -111,7 +112,7 @@ class _Channels:
         count, inner = x.size // max(channels, 1), math.prod(x.shape[2:])
         each = max(2 * channels * compute.itemsize, 1)
         near, self.alone = _near(x), alone(x)
-        self.parts = 1 if self.alone else max(min(workspace.nbytes // each, count // 2048, gl.BUSY // max(channels, 1)), 1)
+        self.parts = 1 if self.alone else max(min(workspace.nbytes // each, count // 2048, BUSY // max(channels, 1)), 1)
         #: Do the blocks that need a channel's totals combine the shares themselves?
         self.together = near and self.parts <= _SHARES
         #: Room for two numbers from each block.
@@ -119,7 +120,7 @@ class _Channels:
         self.channels, self.blocks = channels, channels * self.parts
         self.sizes = (np.int64(count), np.int64(inner), np.int64(channels))
         #: Blocks for each channel in the launch that combines the shares.
-        self.shares = 1 if self.alone else max(min(-(-count // 2048), 4 * gl.BUSY // max(channels, 1)), 1)
+        self.shares = 1 if self.alone else max(min(-(-count // 2048), 4 * BUSY // max(channels, 1)), 1)
 
 
 @kernel

@@ -219,6 +219,6 @@ def test_launches_of_batch_norm(shape: tuple[int, ...], forward: list[str], back
 @pytest.mark.parametrize("shape, launched", [
     ((8, 192), ["layer_norm_grads"]), ((0, 192), ["layer_norm_grads"]), ((1024, 192), ["layer_norm_grads", "affine_total"]),
     ((40_000, 192), ["layer_norm_grads", "affine_total"]), ((1024, 1024), ["layer_norm_grads", "affine_total"]),
-    ((8192, 1024), ["layer_norm_dx", "affine_parts", "affine_total"])])
+    ((8192, 1024), ["layer_norm_grads", "affine_total"]), ((2000, 4096), ["layer_norm_dx", "affine_parts", "affine_total"])])
 def test_launches_of_layer_norms_gradients(shape: tuple[int, ...], launched: list[str]) -> None:
     assert names("layer_norm_grad", shape, dims=1, needs=(True, True, True)) == launched
