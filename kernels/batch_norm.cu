@@ -1,7 +1,7 @@
 // Batch norm, forward and backward. Several blocks share a channel, or one block has a channel to itself.
 //
-// Traffic in bytes, n elements of s: forward reads 3 n s and writes n s; the gradient reads 4 n s, or 6 n s if it uses relu's
-// output, and writes n s. A block's second read hits the cache. The workspace holds two numbers per share of a channel.
+// Traffic in bytes, n elements of s: forward reads 2 n s and writes n s; the gradient reads 4 n s, or 6 n s if it uses relu's
+// output, and writes n s. The workspace holds two numbers per share of a channel.
 // Ioffe and Szegedy, arXiv:1502.03167.
 
 #include "common.cuh"
@@ -26,19 +26,33 @@ __device__ __forceinline__ void share_of(i64 count, i64 part, int parts, i64& fi
     last = first + each < count ? first + each : count;
 }
 
-// Mean, and sum of squared deviations from it, of a block's share of the channel that begins at x.
+// Mean, and sum of squared deviations from it, of a block's share of the channel that begins at x. Each thread combines those of
+// eight elements at a time with those of its elements before (Chan, Golub and LeVeque, Stanford STAN-CS-79-773).
 template <typename T>
 __device__ __forceinline__ void moments_of(const T* x, const Channel& place, i64 first, i64 last, const Team& team,
                                            WIDE(T)* room, WIDE(T)& m, WIDE(T)& square) {
     typedef WIDE(T) A;
-    m = square = 0;
-    for (i64 i = first + team.rank; i < last; i += 256) m += (A)x[place(i)];
-    m = team_fold<Sum>(m, team, room) / (A)(last > first ? last - first : 1);
-    for (i64 i = first + team.rank; i < last; i += 256) {
-        A d = (A)x[place(i)] - m;
-        square += d * d;
+    A seen = 0, mean = 0;
+    square = 0;
+    for (i64 from = first + team.rank; from < last; from += 8 * 256) {
+        A v[8], sum = 0, off = 0;
+        int count = (int)(from + 7 * 256 < last ? 8 : (last - from + 255) / 256);
+#pragma unroll
+        for (int k = 0; k < 8; ++k) v[k] = k < count ? (A)x[place(from + 256 * k)] : (A)0;
+#pragma unroll
+        for (int k = 0; k < 8; ++k) sum += v[k];
+        sum /= (A)count;
+#pragma unroll
+        for (int k = 0; k < 8; ++k)
+            if (k < count) off = v[k] - sum, square += off * off;
+        off = sum - mean;
+        A share = (A)count / (seen + (A)count);
+        square += off * off * (seen * share);
+        mean += off * share;
+        seen += (A)count;
     }
-    square = team_fold<Sum>(square, team, room);
+    m = team_fold<Sum>(mean * seen, team, room) / (A)(last > first ? last - first : 1);
+    square = team_fold<Sum>(square + (mean - m) * (mean - m) * seen, team, room);
 }
 
 // The same for each share, into made[parts, channels, 2].
@@ -54,7 +68,7 @@ __global__ void batch_parts(const T* x, WIDE(T)* made, i64 count, i64 inner, i64
     if (!team.rank) made[2 * blockIdx.x] = m, made[2 * blockIdx.x + 1] = square;
 }
 
-// Combines the shares, `step` apart, into the channel's mean and variance (Chan, Golub and LeVeque, Stanford STAN-CS-79-773).
+// Combines the shares, `step` apart, into the channel's mean and variance, as above.
 template <typename A>
 __device__ __forceinline__ void put_together(const A* own, i64 step, i64 count, int parts, A& m, A& var) {
     A square = 0, seen = 0;
