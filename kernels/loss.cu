@@ -29,6 +29,7 @@ __device__ __forceinline__ A whole_of(const I* target, const T* weight, i64 rows
     // Without weights a thread counts ones: that is exact in single precision, and cheap on any GPU.
     double total = 0;
     A ones = 0;
+#pragma unroll 4
     for (i64 i = threadIdx.x; i < rows; i += 256) {
         A w = weight_of<A>((i64)target[i], weight, classes, ignored);
         if (weight) total += (double)w;
@@ -50,6 +51,7 @@ __device__ __forceinline__ void slopes_of(const T* x, const Peak<A>& peak, i64 l
 template <typename T>
 __device__ __forceinline__ void fold_losses(const T* losses, const T* weights, T* out, i64 rows, int mean) {
     double loss = 0, weight = 0;
+#pragma unroll 8
     for (i64 i = threadIdx.x; i < rows; i += 256) {
         loss += (double)losses[i];
         weight += (double)weights[i];
