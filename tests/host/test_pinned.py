@@ -17,8 +17,8 @@ from gradcore.devices.meta import make_meta
 from gradcore.devices.pinned import PinnedDevice
 from gradcore.engine import owners
 from gradcore.engine.value import make_value
-from gradcore.errors import TraceError
-from gradcore.events import Alloc, Launch, Read, Upload
+from gradcore.errors import StaleBlock, TraceError
+from gradcore.events import FREE, Alloc, Launch, Read, Upload
 from gradcore.memory.driver import CudaDriver
 from gradcore.memory.resource import Stream
 from gradcore.spec import TensorSpec
@@ -210,17 +210,36 @@ def test_bytes_are_handed_out_when_their_copies_are_done():
     pinned = PinnedDevice(card)
     assert pinned.locked
     stream = busy(card, driver)
-    first, second = pinned.allocate(5000, 0), pinned.allocate(5000, 0)
+    low, first, high = (pinned.allocate(5000, 0) for _ in range(3))
     first.block.use_on(stream)
     offset = first.block.offset
-    del first
+    del first, low, high
     assert card.queues[stream.handle], "to give them back waits for nothing"
-    third = pinned.allocate(70_000, 0)
-    assert card.queues[stream.handle], "nor does to take others"
-    again = pinned.allocate(5000, 0)
-    assert again.block.offset == offset and not card.queues[stream.handle] and card.events == {}
-    del again, second, third
+    others = [pinned.allocate(nbytes, 0) for nbytes in (5000, 5000, 70_000)]
+    assert card.queues[stream.handle], "nor does to take others, such as those on either side"
+    assert {o.block.offset - offset for o in others[:2]} == {-5120, 5120}
+    for _ in range(2):
+        # The second time there is nothing to wait for: the event is gone.
+        again = pinned.allocate(5000, 0)
+        assert again.block.offset == offset and not card.queues[stream.handle] and card.events == {}
+        del again
+    del others
     assert pinned.ledger.flush() == 2 << 20 and card.held == {} and card.wrong == []
+
+
+def test_bytes_given_back_by_their_handle_are_waited_for_too():
+    card = HostCard()
+    pinned = PinnedDevice(card)
+    stream = busy(card, CudaDriver(card))
+    block = pinned.memory.allocate(5000, pinned.stream)
+    block.use_on(stream)
+    with pytest.raises(StaleBlock):
+        pinned.memory.deallocate(block, block.serial + 1)
+    assert block.users == [stream], "they are still in use"
+    pinned.memory.deallocate(block, block.serial)
+    again = pinned.memory.allocate(5000, pinned.stream)
+    assert again.offset == block.offset and not card.queues[stream.handle]
+    pinned.memory.deallocate(again, again.serial)
 
 
 def test_a_wait_that_fails_gives_the_bytes_back():
@@ -236,8 +255,12 @@ def test_a_wait_that_fails_gives_the_bytes_back():
         raise Card.CUDARuntimeError(700)
 
     card.eventSynchronize = fails
+    log = pinned.ledger.begin_log()
     with pytest.raises(Card.CUDARuntimeError, match="700"):
         pinned.allocate(5000, 0)
+    # At once, not when figures are read, which finds what nobody owns.
+    assert log[-1][0] == FREE
+    pinned.ledger.end_log()
     assert pinned.ledger.allocated == 0
     del card.eventSynchronize
     held = pinned.allocate(5000, 0)

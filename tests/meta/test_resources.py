@@ -12,6 +12,7 @@ import pytest
 from gradcore.devices.host import fill_with_ones
 from gradcore.errors import OutOfMemory, SourceExhausted, StaleBlock
 from gradcore.memory.adaptors import Limit
+from gradcore.memory.pinned import AfterCopies
 from gradcore.memory.resource import Block, MemoryResource, Segment, Stream
 from gradcore.memory.sources import CountingSource, HostSource
 from gradcore.memory.stack import Stack
@@ -42,7 +43,7 @@ def _poison(block: Block) -> None:
         fill_with_ones(block)
 
 
-KINDS = ("pool", "ledger", "poison", "fault")
+KINDS = ("pool", "ledger", "poison", "fault", "pinned")
 
 
 @pytest.fixture(params=[(k, s) for k in KINDS for s in SOURCES], ids=lambda p: f"{p[0]} over {p[1]}")
@@ -50,7 +51,8 @@ def case(request: pytest.FixtureRequest) -> Case:
     kind, source = request.param
     made = stack(source=SOURCES[source](), limit=ROOMY if "failing" in source else TINY,
                  poison=_poison if kind in ("poison", "fault") else None, fail_at=() if kind == "fault" else None)
-    return Case(made.pool if kind == "pool" else made.ledger if kind == "ledger" else made.top, made, Stream(0))
+    resources = {"pool": made.pool, "ledger": made.ledger, "pinned": AfterCopies(made.top, made.driver)}
+    return Case(resources.get(kind, made.top), made, Stream(0))
 
 
 def lock_is_free(case: Case) -> bool:
