@@ -137,14 +137,16 @@ def test_events_stand_behind_work(device, card):
     assert card.events == {}
 
 
-def test_times_between_events():
+def test_times_between_events(monkeypatch):
     first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
     with raises(ValueError, "Both events must be recorded before calculating elapsed time."):
         first.elapsed_time(last)
-    stream = cuda.default_stream("cpu")
+    stream, clock = cuda.default_stream("cpu"), iter((3.0, 3.25))
+    monkeypatch.setattr("gradcore.memory.streams.perf_counter", lambda: next(clock))
     stream.record_event(first)
     stream.record_event(last)
-    assert first.elapsed_time(last) >= 0
+    assert first.elapsed_time(last) == 250
+    assert first.query() and stream.query(), "the CPU has done its work when it returns"
     with raises(ValueError, "Both events must be created with argument 'enable_timing=True'."):
         first.elapsed_time(cuda.Event())
 

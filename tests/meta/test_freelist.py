@@ -17,6 +17,7 @@ def check(free: FreeList) -> None:
     assert all(size > 0 for _, size in ranges)
     assert free.total == sum(size for _, size in ranges)
     assert free.largest() == max((size for _, size in ranges), default=0)
+    assert free.whole()
 
 
 def test_an_empty_list_has_nothing() -> None:

@@ -10,6 +10,7 @@ from gradcore import folds
 from gradcore.errors import OutOfMemory
 from gradcore.events import TAGS, Alloc, Free, Keep, Reserve, Retag, Scope, Site, Tag, typed
 from gradcore.memory.arena import close_ranges, open_ranges, range_of, set_aside
+from gradcore.memory.peaks import Measured
 from gradcore.memory.resource import Block, Stream
 from gradcore.memory.sources import CountingSource
 from gradcore.memory.stack import Stack
@@ -180,6 +181,17 @@ def test_peaks_start_again() -> None:
     ledger.reset_peaks()
     assert (ledger.peak_requested, ledger.peak_allocated, ledger.peak_reserved) == (100, 512, 2 * MiB)
     ledger.deallocate(small, small.serial)
+
+
+def test_a_stretch_of_peaks_leaves_no_trace_and_may_be_ended_twice() -> None:
+    """An interrupt may come just before the first call returns."""
+    ledger, stream = stack().ledger, Stream(0)
+    stretch = Measured(ledger)
+    block = ledger.allocate(1000, stream)
+    ledger.deallocate(block, block.serial)
+    found = stretch.end()
+    assert found == (1000, 1024, 2 * MiB) and ledger.measured == []
+    assert stretch.end() == found
 
 
 def test_running_out_names_the_largest_holders() -> None:
