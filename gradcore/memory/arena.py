@@ -28,7 +28,7 @@ class Range(Block):
 
     __slots__ = ("going", "keepers")
 
-    #: Has it been given back, even if the ledger has not drained it yet?
+    #: Has it been given back since it was opened, even if the ledger has not drained it yet?
     going: bool
     #: The nodes that keep it for a gradient while it is open.
     keepers: Sequence[int]
@@ -52,7 +52,6 @@ class Range(Block):
 def range_of(ledger: Ledger, block: Block, offset: int, nbytes: int, size: int, tag: int, node: int = 0) -> Range:
     """A closed range of an arena's block: ``size`` bytes at ``offset``, of which ``nbytes`` were asked for."""
     found = Range(block.segment, block.offset + offset, size, block.stream)
-    found.going = False
     found.keepers = ()
     found.home = _Closed(ledger)  # type: ignore[assignment]
     found.requested = nbytes
