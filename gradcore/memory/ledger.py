@@ -94,7 +94,7 @@ class Ledger:
     def _undo(self, block: Block | None) -> None:
         """Repair the books after an interrupted call, whose caller never got ``block``, if there was one."""
         with self.lock:
-            self.pool.mend(self._pending)
+            self.pool.mend()
             self._note_segments()
             if block is not None:
                 if self.log is not None and opening(block) not in self.log:

@@ -8,7 +8,6 @@ back its wholly free segments and tries again; the last resort is the segments f
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
 
 from gradcore.errors import OutOfMemory, SourceExhausted, StaleBlock
 from gradcore.memory.freelist import FreeList
@@ -109,9 +108,6 @@ class Pool:
         block.serial = 0
         self.settle(block)
         self._reclaim(block)
-
-    def release(self, block: Block) -> None:
-        self.deallocate(block, block.serial)
 
     def settle(self, block: Block) -> None:
         """Make a block's own stream wait for the other streams that used it."""
@@ -216,12 +212,12 @@ class Pool:
 
     # -- after an interrupt --------------------------------------------------------------------------------------------
 
-    def mend(self, going: Collection[Block]) -> None:
-        """Rebuild the free lists after a call was cut short; ``going`` are blocks on their way back.
+    def mend(self) -> None:
+        """Rebuild the free lists after a call was cut short.
 
-        Whatever bytes of the segments are not in a block that is live, going or waiting are free.
+        Whatever bytes of the segments are not in a block that is live or waiting are free. Those in the ledger's queue live.
         """
-        if self._whole(going):
+        if self._whole():
             return
         if len(self.streams) > 1:
             # On which stream bytes were free is not known any more.
@@ -231,7 +227,7 @@ class Pool:
                 waiting[:] = [b for b in dict.fromkeys(waiting) if b in self.blocks and not b.serial]
             stream.small, stream.large = FreeList(), FreeList()
         waiting_now = {b for s in self.streams for blocks in s.waiting.values() for b in blocks}
-        self.blocks = {b for b in self.blocks if b.serial or b in waiting_now or b in going}
+        self.blocks = {b for b in self.blocks if b.serial or b in waiting_now}
         self.reserved = sum(s.nbytes for s in self.segments.values())
         taken: dict[int, list[tuple[int, int]]] = {}
         for block in self.blocks:
@@ -252,12 +248,12 @@ class Pool:
         # Three references: the pool's, the list's, and the argument of getrefcount.
         return [b for b, n in zip(blocks, list(map(sys.getrefcount, blocks)), strict=True) if n == 3 and b.serial]
 
-    def _whole(self, going: Collection[Block]) -> bool:
-        """Is every byte of the segments in one free list, or in a block that is live, going or waiting?"""
+    def _whole(self) -> bool:
+        """Is every byte of the segments in one free list, or in a block that is live or waiting?"""
         free = [ranges for s in self.streams for ranges in (s.small, s.large)]
         waiting = {b for s in self.streams for blocks in s.waiting.values() for b in blocks}
         return (all(ranges.whole() for ranges in free)
-                and waiting == {b for b in self.blocks if not b.serial and b not in going}
+                and waiting == {b for b in self.blocks if not b.serial}
                 and sum(f.total for f in free) + sum(b.size for b in self.blocks) == self.reserved
                 == sum(s.nbytes for s in self.segments.values()))
 

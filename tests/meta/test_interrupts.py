@@ -12,7 +12,7 @@ import pytest
 from gradcore.memory.ledger import Ledger
 from gradcore.memory.resource import Block, Stream
 from gradcore.memory.stack import Stack
-from tests.meta.memory_stacks import MiB, stack
+from tests.meta.memory_stacks import Events, MiB, stack
 from tests.meta.test_ledger import check_books, check_free_lists
 
 
@@ -90,9 +90,61 @@ def test_an_allocation_that_is_interrupted_leaves_nothing(sizes: tuple[int, ...]
         give_back(ledger, held)
         assert ledger.allocated == 512 and list(ledger.live.values()) == [first]
         check(memory)
+        # So that the pool grows in every run, and not only until it has once.
+        ledger.flush()
     assert ledger.allocated == 512
     check(memory)
     ledger.release(first)
+
+
+def two_streams() -> tuple[Stack, Events, list[Block]]:
+    """A stack with a live block, one that waits and a free range on each of two streams, and the live ones."""
+    driver = Events()
+    memory = stack(driver=driver)
+    ledger = memory.ledger
+    # Each stream's three fill a segment, so that neither takes over what is the other's.
+    every = [(stream, [ledger.allocate(n, stream) for n in (1024, MiB, MiB - 1024)]) for stream in (Stream(0), Stream(1))]
+    for stream, (_, free, waiting) in every:
+        ledger.release(free)
+        ledger.drain()
+        memory.pool._merge(stream)
+        ledger.release(waiting)
+        ledger.drain()
+        assert stream.small.total == MiB and stream.waiting[MiB - 1024]
+    assert driver.calls == []
+    return memory, driver, [blocks[0] for _, blocks in every]
+
+
+def test_books_that_are_whole_stay_as_they_are() -> None:
+    memory, driver, _live = two_streams()
+    before = [(s.small.ranges(), {n: list(w) for n, w in s.waiting.items()}) for s in memory.pool.streams]
+    memory.pool.mend()
+    assert before == [(s.small.ranges(), {n: list(w) for n, w in s.waiting.items()}) for s in memory.pool.streams]
+    assert driver.calls == [], "nothing is waited for"
+    check(memory)
+
+
+@pytest.mark.parametrize("torn", ["a range is in no list", "a range is in two lists", "a live block waits", "a block is lost",
+                                  "the sum is wrong"])
+def test_books_that_are_torn_are_mended_behind_all_work(torn: str) -> None:
+    memory, driver, live = two_streams()
+    pool = memory.pool
+    first, second = pool.streams
+    if torn == "a range is in no list":
+        assert second.small.take(512) is not None
+    elif torn == "a range is in two lists":
+        first.small.add(*second.small.ranges()[0])
+    elif torn == "a live block waits":
+        live[1].home.append(live[1])
+    elif torn == "a block is lost":
+        second.waiting[MiB - 1024].clear()
+    else:
+        pool.reserved += 512
+    pool.mend()
+    # On which stream the bytes were used is not known any more.
+    assert driver.calls == [("synchronize",)] and second.small.total == 0
+    assert pool.reserved == 4 * MiB and memory.ledger.allocated == 2048
+    check(memory)
 
 
 def test_a_log_that_is_interrupted_as_it_ends_can_be_ended_again() -> None:

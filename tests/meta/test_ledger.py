@@ -8,10 +8,10 @@ import pytest
 
 from gradcore import folds
 from gradcore.errors import OutOfMemory
-from gradcore.events import TAGS, Alloc, Free, Keep, Reserve, Retag, Scope, Site, Tag, typed
+from gradcore.events import ALLOC, FREE, OUTSIDE, TAGS, Alloc, Free, Keep, Reserve, Retag, Scope, Site, Tag, typed
 from gradcore.memory.arena import close_ranges, open_ranges, range_of, set_aside
 from gradcore.memory.peaks import Measured
-from gradcore.memory.resource import Block, Stream
+from gradcore.memory.resource import Block, Segment, Stream
 from gradcore.memory.sources import CountingSource
 from gradcore.memory.stack import Stack
 from tests.meta.memory_stacks import Events, Failing, MiB, stack
@@ -34,6 +34,7 @@ def check_free_lists(memory: Stack) -> None:
         for free in (stream.small, stream.large):
             ranges = free.ranges()
             assert all(a + n < b for (a, n), (b, _) in zip(ranges, ranges[1:], strict=False))
+            assert all(n > 0 for _, n in ranges)
             assert free.total == sum(n for _, n in ranges)
             spans += ranges
     spans.sort()
@@ -111,6 +112,20 @@ def test_a_log_opens_with_what_is_there() -> None:
                        *[Keep(first.serial, 0, "kept before the log began")] * 2]
     ledger.end_log()
     assert ledger.log is None
+
+
+def test_adopted_memory_goes_with_its_block() -> None:
+    memory = stack()
+    ledger, segment = memory.ledger, Segment(4000, 0, "what keeps it alive")
+    log = ledger.begin_log()
+    block = ledger.adopt(segment, Stream(0), tag("borrow"))
+    block.arrays["a spec"] = "an array over it"
+    serial = block.serial
+    assert log == [(ALLOC, serial, OUTSIDE, 0, 0, 0, 0, tag("borrow"), 0)] and ledger.live == {serial: block}
+    ledger.deallocate(block, serial)
+    assert log[1:] == [(FREE, serial)] and ledger.live == {} and ledger.requested == ledger.allocated == 0
+    assert segment.memory is None and block.arrays == {}, "though somebody has the block"
+    assert not memory.pool.blocks
 
 
 def test_ranges_of_an_arena_open_a_log_in_order_of_allocation() -> None:
