@@ -153,7 +153,6 @@ def residuals(records: Sequence[Record]) -> list[Residual]:
     for position, record in enumerate(records):
         if isinstance(record, Alloc):
             blocks[record.serial] = record
-            of_block.pop(record.serial, None)
         elif isinstance(record, Retag):
             blocks[record.serial] = blocks[record.serial]._replace(tag=record.tag)
         elif isinstance(record, Keep):

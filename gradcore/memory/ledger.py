@@ -127,7 +127,6 @@ class Ledger:
         self._pending.append(block)
         if self.lock._is_owned():
             return
-        ours = False
         try:
             ours = self.lock.acquire(False)
             if ours:

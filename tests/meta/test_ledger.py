@@ -8,7 +8,7 @@ import pytest
 
 from gradcore import folds
 from gradcore.errors import OutOfMemory
-from gradcore.events import ALLOC, FREE, OUTSIDE, TAGS, Alloc, Free, Keep, Reserve, Retag, Scope, Site, Tag, typed
+from gradcore.events import ALLOC, FREE, OUTSIDE, TAGS, Alloc, Free, Keep, Reserve, Retag, Scope, Site, Tag, Unreserve, typed
 from gradcore.memory.arena import close_ranges, open_ranges, range_of, set_aside
 from gradcore.memory.peaks import Measured
 from gradcore.memory.resource import Block, Segment, Stream
@@ -153,6 +153,7 @@ def test_a_log_shows_the_moment() -> None:
     ledger.retag(a, tag("a"))
     ledger.retag(a, tag("b"))
     ledger.deallocate(a, serial)
+    assert typed(log[-1]) == Free(serial), "before anything else is asked of the ledger"
     b = ledger.allocate(10, stream, tag("a"))
     assert [typed(r) for r in log] == [
         Reserve(0, 2 * MiB), Alloc(serial, 0, 0, 1000, 1024, 0, TAGS[tag("a")], 0), Retag(serial, TAGS[tag("b")]),
@@ -207,6 +208,44 @@ def test_a_stretch_of_peaks_leaves_no_trace_and_may_be_ended_twice() -> None:
     found = stretch.end()
     assert found == (1000, 1024, 2 * MiB) and ledger.measured == []
     assert stretch.end() == found
+
+
+def test_what_an_arena_held_for_a_while_is_in_both_peaks() -> None:
+    ledger, stream = stack().ledger, Stream(0)
+    blocks = [ledger.allocate(n, stream) for n in (100, 100)]
+    # Before the peak is read, as it is in a replay.
+    ledger.passed(0, 0)
+    assert (ledger.peak_requested, ledger.peak_allocated) == (200, 1024)
+    ledger.deallocate(blocks[0], blocks[0].serial)
+    assert ledger.requested == 100
+    ledger.passed(500, 512)
+    assert (ledger.peak_requested, ledger.peak_allocated) == (600, 1024), "more was asked for, in as many bytes"
+    ledger.passed(10, 1024)
+    assert (ledger.peak_requested, ledger.peak_allocated) == (600, 1536)
+    assert (ledger.requested, ledger.allocated) == (100, 512)
+
+
+def test_a_waiting_block_serves_what_rounds_to_its_size() -> None:
+    ledger, stream = stack().ledger, Stream(0)
+    ready = [ledger.allocate(n, stream) for n in (512, 1024, 1536)]
+    for block in ready:
+        ledger.deallocate(block, block.serial)
+    for nbytes, size in ((0, 512), (1, 512), (512, 512), (513, 1024), (1024, 1024), (1025, 1536), (1536, 1536)):
+        block = ledger.allocate(nbytes, stream)
+        assert block.size == size and block in ready
+        ledger.deallocate(block, block.serial)
+
+
+def test_a_flush_that_fails_says_so_and_leaves_the_books_right() -> None:
+    memory = stack(source=Failing(CountingSource(), deallocations=[1]))
+    ledger, stream = memory.ledger, Stream(0)
+    log = ledger.begin_log()
+    for block in [ledger.allocate(12 * MiB, stream) for _ in range(2)]:
+        ledger.deallocate(block, block.serial)
+    with pytest.raises(RuntimeError, match="driver is gone"):
+        ledger.flush()
+    check_books(memory)
+    assert typed(log[-1]) == Unreserve(0, 12 * MiB) and ledger.reserved == 12 * MiB
 
 
 def test_running_out_names_the_largest_holders() -> None:

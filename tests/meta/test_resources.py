@@ -11,6 +11,7 @@ import pytest
 
 from gradcore.devices.host import fill_with_ones
 from gradcore.errors import OutOfMemory, SourceExhausted, StaleBlock
+from gradcore.events import Alloc, Free, Reserve, typed
 from gradcore.memory.adaptors import Limit
 from gradcore.memory.pinned import AfterCopies
 from gradcore.memory.resource import Block, MemoryResource, Segment, Stream
@@ -208,7 +209,8 @@ def test_the_host_refuses_what_does_not_exist() -> None:
 # -- finalisers and threads --------------------------------------------------------------------------------------------
 
 
-def test_a_finaliser_may_run_inside_allocate() -> None:
+@pytest.mark.parametrize("end", [False, True], ids=["goes on", "ends"])
+def test_a_finaliser_may_run_inside_allocate(end: bool) -> None:
     class Dropping(CountingSource):
         """A source in which a block is given back, as a collector that runs there would do."""
 
@@ -225,8 +227,17 @@ def test_a_finaliser_may_run_inside_allocate() -> None:
     stream = Stream(0)
     blocks = [made.ledger.allocate(MiB, stream) for _ in range(2)]
     source.held = [(b, b.serial) for b in blocks]
+    log = made.ledger.begin_log()
+    opening = len(log)
     big = made.ledger.allocate(50 * MiB, stream)
     assert not source.held
+    # The pool is at work and must not be entered again; the log is complete as soon as somebody looks, or it ends.
+    assert [type(r) for r in map(typed, log[opening:])] == [Reserve, Alloc]
+    if end:
+        made.ledger.end_log()
+    else:
+        assert len(made.ledger.so_far(log)) == opening + 4
+    assert [type(r) for r in map(typed, log[opening:])] == [Reserve, Alloc, Free, Free]
     assert list(made.ledger.live) == [big.serial] and made.ledger.requested == 50 * MiB
 
 
