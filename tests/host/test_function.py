@@ -192,6 +192,12 @@ def test_what_is_saved_may_be_packed() -> None:
     with raises(TypeError, "unpack_hook expected to be a Tensor but got result of type str"):
         z.sum().backward()
     del z
+    with gradcore.autograd.graph.saved_tensors_hooks(pack, lambda k: gradcore.tensor(stored[k])):
+        y = (x * x).exp()
+    slope, = gradcore.autograd.grad(y.sum(), x, create_graph=True)
+    # What is unpacked has the place in the graph of what was packed: inputs theirs, outputs their node's.
+    curve, = gradcore.autograd.grad(slope.sum(), x)
+    np.testing.assert_allclose(curve.numpy(), [6 * np.exp(1), 18 * np.exp(4)], rtol=1e-6)
     with gradcore.autograd.graph.save_on_cpu():
         (x * x).sum().backward()
     with gradcore.autograd.graph.disable_saved_tensors_hooks("not here"), raises(RuntimeError, "not here"):

@@ -77,8 +77,12 @@ def test_a_graph_as_text_as_dot_and_as_json() -> None:
     assert str(gradcore.graph(a)) == "0 nodes keep 0 bytes, and 0 of parameters"
     with raises(TypeError, "graph() takes a Tensor, but got int"):
         gradcore.graph(3)  # type: ignore[arg-type]
-    tensors = b.grad_fn.saved_tensors
-    assert [t.requires_grad for t in tensors] == [False] * len(tensors)
+    assert b.grad_fn.saved_tensors == ()
+    tensors = (b * b).grad_fn.saved_tensors
+    assert [(t.tolist(), t.requires_grad) for t in tensors] == [([2.0] * 3, False)] * 2
+    leaf = (a + 1).grad_fn.next_functions[0][0]
+    assert b.grad_fn.next_functions == ((leaf, 0), (None, 0)), "a number has no function"
+    assert str(leaf) == "<AccumulateGrad>" and leaf.next_functions == ()
 
 
 def test_the_table_of_what_ops_keep() -> None:

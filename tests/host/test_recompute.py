@@ -150,7 +150,35 @@ def test_what_it_is_made_from_may_not_be_written_to():
         h.mul_(2)
     with raises(gradcore.errors.ModifiedInPlace, "'x', float32[4, 5], kept by"):
         y.sum().backward()
+    assert v.grad is None, "it would be of the wrong values"
     del h, y
+
+
+def test_nor_may_a_parameter_that_only_the_recipe_reads():
+    norm, w = nn.LayerNorm(6), gradcore.randn(6, 2, requires_grad=True)
+    y = norm(data()) @ w
+    with gradcore.no_grad():
+        norm.bias.add_(1)
+    with raises(gradcore.errors.ModifiedInPlace, "'bias', float32[6], kept by"):
+        y.sum().backward()
+    assert w.grad is None
+
+
+def test_a_recipe_keeps_no_scale_alive_that_was_computed():
+    x, scale, bias = data(), gradcore.ones(6, requires_grad=True), gradcore.zeros(6, requires_grad=True)
+    assert functional.layer_norm(x, (6,), scale, bias).grad_fn.recipe is not None
+    assert functional.layer_norm(x, (6,), scale, bias * 2).grad_fn.recipe is None
+
+
+def test_a_retained_graph_holds_nothing_that_was_made_again():
+    w = [gradcore.randn(*shape, requires_grad=True) for shape in ((6, 50), (50, 2), (50, 2))]
+    y = functional.gelu(data() @ w[0])
+    loss = (y @ w[1]).sum() + (y @ w[2]).sum()
+    del y
+    ledger = gradcore.device("cpu").ledger
+    live = ledger.requested
+    gradients = gradcore.autograd.grad(loss, w, retain_graph=True)
+    assert ledger.requested - live == sum(g.numel() for g in gradients) * 4
 
 
 def test_nothing_is_left_when_making_it_again_fails():

@@ -14,7 +14,7 @@ import gradcore
 from gradcore.devices.host import HostDevice, host_table, make_host
 from gradcore.engine.state import local
 from gradcore.errors import AlreadyReleased, ModifiedInPlace, OutOfMemory
-from gradcore.events import Alloc, Drop, Free, Keep, Launch, typed
+from gradcore.events import KEEP, Alloc, Drop, Free, Keep, Launch, typed
 from gradcore.memory.resource import Stream
 from gradcore.memory.sources import HostSource
 from gradcore.memory.stack import build
@@ -49,6 +49,22 @@ def test_residuals_go_back_as_soon_as_their_node_ran() -> None:
             following = ran[keeps[3 - k].node]
             made = next(i for i in range(following, 0, -1) if isinstance(records[i], Alloc))
             assert dropped < made and freed < made, "the next node's gradient is made where this one's residual lay"
+
+
+def test_a_buffer_counts_its_keepers() -> None:
+    """A log that begins later opens with them, and so does the text of an out-of-memory error."""
+    x = leaf(1.0, 2.0)
+    block = x.storage.block
+    y, z = x * x, x * x
+    assert block.keeps == 4
+    del y
+    ledger = cpu()
+    log = ledger.begin_log()
+    ledger.end_log()
+    assert block.keeps == [typed(r) for r in log if r[:2] == (KEEP, block.serial)].count(
+        Keep(block.serial, 0, "kept before the log began")) == 2
+    z.sum().backward()
+    assert block.keeps == 0
 
 
 def test_two_buffers_are_enough_for_the_gradients_of_a_chain() -> None:
