@@ -52,7 +52,6 @@ def residuals(node: Node, remade: list[ref[Recipe]]) -> list[Any]:
                 edge = (node, residual.output)
             made = _make(residual.recipe, node, remade)
             residual = make_value(made.storage, made.spec, made.array, edge)
-            made = None
         values.append(residual)
     return values
 
@@ -82,14 +81,14 @@ def _make(recipe: Recipe, node: Node, remade: list[ref[Recipe]]) -> Any:
             source = _make(source.recipe, node, remade)
         sources.append(source)
     state = local.state
-    before = (state.grad, state.scope, state.site)
-    state.grad = False
+    before = (state.scope, state.site)
+    # No source has an edge, so no graph is built.
     state.scope = scope_like(recipe.scope, state.scope)
     state.site = recipe.site
     try:
         made = recipe.plan.again(None, sources)
     finally:
-        state.grad, state.scope, state.site = before
+        state.scope, state.site = before
     if recipe.users > 1:
         recipe.value = made
         remade.append(ref(recipe))

@@ -171,6 +171,25 @@ def test_saved_tensors_go_back_and_are_watched() -> None:
     del y, z, slope
 
 
+def test_one_of_several_gradients_of_a_function() -> None:
+    x, y = (gradcore.tensor(v, requires_grad=True) for v in ([1.0, 2.0], [3.0, 4.0]))
+
+    class Product(gradcore.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, y: Any) -> Any:
+            ctx.save_for_backward(x, y)
+            return x * y
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            x, y = ctx.saved_tensors
+            return g * y, g * x
+
+    for inputs, slopes in (((x,), [[3, 4]]), ((y,), [[1, 2]]), ((y, x), [[1, 2], [3, 4]])):
+        assert [g.tolist() for g in gradcore.autograd.grad(Product.apply(x, y).sum(), inputs)] == slopes
+    assert x.grad is None and y.grad is None
+
+
 def test_what_is_saved_may_be_packed() -> None:
     stored: dict[int, np.ndarray[Any, Any]] = {}
 
