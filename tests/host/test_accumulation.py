@@ -1,0 +1,65 @@
+"""Gradients that add up: whose bytes they lie in, when they are added in place, and when residuals go."""
+
+from __future__ import annotations
+
+import gradcore
+from gradcore.events import TAGS
+from tests.host.test_engine import leaf
+
+
+def test_leaves_never_share_a_gradient() -> None:
+    a, b, w = leaf(1.0, 2.0), leaf(3.0, 4.0), gradcore.tensor([5.0, 6.0])
+    # The sum hands on the cotangent that it gets, which is a buffer of its own.
+    ((a + b) * w).sum().backward()
+    assert a.grad.storage is not b.grad.storage
+    assert {TAGS[t.grad.storage.block.tag].role for t in (a, b)} == {"gradient"}
+    a.grad.zero_()
+    assert b.grad.tolist() == [5.0, 6.0]
+
+
+def test_a_gradient_that_nobody_holds_is_added_to_in_place() -> None:
+    a, w = leaf(1.0, 2.0), gradcore.tensor([5.0, 6.0])
+    (a * w).sum().backward()
+    serial = a.grad.storage.serial
+    (a * w).sum().backward()
+    assert a.grad.storage.serial == serial and a.grad.tolist() == [10.0, 12.0]
+    for look in (lambda: a.grad, lambda: a.grad[:1], lambda: a.grad.detach()):
+        held = look()
+        before = held.tolist()
+        (a * w).sum().backward()
+        assert held.tolist() == before, "somebody may still read it"
+
+
+def test_a_gradient_is_no_part_of_a_larger_buffer_and_lies_in_order() -> None:
+    a, b, m = leaf(1.0, 2.0), leaf(3.0, 4.0), gradcore.ones(2, 3, requires_grad=True)
+    for t in (a, b, m):
+        # A leaf's hooks run when nothing refers to the cotangent any more that the sum has handed on.
+        t.register_hook(lambda g: None)
+    (gradcore.cat([gradcore.ones(2), a + 1]) * gradcore.ones(4)).sum().backward()
+    ((b + 1).sum() * 1).backward()
+    ((m + 1).T * gradcore.ones(3, 2)).sum().backward()
+    for t in (a, b, m):
+        assert t.grad.storage.nbytes == t.spec.nbytes and t.grad.is_contiguous() and set(t.grad.flatten().tolist()) == {1.0}
+
+
+def test_a_repeated_number_is_not_added_to_in_place() -> None:
+    a = leaf(1.0, 2.0)
+    y = a * 2
+    first = y * 5
+    ((y + 1).sum() * 3 + first.sum()).backward()
+    assert a.grad.tolist() == [16.0, 16.0]
+
+
+def test_backward_from_a_leaf_calls_its_hooks() -> None:
+    a = gradcore.tensor(1.0, requires_grad=True)
+    a.register_hook(lambda g: g * 3)
+    a.backward()
+    assert a.grad.item() == 3.0
+
+
+def test_a_node_with_a_hook_gives_its_residuals_back_when_it_has_run() -> None:
+    a = leaf(1.0, 2.0)
+    y = a * a
+    y.grad_fn.register_hook(lambda inputs, outputs: None)
+    y.sum().backward()
+    assert y.grad_fn.saved is None and a.storage.block.keeps == 0
