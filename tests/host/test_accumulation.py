@@ -63,3 +63,13 @@ def test_a_node_with_a_hook_gives_its_residuals_back_when_it_has_run() -> None:
     y.grad_fn.register_hook(lambda inputs, outputs: None)
     y.sum().backward()
     assert y.grad_fn.saved is None and a.storage.block.keeps == 0
+
+
+def test_a_leaf_has_its_gradient_before_any_older_node_runs() -> None:
+    a, b = leaf(1.0, 2.0), leaf(3.0, 4.0)
+    seen: list[str] = []
+    y = a * a
+    b.register_hook(lambda g: seen.append("the leaf"))
+    y.grad_fn.register_prehook(lambda gs: seen.append("the node"))
+    (b * y).sum().backward()
+    assert seen == ["the leaf", "the node"]

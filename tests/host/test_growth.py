@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import gradcore
-from gradcore.report.growth import growth_of
+from gradcore.events import Alloc, Site, Tag
+from gradcore.report.growth import Growth, explained, growth_of
 
 
 def test_training_that_leaks_between_evaluations_grows() -> None:
@@ -38,3 +39,10 @@ def test_training_that_leaks_between_evaluations_grows() -> None:
 def test_what_is_growth(ends: list[int], found: tuple[int, int] | None) -> None:
     growth = growth_of(ends)
     assert (growth and (growth.steps, growth.requested)) == found
+
+
+def test_two_buffers_of_a_line_pile_up_and_one_does_not() -> None:
+    twice, once = (Tag(op, "", "forward", "output", Site("train.py", 7, "main"), None, None) for op in ("exp", "relu"))
+    log = [Alloc(k, 0, 512 * k, 10, 512, 0, tag, 0) for k, tag in enumerate((twice, once, twice), 1)]
+    (grown,) = explained(Growth(3, 10), log, 0).grown
+    assert (grown.op, grown.count, grown.allocated, grown.held_by) == ("exp", 2, 1024, "you")
