@@ -19,7 +19,7 @@ def parse_bytes(text: str | int) -> int:
         return text
     match = re.fullmatch(r"\s*(\d+(?:_\d+)*(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(text))
     if not match or match[2].lower() not in _UNITS:
-        raise ValueError(f"a size such as '64MiB', '1.5 GB' or 4096 was expected, but got {text!r}")
+        raise ValueError(f"expected a size such as '64MiB', '1.5 GB' or 4096, but got {text!r}")
     return int(Fraction(match[1].replace("_", "")) * _UNITS[match[2].lower()])
 
 

@@ -84,7 +84,7 @@ def largest_batch(setting: Setting) -> Outcome:
     found = json.loads(line)
     problems = [] if found["confirmed"] else [
         f"a batch of {found['batch_size']:,} should fit into {memory:,} bytes, but on the device "
-        + ("its peak is another" if found["confirmed"] is False else "it was not tried")]
+        + ("its peak differs from the prediction" if found["confirmed"] is False else "it was not run")]
     how = "as predicted" if found["confirmed"] else "not as predicted"
     return Outcome(f"{found['batch_size']:,} samples in {memory:,} bytes: {how}", problems, [
         ["memory", "batch", "peak allocated", "peak reserved", "as predicted"],

@@ -29,7 +29,7 @@ class Residual:
     """One tensor that a node's gradient rules read. ``nbytes`` are the requested bytes of its storage."""
 
     name: str
-    #: "kept", "made again" in backward (0 bytes), or "packed" by a hook (0 bytes if the hook did not return a tensor).
+    #: "kept", "recomputed" in backward (0 bytes), or "packed" by a hook (0 bytes if the hook did not return a tensor).
     how: str
     shape: tuple[int, ...]
     dtype: str
@@ -224,7 +224,7 @@ def _residuals(r: Any, names: Mapping[Network, str]) -> Iterator[Residual]:
 def _residual(r: Saved | Again, names: Mapping[Network, str]) -> Residual:
     if isinstance(r, Again):
         spec = r.recipe.spec
-        return Residual(r.name, "made again", spec.shape, spec.dtype.name, 0, 0, "residual",
+        return Residual(r.name, "recomputed", spec.shape, spec.dtype.name, 0, 0, "residual",
                         layer_in(SCOPES[r.recipe.scope], names), r.recipe.op, str(SITES[r.recipe.site]))
     block = r.storage.block
     tag = TAGS[block.tag]
@@ -234,7 +234,7 @@ def _residual(r: Saved | Again, names: Mapping[Network, str]) -> Residual:
 
 def _bytes_of(r: Residual) -> str:
     how = "" if r.how == "kept" else f" {r.how}"
-    return f" {r.nbytes:,} bytes{how}" + (f" (shown by {r.exported})" if r.exported else "") if r.storage else how
+    return f" {r.nbytes:,} bytes{how}" + (f" (shared by {r.exported})" if r.exported else "") if r.storage else how
 
 
 def kept_by_ops() -> dict[str, dict[str, tuple[str, ...]]]:

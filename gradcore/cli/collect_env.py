@@ -28,7 +28,7 @@ _VARIABLES = ("NVIDIA_TF32_OVERRIDE", "NVIDIA_VISIBLE_DEVICES", "LD_LIBRARY_PATH
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
-    parser.add_argument("--traceback", action="store_true", help="show where an error came from")
+    parser.add_argument("--traceback", action="store_true", help="print the traceback of an error")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -53,7 +53,7 @@ def _attempt(ask: Callable[[], Any]) -> Any:
     try:
         return ask()
     except Exception as error:  # this command must work in a broken installation
-        return f"cannot be asked: {type(error).__name__}: {error}"
+        return f"not available: {type(error).__name__}: {error}"
 
 
 def _packages() -> dict[str, str]:
@@ -74,7 +74,7 @@ def _blas() -> list[str]:
         lines[0] += f", kernels for {kernels}"
         if kernels in ("Haswell", "Zen") and "avx512vl" in _processor():
             forced = os.environ.get("OPENBLAS_CORETYPE")
-            lines.append("the processor has AVX-512, which these do not use: " + (
+            lines.append("the processor has AVX-512, which these kernels do not use: " + (
                 f"OPENBLAS_CORETYPE={forced} is set" if forced else "try OPENBLAS_CORETYPE=SkylakeX"))
     return lines
 

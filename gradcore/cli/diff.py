@@ -26,15 +26,15 @@ def limit(text: str) -> Callable[[int], Fraction]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("before", metavar="A", type=Path,
-                        help="a run's file, a recording or a step report as JSON, or a folder for its newest run")
-    parser.add_argument("after", metavar="B", type=Path, help="what is compared with it")
+                        help="a run's file, a recording or a step report as JSON, or a folder (its newest run)")
+    parser.add_argument("after", metavar="B", type=Path, help="the same for the second run")
     parser.add_argument("--step", type=which_step, default="peak", metavar="N|peak|first|last",
-                        help="the step of each whose events are compared (default peak)")
+                        help="which step of each run to compare (default peak)")
     parser.add_argument("--fail-above", type=limit, metavar="1%|BYTES",
-                        help="exit with status 1 where the peak has grown by more")
+                        help="exit with status 1 if the peak has grown by more than this")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
-    parser.add_argument("--html", type=Path, metavar="OUT", help="write a page of the tables there")
-    parser.add_argument("--traceback", action="store_true", help="show where an error came from")
+    parser.add_argument("--html", type=Path, metavar="OUT", help="write the tables as a page to this file")
+    parser.add_argument("--traceback", action="store_true", help="print the traceback of an error")
     # Status 1 is for a peak that has grown, so errors need another one.
     parser.set_defaults(error_status=2)
 
@@ -51,9 +51,9 @@ def run(options: argparse.Namespace) -> int:
         return int(failed)
     print(f"A: {a_text}\nB: {b_text}\n{diff}")
     if "line" not in diff.by:
-        print("\nLines are compared where both files have the step's records.")
+        print("\nSource lines are compared only if both files have the step's records.")
     if options.html is not None:
-        print(f"\nThe page is in {options.html}")
+        print(f"\nThe page was written to {options.html}")
     if failed:
         print(f"\nThe peak has grown by {diff.change:,} bytes; {int(options.fail_above(diff.before)):,} are allowed.")
     return int(failed)

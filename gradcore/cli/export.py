@@ -12,17 +12,17 @@ from gradcore.report.run import load_run
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="RUN", type=Path,
-                        help="what gradcore train has written, or a recording as JSON; of a folder, its newest run; or a "
-                             "memory snapshot that PyTorch has written")
+                        help="a run's file, a recording as JSON, a folder (its newest run), or a "
+                             "memory snapshot written by PyTorch")
     parser.add_argument("--format", required=True, choices=tuple(FORMATS))
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True)
     parser.add_argument("--step", type=which_step, default="peak", metavar="N|peak|first|last",
-                        help="a step whose events are in the file (default peak)")
-    parser.add_argument("--traceback", action="store_true", help="show where an error came from")
+                        help="which step, of those whose events are in the file (default peak)")
+    parser.add_argument("--traceback", action="store_true", help="print the traceback of an error")
 
 
 def run(options: argparse.Namespace) -> None:
     """Write the file."""
     number, recording = load_run(newest(options.path)).find(options.step)
     recording.export(options.output, options.format)
-    print(f"Step {number} is in {options.output}")
+    print(f"Step {number} was written to {options.output}")

@@ -27,7 +27,7 @@ def described(error: BaseException, model: str) -> str | None:
     if where is None:
         return None
     text = error.msg if isinstance(error, SyntaxError) else str(error)
-    return f"{type(error).__name__} at {short_path(where)}{f': {text}' * bool(text)} (--traceback shows what led there)"
+    return f"{type(error).__name__} at {short_path(where)}{f': {text}' * bool(text)} (--traceback prints the traceback)"
 
 
 def _frames(error: BaseException) -> Iterator[tuple[CodeType, str, int]]:

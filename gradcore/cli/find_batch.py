@@ -45,7 +45,7 @@ def memory_size(text: str) -> int:
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     if not size:
-        raise argparse.ArgumentTypeError(f"a size of at least one byte was expected, but got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a size of at least one byte, but got {text!r}")
     return size
 
 
@@ -53,21 +53,22 @@ def percent(text: str) -> float:
     """An argument such as ``5%``, as a share from 0 to below 1."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text.strip())
     if not match or float(match[1]) >= 100:
-        raise argparse.ArgumentTypeError(f"a share such as '5%' was expected, below 100%, but got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a percentage below 100%, such as '5%', but got {text!r}")
     return float(match[1]) / 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="a name, path/to/file.py:function or package.module:function")
-    parser.add_argument("--memory", type=memory_size, required=True, metavar="SIZE", help="what there is, such as 8GiB")
+    parser.add_argument("--memory", type=memory_size, required=True, metavar="SIZE", help="the available memory, such as 8GiB")
     parser.add_argument("--margin", type=percent, default=0.05, metavar="5%",
-                        help="the share of it that is left to the driver and to libraries (default 5%%)")
+                        help="the share of it to leave for the driver and libraries (default 5%%)")
     parser.add_argument("--mode", choices=("binsearch", "power"), default="binsearch",
-                        help="power finds the largest power of two (default binsearch)")
-    parser.add_argument("--data", help="the data set that gives a named model its sizes (default: what it is trained on)")
+                        help="power: only powers of two; binsearch: any batch size (default binsearch)")
+    parser.add_argument("--data", help="data set that sets the sizes of an included model (default: the one it is trained on)")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda", "meta"), default="auto",
-                        help=f"where the result is tried; meta tries nothing, a CPU peaks up to {format_bytes(_TRIED)}")
-    parser.add_argument("--steps", type=positive, default=3, help="the highest peak of so many steps (default 3)")
+                        help="where to run the result; meta runs nothing, a CPU only if the peak is at most "
+                             f"{format_bytes(_TRIED)}")
+    parser.add_argument("--steps", type=positive, default=3, help="take the highest peak of this many steps (default 3)")
     add_common(parser)
 
 
@@ -94,13 +95,13 @@ def run(options: argparse.Namespace) -> None:
         return
     if note:
         print(note)
-    tried = {None: f"not tried on {device}", True: f"tried on {device}: it fits, and its peak is the one predicted",
-             False: f"tried on {device}: it fits, but its peak is not the one predicted"}[found.confirmed]
-    print(f"The largest batch of {options.model} with {chosen} in {format_bytes(budget)} ({format_bytes(options.memory)} less "
+    tried = {None: f"not run on {device}", True: f"run on {device}: it fits, and its peak is as predicted",
+             False: f"run on {device}: it fits, but its peak differs from the prediction"}[found.confirmed]
+    print(f"The largest batch of {options.model} with {chosen} in {format_bytes(budget)} ({format_bytes(options.memory)} minus "
           f"{options.margin:.1%}): {found.batch_size:,}\n"
           f"  peak requested {found.requested:,} allocated {found.allocated:,} reserved {found.reserved:,} bytes\n"
           f"  reached by {found.reached_by}\n"
-          f"  one more sample takes {found.one_more - found.allocated:,} bytes at the peak\n"
+          f"  one more sample adds {found.one_more - found.allocated:,} bytes to the peak\n"
           f"  predicted from shapes in {len(found.tried)} attempts; {tried}")
 
 
@@ -125,8 +126,8 @@ def find(attempt: Any, budget: int, mode: str = "binsearch") -> Found:
     low, best = 1, fits(1)
     if best is None:
         peak = attempt(1, None).peak
-        raise OutOfMemory(f"out of memory: one sample takes {peak.reserved:,} bytes of segments, {peak.allocated:,} live "
-                          f"at the peak, and there are {budget:,}", asked=peak.reserved, limit=budget)
+        raise OutOfMemory(f"out of memory: a batch of one sample reserves {peak.reserved:,} bytes ({peak.allocated:,} live "
+                          f"at the peak), but only {budget:,} are available", asked=peak.reserved, limit=budget)
     high = 2
     while high <= MOST and (report := fits(high)) is not None:
         low, best, high = high, report, high * 2

@@ -32,36 +32,37 @@ def parser() -> argparse.ArgumentParser:
     one.set_defaults(run=train.run)
 
     two = commands.add_parser("measure", help="peak memory by batch size", formatter_class=text,
-                              description="Peak device memory of a training step, one row a batch size. With --device "
-                                          "meta it is predicted from shapes alone.\n\n" + (models.__doc__ or ""))
+                              description="Peak device memory of a training step, one row per batch size. With --device "
+                                          "meta it is predicted from shapes only.\n\n" + (models.__doc__ or ""))
     measure.add_arguments(two)
     two.set_defaults(run=measure.run)
 
     three = commands.add_parser("report", help="where the memory of a run went",
-                                description="The memory of one step of a run: its timeline, and who is live at the peak.")
+                                description="The memory of one step of a run: its timeline, and what is live at the peak.")
     report.add_arguments(three)
     three.set_defaults(run=report.run)
 
-    four = commands.add_parser("diff", help="what the peak of a run has gained beside another's",
-                               description="What the peak of B has gained and lost beside that of A, by role, layer, op and "
-                                           "line. Exit status: 0; 1 where it grew by more than --fail-above; 2 for an error; "
-                                           "141 where the reader of the output left before its end.")
+    four = commands.add_parser("diff", help="how a peak has changed between two runs, and because of what",
+                               description="How the peak of B differs from that of A, by role, layer, op and source "
+                                           "line. Exit status: 0; 1 if it grew by more than --fail-above; 2 for an error; "
+                                           "141 if the reader of the output closed it early.")
     diff.add_arguments(four)
     four.set_defaults(run=diff.run)
 
-    five = commands.add_parser("export", help="the events of a step for other programs",
+    five = commands.add_parser("export", help="write the events of a step for other programs",
                                description="Write the events of one step for pytorch.org/memory_viz (snapshot), for "
-                                           "ui.perfetto.dev (trace), for a spreadsheet (csv) or as gradcore reads them (json).")
+                                           "ui.perfetto.dev (trace), for a spreadsheet (csv) or for gradcore itself (json).")
     export.add_arguments(five)
     five.set_defaults(run=export.run)
 
-    six = commands.add_parser("find-batch", help="the largest batch that fits in a memory",
-                              description="The largest batch whose training step fits in a memory, predicted from shapes by a "
-                                          "pool of that size, then tried on the device. MODEL is as for gradcore measure.")
+    six = commands.add_parser("find-batch", help="the largest batch size that fits in a given amount of memory",
+                              description="The largest batch size whose training step fits in SIZE bytes: predicted from "
+                                          "shapes by a pool of that size, then run on the device. MODEL is as for gradcore "
+                                          "measure.")
     find_batch.add_arguments(six)
     six.set_defaults(run=find_batch.run)
 
-    seven = commands.add_parser("collect-env", help="what a bug report needs",
+    seven = commands.add_parser("collect-env", help="print what a bug report needs",
                                 description="The machine, the GPUs, and the versions of the packages: what a bug report needs.")
     collect_env.add_arguments(seven)
     seven.set_defaults(run=collect_env.run)

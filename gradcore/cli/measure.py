@@ -26,11 +26,11 @@ ROLES = ("parameter", "gradient", "optimizer state", "residual", "output", "temp
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="a name, path/to/file.py:function or package.module:function")
-    parser.add_argument("--data", help="the data set that gives a named model its sizes (default: what it is trained on)")
+    parser.add_argument("--data", help="data set that sets the sizes of an included model (default: the one it is trained on)")
     parser.add_argument("--batch-sizes", type=positives, default=[16, 32, 64], metavar="N,N,...")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda", "meta"), default="auto",
                         help="meta predicts from shapes and computes nothing")
-    parser.add_argument("--steps", type=positive, default=3, help="the highest peak of so many steps (default 3)")
+    parser.add_argument("--steps", type=positive, default=3, help="take the highest peak of this many steps (default 3)")
     add_common(parser)
 
 
@@ -61,12 +61,12 @@ def run(options: argparse.Namespace) -> None:
         console.print()
         for report in reports:
             peak = report.peak
-            console.print(f"batch {report.batch_size}: the peak stands at {peak.op} in layer {peak.layer or '(root)'}, "
+            console.print(f"batch {report.batch_size}: the peak is reached by {peak.op} in layer {peak.layer or '(root)'}, "
                           f"phase {peak.phase}, {short_path(peak.line)}", soft_wrap=True)
         line = fit(reports)
         if line is not None:
-            console.print(f"allocated is about {line['fixed']:,} bytes and {line['per_sample']:,.1f} a sample: at most "
-                          f"{line['largest_error']:,} bytes from each of these", soft_wrap=True)
+            console.print(f"allocated is about {line['fixed']:,} bytes plus {line['per_sample']:,.1f} per sample, within "
+                          f"{line['largest_error']:,} bytes of each of these", soft_wrap=True)
 
 
 def measure(model: str, batch_size: int, device: Any, optimizer: str = "sgd", dataset: Any = None, steps: int = 3,
@@ -111,7 +111,7 @@ def _table(model: str, device: Any, optimizer: str, reports: list[StepReport]) -
     table = Table(title=f"Peak bytes of a training step of {model} on {device}, {optimizer}",
                   title_justify="left", box=box.SIMPLE_HEAD)
     roles = [role for role in ROLES if any(r.by_role.get(role) for r in reports)]
-    for name in ("batch", "requested", "allocated", "reserved", *roles, "a sample"):
+    for name in ("batch", "requested", "allocated", "reserved", *roles, "per sample"):
         table.add_column(name, justify="right")
     for r in reports:
         table.add_row(str(r.batch_size), f"{r.peak.requested:,}", f"{r.peak.allocated:,}", f"{r.peak.reserved:,}",

@@ -37,15 +37,15 @@ def which_step(text: str) -> int | str:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="RUN", type=Path, nargs="?", default=Path("runs"),
-                        help="what gradcore train has written, or a recording or a step report as JSON; of a folder, its "
-                             "newest run (default runs)")
+                        help="a run's file, a recording or a step report as JSON, or a folder "
+                             "(its newest run; default runs)")
     parser.add_argument("--step", type=which_step, default="peak", metavar="N|peak|first|last",
-                        help="a step whose events are in the file (default peak)")
-    parser.add_argument("--html", type=Path, metavar="OUT", help="write the page there: one file that opens from disk")
+                        help="which step, of those whose events are in the file (default peak)")
+    parser.add_argument("--html", type=Path, metavar="OUT", help="write the page to this file, which opens from disk")
     parser.add_argument("--beside", type=Path, action="append", default=[], metavar="RUN",
-                        help="another run for the page to lay beside this one; may be given several times")
+                        help="another run to compare with on the page; may be given several times")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
-    parser.add_argument("--traceback", action="store_true", help="show where an error came from")
+    parser.add_argument("--traceback", action="store_true", help="print the traceback of an error")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> None:
                           "step": number, "report": recording.report.to_dict()}))
         return
     if options.html is not None:
-        print(f"The page is in {options.html}")
+        print(f"The page was written to {options.html}")
         return
     console = Console(highlight=False, markup=False, emoji=False)
     console.print(_about(path, found), soft_wrap=True)
@@ -86,7 +86,7 @@ def newest(path: Path) -> Path:
         return path
     files = sorted(path.glob("*.jsonl"), key=lambda p: p.stat().st_mtime)
     if not files:
-        raise ValueError(f"there is no run in the folder {path}: gradcore train writes one")
+        raise ValueError(f"no run (*.jsonl) in the folder {path}: gradcore train writes one")
     return files[-1]
 
 
@@ -94,12 +94,12 @@ def _about(path: Path, found: Run) -> str:
     about = ", ".join(f"{k} {v}" for k, v in found.about.items() if isinstance(v, (str, int)))
     lines = [f"{path}: {about}" if about else str(path)]
     if found.about:
-        ended = "ended" if found.result is not None else "did not come to its end"
-        lines.append(f"{len(found.steps):,} steps, {ended}; the highest peak is step {found.peak_step}'s; the events of "
-                     f"{', '.join(map(str, sorted(found.recordings)))} are here")
+        ended = "ended" if found.result is not None else "not finished"
+        lines.append(f"{len(found.steps):,} steps, {ended}; the highest peak is in step {found.peak_step}; the file has the "
+                     f"events of steps {', '.join(map(str, sorted(found.recordings)))}")
     growth = growth_of([s.live for s in found.steps])
     if growth is not None:
-        lines.append(f"Live bytes have grown for {growth.steps} steps, by {growth.requested:,} a step on average.")
+        lines.append(f"Live bytes have grown for {growth.steps} steps, by {growth.requested:,} per step on average.")
     return "\n".join(lines)
 
 

@@ -38,17 +38,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                                        "for chargpt python-docs")
     parser.add_argument("--batch-size", type=positive, default=64)
     parser.add_argument("--steps", type=positive, help=f"default: {EPOCHS} epochs, at most 2,000 steps (chargpt 600)")
-    parser.add_argument("--lr", type=float, help="learning rate, which falls to zero over the run (default: 0.1 for sgd, "
+    parser.add_argument("--lr", type=float, help="learning rate, which decays to zero over the run (default: 0.1 for sgd, "
                                                  "0.001 for the others, 0.002 for chargpt)")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="folder for the run's file (default runs)")
     parser.add_argument("--events", type=positives, default=[], metavar="N,N,...",
-                        help="steps whose events go into the file besides those of the first, the peak and the last")
-    parser.add_argument("--quiet", action="store_true", help="no line for every step")
-    parser.add_argument("--live", action="store_true", help="draw each step's memory by role and the loss, on a terminal; "
-                                                            "elsewhere a line for every step")
+                        help="steps whose events are saved, besides the first, the peak and the last step's")
+    parser.add_argument("--quiet", action="store_true", help="do not print a line per step")
+    parser.add_argument("--live", action="store_true", help="on a terminal, draw each step's memory by role, and the loss; "
+                                                            "elsewhere print a line per step")
     parser.add_argument("--record", choices=LEVELS[1:], default="events",
-                        help="counts: peaks alone, at the least cost; stacks: also the lines that led to each line")
+                        help="counts: only peaks, at the lowest cost; stacks: also the call stack of each line")
     add_common(parser)
 
 
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> None:
         console.print(line, soft_wrap=True)
     console.print(f"Step {top_step} had the highest peak:\n", soft_wrap=True)
     console.print(str(top), soft_wrap=True)
-    console.print(f"\nThe run is in {file.path}; gradcore report {file.path} shows it", soft_wrap=True)
+    console.print(f"\nThe run was written to {file.path}; gradcore report {file.path} shows it", soft_wrap=True)
     if options.json:
         print(json.dumps({"version": 1, **about, **result.figures, "seconds": seconds, "peak_step": top_step,
                           "report": top.to_dict(), "steps": [asdict(x) for x in lines], "file": str(file.path)}))
@@ -104,7 +104,7 @@ def _new_file(options: argparse.Namespace, about: dict[str, Any]) -> RunWriter:
 def _task_of(dataset: Any) -> Task:
     """The task of a user's model that does not define one: classification of images. Raises ValueError for a text."""
     if not isinstance(dataset, data.Dataset):
-        raise ValueError(f"{dataset.name} is a text: a model of your own that learns one returns a Workload with a task")
+        raise ValueError(f"{dataset.name} is a text: a model that is trained on text must return a Workload with a task")
     return ImageTask(dataset)
 
 

@@ -57,8 +57,8 @@ def read_idx(path: str | os.PathLike[str], ndim: int | None = None) -> np.ndarra
 def _header(path: Path, file: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
     magic = file.read(4)
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in TYPES or not magic[3]:
-        raise IdxError(f"{path}: not an IDX file: it starts with {magic.hex(' ') or 'nothing'}, and 00 00, a type "
-                       f"({', '.join(f'{t:02x}' for t in TYPES)}) and a number of dimensions were expected")
+        raise IdxError(f"{path}: not an IDX file: it starts with {magic.hex(' ') or 'nothing'}, expected 00 00, a type "
+                       f"({', '.join(f'{t:02x}' for t in TYPES)}) and the number of dimensions")
     sizes = file.read(4 * magic[3])
     if len(sizes) < 4 * magic[3]:
         raise IdxError(f"{path}: the header ends before the sizes of its {magic[3]} dimensions")

@@ -54,7 +54,7 @@ def explain_live(ledger: Ledger) -> list[str]:
     names = network_names(TAGS[block.tag].network for block in live)
     for block in live:
         tag = TAGS[block.tag]
-        shown = f", shown by {tag.export.form}, {tag.export.site}" if tag.export else ""
+        shown = f", shared by {tag.export.form}, {tag.export.site}" if tag.export else ""
         layer = layer_in(tag, names) or "(root)"
         held[f"{role_of(tag, bool(block.keeps))} of {tag.op} in layer {layer}, {tag.site}{shown}"] += block.size
     largest = held.most_common(10)

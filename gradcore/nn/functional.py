@@ -213,7 +213,7 @@ def _rows(input: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
             rows = movement.reshape(movement.permute(input, dims=order), (math.prod(wanted), shape[1]))
     if not input.spec.ndim or target.spec.shape != wanted:
         raise SpecError(f"Expected target size {list(wanted)}, got {list(target.spec.shape)} for an input of size "
-                        f"{list(shape)}: [N, C, ...] and [N, ...] were expected")
+                        f"{list(shape)}: expected an input [N, C, ...] and a target [N, ...]")
     return rows, movement.reshape(target, (-1,)) if len(wanted) != 1 else target
 
 

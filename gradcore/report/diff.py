@@ -133,7 +133,7 @@ def allowance(text: str) -> Callable[[int], Fraction]:
     try:
         size = Fraction(parse_bytes(text))
     except ValueError:
-        raise ValueError(f"a share such as '1%' or a size such as '64 KiB' was expected, but got {text!r}") from None
+        raise ValueError(f"expected a share such as '1%' or a size such as '64 KiB', but got {text!r}") from None
     return lambda before: size
 
 

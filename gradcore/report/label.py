@@ -8,7 +8,7 @@ from typing import Any
 
 from gradcore.events import ROLES, WRITTEN, Export, Site, Tag
 
-_LABEL = re.compile(r"(?P<op>.*) \((?P<role>[^(),]+), layer (?P<layer>.*?), (?P<phase>[^(),]*)\)(, shown by (?P<export>.*))?",
+_LABEL = re.compile(r"(?P<op>.*) \((?P<role>[^(),]+), layer (?P<layer>.*?), (?P<phase>[^(),]*)\)(, shared by (?P<export>.*))?",
                     re.DOTALL)
 _EXPORT = re.compile(r"(?P<form>.*?), (?P<file>.*):(?P<line>\d{1,9}) in (?P<function>.*)", re.DOTALL)
 #: Longer texts are not parsed, since the pattern could take very long on a crafted file.
@@ -20,7 +20,7 @@ def frames_of(tag: Tag, role: str) -> list[dict[str, Any]]:
     sites = [tag.site, *tag.site.callers, *([tag.caller] if tag.caller else [])]
     what = f"{tag.op} ({role}, layer {tag.layer or '(root)'}, {tag.phase})"
     if tag.export is not None:
-        what += f", shown by {tag.export}"
+        what += f", shared by {tag.export}"
     return [{"filename": WRITTEN, "line": 0, "name": what},
             *({"filename": s.file, "line": s.line, "name": s.function} for s in sites)]
 

@@ -59,7 +59,7 @@ class Recording:
     def from_dict(data: dict[str, Any]) -> Recording:
         """The recording from the data that :meth:`to_dict` wrote. Raises ValueError for other data."""
         if not isinstance(data, dict) or data.get("kind") != "recording":
-            raise ValueError(f"a recording was expected, but got {reprlib.repr(data)}")
+            raise ValueError(f"expected a recording, but got {reprlib.repr(data)}")
         return Recording(load_report(data.get("report", {})), tuple(unpack(data.get("log", {}))))
 
     def plot(self, by: str = "role", ax: Any = None) -> Any:
@@ -175,7 +175,7 @@ def unpack(data: dict[str, Any]) -> list[Record]:
     """
     version = data.get("version") if isinstance(data, dict) else type(data).__name__
     if version != LOG_VERSION:
-        raise ValueError(f"a log of version {LOG_VERSION} was expected, but got {reprlib.repr(version)}")
+        raise ValueError(f"expected a log of version {LOG_VERSION}, but got {reprlib.repr(version)}")
     try:
         return _unpack(data)
     except (KeyError, TypeError, IndexError, RecursionError) as error:
@@ -247,19 +247,19 @@ def _rows(data: dict[str, Any], name: str, row: Callable[[Any], T]) -> list[T]:
 
 def _of(x: Any, kind: type[T], expected: str) -> T:
     if not isinstance(x, kind):
-        raise ValueError(f"{expected} was expected, but got {reprlib.repr(x)}")
+        raise ValueError(f"expected {expected}, but got {reprlib.repr(x)}")
     return x
 
 
 def _int(x: Any) -> int:
     if type(x) is not int or not -_LIMIT <= x < _LIMIT:
-        raise ValueError(f"an int of 64 bits was expected, but got {reprlib.repr(x)}")
+        raise ValueError(f"expected an int of 64 bits, but got {reprlib.repr(x)}")
     return x
 
 
 def _at(table: Sequence[T], index: Any) -> T:
     if type(index) is not int or not 0 <= index < len(table):
-        raise ValueError(f"an index below {len(table)} was expected, but got {reprlib.repr(index)}")
+        raise ValueError(f"expected an index below {len(table)}, but got {reprlib.repr(index)}")
     return table[index]
 
 
@@ -272,7 +272,7 @@ def _spec(row: Any) -> TensorSpec:
         return TensorSpec.of(sizes, _dtype(dtype))
     strides, offset = layout
     if len(_of(strides, list, "a list of strides")) != len(sizes):
-        raise ValueError(f"{len(sizes)} strides were expected, but got {len(strides)}")
+        raise ValueError(f"expected {len(sizes)} strides, but got {len(strides)}")
     return TensorSpec.strided(sizes, _dtype(dtype), tuple(map(_int, strides)), _int(offset))
 
 
@@ -283,7 +283,7 @@ def _value(x: Any, specs: list[TensorSpec]) -> Any:
         return x
     (kind, inner), *more = x.items()
     if more or kind not in _VALUES:
-        raise ValueError(f"an input or an attribute was expected, but got {reprlib.repr(x)}")
+        raise ValueError(f"expected an input or an attribute, but got {reprlib.repr(x)}")
     return _VALUES[kind](inner, specs)
 
 

@@ -50,7 +50,7 @@ class StepFigures:
     def __str__(self) -> str:
         loss = "" if self.loss is None else f"loss {self.loss:7.4f}  "
         return (f"step {self.step:4}  {loss}peak requested {self.requested:,} allocated {self.allocated:,} reserved "
-                f"{self.reserved:,}  kept {self.kept:,} given back {self.returned:,}")
+                f"{self.reserved:,}  kept {self.kept:,} released {self.returned:,}")
 
 
 class Recorded(Protocol):
@@ -224,7 +224,7 @@ def load_run(path: str | os.PathLike[str]) -> Run:
         if not isinstance(head, dict) or head.get("kind") != "run":
             return _of_one_step(path, first + file.read())
         if head.get("version") != RUN_VERSION or head.get("columns") != _COLUMNS or not isinstance(head.get("about"), dict):
-            raise ValueError(f"{path}: a run of version {RUN_VERSION} was expected, but got {reprlib.repr(head)}")
+            raise ValueError(f"{path}: expected a run of version {RUN_VERSION}, but got {reprlib.repr(head)}")
         steps: list[StepFigures] = []
         recordings: dict[int, Recording] = {}
         result: dict[str, Any] | None = None
@@ -275,7 +275,7 @@ def _parse(text: bytes) -> Any:
 
 def _figures(row: list[Any]) -> StepFigures:
     if len(row) != len(_COLUMNS):
-        raise ValueError(f"{len(_COLUMNS)} figures of a step were expected, but got {len(row)}")
+        raise ValueError(f"expected {len(_COLUMNS)} figures of a step, but got {len(row)}")
     if any(type(x) is int and x < 0 for name, x in zip(_COLUMNS, row, strict=True) if name != "loss"):
         raise ValueError(f"sizes are at least 0, but got {reprlib.repr(row)}")
     return read(StepFigures, dict(zip(_COLUMNS, row, strict=True)))
@@ -283,5 +283,5 @@ def _figures(row: list[Any]) -> StepFigures:
 
 def _whole(x: Any) -> int:
     if type(x) is not int or x < 0:
-        raise ValueError(f"a whole number was expected, but got {reprlib.repr(x)}")
+        raise ValueError(f"expected a whole number, but got {reprlib.repr(x)}")
     return x

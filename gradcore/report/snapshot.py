@@ -212,13 +212,13 @@ def _tag(event: dict[str, Any]) -> Tag:
 
 def _of(x: Any, kind: type) -> Any:
     if not isinstance(x, kind):
-        raise ValueError(f"a {kind.__name__} was expected, but got {type(x).__name__}")
+        raise ValueError(f"expected a {kind.__name__}, but got {type(x).__name__}")
     return x
 
 
 def _size(x: Any) -> int:
     if type(x) is not int or not 0 <= x < _LIMIT:
-        raise ValueError(f"a size or an address was expected, but got {type(x).__name__}")
+        raise ValueError(f"expected a size or an address, but got {type(x).__name__}")
     return x
 
 

@@ -325,5 +325,5 @@ def load_report(data: dict[str, Any]) -> StepReport:
     """The report that :meth:`StepReport.to_dict` wrote. Raises ValueError for another version or missing fields."""
     if not isinstance(data, dict) or data.get("version") != SCHEMA_VERSION:
         given = data.get("version") if isinstance(data, dict) else type(data).__name__
-        raise ValueError(f"a step report of version {SCHEMA_VERSION} was expected, but got {given!r}")
+        raise ValueError(f"expected a step report of version {SCHEMA_VERSION}, but got {given!r}")
     return read(StepReport, data)

@@ -10,7 +10,7 @@ from gradcore.report.step import StepReport
 from gradcore.units import format_bytes
 
 _BAR = 24
-_WHO = {"graph": "kept by the graph", "outside": "held outside", "you": "kept alive by you"}
+_WHO = {"graph": "kept by the graph", "outside": "held by another library's array", "you": "referenced by your code"}
 #: The most lines of a stack.
 _CALLERS = 6
 
@@ -41,11 +41,13 @@ def render(report: StepReport) -> str:
     if not report.records:
         return "\n".join([*lines[:2], *_growth(report.growth), *_tail(report)])
     if report.bytes_per_sample is not None:
-        lines.append(f"  {report.bytes_per_sample:,.0f} bytes a sample beside parameters, gradients and optimizer state")
+        each = f"{report.bytes_per_sample:,.0f} bytes per sample"
+        lines.append(f"  {each}, not counting parameters, gradients and optimizer state")
     for title, sums in (("role", report.by_role), ("layer", report.by_layer), ("op", report.by_op)):
         lines += ["", f"At the peak, by {title}:", *_bars(sums, peak.allocated)]
     if report.outside_bytes:
-        lines += ["", f"Memory of other libraries that tensors show: {report.outside_bytes:,} bytes, in none of these sums."]
+        lines += ["", "Memory of other libraries that tensors share: "
+                  f"{report.outside_bytes:,} bytes, not included in these sums."]
     lines += ["", "Largest tensors at the peak:"]
     for t in report.top:
         shape = "x".join(map(str, t.shape)) if t.shape is not None else "bytes"
@@ -55,7 +57,7 @@ def render(report: StepReport) -> str:
         lines += [f"{'':14}called from {short_path(line)}" for line in t.stack[:_CALLERS]]
     lines += ["", "Live at the end of each phase:"]
     lines += [f"  {p.phase:10} {p.allocated:>15,} bytes  after {p.seconds * 1e3:.2f} ms" for p in report.phases]
-    lines += ["", f"Kept for backward: {report.residual_bytes:,} bytes; backward gave back "
+    lines += ["", f"Kept for backward: {report.residual_bytes:,} bytes; released by backward: "
               f"{report.residual_bytes_returned:,}.", *_kept(report)]
     return "\n".join([*lines, *_left(report), *_exported(report), *_growth(report.growth), *_tail(report)])
 
@@ -75,7 +77,7 @@ def _tail(report: StepReport) -> Iterable[str]:
     if report.driver is not None:
         d = report.driver
         used, context, remainder = ("N/A" if n is None else f"{n:,}" for n in (d.used, d.context, d.remainder))
-        share = f" ({d.remainder / d.used:.1%}: code of kernels, and what libraries took by themselves)" if (
+        share = f" ({d.remainder / d.used:.1%}: kernel code, and memory that libraries allocated themselves)" if (
             d.used and d.remainder is not None) else ""
         yield f"Driver ({d.source}):"
         yield (f"  {used} bytes used = context {context} + segments {d.segments:,} + libraries {d.library:,} + "
@@ -88,7 +90,7 @@ def _tail(report: StepReport) -> Iterable[str]:
 def _left(report: StepReport) -> Iterable[str]:
     if report.left:
         yield ""
-        yield "Made in this step and still alive:"
+        yield "Allocated in this step and live at its end:"
         for x in report.left[:8]:
             who = _WHO[x.held_by]
             yield f"  {x.allocated:>15,} bytes of {x.op} in {x.layer or '(root)'}, {short_path(x.line)}: {who}"
@@ -99,9 +101,9 @@ def _left(report: StepReport) -> Iterable[str]:
 def _exported(report: StepReport) -> Iterable[str]:
     if report.exported:
         yield ""
-        yield "Shown by arrays of other libraries at the end:"
+        yield "Shared by arrays of other libraries at the end:"
         for x in report.exported[:8]:
-            how = "held outside by" if x.alone else "its tensor is alive too; shown by"
+            how = "held only by" if x.alone else "held by its tensor, and shared by"
             many = f" in {x.count} buffers" if x.count > 1 else ""
             yield (f"  {x.allocated:>15,} bytes{many} of {x.op} in {x.layer or '(root)'}, {short_path(x.line)}: {how} "
                    f"{x.form}, {short_path(x.exported_at)}")
@@ -113,13 +115,13 @@ def _growth(growth: Growth | None) -> Iterable[str]:
     if growth is None:
         return
     yield ""
-    yield f"Live bytes have grown for {growth.steps} steps, by {growth.requested:,} a step on average:"
+    yield f"Live bytes have grown for {growth.steps} steps, by {growth.requested:,} per step on average:"
     for x in growth.grown[:4]:
         who = _WHO[x.held_by] + (f" for {_op_line(x.keeper)}" if x.held_by == "graph" else "")
         yield (f"  {x.allocated:>15,} bytes in {x.count} results of {x.op} in {x.layer or '(root)'}, {short_path(x.line)}: "
                f"{who}")
     for c in growth.carried[:4]:
-        yield f"  {c.reader}, {short_path(c.reader_line)}, goes on from the step before: it reads what {c.op} made there,"
+        yield f"  {c.reader}, {short_path(c.reader_line)}, reads a result of the previous step: {c.op},"
         yield f"  {short_path(c.line)}. Did you mean loss.item() or detach()?"
 
 
@@ -139,9 +141,9 @@ def _bars(sums: dict[str, int], whole: int) -> Iterable[str]:
 def _kept(report: StepReport) -> Iterable[str]:
     rows = [k for k in report.kept if k.role in ("output", "temporary")]
     for k in rows[:16]:
-        gone = f"given back at {k.dropped_at}" if k.dropped_at is not None else "still kept"
-        freed = f", free at {k.freed_at}" if k.freed_at is not None else ""
+        gone = f"released at {k.dropped_at}" if k.dropped_at is not None else "still kept"
+        freed = f", freed at {k.freed_at}" if k.freed_at is not None else ""
         yield (f"  node {k.node}: {k.name!r}, {k.allocated:,} bytes of {k.op} in {k.layer or '(root)'}, kept at "
-               f"{k.kept_at}, {gone}{freed}")
+               f"record {k.kept_at}, {gone}{freed}")
     if len(rows) > 16:
         yield f"  and {len(rows) - 16} more"

@@ -219,7 +219,7 @@ def held(holders: Iterable[folds.Holder], above: int, root: str | os.PathLike[st
     """A line for each of the eight largest owners, with bytes and line of source, and one for the rest, in all ``above``."""
     def key(h: folds.Holder) -> str:
         kept = ", kept by the graph" if h.kept_by else ""
-        shown = f", shown by {h.tag.export.form}, {below(root, line_of(h.tag.export))}" if h.tag.export else ""
+        shown = f", shared by {h.tag.export.form}, {below(root, line_of(h.tag.export))}" if h.tag.export else ""
         return f"{h.role} of {h.tag.op} in {h.tag.layer or '(root)'}, {below(root, line_of(h.tag))}{kept}{shown}"
 
     sums = list(folds.total(holders, key).items())

@@ -58,7 +58,7 @@ def read_header(file: BinaryIO, size: int, name: str) -> tuple[dict[str, Entry],
     """The entries of the tensors in a file of ``size`` bytes, and the metadata. Raises :class:`SafetensorsError`."""
     first = file.read(8)
     if len(first) < 8:
-        raise SafetensorsError(f"{name}: not a safetensors file: it has {len(first)} bytes, and 8 of a length were expected")
+        raise SafetensorsError(f"{name}: not a safetensors file: it has only {len(first)} bytes, fewer than the length's 8")
     length = struct.unpack("<Q", first)[0]
     if length > min(size - 8, LONGEST_HEADER):
         if first[:2] == b"PK" or first[:1] == b"\x80":

@@ -64,7 +64,7 @@ class Opened:
         return [text.strip() for text in self.page.locator(selector).all_inner_texts()]
 
     def rows(self) -> list[list[str]]:
-        """The table of who is alive: a list of cells for each row."""
+        """The table of live allocations: a list of cells for each row."""
         return self.page.evaluate("[...byId('owners-rows').children].map(row => [...row.children].map(c => c.textContent))")
 
     def details(self) -> dict[str, str]:
@@ -73,7 +73,7 @@ class Opened:
 
 
 def expected(recording: Recording, position: int) -> list[list[str]]:
-    """Who is alive after a record, as the table has it when it opens: the largest first."""
+    """The live allocations after a record, as the table has it when it opens: the largest first."""
     made = {r.serial: i for i, r in enumerate(recording.records) if isinstance(r, Alloc)}
     holders = sorted(folds.live_at(recording.records, position), key=lambda h: -h.allocated)
     return [[f"{h.allocated:,}", h.role, h.tag.op, h.tag.layer or "(root)",

@@ -135,7 +135,7 @@ def test_a_route_that_fails_is_a_problem(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("answer", "problem"), [
     ((0, '{"batch_size": 7, "allocated": 5, "reserved": 6, "confirmed": false}'), "but on the device its peak is another"),
-    ((0, '{"batch_size": 7, "allocated": 5, "reserved": 6, "confirmed": null}'), "but on the device it was not tried"),
+    ((0, '{"batch_size": 7, "allocated": 5, "reserved": 6, "confirmed": null}'), "but on the device it was not run"),
     ((1, "gradcore: out of memory"), "code 1: gradcore: out of memory"), ((None, ""), "it did not end in time")])
 def test_a_largest_batch_that_does_not_fit_is_a_problem(answer, problem, tmp_path, monkeypatch):
     from bench.gpu import limits

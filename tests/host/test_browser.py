@@ -45,7 +45,7 @@ def opened(browser: Any, recording: Recording, tmp_path: Path) -> Iterator[Opene
 def test_it_opens_at_the_peak(opened: Opened, recording: Recording) -> None:
     peak = recording.report.peak
     assert opened.rows() == expected(recording, peak.position)
-    assert opened.texts("#owners-title") == [f"Who is alive after record {peak.position}, the peak"]
+    assert opened.texts("#owners-title") == [f"Live allocations after record {peak.position}, the peak"]
     assert f"{peak.allocated:,}" in opened.page.inner_text("#figures")
     assert peak.op in opened.page.inner_text("#peak-line") and short_path(peak.line) in opened.page.inner_text("#peak-line")
 
@@ -66,7 +66,7 @@ def test_a_click_on_the_peak_shows_its_owner(opened: Opened, recording: Recordin
     assert details["bytes"] == f"{owner.allocated:,} allocated, {owner.requested:,} requested"
     assert details["line"] == f"{short_path(str(owner.tag.site))} in {owner.tag.site.function}"
     assert details["address"] == f"segment {owner.segment}, offset {owner.offset:,}"
-    assert details["made"].startswith(f"record {position}") and details.get("node", "0") == str(owner.node)
+    assert details["allocated"].startswith(f"record {position}") and details.get("node", "0") == str(owner.node)
 
 
 def test_the_keys_go_through_the_step(opened: Opened, recording: Recording) -> None:
@@ -135,7 +135,7 @@ def test_kept_for_backward_with_the_moment_each_went_back(opened: Opened, record
                            f"{r.freed_at:,}" if r.freed_at is not None else "") for r in kept)
     opened.page.uncheck("#kept-all")
     groups = opened.texts("#kept-rows tr.group")
-    assert len(groups) == len({r.tag.layer for r in kept if r.tag.role == "output"}) and "all let go by record" in groups[0]
+    assert len(groups) == len({r.tag.layer for r in kept if r.tag.role == "output"}) and "all released by record" in groups[0]
     last = [r for r in kept if r.tag.role == "output"][-1]
     opened.page.click("#kept-rows tr:last-child button")
     assert opened.page.evaluate("view.at") == last.kept_at and opened.details()["op"] == last.tag.op
@@ -144,9 +144,9 @@ def test_kept_for_backward_with_the_moment_each_went_back(opened: Opened, record
 def test_sorting_and_searching(opened: Opened, recording: Recording) -> None:
     rows = expected(recording, recording.report.peak.position)
     heads = opened.texts("#owners-head th")
-    for column in ("op", "bytes", "made", "shape"):
+    for column in ("op", "bytes", "allocated at", "shape"):
         i = heads.index(column)
-        number = column in ("bytes", "made")
+        number = column in ("bytes", "allocated at")
         for direction in ("first", "second"):
             opened.page.click(f"#owners-head button:text-is('{column}')")
             told = [row[i] for row in opened.rows()]

@@ -32,7 +32,7 @@ def test_train_reaches_the_accuracy_and_writes_a_run(capsys, tmp_path):
     assert accuracy is not None
     assert float(accuracy[1]) >= 97
     lines = re.findall(r"^step +\d+  loss .* peak requested ([\d,]+) allocated ([\d,]+) reserved ([\d,]+)  kept ([\d,]+) "
-                       r"given back ([\d,]+)$", out, re.MULTILINE)
+                       r"released ([\d,]+)$", out, re.MULTILINE)
     assert len(lines) == 440
     assert all(kept == back for *_, kept, back in lines)
     assert "Device memory of one step on cpu, batch 64" in out

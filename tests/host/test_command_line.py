@@ -58,7 +58,7 @@ def test_an_error_of_the_model_has_its_type_and_line(capsys: Any, tmp_path: Path
         assert main([*argv, "--device", device]) == 1
         err = capsys.readouterr().err
         assert err.startswith(f"gradcore: {words}"[:-1 if "KeyError" in words else None]), err
-        assert err.endswith(" (--traceback shows what led there)\n") and len(err.splitlines()) == 1
+        assert err.endswith(" (--traceback prints the traceback)\n") and len(err.splitlines()) == 1
     with pytest.raises(Exception, match=r".*"):
         main(["measure", f"mine.py:{function}", "--batch-sizes", "4", "--device", device, "--traceback"])
     capsys.readouterr()

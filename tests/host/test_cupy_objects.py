@@ -290,7 +290,7 @@ def test_the_interface_is_named_with_the_line_that_asked_for_it(device):
     (found,) = s.report.exported
     assert (found.op, found.layer, found.form, found.alone) == ("test", "layers.0", "__cuda_array_interface__", False)
     assert found.exported_at.startswith(f"{__file__}:{line} in ") and found.allocated == 512
-    assert f"shown by __cuda_array_interface__, {__file__}:{line}" in "".join(explain_live(device.ledger))
+    assert f"shared by __cuda_array_interface__, {__file__}:{line}" in "".join(explain_live(device.ledger))
     del theirs
     assert device.ledger.allocated == 0
 

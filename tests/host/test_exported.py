@@ -84,7 +84,7 @@ def test_while_a_tensor_lives_the_bytes_keep_their_role() -> None:
     assert s.report.by_role["parameter"] == 4096 and HELD_OUTSIDE not in s.report.by_role
     (found,) = s.report.exported
     assert (found.alone, found.form, found.allocated) == (False, "numpy()", 4096)
-    assert "its tensor is alive too; shown by numpy()" in str(s.report)
+    assert "held by its tensor, and shared by numpy()" in str(s.report)
     second = np.from_dlpack(w.detach())
     tag = TAGS[w.storage.block.tag]
     assert tag.export is not None and (tag.export.form, tag.role) == ("__dlpack__", "parameter")
@@ -106,7 +106,7 @@ def test_what_a_graph_keeps_is_not_held_outside() -> None:
         pass
     assert [(x.op, x.alone) for x in s.report.exported] == [("exp", False)]
     (residual,) = [r for n in gradcore.graph(loss) for r in n.residuals]
-    assert residual.exported.startswith(f"numpy(), {HERE}:") and "(shown by numpy()" in str(gradcore.graph(loss))
+    assert residual.exported.startswith(f"numpy(), {HERE}:") and "(shared by numpy()" in str(gradcore.graph(loss))
     loss.backward()
     with gradcore.step() as s:
         pass
@@ -122,8 +122,8 @@ def test_arrays_that_pile_up_are_named() -> None:
     growth = s.report.growth
     assert growth is not None and [(g.op, g.count, g.held_by) for g in growth.grown] == [("mul", 5, "outside")]
     text = str(s.report)
-    assert "20,480 bytes in 5 buffers of mul in (root)" in text and ": held outside by numpy()," in text
-    assert "20,480 bytes in 5 results of mul" in text and f"{HELD_OUTSIDE}\n" in text
+    assert "20,480 bytes in 5 buffers of mul in (root)" in text and ": held only by numpy()," in text
+    assert "20,480 bytes in 5 results of mul" in text and "held by another library's array\n" in text
 
 
 def test_files_and_figures_carry_it(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_files_and_figures_carry_it(tmp_path: Path) -> None:
     (row,) = [r for r in csv.DictReader(io.StringIO(to_csv(recording))) if r["exported"]]
     assert (row["op"], row["role"]) == ("mul", HELD_OUTSIDE) and row["exported"].startswith(f"numpy(), {HERE}:")
     frames = [b["frames"][0]["name"] for g in to_snapshot(recording)["segments"] for b in g["blocks"] if b["frames"]]
-    assert any(f"mul ({HELD_OUTSIDE}, layer (root), " in f and f"shown by numpy(), {HERE}:" in f for f in frames)
+    assert any(f"mul ({HELD_OUTSIDE}, layer (root), " in f and f"shared by numpy(), {HERE}:" in f for f in frames)
     del array
 
 
@@ -151,7 +151,7 @@ def test_the_page_warns_of_it(browser: Any, tmp_path: Path) -> None:
     del array
     opened = Opened(browser, tmp_path / "report.html")
     (text,) = opened.texts("#warning")
-    assert text.startswith("Held outside, by arrays of other libraries alone: 4,096 bytes, most by numpy(), ")
+    assert text.startswith("Held only by arrays of other libraries: 4,096 bytes, most of them by numpy(), ")
     assert opened.complaints == []
     opened.context.close()
 
@@ -163,13 +163,13 @@ def test_introspection_of_live_memory_names_it() -> None:
     assert f"4,096 bytes  held outside of mul in layer (root), {HERE}:" in gradcore.memory_summary()
     (found,) = held(memory.stretch.made_at_end(), memory.live_allocated, HERE.parent)
     assert found.startswith(f"{4096:>17,} bytes  held outside of mul in (root), {HERE.name}:")
-    assert f", shown by numpy(), {HERE.name}:" in found
+    assert f", shared by numpy(), {HERE.name}:" in found
     assert [x.op for x in memory.report.exported] == ["mul"]
     account.close()
     device = gradcore.device("cpu")
     try:
         gradcore.set_memory_limit(device.ledger.reserved)
-        with pytest.raises(OutOfMemory, match=r"held outside of mul in layer \(root\), .*, shown by numpy\(\), "):
+        with pytest.raises(OutOfMemory, match=r"held outside of mul in layer \(root\), .*, shared by numpy\(\), "):
             gradcore.empty(1 << 26)
     finally:
         gradcore.set_memory_limit(None)

@@ -55,17 +55,17 @@ def test_power_of_two_and_margin(capsys):
 def test_the_text_says_what_was_done(capsys):
     status, out, _ = run(capsys, "find-batch", "mlp", "--memory", "4MiB")
     assert status == 0
-    for words in ("in 3.80 MiB (4.00 MiB less 5.0%): ", "one more sample takes ", "phase backward, gradcore/models/mlp.py:",
-                  "tried on cpu: it fits, and its peak is the one predicted"):
+    for words in ("in 3.80 MiB (4.00 MiB minus 5.0%): ", "one more sample adds ", "phase backward, gradcore/models/mlp.py:",
+                  "run on cpu: it fits, and its peak is as predicted"):
         assert words in out
     _, out, _ = run(capsys, "find-batch", "mlp", "--memory", "4GiB")
-    assert "not tried on cpu" in out
+    assert "not run on cpu" in out
 
 
 @pytest.mark.parametrize(("argv", "words"), [
-    (("--memory", "4 KiB"), "out of memory: one sample takes 2,097,152 bytes of segments"),
+    (("--memory", "4 KiB"), "out of memory: a batch of one sample reserves 2,097,152 bytes"),
     (("--memory", "4 XiB"), "'4 XiB'"), (("--memory", "0"), "at least one byte"),
-    (("--memory", "1GiB", "--margin", "100%"), "below 100%, but got '100%'"), ((), "--memory")])
+    (("--memory", "1GiB", "--margin", "100%"), "below 100%, such as '5%', but got '100%'"), ((), "--memory")])
 def test_what_cannot_be_found(capsys, argv, words):
     try:
         status = main(["find-batch", "mlp", *argv])
@@ -99,6 +99,6 @@ def test_measure_fits_a_line(capsys):
     # Least squares: the errors have no slope left in them.
     assert abs(sum(errors)) < 4 and abs(sum(e * r["batch_size"] for e, r in zip(errors, data["rows"], strict=True))) < 4 * 512
     _, out, _ = run(capsys, "measure", "mlp", "--batch-sizes", "64,128", "--device", "meta")
-    assert "a sample: at most " in out
+    assert "per sample, within " in out
     _, out, _ = run(capsys, "measure", "mlp", "--batch-sizes", "64", "--device", "meta")
-    assert "a sample: at most" not in out
+    assert "per sample, within" not in out

@@ -42,7 +42,7 @@ def test_a_graph_is_seen_as_it_is() -> None:
     assert {n.state for n in seen} == {"held"} and all("test_life.py" in n.line for n in seen)
     assert seen.nodes[-1].inputs == (None, "0.weight", "0.bias")
     third = seen.nodes[3]
-    assert [(r.name, r.how, r.nbytes) for r in third.residuals] == [("x", "made again", 0), ("weight", "kept", 256)]
+    assert [(r.name, r.how, r.nbytes) for r in third.residuals] == [("x", "recomputed", 0), ("weight", "kept", 256)]
     # The input, what GELU and ReLU keep, the scores and the labels; the weights are parameters.
     assert seen.nbytes == 5 * 6 * 4 + 2 * 5 * 8 * 4 + 5 * 3 * 4 + 5 * 8
     assert seen.parameter_nbytes == (8 * 8 + 8 * 3) * 4
@@ -111,7 +111,7 @@ def test_what_is_left_alive_and_by_whom() -> None:
         kept = w.exp().sum()
     assert [(x.op, x.held_by) for x in s.report.left] == [("exp", "graph"), ("mul", "you"), ("sum", "you")]
     text = str(s.report)
-    assert "bytes of exp in (root)" in text and "kept by the graph" in text and "kept alive by you" in text
+    assert "bytes of exp in (root)" in text and "kept by the graph" in text and "referenced by your code" in text
     assert load_report(json.loads(s.report.to_json())) == s.report
     del mine, kept
 

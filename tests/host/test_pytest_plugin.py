@@ -249,7 +249,7 @@ def test_mistakes_are_one_clear_error(run: Any, pytester: pytest.Pytester) -> No
             pass
     """)
     result.assert_outcomes(errors=3)
-    lines(result, "limit_device_memory('24 XB'): a size such as '64MiB', '1.5 GB' or 4096 was expected, but got '24 XB'",
+    lines(result, "limit_device_memory('24 XB'): expected a size such as '64MiB', '1.5 GB' or 4096, but got '24 XB'",
           "limit_device_leaks(): one size such as \"24 MB\" was expected",
           "limit_device_memory('1 B', device='cpu'): one size such as \"24 MB\" was expected")
     (pytester.path / "broken.json").write_text('{"version": 1, "tests": {"a": {"peak": 1, "by": {"op": {"add": 2}}}}}')

@@ -83,7 +83,7 @@ def test_report_of_a_run(capsys: Any, tmp_path: Path) -> None:
     run = load_run(next(tmp_path.glob("*.jsonl")))
     status, out, _ = command(capsys, "report", tmp_path)
     number, peak = run.find("peak")
-    assert status == 0 and f"the highest peak is step {number}'s" in out and "▼ peak" in out and "5 steps, ended" in out
+    assert status == 0 and f"the highest peak is in step {number};" in out and "▼ peak" in out and "5 steps, ended" in out
     assert f"reached by {peak.report.peak.op} in layer" in out and "model mlp" in out
     largest = peak.report.top[0]
     assert f" {largest.allocated:,} " in out and largest.op in out
@@ -107,11 +107,11 @@ def test_growth_is_said(capsys: Any, tmp_path: Path, recording: Recording) -> No
 
     path = tmp_path / "run.jsonl"
     write(path, recording, [100, 110, 120, 130], live=lambda step: 1000 * step)
-    assert "Live bytes have grown for 3 steps, by 1,000 a step on average." in command(capsys, "report", path)[1]
+    assert "Live bytes have grown for 3 steps, by 1,000 per step on average." in command(capsys, "report", path)[1]
 
 
 @pytest.mark.parametrize(("text", "words"), [
-    (None, "there is no run in the folder"), ("x", "neither a run, nor a recording, nor a step report")])
+    (None, "no run (*.jsonl) in the folder"), ("x", "neither a run, nor a recording, nor a step report")])
 def test_what_cannot_be_shown_is_one_line(capsys: Any, tmp_path: Path, text: str | None, words: str) -> None:
     path = tmp_path if text is None else tmp_path / "x.jsonl"
     if text is not None:

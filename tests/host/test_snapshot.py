@@ -137,14 +137,14 @@ class Evil:
     (pickle.dumps([1, 2]), "list"),
     (pickle.dumps({}), "no field 'device_traces'"),
     (pickle.dumps({"device_traces": [[]]}), "no field 'segments'"),
-    (pickle.dumps({"device_traces": 3, "segments": []}), "a list was expected, but got int"),
-    (pickle.dumps({"device_traces": [[3]], "segments": []}), "a dict was expected, but got int"),
-    (pickle.dumps({"device_traces": [[event("alloc", -1, 5)]], "segments": []}), "a size or an address was expected"),
-    (pickle.dumps({"device_traces": [[event("alloc", 1, 2 ** 64)]], "segments": []}), "a size or an address was expected"),
+    (pickle.dumps({"device_traces": 3, "segments": []}), "expected a list, but got int"),
+    (pickle.dumps({"device_traces": [[3]], "segments": []}), "expected a dict, but got int"),
+    (pickle.dumps({"device_traces": [[event("alloc", -1, 5)]], "segments": []}), "expected a size or an address"),
+    (pickle.dumps({"device_traces": [[event("alloc", 1, 2 ** 64)]], "segments": []}), "expected a size or an address"),
     (pickle.dumps({"device_traces": [[event("alloc", 1, 5.0)]], "segments": []}), "but got float"),
     (pickle.dumps({"device_traces": [[event("alloc", 1, 5), event("alloc", 1, 5)]], "segments": []}), "allocated twice"),
     (pickle.dumps({"device_traces": [[event("alloc", 1, 5, {"filename": 3, "line": 1, "name": ""})]], "segments": []}),
-     "a str was expected"),
+     "expected a str"),
     (pickle.dumps({"device_traces": [[]], "segments": [{"device": 0}]}), "no field 'address'")])
 def test_what_is_no_snapshot(load, tmp_path, data, words):
     PLANTED.unlink(missing_ok=True)

@@ -1,9 +1,9 @@
 "use strict";
 
-// What was kept for backward, by layer, with the record at which each buffer went back.
+// What was kept for backward, by layer, with the record at which each buffer was released.
 
 const KEPT_ROWS = 150;
-const KEPT_COLUMNS = ["node", "kept as", "op", "bytes", "from when to when", "kept at", "let go at", "free at"];
+const KEPT_COLUMNS = ["node", "kept as", "op", "bytes", "interval", "kept at", "released at", "freed at"];
 
 class Kept {
   // choose(buffer, position) is called with the row that was clicked.
@@ -28,7 +28,7 @@ class Kept {
     const layers = new Map();
     for (const row of rows.slice(0, this.limit)) layers.set(row.layer, [...(layers.get(row.layer) ?? []), row]);
     const back = rows.filter((r) => r.dropped !== null).length;
-    byId("kept-line").textContent = `${count(rows.length)} buffers kept, ${count(back)} let go within the step`;
+    byId("kept-line").textContent = `${count(rows.length)} buffers kept, ${count(back)} released within the step`;
     byId("kept-rows").replaceChildren(...[...layers].flatMap(([layer, group]) =>
       [this.head(layer, group), ...group.map((r) => this.row(r))]));
     byId("kept-more").hidden = rows.length <= this.limit;
@@ -37,7 +37,7 @@ class Kept {
   head(layer, group) {
     const sum = group.reduce((total, r) => total + r.allocated, 0);
     const last = Math.max(...group.map((r) => r.dropped ?? Infinity));
-    const when = last === Infinity ? "some still kept at the end" : `all let go by record ${count(last)}`;
+    const when = last === Infinity ? "some still kept at the end of the step" : `all released by record ${count(last)}`;
     return element("tr", { class: "group" }, element("th", { scope: "rowgroup", colspan: KEPT_COLUMNS.length },
       `${layerName(layer)}: ${count(sum)} bytes, ${when}`));
   }

@@ -4,8 +4,8 @@
 // and for every record which buffer it is about. Positions count records from 0; sizes are bytes.
 
 const KEEPABLE = new Set(["output", "temporary"]);
-const WORDS = { R: "segment from the source", U: "segment given back", A: "allocated", F: "freed", K: "kept for backward",
-  D: "let go", L: "ran", T: "changed hands", M: "mark", V: "view", P: "upload", G: "read", X: "outside the pool" };
+const WORDS = { R: "segment reserved", U: "segment released", A: "allocated", F: "freed", K: "kept for backward",
+  D: "released by the graph", L: "ran", T: "changed owner", M: "mark", V: "view", P: "upload", G: "read", X: "outside the pool" };
 const READERS = { R: "reserve", U: "unreserve", A: "allocate", F: "free", T: "retag", K: "keep", D: "drop", M: "mark" };
 
 class Log {

@@ -1,6 +1,6 @@
 "use strict";
 
-// The table of who is alive at an instant, sortable and searchable, and all that is known of one allocation.
+// The table of allocations that are live at an instant, sortable and searchable, and the details of one allocation.
 
 const OWNER_ROWS = 100;
 const DETAIL_KEPT = 8;
@@ -12,7 +12,7 @@ const OWNER_COLUMNS = [
   { name: "shape", value: (o) => o.shape, wide: true },
   { name: "dtype", value: (o) => o.dtype, wide: true },
   { name: "line", value: (o) => o.line, path: true },
-  { name: "made", number: true, value: (o) => o.made, text: (o) => (o.made < 0 ? "" : count(o.made)), wide: true },
+  { name: "allocated at", number: true, value: (o) => o.made, text: (o) => (o.made < 0 ? "" : count(o.made)), wide: true },
 ];
 
 class Owners {
@@ -107,16 +107,16 @@ function detailsOf(log, buffer, at, go) {
   const when = (p) => [go(p), ` after ${log.time[p].toFixed(3)} ms`];
   const rows = [["op", tag.op], ["layer", layerName(tag.layer)], ["phase", tag.phase], ["role", role], ["shape", tag.shape],
     ["dtype", tag.dtype], ["bytes", `${count(buffer.allocated)} allocated, ${count(buffer.requested)} requested`],
-    ["line", tag.line], ["called from", tag.caller], ["shown by", tag.exported],
+    ["line", tag.line], ["called from", tag.caller], ["shared by", tag.exported],
     ["node", buffer.node || ""], ["stream", buffer.stream],
     ["address", `segment ${buffer.segment}, offset ${count(buffer.offset)}`],
-    ["made", ...(buffer.made < log.start ? ["before the step"] : when(buffer.made))]];
+    ["allocated", ...(buffer.made < log.start ? ["before the step"] : when(buffer.made))]];
   for (const r of kept.slice(0, DETAIL_KEPT)) {
     rows.push([`kept as ${r.name}`, ...(r.node ? [`by node ${r.node}, `, ...when(r.kept)] : ["before the step"])]);
     const gone = r.dropped === null ? ["not in this step"] : [`by node ${r.node}, `, ...when(r.dropped)];
-    rows.push([r.reason || "let go", ...gone]);
+    rows.push([r.reason || "released", ...gone]);
   }
-  if (kept.length > DETAIL_KEPT) rows.push(["kept", `${count(kept.length - DETAIL_KEPT)} times more`]);
+  if (kept.length > DETAIL_KEPT) rows.push(["kept", `${count(kept.length - DETAIL_KEPT)} more times`]);
   rows.push(["freed", ...(buffer.freed === Infinity ? ["not in this step"] : when(buffer.freed))]);
   return rows.filter(([, what]) => what !== "");
 }

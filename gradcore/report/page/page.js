@@ -26,12 +26,12 @@ function show(run, recording) {
   const { report } = recording;
   const about = Object.entries(run.about).map(([name, value]) => `${name} ${value}`).join(", ");
   byId("step-name").textContent = run.steps.step.length > 1 ? `step ${recording.step} of ${run.name}` : run.name;
-  byId("run-about").textContent = `${about}${run.result === null && about ? "; the run did not come to its end" : ""}`;
+  byId("run-about").textContent = `${about}${run.result === null && about ? "; the run has not finished" : ""}`;
   byId("peak-line").textContent = `The peak is reached by ${report.peak.op} in layer ${layerName(report.peak.layer)}, ` +
     `phase ${report.peak.phase}, ${report.peak.line}`;
   fillList(byId("figures"), [["peak allocated", `${bytes(report.peak.allocated)} (${count(report.peak.allocated)})`],
     ["requested", count(report.peak.requested)], ["reserved", count(report.peak.reserved)],
-    ["kept for backward", count(report.residual_bytes)], ["given back by backward", count(report.residual_bytes_returned)],
+    ["kept for backward", count(report.residual_bytes)], ["released by backward", count(report.residual_bytes_returned)],
     ["device", report.device], ...(report.batch_size ? [["batch", count(report.batch_size)]] : [])]);
   warn(report);
   byId("recording").value = optionOf(run, recording);
@@ -42,7 +42,7 @@ function show(run, recording) {
     group(log.peak);
   } else {
     kept.show(keptOfReport(report), 0, Math.max(report.records, 1));
-    byId("owners-title").textContent = "The largest at the peak (the file has the report alone, no events)";
+    byId("owners-title").textContent = "Largest allocations at the peak (the file has the report only, no events)";
     owners.show(report.top.map(ownerOfReport), null);
     showDetails([], null);
   }
@@ -52,12 +52,12 @@ function warn(report) {
   const graph = report.left.find((left) => left.held_by === "graph");
   const { growth } = report;
   const grown = growth
-    ? `Live bytes have grown for ${growth.steps} steps, by ${count(growth.requested)} a step on average. ` : "";
-  const left = graph ? `Left alive, kept by a graph: ${count(graph.allocated)} bytes of ${graph.op}, ${graph.line}.` : "";
+    ? `Live bytes have grown for ${growth.steps} steps, by ${count(growth.requested)} per step on average. ` : "";
+  const left = graph ? `Still live, kept by a graph: ${count(graph.allocated)} bytes of ${graph.op}, ${graph.line}.` : "";
   const alone = report.exported.filter((shown) => shown.alone);
   const held = alone.reduce((sum, { allocated }) => sum + allocated, 0);
-  const outside = held ? ` Held outside, by arrays of other libraries alone: ${count(held)} bytes, ` +
-    `most by ${alone[0].form}, ${alone[0].exported_at}.` : "";
+  const outside = held ? ` Held only by arrays of other libraries: ${count(held)} bytes, ` +
+    `most of them by ${alone[0].form}, ${alone[0].exported_at}.` : "";
   byId("warning").textContent = grown + left + outside;
   byId("warning").hidden = !(grown + left + outside);
 }
@@ -76,7 +76,7 @@ function pick(position) {
   timeline.pick(position);
   showInstant(null);
   const peak = position === log.peak ? ", the peak" : "";
-  byId("owners-title").textContent = `Who is alive after record ${count(position)}${peak}`;
+  byId("owners-title").textContent = `Live allocations after record ${count(position)}${peak}`;
   owners.show(log.aliveAt(position).map(ownerOf), view.buffer?.index);
   choose(view.buffer);
 }

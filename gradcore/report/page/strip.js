@@ -30,7 +30,7 @@ class Strip {
       `Peak bytes of ${count(run.steps.step.length)} steps, ${bytes(Math.min(...range(run.steps.allocated)))} to ` +
       `${bytes(Math.max(...range(run.steps.allocated)))}. Triangles: steps whose events are in the file. ` +
       (grown ? `Marked below: live bytes grew for ${GROWING} steps or more, in ${count(grown)} steps, first at step ` +
-        `${count(run.steps.step[first])}.` : "Live bytes never grew for three steps on end.");
+        `${count(run.steps.step[first])}.` : "Live bytes never grew for three steps in a row.");
     this.canvas.hidden = run.steps.step.length < 2;
     this.canvas.setAttribute("aria-label", byId("strip-line").textContent);
     this.draw();
