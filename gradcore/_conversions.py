@@ -84,8 +84,8 @@ class Conversions(Value):
         if device.type == "cuda":
             return CUDA, device.index or 0
         if device.type != "cpu":
-            raise BufferError(f"a tensor on {device}, which has no bytes, is not exported by DLPack, only one on the CPU or a "
-                              "GPU is")
+            raise BufferError(f"DLPack exports tensors on the CPU or a GPU, but this tensor is on {device}, which has no "
+                              "memory")
         return 1, 0
 
     @property
@@ -141,7 +141,7 @@ class Conversions(Value):
         if self.storage.device.type != "cpu":
             raise RuntimeError(f"cannot pin a tensor on {self.storage.device}: only dense CPU tensors can be pinned")
         if self.edge is not None and not self.is_leaf:  # type: ignore[attr-defined]
-            raise RuntimeError("pinning a tensor with a graph: detach() it first")
+            raise RuntimeError("pin_memory() of a tensor that requires grad is not supported: call detach() first")
         result = pin(self)
         result.requires_grad = self.edge is not None
         return result

@@ -104,7 +104,7 @@ def normal(mean: Any = 0.0, std: Any = 1.0, size: Sequence[int] | None = None, *
     """
     tensors = [x for x in (mean, std) if not isinstance(x, (int, float))]
     if not tensors and size is None:
-        raise TypeError("normal() of two numbers needs a size")
+        raise TypeError("normal() with numbers as mean and std needs a size")
     if isinstance(std, (int, float)) and std < 0:
         raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
     if tensors and std is tensors[-1] and std.spec.numel and std.storage.device.type == "cpu" and std.array.min() < 0:

@@ -129,7 +129,7 @@ def _parse(x: Any, index: Any) -> tuple[movement.Basic, list[Indexed]]:
             if isinstance(item, slice):
                 start, stop, step = item.indices(n)
                 if step < 0:
-                    raise SpecError("step must be greater than zero: flip() a dimension instead")
+                    raise SpecError("step must be greater than zero: use flip() to reverse a dimension")
                 basic.append((start, max(math.ceil((stop - start) / step), 0), step))
                 out += 1
             elif isinstance(item, (int, np.integer)) and not isinstance(item, bool):
@@ -171,7 +171,8 @@ def _item(item: Any) -> Any:
     """An index, with masks as :class:`_Mask`. Raises :class:`DataDependentShape` for a mask on meta."""
     if _is_mask(item):
         if item.storage.device.type == "meta":
-            raise DataDependentShape("a boolean index gives a shape that depends on values, and meta has none: use where()")
+            raise DataDependentShape("a boolean index gives a shape that depends on values, which meta tensors do not have: "
+                                     "use where()")
         return _Mask(item.storage.device.read(item.storage, item.spec))
     if item is None or item is Ellipsis or (isinstance(item, (slice, int, np.integer)) and not isinstance(item, bool)):
         return item

@@ -227,8 +227,8 @@ def randperm(n: int, *, generator: Generator | None = None, dtype: Any = np.int6
         return upload(generator.permutation(n).astype(np.dtype(dtype)), get_device(device),
                       op="randperm", role="output")
     except TraceError:
-        raise TraceError(f"{SITES[here()]}: randperm() shuffles on the host, and a replay would go on with one order: write "
-                         f"gradcore.rand({n}).argsort(), which each replay draws anew, or pass an order as an argument"
+        raise TraceError(f"{SITES[here()]}: randperm() shuffles on the host, so each replay would use the order of the trace: "
+                         f"use gradcore.rand({n}).argsort(), which each replay computes again, or pass the order as an argument"
                          ) from None
 
 

@@ -78,7 +78,7 @@ class step:
         logged = self.level != "counts"
         pool = next((d for d in devices() if d.name == "pinned" and d not in recorded), None)
         if logged and any(d.name in _recorded for d in recorded):
-            raise RuntimeError("a step is being recorded already: steps do not nest")
+            raise RuntimeError("a step is already being recorded: gradcore.step() cannot be nested")
         try:
             if self.level == "stacks":
                 self._opened.enter_context(whole_stacks())
@@ -145,8 +145,8 @@ class step:
     def report(self) -> StepReport:
         """The report. Raises RuntimeError before the end of the step, and at level ``off``."""
         if self._pool is None or self._device is None:
-            raise RuntimeError("a step of level 'off' has no report" if self.level == "off" else
-                               "the report of a step is there when the step has ended")
+            raise RuntimeError("a step with level='off' has no report" if self.level == "off" else
+                               "the report is available after the end of the step")
         if self.level == "counts":
             return counted_report(device=self._device.name, batch_size=self._batch_size, seconds=self._seconds,
                                   peaks=self._peaks, live=self._live, pool=self._pool, driver=self._driver, growth=self._growth,

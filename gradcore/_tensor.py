@@ -154,7 +154,7 @@ class Tensor(Operators, Conversions, Gradients):
     __hash__ = object.__hash__
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        raise TypeError("a tensor is not pickled: save a state_dict with gradcore.save, or send tensor.numpy()")
+        raise TypeError("tensors cannot be pickled: save a state_dict with gradcore.save, or send tensor.numpy()")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if self.edge is not None and type(self.edge[0]) is Node:

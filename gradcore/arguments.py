@@ -30,10 +30,10 @@ _OF_TENSORS = frozenset({"spec", "storage", "edge", "requires_grad", "detach"})
 _IN_ITS_PLACE = frozenset({"builtins", "numpy", "torch", "cupy"})
 #: What to write instead.
 INSTEAD = {
-    "out": "take the result, or copy it with out.copy_(...)",
-    "size_average": "say reduction='mean' or 'sum'",
-    "reduce": "say reduction='none'",
-    "generator": "draw with gradcore.rand or randn, of the same shape",
+    "out": "use the result, or copy it with out.copy_(...)",
+    "size_average": "use reduction='mean' or 'sum'",
+    "reduce": "use reduction='none'",
+    "generator": "use gradcore.rand or randn with the same shape",
     "sparse": "gradients are dense",
     "max_norm": "scale the rows of the weight before the call",
     "scale_grad_by_freq": "scale weight.grad after backward",
@@ -45,8 +45,8 @@ INSTEAD = {
 
 def refusal(name: str, argument: str) -> NotImplementedError:
     """The error for an argument of PyTorch's that is not here: it names it, and what to write instead."""
-    instead = INSTEAD.get(argument, "docs/ops.md and docs/pytorch.md list what there is")
-    return NotImplementedError(f"{name}(): the argument {argument!r} of PyTorch's is not covered by gradcore: {instead}")
+    instead = INSTEAD.get(argument, "see docs/ops.md and docs/pytorch.md for what is supported")
+    return NotImplementedError(f"{name}(): PyTorch's argument {argument!r} is not implemented by gradcore: {instead}")
 
 
 def blame(name: str, error: AttributeError) -> None:
@@ -57,8 +57,8 @@ def blame(name: str, error: AttributeError) -> None:
     ours = trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("gradcore.")
     if ours and error.name in _OF_TENSORS and type(error.obj).__module__.partition(".")[0] in _IN_ITS_PLACE:
         given = " ".join(repr(error.obj).split())
-        raise TypeError(f"{name}() takes tensors, but got {given:.60} of type {type(error.obj).__name__}; make a tensor of it "
-                        "with gradcore.tensor(...)") from None
+        raise TypeError(f"{name}() expects tensors, but got {given:.60} of type {type(error.obj).__name__}: convert it with "
+                        "gradcore.tensor(...)") from None
 
 
 def dims_by_numpy(name: str, dim: Any, keepdim: bool, axis: Any, keepdims: bool, out: Any) -> tuple[Any, bool]:

@@ -95,7 +95,7 @@ def lookup(module: str, path: str) -> Callable[..., Any]:
 
 def _text(owner: str, path: str, name: str) -> str:
     of = ".".join(part for part in ("torch", path, name) if part)
-    return f"{owner} has no attribute {name!r}: {of} is not covered by gradcore. {nearest(path, name)}"
+    return f"{owner} has no attribute {name!r}: {of} is not implemented by gradcore. {nearest(path, name)}"
 
 
 def nearest(path: str, name: str) -> str:
@@ -108,7 +108,7 @@ def nearest(path: str, name: str) -> str:
     variants = stem, name.removesuffix("_ex"), name.removesuffix("_copy"), name.removeprefix("Lazy")
     for same in (*variants, variants[-1].replace("3d", "2d")):
         told = told or (_path(path, same) if _has(_at(path), same) else _elsewhere(same))
-    return f"Nearest: {told or 'what docs/ops.md and docs/pytorch.md list'}"
+    return f"Nearest: {told or 'see docs/ops.md and docs/pytorch.md'}"
 
 
 def _elsewhere(name: str) -> str | None:

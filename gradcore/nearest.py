@@ -6,10 +6,10 @@ Formulas are of ``x`` and ``y``, the arguments in order; the tests compare them 
 
 from __future__ import annotations
 
-_DECOMPOSED = ("gradcore.linalg.solve, inv, det, slogdet and cholesky; other decompositions are numpy.linalg's, of "
-    "x.detach().numpy(), without a gradient")
-_COMPLEX = "real and imaginary parts as two tensors: every tensor of gradcore is real"
-_SCIPY = "scipy.special, of x.detach().numpy(), which shares its memory, without a gradient"
+_DECOMPOSED = ("gradcore.linalg.solve, inv, det, slogdet and cholesky; for other decompositions numpy.linalg on "
+               "x.detach().numpy(), without a gradient")
+_COMPLEX = "real and imaginary parts as two tensors: all tensors of gradcore are real"
+_SCIPY = "scipy.special on x.detach().numpy(), which shares its memory, without a gradient"
 
 #: Formulas, checked against PyTorch.
 FORMULAS: dict[str, str] = {
@@ -27,16 +27,16 @@ WORDS: dict[str, str] = {
         polar resolve_conj resolve_neg is_conj is_neg isreal view_as_complex view_as_real""",
     _SCIPY: """digamma digamma_ lgamma lgamma_ mvlgamma mvlgamma_ polygamma polygamma_ igamma igamma_ igammac igammac_ i0 i0_
         erfinv erfinv_ special""",
-    "numpy.fft, of x.detach().numpy(), without a gradient": """fft stft istft bartlett_window blackman_window hamming_window
+    "numpy.fft on x.detach().numpy(), without a gradient": """fft stft istft bartlett_window blackman_window hamming_window
         hann_window kaiser_window signal""",
     "gradcore.sort": "nanquantile",
-    "numpy.histogram, of x.detach().numpy()": "histc histogram histogramdd",
+    "numpy.histogram on x.detach().numpy()": "histc histogram histogramdd",
     "gradcore.scatter_add and gradcore.index_add": """index_reduce index_reduce_ segment_reduce
         put put_""",
     "gradcore.index_put, or a write such as x[index] = y": """as_strided_scatter
         resize_ resize_as_ set_ apply_ map_ map2_""",
     "gradcore.nn.functional.normalize": "renorm renorm_ embedding_renorm_",
-    "gradcore.remainder, of integers": "gcd gcd_ lcm lcm_ unravel_index",
+    "gradcore.remainder, for integers": "gcd gcd_ lcm lcm_ unravel_index",
     "gradcore.pow, and gradcore.log2": "frexp vander",
     "gradcore.linspace": "gradient",
     "gradcore.normal, bernoulli, multinomial, rand and gradcore.Tensor.uniform_": """poisson binomial cauchy_ exponential_
@@ -55,7 +55,7 @@ WORDS: dict[str, str] = {
     "gradcore.distributions.Bernoulli": "ContinuousBernoulli RelaxedBernoulli",
     "gradcore.distributions.kl_divergence": "register_kl",
     "gradcore.distributions.Distribution.sample": "sample_n",
-    "gradcore.distributions.Distribution, which looks at no parameter": "set_default_validate_args",
+    "gradcore.distributions.Distribution, which never validates arguments": "set_default_validate_args",
     "gradcore.randint": "randint_like",
     "gradcore.tensor": """frombuffer from_file FloatTensor DoubleTensor HalfTensor BFloat16Tensor LongTensor
         IntTensor ShortTensor CharTensor ByteTensor BoolTensor as_subclass""",
@@ -63,7 +63,7 @@ WORDS: dict[str, str] = {
     "gradcore.uint8": "uint16 uint32 uint64 uint1 uint2 uint3 uint4 uint5 uint6 uint7 bit",
     "gradcore.int8": "int1 int2 int3 int4 int5 int6 int7 qint8 qint32 quint8",
     "gradcore.float16": "float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn_x2",
-    "gradcore.Tensor.device, which tells a device's kind and number": """Tensor.get_device .get_device is_cpu is_meta
+    "gradcore.Tensor.device, which has a device's type and index": """Tensor.get_device .get_device is_cpu is_meta
         is_mps is_mtia is_xla is_xpu is_ipu is_maia is_vulkan xpu mtia ipu mps""",
     "dense tensors: gradcore.zeros, and gradcore.Tensor.index_add": """sparse sparse_coo sparse_csr sparse_csc sparse_bsr
         sparse_bsc sparse_coo_tensor sparse_csr_tensor sparse_csc_tensor sparse_bsr_tensor sparse_bsc_tensor
@@ -75,14 +75,14 @@ WORDS: dict[str, str] = {
         is_autocast_available""",
     "gradcore.manual_seed and gradcore.Generator": """cuda.get_rng_state cuda.set_rng_state get_rng_state_all
         set_rng_state_all seed_all random quasirandom""",
-    "the argument device= of creation, and gradcore.Tensor.to": "set_device device_of set_default_tensor_type",
-    "the environment's OMP_NUM_THREADS": "set_num_interop_threads get_num_interop_threads",
-    "gradcore.compile(module), which returns what is to be called": "nn.Module.compile",
+    "the argument device= of creation functions, and gradcore.Tensor.to": "set_device device_of set_default_tensor_type",
+    "the environment variable OMP_NUM_THREADS": "set_num_interop_threads get_num_interop_threads",
+    "gradcore.compile(module), which returns the compiled module": "nn.Module.compile",
     "gradcore.nn.Module.register_full_backward_hook": "register_backward_hook",
-    "gradcore.nn.Module.state_dict, which returns a dict that may be changed before it is saved or loaded":
+    "gradcore.nn.Module.state_dict, whose result can be changed before it is saved or loaded":
         """nn.Module.register_state_dict_pre_hook nn.Module.register_state_dict_post_hook
         nn.Module.register_load_state_dict_pre_hook nn.Module.register_load_state_dict_post_hook""",
-    "gradcore.optim.Optimizer.state_dict, which returns a dict that may be changed before it is saved or loaded":
+    "gradcore.optim.Optimizer.state_dict, whose result can be changed before it is saved or loaded":
         """optim.Optimizer.register_state_dict_pre_hook optim.Optimizer.register_state_dict_post_hook
         optim.Optimizer.register_load_state_dict_pre_hook optim.Optimizer.register_load_state_dict_post_hook""",
     "gradcore.optim.Optimizer.register_step_pre_hook": "profile_hook_step",
@@ -91,7 +91,7 @@ WORDS: dict[str, str] = {
     "gradcore.compile": "jit fx fork wait cuda.graph CUDAGraph graphs make_graphed_callables compiler cond while_loop",
     "gradcore.onnx.export": "export",
     "gradcore.autograd.functional": "jacrev jacfwd hessian vjp jvp linearize",
-    "gradcore.autograd.grad, with create_graph=True for more than one derivative": """forward_ad vmap functionalize
+    "gradcore.autograd.grad, with create_graph=True for higher derivatives": """forward_ad vmap functionalize
         grad_and_value func.grad""",
     "gradcore.func.functional_call": "stack_module_state stateless",
     "gradcore.autograd.set_detect_anomaly": "anomaly_mode set_anomaly_enabled",
@@ -124,12 +124,13 @@ WORDS: dict[str, str] = {
     "gradcore.nn.init.orthogonal_": "dirac nn.init.sparse",
     "gradcore.optim.Adam": "Adamax Adafactor Muon",
     "gradcore.optim.SGD": "ASGD Rprop",
-    "x = x.squeeze(...) and its like: a tensor keeps its shape": """squeeze_ unsqueeze_ transpose_ t_ swapaxes_ swapdims_""",
+    "x = x.squeeze(...) and similar: a tensor's shape cannot change in "
+    "place": """squeeze_ unsqueeze_ transpose_ t_ swapaxes_ swapdims_""",
     "gradcore.Tensor.to": "to_mkldnn",
     "gradcore.Tensor.sum": "sum_to_size",
     "gradcore.autocast": """clear_autocast_cache is_autocast_cache_enabled set_autocast_cache_enabled set_autocast_dtype
         set_autocast_enabled""",
-    "gradcore.manual_seed alone, for kernels add in the same order in every run": """deterministic
+    "gradcore.manual_seed: kernels add in the same order in every run": """deterministic
         set_deterministic_debug_mode get_deterministic_debug_mode""",
     "gradcore.Tensor.contiguous": "memory_format layout dim_order",
     "gradcore.reshape": "resize resize_as resize_as_sparse_",

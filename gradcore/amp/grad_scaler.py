@@ -173,6 +173,6 @@ def _are_finite(folded: list[Value]) -> bool:
     try:
         return all(bool(f) for f in folded)
     except TraceError:
-        raise TraceError(f"{SITES[here()]}: GradScaler.step() and update() look whether the gradients are finite, and do "
-                         "something else where they are not: move both out of the compiled function, and call them after it; "
-                         "scaler.scale(loss).backward() stays inside") from None
+        raise TraceError(f"{SITES[here()]}: GradScaler.step() and update() depend on whether the gradients are finite, which a "
+                         "replay cannot follow: call both after the compiled function; scaler.scale(loss).backward() can stay "
+                         "inside") from None

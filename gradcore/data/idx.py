@@ -42,15 +42,14 @@ def read_idx(path: str | os.PathLike[str], ndim: int | None = None) -> np.ndarra
                 raise IdxError(f"{path}: expected {ndim} dimensions, but the header gives {len(shape)}: {list(shape)}")
             expected = math.prod(shape) * dtype.itemsize
             if expected > (size * _MOST if packed else size):
-                raise IdxError(f"{path}: the header promises {expected} bytes of values {list(shape)}, more than the "
-                               f"file of {size} bytes can hold")
+                raise IdxError(f"{path}: the header declares {expected} bytes of values {list(shape)}, more than the file of "
+                               f"{size} bytes can hold")
             values = file.read(expected + 1)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise IdxError(f"{path}: not a whole gzip file: {error}") from None
+        raise IdxError(f"{path}: incomplete or damaged gzip file: {error}") from None
     if len(values) != expected:
         held = len(values) if len(values) < expected else f"more than {expected}"
-        raise IdxError(f"{path}: the header promises {expected} bytes of values {list(shape)}, but the file holds "
-                       f"{held}")
+        raise IdxError(f"{path}: the header declares {expected} bytes of values {list(shape)}, but the file holds {held}")
     return np.frombuffer(values, dtype).reshape(shape).astype(dtype.newbyteorder("="))
 
 

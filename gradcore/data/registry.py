@@ -53,8 +53,8 @@ def _fashion_mnist() -> Dataset:
     for folder in places:
         if _find(folder, "train-images-idx3-ubyte"):
             return load_folder(folder, "fashion-mnist", _FASHION)
-    raise FileNotFoundError(f"fashion-mnist is in none of {', '.join(map(str, places))}: install Debian's package "
-                            "dataset-fashion-mnist, or set GRADCORE_DATA to a folder that holds its four IDX files")
+    raise FileNotFoundError(f"fashion-mnist was not found in {', '.join(map(str, places))}: install the Debian package "
+                            "dataset-fashion-mnist, or set GRADCORE_DATA to the folder of its four IDX files")
 
 
 def load_folder(folder: Path, name: str | None = None, source: str | None = None) -> Dataset:

@@ -52,7 +52,7 @@ class Text:
 def from_string(name: str, text: str, source: str, held_out: float = 0.1) -> Text:
     """A text, of which the last part, a share of ``held_out``, is for testing."""
     if len(text) < 2:
-        raise ValueError(f"{name}: a text needs characters to learn from, but has {len(text)}")
+        raise ValueError(f"{name}: a text needs at least 2 characters, but has {len(text)}")
     alphabet = "".join(sorted(set(text)))
     place = {c: i for i, c in enumerate(alphabet)}
     numbers = np.array([place[c] for c in text], np.int64)
@@ -76,7 +76,8 @@ class Windows:
 
     def __init__(self, numbers: Array, context: int, batch_size: int, seed: int = 0) -> None:
         if len(numbers) < context + 1:
-            raise ValueError(f"a text of {len(numbers)} characters has no window of {context} and its successors")
+            raise ValueError(f"a text of {len(numbers)} characters is too short for windows of {context} characters and the "
+                             "next one")
         self._numbers = numbers
         self._context = context
         self._batch_size = batch_size

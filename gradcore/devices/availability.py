@@ -74,7 +74,7 @@ def find_status(driver: tuple[int, int] | None, cupy: bool, cuda: Any = None, co
     return CudaStatus(driver, True, count, reason)
 
 
-_NO_DEVICE = "the driver sees no device: is CUDA_VISIBLE_DEVICES set, or the container started without a GPU?"
+_NO_DEVICE = "the driver reports no device: check CUDA_VISIBLE_DEVICES and, in a container, that it has access to the GPU"
 
 
 def _of_runtime(error: Exception, driver: tuple[int, int], cuda: Any) -> str:

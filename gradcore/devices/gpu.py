@@ -143,7 +143,7 @@ class Bridge:
         cached = self.ledger.reserved - sum(held.values())
         rows = [LibraryBytes(name, nbytes) for name, nbytes in held.most_common()]
         names = ", ".join(sorted(op for op in self.seen if op))
-        return [*rows, LibraryBytes(f"scratch that is free again (of {names or 'no op'})", cached)] if cached else rows
+        return [*rows, LibraryBytes(f"cached scratch memory (of {names or 'no op'})", cached)] if cached else rows
 
     def wrap(self, op: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
         """The kernel, which runs with this allocator in place of CuPy's own."""
@@ -261,7 +261,7 @@ class CudaDevice(Device):
         values = np.ascontiguousarray(values, array.dtype)
         if values.nbytes:
             # From pageable memory the call returns once the values are staged, so that they may change afterwards.
-            with gpu_faults.Watch("a tensor was filled"):
+            with gpu_faults.Watch("writing a tensor"):
                 self._cuda.memcpyAsync(array.data.ptr, values.ctypes.data, values.nbytes, 1, self.current.handle)
                 if self._cuda.pointerGetAttributes(values.ctypes.data).type == _PAGE_LOCKED:
                     self._cuda.streamSynchronize(self.current.handle)
@@ -277,7 +277,7 @@ class CudaDevice(Device):
         if array.nbytes:
             pinned.storage.block.use_on(self.copies)
             ends = (host.ctypes.data, array.data.ptr) if back else (array.data.ptr, host.ctypes.data)
-            with gpu_faults.Watch("a tensor was read" if back else "a tensor was filled"):
+            with gpu_faults.Watch("reading a tensor" if back else "writing a tensor"):
                 self._cuda.memcpyAsync(*ends, array.nbytes, 2 if back else 1, self.copies.handle)
 
     def copy_out(self, array: cupy.ndarray) -> np.ndarray[Any, Any]:
@@ -286,7 +286,7 @@ class CudaDevice(Device):
         low, high = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0)
         span = np.empty(high - low + array.itemsize if array.size else 0, np.uint8)
         if array.size:
-            with gpu_faults.Watch("a tensor was read"):
+            with gpu_faults.Watch("reading a tensor"):
                 self._cuda.memcpyAsync(span.ctypes.data, array.data.ptr + low, span.nbytes, 2, self.current.handle)
                 self._cuda.streamSynchronize(self.current.handle)
         found = np.ndarray(array.shape, array.dtype, span, -low, array.strides)

@@ -20,16 +20,20 @@ from gradcore.memory.resource import Segment, Stream
 _FORKED = 3
 #: Faults of running kernels by cudaError_t, with the same numbers as CUresult. The context is unusable afterwards.
 FAULTS = {
-    _FORKED: "CUDA is not initialized here. A process that was forked from one that had used the device cannot use it: start "
-             "it with multiprocessing.get_context('spawn')",
-    214: "the device's memory met an error that could not be corrected", 220: "the connection between devices failed",
-    700: "a kernel used an address outside any allocation", 702: "a kernel ran longer than the system lets it",
-    710: "an assertion failed in a kernel", 714: "a kernel's stack was damaged", 715: "a kernel met an illegal instruction",
-    716: "a kernel used an address that is not a multiple of what it reads", 717: "a kernel used an address of another space",
-    718: "a kernel's program counter was damaged", 719: "a kernel failed"}
+    _FORKED: "CUDA cannot be used in a process that was forked from one that had used the device: start the process with "
+             "multiprocessing.get_context('spawn')",
+    214: "uncorrectable error in the device's memory", 220: "uncorrectable error in the connection between "
+                                                                              "devices",
+    700: "a kernel used an address outside any allocation", 702: "a kernel exceeded the system's time limit",
+    710: "an assertion failed in a kernel", 714: "a kernel's call stack was "
+                                                 "corrupted", 715: "a kernel executed an illegal "
+                                                                                      "instruction",
+    716: "a kernel used a misaligned address", 717: "a kernel used an address of the wrong "
+                                                                                  "address space",
+    718: "a kernel's program counter is invalid", 719: "a kernel failed"}
 #: Reasons for which a launch can be refused, by cudaError_t.
-_REFUSED = {1: "an argument is not valid", 9: "the grid or the blocks are larger than the device allows",
-            98: "the kernel's code was not loaded", 701: "a block needs more registers or shared memory than there are"}
+_REFUSED = {1: "an argument is invalid", 9: "the grid or the blocks are larger than the device allows",
+            98: "the kernel's code was not loaded", 701: "a block needs more registers or shared memory than available"}
 #: Machine code for another device, or for a newer driver.
 _FOREIGN = (209, 218, 222, 223)
 
@@ -39,11 +43,11 @@ def _fault(error: BaseException, doing: str, blocking: bool = False) -> DeviceFa
     status: int = error.status  # type: ignore[attr-defined]
     if status == _FORKED:
         return DeviceFault(f"CUDA error {status}: {FAULTS[status]} ({error})")
-    after = "The process cannot use the device any more"
+    after = "This process can no longer use the device"
     if blocking:
         return DeviceFault(f"CUDA error {status} in the op that ran last: {FAULTS[status]} ({error}). {after}")
-    return DeviceFault(f"CUDA error {status}, noticed while {doing}: {FAULTS[status]} ({error}). It was launched earlier: "
-                       f"GRADCORE_LAUNCH_BLOCKING=1 finds the op. {after}")
+    return DeviceFault(f"CUDA error {status}, noticed while {doing}: {FAULTS[status]} ({error}). The kernel was launched "
+                       f"earlier: set GRADCORE_LAUNCH_BLOCKING=1 to find the op. {after}")
 
 
 def raise_fault(error: BaseException, doing: str, blocking: bool = False) -> None:
@@ -70,7 +74,7 @@ class WatchedSource(CudaSource):
     """Segments from cudaMalloc, with faults that the call reports raised as :class:`DeviceFault`."""
 
     def allocate(self, nbytes: int) -> Segment:
-        with Watch("memory was allocated"):
+        with Watch("allocating memory"):
             return super().allocate(nbytes)
 
 
@@ -78,27 +82,27 @@ class WatchedDriver(CudaDriver):
     """The driver's calls on streams and events, with faults that they report raised as :class:`DeviceFault`."""
 
     def record(self, stream: Stream) -> Any:
-        with Watch("streams were ordered"):
+        with Watch("ordering streams"):
             return super().record(stream)
 
     def wait(self, stream: Stream, event: Any) -> None:
-        with Watch("streams were ordered"):
+        with Watch("ordering streams"):
             super().wait(stream, event)
 
     def synchronize(self) -> None:
-        with Watch("the device was waited for"):
+        with Watch("synchronizing the device"):
             super().synchronize()
 
     def synchronize_stream(self, stream: Stream) -> None:
-        with Watch("a stream was waited for"):
+        with Watch("synchronizing a stream"):
             super().synchronize_stream(stream)
 
     def synchronize_event(self, event: Any) -> None:
-        with Watch("an event was waited for"):
+        with Watch("synchronizing an event"):
             super().synchronize_event(event)
 
     def _done(self, query: Callable[[], Any]) -> bool:
-        with Watch("work was asked whether it is done"):
+        with Watch("querying a stream or an event"):
             return super()._done(query)
 
 
@@ -135,7 +139,7 @@ def of_launch(error: Exception, family: str, instance: str, blocks: int, threads
         return KernelError(f"{name} does not compile: " + "\n  ".join(wrong[:5]))
     status = getattr(error, "status", None)
     if status in FAULTS:
-        return _fault(error, f"{name} was launched")
+        return _fault(error, f"launching {name}")
     if status in _FOREIGN:
         return KernelError(f"{name} was compiled for another device or a newer driver ({error}): clear CuPy's cache "
                            "(~/.cupy/kernel_cache), and install the packages that fit the driver with "

@@ -216,7 +216,7 @@ class CublasLt:
             self._lt.matmul(self._handle, plan.descriptor, factor, x, a, y, b, plan.zero, out, c, out, c, plan.algorithm,
                             workspace, plan.bytes, stream)
         except self._lt.cuBLASLtError as error:
-            raise KernelError(f"cuBLASLt cannot put a matrix product on the device: {error}") from error
+            raise KernelError(f"cuBLASLt could not launch a matrix product: {error}") from error
 
 
 class Cublas:
@@ -227,8 +227,8 @@ class Cublas:
             try:
                 from cupy_backends.cuda.libs import cublas
             except ImportError as error:
-                raise DeviceError(f"no library that multiplies matrices can be loaded: {why}; CuPy has no cuBLAS ({error}). "
-                                  "They come with pip install 'gradcore[cuda13]', or 'gradcore[cuda12]' for a driver of CUDA "
+                raise DeviceError(f"no library for matrix products can be loaded: {why}; CuPy has no cuBLAS ({error}). Both "
+                                  "come with pip install 'gradcore[cuda13]', or 'gradcore[cuda12]' for a driver of CUDA "
                                   "12") from error
             calls = cublas
         self.unseen = f"cuBLAS's own workspace: {why}"
@@ -255,7 +255,7 @@ class Cublas:
                 calls.gemmStridedBatchedEx(*head, x, data, a.leading, a.step, y, data, b.leading, b.step, nothing, out, data,
                                            c.leading, c.step, batch, compute, -1)
         except calls.CUBLASError as error:
-            raise KernelError(f"cuBLAS cannot put a matrix product on the device: {error}") from error
+            raise KernelError(f"cuBLAS could not launch a matrix product: {error}") from error
 
 
 def _set(setter: Callable[..., Any], of: int, attribute: int, value: int, dtype: Any) -> None:

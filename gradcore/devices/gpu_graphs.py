@@ -39,7 +39,7 @@ class Graph:
         try:
             self._cuda.graphLaunch(self._handle, stream.handle)
         except self._cuda.CUDARuntimeError as error:
-            raise_fault(error, "a program was launched")
+            raise_fault(error, "launching a program")
             raise
 
     def __del__(self) -> None:
@@ -71,7 +71,7 @@ class Refusing:
 def refuse(thread: int | None, nbytes: int) -> None:
     """Raise CaptureError if ``thread``, which captures, is the calling thread, which asks for ``nbytes`` bytes."""
     if thread == threading.get_ident():
-        raise CaptureError(f"{nbytes:,} bytes were allocated during the capture, whose memory is planned")
+        raise CaptureError(f"{nbytes:,} bytes were allocated during a capture, in which all memory must be planned")
 
 
 class Graphs:
@@ -91,7 +91,7 @@ class Graphs:
         :class:`CaptureError` for an allocation; the state is unchanged then.
         """
         device, cuda = self._device, self._cuda
-        with self._lock, Watch("a program was captured"), ExitStack() as always, ExitStack() as failed:
+        with self._lock, Watch("capturing a program"), ExitStack() as always, ExitStack() as failed:
             if gc.isenabled():
                 # Objects that garbage collection destroys may call the driver.
                 always.callback(gc.enable)

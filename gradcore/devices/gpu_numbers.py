@@ -26,8 +26,8 @@ class Moving:
 
     def __float__(self) -> float:
         if self.block.frozen:
-            raise CaptureError("the kernel asks for the value of a number that changes from run to run, with which a captured "
-                               "launch would go on")
+            raise CaptureError("the kernel reads a number that changes from run to run: a captured launch would always use the "
+                               "captured value")
         return float(self.block.values[self.at])
 
 
@@ -60,7 +60,7 @@ class Numbers:
         place = self._places.get(first)
         if place is None:
             if self.frozen:
-                raise CaptureError("a number that changes from run to run was first asked for during the capture")
+                raise CaptureError("a number that changes from run to run was first used during the capture")
             place = self._places[first] = len(self._held)
             fields = self._staged[place * ROOM:place * ROOM + dtype.itemsize].view(dtype)
             self._held.append((fields, how, slice(first, first + len(numbers))))

@@ -48,8 +48,8 @@ class Workspaces:
         held = self._held.get(stream)
         if held is None:
             if runtime.streamIsCapturing(stream):
-                raise CaptureError(f"{self._name} ({self._nbytes:,} bytes) was not made before the capture of this stream: run "
-                                   "the step once on it first")
+                raise CaptureError(f"{self._name} ({self._nbytes:,} bytes) was not allocated before the capture of this "
+                                   "stream: run the step once on the stream first")
             with self._lock:
                 # Another thread may have allocated it in the meantime, and may be using it.
                 held = self._held.get(stream)
@@ -84,5 +84,5 @@ def shared() -> int:
 
     found = SHARED.get(index)
     if found is None:
-        found = SHARED.setdefault(index, Workspaces("what blocks of one launch share", SHARED_BYTES, make))
+        found = SHARED.setdefault(index, Workspaces("the memory shared by the blocks of a launch", SHARED_BYTES, make))
     return found.of(current_stream())

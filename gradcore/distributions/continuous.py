@@ -56,8 +56,9 @@ class Normal(_LocationScale):
         return 0.5 * (1 + functional.erf((value - self.loc) / (self.scale * math.sqrt(2))))
 
     def icdf(self, value: Any) -> Any:
-        raise NotImplementedError("Normal has no icdf, for there is no erfinv: scipy.special.ndtri gives that of a standard "
-                                  "normal distribution, of value.detach().numpy(), without a gradient")
+        raise NotImplementedError("Normal.icdf() is not implemented, since there is no erfinv: use "
+                                  "scipy.special.ndtri(value.detach().numpy()) for a standard normal distribution, without a "
+                                  "gradient")
 
     def entropy(self) -> Any:
         return 0.5 + 0.5 * _LOG_TWO_PI + self.scale.log()

@@ -52,7 +52,8 @@ class Distribution:
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
         """Samples that are differentiable with respect to the parameters. Raises NotImplementedError if that is impossible."""
-        raise NotImplementedError(f"{type(self).__name__} has no draw that is differentiable in its parameters: use sample()")
+        raise NotImplementedError(f"{type(self).__name__} has no rsample(): its samples are not differentiable in its "
+                                  "parameters; use sample()")
 
     def log_prob(self, value: Any) -> Any:
         """The logarithm of the density or probability of values [..., *batch_shape, *event_shape]."""
@@ -68,7 +69,7 @@ class Distribution:
 
     def enumerate_support(self, expand: bool = True) -> Any:
         """All possible values, [values, *batch_shape]; with ``expand=False``, the other sizes are 1."""
-        raise NotImplementedError(f"{type(self).__name__} has no values that can be counted")
+        raise NotImplementedError(f"{type(self).__name__} has no enumerable support")
 
     def entropy(self) -> Any:
         """The entropy in nats, of shape ``batch_shape``."""

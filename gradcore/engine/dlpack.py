@@ -37,7 +37,8 @@ _pointer.restype, _pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes
 def _tensor(capsule: Any) -> _Tensor:
     name = _name(capsule)
     if name not in _STARTS:
-        raise ValueError(f"from_dlpack: a capsule is consumed once, and is called dltensor until then, but this is {name!r}")
+        raise ValueError(f"from_dlpack: expected an unused capsule, named 'dltensor', but got {name!r}: a capsule can be "
+                         "consumed only once")
     return _Tensor.from_address(_pointer(capsule, name) + _STARTS[name])
 
 

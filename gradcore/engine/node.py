@@ -51,7 +51,7 @@ class Node:
         """The residuals as tensors without a graph. Raises RuntimeError after they were released."""
         if self.saved is None and self.plan.slots:
             raise AlreadyReleased("Trying to backward through the graph a second time (or directly access saved tensors after "
-                                  f"they have already been freed): {self.name()} gave its residuals back when it ran")
+                                  f"they have already been freed): {self.name()} released its residuals when it ran")
         return tuple(make_value(r.storage, r.spec, r.array, None) for r in self.saved or () if type(r) is Saved)
 
     @property

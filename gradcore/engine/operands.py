@@ -63,5 +63,5 @@ def _operand(op: Op, a: Any) -> Any:
     for plain in (bool, int, float):
         if isinstance(a, plain):
             return plain(a)
-    raise TypeError(f"{op.name}() takes tensors and Python numbers, but got {type(a).__name__}; make a tensor of it with "
+    raise TypeError(f"{op.name}() expects tensors and Python numbers, but got {type(a).__name__}: convert it with "
                     "gradcore.tensor(...)")

@@ -30,10 +30,9 @@ def residuals(node: Node, remade: list[ref[Recipe]]) -> list[Any]:
     double = local.state.grad
     if node.saved is None:
         raise AlreadyReleased(
-            "Trying to backward through the graph a second time (or directly access saved tensors after they have "
-            f"already been freed): {node.name()} of {SITES[node.site]} gave its residuals back when it ran. Specify "
-            "retain_graph=True if you need to backward through the graph a second time or if you need to access saved "
-            "tensors after calling backward.")
+            "Trying to backward through the graph a second time (or directly access saved tensors after they have already been "
+            f"freed): {node.name()} of {SITES[node.site]} released its residuals when it ran. Specify retain_graph=True if you "
+            "need to backward through the graph a second time or if you need to access saved tensors after calling backward.")
     values = []
     for residual in node.saved:
         if type(residual) is Saved:

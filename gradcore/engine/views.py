@@ -44,8 +44,8 @@ def check_recorded_write(name: str, target: Any, recorded: bool) -> None:
     if not recorded:
         return
     if not base.spec.contiguous:
-        raise NotImplementedError(f"{name}: a recorded write to a view of a tensor that lies in memory as {base.spec}: "
-                                  "write to a clone(), or use the out-of-place op")
+        raise NotImplementedError(f"{name}: an in-place write with a gradient to a view of a non-contiguous tensor, "
+                                  f"{base.spec}, is not supported: write to a clone(), or use the out-of-place op")
 
 
 def rebase(target: Any) -> None:

@@ -83,7 +83,7 @@ def _bags(offsets: Tensor, count: int, last: bool) -> tuple[Tensor, Tensor]:
     """The bag of each of ``count`` positions, and the number of positions in each bag."""
     device = offsets.storage.device
     if device.type == "meta":
-        raise DataDependentShape("embedding_bag: the bags depend on the values of offsets, and meta has none")
+        raise DataDependentShape("embedding_bag: the bags depend on the values of offsets, which meta tensors do not have")
     starts = np.asarray(device.read(offsets.storage, offsets.spec)).astype(np.int64)
     if not len(starts) or starts[0] != 0 or (np.diff(starts) < 0).any() or starts[-1] > count:
         raise ValueError(f"offsets[0] has to be 0 and offsets must rise to {count} at most, but got {starts.tolist()}")

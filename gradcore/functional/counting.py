@@ -52,7 +52,7 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
                         f"for {list(input.spec.shape)}")
     device = input.storage.device
     if device.name == "meta":
-        raise DataDependentShape("bincount: how many counts there are depends on values, which the device meta has not")
+        raise DataDependentShape("bincount: the size of the result depends on values, which meta tensors do not have")
     largest = -1
     if input.spec.numel:
         if input.min().item() < 0:

@@ -145,7 +145,7 @@ def transfer(x: Tensor, device: Device, non_blocking: bool = False) -> Tensor:
         result = upload(x.storage.device.read(x.storage, x.spec), device)
     result.requires_grad = x.requires_grad and x.is_leaf
     if x.requires_grad and not x.is_leaf:
-        raise NotImplementedError("moving a tensor with a graph to another device: detach() it first")
+        raise NotImplementedError("moving a tensor that requires grad to another device is not supported: call detach() first")
     return result
 
 

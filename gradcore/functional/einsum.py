@@ -84,8 +84,8 @@ def _parse(equation: str, operands: list[Tensor]) -> tuple[list[list[Any]], list
     head, dots, tail = right.partition("...")
     for letter in head + tail:
         if letter not in letters or (head + tail).count(letter) > 1:
-            raise SpecError(f"einsum(): the output subscript {letter!r} of {equation!r} must stand in an operand, and once "
-                            "in the output")
+            raise SpecError(f"einsum(): the output subscript {letter!r} of {equation!r} must appear in an operand, and only "
+                            "once in the output")
     return inputs, [*head, *(range(most, 0, -1) if dots else ()), *tail]
 
 

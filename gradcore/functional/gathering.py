@@ -128,14 +128,14 @@ def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: 
     NotImplementedError for ``"prod"``, :class:`SpecError` for another reduction.
     """
     if reduce == "prod":
-        raise NotImplementedError("scatter_reduce(reduce='prod') is not covered: 'sum', 'mean', 'amax' and 'amin' are")
+        raise NotImplementedError("scatter_reduce(reduce='prod') is not implemented: use 'sum', 'mean', 'amax' or 'amin'")
     if reduce not in ("sum", "mean", "amax", "amin"):
         raise SpecError(f"reduce argument must be either sum, prod, mean, amax or amin, got {reduce}")
     for d, n in enumerate(index.spec.shape):
         if n != src.spec.shape[d]:
             src = movement.narrow(src, d, 0, n)
     if reduce == "mean" and input.spec.dtype.kind == "b":
-        raise NotImplementedError("scatter_reduce(reduce='mean') is not implemented for bools: 'sum', 'amax' and 'amin' are")
+        raise NotImplementedError("scatter_reduce(reduce='mean') is not implemented for bools: use 'sum', 'amax' or 'amin'")
     if reduce in ("sum", "mean"):
         kept = input if include_self else picking.scatter(input, dim, index, 0)
         total = picking.scatter_add(kept, dim, index, src)

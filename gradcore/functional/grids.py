@@ -54,7 +54,7 @@ def grid_sample(input: Tensor, grid: Tensor, mode: str = "bilinear", padding_mod
     """
     dims = input.spec.ndim - 2
     if mode == "bicubic":
-        raise NotImplementedError("grid_sample(mode='bicubic') is not covered: 'bilinear' and 'nearest' are")
+        raise NotImplementedError("grid_sample(mode='bicubic') is not implemented: use 'bilinear' or 'nearest'")
     if mode not in ("bilinear", "nearest"):
         raise ValueError(f"nn.functional.grid_sample(): expected mode to be 'bilinear', 'nearest' or 'bicubic', but got: "
                          f"'{mode}'")

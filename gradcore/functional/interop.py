@@ -37,7 +37,7 @@ def from_dlpack(ext_tensor: Any, *, device: str | Device | None = None, copy: bo
         array = home.array_of_others(given)
         shared = given.writable and array.size > 0
     if copy is False and (elsewhere or not shared):
-        raise ValueError("from_dlpack(copy=False): what is read-only, empty, or goes to another device is copied")
+        raise ValueError("from_dlpack(copy=False): read-only and empty arrays, and arrays for another device, must be copied")
     if number is None:
         return from_numpy(array) if shared and not copy and not elsewhere else tensor(array, device=device)
     dtype = bfloat16() if given.bfloat else np.dtype(array.dtype)

@@ -66,7 +66,8 @@ def norm(A: Tensor, ord: Any = None, dim: Dim = None, keepdim: bool = False, *, 
         assert not isinstance(dim, int)
         return matrix_norm(A, ord, (-2, -1) if dim is None else dim, keepdim, dtype=dtype)
     if isinstance(ord, str) and not (ord == "fro" and pair):
-        raise SpecError(f"linalg.norm: ord={ord!r} is that of matrices, but got dim={dim} of {list(A.spec.shape)}")
+        raise SpecError(f"linalg.norm: ord={ord!r} is a matrix norm, which needs two dimensions, but got dim={dim} of "
+                        f"{list(A.spec.shape)}")
     return vector_norm(A, 2 if ord is None else ord, dim, keepdim, dtype=dtype)
 
 

@@ -71,7 +71,7 @@ def _positions(n: int, before: int, after: int, mode: str) -> np.ndarray[Any, An
         raise SpecError(f"Padding size should be less than the corresponding input dimension, but got: padding ({before}, "
                         f"{after}) at a dimension of {n} elements with mode {mode}")
     if n + before + after <= 0 or not n:
-        raise SpecError(f"Expected a dimension with elements, but got {n} of them and padding ({before}, {after})")
+        raise SpecError(f"Expected a non-empty dimension, but got {n} elements and padding ({before}, {after})")
     places = np.arange(-before, n + after)
     if mode == "replicate":
         return np.clip(places, 0, n - 1)

@@ -173,7 +173,7 @@ def _places(mask: Tensor) -> Tensor:
         raise SpecError(f"masked_select: expected BoolTensor for mask, but got {mask.spec.dtype.name}")
     device = mask.storage.device
     if device.type == "meta":
-        raise DataDependentShape("masked_select: the shape of the result depends on values, and meta has none")
+        raise DataDependentShape("masked_select: the shape of the result depends on values, which meta tensors do not have")
     return upload(np.flatnonzero(device.read(mask.storage, mask.spec)), device, op="masked_select")
 
 
@@ -191,8 +191,8 @@ def masked_scatter_(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
                         f"{source.spec.dtype.name}")
     places = _places(movement.expand(mask, shape=input.spec.shape))
     if places.spec.numel > source.spec.numel:
-        raise SpecError(f"masked_scatter: expected self and source to have enough elements: {places.spec.numel} are asked for, "
-                        f"and there are {source.spec.numel}")
+        raise SpecError(f"masked_scatter: expected source to have at least {places.spec.numel} elements, one for each True of "
+                        f"the mask, but got {source.spec.numel}")
     given = movement.narrow(sh.reshape(source, -1), 0, 0, places.spec.numel)
     if not input.spec.contiguous:
         return movement.copy_(input, masked_scatter_(sh.clone(input), mask, source))
@@ -209,7 +209,7 @@ def unique(input: Tensor, sorted: bool = True, return_inverse: bool = False, ret
     """
     device = input.storage.device
     if device.type == "meta":
-        raise DataDependentShape("unique: the shape of the result depends on values, and meta has none")
+        raise DataDependentShape("unique: the shape of the result depends on values, which meta tensors do not have")
     values = device.read(input.storage, input.spec)
     axis = None if dim is None else sh.dim_of(dim, input)
     found, inverse, counts = np.unique(values, return_inverse=True, return_counts=True, axis=axis, equal_nan=False)

@@ -116,7 +116,8 @@ def unique_consecutive(input: Tensor, return_inverse: bool = False, return_count
     """
     device = input.storage.device
     if device.type == "meta":
-        raise DataDependentShape("unique_consecutive: the shape of the result depends on values, and meta has none")
+        raise DataDependentShape("unique_consecutive: the shape of the result depends on values, which meta tensors do not "
+                                 "have")
     values = device.read(input.storage, input.spec)
     rows = values.reshape(-1) if dim is None else np.moveaxis(values, sh.dim_of(dim, input), 0)
     flat = rows.reshape(rows.shape[0], math.prod(rows.shape[1:]))

@@ -293,7 +293,7 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
 def nonzero(input: Tensor) -> Tensor:
     """Indices of the nonzero elements, [N, ndim] int64; the values, on which N depends, are read on the host."""
     if input.storage.device.type == "meta":
-        raise DataDependentShape("nonzero: the shape of the result depends on values, and meta has none")
+        raise DataDependentShape("nonzero: the shape of the result depends on values, which meta tensors do not have")
     values = input.storage.device.read(input.storage, input.spec)
     return upload(np.argwhere(values).astype(np.int64), input.storage.device, op="nonzero", role="output")
 

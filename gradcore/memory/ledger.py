@@ -120,7 +120,7 @@ class Ledger:
     def deallocate(self, block: Block, serial: int) -> None:
         """Give a block back. Raises :class:`StaleBlock` unless ``serial`` is the block's present life."""
         if block.serial != serial or not serial or block in self._pending:
-            raise StaleBlock(f"block with serial {serial} was given back already: {block}")
+            raise StaleBlock(f"block with serial {serial} was freed already: {block}")
         self.release(block)
 
     def _release_now(self, block: Block) -> None:

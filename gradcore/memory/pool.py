@@ -104,7 +104,7 @@ class Pool:
     def deallocate(self, block: Block, serial: int) -> None:
         """Give a block back. Raises :class:`StaleBlock` unless ``serial`` is the block's present life."""
         if block.serial != serial or not serial:
-            raise StaleBlock(f"block with serial {serial} was given back already: {block}")
+            raise StaleBlock(f"block with serial {serial} was freed already: {block}")
         block.serial = 0
         self.settle(block)
         self._reclaim(block)

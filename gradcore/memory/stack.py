@@ -67,5 +67,5 @@ def explain(ledger: Ledger, error: OutOfMemory) -> str:
     """The text of an out-of-memory error: what was asked for, what there is, and who holds it."""
     limit = "none" if error.limit is None else f"{error.limit:,}"
     return "\n".join([
-        f"out of memory: {error.asked:,} bytes were asked for by {error.by}; {error.live:,} are live, {error.cached:,} cached "
-        f"(largest free block {error.largest_free:,}), limit {limit}. {error}", *explain_live(ledger)])
+        f"out of memory: cannot allocate {error.asked:,} bytes for {error.by}; {error.live:,} are live, {error.cached:,} "
+        f"cached (largest free block {error.largest_free:,}), limit {limit}. {error}", *explain_live(ledger)])

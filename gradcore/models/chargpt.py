@@ -43,7 +43,7 @@ class GPT(nn.Module):
                  device: Any = None) -> None:
         super().__init__()
         if width % heads:
-            raise ValueError(f"a width of {width} is no multiple of {heads} heads")
+            raise ValueError(f"the width must be divisible by the number of heads, but got {width} and {heads}")
         self.context = context
         self.tokens = nn.Embedding(vocab, width, device=device)
         self.places = nn.Embedding(context, width, device=device)
@@ -57,7 +57,7 @@ class GPT(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         length = x.shape[1]
         if length > self.context:
-            raise ValueError(f"this GPT sees {self.context} characters, but was given {length}")
+            raise ValueError(f"expected at most {self.context} characters, the model's context, but got {length}")
         h = self.tokens(x) + self.places(functional.arange(length, device=x.device))
         for block in self.blocks:
             h = block(h)
@@ -73,7 +73,7 @@ def loss(module: Any, x: Tensor, y: Tensor) -> Tensor:
 def build(batch_size: int, dataset: Any, device: Any = None) -> Workload:
     """3 layers of width 96 and a context of 64 characters, for the alphabet of ``dataset``."""
     if not isinstance(dataset, Text):
-        raise ValueError(f"the model chargpt learns a text, but {dataset.name} holds images: try --data python-docs")
+        raise ValueError(f"the model chargpt is trained on text, but {dataset.name} holds images: try --data python-docs")
     module = GPT(dataset.classes, device=device)
 
     def example(batch_size: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

@@ -20,7 +20,7 @@ class CNN(nn.Module):
         super().__init__()
         self.image = image if len(image) == 3 else (1, *image)
         if len(self.image) != 3 or min(self.image[1:]) < 4:
-            raise ValueError(f"a CNN needs images of at least 4 x 4 elements, but they are {image}")
+            raise ValueError(f"a CNN needs images of at least 4 x 4 elements, but got {image}")
         layers: list[nn.Module] = []
         for i, o in ((self.image[0], 16), (16, 32), (32, 64)):
             layers += [nn.Conv2d(i, o, 3, padding=1, bias=False, device=device), nn.BatchNorm2d(o, device=device), nn.ReLU()]
@@ -38,6 +38,7 @@ class CNN(nn.Module):
 def build(batch_size: int, dataset: Any, device: Any = None) -> Workload:
     """A :class:`CNN` for the images of ``dataset``."""
     if not isinstance(dataset, Dataset):
-        raise ValueError(f"the model cnn learns images, but {dataset.name} is a text: try --data digits or fashion-mnist")
+        raise ValueError(f"the model cnn is trained on images, but {dataset.name} is a text: try --data digits or "
+                         "fashion-mnist")
     module = CNN(dataset.image, dataset.classes, device)
     return Workload(module, batch_of(dataset), classification, ImageTask(dataset))

@@ -37,7 +37,7 @@ def _several(given: Any) -> TypeError:
     """The error for a value that is more than one array."""
     return TypeError(f"x and y must be one array or tensor each, but one is a {type(given).__name__} of "
                      f"{', '.join(type(part).__name__ for part in (given.values() if isinstance(given, dict) else given))}: "
-                     "give one array, of which the loss function takes its parts; y may be an input, too")
+                     "pass one array, and split it in the loss function; y may also be an input")
 
 
 def batch(example: Example, name: str, batch_size: int, shapes_only: bool, any_size: bool = True) -> tuple[Array, Array]:
@@ -64,8 +64,8 @@ def batch(example: Example, name: str, batch_size: int, shapes_only: bool, any_s
         return made
     for shape, given in zip(expected, _shapes(made), strict=True):
         if len(shape) == len(given) and any(a < b for a, b in zip(given, shape, strict=True)):
-            raise ValueError(f"{name} made x and y of shapes {_listed(_shapes(made))} for a batch of {batch_size}: after its "
-                             f"batches of 1, 2 and 3, {_listed(expected)} were expected. Has it too few samples?")
+            raise ValueError(f"{name} returned x and y of shapes {_listed(_shapes(made))} for a batch of {batch_size}, but "
+                             f"expected {_listed(expected)} after its batches of 1, 2 and 3. Does it have too few samples?")
     return made
 
 
@@ -87,9 +87,9 @@ def _carried_on(small: dict[int, Shapes], name: str, batch_size: int) -> Shapes:
         line = lambda n, a=first, b=second: tuple(p + (q - p) * (n - 1) for p, q in zip(a, b, strict=False))
         if any(shape != line(n) for n, shape in shapes.items()) or any(a > b for a, b in zip(first, second, strict=False)):
             *others, last = shapes
-            raise ValueError(f"{name} made {'xy'[which]} of shapes {', '.join(str(list(s)) for s in shapes.values())} for "
-                             f"batches of {', '.join(map(str, others))} and {last}: to tell the shapes of a batch of "
-                             f"{batch_size}, each dimension was expected to grow by the same for every sample, or not at all")
+            raise ValueError(f"{name} returned {'xy'[which]} of shapes {', '.join(str(list(s)) for s in shapes.values())} for "
+                             f"batches of {', '.join(map(str, others))} and {last}: to predict the shapes of a batch of "
+                             f"{batch_size}, each dimension must be linear in the number of samples")
         found.append(line(batch_size))
     return found[0], found[1]
 

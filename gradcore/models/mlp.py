@@ -34,7 +34,8 @@ class MLP(nn.Module):
 def build(batch_size: int, dataset: Any, device: Any = None) -> Workload:
     """64-128-128-10 for digits, 784-1024-1024-1024-10 for fashion-mnist."""
     if not isinstance(dataset, Dataset):
-        raise ValueError(f"the model mlp learns images, but {dataset.name} is a text: try --data digits or fashion-mnist")
+        raise ValueError(f"the model mlp is trained on images, but {dataset.name} is a text: try --data digits or "
+                         "fashion-mnist")
     hidden = next(h for most, h in _HIDDEN if most is None or dataset.features <= most)
     module = MLP((dataset.features, *hidden, dataset.classes), device)
     return Workload(module, batch_of(dataset), classification, ImageTask(dataset))

@@ -131,7 +131,7 @@ def _find(name: str) -> Callable[..., Any]:
 
 def _run_file(path: Path) -> Any:
     if not path.is_file():
-        raise FileNotFoundError(f"there is no model file {path}")
+        raise FileNotFoundError(f"model file not found: {path}")
     spec = importlib.util.spec_from_file_location(f"gradcore_model_{path.stem}", path.resolve())
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -67,13 +67,13 @@ def _fixed(name: str, inputs: Any, made_for: int) -> Example:
     x, y = map(as_array, inputs)
     # More rows may be several per sample, or a whole data set: neither should be cut off silently.
     if not x.ndim or not y.ndim or len(x) != made_for or len(y) != made_for:
-        raise ValueError(f"{name}: x and y need one row a sample, {made_for} for a batch of {made_for}, but have shapes "
-                         f"{list(x.shape)} and {list(y.shape)}; for another layout return a function of the batch size that "
-                         "makes (x, y), which are then taken as they are")
+        raise ValueError(f"{name}: x and y must have one row per sample, {made_for} for a batch of {made_for}, but have shapes "
+                         f"{list(x.shape)} and {list(y.shape)}; for another layout, return a function of the batch size that "
+                         "makes (x, y)")
 
     def example(batch_size: int) -> tuple[Array, Array]:
         if batch_size > made_for:
-            raise ValueError(f"{name} made a batch of {made_for} samples, and {batch_size} were asked for")
+            raise ValueError(f"{name} returned a batch of {made_for} samples, but expected {batch_size}")
         return x[:batch_size], y[:batch_size]
 
     return example

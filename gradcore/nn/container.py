@@ -72,7 +72,7 @@ class _Numbered(Module):
 def _no_module(given: Any) -> str:
     name = getattr(given, "__name__", type(given).__name__)
     if isinstance(given, type):
-        return f"{name} is a class, and not a Module: write {name}(...)"
+        return f"{name} is a class, not a Module: write {name}(...)"
     hint = ""
     if isinstance(given, (list, tuple)):
         hint = ": write Sequential(*modules)"

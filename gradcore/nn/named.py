@@ -56,8 +56,7 @@ class Named:
 
     def get_extra_state(self) -> Any:
         """Data for the state dict besides tensors. A class that has any overrides this and :meth:`set_extra_state`."""
-        raise RuntimeError(f"{type(self).__name__} has no extra state: a class that has some defines get_extra_state and "
-                           "set_extra_state")
+        raise RuntimeError(f"{type(self).__name__} has no extra state: define get_extra_state() and set_extra_state()")
 
     def set_extra_state(self, state: Any) -> None:
         """Restore what :meth:`get_extra_state` returned, from a state dict."""

@@ -16,7 +16,7 @@ class Parameter(Tensor):
 
     def __init__(self, data: Tensor, requires_grad: bool = True) -> None:
         if not isinstance(data, Tensor):
-            raise TypeError(f"a Parameter is made of a Tensor, but got {type(data).__name__}")
+            raise TypeError(f"Parameter expects a Tensor, but got {type(data).__name__}")
         super().__init__(data)
         self.requires_grad = requires_grad
         owners.retag(self, role="parameter")

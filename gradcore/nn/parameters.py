@@ -15,7 +15,7 @@ def _parameter(value: Any) -> Parameter:
     if isinstance(value, Parameter):
         return value
     if not isinstance(value, Tensor):
-        raise TypeError(f"a list or dict of parameters holds Parameters and Tensors, but got {type(value).__name__}")
+        raise TypeError(f"lists and dicts of parameters hold Parameters and Tensors, but got {type(value).__name__}")
     return Parameter(value)
 
 

@@ -47,7 +47,7 @@ class Nvml:
             return handle
         name = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
         if not name.startswith("MIG-"):
-            raise RuntimeError("the card is cut by MIG, and CUDA_VISIBLE_DEVICES does not name the slice (MIG-...)")
+            raise RuntimeError("the GPU is partitioned by MIG, and CUDA_VISIBLE_DEVICES does not name an instance (MIG-...)")
         return self._nvml.nvmlDeviceGetHandleByUUID(name)
 
     def of_process(self) -> int | None:
@@ -61,7 +61,7 @@ class Nvml:
             self.why = f"NVML: {error}"
             return None
         if None in mine:
-            self.why = "NVML does not say how much this process uses"
+            self.why = "NVML does not report the memory of this process"
             return None
         return sum(map(int, mine))
 
@@ -110,16 +110,16 @@ class DriverAccount:
         process = self._nvml.of_process() if self._context is not None else None
         if process is not None and process >= held:
             return process, self._context, "NVML, this process"
-        why = self._nvml.why or ("NVML does not know this process" if process is None else
-                                 f"NVML has {process:,} bytes for this process's number, less than it holds")
+        why = self._nvml.why or ("NVML does not list this process" if process is None else
+                                 f"NVML lists {process:,} bytes for this process ID, fewer than it has allocated")
         card = self._nvml.of_card()
         if card is not None and self._card_before is not None:
             return (card - self._card_before, self._card_context,
-                    f"change of the card's used bytes since before the context, when they were {self._card_before:,}, for an "
-                    f"otherwise idle card; {why}")
+                    f"change of the card's used bytes since before the context was created (then {self._card_before:,}), "
+                    f"exact if no other process uses the card; {why}")
         free = self._free_bytes()
         if free is not None and self._free is not None:
             return (self._free - free, None,
-                    f"change of the card's free bytes since the context, which is not in it, for an otherwise idle card; "
-                    f"{self._nvml.why or why}")
+                    f"change of the card's free bytes since the context was created (the context not included), exact if "
+                    f"no other process uses the card; {self._nvml.why or why}")
         return None, None, self._nvml.why or why

@@ -84,7 +84,7 @@ def _tail(report: StepReport) -> Iterable[str]:
                f"remainder {remainder}{share}")
         yield from (f"  {x.nbytes:>15,} bytes for {x.name}" for x in d.libraries)
         if d.unseen:
-            yield f"  the remainder holds {d.unseen}"
+            yield f"  the remainder includes {d.unseen}"
 
 
 def _left(report: StepReport) -> Iterable[str]:

@@ -43,7 +43,7 @@ def test_layouts_and_copies():
     assert str(gradcore.from_dlpack(array, device="cpu").device) == "cpu"
     assert gradcore.from_dlpack(array[:0]).shape == (0, 4)
     for make, error, text in (
-            (lambda: gradcore.from_dlpack(array, device="cpu", copy=False), ValueError, "goes to another device is copied"),
+            (lambda: gradcore.from_dlpack(array, device="cpu", copy=False), ValueError, "for another device, must be copied"),
             (lambda: gradcore.from_dlpack(array[::-1]), ValueError, "stride in the given cupy array is negative"),
             (lambda: gradcore.from_dlpack(cupy.ndarray(3, np.complex64)), TypeError, "cupy.ndarray of type complex64")):
         with raises(error, text):

@@ -45,8 +45,8 @@ NVRTC = SimpleNamespace(getVersion=lambda: (13, 0))
      "a driver for CUDA 12.4 is present, but CuPy was built for CUDA 13.2, which is newer: pip install 'gradcore[cuda12]', or "
      "install a driver for CUDA 13 or newer"),
     ((11, 8), True, machine(error=Refused(35)), NVRTC, "which is newer: install a driver for CUDA 12 or newer"),
-    ((13, 0), True, machine(error=Refused(100)), NVRTC, "the driver sees no device: is CUDA_VISIBLE_DEVICES set"),
-    ((13, 0), True, machine(devices=0), NVRTC, "the driver sees no device: is CUDA_VISIBLE_DEVICES set"),
+    ((13, 0), True, machine(error=Refused(100)), NVRTC, "the driver reports no device: check CUDA_VISIBLE_DEVICES"),
+    ((13, 0), True, machine(devices=0), NVRTC, "the driver reports no device: check CUDA_VISIBLE_DEVICES"),
     ((13, 0), True, machine(error=Refused(999)), NVRTC, "CuPy cannot use it (cudaError 999): pip install 'gradcore[cuda13]'"),
     ((13, 0), True, machine(error=ImportError("broken")), NVRTC, "CuPy cannot be loaded, or lacks NVRTC"),
     ((13, 0), True, machine(), SimpleNamespace(getVersion=no_nvrtc),

@@ -25,8 +25,8 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("emulator")]
 
 
 REFUSED = {
-    "an allocation from the pool": (lambda bed: bed.device.allocate(512, 0), "512 bytes were allocated during the capture"),
-    "an allocation of CuPy's": (lambda bed: cupy.ndarray((100,), np.float32), "400 bytes were allocated during the capture"),
+    "an allocation from the pool": (lambda bed: bed.device.allocate(512, 0), "512 bytes were allocated during a capture"),
+    "an allocation of CuPy's": (lambda bed: cupy.ndarray((100,), np.float32), "400 bytes were allocated during a capture"),
     "a read on the host": (lambda bed: bed.card.streamSynchronize(bed.card.current), "cudaError 900"),
     "a wait for the device": (lambda bed: bed.card.deviceSynchronize(), "cudaError 900")}
 
@@ -56,13 +56,13 @@ def test_what_cannot_be_captured_is_called_one_by_one_and_says_why(bed, what):
 
 def test_a_capture_that_fails_raises_a_capture_error_and_leaves_things_as_they_were(bed):
     graphs, names = bed.device.graphs, []
-    with pytest.raises(CaptureError, match="1,024 bytes were allocated during the capture"):
+    with pytest.raises(CaptureError, match="1,024 bytes were allocated during a capture"):
         graphs.capture(lambda: bed.device.allocate(1024, 0))
     with pytest.raises(KeyboardInterrupt):
         graphs.capture(lambda: (_ for _ in ()).throw(KeyboardInterrupt))
     for name in ("streamEndCapture", "graphInstantiate", "streamBeginCapture"):
         bed.card.faults = {name: (bed.card.calls[name] + 1,)}
-        with pytest.raises(DeviceFault, match="700, noticed while a program was captured"):
+        with pytest.raises(DeviceFault, match="700, noticed while capturing a program"):
             graphs.capture(lambda: None)
     graph = graphs.capture(lambda: bed.card.give("planted", lambda: names.append("ran")))
     assert names == [] and bed.card.nodes == {graph._handle: ["planted"]}
@@ -79,7 +79,7 @@ def test_a_fault_of_the_device_is_no_reason_to_go_on(bed):
         f(full(1))
     bed.card.faults = {"graphLaunch": (1,)}
     f(full(1))
-    with raises(DeviceFault, "700, noticed while a program was launched"):
+    with raises(DeviceFault, "700, noticed while launching a program"):
         f(full(1))
     assert f(full(1)).tolist() == [2] * 4
 

@@ -92,9 +92,9 @@ def test_measure_predicts_the_larger_models(capsys, model):
 
 
 @pytest.mark.parametrize(("argv", "text"), [
-    (("--model", "cnn", "--data", "python-docs"), "the model cnn learns images, but python-docs is a text"),
-    (("--model", "chargpt", "--data", "digits"), "the model chargpt learns a text, but digits holds images"),
-    (("--model", "mlp", "--data", "python-docs"), "the model mlp learns images, but python-docs is a text")])
+    (("--model", "cnn", "--data", "python-docs"), "the model cnn is trained on images, but python-docs is a text"),
+    (("--model", "chargpt", "--data", "digits"), "the model chargpt is trained on text, but digits holds images"),
+    (("--model", "mlp", "--data", "python-docs"), "the model mlp is trained on images, but python-docs is a text")])
 def test_data_that_a_model_cannot_learn(capsys, tmp_path, argv, text):
     status, _, err = run(capsys, "train", *argv, "--out", tmp_path)
     assert status != 0 and text in err
@@ -142,7 +142,7 @@ def build(batch_size):
     (["train", "--model", "resnet"], "unknown model 'resnet': expected one of mlp"),
     (["train", "--data", "imagenet"], "unknown data set 'imagenet'"),
     (["train", "--data", "fashion-mnist"], "dataset-fashion-mnist"),
-    (["measure", "missing.py:build"], "there is no model file missing.py"),
+    (["measure", "missing.py:build"], "model file not found: missing.py"),
     (["train", "--lr", "1e9", "--steps", "50"], "the loss became"),
 ])
 def test_bad_input_is_one_line(capsys, tmp_path, monkeypatch, argv, words):

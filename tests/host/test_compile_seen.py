@@ -260,7 +260,7 @@ def test_a_scalers_step_belongs_behind_a_compiled_function() -> None:
         scaled(scaler)
         scaler.step(optimizer)
 
-    with raises(TraceError, "test_compile_seen.py", "move both out of the compiled function, and call them after it"):
+    with raises(TraceError, "test_compile_seen.py", "call both after the compiled function"):
         gradcore.compile(whole)(gradcore.amp.GradScaler("cpu", init_scale=4.0))
     compiled, scaler = gradcore.compile(scaled), gradcore.amp.GradScaler("cpu", init_scale=4.0, growth_interval=2)
     for _ in range(4):

@@ -77,9 +77,9 @@ def test_idx_types(tmp_path: Path, kind: int, dtype: str, packed: bool) -> None:
     (b"\0\0\x07\1\0\0\0\1a", ("not an IDX file",)),
     (b"\0\0\x08\0", ("not an IDX file",)),
     (b"\0\0\x08\3\0\0\0\1", ("header ends before the sizes of its 3 dimensions",)),
-    (b"\0\0\x08\1\0\0\0\5abcd", ("promises 5 bytes of values [5], but the file holds 4",)),
-    (b"\0\0\x08\1\0\0\0\3abcd", ("promises 3 bytes", "more than 3")),
-    (b"\0\0\x0e\3" + b"\xff" * 12, ("promises", "more than the file of 16 bytes can hold")),
+    (b"\0\0\x08\1\0\0\0\5abcd", ("declares 5 bytes of values [5], but the file holds 4",)),
+    (b"\0\0\x08\1\0\0\0\3abcd", ("declares 3 bytes", "more than 3")),
+    (b"\0\0\x0e\3" + b"\xff" * 12, ("declares", "more than the file of 16 bytes can hold")),
 ])
 def test_damaged_idx(tmp_path: Path, content: bytes, texts: tuple[str, ...]) -> None:
     (tmp_path / "x").write_bytes(content)
@@ -91,11 +91,11 @@ def test_damaged_gzip(tmp_path: Path) -> None:
     whole = gzip.compress(idx(np.arange(200, dtype=np.uint8)))
     path = tmp_path / "x.gz"
     for content, text in (
-            (whole[:-30], "not a whole gzip file"),
-            (whole[:10] + b"\x07" * 50, "not a whole gzip file"),  # no such kind of block
-            (b"plain text", "not a whole gzip file"),
+            (whole[:-30], "incomplete or damaged gzip file"),
+            (whole[:10] + b"\x07" * 50, "incomplete or damaged gzip file"),  # no such kind of block
+            (b"plain text", "incomplete or damaged gzip file"),
             (gzip.compress(b"\0\0\x08\1\xff\xff\xff\xff"), "more than the file of"),
-            (gzip.compress(b"\0\0\x08\1\0\0\0\x09abc"), "promises 9 bytes of values [9], but the file holds 3")):
+            (gzip.compress(b"\0\0\x08\1\0\0\0\x09abc"), "declares 9 bytes of values [9], but the file holds 3")):
         path.write_bytes(content)
         with raises(IdxError, text):
             read_idx(path)

@@ -78,7 +78,7 @@ class Machine:
         return SimpleNamespace(used=self.mine + self.others)
 
 
-LIBRARIES = (LibraryBytes("cublasLt in matmul", 4 * MiB), LibraryBytes("scratch that is free again (of sort)", 2 * MiB))
+LIBRARIES = (LibraryBytes("cublasLt in matmul", 4 * MiB), LibraryBytes("cached scratch memory (of sort)", 2 * MiB))
 
 
 def account(machine, segments=20 * MiB, index=1):
@@ -103,26 +103,26 @@ def test_nvml_knows_the_process(others):
 
 
 @pytest.mark.parametrize(("lists", "why"), [
-    ("none", "NVML does not know this process"), ("unknown", "NVML does not say how much this process uses"),
-    ("number", "NVML has 10,485,760 bytes for this process's number, less than it holds")])
+    ("none", "NVML does not list this process"), ("unknown", "NVML does not report the memory of this process"),
+    ("number", "NVML lists 10,485,760 bytes for this process ID, fewer than it has allocated")])
 def test_in_a_container_the_cards_own_change_counts(lists, why):
     found = account(Machine(lists=lists, others=7 * MiB))
     assert (found.used, found.context, found.remainder) == (CONTEXT + 29 * MiB, CONTEXT, CODE)
     assert reconciles(found)
-    assert found.source == ("change of the card's used bytes since before the context, when they were 7,340,032, for an "
-                            f"otherwise idle card; {why}")
+    assert found.source == ("change of the card's used bytes since before the context was created (then 7,340,032), "
+                            f"exact if no other process uses the card; {why}")
 
 
 @pytest.mark.parametrize(("settings", "why"), [
     ({"nvml": False}, "NVML: NVML Shared Library Not Found"),
     ({"lists": "none", "card": False}, "NVML: Insufficient Permissions"),
-    ({"mig": True}, "NVML: the card is cut by MIG, and CUDA_VISIBLE_DEVICES does not name the slice (MIG-...)")])
+    ({"mig": True}, "NVML: the GPU is partitioned by MIG, and CUDA_VISIBLE_DEVICES does not name an instance (MIG-...)")])
 def test_without_nvml_the_runtimes_free_bytes_change(settings, why, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     found = account(Machine(others=7 * MiB, **settings))
     assert (found.used, found.context, found.remainder) == (29 * MiB, None, CODE)
     assert reconciles(found)
-    assert found.source.startswith("change of the card's free bytes since the context, which is not in it")
+    assert found.source.startswith("change of the card's free bytes since the context was created (the context not included)")
     assert found.source.endswith(why)
 
 
@@ -145,9 +145,9 @@ def test_the_report_shows_the_account():
     report = dataclasses.replace(s.report, driver=account(Machine()))
     text = str(report)
     assert "Driver (NVML, this process):\n  554,696,704 bytes used = context 524,288,000 + segments 20,971,520 + " in text
-    assert ("libraries 6,291,456 + remainder 3,145,728 (0.6%: code of kernels, and what libraries took by themselves)\n"
+    assert ("libraries 6,291,456 + remainder 3,145,728 (0.6%: kernel code, and memory that libraries allocated themselves)\n"
             "        4,194,304 bytes for cublasLt in matmul\n"
-            "        2,097,152 bytes for scratch that is free again (of sort)") in text
+            "        2,097,152 bytes for cached scratch memory (of sort)") in text
     assert load_report(report.to_dict()) == report
     nothing = str(dataclasses.replace(s.report, driver=account(Machine(nvml=False, memory_info=False))))
     assert "Driver (NVML: NVML Shared Library Not Found):\n  N/A bytes used = context N/A + segments" in nothing
@@ -165,7 +165,7 @@ def test_the_scratch_pool_says_whose_its_bytes_are():
     kept = []
     device.bind(lambda: kept.append(cupy.ndarray((1000,), np.float32)), "sort")()
     rows = device.driver_figures().libraries
-    assert rows == (LibraryBytes("cupy in sort", 4096), LibraryBytes("scratch that is free again (of sort)", 2 * MiB - 4096))
+    assert rows == (LibraryBytes("cupy in sort", 4096), LibraryBytes("cached scratch memory (of sort)", 2 * MiB - 4096))
     assert device.driver_figures().library == device.bridge.ledger.reserved == 2 * MiB
     kept.clear()
     assert [x.nbytes for x in device.driver_figures().libraries] == [2 * MiB]

@@ -155,7 +155,7 @@ GRADIENTS: list[Case] = [
     ("gradcheck", lambda: gradcheck(lambda x: x, [f(2, requires_grad=True)]), ValueError, ("float64", "float32")),
     ("gradcheck of nothing", lambda: gradcheck(lambda x: x, [f(2)]), ValueError, ("requires grad",)),
     ("deepcopy", lambda: __import__("copy").deepcopy(f(2, requires_grad=True) * 2), RuntimeError, ("graph leaves",)),
-    ("pickle", lambda: __import__("pickle").dumps(f(2)), TypeError, ("not pickled",)),
+    ("pickle", lambda: __import__("pickle").dumps(f(2)), TypeError, ("cannot be pickled",)),
 ]
 DEVICES: list[Case] = [
     ("unknown", lambda: gradcore.zeros(2, device="tpu"), DeviceError, ("'tpu'", "cpu", "meta")),
@@ -186,10 +186,10 @@ MISTAKES: list[Case] = [
      ("Expected floating point type for target with class probabilities, got int64", "class indices are [N]")),
     ("an option of a table", lambda: nn.Embedding(3, 2, max_norm=1.0), NotImplementedError, ("Embedding()", "scale the rows")),
     ("labels of NumPy's", lambda: F.cross_entropy(f(2, 3), np.array([0, 1])), TypeError,
-     ("cross_entropy() takes tensors, but got array(", "of type ndarray; make a tensor of it with gradcore.tensor(...)",)),
+     ("cross_entropy() expects tensors, but got array(", "of type ndarray: convert it with gradcore.tensor(...)",)),
     ("a list for a layer", lambda: nn.Sequential(nn.Flatten(), nn.Linear(2, 3))([[1.0, 2.0]]), TypeError, ("tensors", "list")),
     ("an array for a layer", lambda: nn.LayerNorm(3)(np.ones((2, 3), np.float32)), TypeError, ("tensors", "type ndarray")),
-    ("an array for an activation", lambda: F.softmax(np.ones(3), 0), TypeError, ("softmax() takes tensors", "ndarray")),
+    ("an array for an activation", lambda: F.softmax(np.ones(3), 0), TypeError, ("softmax() expects tensors", "ndarray")),
     ("no super().__init__()", lambda: Careless()(f(2)), AttributeError, ("cannot call Careless", "super().__init__()")),
     ("a model for its parameters", lambda: optim.SGD(nn.Linear(1, 1)), TypeError, ("got Linear: pass its parameters()",)),
     ("a model to clip", lambda: nn.utils.clip_grad_norm_(nn.Linear(1, 1), 1.0), TypeError, ("Linear: pass its parameters()",)),

@@ -34,10 +34,10 @@ COMPILER = """/tmp/x.cu(7): warning #177-D: variable "k" was declared but never 
     (CUDARuntimeError(209), KernelError, "was compiled for another device or a newer driver (cudaErrorNoKernelImage"),
     (CUDARuntimeError(701), KernelError, "cannot be launched with 3 blocks of 256 threads: a block needs more registers"),
     (CUDARuntimeError(999), KernelError, "cannot be launched with 3 blocks of 256 threads: CUDA refused it"),
-    (CUDARuntimeError(700), DeviceFault, "noticed while kernel relu<float> of elementwise.cu was launched: a kernel used an "
+    (CUDARuntimeError(700), DeviceFault, "noticed while launching kernel relu<float> of elementwise.cu: a kernel used an "
                                          "address outside any allocation"),
-    (CUDARuntimeError(3), DeviceFault, "CUDA error 3: CUDA is not initialized here. A process that was forked from one "
-                                       "that had used the device cannot use it: start it with "
+    (CUDARuntimeError(3), DeviceFault, "CUDA error 3: CUDA cannot be used in a process that was forked from one "
+                                       "that had used the device: start the process with "
                                        "multiprocessing.get_context('spawn')"),
     (ImportError("libnvrtc is missing"), DeviceError, "libnvrtc is missing. NVRTC comes with pip install 'gradcore[cuda13]'"),
 ], ids=lambda x: type(x).__name__ if isinstance(x, Exception) else None)
@@ -133,10 +133,10 @@ def test_without_blocking_the_next_call_that_waits_says_how_to_find_the_op(monke
     monkeypatch.delenv("GRADCORE_LAUNCH_BLOCKING", raising=False)
     device = spoilt_by("relu")
     train(device)
-    for call, doing in ((device.synchronize, "the device was waited for"),
-                        (lambda: gradcore.tensor(np.ones(4, np.float32), device=device), "a tensor was filled"),
-                        (lambda: gradcore.empty(64 << 20, device=device), "memory was allocated")):
-        with pytest.raises(DeviceFault, match=f"CUDA error 700, noticed while {doing}: .*_LAUNCH_BLOCKING=1 finds the op"):
+    for call, doing in ((device.synchronize, "synchronizing the device"),
+                        (lambda: gradcore.tensor(np.ones(4, np.float32), device=device), "writing a tensor"),
+                        (lambda: gradcore.empty(64 << 20, device=device), "allocating memory")):
+        with pytest.raises(DeviceFault, match=f"CUDA error 700, noticed while {doing}: .*_LAUNCH_BLOCKING=1 to find the op"):
             call()
 
 
@@ -146,12 +146,12 @@ def test_streams_and_events_notice_a_fault_too(monkeypatch):
     values = gradcore.tensor(np.ones(4, np.float32), device=device)
     event = device.driver.record(device.stream)
     train(device)
-    for call, doing in ((lambda: device.driver.synchronize_stream(device.stream), "a stream was waited for"),
-                        (lambda: device.driver.stream_done(device.stream), "work was asked whether it is done"),
-                        (lambda: device.driver.synchronize_event(event), "an event was waited for"),
-                        (lambda: device.driver.record(device.stream), "streams were ordered"),
-                        (lambda: device.driver.wait(device.stream, event), "streams were ordered"),
-                        (values.tolist, "a tensor was read")):
+    for call, doing in ((lambda: device.driver.synchronize_stream(device.stream), "synchronizing a stream"),
+                        (lambda: device.driver.stream_done(device.stream), "querying a stream or an event"),
+                        (lambda: device.driver.synchronize_event(event), "synchronizing an event"),
+                        (lambda: device.driver.record(device.stream), "ordering streams"),
+                        (lambda: device.driver.wait(device.stream, event), "ordering streams"),
+                        (values.tolist, "reading a tensor")):
         with pytest.raises(DeviceFault, match=f"CUDA error 700, noticed while {doing}: "):
             call()
 
@@ -177,6 +177,6 @@ def test_a_library_that_refuses_a_product_is_located(monkeypatch):
     monkeypatch.setattr(gpu_gemm, "library", lambda: library)
     monkeypatch.setattr(gpu_gemm, "current_stream", lambda: 7)
     x = gradcore.empty(4, 4, device=device)
-    with pytest.raises(KernelError, match=r"cuBLASLt cannot put a matrix product on the device: CUBLAS_STATUS_EXECUTION_FAILED"
+    with pytest.raises(KernelError, match=r"cuBLASLt could not launch a matrix product: CUBLAS_STATUS_EXECUTION_FAILED"
                                           r"\n  in op matmul, layer \(root\), phase setup, .*test_faults.py:\d+"):
         x @ x

@@ -131,7 +131,7 @@ def test_the_report_names_what_it_cannot_see(fake, monkeypatch):
     gpu_gemm.library()
     with gradcore.step(device=device) as step:
         pass
-    assert "the remainder holds cuBLAS's own workspace: GRADCORE_GEMM=cupy" in render(step.report)
+    assert "the remainder includes cuBLAS's own workspace: GRADCORE_GEMM=cupy" in render(step.report)
     assert load_report(json.loads(step.report.to_json())).driver == step.report.driver
     assert DriverFigures(1, "NVML", None, 0, 0, 1).unseen == ""
 

@@ -220,9 +220,9 @@ def test_a_mask_on_meta_can_be_written_through_but_not_read() -> None:
     x[mask] = gradcore.ones((), device="meta")
     assert x._version == 2
     for use in (lambda: x[mask], lambda: x.masked_select(mask.reshape(4, 1)), lambda: mask.nonzero(), lambda: x.unique()):
-        with raises(DataDependentShape, "meta has none"):
+        with raises(DataDependentShape, "which meta tensors do not have"):
             use()
-    with raises(DataDependentShape, "meta has none"):
+    with raises(DataDependentShape, "which meta tensors do not have"):
         x[mask] = gradcore.ones(3, device="meta")
 
 

@@ -97,7 +97,7 @@ def test_a_capsule_is_used_once() -> None:
         y = gradcore.from_dlpack(capsule)
         assert y.data_ptr() == x.data_ptr()
         np.testing.assert_array_equal(y.numpy(), VALUES)
-        with raises(ValueError, "a capsule is consumed once", "used_dltensor"):
+        with raises(ValueError, "a capsule can be consumed only once", "used_dltensor"):
             gradcore.from_dlpack(capsule)
 
 
@@ -121,11 +121,11 @@ def test_what_is_refused_says_what_to_do() -> None:
             (lambda: w.numpy(), RuntimeError, "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy()"),
             (lambda: np.asarray(w), RuntimeError, "Can't call numpy() on Tensor that requires grad"),
             (lambda: np.from_dlpack(w), BufferError, "Can't export tensors that require gradient, use tensor.detach()"),
-            (lambda: np.from_dlpack(gradcore.ones(2, device="meta")), BufferError, "is not exported by DLPack"),
-            (lambda: gradcore.ones(2, device="meta").__dlpack__(), BufferError, "which has no bytes"),
+            (lambda: np.from_dlpack(gradcore.ones(2, device="meta")), BufferError, "DLPack exports tensors on the CPU or a"),
+            (lambda: gradcore.ones(2, device="meta").__dlpack__(), BufferError, "which has no memory"),
             (lambda: gradcore.from_dlpack(3), TypeError, "expects an object with __dlpack__ or its capsule, but got int"),
-            (lambda: gradcore.from_dlpack(np.ones(0), copy=False), ValueError, "what is read-only, empty, or goes to another"),
-            (lambda: gradcore.from_dlpack(np.ones(2), copy=False, device="meta"), ValueError, "another device is copied"),
+            (lambda: gradcore.from_dlpack(np.ones(0), copy=False), ValueError, "arrays for another device, must be copied"),
+            (lambda: gradcore.from_dlpack(np.ones(2), copy=False, device="meta"), ValueError, "another device, must be copied"),
             (lambda: gradcore.from_numpy(np.ones(4)[::-1]), ValueError, "stride in the given numpy array is negative"),
             (lambda: gradcore.from_numpy(np.ones(4, np.complex64)), TypeError, "can't convert np.ndarray of type complex64"),
             (lambda: np.asarray(x, np.float64, copy=False), ValueError, "")):
@@ -167,7 +167,7 @@ def test_numbers_of_numpy_leave_operators_to_the_tensor() -> None:
     assert isinstance(y, gradcore.Tensor)
     y.sum().backward()
     assert w.grad.tolist() == [3, 3] and y.dtype == gradcore.float32
-    with raises(TypeError, "make a tensor of it with gradcore.tensor(...)"):
+    with raises(TypeError, "convert it with gradcore.tensor(...)"):
         np.ones(2) * w
 
 
@@ -255,7 +255,7 @@ def test_the_account_has_none_of_its_bytes_and_the_report_says_so() -> None:
         ((x @ w - y) ** 2).sum().backward()
     report = s.report
     assert report.outside_bytes == 4 * (64 * 64 + 64 * 2 + 64 * 2)
-    assert f"Memory of other libraries that tensors show: {report.outside_bytes:,} bytes" in str(report)
+    assert f"Memory of other libraries that tensors share: {report.outside_bytes:,} bytes" in str(report)
     assert report.peak.allocated < 4 * 64 * 64 and "borrow" not in {op for op, n in report.by_op.items() if n}
     holders = folds.live_at(s.recording.records, len(s.recording.records) - 1)
     assert {h.serial for h in holders} == set(ledger.live) and sum(h.requested for h in holders) == ledger.requested

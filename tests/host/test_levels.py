@@ -94,7 +94,7 @@ def test_counting_leaves_the_peaks_that_others_count() -> None:
 def test_off_records_nothing() -> None:
     with gradcore.step(level="off") as s:
         y = gradcore.ones(3) * 2
-    with raises(RuntimeError, "a step of level 'off' has no report"):
+    with raises(RuntimeError, "a step with level='off' has no report"):
         _ = s.report
     assert s.log == [] and y.tolist() == [2.0] * 3
     with raises(ValueError, "level must be one of off, counts, events, stacks, but got 'all'"):

@@ -261,7 +261,7 @@ def test_out_of_memory_names_the_holders_and_a_smaller_batch_trains_on() -> None
             nn.functional.cross_entropy(model(x), gradcore.zeros(batch, dtype=gradcore.int64)).backward()
 
         step(64)
-        with raises(OutOfMemory, "out of memory: ", " bytes were asked for by linear in layer 0, forward, ", " are live, ",
+        with raises(OutOfMemory, "out of memory: cannot allocate ", " bytes for linear in layer 0, forward, ", " are live, ",
                     " cached (largest free block ", "limit 25,165,824", "The ", " largest holders:",
                     "parameter of empty in layer 0", "test_life.py"):
             step(8192)

@@ -82,7 +82,7 @@ def test_parameters_wrap_the_same_bytes() -> None:
     assert isinstance(p, gradcore.Tensor) and "Parameter containing" in repr(p)
     assert type(p * 2) is gradcore.Tensor
     assert not nn.Parameter(data, requires_grad=False).requires_grad
-    with raises(TypeError, "a Parameter is made of a Tensor, but got list"):
+    with raises(TypeError, "Parameter expects a Tensor, but got list"):
         nn.Parameter([1.0])  # type: ignore[arg-type]
     with raises(RuntimeError, "floating point"):
         nn.Parameter(gradcore.tensor([1]))

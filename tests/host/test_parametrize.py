@@ -184,7 +184,7 @@ def test_what_cannot_be_parametrized_is_refused() -> None:
     parametrizations.weight_norm(layer)
     with raises(ValueError, "may not change the shape", "[3, 3]", "[6, 3]"):
         parametrize.register_parametrization(layer, "weight", Wider())
-    with raises(ValueError, "the original is several tensors"):
+    with raises(ValueError, "the parametrization has several original tensors"):
         parametrize.remove_parametrizations(layer, "weight", leave_parametrized=False)
 
 

@@ -169,7 +169,7 @@ def test_parts_of_a_batch_keep_their_types(pool):
 def test_what_cannot_be_pinned(pool):
     with raises(RuntimeError, "cannot pin a tensor on meta"):
         gradcore.ones(2, device="meta").pin_memory()
-    with raises(RuntimeError, "detach() it first"):
+    with raises(RuntimeError, "call detach() first"):
         (gradcore.ones(2, requires_grad=True) * 2).pin_memory()
 
 

@@ -74,7 +74,7 @@ def test_it_is_made_before_a_capture(kernels: Any) -> None:
         side = bed.device.make_stream()
         with bed.device.use(side):
             bed.card.streamBeginCapture(side.handle, 0)
-            with raises(CaptureError, "what blocks of one launch share", "not made before the capture"):
+            with raises(CaptureError, "the memory shared by the blocks of a launch", "not allocated before the capture"):
                 gpu_workspaces.shared()
             bed.card.streamEndCapture(side.handle)
         folded(numbers()[0])

@@ -17,7 +17,7 @@ def test_characters_as_numbers() -> None:
     assert text.decode(text.encode("cab")) == "cab"
     with raises(ValueError, "abc has no character 'd', 'x'"):
         text.encode("dax")
-    with raises(ValueError, "a text needs characters to learn from, but has 1"):
+    with raises(ValueError, "a text needs at least 2 characters, but has 1"):
         from_string("one", "a", "a test")
 
 
@@ -38,7 +38,7 @@ def test_windows_and_their_successors() -> None:
     assert not np.array_equal(x, windows.draw()[0])
     seen = np.concatenate([windows.draw()[0].ravel() for _ in range(50)])
     assert seen.min() == 0 and seen.max() == 48
-    with raises(ValueError, "a text of 50 characters has no window of 50 and its successors"):
+    with raises(ValueError, "a text of 50 characters is too short for windows of 50 characters"):
         Windows(numbers, 50, 1)
 
 

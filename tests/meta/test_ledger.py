@@ -258,7 +258,7 @@ def test_running_out_names_the_largest_holders() -> None:
     text = str(caught.value)
     assert "out of memory" in text and isinstance(caught.value, (RuntimeError, MemoryError))
     assert caught.value.by == "relu in layer layers.1, forward, train.py:7"
-    assert f"{30 * MiB:,} bytes were asked for by {caught.value.by}; " in text and f"limit {32 * MiB:,}" in text
+    assert f"cannot allocate {30 * MiB:,} bytes for {caught.value.by}; " in text and f"limit {32 * MiB:,}" in text
     lines = text.splitlines()
     assert lines[1] == "The 2 largest holders:"
     assert f"{12 * MiB:,} bytes  parameter of matmul in layer layers.0, train.py:7" in lines[2]

@@ -96,7 +96,7 @@ def test_a_double_free_is_an_error(case: Case) -> None:
     serial = block.serial
     case.resource.deallocate(block, serial)
     before = case.figures()
-    with pytest.raises(StaleBlock, match="given back already"):
+    with pytest.raises(StaleBlock, match="freed already"):
         case.resource.deallocate(block, serial)
     assert case.figures() == before and lock_is_free(case)
 
@@ -147,7 +147,7 @@ def test_everything_can_be_taken_again_after_everything_went_back(case: Case) ->
 def test_a_limit_counts_what_is_reserved() -> None:
     source = Limit(CountingSource(), 4 * MiB)
     first = source.allocate(3 * MiB)
-    with pytest.raises(SourceExhausted, match="exceed the limit of 4194304 bytes: 3145728 are reserved") as caught:
+    with pytest.raises(SourceExhausted, match="exceed the limit of 4194304 bytes: 3145728 bytes are reserved") as caught:
         source.allocate(2 * MiB)
     assert caught.value.limit == 4 * MiB and source.used == 3 * MiB
     source.deallocate(first)

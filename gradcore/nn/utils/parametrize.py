@@ -147,7 +147,7 @@ def remove_parametrizations(module: Any, tensor_name: str, leave_parametrized: b
         raise ValueError(f"Module {type(module).__name__} does not have a parametrization on {tensor_name}")
     made = module.parametrizations[tensor_name]
     if not leave_parametrized and made._count:
-        raise ValueError("leave_parametrized=False: the original is several tensors, of which none can take the place")
+        raise ValueError("leave_parametrized=False is not possible: the parametrization has several original tensors")
     with no_grad():
         value = made() if leave_parametrized else made.original
     kind = type(module)
