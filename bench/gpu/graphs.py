@@ -84,7 +84,7 @@ def _compare(name: str, workload: Workload, torch: Any, setting: Setting, outcom
     if counted is not None:
         assert device.graphs is not None and compiled is not None
         device.graphs._cuda = counted._cuda
-        if "are one graph" not in compiled.explain():
+        if "are captured in one graph" not in compiled.explain():
             outcome.problems.append(f"{name} is not captured: {compiled.explain()[-800:]}")
     outcome.problems += [f"{name}: losses {how} are {found}, eager {losses['eager']}"
                          for how, found in losses.items() if found != losses["eager"]]

@@ -54,7 +54,8 @@ def export(model: Any, example: Any, path: str | os.PathLike[str] | None, *, inp
         raise ImportError(INSTALL) from None
     if dynamic_batch:
         if isinstance(model, (Compiled, LoadedProgram)):
-            raise ValueError("dynamic_batch: a program has one size of the batch: export the module or function that it is of")
+            raise ValueError("dynamic_batch: a program has a fixed batch size: export the module or function that it was "
+                             "traced from")
         # At least 2, since views drop dimensions of size 1.
         size = max(_batch(example), 2)
         g, inputs, outputs = _built(model, _of_size(example, size), input_names, output_names)
@@ -91,7 +92,7 @@ def _built(model: Any, example: Any, input_names: Sequence[str] | None,
 def _batch(example: Any) -> int:
     found = [a.shape[0] for a in (example if isinstance(example, tuple) else (example,)) if getattr(a, "shape", ())]
     if not found or not found[0]:
-        raise ValueError("dynamic_batch: expected an example whose first tensor has a first dimension")
+        raise ValueError("dynamic_batch: expected the first example tensor to have at least one dimension")
     return int(found[0])
 
 
@@ -166,7 +167,7 @@ def _views(inputs: list[Any], outputs: list[Any]) -> Trace:
     """The trace of a function without ops, which returns views of its arguments."""
     buffers = {id(t.storage): k for k, t in enumerate(inputs)}
     if any(id(t.storage) not in buffers for t in outputs):
-        raise TraceError("the function computes nothing of its arguments: there is nothing to export")
+        raise TraceError("the function computes nothing from its arguments: there is nothing to export")
     program = Program(device=inputs[0].storage.device.name, buffers=(), instructions=(),
                       inputs=tuple(Operand(k, t.spec) for k, t in enumerate(inputs)),
                       outputs=tuple(Operand(buffers[id(t.storage)], t.spec) for t in outputs))
@@ -222,7 +223,7 @@ class _Builder:
         found = []
         for name, x in zip(names, self.program.inputs, strict=True):
             if not x.spec.contiguous or x.spec.offset or x.buffer in self._held:
-                raise ExportError(f"input {name!r} is a view, {x.spec}: trace with arguments that have memory of their own")
+                raise ExportError(f"input {name!r} is a view, {x.spec}: trace with arguments that own their memory")
             value = Value(self.graph.free(name), x.spec.shape, x.spec.dtype)
             self.graph.shapes[value.name] = value.shape
             self._hold(x, value)
@@ -262,8 +263,8 @@ class _Builder:
     def _captured(self, buffer: int, dtype: np.dtype[Any]) -> None:
         storage = self.trace.storages.get(buffer)
         if storage is None:
-            raise ExportError(f"what {self.program.buffers[buffer].tag.op} made before the run was let go of: nobody knows its "
-                              "values")
+            raise ExportError(f"the result of {self.program.buffers[buffer].tag.op} from before the run has been freed: its "
+                              "values are not known")
         spec = shown_spec(storage)
         if spec.dtype != dtype:
             spec = TensorSpec.of((storage.nbytes // dtype.itemsize,), dtype)
@@ -278,7 +279,7 @@ class _Builder:
         key = x.buffer, x.spec
         if key not in self._shown:
             if base.dtype != x.spec.dtype:
-                raise ExportError(f"bytes of {base.dtype} are read as {x.spec}")
+                raise ExportError(f"memory of {base.dtype} is viewed as {x.spec}, which ONNX cannot express")
             self._shown[key] = self.graph.view(base, steps_of(base.shape, x.spec))
         return self._shown[key]
 
@@ -304,7 +305,7 @@ class _Builder:
         name = i.op if i.op in CONVERTERS or not op.in_place else i.op[:-1]
         converter = CONVERTERS.get(name)
         if converter is None or (op.in_place and len(i.writes) != 1):
-            raise self._refused(i, "it has no counterpart in ONNX that is known here")
+            raise self._refused(i, "no equivalent in ONNX is known")
         target = i.operands[i.writes[0]] if op.in_place else i.outputs[0]
         try:
             made = converter(self.graph, target.spec, *self._arguments(i, op), **{**op.attrs, **dict(i.attrs)})
@@ -320,7 +321,7 @@ class _Builder:
         made += [None] * (len(i.outputs) - len(made))
         for k, (x, value) in enumerate(zip(i.outputs, made, strict=True)):
             if value is None and x.buffer in self._read:
-                raise self._refused(i, f"its result {k} is used, which ONNX does not give")
+                raise self._refused(i, f"its result {k} is used, which ONNX does not provide")
 
     def _arguments(self, i: Instruction, op: Any) -> list[Any]:
         flat = [self._value(x) if isinstance(x, Operand) else x for x in i.operands]
@@ -331,4 +332,4 @@ class _Builder:
         return found
 
     def _refused(self, i: Instruction, reason: str) -> ExportError:
-        return ExportError(f"{i.op} in layer {i.tag.layer or '(root)'}, {i.tag.site}, cannot be written as ONNX: {reason}")
+        return ExportError(f"{i.op} in layer {i.tag.layer or '(root)'}, {i.tag.site}, cannot be exported to ONNX: {reason}")

@@ -20,7 +20,7 @@ def open_batch(g: Graph, other: Graph) -> None:
     Raises :class:`ExportError` if more than one dimension of a reshape, or the values of a tensor, depend on the size.
     """
     if [(n.kind, n.outputs, n.attrs) for n in g.nodes] != [(n.kind, n.outputs, n.attrs) for n in other.nodes]:
-        raise ExportError("dynamic_batch: the program does other things with another size of the batch")
+        raise ExportError("dynamic_batch: the program runs different ops for another batch size")
     for k, (node, twin) in enumerate(zip(g.nodes, other.nodes, strict=True)):
         inputs = list(node.inputs)
         for j, (a, b) in enumerate(zip(node.inputs, twin.inputs, strict=True)):
@@ -29,7 +29,7 @@ def open_batch(g: Graph, other: Graph) -> None:
                 if ours.shape != theirs.shape or not np.array_equal(ours, theirs, equal_nan=ours.dtype.kind == "f"):
                     inputs[j] = g.constant(_opened(g, node, j, ours, theirs)).name
             elif a != b:
-                raise ExportError(f"dynamic_batch: {node.name} reads something else with another size of the batch")
+                raise ExportError(f"dynamic_batch: {node.name} has different inputs for another batch size")
         g.nodes[k] = replace(node, inputs=tuple(inputs))
     used = {name for node in g.nodes for name in node.inputs}
     for name in [n for n in g.initializers if n not in used]:
@@ -55,7 +55,7 @@ def _opened(g: Graph, node: Node, j: int, ours: np.ndarray[Any, Any], theirs: np
         if all(shape[dims[d]] == ours[d] for d in differ):
             found[differ] = _END
             return found
-    raise ExportError(f"dynamic_batch: {node.name}, {node.doc}, has the batch's size in its values")
+    raise ExportError(f"dynamic_batch: the values of {node.name}, {node.doc}, depend on the batch size")
 
 
 def open_shape(a: Value, b: Value, size: int) -> list[int | str]:

@@ -55,7 +55,7 @@ def _avg_pool2d(g: Graph, out: TensorSpec, x: Value, *, kernel: Pair, stride: Pa
                 count_pad: bool, divisor: int | None) -> Value:
     spans = zip(out.shape[2:], x.shape[2:], kernel, stride, padding, strict=True)
     if ceil_mode and (divisor is not None or any((n - 1) * s + k > m + 2 * p for n, m, k, s, p in spans)):
-        raise Refused("windows that reach beyond the padding, where runtimes differ in what they divide by")
+        raise Refused("windows extend beyond the padding, for which runtimes use different divisors")
     made = g.node("AveragePool", x, shape=out.shape, kernel_shape=list(kernel), strides=list(stride), pads=[*padding, *padding],
                   ceil_mode=int(ceil_mode), count_include_pad=int(count_pad or divisor is not None))
     return made if divisor is None else g.pointwise("Mul", made, math.prod(kernel) / divisor, dtype=x.dtype)
@@ -97,7 +97,7 @@ def _batch_norm_apply(g: Graph, out: TensorSpec, x: Value, weight: Value | None,
 
 @converts("batch_norm")
 def _batch_norm(g: Graph, out: TensorSpec, *operands: Any, **attrs: Any) -> Value:
-    raise Refused("it normalises by the batch's own statistics: call the module's eval() first")
+    raise Refused("it normalizes by the batch's statistics: call the module's eval() first")
 
 
 @converts("layer_norm")
@@ -133,7 +133,7 @@ def _log_softmax(g: Graph, out: TensorSpec, x: Value, *, dim: int) -> Value:
 def _attention(g: Graph, out: TensorSpec, q: Value, k: Value, v: Value, mask: Value | None, state: Any, drop: Any, *,
                causal: bool, scale: float) -> list[Value | None]:
     if state is not None:
-        raise Refused("it drops weights at random: call the module's eval() first, or give dropout_p=0")
+        raise Refused("it applies dropout: call the module's eval() first, or pass dropout_p=0")
     scores = g.node("MatMul", g.pointwise("Mul", q, scale, dtype=q.dtype), _turned(g, k), shape=(*q.shape[:3], k.shape[2]))
     if causal:
         rows, keys = scores.shape[2:]

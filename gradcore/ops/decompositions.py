@@ -17,7 +17,7 @@ from gradcore.spec import TensorSpec
 
 def _square(name: str, a: TensorSpec) -> None:
     if a.ndim < 2 or a.shape[-1] != a.shape[-2]:
-        raise SpecError(f"linalg.{name}: A must be batches of square matrices, but they are of shape {list(a.shape)}")
+        raise SpecError(f"linalg.{name}: A must be batches of square matrices, but got shape {list(a.shape)}")
     if not a.floating or a.dtype.itemsize < 4:
         raise SpecError(f"linalg.{name}: Low precision dtypes and integers are not supported. Got {a.dtype.name}")
 

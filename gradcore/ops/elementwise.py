@@ -60,7 +60,7 @@ remainder = op("remainder", numbers("remainder"), may_alias=("x", "y"),
 
 def _pow_spec(x: Operand, y: Operand) -> TensorSpec:
     if _is_bool(x) and _is_bool(y):
-        raise SpecError("pow of bools is not supported: make integers of them with .long()")
+        raise SpecError("pow of bools is not supported: convert them with .long()")
     return broadcast(x, y)
 
 

@@ -28,7 +28,7 @@ def _huber_spec(x: TensorSpec, delta: type) -> Any:
 def _pair(name: str, x: TensorSpec, target: Operand) -> None:
     need_float(name, input=x, target=target)
     if isinstance(target, TensorSpec) and (target.shape != x.shape or target.dtype != x.dtype):
-        raise SpecError(f"{name}: input and target must be alike, but got {x} and {target}")
+        raise SpecError(f"{name}: input and target must have the same shape and dtype, but got {x} and {target}")
 
 
 def _bce_spec(x: TensorSpec, target: TensorSpec) -> Any:

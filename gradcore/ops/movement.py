@@ -141,8 +141,8 @@ def _as_strided_grad_spec(dy: TensorSpec, *, like: tuple[int, ...], strides: tup
     reach = 1
     for n, s in sorted(zip(dy.shape, strides, strict=True), key=lambda part: part[1]):
         if n > 1 and s < reach and s:
-            raise SpecError(f"as_strided: elements of sizes {list(dy.shape)} and strides {list(strides)} overlap, and have no "
-                            "gradient here")
+            raise SpecError(f"as_strided: elements of sizes {list(dy.shape)} and strides {list(strides)} overlap: their "
+                            "gradient is not implemented")
         reach = max(reach, (n - 1) * s + 1)
     return TensorSpec.of(like, dy.dtype)
 

@@ -144,8 +144,8 @@ class Op:
         for name in rule.params:
             if not self.source(name):
                 raise TypeError(
-                    f"op {self.name!r}: the rule for {'/'.join(rule.inputs)} asks for {name!r}; it may name g, needs, "
-                    f"inputs {self.inputs}, their _spec, outputs {self.outputs}, {self.aux} and {tuple(self.attrs)}")
+                    f"op {self.name!r}: the rule for {'/'.join(rule.inputs)} has the parameter {name!r}; expected g, needs, "
+                    f"inputs {self.inputs}, their _spec, outputs {self.outputs}, {self.aux} or {tuple(self.attrs)}")
             if name in self.aux and f"g_{name}" not in rule.params:
                 raise TypeError(f"op {self.name!r}: the rule for {'/'.join(rule.inputs)} reads {name!r} but not g_{name}: its "
                                 "gradient is a function of it, whose own gradient would be lost")
@@ -153,8 +153,8 @@ class Op:
     def _check_again(self, rule: Rule) -> None:
         for name in rule.params:
             if (self.source(name) or ("",))[0] not in ("input", "aux", "attr", "spec") or self.in_place or self.view:
-                raise TypeError(f"op {self.name!r}: again asks for {name!r}; a functional op's output is made again from "
-                                f"inputs {self.inputs}, their _spec, auxiliary outputs {self.aux} and {tuple(self.attrs)}")
+                raise TypeError(f"op {self.name!r}: again has the parameter {name!r}; a functional op's output is recomputed "
+                                f"from inputs {self.inputs}, their _spec, auxiliary outputs {self.aux} and {tuple(self.attrs)}")
 
     def _check_aliases(self) -> None:
         single = len(self.outputs) == 1 and not (self.aux or self.writes or self.view)

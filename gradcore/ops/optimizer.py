@@ -17,7 +17,7 @@ def _update(name: str, temporaries: int, params: Sequence[TensorSpec], *others: 
     for other in others:
         for p, o in zip(params, other, strict=bool(other)):
             if p.shape != o.shape or p.dtype != o.dtype:
-                raise SpecError(f"{name}: a parameter is {p} and its gradient or state {o}")
+                raise SpecError(f"{name}: the parameter is {p}, but its gradient or state is {o}")
     # A second temporary holds what is made of a gradient that is not taken as it is.
     room = max((min(p.numel, PIECE) * p.dtype.itemsize + 16 for p in params), default=0)
     return Inferred((), workspace=temporaries * room)

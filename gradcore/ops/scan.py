@@ -35,7 +35,7 @@ def _recurrence_spec(b: TensorSpec, a: TensorSpec, *, dim: int, reverse: bool = 
     need_float("recurrence", b=b, a=a)
     same("recurrence", b, a)
     if not b.ndim:
-        raise SpecError("recurrence: expected a dimension to go along, but got 0-d operands")
+        raise SpecError("recurrence: expected operands with at least one dimension, but got 0-d operands")
     return b.like()
 
 

@@ -141,7 +141,7 @@ class _Record:
                 wanted.update(step.reads())
                 site = site or step.site
         if len(wanted & before) > 1:
-            raise RuntimeError(f"forward() cannot make the leaf again that {site} makes of other tensors and that then got "
+            raise RuntimeError(f"forward() cannot recompute the leaf that was made at {site} from other tensors and then got "
                                "requires_grad_(): make it before `with gradcore.record():`")
 
     def run(self, target: Name) -> Any:
@@ -211,8 +211,7 @@ def forward(self: Any) -> Any:
     """
     known = _records.get(self.storage)
     if known is None:
-        raise RuntimeError("forward() runs a recorded graph again, but this tensor was not made under "
-                           "`with gradcore.record():`")
+        raise RuntimeError("forward() needs a recorded graph, but this tensor was not computed under `with gradcore.record():`")
     found, name = known
     target = (self.storage.serial, self.spec) if name is None else name
     result = found.run(target)

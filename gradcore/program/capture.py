@@ -203,8 +203,8 @@ class CapturedReplay(Replay):
         if self._unused < _MOST_UNUSED:
             self._capture(calls, part, slots)
         else:
-            self._give_up(f"what it is bound to moved {_MOST_UNUSED} times before it was launched: a gradient that is held "
-                          "after a run keeps its memory, and a new tensor in a gradient's slot has other memory")
+            self._give_up(f"the memory that it uses moved {_MOST_UNUSED} times before it was launched: a gradient that is "
+                          "referenced after a run keeps its memory, and a new tensor as a gradient has other memory")
 
     def _copy_back(self, part: int) -> None:
         """Copy what the program wrote to its copies of inputs back to the inputs."""
@@ -232,8 +232,8 @@ class CapturedReplay(Replay):
 
     def explain(self) -> list[str]:
         if self.reason:
-            return [f"its kernels are called one by one: {self.reason}"]
-        return [f"{captured.count} kernels' calls are one graph" + (", of the second part" if part else "")
+            return [f"its kernels are launched one by one: {self.reason}"]
+        return [f"{captured.count} kernel calls are captured in one graph" + (", of the second part" if part else "")
                 for part, captured in sorted(self._captured.items())]
 
 

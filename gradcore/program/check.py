@@ -95,8 +95,8 @@ def _compare(what: str, ours: np.ndarray[Any, Any], eager: np.ndarray[Any, Any])
             largest = float(np.abs(near).max(initial=0.0))
             if same and float(np.abs(wide - near).max(initial=0.0)) <= _TOLERANCE[ours.dtype.itemsize] * largest:
                 return
-    raise TraceError(f"a replay differs from the eager run in {what}: {_brief(ours)} and {_brief(eager)}. The function looks "
-                     "at something that no guard sees (a file, the clock, getattr with a computed name, an object of a "
+    raise TraceError(f"a replay differs from the eager run in {what}: {_brief(ours)} and {_brief(eager)}. The function depends "
+                     "on something that no guard checks (a file, the clock, getattr with a computed name, an object of a "
                      "library): pass it as an argument")
 
 

@@ -121,7 +121,7 @@ class Compiled:
         found = [entry for entries in self._entries.values() for entry in entries]
         if not -len(found) <= index < len(found):
             why = f"its last trace: {self.traces[-1]}" if self.traces else "call the function first"
-            raise TraceError(f"there are {len(found)} programs, and number {index} was to be saved; {why}")
+            raise TraceError(f"cannot save program {index}: there are {len(found)} programs; {why}")
         save_entry(path, found[index].replay.trace, found[index].guards, found[index].results)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -222,19 +222,19 @@ class Compiled:
                 # The function wrote to it: the caller's tensor gets the graph of what was written.
                 tensor.edge = passed.edge
                 if trace is not None:
-                    trace.obstacles.append("an argument that needs a gradient is written to: write to a clone of it")
+                    trace.obstacles.append("it writes to an argument that needs a gradient: write to a clone of it")
         if trace is None:
-            self.traces[-1] += "; it runs no op, so that there is nothing to replay"
+            self.traces[-1] += "; it runs no op, so there is nothing to replay"
             return rebuilt(shape, outputs, tensors)
         trace.obstacles += unrelated
-        trace.obstacles += [f"an argument is a {type(a).__name__}, which gives something else each time"
+        trace.obstacles += [f"an argument is a {type(a).__name__}, which gives different values each time"
                             for a in kept if isinstance(a, Iterator)]
         if before != key_of((args, kwargs), [], [], self._take_leaves):
-            trace.obstacles.append("the function changes an argument, which a replay would not")
+            trace.obstacles.append("the function modifies an argument, which a replay would not do")
         if trace.obstacles:
             more = len(trace.obstacles) - _MOST_REASONS
             self.traces[-1] += ("; it cannot be replayed: " + "; ".join(trace.obstacles[:_MOST_REASONS])
-                                + f"; and {more} more of the kind" * (more > 0))
+                                + f"; and {more} more such reasons" * (more > 0))
         else:
             kept_as_they_are(shape, outputs, (t for guard in tracing.guards for t in guard.values()))
             replay = (replay_of if trace.second is None else Differentiable)(trace, plan(trace.program), self._capture)
@@ -270,7 +270,7 @@ class Compiled:
         for entries in self._entries.values():
             for entry in entries:
                 found = entry.replay.plan
-                saved = f" ({found.apart:,} without results in the place of operands)" if found.bound < found.apart else ""
+                saved = f" ({found.apart:,} without writing results over operands)" if found.bound < found.apart else ""
                 lines.append(f"program of {len(entry.replay.program.instructions)} instructions: arena {found.nbytes:,} bytes, "
                              f"lower bound {found.bound:,}{saved}, {len(entry.guards)} guards")
                 lines += [f"  {line}" for line in entry.replay.explain()]
@@ -284,7 +284,8 @@ class Compiled:
         from gradcore.program.drawing import drawn
 
         if program >= len(self.programs):
-            raise IndexError(f"program {program} was to be drawn, but {len(self.programs)} are in the cache: call it first")
+            raise IndexError(f"cannot draw program {program}: there are {len(self.programs)} programs in the cache; call the "
+                             "function first")
         return drawn(self.programs[program], self.plans[program], path)
 
     def __repr__(self) -> str:

@@ -25,7 +25,7 @@ from gradcore.program.replay import Replay
 from gradcore.program.trace_log import ARGUMENT
 
 _INNER = ("a backward inside its backward (checkpoint with use_reentrant=True) adds to gradients: call backward inside the "
-          "function, or take use_reentrant=False")
+          "function, or pass use_reentrant=False")
 
 
 def entered(tensors: list[Any]) -> list[Any]:
@@ -154,8 +154,8 @@ class _Call:
         if local.state.grad:
             raise NoSecondDerivative("a compiled function has no second derivative (create_graph=True): call it uncompiled")
         if self.replay is None:
-            raise AlreadyReleased("Trying to backward through the graph a second time: a compiled function keeps what its "
-                                  "gradient needs for one backward, also with retain_graph=True. Call it again, or uncompiled")
+            raise AlreadyReleased("Trying to backward through the graph a second time: a compiled function releases its "
+                                  "residuals after one backward, also with retain_graph=True. Call it again, or uncompiled")
         replay, self.replay = self.replay, None
         try:
             specs = [x.spec for x in replay.program.cotangents]

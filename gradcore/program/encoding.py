@@ -41,18 +41,18 @@ def parsed(text: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise ProgramError(f"the program is no JSON that is understood: {error}") from None
+        raise ProgramError(f"the program is not valid JSON: {error}") from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError(f"a name comes twice among {sorted(k for k, _ in pairs)[:10]}")
+        raise ValueError(f"a name is repeated among {sorted(k for k, _ in pairs)[:10]}")
     return found
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 # -- parts of what was read --------------------------------------------------------------------------------------------
@@ -106,14 +106,14 @@ def encode(x: Any) -> Any:
         return {"slice": [encode(x.start), encode(x.stop), encode(x.step)]}
     elif x is Ellipsis:
         return {"ellipsis": True}
-    raise TypeError(f"a program's file has no form for {x!r} of type {type(x).__name__}: numbers, strings, None, dtypes, "
-                    "specs, slices, lists and tuples can be saved")
+    raise TypeError(f"{x!r} of type {type(x).__name__} cannot be saved in a program's file: expected numbers, strings, None, "
+                    "dtypes, specs, slices, lists or tuples")
 
 
 def decode(x: Any, where: str, depth: int = 0) -> Any:
     """The value that :func:`encode` was given. Raises :class:`ProgramError`."""
     if depth > _DEPTH:
-        raise ProgramError(f"{where}: more than {_DEPTH} levels deep")
+        raise ProgramError(f"{where}: nested more than {_DEPTH} levels deep")
     if x is None or type(x) in (bool, str):
         return x
     if type(x) is int:
@@ -201,7 +201,7 @@ def decode_tags(lines: Any, rows: Any) -> list[Tag]:
         file, number, function, callers = array(line, where, 4)
         above = tuple([sites[whole(c, where, k)] for c in array(callers, where)])
         if any(site.callers for site in above):
-            raise ProgramError(f"{where}: a caller has callers of its own")
+            raise ProgramError(f"{where}: a caller cannot have callers of its own")
         sites.append(Site(string(file, where), whole(number, where), string(function, where), above))
     tags = []
     for k, row in enumerate(array(rows, "tags")):

@@ -234,14 +234,15 @@ class _Chain:
             if x.storage.device.compute is not self.device:
                 raise TraceError(f"{name} was traced on {self.device}, but input {k} is on {x.storage.device}")
             if x.storage is not inputs[self.parts[part].shared[k]].storage:
-                raise TraceError(f"{name} was traced with input {k} in another one's memory, but got them apart: trace it anew")
+                raise TraceError(f"{name} was traced with input {k} sharing another input's memory, but got separate ones: "
+                                 "trace it again")
         if part and self._last != part - 1:
-            raise TraceError(f"{name} reads what {self.name(part - 1)} makes: execute that first, once each time")
+            raise TraceError(f"{name} reads results of {self.name(part - 1)}: execute that first, once for each execution")
         moved = self._followed.moved() if part else []
         if moved:
-            raise TraceError(f"{moved[0]}, which the graphs read, was given other memory (p.data = other) after {self.name(0)} "
-                             f"was executed, so that {name} would mix old values with new ones: execute from the first graph "
-                             "on")
+            raise TraceError(f"the memory of {moved[0]}, which the graphs read, was replaced (p.data = other) after "
+                             f"{self.name(0)} was executed, so {name} would mix old and new values: execute again from the "
+                             "first graph on")
         for tensor, version in zip(self._given if part else (), self._versions, strict=False):
             if tensor.storage.version != version:
                 raise ModifiedInPlace("one of the inputs has been modified by an inplace operation since its graph was "

@@ -127,7 +127,7 @@ def read_program(path: str | os.PathLike[str]) -> tuple[Shipment, dict[str, np.n
                 raise fail("metadata", f"{_PROGRAM} and {_DIGEST}, as Compiled.save writes them", sorted(metadata))
             text = metadata[_PROGRAM]
             if hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest() != metadata[_DIGEST]:
-                raise ProgramError("the program is not what was written: its digest is another")
+                raise ProgramError("the program was modified after it was saved: its digest does not match")
             shipment, sums = _Reader(parsed(text)).shipment(entries)
             values = {name: read_array(file, entries[name], name) for name in sums}
     except SafetensorsError as error:
@@ -136,7 +136,7 @@ def read_program(path: str | os.PathLike[str]) -> tuple[Shipment, dict[str, np.n
         raise ProgramError(f"{path}: {error}") from None
     for name, found in values.items():
         if _checksum(found) != sums[name]:
-            raise ProgramError(f"{path}: the tensor {name[:80]!r} is not what was written: its checksum is another")
+            raise ProgramError(f"{path}: the tensor {name[:80]!r} was modified after it was saved: its checksum does not match")
     return shipment, values
 
 
@@ -209,7 +209,7 @@ class _Reader:
                 raise fail(f"tensor {name[:80]!r}", f"{buffer.nbytes} bytes", entries[name])
             names[buffer.index], sums[name] = name, whole(checksum, "captured")
         if {b.index for b in self.buffers if b.kind == "captured"} != set(names) or set(entries) != set(sums):
-            raise ProgramError("the captured buffers and the tensors of the file are not the same")
+            raise ProgramError("the captured buffers and the tensors of the file do not match")
         leaves = tuple([(string(n, "leaves"), self.operand(o, "leaves"))
                         for n, o in (array(x, "leaves", 2) for x in array(parts["leaves"], "leaves"))])
         if len({n for n, _ in leaves}) != len(leaves):

@@ -53,10 +53,10 @@ class Followed:
             if b not in found:
                 continue
             if tensor.storage is not found[b].storage:
-                raise TraceError(f"{_named(found[b])} was given other memory, but {name} reads another tensor too that shared "
-                                 "the memory before: trace it again")
+                raise TraceError(f"the memory of {_named(found[b])} was replaced, but {name} also reads another tensor that "
+                                 "shared the old memory: trace it again")
             if tensor.spec is not spec or tensor.storage.device is not storages[b].device or not self._fits(b, tensor.storage):
-                raise TraceError(f"{name} was traced with {_named(tensor, spec)} on {storages[b].device}, which by now is "
+                raise TraceError(f"{name} was traced with {_named(tensor, spec)} on {storages[b].device}, which is now "
                                  f"{tensor.spec} on {tensor.storage.device}: trace it again")
         storages |= {b: tensor.storage for b, tensor in found.items()}
         return bool(found)

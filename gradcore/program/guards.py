@@ -49,10 +49,10 @@ class Guard:
         try:
             now = self.look()
         except Exception as error:
-            return f"{self.name} cannot be read any more: {error!r}"
+            return f"{self.name} can no longer be read: {error!r}"
         if is_plain(now) and is_plain(self.seen):
             return _difference(self.name, now, self.seen)
-        return f"{self.name} is another object than before"
+        return f"{self.name} is a different object"
 
 
 class Options(Guard):

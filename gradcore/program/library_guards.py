@@ -51,8 +51,8 @@ class GradientGuard:
         found = self.leaf.grad
         now = None if found is None else found.spec
         if now is self.spec:
-            return (f"the gradient of {self.leaf.name or 'a leaf'}, {self.leaf.spec}, is held by "
-                    + ("nobody else and was by somebody" if self.held else "somebody else, and was not"))
+            return (f"the gradient of {self.leaf.name or 'a leaf'}, {self.leaf.spec}, is "
+                    + ("no longer referenced elsewhere" if self.held else "now referenced elsewhere"))
         return f"the gradient of {self.leaf.name or 'a leaf'}, {self.leaf.spec}, is {now} and was {self.spec}"
 
 
@@ -102,7 +102,7 @@ class OptimizerGuard:
 
     def why_not(self) -> str:
         what = "state" if self.optimizer.state is not self.state else "options or parameters"
-        return f"the {what} of the optimizer {type(self.optimizer).__name__} are not what they were"
+        return f"the {what} of the optimizer {type(self.optimizer).__name__} changed"
 
 
 class CountsGuard:
@@ -122,8 +122,8 @@ class CountsGuard:
         return []
 
     def why_not(self) -> str:
-        return (f"the optimizer {type(self.optimizer).__name__} has updated parameters unequally often: "
-                f"{', '.join(map(str, dict.fromkeys(map(self.count, self.places))))} times")
+        return (f"the optimizer {type(self.optimizer).__name__} has updated its parameters different numbers of times: "
+                f"{', '.join(map(str, dict.fromkeys(map(self.count, self.places))))}")
 
 
 class ModuleGuard:
@@ -172,15 +172,15 @@ class ModuleGuard:
             return f"training of {kind} is {own['training']} and was {self.training}"
         for name, value in (*[t[:2] for t in self.tensors], *self.others):
             if own.get(name) is not value:
-                return f"{name} of {kind} is another object than before"
+                return f"{name} of {kind} is a different object"
         for name, tensor, storage, edge in self.tensors:
             if tensor.storage is not storage:
-                return f"{name} of {kind} has been given other memory"
+                return f"the memory of {name} of {kind} was replaced"
             if tensor.edge is not edge:
-                return f"{name} of {kind} requires a gradient or not, unlike before"
+                return f"requires_grad of {name} of {kind} has changed"
         if any(len(own[part]) != count for part, count in self.counts):
-            return f"{kind} has got another parameter, buffer or module"
-        return f"the hooks of {kind} are not what they were"
+            return f"{kind} has different parameters, buffers or modules"
+        return f"the hooks of {kind} have changed"
 
 
 def hooks_on(leaf: Leaf) -> tuple[int, ...]:

@@ -135,7 +135,7 @@ class LoadedProgram:
         tensors = []
         for k, (x, t) in enumerate(zip(wanted, inputs, strict=True)):
             if x.buffer in given and given[x.buffer][0] is not (t.storage if isinstance(t, Value) else None):
-                raise SpecError(f"input {k} must show the same memory as an input before it: it did in the traced run")
+                raise SpecError(f"input {k} must share the memory of an earlier input, as in the traced run")
             tensors.append(self._brought(k, x, t))
             given[x.buffer] = tensors[-1].storage, t
         self._check_gradients()
@@ -154,7 +154,7 @@ class LoadedProgram:
         if t.spec is x.spec and t.storage.nbytes >= nbytes:
             return t
         if x.buffer in self._written:
-            raise SpecError(f"the program writes to input {k}, which must lie in memory as {x.spec}, but is {t.spec}")
+            raise SpecError(f"the program writes to input {k}, whose layout must be {x.spec}, but is {t.spec}")
         with no_grad():
             whole = functional.empty(nbytes, dtype=np.uint8, device=self.device)
             found = make_value(whole.storage, x.spec, self.device.array(whole.storage.block, x.spec), None)
@@ -164,12 +164,12 @@ class LoadedProgram:
         for leaf, wanted in self._trace.presence.items():
             if (leaf.grad is not None) is not wanted:
                 raise TraceError(f"the gradient of {leaf.name} must be {'a tensor' if wanted else 'None'} when the program "
-                                 "begins, as it was in the traced run: set it before each run, or save the program of a step "
-                                 "that finds gradients and drops them")
+                                 "begins, as in the traced run: set it before each run, or save the program of a step that "
+                                 "clears gradients at its start")
         for b, leaf in self._trace.slots.items():
             if leaf.grad is not None and leaf.grad.storage.nbytes < self._trace.program.buffers[b].nbytes:
-                raise TraceError(f"the gradient of {leaf.name} lies in {leaf.grad.storage.nbytes} bytes, fewer than in the "
-                                 "traced run")
+                raise TraceError(f"the gradient of {leaf.name} has {leaf.grad.storage.nbytes} bytes of memory, fewer than in "
+                                 "the traced run")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the program with the present values of its tensors and its optimizers' counts. Raises OSError."""
@@ -199,7 +199,7 @@ def _numbers(kind: str, group: dict[str, Any], numbers: dict[str, Any]) -> tuple
     try:
         found: tuple[Any, ...] = cls._operands(group, cls._advanced(numbers))
     except Exception as error:
-        raise ProgramError(f"updates: {kind} cannot go on with {str(numbers)[:80]}: {error!r}") from None
+        raise ProgramError(f"updates: {kind} cannot continue from {str(numbers)[:80]}: {error!r}") from None
     return found
 
 
@@ -208,16 +208,16 @@ def _check_ends(s: Shipment) -> None:
     buffers = s.program.buffers
     for kind, found in (("input", {x.buffer for x in s.program.inputs}), ("gradient slot", {b for b, _ in s.slots})):
         if found != {b.index for b in buffers if b.kind == kind}:
-            raise ProgramError(f"the buffers of kind {kind} are not those that a run brings")
+            raise ProgramError(f"the buffers of kind {kind} do not match what a run is given")
     for name, x in s.leaves:
         if buffers[x.buffer].kind != "captured" or not fits(x.spec, buffers[x.buffer].nbytes) or not x.spec.floating:
-            raise ProgramError(f"leaf {name[:80]!r}, {x.spec}, does not lie in a captured buffer")
+            raise ProgramError(f"leaf {name[:80]!r}, {x.spec}, is not in a captured buffer")
         if name in s.names.values() and s.names[x.buffer] != name:
             raise ProgramError(f"leaf {name[:80]!r} has the name of another tensor")
     for k, g in s.left:
         leaf = s.leaves[k][1].spec
         if g is not None and (g.spec.shape != leaf.shape or g.spec.dtype != leaf.dtype
                               or not fits(g.spec, buffers[g.buffer].nbytes)):
-            raise ProgramError(f"the gradient of {s.leaves[k][0][:80]!r} is {g.spec}, and the leaf {leaf}")
+            raise ProgramError(f"the gradient of {s.leaves[k][0][:80]!r} is {g.spec}, but the leaf is {leaf}")
     if not all(params for _, _, params in s.updates):
         raise ProgramError("an update has no parameters")

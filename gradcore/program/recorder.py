@@ -156,13 +156,13 @@ class Builder:
         updates = {at: k for k, (at, *_) in enumerate(recorder.updates())}
         instructions, kernels = [], []
         if recorder.log.disturbed:
-            self._obstacles.append("another thread used the device meanwhile")
+            self._obstacles.append("another thread used the device during the trace")
         if recorder.log.beyond:
-            self._obstacles.append(f"{recorder.log.beyond} goes on with a graph that was built before: detach it, or build it "
+            self._obstacles.append(f"{recorder.log.beyond} continues a graph that was built before: detach it, or build it "
                                    "inside")
         if len(launches) != len(recorder.log.launches):
-            raise TraceError("a step (gradcore.step) or another record of what happens was opened and closed inside a traced "
-                             "function: open it around the call")
+            raise TraceError("a step (gradcore.step) or another recording was opened and closed inside a traced function: open "
+                             "it around the call")
         for k, (record, (call, operands)) in enumerate(zip(launches, recorder.log.launches, strict=True)):
             instructions.append(self._instruction(record, call, operands, updates.get(k)))
             kernels.append(call.kernel)
@@ -184,10 +184,10 @@ class Builder:
             second.cotangents, second.gradients = [], []
             written = {self._buffers[i.operands[w].buffer].kind for i in instructions for w in i.writes}
             if "input" in written:
-                self._obstacles.append("an argument is written to whose gradient will be asked for")
+                self._obstacles.append("it writes to an argument whose gradient will be needed")
             if "gradient slot" in written or recorder.updates() or any(o is not None for _, o in left):
-                self._obstacles.append("what it returns has a graph, although it makes gradients or updates parameters itself: "
-                                       "return that detached, or do one of the two outside")
+                self._obstacles.append("its result has a graph, although it computes gradients or updates parameters itself: "
+                                       "return the result detached, or do one of the two outside")
         returned = survivors | {o.buffer for o in (*outputs, *self._cotangents)}
         if parts:
             survivors = set()
@@ -240,9 +240,9 @@ class Builder:
                 if serial in live and serial not in kept and not (self._second and live[serial].keeps)]
         borrowed = [TAGS[record[7]] for record in self._made.values() if TAGS[record[7]].op == BORROW]
         if borrowed:
-            return [f"{borrowed[0].site}: a tensor shares memory that is not gradcore's (from_numpy, from_dlpack): make it "
-                    "outside"]
-        return [f"{tag.site}: what {tag.op} made there, {tag.role} of {tag.layer or '(root)'}, is still held after the run"
+            return [f"{borrowed[0].site}: a tensor shares memory that gradcore did not allocate (from_numpy, from_dlpack): "
+                    "make it outside"]
+        return [f"{tag.site}: the result of {tag.op}, {tag.role} of {tag.layer or '(root)'}, is still referenced after the run"
                 for tag in dict.fromkeys(tags)]
 
     def _add(self, serial: int, kind: str, storage: Storage | None) -> int:
@@ -253,16 +253,16 @@ class Builder:
         if record is None:
             # Pinned memory has a ledger of its own.
             if storage is None:
-                raise TraceError("a traced function makes pinned memory: make it outside, and pass it as an argument or let "
-                                 "the function refer to it")
+                raise TraceError("a traced function allocates pinned memory: allocate it outside, and pass it as an argument "
+                                 "or let the function refer to it")
             record = opening(storage.block)
         self._buffers.append(Buffer(index, kind, record[4], TAGS[record[7]]))
         if kind == "gradient slot":
             self._slots[index] = self._slot_serials[serial]
         elif kind == "captured":
             if storage is None:
-                self._obstacles.append(f"{TAGS[record[7]].site}: what {TAGS[record[7]].op} made there before the run was read "
-                                       "and then let go")
+                self._obstacles.append(f"{TAGS[record[7]].site}: the result of {TAGS[record[7]].op} from before the run was "
+                                       "read and then freed")
             else:
                 self._storages[index] = storage
                 # Its tag may have changed since the log began.

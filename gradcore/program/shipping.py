@@ -66,8 +66,8 @@ def _shipment(trace: Trace, names: dict[int, str], leaf_names: dict[Leaf, str]) 
         if not any(o is optimizer for o in optimizers):
             kind = type(optimizer)
             if getattr(optim, kind.__name__, None) is not kind:
-                raise TypeError(f"the program updates by {kind.__module__}.{kind.__name__}, and a file can name the classes of "
-                                "gradcore.optim alone")
+                raise TypeError(f"the program updates parameters by {kind.__module__}.{kind.__name__}, but only optimizers of "
+                                "gradcore.optim can be saved")
             optimizers.append(optimizer)
             groups.append([])
         at = next(k for k, o in enumerate(optimizers) if o is optimizer)
@@ -96,8 +96,8 @@ def save_entry(path: str | os.PathLike[str], trace: Trace, seen: Iterable[Any], 
     trace = _with_all_results(forward_part(trace), results)
     for leaf, b in trace.leaves.items():
         if b not in trace.storages:
-            raise TraceError(f"{leaf.name or 'a leaf'}, {leaf.spec}, is an argument of the traced function: a program that is "
-                             "saved takes gradients of what it holds itself")
+            raise TraceError(f"{leaf.name or 'a leaf'}, {leaf.spec}, is an argument of the traced function: a saved program "
+                             "can only compute gradients of tensors that it captured")
     save_trace(path, trace, *names_of(trace, seen))
 
 
@@ -115,12 +115,12 @@ def _with_all_results(trace: Trace, results: Any) -> Trace:
         if of.leaf is not None:
             found = gradients.get(of.leaf)
             if found is None:
-                raise TraceError(f"the function returns the gradient of {of.leaf.name or 'a leaf'}, {of.leaf.spec}, which it "
-                                 "does not make: a file holds what the ops make")
+                raise TraceError(f"the function returns the gradient of {of.leaf.name or 'a leaf'}, {of.leaf.spec}, which none "
+                                 "of its ops computes: only results of ops can be saved")
             return found
         if id(of.value.storage) not in buffers:
             raise TraceError(f"the function returns {of.value.edge[0].name or 'a parameter'}, {of.value.spec}, which none of "
-                             "its ops reads: a file holds what the ops read")
+                             "its ops reads: only tensors that ops read can be saved")
         return Operand(buffers[id(of.value.storage)], of.value.spec)
 
     return replace(trace, program=replace(program, outputs=tuple(map(operand, places(results)))))

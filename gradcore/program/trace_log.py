@@ -90,6 +90,6 @@ class TraceLog(list[Raw]):
                              "replayed without its Python code, so what depends on the value would be frozen: compute it with "
                              "ops, or read it outside, from what the function returns")
         if record[0] == UPLOAD and record[1] not in self.constants:
-            raise TraceError(f"{SITES[here()]} makes a tensor from host data. A replay would go on with the values of the "
-                             "traced run: make it outside, and pass it as an argument or let the function refer to it")
+            raise TraceError(f"{SITES[here()]} makes a tensor from host data. A replay would use the values of the traced run: "
+                             "make it outside, and pass it as an argument or let the function refer to it")
         super().append(record)

@@ -98,9 +98,9 @@ class Tracing:
         shared = {id(t.storage) for t in inputs} & {id(t.storage) for guard in self.guards for t in guard.values()}
         known = {id(t) for guard in self.guards for t in guard.values()}
         if any(t.edge is not None and self._is_older(t) and id(t) not in known for t in outputs):
-            trace.obstacles.append("it returns a tensor with a graph that was built before and that no guard sees: detach it")
+            trace.obstacles.append("it returns a tensor with a graph that was built before and that no guard checks: detach it")
         if shared:
-            trace.obstacles.append("an argument is also what the function refers to by other ways")
+            trace.obstacles.append("the function also refers to an argument in another way")
         return trace
 
     def _all_guards(self, trace: Trace) -> list[Any]:

@@ -66,7 +66,7 @@ class _Check:
         where = f"instruction {k}, {i.op[:40]}"
         op = self.ops.get(i.op)
         if op is None or op.view:
-            raise ProgramError(f"{where}: there is no such op")
+            raise ProgramError(f"{where}: unknown op")
         call = self._inferred(where, op, i)
         if call.scattered:
             raise ProgramError(f"{where}: operand {call.scattered[0]} must be contiguous")
@@ -89,7 +89,8 @@ class _Check:
     def _inferred(self, where: str, op: Op, i: Instruction) -> Call:
         if len(i.counts) != len(op.inputs) or sum(i.counts) != len(i.operands) or any(
                 n != 1 for k, n in enumerate(i.counts) if k not in op.lists):
-            raise ProgramError(f"{where}: {len(i.operands)} operands in groups of {i.counts} do not make up {op.inputs}")
+            raise ProgramError(f"{where}: {len(i.operands)} operands in groups of {i.counts} do not match the inputs "
+                               f"{op.inputs}")
         specs: list[Any] = []
         position = 0
         for k, x in enumerate(i.operands):
@@ -107,7 +108,7 @@ class _Check:
                 specs.append(type(value))
         attrs = dict(i.attrs)
         if len(attrs) != len(i.attrs):
-            raise ProgramError(f"{where}: an attribute comes twice")
+            raise ProgramError(f"{where}: an attribute is repeated")
         try:
             if i.op in _GRADIENTS:
                 self._fits_forward(i.op, specs, attrs)
@@ -130,22 +131,22 @@ class _Check:
         found = op.infer(*others, **options)
         found = found.outputs[0] if isinstance(found, Inferred) else found
         if found.shape != dy.shape or (op.view and not fits(found, others[at].nbytes)):
-            raise SpecError(f"{forward} of {others[at]} makes {found}, and the cotangent is {dy}")
+            raise SpecError(f"{forward} of {others[at]} makes {found}, but the cotangent is {dy}")
 
     def _read(self, where: str, x: Operand) -> TensorSpec:
         if x.buffer not in self.there:
             raise ProgramError(f"{where}: buffer {x.buffer} is read before anything was written to it")
         if not fits(x.spec, self.program.buffers[x.buffer].nbytes):
-            raise ProgramError(f"{where}: {x.spec} does not lie in the {self.program.buffers[x.buffer].nbytes} bytes of buffer "
+            raise ProgramError(f"{where}: {x.spec} does not fit in the {self.program.buffers[x.buffer].nbytes} bytes of buffer "
                                f"{x.buffer}")
         return x.spec
 
     def _makes(self, where: str, x: Operand) -> None:
         buffer = self.program.buffers[x.buffer]
         if x.buffer in self.there:
-            raise ProgramError(f"{where}: buffer {x.buffer} is made where it is there already")
+            raise ProgramError(f"{where}: buffer {x.buffer} is made a second time")
         if buffer.nbytes != x.spec.nbytes:
-            raise ProgramError(f"{where}: {x.spec} has {x.spec.nbytes} bytes, and buffer {x.buffer} has {buffer.nbytes}")
+            raise ProgramError(f"{where}: {x.spec} has {x.spec.nbytes} bytes, but buffer {x.buffer} has {buffer.nbytes}")
         self.there.add(x.buffer)
 
     def ends(self, survivors: set[int]) -> None:

@@ -161,7 +161,8 @@ class Watcher:
             self.changed[id(of)] = f"{frame.f_code.co_filename}:{frame.f_lineno} calls {called.__name__}()"
         if called is next or kind in ("random", "_random") or kind.startswith("numpy.random"):
             what = getattr(called, "__qualname__", repr(called))
-            self.drawn.append(f"{frame.f_code.co_filename}:{frame.f_lineno} calls {what}, which gives something else each time")
+            self.drawn.append(f"{frame.f_code.co_filename}:{frame.f_lineno} calls {what}, which gives a different value each "
+                              "time")
 
     def guards(self) -> list[Any]:
         """Guards for everything that was seen."""
@@ -214,17 +215,17 @@ class Watcher:
         found += self.drawn
         found += dict.fromkeys(f"{self.changed[id(x)]} on {name}, which it refers to" for code in self.codes
                                for name, x in self._containers(code).items() if id(x) in self.changed)
-        found += [f"{type(owner).__name__}.step() moves the learning rate: call it after the function"
+        found += [f"{type(owner).__name__}.step() changes the learning rate: call it after the function"
                   for owner, codes in self.methods.values()
                   if isinstance(owner, LRScheduler) and any(c.co_name == "step" for c in codes)]
         # A local name may stand for a shared container, so writes to items are found by comparing contents.
-        return found or [*(f"the function draws from {guard.name}, which gives something else each time"
-                           if isinstance(guard, Draws) else f"the function changes what it refers to: {guard.why_not()}"
+        return found or [*(f"the function draws from {guard.name}, which gives different values each time"
+                           if isinstance(guard, Draws) else f"the function changes what it reads: {guard.why_not()}"
                            for guard in self.began.values() if not guard.holds()), *self._counts()]
 
     def _counts(self) -> list[str]:
         """Reasons against a replay: plain data that an optimizer of the user's changed in its state."""
-        return [f"{type(o).__name__} counts {name!r} in its state, which is {now!r} and was {before.get(name)!r}"
+        return [f"{type(o).__name__} changes {name!r} in its state: it is {now!r} and was {before.get(name)!r}"
                 for o in self.optimizers() if self.is_extended(o)
                 for p, state in _numbers_of(o).items()
                 for before in [self.counted[id(o)].get(p)] if before is not None

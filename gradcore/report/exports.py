@@ -145,7 +145,7 @@ def export(recording: Recording, path: str | os.PathLike[str], format: str) -> N
     if format not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, but got {format!r}")
     if not recording.records:
-        raise ValueError("the recording has no records: of a step report alone there is nothing to export")
+        raise ValueError("the recording has no records: a step report alone cannot be exported")
     data = FORMATS[format](recording)
     with replacing(Path(path)) as file:
         file.write(data)

@@ -179,7 +179,7 @@ def unpack(data: dict[str, Any]) -> list[Record]:
     try:
         return _unpack(data)
     except (KeyError, TypeError, IndexError, RecursionError) as error:
-        raise ValueError(f"this is no log of version {LOG_VERSION}: {type(error).__name__} {error}") from error
+        raise ValueError(f"this is not a log of version {LOG_VERSION}: {type(error).__name__} {error}") from error
 
 
 def _unpack(data: dict[str, Any]) -> list[Record]:
@@ -232,7 +232,7 @@ def _check_lives(records: Sequence[Record]) -> None:
     for position, record in enumerate(records):
         if isinstance(record, events.Alloc):
             if record.serial in live or not 0 <= record.requested <= record.allocated or record.offset < 0:
-                raise ValueError(f"record {position} is no allocation: {reprlib.repr(record)}")
+                raise ValueError(f"record {position} is not an allocation: {reprlib.repr(record)}")
             live.add(record.serial)
         elif isinstance(record, (events.Free, events.Keep, events.Retag)):
             if record.serial not in live:
@@ -267,7 +267,7 @@ def _spec(row: Any) -> TensorSpec:
     shape, dtype, *layout = _of(row, list, "a spec")
     sizes = tuple(map(_int, _of(shape, list, "a shape")))
     if any(n < 0 for n in sizes) or len(sizes) > 64 or math.prod(sizes) >= _LIMIT:
-        raise ValueError(f"no tensor has the shape {reprlib.repr(shape)}")
+        raise ValueError(f"invalid shape {reprlib.repr(shape)}")
     if not layout:
         return TensorSpec.of(sizes, _dtype(dtype))
     strides, offset = layout

@@ -98,7 +98,7 @@ class Run:
         else:
             raise ValueError(f"a step is a number, 'first', 'last' or 'peak', but got {which!r}")
         if number not in self.recordings:
-            raise ValueError(f"the file has no events of step {number}, but of {', '.join(map(str, there))}")
+            raise ValueError(f"the file has no events of step {number}, only of {', '.join(map(str, there))}")
         return number, self.recordings[number]
 
 
@@ -265,7 +265,7 @@ def _of(recording: Recording) -> Run:
 
 def _parse(text: bytes) -> Any:
     def refuse(name: str) -> None:
-        raise ValueError(f"{name} is no JSON")
+        raise ValueError(f"{name} is not valid JSON")
 
     try:
         return json.loads(text, parse_constant=refuse)

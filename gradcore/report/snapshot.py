@@ -34,7 +34,7 @@ class _Plain(pickle._Unpickler):
     """An unpickler of dicts, lists, tuples, numbers and strings."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        raise pickle.UnpicklingError(f"it wants {reprlib.repr(f'{module}.{name}')}, and a snapshot needs no code")
+        raise pickle.UnpicklingError(f"it refers to {reprlib.repr(f'{module}.{name}')}, but a snapshot holds plain data only")
 
     def persistent_load(self, pid: Any) -> NoReturn:
         raise pickle.UnpicklingError("it refers to objects outside the file")
@@ -62,17 +62,17 @@ def load_snapshot(path: str | os.PathLike[str], device: int | None = None, *,
     path = Path(path)
     nbytes = path.stat().st_size
     if nbytes > max_bytes:
-        raise ValueError(f"{path} has {nbytes:,} bytes, more than the {max_bytes:,} that are read")
+        raise ValueError(f"{path} has {nbytes:,} bytes, more than the limit of {max_bytes:,}")
     try:
         data = _Plain(io.BytesIO(path.read_bytes())).load()
     except (pickle.UnpicklingError, EOFError, MemoryError, RecursionError, LookupError, AttributeError, TypeError, ValueError,
             OverflowError, AssertionError) as error:
-        raise ValueError(f"{path} is no memory snapshot: {error or type(error).__name__}") from None
+        raise ValueError(f"{path} is not a memory snapshot: {error or type(error).__name__}") from None
     try:
         traces = [_of(trace, list) for trace in _of(data["device_traces"], list)]
         number = max(range(len(traces)), key=lambda i: len(traces[i]), default=0) if device is None else device
         if not 0 <= number < len(traces):
-            raise ValueError(f"it has {len(traces)} devices, and {number} was asked for")
+            raise ValueError(f"it has {len(traces)} devices, but device {number} was requested")
         segments = [s for s in _of(data["segments"], list) if s.get("device", number) == number]
         own = _of(data.get("gradcore", {}), dict)
         reader = _Reader(segments, traces[number], own)
@@ -80,7 +80,7 @@ def load_snapshot(path: str | os.PathLike[str], device: int | None = None, *,
         name = _of(own.get("device", f"cuda:{number}"), str)
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
         what = f"no field {error}" if isinstance(error, KeyError) else str(error)
-        raise ValueError(f"{path} is no memory snapshot: {what}") from None
+        raise ValueError(f"{path} is not a memory snapshot: {what}") from None
     return records, build_report(records, device=name, batch_size=None, pool=reader.pool())
 
 

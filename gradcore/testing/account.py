@@ -228,5 +228,5 @@ def held(holders: Iterable[folds.Holder], above: int, root: str | os.PathLike[st
         lines.append(f"  {sum(n for _, n in sums[8:]):>15,} bytes  in {len(sums) - 8} more")
     freed = above - sum(n for _, n in sums)
     if freed:
-        lines.append(f"  {freed:>15,} bytes  of what was live before, and has been freed")
+        lines.append(f"  {freed:>15,} bytes  that were live before and have been freed")
     return lines

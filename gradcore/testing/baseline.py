@@ -18,10 +18,10 @@ def read(path: Path) -> dict[str, Owners]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(data, dict) or data.get("version") != VERSION:
-            raise ValueError(f"expected version {VERSION}")
+            raise ValueError(f"expected a file of version {VERSION}")
         return {test: plain(entry) for test, entry in data["tests"].items()}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{path} is no baseline of device memory: {type(error).__name__}: {error}") from error
+        raise ValueError(f"{path} is not a baseline of device memory: {type(error).__name__}: {error}") from error
 
 
 def write(path: Path, tests: dict[str, Owners]) -> None:

@@ -164,8 +164,8 @@ class _Part:
             self._run_again()
         value, promise.value = promise.value, None
         if value is None:
-            raise RuntimeError("checkpoint: the second run of the function kept fewer tensors than the first: "
-                               f"{len(self.promises)} were promised. It must do the same every time.")
+            raise RuntimeError(f"checkpoint: the recomputation kept fewer tensors than the first run, {len(self.promises)}: "
+                               "the function must do the same each time")
         return value
 
     def _run_again(self) -> None:

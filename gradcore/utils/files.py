@@ -92,7 +92,7 @@ def _describe(value: Any, path: str, tensors: dict[str, Any], named: dict[Any, s
     ``named`` maps the identities of the tensors so far to their names.
     """
     if depth > _DEPTH:
-        raise TypeError(f"save: {path[:80]!r}... lies more than {_DEPTH} levels deep")
+        raise TypeError(f"save: {path[:80]!r}... is nested more than {_DEPTH} levels deep")
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, (Tensor, np.ndarray)):
@@ -156,10 +156,10 @@ def _load(file: BinaryIO, size: int, name: str, device: str | Device | None) -> 
     def build(node: Any, depth: int, made: dict[tuple[str, str], Any]) -> Any:
         if not isinstance(node, list):
             if isinstance(node, dict):
-                raise SafetensorsError(f"{name}: the metadata holds {str(node)[:80]}")
+                raise SafetensorsError(f"{name}: unexpected metadata {str(node)[:80]}")
             return node
         if depth > _DEPTH or len(node) != 2 or not isinstance(node[0], str):
-            raise SafetensorsError(f"{name}: the metadata holds {str(node)[:80]}")
+            raise SafetensorsError(f"{name}: unexpected metadata {str(node)[:80]}")
         kind, what = node
         if kind in ("tensor", "array") and isinstance(what, str) and what in entries:
             if (kind, what) not in made:
@@ -174,7 +174,7 @@ def _load(file: BinaryIO, size: int, name: str, device: str | Device | None) -> 
             # A tuple that holds a list is not hashable, so it is no key.
             with suppress(TypeError):
                 return dict(pairs)
-        raise SafetensorsError(f"{name}: the metadata holds {str(node)[:80]}")
+        raise SafetensorsError(f"{name}: unexpected metadata {str(node)[:80]}")
 
     return build(tree, 0, {})
 
@@ -183,13 +183,13 @@ def _parsed(text: str, name: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise SafetensorsError(f"{name}: the metadata is no JSON that is understood: {error}") from None
+        raise SafetensorsError(f"{name}: the metadata is not valid JSON: {error}") from None
 
 
 def _plain(file: BinaryIO, entries: dict[str, Entry], shared: Any, name: str, device: str | Device | None) -> dict[str, Tensor]:
     """A plain mapping; names that ``shared`` lists as the same get one tensor, unless another program made them differ."""
     if not isinstance(shared, dict) or not all(isinstance(first, str) for first in shared.values()):
-        raise SafetensorsError(f"{name}: the metadata holds {str(shared)[:80]}")
+        raise SafetensorsError(f"{name}: unexpected metadata {str(shared)[:80]}")
     found: dict[str, Tensor] = {}
     for key, entry in entries.items():
         array = read_array(file, entry, name)

@@ -62,14 +62,14 @@ def read_header(file: BinaryIO, size: int, name: str) -> tuple[dict[str, Entry],
     length = struct.unpack("<Q", first)[0]
     if length > min(size - 8, LONGEST_HEADER):
         if first[:2] == b"PK" or first[:1] == b"\x80":
-            raise SafetensorsError(f"{name} looks like a file of torch.save or pickle, which can run any code when it is read: "
-                                   "it is not read here. Save the tensors with safetensors.torch.save_file instead")
-        raise SafetensorsError(f"{name}: not a safetensors file: the header's length would be {length} bytes, and the file has "
-                               f"{size} (at most {LONGEST_HEADER} are read)")
+            raise SafetensorsError(f"{name} looks like a file of torch.save or pickle, which can run any code when it is read, "
+                                   "so it is not loaded. Save the tensors with safetensors.torch.save_file instead")
+        raise SafetensorsError(f"{name}: not a safetensors file: the header's length would be {length} bytes, but the file has "
+                               f"{size} (the limit is {LONGEST_HEADER})")
     try:
         header = json.loads(file.read(length).decode("utf-8"), object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
-        raise SafetensorsError(f"{name}: the header is no JSON that is understood: {error}") from None
+        raise SafetensorsError(f"{name}: the header is not valid JSON: {error}") from None
     if not isinstance(header, dict):
         raise SafetensorsError(f"{name}: the header must be a JSON object, but is a {type(header).__name__}")
     metadata = header.pop("__metadata__", {})
@@ -79,8 +79,8 @@ def read_header(file: BinaryIO, size: int, name: str) -> tuple[dict[str, Entry],
     at = 8 + length
     for key, entry in sorted(found.items(), key=lambda item: (item[1].start, item[1].stop)):
         if entry.start != at:
-            raise SafetensorsError(f"{name}: {key!r} begins at byte {entry.start}, but what lies before it ends at {at}: gaps "
-                                   "and overlaps are refused")
+            raise SafetensorsError(f"{name}: {key!r} begins at byte {entry.start}, but the data before it ends at {at}: gaps "
+                                   "and overlaps are not allowed")
         at = entry.stop
     if at != size:
         raise SafetensorsError(f"{name}: the tensors end at byte {at}, but the file has {size} bytes")
@@ -90,7 +90,7 @@ def read_header(file: BinaryIO, size: int, name: str) -> tuple[dict[str, Entry],
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError(f"a name comes twice among {sorted(k for k, _ in pairs)[:10]}")
+        raise ValueError(f"a name is repeated among {sorted(k for k, _ in pairs)[:10]}")
     return found
 
 
@@ -103,8 +103,7 @@ def _entry(where: str, value: Any, begin: int) -> Entry:
         raise SafetensorsError(f"{where} must have a dtype, a shape and data_offsets, but is {str(value)[:80]}")
     dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
     if not isinstance(dtype, str) or (dtype not in DTYPES and dtype != _BFLOAT):
-        raise SafetensorsError(f"{where} has the dtype {str(dtype)[:80]!r}, but expected was one of "
-                               f"{', '.join([*DTYPES, _BFLOAT])}")
+        raise SafetensorsError(f"{where} has the dtype {str(dtype)[:80]!r}, expected one of {', '.join([*DTYPES, _BFLOAT])}")
     if not isinstance(shape, list) or len(shape) > _DIMS or not all(map(_whole, shape)):
         raise SafetensorsError(f"{where}: a shape is a list of at most {_DIMS} sizes, but got {str(shape)[:80]}")
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_whole, offsets)) or offsets[0] > offsets[1]:
@@ -174,7 +173,7 @@ def write(file: BinaryIO, tensors: Mapping[str, Any], metadata: Mapping[str, str
     text = json.dumps(header, separators=(",", ":")).encode("utf-8")
     text += b" " * (-len(text) % 8)
     if len(text) > LONGEST_HEADER:
-        raise ValueError(f"the header would have {len(text)} bytes, and at most {LONGEST_HEADER} are read")
+        raise ValueError(f"the header would have {len(text)} bytes, more than the limit of {LONGEST_HEADER}")
     file.write(struct.pack("<Q", len(text)) + text)
     for array in arrays_of(tensors[name] for name in names):
         file.write(array.data)

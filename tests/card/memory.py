@@ -60,7 +60,7 @@ class Memory:
             return self.ends()
         self.drain()
         if address and self.device.pop(address, None) is None:
-            return self.fault(f"cudaFree of {address:#x}, which is no allocation", INVALID)
+            return self.fault(f"cudaFree of {address:#x}, which is not an allocation", INVALID)
         return 0
 
     @entry(c_void_p, c_size_t, c_uint)

@@ -22,7 +22,7 @@ def test_a_captured_step_is_the_eager_one_bit_for_bit(bed, kind, settings):
     for k in range(8):
         assert eager.step(k) == captured.step(k), k
         assert eager.state() == captured.state(), k
-    assert "calls are one graph" in captured.run.explain()
+    assert "calls are captured in one graph" in captured.run.explain()
     assert len(captured.run.traces) == 2
     nodes, = bed.card.nodes.values()
     assert len(nodes) > 10 and not {"upload", "download"} & set(nodes)
@@ -55,7 +55,7 @@ def test_a_planted_rate_in_a_kernels_arguments_is_found(bed, kind, monkeypatch):
         eager.step(k), captured.step(k)
     assert eager.state() == captured.state(), "the run before the capture"
     eager.step(3), captured.step(3)
-    assert "are one graph" in captured.run.explain() and eager.state() != captured.state()
+    assert "are captured in one graph" in captured.run.explain() and eager.state() != captured.state()
 
 
 def test_a_planted_missing_copy_of_an_input_is_found(bed, monkeypatch):

@@ -44,13 +44,13 @@ def test_what_cannot_be_captured_is_called_one_by_one_and_says_why(bed, what):
     finally:
         gc.disable()
     reason = f.explain()
-    assert "its kernels are called one by one: tanh in layer (root), forward, " in reason and text in reason
+    assert "its kernels are launched one by one: tanh in layer (root), forward, " in reason and text in reason
     assert "test_capture_limits.py:" in reason and bed.card.calls["streamBeginCapture"] == 1
     assert not bed.card.nodes
     g = gradcore.compile(lambda x: x * 2 + 1)
     for k in range(3):
         assert bits(g(full(k))) == bits(full(k) * 2 + 1)
-    assert "2 kernels' calls are one graph" in g.explain()
+    assert "2 kernel calls are captured in one graph" in g.explain()
     assert bed.card.calls["streamCreateWithPriority"] == 1, "the stream captures again"
 
 

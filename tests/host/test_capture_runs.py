@@ -43,7 +43,7 @@ def test_a_gradient_that_is_held_is_not_written_to(bed):
         if k in (3, 6):
             held += [[p.grad for p in t.model.parameters()] for t in (eager, captured)]
     assert list(map(bits, held[0])) == list(map(bits, held[1])) and list(map(bits, held[2])) == list(map(bits, held[3]))
-    assert "are one graph" in captured.run.explain() and bed.card.calls["streamBeginCapture"] == 3
+    assert "are captured in one graph" in captured.run.explain() and bed.card.calls["streamBeginCapture"] == 3
     assert len(bed.card.nodes) == 1, "the graphs over the other arenas are gone"
 
 
@@ -68,7 +68,7 @@ def test_gradients_that_add_up_are_captured_where_they_lie(bed):
         f(full(k / 8))
         (expected * full(k / 8)).tanh().sum().backward()
         assert bits(w.grad) == bits(expected.grad), k
-    assert "are one graph" in f.explain() and bed.card.calls["graphLaunch"] >= 5
+    assert "are captured in one graph" in f.explain() and bed.card.calls["graphLaunch"] >= 5
 
 
 def test_memory_that_a_captured_tensor_leaves_is_noticed(bed):
@@ -98,7 +98,7 @@ def test_inputs_of_any_layout_and_inputs_that_share_bytes(bed):
         for x, y in ((whole, whole), (whole.transpose(0, 1), full(k)), (whole[1:, 1:], whole), (whole[:0], full(k))):
             for found, expected in zip(f(x, y), (x.tanh() * 2 + 1, y * 2), strict=True):
                 assert bits(found) == bits(expected)
-    assert f.explain().count("are one graph") == 4
+    assert f.explain().count("are captured in one graph") == 4
 
 
 def test_an_input_that_has_other_values_by_now(bed):
@@ -115,7 +115,7 @@ def test_an_input_that_is_written_to_is_written_to(bed):
         x = full(k)
         version = x._version
         assert f(x).storage is x.storage and x.tolist() == [3 * k + 1] * 4 and x._version > version
-    assert "2 kernels' calls are one graph" in f.explain()
+    assert "2 kernel calls are captured in one graph" in f.explain()
 
 
 def test_a_caller_differentiates(bed):
@@ -154,7 +154,7 @@ def test_every_nth_call_is_checked_against_eager(bed):
     training = Training(wrap=lambda step: gradcore.compile(step, check_every=2))
     for k in range(8):
         training.step(k)
-    assert "are one graph" in training.run.explain()
+    assert "are captured in one graph" in training.run.explain()
 
 
 def test_graphs_of_the_explicit_form_are_captured(bed):
@@ -291,7 +291,7 @@ def test_out_of_memory_for_the_programs_own_memory_leaves_things_usable(bed, mon
     monkeypatch.undo()
     for k in range(3):
         assert f(full(k)).tolist() == [2 * k] * 4
-    assert "are one graph" in f.explain() and len(bed.device.ledger.arenas) == 1
+    assert "are captured in one graph" in f.explain() and len(bed.device.ledger.arenas) == 1
 
 
 def test_a_report_of_a_captured_step_is_that_of_the_kernels_one_by_one(bed):

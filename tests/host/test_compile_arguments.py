@@ -43,7 +43,7 @@ def test_a_function_that_changes_an_argument_is_not_replayed() -> None:
     for _ in range(3):
         counts = [0]
         assert f(gradcore.ones(1), counts).item() == 1.0 and counts == [1]
-    assert "the function changes an argument" in f.traces[0]
+    assert "the function modifies an argument" in f.traces[0]
 
 
 def test_what_is_returned_beside_tensors_is_the_callers() -> None:

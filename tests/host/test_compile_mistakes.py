@@ -66,9 +66,9 @@ def test_a_parameter_that_is_replaced_or_given_other_bytes_is_seen() -> None:
     with gradcore.no_grad():
         f(x)
         layer.weight = nn.Parameter(gradcore.full((2, 2), 3.0))
-        assert same(f(x), layer(x)) and "weight of Linear is another object" in f.traces[-1]
+        assert same(f(x), layer(x)) and "weight of Linear is a different object" in f.traces[-1]
         layer.weight.data = gradcore.full((2, 2), 4.0)
-        assert same(f(x), layer(x)) and "given other memory" in f.traces[-1]
+        assert same(f(x), layer(x)) and "the memory of weight of Linear was replaced" in f.traces[-1]
         layer.weight.copy_(gradcore.full((2, 2), 5.0))
         traces = len(f.traces)
         assert same(f(x), layer(x)) and len(f.traces) == traces
@@ -91,7 +91,7 @@ def test_a_value_that_is_read_raises_and_names_the_line(read: Any) -> None:
 def test_tensors_made_from_host_data_raise_and_others_are_made_anew() -> None:
     with raises(TraceError, "makes a tensor from host data", "test_compile_mistakes.py"):
         gradcore.compile(lambda x: x + gradcore.tensor([1.0, 2.0]))(gradcore.ones(2))
-    with raises(TraceError, "test_compile_mistakes.py", "write gradcore.rand(2).argsort(), which each replay draws anew"):
+    with raises(TraceError, "test_compile_mistakes.py", "use gradcore.rand(2).argsort(), which each replay computes again"):
         gradcore.compile(lambda x: x[gradcore.randperm(2)])(gradcore.ones(2))
 
     order = gradcore.compile(lambda: gradcore.rand(9).argsort())
@@ -311,7 +311,7 @@ def test_what_happens_to_python_objects_happens_when_it_is_traced_or_not_at_all(
         warnings.simplefilter("always")
         for k in range(5):
             f(gradcore.full((1,), float(k)))
-    assert [s.item() for s in seen] == [0, 2, 4, 6, 8] and "still held after the run" in f.traces[0]
+    assert [s.item() for s in seen] == [0, 2, 4, 6, 8] and "still referenced after the run" in f.traces[0]
 
 
 def test_a_schedule_inside_the_step_is_not_replayed_silently() -> None:
@@ -331,7 +331,7 @@ def test_a_schedule_inside_the_step_is_not_replayed_silently() -> None:
         for k in range(4):
             f(*data(k))
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1 / 16)
-    assert "StepLR.step() moves the learning rate: call it after the function" in f.traces[0]
+    assert "StepLR.step() changes the learning rate: call it after the function" in f.traces[0]
 
 
 def test_foreign_memory_is_not_frozen() -> None:

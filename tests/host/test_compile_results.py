@@ -146,7 +146,7 @@ def test_a_gradient_that_is_added_to_and_returned() -> None:
     for k in range(6, 9):
         compiled(gradcore.ones(1, 3))
         assert model.bias.grad.tolist() == [k + 1] * 2
-    assert compiled.traces[-1].endswith("is held by nobody else and was by somebody")
+    assert compiled.traces[-1].endswith("is no longer referenced elsewhere")
 
 
 @pytest.mark.usefixtures("a_global")

@@ -79,7 +79,7 @@ def test_a_module_that_gains_a_child_is_another_module() -> None:
     with gradcore.no_grad():
         f(x), f(x)
         model.append(nn.Linear(2, 3))
-        assert same(f(x), model(x)) and "another parameter, buffer or module" in f.traces[-1]
+        assert same(f(x), model(x)) and "different parameters, buffers or modules" in f.traces[-1]
 
 
 def test_an_argument_that_is_also_a_variable_of_the_function() -> None:

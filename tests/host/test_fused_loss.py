@@ -177,7 +177,7 @@ def test_loss_and_gradient_have_the_bits_of_separate_launches(bed: Bed, name: st
     program = program_of(captured.run)
     assert [group.kind for group in groups(program)] == ["loss with slopes"]
     assert losses_of(bed) == CASES[name][2]
-    assert f"{len(program.instructions) - 2} kernels' calls are one graph" in captured.run.explain()
+    assert f"{len(program.instructions) - 2} kernel calls are captured in one graph" in captured.run.explain()
 
 
 def test_the_gradient_is_left_where_the_plan_has_it(bed: Bed) -> None:
@@ -193,8 +193,8 @@ def test_what_is_not_one_loss_and_its_own_gradient_stays(bed: Bed) -> None:
     assert found["returned"][1] == np.float32(1).tobytes()
     for name, left_out in (("returned", 2), ("doubled", 0), ("each", 0)):
         count = len(program_of(runs[name]).instructions)
-        assert f"{count - left_out} kernels' calls are one graph" in runs[name].explain(), name
-    assert "1 kernels' calls are one graph, of the second part" in runs["forward"].explain()
+        assert f"{count - left_out} kernel calls are captured in one graph" in runs[name].explain(), name
+    assert "1 kernel calls are captured in one graph, of the second part" in runs["forward"].explain()
 
 
 def test_a_loss_for_each_row_is_left_to_its_kernels() -> None:

@@ -183,7 +183,7 @@ def test_a_training_step_has_the_bits_of_the_eager_one(bed: Bed, name: str) -> N
         assert eager.state() == captured.state(), k
     program = program_of(captured.run)
     assert sorted(group.kind for group in found_in(program)) == sorted(expected)
-    assert f"{len(program.instructions) - left_out} kernels' calls are one graph" in captured.run.explain()
+    assert f"{len(program.instructions) - left_out} kernel calls are captured in one graph" in captured.run.explain()
 
 
 def check(bed: Bed, ours: Any, theirs: Any, count: int, joined: int) -> None:
@@ -232,7 +232,7 @@ def test_nan_stays_in_a_captured_step(bed: Bed) -> None:
         values[1] = np.nan
         found = step(gradcore.tensor(values, device="cuda")).cpu().numpy()
     assert np.isnan(found[1]).all() and not np.isnan(np.delete(found, 1, 0)).any()
-    assert "are one graph" in step.explain()
+    assert "are captured in one graph" in step.explain()
 
 
 def logged(bed: Bed, name: str, left_out: int) -> tuple[list[Any], int]:
@@ -242,7 +242,8 @@ def logged(bed: Bed, name: str, left_out: int) -> tuple[list[Any], int]:
     with gradcore.step(device=bed.device) as step:
         for _ in range(4):
             training.run(*batch)
-    assert f"{len(program_of(training.run).instructions) - left_out} kernels' calls are one graph" in training.run.explain()
+    calls = len(program_of(training.run).instructions) - left_out
+    assert f"{calls} kernel calls are captured in one graph" in training.run.explain()
     return list(normalized(step.raw_log)), step.report.peak.allocated
 
 

@@ -132,10 +132,10 @@ def test_a_training_step_has_the_bits_of_the_eager_one(bed: Bed, how: str) -> No
     program = program_of(captured.run)
     assert len(found_in(program)) == 2
     if how == "cuBLAS":
-        assert "called one by one: linear in layer " in captured.run.explain()
+        assert "launched one by one: linear in layer " in captured.run.explain()
     else:
         # relu's two launches are left out, whatever it is that the product's launch does; and two of the loss.
-        assert f"{len(program.instructions) - 4} kernels' calls are one graph" in captured.run.explain()
+        assert f"{len(program.instructions) - 4} kernel calls are captured in one graph" in captured.run.explain()
 
 
 @pytest.mark.parametrize("name", JOINED)
@@ -160,7 +160,7 @@ def test_only_what_nobody_else_reads_is_left_out(bed: Bed, name: str) -> None:
 def test_a_program_in_two_parts_is_two_graphs(bed: Bed) -> None:
     *found, text = differentiated(gradcore.compile)
     assert found == differentiated()
-    assert "3 kernels' calls are one graph" in text and "of the second part" in text
+    assert "3 kernel calls are captured in one graph" in text and "of the second part" in text
 
 
 def test_a_result_in_the_place_of_an_operand_is_made_by_two_launches() -> None:
@@ -190,7 +190,7 @@ def test_nan_stays_in_a_captured_step(bed: Bed, larger: Any) -> None:
         values[1] = np.nan
         found = step(gradcore.tensor(values, device="cuda")).cpu().numpy()
     assert np.isnan(found[1]).all() and not np.isnan(np.delete(found, 1, 0)).any()
-    assert "are one graph" in step.explain()
+    assert "are captured in one graph" in step.explain()
 
 
 def logged(bed: Bed, left_out: int) -> tuple[list[Any], int]:
@@ -201,7 +201,8 @@ def logged(bed: Bed, left_out: int) -> tuple[list[Any], int]:
     batch = data(3)
     with gradcore.step(device=bed.device) as step:
         training.run(*batch)
-    assert f"{len(program_of(training.run).instructions) - left_out} kernels' calls are one graph" in training.run.explain()
+    calls = len(program_of(training.run).instructions) - left_out
+    assert f"{calls} kernel calls are captured in one graph" in training.run.explain()
     return list(normalized(step.raw_log)), step.report.peak.allocated
 
 

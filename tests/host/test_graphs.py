@@ -211,7 +211,7 @@ def test_parameters_are_trained_through_a_built_graph() -> None:
 
 def test_what_was_not_recorded_cannot_be_run_again() -> None:
     y = gradcore.ones(2) * 2
-    with raises(RuntimeError, "not made under `with gradcore.record():`"):
+    with raises(RuntimeError, "not computed under `with gradcore.record():`"):
         y.forward()
     with raises(TraceError, "on the host"), gradcore.record():
         (gradcore.ones(2) * 2).tolist()
@@ -281,7 +281,7 @@ def test_a_leaf_that_is_made_of_other_tensors_inside_is_refused() -> None:
         a = (x * 2).requires_grad_()
         y = (a * a).sum()
     y.backward()
-    with raises(RuntimeError, "makes of other tensors and that then got requires_grad_()"):
+    with raises(RuntimeError, "from other tensors and then got requires_grad_()"):
         y.forward()
 
 

@@ -88,7 +88,7 @@ def test_one_of_an_older_version(recording: Recording, tmp_path: Path) -> None:
 @pytest.mark.parametrize("own", [3, {"before": -1}, {"began_us": "x"}, {"device": 1}])
 def test_what_it_says_of_itself_is_not_trusted(recording: Recording, tmp_path: Path, own: Any) -> None:
     (tmp_path / "x.pickle").write_bytes(pickle.dumps({**to_snapshot(recording), "gradcore": own}, 4))
-    with pytest.raises(ValueError, match=r"x\.pickle is no memory snapshot: expected a .*, but got"):
+    with pytest.raises(ValueError, match=r"x\.pickle is not a memory snapshot: expected a .*, but got"):
         load_snapshot(tmp_path / "x.pickle")
 
 

@@ -75,7 +75,7 @@ def test_programs_read_pinned_tensors_as_arguments_and_as_what_they_refer_to(poo
         gradcore.compile(lambda a: a.pin_memory().sum())(plain)
     # As if the pool were made in the traced run.
     monkeypatch.setattr("gradcore.program.tracing.devices", lambda: [gradcore.device("cpu")])
-    with pytest.raises(TraceError, match="makes pinned memory: make it outside"):
+    with pytest.raises(TraceError, match="allocates pinned memory: allocate it outside"):
         gradcore.compile(lambda a: a.pin_memory().sum())(plain)
 
 

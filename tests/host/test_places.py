@@ -233,4 +233,4 @@ def test_the_peak_of_a_replay_is_lower_where_the_plans_bound_is() -> None:
     assert (plan.apart, plan.bound, plan.nbytes) == (2 << 18, (1 << 18) + 512, (1 << 18) + 512)
     # The sum comes when one of the large ones is left, and beside it its copy that is returned.
     assert (peaks[0].op, peaks[1].op, peaks[0].requested - peaks[1].requested) == ("exp", "sum", (1 << 18) - 4)
-    assert f"lower bound {plan.bound:,} ({plan.apart:,} without results in the place of operands)" in run.explain()
+    assert f"lower bound {plan.bound:,} ({plan.apart:,} without writing results over operands)" in run.explain()

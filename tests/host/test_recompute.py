@@ -221,5 +221,5 @@ def test_what_has_no_recipe_is_kept():
 
 
 def test_what_a_recipe_may_ask_for():
-    with raises(TypeError, "op 'bad_again': again asks for 'out'"):
+    with raises(TypeError, "op 'bad_again': again has the parameter 'out'"):
         op("bad_again", lambda x: x, again=lambda out: activation.relu(out))

@@ -99,18 +99,18 @@ CASES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
         lambda p: p["buffers"][instruction(p, "relu_grad")[1][1]["at"][0]].__setitem__(4, 2), "lives from"),
     "a part too few": (lambda p: p.pop("slots"), "expected an object with"),
     "no instructions": (lambda p: p.update(instructions=[]), "expected an integer"),
-    "unknown op": (lambda p: p["instructions"][0].__setitem__(0, "system"), "there is no such op"),
-    "a view": (lambda p: instruction(p, "relu").__setitem__(0, "permute"), "there is no such op"),
+    "unknown op": (lambda p: p["instructions"][0].__setitem__(0, "system"), "unknown op"),
+    "a view": (lambda p: instruction(p, "relu").__setitem__(0, "permute"), "unknown op"),
     "unknown attribute": (lambda p: p["instructions"][0][3].append(["device", "cpu"]), "unexpected keyword argument 'device'"),
     "missing attribute": (lambda p: instruction(p, "advance")[3].clear(), "cannot run on these operands"),
     "an attribute twice": (lambda p: instruction(p, "advance")[3].append(["numel", 1]), "each name once"),
     "deep attribute": (nested, "more than 16 levels deep"),
     "operand beside its buffer": (
-        lambda p: p["instructions"][0][1][0]["at"][1].__setitem__(3, 90), "does not lie in the 80 bytes of buffer"),
+        lambda p: p["instructions"][0][1][0]["at"][1].__setitem__(3, 90), "does not fit in the 80 bytes of buffer"),
     "operand before its buffer": (
-        lambda p: p["instructions"][0][1][0]["at"][1].__setitem__(2, [-4, 1]), "does not lie in the 80 bytes of buffer"),
+        lambda p: p["instructions"][0][1][0]["at"][1].__setitem__(2, [-4, 1]), "does not fit in the 80 bytes of buffer"),
     "stride that reaches out": (
-        lambda p: p["instructions"][0][1][0]["at"][1].__setitem__(2, [400, 1]), "does not lie in the 80 bytes of buffer"),
+        lambda p: p["instructions"][0][1][0]["at"][1].__setitem__(2, [400, 1]), "does not fit in the 80 bytes of buffer"),
     "huge shape": (
         lambda p: p["instructions"][0][1][0]["at"][1].__setitem__(0, [2**47, 2**47]), "at most 32 dimensions and fewer than"),
     "many dimensions": (
@@ -134,9 +134,9 @@ CASES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "too many bytes": (lambda p: of_kind(p, "made").__setitem__(1, 2**48), "expected an integer from 0 to below"),
     "workspace gone": (lambda p: instruction(p, "dropout").__setitem__(6, None), "its workspace is"),
     "wrong writes": (lambda p: instruction(p, "adam_").__setitem__(5, [0]), "it writes to operands"),
-    "wrong counts": (lambda p: instruction(p, "adam_").__setitem__(2, [10**12] * 6), "do not make up"),
+    "wrong counts": (lambda p: instruction(p, "adam_").__setitem__(2, [10**12] * 6), "do not match the inputs"),
     "read before it is made": (lambda p: p["instructions"].reverse(), "before anything was written to it"),
-    "made twice": (lambda p: p["instructions"].__setitem__(1, copy.deepcopy(p["instructions"][0])), "is there already"),
+    "made twice": (lambda p: p["instructions"].__setitem__(1, copy.deepcopy(p["instructions"][0])), "is made a second time"),
     "never made": (
         lambda p: p["buffers"].append(["made", 4, 0, 0, 0]), "is never made"),
     "lifetime too short": (lambda p: of_kind(p, "made").__setitem__(4, 0), "lives from"),
@@ -146,16 +146,16 @@ CASES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "output out of range": (lambda p: p["outputs"][0]["at"].__setitem__(0, 10**6), "expected an integer"),
     "captured under another name": (lambda p: p["captured"][0].__setitem__(1, "nothing"), "a tensor of its own"),
     "captured twice": (lambda p: p["captured"].append(p["captured"][0]), "a tensor of its own"),
-    "captured and not said": (lambda p: p["captured"].pop(), "are not the same"),
+    "captured and not said": (lambda p: p["captured"].pop(), "do not match"),
     "captured of another size": (lambda p: of_kind(p, "captured").__setitem__(1, 3), "expected 3 bytes"),
-    "a checksum": (lambda p: p["captured"][0].__setitem__(2, 1), "its checksum is another"),
-    "leaf beside its buffer": (lambda p: p["leaves"][0][1]["at"][1].__setitem__(3, 100), "does not lie in a captured buffer"),
+    "a checksum": (lambda p: p["captured"][0].__setitem__(2, 1), "its checksum does not match"),
+    "leaf beside its buffer": (lambda p: p["leaves"][0][1]["at"][1].__setitem__(3, 100), "is not in a captured buffer"),
     "gradient for no leaf": (lambda p: p["left"][0].__setitem__(0, 99), "a leaf: expected an integer"),
     "gradient of another shape": (lambda p: p["left"][0].__setitem__(1, p["left"][1][1]), "lives from"),
     "unknown optimizer": (lambda p: p["optimizers"][0].__setitem__(0, "os.system"), "a class of gradcore.optim"),
     "the base class": (lambda p: p["optimizers"][0].__setitem__(0, "Optimizer"), "a class of gradcore.optim"),
     "another optimizer": (lambda p: p["optimizers"][0].__setitem__(0, "SGD"), "SGD counts nothing"),
-    "an option gone": (lambda p: p["optimizers"][0][1][0].__delitem__(0), "Adam cannot go on"),
+    "an option gone": (lambda p: p["optimizers"][0][1][0].__delitem__(0), "Adam cannot continue"),
     "steps that are no count": (lambda p: p["updates"][0][3][0].__setitem__(1, "1"), "Adam counts step"),
     "an update of nothing": (lambda p: p["updates"][0].__setitem__(2, []), "has no parameters"),
     "a number out of place": (
@@ -186,12 +186,12 @@ def test_a_hostile_program_is_refused(case: str, shipped: bytes, tmp_path: Path)
 
 
 TEXTS = {
-    "deep nesting": ("[" * 100_000, "no JSON that is understood"),
-    "nan": ('{"version": NaN}', "NaN is no number"),
-    "a name twice": ('{"version": 1, "version": 1}', "a name comes twice"),
-    "long number": ('{"version": ' + "9" * 5000 + "}", "no JSON that is understood"),
+    "deep nesting": ("[" * 100_000, "not valid JSON"),
+    "nan": ('{"version": NaN}', "NaN is not a JSON number"),
+    "a name twice": ('{"version": 1, "version": 1}', "a name is repeated"),
+    "long number": ('{"version": ' + "9" * 5000 + "}", "not valid JSON"),
     "a list": ("[]", "expected an object"),
-    "nothing": ("", "no JSON that is understood"),
+    "nothing": ("", "not valid JSON"),
     "infinity": ('{"version": 1e999}', "expected an object"),
 }
 

@@ -137,13 +137,13 @@ def test_programs_that_make_nothing_are_drawn_too() -> None:
 
 def test_a_compiled_function_is_drawn_to_a_file(tmp_path: Path) -> None:
     compiled = gradcore.compile(lambda x: (x * 2).exp())
-    with raises(IndexError, "program 0 was to be drawn, but 0 are in the cache"):
+    with raises(IndexError, "cannot draw program 0: there are 0 programs in the cache"):
         compiled.draw()
     compiled(gradcore.ones(1000, device="meta"))
     text = compiled.draw(tmp_path / "plan.svg")
     assert "2 buffers" in str(text) and str(text) == str(compiled.draw())
     assert (tmp_path / "plan.svg").read_text() == draw(compiled.programs[0], compiled.plans[0])
-    with raises(IndexError, "program 1 was to be drawn, but 1 are in the cache"):
+    with raises(IndexError, "cannot draw program 1: there are 1 programs in the cache"):
         compiled.draw(program=1)
 
 

@@ -271,7 +271,7 @@ def test_nothing_is_kept_without_gradients(row: Row) -> None:
 
 
 def test_a_rule_that_names_something_unknown_is_an_error_at_once() -> None:
-    with raises(TypeError, "op 'test_bad_rule'", "asks for 'z'", "('x',)"):
+    with raises(TypeError, "op 'test_bad_rule'", "has the parameter 'z'", "('x',)"):
         op("test_bad_rule", lambda x: x, x=lambda g, z: g)
     with raises(TypeError, "has a rule for 'y'", "('x',)"):
         op("test_bad_input", lambda x: x, y=lambda g: g)

@@ -123,16 +123,16 @@ def damaged(path: str, value: Any) -> dict[str, Any]:
     ("columns.A.tag", [-1], "an index below"), ("columns.A.tag", [True], "an index below"),
     ("columns.A.serial", [1, 2], "should have 1 rows, but has 2"), ("columns.A.serial", [1.5], "an int of 64 bits"),
     ("columns.A.serial", [True], "an int of 64 bits"), ("columns.A.offset", [1 << 70], "an int of 64 bits"),
-    ("columns.A.requested", [-1], "is no allocation"), ("columns.A.requested", [513], "is no allocation"),
-    ("columns.A", {}, "'serial'"), ("columns", {}, "no log of version 1"), ("columns.L.inputs", [7], "a list of serials"),
+    ("columns.A.requested", [-1], "is not an allocation"), ("columns.A.requested", [513], "is not an allocation"),
+    ("columns.A", {}, "'serial'"), ("columns", {}, "not a log of version 1"), ("columns.L.inputs", [7], "a list of serials"),
     ("columns.L.inputs", [["7"]], "an int of 64 bits"), ("columns.F.serial", [2], "names buffer 2, which is not live"),
     ("strings.0", 7, "expected a string"), ("strings", None, "expected a list of strings"),
-    ("sites.0.1", "7", "an int of 64 bits"), ("sites.0", [], "no log of version 1"), ("tags.0.6", 99, "an index below"),
-    ("tags.0.0", None, "an index below"), ("specs.0.0", [-1], "no tensor has the shape"),
-    ("specs.0.0", [1 << 40, 1 << 40], "no tensor has the shape"), ("specs.0.1", "V1000000000", "unknown dtype"),
+    ("sites.0.1", "7", "an int of 64 bits"), ("sites.0", [], "not a log of version 1"), ("tags.0.6", 99, "an index below"),
+    ("tags.0.0", None, "an index below"), ("specs.0.0", [-1], "invalid shape"),
+    ("specs.0.0", [1 << 40, 1 << 40], "invalid shape"), ("specs.0.1", "V1000000000", "unknown dtype"),
     ("specs.0.1", "O", "unknown dtype"), ("specs.0.1", ["f4"], "unknown dtype"), ("specs.1.2", [1], "expected 2 strides"),
     ("invocations.0.1", [{"spec": 99}], "an index below"), ("invocations.0.1", [{"eval": "1"}], "an input or an attribute"),
-    ("invocations.0.1", [{"type": "object"}], "no log"), ("invocations.0.5", [["x", {"float": "1"}]], "no log"),
+    ("invocations.0.1", [{"type": "object"}], "not a log"), ("invocations.0.5", [["x", {"float": "1"}]], "not a log"),
     ("invocations.0.5", [["x", {}]], "ValueError"), ("invocations.0.5", [["x"]], "ValueError")])
 def test_damage_is_refused(path: str, value: Any, words: str) -> None:
     assert unpack(damaged("version", 1)) == BASE

@@ -57,7 +57,7 @@ class LRScheduler:
         self.step()
 
     def get_lr(self) -> list[float]:
-        raise NotImplementedError(f"{type(self).__name__} has no get_lr(): a schedule says its rates there")
+        raise NotImplementedError(f"{type(self).__name__} has no get_lr(), which must return the learning rates")
 
     def step(self, epoch: int | None = None) -> None:
         """Go to the next epoch, or to ``epoch``, with rates computed from ``base_lrs`` if the schedule has a closed form."""

@@ -29,8 +29,8 @@ def _checked(name: str, schedulers: Sequence[LRScheduler], optimizer: Optimizer)
     """Check the schedules. Raises ValueError for none, for another optimizer's, and for one that needs a metric."""
     for k, scheduler in enumerate(schedulers):
         if isinstance(scheduler, ReduceLROnPlateau):
-            raise ValueError(f"{name} does not support `ReduceLROnPlateau`, whose step needs a figure, but got one at "
-                             f"index {k}")
+            raise ValueError(f"{name} does not support `ReduceLROnPlateau`, whose step() needs a metric, but got one at index "
+                             f"{k}")
         if scheduler.optimizer is not optimizer:
             raise ValueError(f"{name} expects all schedulers to belong to the same optimizer, but the one at index {k} belongs "
                              "to another")
