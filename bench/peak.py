@@ -65,7 +65,7 @@ def main() -> None:
         other = theirs(torch, workload) if torch is not None else None
         rows[name] = {"gradcore": mine, "torch": other}
         if not options.json:
-            beside = "torch is not installed" if other is None else f"torch {other:,}: {mine / other:.3f} of it"
+            beside = "torch is not installed" if other is None else f"torch keeps {other:,}, ratio {mine / other:.3f}"
             print(f"{name:6} {workload.about}, batch {workload.batch}: gradcore keeps {mine:,} bytes; "
                   f"{beside}")
     if options.json:

@@ -75,7 +75,7 @@ def main() -> None:
                                            "shared": len(arena.shared), "order": arena.order}
             if not options.json:
                 print(f"{name:6} batch {batch:4}: arena {arena.nbytes:12,} bytes, {arena.nbytes / arena.bound - 1:.2%} above "
-                      f"the bound, which {len(arena.shared)} results in the place of operands lower by "
+                      f"the bound, which {len(arena.shared)} results written over operands lower by "
                       f"{1 - arena.bound / arena.apart:.1%}; {arena.order}", flush=True)
     if options.json:
         print(json.dumps(results, indent=2))

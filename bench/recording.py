@@ -56,8 +56,9 @@ def main() -> None:
         took = {level: interleave(recorded(step, level), step, times=max(workload.times // 2, 1), rounds=options.rounds)
                 for level in LEVELS}
         plain = statistics.median(took["off"].theirs)
-        print(f"{name:6} {count} records a step of {plain * 1e3:.2f} ms: {count * cost / plain:.1%} of it; of a silent step's "
-              f"time one takes " + ", ".join(f"{paired.ratio:.2f} at {level}" for level, paired in took.items()), flush=True)
+        ratios = ", ".join(f"{paired.ratio:.2f} at {level}" for level, paired in took.items())
+        print(f"{name:6} {count} records per step of {plain * 1e3:.2f} ms: {count * cost / plain:.1%} of its time; "
+              f"relative to a step without recording: {ratios}", flush=True)
 
 
 def recorded(step: Callable[[], Any], level: str) -> Callable[[], None]:

@@ -39,7 +39,7 @@ def runs(torch: Any, workload: Workload, brought: bool) -> tuple[Any, Any, Any, 
     else:
         replayed = compiled = gradcore.compile(pair(torch, workload)[0])
     losses = [(replayed().item(), eager().item(), theirs().item()) for _ in range(3)]
-    assert all(a == b for a, b, _ in losses), f"a replay's losses are not eager's: {losses}"
+    assert all(a == b for a, b, _ in losses), f"the replay's losses differ from eager's: {losses}"
     check_losses([a for a, _, _ in losses], [c for _, _, c in losses])
     return replayed, eager, theirs, compiled.plans[0]
 

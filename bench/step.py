@@ -57,7 +57,7 @@ def cost_of_recompute(ours: Callable[[], Any], workload: Workload, rounds: int) 
 
 def main() -> None:
     parser = command(__doc__)
-    parser.add_argument("--recompute", action="store_true", help="also time what making outputs again in backward costs")
+    parser.add_argument("--recompute", action="store_true", help="also time the recomputation of outputs in backward")
     options = parser.parse_args()
     import torch
 
@@ -80,7 +80,8 @@ def main() -> None:
                   f"{paired.ratio:.2f} of torch {torch.__version__} (quartiles {low:.2f} to {high:.2f}); loss after six "
                   f"steps {losses[-1][0]:.6f} and {losses[-1][1]:.6f}", flush=True)
             if options.recompute:
-                print(f"{'':6} making outputs again costs {results[name]['recompute']:.1%} of keeping them", flush=True)
+                print(f"{'':6} recomputing outputs takes {results[name]['recompute']:.1%} of the time of keeping "
+                      "them", flush=True)
     if options.json:
         print(json.dumps(results, indent=2))
 

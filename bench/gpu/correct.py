@@ -26,7 +26,7 @@ def tests(setting: Setting) -> Outcome:
                                       f"--junitxml={path}"),
                                setting.seconds, {"GRADCORE_STRICT": "1"})
     if not path.exists():
-        how = "pytest did not end in time" if code is None else f"pytest wrote no results and ended with code {code}"
+        how = "pytest timed out" if code is None else f"pytest wrote no results and ended with code {code}"
         return Outcome(how, [f"{how}:\n{output[-3000:]}"])
     counts = {"passed": 0, "failed": 0, "skipped": 0}
     problems = []
@@ -35,7 +35,7 @@ def tests(setting: Setting) -> Outcome:
         counts["failed" if bad else "skipped" if case.find("skipped") is not None else "passed"] += 1
         problems += [f"{case.get('name')}: {(e.get('message') or e.text or '')[:300]}" for e in bad]
     if not setting.rehearsal and not counts["passed"]:
-        problems.append("not one test ran")
+        problems.append("no test ran")
     return Outcome(", ".join(f"{n} {what}" for what, n in counts.items()), problems[:40], figures=counts)
 
 
@@ -67,7 +67,7 @@ def logs(setting: Setting) -> Outcome:
                 if difference:
                     outcome.problems.append(f"{name}, batch {batch}, {device}: {difference}")
     same = sum(row[-1] == "yes" for row in outcome.table[1:])
-    outcome.summary = f"{same} of {len(outcome.table) - 1} logs are meta's, record by record"
+    outcome.summary = f"{same} of {len(outcome.table) - 1} logs equal meta's, record by record"
     return outcome
 
 
@@ -182,7 +182,7 @@ def training(setting: Setting) -> Outcome:
         outcome.problems.append(f"dropout's mask differs in {int((mask != other).sum())} of {mask.size} elements")
     apart = np.abs(np.subtract(ours, theirs))
     outcome.summary = (f"losses of {len(ours)} steps: {ours[0]:.5f} to {ours[-1]:.5f}, at most {apart.max():.1e} from the "
-                       f"CPU's; dropout's mask is {'the same' if not outcome.problems else 'another'}")
+                       f"CPU's; dropout's masks are {'equal' if not outcome.problems else 'different'}")
     # Rounding differences grow in the course of training, so only the first steps are compared closely.
     if not np.isfinite(ours).all() or apart[:10].max() > 1e-4 or ours[-1] > ours[0]:
         outcome.problems.append(outcome.summary)

@@ -48,7 +48,7 @@ def environment(setting: Setting) -> Outcome:
     if setting.device == "cuda":
         figures["device"] = device_figures()
     problems = [status.reason] if status.reason and not setting.rehearsal else []
-    table = [["what", "found"], *([key, str(value)] for key, value in figures.items() if not isinstance(value, dict)),
+    table = [["property", "value"], *([key, str(value)] for key, value in figures.items() if not isinstance(value, dict)),
              *([key, str(value)] for part in ("packages", "device") for key, value in figures.get(part, {}).items())]
     return Outcome(figures.get("device", {}).get("name", f"no GPU: {status.reason}"), problems, table, figures)
 

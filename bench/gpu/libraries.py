@@ -73,7 +73,7 @@ def _unseen() -> str:
 
 def libraries(setting: Setting) -> Outcome:
     """Bytes taken by the first products, by route: from the driver, and of these in the library pool."""
-    outcome = Outcome(table=[["route", "after", "the driver's", "the library pool's", "segments", "nobody's", "undeclared"]])
+    outcome = Outcome(table=[["route", "after", "driver", "library pool", "segments", "unaccounted", "undeclared"]])
     until = perf_counter() + setting.seconds
     for route, variables in ROUTES.items():
         code, output = run_limited(python("bench.gpu.libraries", setting.device, "32" if setting.rehearsal else "1024"),
@@ -85,11 +85,11 @@ def libraries(setting: Setting) -> Outcome:
         found = differences(lines)
         outcome.figures[route] = found
         outcome.table += [[route, f["after"], *("no driver" if f[k] is None else f"{f[k]:,}" for k in (
-            "driver", "library", "segments", "nobody"))] + [f"{f['undeclared']:,}"] for f in found]
+            "driver", "library", "segments", "unaccounted"))] + [f"{f['undeclared']:,}"] for f in found]
         if lines[-1]["undeclared"]:
             outcome.problems.append(f"{route}: CuPy allocated {lines[-1]['undeclared']:,} bytes that no op declares")
         outcome.figures[f"{route}: unseen"] = lines[-1]["unseen"]
-    outcome.summary = "; ".join(f"{route}: {_short(outcome.figures[route][-1]['nobody'])}" for route in ROUTES
+    outcome.summary = "; ".join(f"{route}: {_short(outcome.figures[route][-1]['unaccounted'])}" for route in ROUTES
                                 if route in outcome.figures)
     return outcome
 
@@ -102,12 +102,12 @@ def differences(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
         driver = None if line["free"] is None else first["free"] - line["free"]
         library, segments = (line[k] - first[k] for k in ("library", "segments"))
         found.append({"after": line["after"], "driver": driver, "library": library, "segments": segments,
-                      "nobody": None if driver is None else driver - library - segments, "undeclared": line["undeclared"]})
+                      "unaccounted": None if driver is None else driver - library - segments, "undeclared": line["undeclared"]})
     return found
 
 
 def _short(nbytes: int | None) -> str:
-    return "no driver" if nbytes is None else f"{nbytes:,} bytes in no pool of ours"
+    return "no driver" if nbytes is None else f"{nbytes:,} bytes outside our pools"
 
 
 if __name__ == "__main__":

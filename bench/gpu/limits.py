@@ -46,12 +46,12 @@ def whole_card(setting: Setting) -> Outcome:
     if "out of memory" not in text or "limits.py" not in text:
         problems.append(f"the error names no line of this file: {text[:1000]!r}")
     if left:
-        problems.append(f"{left:,} bytes stayed alive after the error")
+        problems.append(f"{left:,} bytes were still live after the error")
     after = free_bytes(device)
     if free is not None and after is not None and free - after > _SLACK:
-        problems.append(f"the driver had {free:,} bytes free before, and has {after:,} afterwards")
+        problems.append(f"the driver reported {free:,} free bytes before, and {after:,} afterwards")
     if free is not None and most < 0.9 * free:
-        problems.append(f"it was out of memory with {most:,} bytes live of {free:,} that were free")
+        problems.append(f"out of memory was raised with {most:,} bytes live of {free:,} that were free")
     return Outcome(f"{most:,} bytes were live when it ran out; a step trained afterwards", problems,
                    [["free before", "live at the error", "free afterwards"],
                     [*("no driver" if n is None else f"{n:,}" for n in (free, most, after))]],
@@ -79,7 +79,7 @@ def largest_batch(setting: Setting) -> Outcome:
     code, output = run_limited(python(*command), setting.seconds)
     line = next((line for line in output.splitlines() if line.startswith("{")), None)
     if code != 0 or line is None:
-        how = "it did not end in time" if code is None else f"code {code}"
+        how = "it timed out" if code is None else f"code {code}"
         return Outcome(how, [f"{how}: {output[-2000:]}"])
     found = json.loads(line)
     problems = [] if found["confirmed"] else [

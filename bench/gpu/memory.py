@@ -13,7 +13,7 @@ from gradcore import nn
 
 def reconciliation(setting: Setting) -> Outcome:
     """Split the driver's figure, after each step that may take memory, into context, segments, libraries and unexplained."""
-    outcome = Outcome(table=[["after", "driver", "context", "segments", "library", "remainder", "of it", "source"]])
+    outcome = Outcome(table=[["after", "driver", "context", "segments", "library", "remainder", "share", "source"]])
     device: Any = None
 
     def look(after: str) -> None:
@@ -28,7 +28,7 @@ def reconciliation(setting: Setting) -> Outcome:
         if "steps of" in after and share and abs(figures.remainder or 0) > figures.used / 100:
             outcome.problems.append(f"after {after} the remainder is {figures.remainder:,} bytes, {share} of what is used")
         if figures.used is not None and figures.used < figures.segments + figures.library:
-            outcome.problems.append(f"after {after} the driver knows of {figures.used:,} bytes, but the pools hold "
+            outcome.problems.append(f"after {after} the driver reports {figures.used:,} bytes, but the pools hold "
                                     f"{figures.segments + figures.library:,}")
 
     device = gradcore.device(setting.device)
@@ -60,9 +60,9 @@ def reconciliation(setting: Setting) -> Outcome:
     bridge = getattr(device, "bridge", None)
     seen = {} if bridge is None else {op: list(numbers) for op, numbers in bridge.seen.items()}
     outcome.figures["allocations of CuPy's own, by op: count and bytes"] = seen
-    outcome.summary = f"CuPy allocated in {', '.join(seen)}" if seen else "no op made CuPy allocate"
+    outcome.summary = f"CuPy allocated in {', '.join(seen)}" if seen else "CuPy allocated for no op"
     last = outcome.table[-1]
-    outcome.summary += f"; at the end the driver says {last[1]}, of which {last[5] or 'nothing'} unexplained"
+    outcome.summary += f"; at the end the driver reports {last[1]}, of which {last[5] or 'nothing'} unexplained"
     return outcome
 
 
@@ -94,6 +94,6 @@ def out_of_memory(setting: Setting) -> Outcome:
     if "out of memory" not in text or "memory.py" not in text:
         problems.append(f"the error names no line of this file: {text[:1000]!r}")
     if live != before:
-        problems.append(f"{live - before} bytes stayed alive after the error")
+        problems.append(f"{live - before} bytes were still live after the error")
     return Outcome("a batch of 64 trained after one of 131,072 did not fit into 64 MiB", problems,
                    figures={"text": text.splitlines()[:12]})

@@ -52,14 +52,14 @@ def ownership(setting: Setting) -> Outcome:
     checks: dict[str, Callable[[Setting], str]] = {
         "views of dropped tensors": _views, "slices of slices": _slices, "dropped by another thread": _thread,
         "dropped at exit": _at_exit, "DLPack": _dlpack}
-    outcome = Outcome(table=[["what", "result"]])
+    outcome = Outcome(table=[["check", "result"]])
     device = gradcore.device(setting.device)
     for name, check in checks.items():
         before = device.ledger.allocated
         wrong = check(setting)
         if not wrong and device.ledger.allocated != before:
-            wrong = f"{device.ledger.allocated - before} bytes stayed alive"
-        outcome.table.append([name, wrong or "as it should be"])
+            wrong = f"{device.ledger.allocated - before} bytes are still live"
+        outcome.table.append([name, wrong or "as expected"])
         if wrong and not wrong.startswith("not run"):
             outcome.problems.append(f"{name}: {wrong}")
     outcome.summary = "; ".join(f"{name}: {result}" for name, result in outcome.table[1:])
@@ -77,7 +77,7 @@ def _views(setting: Setting) -> str:
         others = [gradcore.full((1 << 16,), -1.0, device=setting.device) for _ in range(8)]
         found = values(view)
         if float(found.min()) != round_ or float(found.max()) != round_:
-            return f"round {round_}: a view's bytes were handed out while the view was alive"
+            return f"round {round_}: a view's bytes were reused while the view was alive"
         del view, others, found
     return ""
 
@@ -91,7 +91,7 @@ def _slices(setting: Setting) -> str:
         array = array[4::2]
         gradcore.full((4096,), -1.0, device=setting.device)
     if ledger.allocated == before:
-        return "the block went back before the last slice"
+        return "the block was freed before the last slice"
     expected = np.arange(4096, dtype=np.float32)
     for _ in range(5):
         expected = expected[4::2]
@@ -134,7 +134,7 @@ def _dlpack(setting: Setting) -> str:
     del source
     gradcore.zeros(1000, device=setting.device)
     if theirs.sum().item() != 499500:
-        return "torch's tensor over our bytes lost them when ours went"
+        return "torch's tensor over our bytes lost them when our tensor was freed"
     if setting.device == "cuda":
         import cupy
 

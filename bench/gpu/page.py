@@ -8,12 +8,12 @@ from bench.gpu.part import Outcome, Part
 def page(parts: list[tuple[Part, Outcome]], rehearsal: bool) -> str:
     """Markdown with a line for each part, then all problems, then the tables."""
     seconds = sum(outcome.seconds for _, outcome in parts)
-    lines = ["# What the GPU says" if not rehearsal else "# A rehearsal on the CPU: none of this is about a GPU", "",
-             f"`python -m bench.gpu`, {seconds:.0f} s.", "", "| part | result | in short | s |", "|---|---|---|---|"]
+    lines = ["# Results on the GPU" if not rehearsal else "# Rehearsal on the CPU: no result is about a GPU", "",
+             f"`python -m bench.gpu`, {seconds:.0f} s.", "", "| part | result | summary | s |", "|---|---|---|---|"]
     lines += [f"| {part.name} | {o.status} | {_cell(o.summary)} | {o.seconds:.0f} |" for part, o in parts]
     wrong = [(part, outcome) for part, outcome in parts if outcome.problems]
     if wrong:
-        lines += ["", "## What is wrong"]
+        lines += ["", "## Problems"]
     for part, outcome in wrong:
         lines += ["", f"### {part.name}", "", "```text", *(text.rstrip() for text in outcome.problems), "```"]
     for part, outcome in parts:

@@ -78,7 +78,7 @@ def run_part(part: Part, setting: Setting) -> Outcome:
         found = Outcome(**json.loads(path.read_text()))
         path.unlink()
     else:
-        why = f"did not end within {limit} s" if code is None else f"ended with code {code} and said nothing"
+        why = f"timed out after {limit} s" if code is None else f"ended with code {code} and printed no result"
         found = Outcome(why, [f"{why}; the end of its output:\n{output[-3000:]}"])
     if found.status == "ok" and found.problems:
         found.status = "failed"

@@ -38,8 +38,8 @@ def test_the_command_rehearses_on_the_cpu(tmp_path):
     assert not CUPY or found["parts"]["kernels"]["figures"]["calls"] > 200
     assert len(found["parts"]["bandwidth"]["table"]) > 20
     text = (tmp_path / "gpu.md").read_text()
-    assert text.startswith("# A rehearsal on the CPU")
-    assert "What is wrong" not in text
+    assert text.startswith("# Rehearsal on the CPU")
+    assert "Problems" not in text
     for part in PARTS:
         assert f"| {part.name} |" in text
 
@@ -73,7 +73,7 @@ def finds(setting):
 
 
 @pytest.mark.parametrize(("function", "seconds", "text"), [
-    (crashes, 60, "about to go"), (hangs, 3, "did not end within 3 s"), (raises, 60, "ValueError: planted"),
+    (crashes, 60, "about to go"), (hangs, 3, "timed out after 3 s"), (raises, 60, "ValueError: planted"),
     (finds, 60, "it is wrong")])
 def test_a_part_that_fails_is_recorded(function, seconds, text, tmp_path):
     part = Part("planted", "Does it fail?", f"tests.host.test_bench_gpu:{function.__name__}", seconds)
@@ -82,7 +82,7 @@ def test_a_part_that_fails_is_recorded(function, seconds, text, tmp_path):
     assert any(text in problem for problem in outcome.problems)
     assert not list(tmp_path.iterdir())
     written = page([(part, outcome)], rehearsal=False)
-    assert "## What is wrong" in written
+    assert "## Problems" in written
     assert text in written
 
 
@@ -115,14 +115,14 @@ def test_a_crash_among_the_calls_costs_one_call(tmp_path, monkeypatch):
     assert outcome.problems == ["op-2: the process ended with code 139: segmentation fault", "op-3: wrong"]
 
 
-def test_what_the_driver_gave_that_no_pool_has_is_nobodys():
+def test_memory_that_no_pool_holds_is_unaccounted():
     from bench.gpu.libraries import differences
 
     first = {"after": "the operands", "free": 1000, "segments": 100, "library": 0, "undeclared": 0, "unseen": ""}
     later = {"after": "a product", "free": 500, "segments": 300, "library": 250, "undeclared": 7, "unseen": ""}
     assert differences([first, later]) == [
-        {"after": "a product", "driver": 500, "library": 250, "segments": 200, "nobody": 50, "undeclared": 7}]
-    assert differences([{**first, "free": None}, {**later, "free": None}])[0]["nobody"] is None
+        {"after": "a product", "driver": 500, "library": 250, "segments": 200, "unaccounted": 50, "undeclared": 7}]
+    assert differences([{**first, "free": None}, {**later, "free": None}])[0]["unaccounted"] is None
 
 
 def test_a_route_that_fails_is_a_problem(tmp_path, monkeypatch):
@@ -134,9 +134,9 @@ def test_a_route_that_fails_is_a_problem(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("answer", "problem"), [
-    ((0, '{"batch_size": 7, "allocated": 5, "reserved": 6, "confirmed": false}'), "but on the device its peak is another"),
+    ((0, '{"batch_size": 7, "allocated": 5, "reserved": 6, "confirmed": false}'), "but on the device its peak differs"),
     ((0, '{"batch_size": 7, "allocated": 5, "reserved": 6, "confirmed": null}'), "but on the device it was not run"),
-    ((1, "gradcore: out of memory"), "code 1: gradcore: out of memory"), ((None, ""), "it did not end in time")])
+    ((1, "gradcore: out of memory"), "code 1: gradcore: out of memory"), ((None, ""), "it timed out")])
 def test_a_largest_batch_that_does_not_fit_is_a_problem(answer, problem, tmp_path, monkeypatch):
     from bench.gpu import limits
 

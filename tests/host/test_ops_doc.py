@@ -1,4 +1,4 @@
-"""docs/ops.md is what the op table and the tables of sample calls say; GRADCORE_WRITE_README=1 writes it."""
+"""docs/ops.md matches the op table and the tables of sample calls; GRADCORE_WRITE_README=1 writes it."""
 
 from __future__ import annotations
 
@@ -42,25 +42,25 @@ def page() -> str:
 
 Written by tests/host/test_ops_doc.py (with GRADCORE_WRITE_README=1) from the op table and the sample calls that the tests make.
 
-{len(ops)} ops, {sum(bool(o.differentiable) for o in ops.values())} of them differentiable. {len(calls)} sample calls of ops \
-are compared with PyTorch in
-float32, values and gradients, over contiguous, transposed, sliced, expanded, empty, 0-d and size-1 operands; in float64 their
-first and second gradients are compared with finite differences. {len(forms)} calls of functions, methods and operators, as
-users write them, are compared with PyTorch in float32 and float64, values and gradients.
+{len(ops)} ops, of which {sum(bool(o.differentiable) for o in ops.values())} are differentiable. {len(calls)} sample calls of \
+ops are compared with PyTorch in float32,
+values and gradients, with contiguous, transposed, sliced, expanded, empty, 0-d and size-1 operands. In float64 their first and
+second gradients are compared with finite differences. {len(forms)} calls of functions, methods and operators, in the forms in
+which users write them, are compared with PyTorch in float32 and float64, values and gradients.
 
-## What is slow, or not there
+## What is slow or missing
 
 - `nonzero`, `masked_select`, `unique`, `unique_consecutive`, `where(condition)` and boolean indices read values on the host,
-  since the shape of what they give depends on them: the meta device refuses them. `x[mask] = number` reads nothing.
-- On the GPU a sort takes about log2(n)^2 / 2 launches, and a system of equations or a determinant one block a matrix. Writes
-  at positions read all k positions for each element that may be written: no atomics, so that sums are the same in every run.
-- On the CPU the recurrence behind the gradients of `prod` and `cumprod` is a loop over the dimension in Python.
-- Attention's second derivative stores the scores, and that of a recurrent layer takes 12 (RNN) to 88 (LSTM) launches a step.
-- `cumsum_`, `cumprod_`, `tril_` and `triu_` make their result before they write it over the tensor.
-- `searchsorted`, `bucketize`, `isin`, `cummax`, `cummin` and `logcumsumexp` take about log2(n) steps over n elements.
-- The gradient of `det` solves with the matrix, so that one without an inverse is an error there.
-- Singular values, eigenvalues, QR, norms made of them, `scatter_reduce(reduce="prod")`, `out=` and complex numbers are not
-  there.
+  since the shape of their result depends on them. The meta device raises an error for them. `x[mask] = number` reads none.
+- On the GPU, a sort takes about log2(n)^2 / 2 launches; systems of equations and determinants use one block per matrix. Writes
+  at positions read all k positions for each element that may be written: without atomics, sums are the same in every run.
+- On the CPU, the recurrence in the gradients of `prod` and `cumprod` is a Python loop over the dimension.
+- The second derivative of attention stores the scores; that of a recurrent layer takes 12 (RNN) to 88 (LSTM) launches per step.
+- `cumsum_`, `cumprod_`, `tril_` and `triu_` allocate their result, and then copy it over the tensor.
+- `searchsorted`, `bucketize`, `isin`, `cummax`, `cummin` and `logcumsumexp` take about log2(n) steps for n elements.
+- The gradient of `det` solves a system with the matrix, so it raises an error for a singular matrix.
+- Not implemented: singular values, eigenvalues, QR, norms that need them, `scatter_reduce(reduce="prod")`, `out=`, complex
+  numbers.
 
 ## Functions, methods and operators: calls compared with PyTorch
 
@@ -69,7 +69,7 @@ users write them, are compared with PyTorch in float32 and float64, values and g
 """
     middle = """
 
-## Ops: what stays alive for each input's gradient, and calls compared
+## Ops: what is kept for each input's gradient, and calls compared
 
 | op | keeps for backward | with PyTorch | with a formula in NumPy |
 |---|---|---|---|
@@ -80,4 +80,4 @@ users write them, are compared with PyTorch in float32 and float64, values and g
 def test_the_page_says_what_the_tables_say() -> None:
     if os.environ.get("GRADCORE_WRITE_README") == "1":
         PAGE.write_text(page())
-    assert PAGE.read_text() == page(), "GRADCORE_WRITE_README=1 pytest tests/host/test_ops_doc.py writes it anew"
+    assert PAGE.read_text() == page(), "GRADCORE_WRITE_README=1 pytest tests/host/test_ops_doc.py regenerates it"
