@@ -1,4 +1,4 @@
-"""Functions that are made of others, as users call them: elementwise ones, distances, places in sorted sequences."""
+"""Composed functions, as users call them: elementwise ones, distances, positions in sorted sequences."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ form("Tensor.ldexp_", lambda t, x, y: x.clone().ldexp_(y), _f, ints(3))
 form("rsub", lambda t, x, y: t.rsub(x, y, alpha=2), _f, _g)
 form("rsub:number", lambda t, x: t.rsub(x, 2), _f)
 
-# -- numbers and questions -------------------------------------------------------------------------------------------------
+# -- numbers and predicates ------------------------------------------------------------------------------------------------
 
 form("logspace", lambda t: [t.logspace(-1, 2, 5), t.logspace(0, 1, 3, base=2, dtype=t.float64), t.logspace(0, 3, 4,
      dtype=t.int64)], gradient=False)

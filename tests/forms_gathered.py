@@ -1,4 +1,4 @@
-"""Functions that make one tensor of several, or a few numbers of many, as users call them."""
+"""Functions that combine several tensors, or compute a few numbers from many, as users call them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ form("combinations:again", lambda t, x: t.combinations(x, 2, with_replacement=Tr
 for _n in (None, 0, 1, 2, 4):
     form(f"vander:{_n}", lambda t, x, n=_n: t.vander(x, n), _v, gradient=False)
 form("vander:increasing", lambda t, x: t.vander(x, increasing=True), floats(3), gradient=False)
-# torch's writes over what its gradient needs.
+# torch's overwrites what its gradient needs.
 form("vander:gradient", lambda t, x: t.vander(x, 4, True) if t is gradcore else x.unsqueeze(1) ** t.arange(4), floats(3))
 form("vander:ints", lambda t, x: t.vander(x, N=3), ints(4), gradient=False)
 form("select_scatter", lambda t, x, y: t.select_scatter(x, y, 1, -2), _f, floats(3))

@@ -1,4 +1,4 @@
-"""Functions of networks as users call them: convolutions, pooling, losses, the types of what they are given."""
+"""Functions of networks as users call them: convolutions, pooling, losses, and the dtypes of their operands."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ for _reduction in ("mean", "sum", "none"):
 form("multilabel_margin_loss:one sample", lambda t, x, y: t.nn.functional.multilabel_margin_loss(x, y), floats(4),
      ints(4, low=-1, high=4, given=(2, 2, 0, -1)))
 
-# -- as the package itself has them ----------------------------------------------------------------------------------------
+# -- functions of the package itself ---------------------------------------------------------------------------------------
 
 _rows, _stats = floats(3, 4), floats(4, low=0.5)
 _signs, _yes = ints(3, given=(1, -1, 1)), floats(3, 4, low=0, high=1)
@@ -76,9 +76,9 @@ FLAT: dict[str, tuple[Callable[..., Any], tuple[Operand, ...]]] = {
     "triplet_margin_loss": (lambda t, x, y, z: t.triplet_margin_loss(x, y, z, 1.0, 2.0, swap=True, reduction=2),
                             (_rows, _rows, _rows)),
     "poisson_nll_loss": (lambda t, x, y: t.poisson_nll_loss(x, y.detach(), True, False, 1e-8, 1), (_rows, _yes))}
-#: Those with operands, or rows of one, that have no gradient.
+#: Functions with operands, or rows of an operand, that have no gradient.
 DETACHED = ("batch_norm", "binary_cross_entropy_with_logits", "embedding", "kl_div", "poisson_nll_loss")
-# torch computes celu with constants that it has rounded to float32.
+# torch computes celu with constants rounded to float32.
 FORMS += [Form(_name, _call, _given, tolerance=3e-5, double=1e-7 if _name == "celu_" else 1e-11, smooth=_name not in DETACHED)
           for _name, (_call, _given) in FLAT.items()]
 

@@ -59,7 +59,7 @@ for _name in COMPARE:
 for _name in WHOLE:
     FORMS += both(_name, ints(3, 1, low=-5, high=9), ints(4), gradient=False)
 FORMS += [*both("bitwise_not", ints(4), gradient=False), *both("logical_not", floats(4), gradient=False)]
-# torch's gradient of it is no array.
+# torch's gradient of it is not an array.
 FORMS += both("sgn", _x, gradient=False)
 for _name in ("isnan", "isinf", "isfinite", "isposinf", "isneginf"):
     FORMS += both(_name, floats(3, given=(float("nan"), float("inf"), 1)), gradient=False)
@@ -69,7 +69,7 @@ FORMS += [Form(f"Tensor.{n}_", written(n), (_x,), gradient=not n.endswith(("asin
 FORMS += [Form(f"Tensor.{n}_", written(n), (_y, floats(3, low=0.3, high=0.9))) for n in TWO_]
 FORMS += [Form(f"Tensor.{n}_", written(n), (_x, floats(3, low=0.3, high=0.9)), smooth=False)
           for n in "eq ne lt le gt ge greater less".split()]
-# What was overwritten by these has a gradient of 0 here; torch hands it on as if nothing had been written.
+# Here, operands overwritten by these have a gradient of 0; torch passes the gradient on as if nothing had been written.
 FORMS += [Form(f"Tensor.{n}_", written(n), (_x, floats(3)), gradient=False)
           for n in "logical_and logical_or logical_xor".split()]
 FORMS += [Form(f"Tensor.{n}_", written(n), (ints(6, low=-5, high=9), ints(6)), gradient=False) for n in WHOLE]
@@ -173,7 +173,7 @@ def activation(name: str, *args: Any, **attrs: Any) -> Callable[..., Any]:
 
 
 _wide = floats(3, 4, low=-2.9, high=2.9)
-#: torch computes with constants that it has rounded to float32.
+#: torch computes with constants rounded to float32.
 ROUNDED = {"hardsigmoid": 1e-7, "celu": 1e-7}
 for _name in ("relu relu6 leaky_relu elu selu celu silu gelu softplus softsign hardtanh hardsigmoid hardswish mish tanhshrink "
               "logsigmoid hardshrink softshrink sigmoid tanh").split():

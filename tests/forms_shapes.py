@@ -18,7 +18,7 @@ def form(name: str, call: Callable[..., Any], *operands: Operand, **options: Any
 _f, _cube, _t = floats(3, 4), floats(2, 3, 4), floats(3, 4, layout="transposed")
 _empty, _0d = floats(0, 3), floats()
 
-#: What is done to a tensor; each with the operands that it is done to.
+#: Operations on a tensor, each with its operands.
 SHAPES: dict[str, tuple[Callable[[Any, Any], Any], tuple[Operand, ...]]] = {
     "flip": (lambda t, x: t.flip(x, (0,)), (_f, _t, _empty)), "Tensor.flip": (lambda t, x: x.flip(0, -1), (_f, _t)),
     "fliplr": (lambda t, x: t.fliplr(x), (_f,)), "flipud": (lambda t, x: t.flipud(x), (_f, floats(3))),

@@ -94,7 +94,7 @@ class Row:
     numpy: Callable[..., Any] | None = None
     #: Whether the function is differentiable at the sample, so that finite differences apply.
     smooth: bool = True
-    #: Whether gradients are compared; not with NaNs, for which it is unspecified which operand gets the gradient.
+    #: Whether gradients are compared. They are not with NaNs, for which it is unspecified which operand gets the gradient.
     gradient: bool = True
     #: Relative and absolute tolerance in float32, compared with torch.
     tolerance: float = 1e-5

@@ -11,7 +11,7 @@ import numpy as np
 from tests.rows import Row, floats, ints
 
 ROWS: list[Row] = []
-#: A generator that has drawn something: key, unused, counter, unused.
+#: The state of a generator that has drawn numbers: key, unused, counter, unused.
 STATE = (7, 0, 3, 0)
 
 
@@ -28,7 +28,7 @@ def _attention(causal: bool, scale: float) -> Callable[..., Any]:
 
 
 def _left(shape: Any, drop: float) -> Any:
-    """What dropout leaves of scores: each row's numbers begin at a counter of their own, which makes eight."""
+    """Dropout's factors for scores: the numbers of each row begin at a new counter, and a counter gives eight."""
     words = -(-shape[-1] // 8) * 8
     bits = np.random.Philox(key=np.array([STATE[0], 0], np.uint64), counter=np.array([STATE[2], 0, 0, 0], np.uint64))
     drawn = np.random.Generator(bits).random((*shape[:-1], words), dtype=np.float32)[..., :shape[-1]]

@@ -1,4 +1,4 @@
-"""Sample calls on arrays of half a megabyte or more: large enough that a temporary of one byte an element shows."""
+"""Sample calls on arrays of half a megabyte or more: large enough to detect a temporary of one byte per element."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ for by_tanh in (False, True):
     add("gelu_grad", x, y, tanh=by_tanh)
 
 def add_pointwise() -> None:
-    """Every elementwise op besides those above, on operands that lie as NumPy likes them and on others."""
+    """Every elementwise op besides those above, on contiguous operands and on others."""
     for name in ("exp2 arcsinh erfc sinc trunc frac nan_to_num silu mish softsign logsigmoid hardsigmoid hardswish "
                  "exp_ sin_ erf_ erfc_ sigmoid_ abs_ trunc_ nan_to_num_ logical_not_").split():
         add(name, x)
@@ -128,7 +128,7 @@ def add_ordering() -> None:
 
 
 def add_decompositions() -> None:
-    """Matrices of 256 rows, and many of 4."""
+    """Matrices with 256 rows, and many with 4."""
     near_one = tuple((np.eye(256) * 4 + np.full((256, 256), 1 / 256)).reshape(-1).tolist())
     for a in (floats(256, 256, given=near_one), floats(4096, 4, 4)):
         for name in ("inv", "det", "slogdet"):

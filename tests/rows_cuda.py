@@ -1,4 +1,4 @@
-"""Sample calls at sizes where the CUDA kernels change their way: tails, wide rows, columns, rows in parts, many tensors."""
+"""Sample calls at sizes where the CUDA kernels take different paths: tails, wide rows, columns, split rows, many tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.rows import ROWS, Row, bools, bytes_, floats, ints
 
 F32 = np.dtype(np.float32)
 SIZES: list[Row] = []
-#: In single precision alone: wider than a multiprocessor has room for in double.
+#: In single precision only: in double, they need more shared memory than a multiprocessor has.
 SINGLE: list[Row] = []
 
 
@@ -34,7 +34,7 @@ for n in (1, 3, 4, 5, 255, 1027, 4099):
     add("uniform_", floats(n), ints(4, given=(7, 0, 3, 0)), -1.0, 2.0)
     add("normal_", floats(n), ints(4, given=(7, 0, 3, 0)), -1.0, 2.0)
     add("dropout", floats(n), ints(4, given=(7, 0, 3, 0)), 0.3)
-# Counts, norms of gradients and what clips them: tensors of one element.
+# Tensors of one element, as counts, norms of gradients and clipping factors are.
 one, count = floats(1, low=0.5), ints(1, given=(3,))
 for args in ((one, 1e-6), (count, count), (count, 1)):
     add("add", *args)
@@ -42,7 +42,7 @@ add("div", 1.0, one)
 add("minimum", one, 1.0)
 add("mul", floats(1027), one)
 add("where", bools(1027), 0.0, floats(1027))
-# Rows that repeat, of a length that divides an access or does not; a cell; views that begin anywhere.
+# Broadcast rows whose length is a multiple of an access or not; a single element; views at any offset.
 for shape, row in (((9, 8), (8,)), ((9, 7), (7,)), ((4, 9, 8), (9, 8)), ((4, 9, 7), (4, 1, 7)), ((5, 6), (1,))):
     add("add", floats(*shape), floats(*row))
     add("div", floats(*row, low=0.5), floats(*shape, low=0.5))
@@ -52,7 +52,7 @@ add("add", floats(7, 5, 3, layout="transposed"), floats(7, 1, 3))
 add("clone", floats(130, 70, layout="transposed"))
 add("clone", floats(2, 3, 35, 20, layout="transposed"))
 add("cast", floats(33, 17, layout="transposed"), dtype=F32)
-# Neighbours side by side, or one for all of them; rows that are no multiples of an access, or begin anywhere.
+# Contiguous elements, or one element broadcast; rows that are not a multiple of an access, or begin at any offset.
 add("clone", floats(2, 3, 5, 16, layout="heads"))
 add("mul", floats(3, 5, 16), floats(5, 1))
 add("sub", floats(3, 1), floats(3, 32))
@@ -81,7 +81,7 @@ for shape in WIDE:
     add("layer_norm_apply", floats(*shape), floats(shape[1]), None, floats(shape[0], 1), floats(shape[0], 1), dims=1)
     add("layer_norm_grad", floats(*shape), floats(*shape), floats(shape[1]), floats(shape[0], 1),
         floats(shape[0], 1, low=0.5), dims=1, needs=(True, True, True))
-# Rows of a thread, a warp and a block, in one block and in several; labels that every block counts, and too many for that.
+# Rows for a thread, a warp and a block, in one block and in several; few labels, which every block counts, and many.
 for shape in ((600, 10), (513, 32), (4500, 33), (20, 33), (301, 40), (1, 3000)):
     for case in (floats(shape[1], low=0.5), None):
         classes = ints(shape[0], low=-1, high=shape[1])
@@ -89,7 +89,7 @@ for shape in ((600, 10), (513, 32), (4500, 33), (20, 33), (301, 40), (1, 3000)):
             add("cross_entropy", floats(*shape), classes, case, reduction=reduction, ignore_index=-1)
         add("cross_entropy_grad", floats(), floats(*shape), classes, case, reduction="mean", ignore_index=-1)
 for case in (floats(3), None):
-    # All ignored: over a whole weight of 0.
+    # All ignored: the total weight is 0.
     add("cross_entropy_grad", floats(), floats(5, 3), ints(5, low=-1, high=0), case, reduction="mean", ignore_index=-1)
 add("cross_entropy_grad", floats(700), floats(700, 3), ints(700, high=3), reduction="none", ignore_index=-1)
 # No images, and no channels.
@@ -102,7 +102,7 @@ for shape, weight in (((0, 4, 5, 5), (4, 2, 1, 1)), ((0, 4, 5, 5), (4, 2, 3, 3))
 for case in ({"kernel": (2, 3), "stride": (1, 2), "padding": (1, 1)}, {"kernel": (3, 2), "stride": (1, 1), "padding": (0, 0)}):
     add("max_pool2d", floats(2, 2, 4, 5, given=(1, math.nan, 0, -1, 2, math.nan, math.nan, 3, -math.inf, 1) * 8), **case,
         dilation=(1, 1), ceil_mode=False)
-# Joined with accesses of 16 bytes or of an element; within rows, in rows of their own, from strides; more than a launch takes.
+# Joined with accesses of 16 bytes or one element; within rows, as whole rows, strided; more tensors than one launch takes.
 for shape in ((3, 5, 8), (2, 4, 6), (3, 16, 1)):
     parts_of = [(*shape[:2], n * shape[2]) for n in (1, 3, 2)]
     add("cat", [floats(*s) for s in parts_of], dim=2)
@@ -116,7 +116,7 @@ add("cat", [floats(4, k % 3 * 4, 5) for k in range(15)], dim=1)
 add("cat", [floats(2, k % 3 + 1) for k in range(13)], dim=1)
 add("cat", [bools(3, 16), bools(3, 32)], dim=1)
 add("cat", [ints(2, 4), ints(2, 2)], dim=1)
-# One row, and some, in parts; columns, few and many, in parts; bits of whole numbers.
+# One row, and several, split; few and many columns, split; integers.
 for operand in (floats(20_000), floats(3, 17_000), floats(17_000, 2, layout="transposed")):
     add("sum", operand, dims=(len(operand.shape) - 1,), keepdim=False)
     add("amin", operand, dims=tuple(range(len(operand.shape))), keepdim=False)
@@ -138,7 +138,7 @@ add("layer_norm_grad", floats(300, 40), floats(300, 40), None, floats(300, 1), f
 # Columns that take more than one pass.
 add("layer_norm_grad", floats(3, 2100), floats(3, 2100), floats(2100), floats(3, 1), floats(3, 1, low=0.5), dims=1,
     needs=(True, True, True))
-# Rows that are too many for the blocks that the workspace has room for.
+# More rows than the workspace has room for blocks.
 add("layer_norm_grad", floats(260, 1025), floats(260, 1025), floats(1025), floats(260, 1), floats(260, 1, low=0.5), dims=1,
     needs=(True, True, True))
 
@@ -198,7 +198,7 @@ add("linear", floats(3, 5, 7), floats(4, 7), floats(4))
 add("matmul", floats(2, 3, 4, 5), floats(3, 5, 6), transpose_a=False, transpose_b=False)
 add("matmul", floats(2, 1, 4, 5), floats(3, 6, 5), transpose_a=False, transpose_b=True)
 
-# Tiles of a product, whole and not; windows in parts; kernels of one column; windows that overlap and that do not.
+# Full and partial tiles of a product; split windows; kernels of one column; windows that overlap and that do not.
 for x, w, stride, padding, dilation, groups in (
         ((2, 3, 9, 11), (70, 3, 3, 3), (1, 1), (1, 1), (1, 1), 1), ((3, 6, 12, 8), (8, 3, 3, 2), (2, 1), (0, 1), (1, 2), 2),
         ((2, 20, 7, 7), (5, 20, 1, 1), (1, 1), (0, 0), (1, 1), 1), ((1, 2, 40, 40), (3, 2, 5, 5), (3, 3), (2, 2), (1, 1), 1)):
@@ -207,13 +207,13 @@ for x, w, stride, padding, dilation, groups in (
     add("conv2d", floats(*x), floats(*w), floats(w[0]), **how)
     add("conv2d_input_grad", floats(x[0], w[0], *out), floats(*w), shape=x, **how)
     add("conv2d_weight_grad", floats(x[0], w[0], *out), floats(*x), shape=w, **how)
-# Channels of one block, and of several; more shares than a block puts together, and elements that lie far from each other.
+# Channels of one block and of several; more partial results than a block combines, and elements that are far apart.
 for shape in ((2, 3, 5, 7), (4, 70, 33, 2), (5, 3, 31, 37), (9001, 2), (2, 3, 33800), (9001, 30)):
     channel = [floats(shape[1]), floats(shape[1], low=0.5)]
     add("batch_norm", floats(*shape), *channel, *channel, momentum=0.1, eps=1e-5)
     add("batch_norm_apply", floats(*shape), *channel, *channel)
     add("batch_norm_grad", floats(*shape), floats(*shape), channel[0], *channel, needs=(True, True, True))
-# Tiles of queries and keys, whole and not; heads of each width; masks that are broadcast, or hide all keys of a query.
+# Full and partial tiles of queries and keys; heads of each width; masks that are broadcast, or mask all keys of a query.
 for lead, length, keys, width, values, causal, mask, drop in (
         ((2, 2), 35, 67, 5, 7, False, None, 0.0), ((1, 2), 67, 67, 33, 40, True, None, 0.3),
         ((1, 1), 40, 33, 64, 64, True, (1, 33), 0.0), ((2, 3), 17, 20, 16, 16, False, (3, 1, 20), 0.5),
@@ -231,10 +231,10 @@ for lead, length, keys, width, values, causal, mask, drop in (
                        (floats(*lead, length, values, layout=layout), q, k, v, m, floats(*lead, length, values),
                         floats(*lead, length, low=3.0, high=5.0), *drops), how)]
 
-#: Elimination is in at least single precision.
+#: Elimination runs in at least single precision.
 DECOMPOSED = frozenset("inv solve det slogdet cholesky".split())
 _RECURRENT = frozenset(row.op for row in rows_recurrent.NARROW)
-#: A call of each op on floats, for storage of two bytes and arithmetic in four, and every size of what rounds on its way.
+#: A call of each op on floats, stored in two bytes and computed in four, and all sizes of the ops that round in between.
 _FIRST = [*{row.op: row for row in reversed(ROWS) if any(o.kind == "float" for o in row.operands())
             and "dtype" not in row.attrs and not row.declared.view and row.op not in DECOMPOSED | _RECURRENT}.values()]
 _NARROW_SIZES = frozenset((
@@ -242,21 +242,21 @@ _NARROW_SIZES = frozenset((
     "embedding_grad "
     "conv2d_weight_grad attention windows_grad").split())
 BFLOAT = [*_FIRST, *[row for row in SIZES if row.op in _NARROW_SIZES], *rows_recurrent.NARROW]
-#: What runs in float16 as well, through the same templates.
+#: Ops that also run in float16, by the same templates.
 _HALF_OPS = frozenset((
     "add mul relu_grad gelu_tanh sum mean amax softmax log_softmax softmax_grad cross_entropy cross_entropy_grad layer_norm "
     "take take_grad cat clone cast linear matmul uniform dropout maximum where argmax conv2d conv2d_weight_grad max_pool2d "
     "batch_norm attention silu silu_grad mish elu elu_grad softplus hardtanh leaky_relu lerp addcmul masked_fill_ exp2 flip "
     "roll cumsum ranked windows_grad var adam_").split())
-#: Whose squares are no halves any more.
+#: Values whose squares overflow float16.
 _LARGE = floats(5, 70, low=-300.0, high=300.0)
 HALF = [*[row for row in BFLOAT if row.op in _HALF_OPS | _RECURRENT],
         *[Row("vector_norm", f"large {p}", (_LARGE,), {"p": p, "dims": (1,), "keepdim": False})
           for p in (0, 0.5, 1, 2, 3, math.inf, -math.inf)],
         Row("var", "large", (_LARGE,), {"dims": (1,), "correction": 1, "keepdim": False})]
 
-#: Instances that no op launches by itself: a bias and its activation in one pass, gelu and cross-entropy with their gradients,
-#: RMS norm, what the tests of bfloat16 begin with.
+#: Instances that no op launches alone: a bias and its activation in one pass, gelu and cross-entropy with their gradients,
+#: RMS norm, and the first kernels that the tests of bfloat16 use.
 UNBOUND = {
     "elementwise": {"map<Then<Relu, Add>, float, 4, float, const float*, Row<float>>",
                     "map<Then<Gelu, Add>, float, 4, float, const float*, Row<float>>",

@@ -1,4 +1,4 @@
-"""Sample calls of the ops that treat every element alike."""
+"""Sample calls of the elementwise ops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROWS: list[Row] = []
 
 # -- one operand -------------------------------------------------------------------------------------------------------
 
-#: name: (torch's name, low, high); the domain keeps clear of kinks and poles.
+#: name: (torch's name, low, high); the domain avoids kinks and poles.
 UNARY = {
     "neg": ("neg", -2, 2), "abs": ("abs", -2, 2), "sign": ("sign", -2, 2), "floor": ("floor", -2, 2),
     "ceil": ("ceil", -2, 2), "round": ("round", -2, 2), "exp": ("exp", -2, 2), "expm1": ("expm1", -2, 2),

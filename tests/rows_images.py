@@ -101,7 +101,7 @@ for _name, (_shape, _kernel, _stride, _padding, _dilation) in _POOLS.items():
     _out = tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in
                  zip(_shape[2:], _kernel, _stride, _padding, _dilation, strict=True))
     _count = _shape[0] * _shape[1] * _out[0] * _out[1]
-    # Positions from the middle of the window to its end lie inside, whatever the padding; not so at the far edge.
+    # Positions from the middle of the window to its end are inside for any padding, except at the far edge.
     _middle = (_kernel[0] // 2) * _kernel[1] + _kernel[1] // 2
     _last = _middle if any(_padding) else _kernel[0] * _kernel[1] - 1
     _index = bytes_(*_shape[:2], *_out, given=tuple(_middle if k % 2 else _last for k in range(_count)))

@@ -12,12 +12,12 @@ ROWS: list[Row] = []
 
 
 def regular(*shape: int, layout: str = "plain") -> Operand:
-    """Matrices whose diagonal is larger than what stands beside it, some of it negative."""
+    """Diagonally dominant matrices, with some negative diagonal elements."""
     rng = np.random.default_rng(3)
     n = shape[-1]
     values = rng.uniform(-1, 1, shape) + np.eye(n) * rng.choice((-1, 1), n) * (n + 1) * 0.5
     if n > 1:
-        values = np.roll(values, 1, -2)  # so that elimination has to change rows about
+        values = np.roll(values, 1, -2)  # so that elimination has to exchange rows
     return floats(*shape, layout=layout, given=tuple((values.T if layout == "transposed" else values).reshape(-1).tolist()))
 
 

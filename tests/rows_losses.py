@@ -1,4 +1,4 @@
-"""Sample calls of the losses that go element by element, and of RMS norm."""
+"""Sample calls of the elementwise losses, and of RMS norm."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ for case, shape, layout in (("plain", (2, 3), "plain"), ("empty", (0, 2), "plain
     ROWS += [Row("bce_logits", case, (x, share), torch=_logits),
              Row("bce_logits", f"{case} number", (x, 1.0), torch=_logits),
              Row("bce", case, (share, floats(*shape, low=0.1, high=0.9)), torch=_bce)]
-# PyTorch has no gradient for a target at the very ends.
+# PyTorch has no gradient for a target of exactly 0 or 1.
 ROWS += [Row("bce_logits", "far", (floats(5, low=-200, high=200), floats(5, low=0, high=1)), torch=_logits, smooth=False),
          Row("bce", "ends", (floats(4, given=(0.0, 1.0, 0.0, 1.0)), floats(4, given=(0.0, 0.0, 1.0, 1.0))), torch=_bce,
              smooth=False, gradient=False)]

@@ -13,12 +13,12 @@ ROWS: list[Row] = []
 two = [floats(2, 3), floats(4)]
 positive = [floats(2, 3, low=4.5, high=6), floats(4, low=4.5, high=6)]
 
-#: Makes new (p, states...) of (p, g, states...), with the gradient as it is after sign and weight decay.
+#: Computes new (p, states...) from (p, g, states...), with the gradient after sign and weight decay.
 One = Callable[..., tuple[Any, ...]]
 
 
 def over_lists(one: One, lists: int, weight_decay: float, maximize: bool) -> Callable[..., Any]:
-    """What the op writes, list by list, out of a formula for one parameter."""
+    """The lists that the op writes, computed by a formula for one parameter."""
 
     def update(*args: Any) -> Any:
         tensors, numbers = [t for t in args[:lists] if t], args[lists:]

@@ -180,5 +180,5 @@ ROWS += [
 
 def _var(t: Any, x: Any, dims: Any, correction: int, keepdim: bool) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of no degree of freedom
+        warnings.simplefilter("ignore")  # for zero degrees of freedom
         return t.var(x, dims, correction=correction, keepdim=keepdim)

@@ -28,7 +28,7 @@ def activation(name: str, **attrs: Any) -> Callable[..., Any]:
 
 # -- one operand -------------------------------------------------------------------------------------------------------
 
-#: name: (reference, low, high, attributes); the domain keeps clear of kinks and poles.
+#: name: (reference, low, high, attributes); the domain avoids kinks and poles.
 UNARY: dict[str, tuple[Callable[..., Any], float, float, dict[str, Any]]] = {
     **{name: (torch_function(torch or name), low, high, {}) for name, torch, low, high in (
         ("exp2", "", -2, 2), ("arcsin", "asin", -0.8, 0.8), ("arccos", "acos", -0.8, 0.8), ("arcsinh", "asinh", -2, 2),
@@ -79,7 +79,7 @@ BINARY: dict[str, tuple[Callable[..., Any], float, float]] = {
 
 
 def _pairs(low: float, high: float) -> dict[str, tuple[Any, Any]]:
-    """As those of arithmetic, without numbers, which torch refuses here."""
+    """Like the samples of arithmetic, but without numbers, for which torch raises an error here."""
     return {k: v for k, v in rows_elementwise.pairs(low, high).items() if "scalar" not in k}
 
 
@@ -142,7 +142,7 @@ ROWS += [
 
 
 def gradient_of(name: str, **attrs: Any) -> Callable[..., Any]:
-    """What torch's backward through an activation makes of a cotangent, as a function that it can differentiate again."""
+    """The result of torch's backward through an activation for a cotangent, as a function that torch can differentiate."""
 
     def call(t: Any, dy: Any, x: Any, *numbers: Any) -> Any:
         x = x if x.requires_grad else x.detach().requires_grad_()
@@ -198,7 +198,7 @@ ROWS += [
 
 # -- in place ----------------------------------------------------------------------------------------------------------
 
-#: Which of a functional op's samples are made in place as well.
+#: The samples of a functional op that are also run in place.
 _CASES = {"plain", "same", "same 1", "same -0.5", "broadcast", "scalar second", "scalar", "0d", "empty", "layouts", "int",
           "one", "to 2", "both", "tensors both", "low", "special", "given", "zeros", "0.3", "by 0.3", "float", "bool"}
 
@@ -215,7 +215,7 @@ def _overwriting(row: Row) -> Row | None:
         else:
             made = reference(t, x, *others)
         if not made.requires_grad and x.requires_grad:
-            # torch's functional op has no gradient: in place there is one of 0.
+            # torch's functional op has no gradient; the in-place op has a gradient of 0.
             return x * 0 + made.to(x.dtype)
         return made.to(x.dtype)
 
@@ -223,7 +223,7 @@ def _overwriting(row: Row) -> Row | None:
 
 
 def _fits(row: Row) -> bool:
-    """Has the result the shape and the kind of what it is written to?"""
+    """Does the result have the shape and kind of the operand that it is written to?"""
     shape = [a.shape for a in row.args if isinstance(a, Operand)]
     infer, kinds = all_ops()[row.op].infer, {a.kind for a in row.args if isinstance(a, Operand)}
     assert infer is not None

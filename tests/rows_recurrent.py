@@ -1,4 +1,4 @@
-"""Sample calls of recurrent layers along a sequence, with the plain loops that they stand for."""
+"""Sample calls of recurrent layers over a sequence, with plain loops as references."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.rows import Operand, Row, floats
 
 ROWS: list[Row] = []
 BIG: list[Row] = []
-#: Where the CUDA kernels change their way: rows of whole accesses and not, several blocks, no step at all.
+#: Sizes where the CUDA kernels take different paths: rows of full accesses and not, several blocks, no steps.
 SIZES: list[Row] = []
 
 
@@ -63,7 +63,7 @@ def gru(backwards: bool) -> Any:
     return reference
 
 
-# -- what the gradient ops make, gate by gate --------------------------------------------------------------------------
+# -- results of the gradient ops, gate by gate -------------------------------------------------------------------------
 
 
 def _weights(slopes: Any, out: Any, h0: Any, backwards: bool) -> Any:
@@ -117,7 +117,7 @@ def gru_grad(backwards: bool) -> Any:
 
 
 def _sizes(length: int, batch: int, size: int) -> tuple[Any, Operand, Operand, Operand]:
-    """Operands: a sequence of some numbers a state, a weight of as many, a state, gates between 0 and 1."""
+    """Operands: a sequence with some numbers per state, a weight with as many, a state, gates between 0 and 1."""
     def sequence(k: int, low: float = -2.0, high: float = 2.0) -> Operand:
         return floats(length, batch, k * size, low=low, high=high)
 
@@ -150,7 +150,7 @@ for _case, _shape in (("plain", (3, 2, 4)), ("one step", (1, 3, 2)), ("one sampl
 for _shape in ((2, 3, 8), (3, 1, 16), (2, 50, 24), (1, 5, 7), (0, 2, 4), (0, 3, 5)):
     _s, _h, _c, _gates = _sizes(*_shape)
     _n = _shape[2]
-    # What relu gives, with some zeros.
+    # Results of relu, some of them zero.
     _ramp = tuple(k % 5 / 4 for k in range(_shape[0] * _shape[1] * _n))
     for _how in ({"backwards": False}, {"backwards": True}):
         for _relu in (False, True):
@@ -164,7 +164,7 @@ for _shape in ((2, 3, 8), (3, 1, 16), (2, 50, 24), (1, 5, 7), (0, 2, 4), (0, 3, 
             ("gru", (_s(3), floats(3 * _n, _n), floats(3 * _n), _h)),
             ("gru_grad", (_s(1), _gates, _s(1), _h, floats(3 * _n, _n))))]
 
-#: In storage of two bytes, where a step begins with states that were rounded.
+#: With two bytes per element, where a step begins with rounded states.
 NARROW = [replace(row, tolerance=1e-2) for row in SIZES if row.name.startswith(("size (2, 50, 24)", "size (1, 5, 7)"))]
 
 _s, _h, _c, _gates = _sizes(64, 32, 256)

@@ -1,4 +1,4 @@
-"""Sample calls of the ops that make, move, index and fold elements."""
+"""Sample calls of the ops that create, move, index and reduce elements."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ ROWS += [
       for name, a, shape, strides, offset in (
           ("part", floats(3, 4), (2, 2), (4, 2), 1), ("0d", floats(5), (), (), 3), ("all", floats(2, 2), (4,), (1,), 0),
           ("nothing", floats(3), (0,), (1,), 0))],
-    # What was written is seen by the tests of views: the op only tells history of it.
+    # The tests of views check what was written: the op only records it in the graph.
     Row("write_part", "plain", (floats(3, 4), floats(2, 2)), {"shape": (2, 2), "strides": (4, 2), "offset": 1},
         torch=lambda t, x, part: x * 1, gradient=False),
     *[Row("slice_grad", name, (a,), {"shape": shape, "index": index}, torch=lambda t, x, shape=shape, key=key:
@@ -184,7 +184,7 @@ _folds = {
 
 
 def _over(name: str, dims: tuple[int, ...], keepdim: bool) -> Any:
-    # torch reads an empty tuple of dimensions as all of them.
+    # torch takes an empty tuple of dimensions as all dimensions.
     return lambda t, x: getattr(t, name)(x, dims, keepdim) if dims else getattr(t, name)(x, (), keepdim)
 
 

@@ -1,7 +1,7 @@
-// CUDA C++ on a CPU, for tests: the threads of a block are fibers that wait for each other where CUDA's would.
+// CUDA C++ on a CPU, for tests: the threads of a block are fibers that synchronize where CUDA's threads do.
 //
-// A fiber runs until it meets a barrier of its block or an exchange within its warp, and then the next one runs: in rising
-// order, or in falling order, so that what rests on a barrier that is missing comes out wrong in one of the two. Blocks run
+// A fiber runs until it reaches a barrier of its block or an exchange within its warp; then the next one runs, in ascending
+// or in descending order, so that code with a missing barrier gives a wrong result in one of the two orders. Blocks run
 // one after another, so shared memory is static memory.
 
 #include <ucontext.h>
@@ -17,7 +17,7 @@
 #define __global__
 #define __launch_bounds__(...)
 #define __forceinline__ inline
-// A part of its own, so that it can be filled with NaN where a block begins; the sanitizer watches no such part.
+// A separate section, so that it can be filled with NaN when a block begins; the sanitizer does not check it.
 #ifdef __SANITIZE_ADDRESS__
 #define __shared__ static
 #else
@@ -40,7 +40,7 @@ enum State { READY, AT_WARP, AT_BLOCK, DONE };
 constexpr unsigned MOST = 1024;
 constexpr size_t STACK = 64 << 10;
 
-// A switch of stacks keeps what the calling convention says a callee keeps; ucontext's would also ask the kernel each time.
+// A switch of stacks saves the registers that the calling convention makes a callee save; ucontext also calls the kernel.
 #if defined(__x86_64__)
 extern "C" void emulator_switch(void** from, void* to);
 asm(".text\n.globl emulator_switch\n.hidden emulator_switch\nemulator_switch:\n"
@@ -51,7 +51,7 @@ asm(".text\n.globl emulator_switch\n.hidden emulator_switch\nemulator_switch:\n"
 struct Context {
     void* top;
     void start(char* stack, void (*run)()) {
-        // The function is entered as by a call: 16-byte alignment and then a return address, which it never uses.
+        // The function is entered as by a call: 16-byte alignment, then a return address, which it never uses.
         void** words = (void**)(stack + STACK - 64);
         *--words = nullptr;
         *--words = (void*)run;
@@ -89,7 +89,7 @@ static void stop(State state) {
     threadIdx.x = me;
 }
 
-// A fiber is never given up: it waits for the next block's thread of its number.
+// A fiber is never destroyed: it waits for the thread with its index in the next block.
 static void live() {
     for (;;) {
         work(work_of);
@@ -97,7 +97,7 @@ static void live() {
     }
 }
 
-// Wake a group once none of its members can run: all that are left have arrived at the same place.
+// Wake a group once none of its members can run: all remaining ones have arrived at the same place.
 static bool release(unsigned first, unsigned last, State at) {
     bool found = false;
     for (unsigned i = first; i < last; ++i) {
@@ -131,7 +131,7 @@ static bool run_block(unsigned threads, bool falling) {
         for (unsigned i = 0; i < threads; ++i) left |= states[i] != DONE;
         if (!left) return true;
         if (!moved) {
-            // A deadlock: some wait where the others never come. The next launch starts with new fibers.
+            // A deadlock: some wait where the others never arrive. The next launch starts with new fibers.
             started = 0;
             return false;
         }
@@ -162,15 +162,15 @@ bool call(void (*kernel)(A...), unsigned blocks, unsigned threads, bool falling,
     return call(kernel, blocks, threads, falling, arguments, std::index_sequence_for<A...>());
 }
 
-// Bytes of each of a kernel's parameters, and then 0: the driver reads as many, whatever it is given.
+// The size in bytes of each kernel parameter, then 0: the driver reads that many, whatever it is passed.
 template <typename... A>
 const unsigned* sizes(void (*)(A...)) {
     static const unsigned found[] = {sizeof(A)..., 0};
     return found;
 }
 
-// What the threads of a warp put here, each may read after the others have arrived. Two rooms in turn: whoever fills the
-// first again has seen all others leave it.
+// Each thread of a warp may read what the others stored here after all have arrived. Two buffers alternate: a thread that
+// writes the first one again knows that all others have left it.
 template <typename T>
 uint64_t* exchange(T v) {
     static_assert(sizeof(T) <= 8);
