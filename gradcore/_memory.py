@@ -43,7 +43,7 @@ def max_memory_reserved(device: AnyDevice = None) -> int:
 
 
 def reset_peak_memory_stats(device: AnyDevice = None) -> None:
-    """Measure peaks anew, from what is live now."""
+    """Restart the measurement of peaks from the present live bytes."""
     get_device(device).ledger.reset_peaks()
 
 

@@ -73,7 +73,7 @@ class SourceExhausted(GradcoreError, MemoryError):
 
 
 class StaleBlock(GradcoreError, RuntimeError):
-    """A block was given back twice, or through an outdated handle."""
+    """A block was freed twice, or through an outdated handle."""
 
 
 class AlreadyReleased(GradcoreError, RuntimeError):

@@ -72,7 +72,7 @@ def watch(module: ModuleType, path: str) -> None:
 
 
 def lookup(module: str, path: str) -> Callable[..., Any]:
-    """A module's ``__getattr__``: it raises :class:`NotCovered` for PyTorch's names and AttributeError for nobody's.
+    """A module's ``__getattr__``: it raises :class:`NotCovered` for PyTorch's names and AttributeError for others.
 
     Whoever asks is so many frames up.
     """

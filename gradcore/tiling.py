@@ -31,7 +31,7 @@ def windows_at_once(depth: int, images: int, rows: int, width: int) -> tuple[int
 class WidePieces:
     """Pieces of a convolution of stride 1, whose windows run on over the padding between rows.
 
-    A row of windows is then one run of memory, for a few windows more that belong to nobody.
+    A row of windows is then one run of memory, plus a few windows that are not used.
     """
 
     #: Images of a piece, and rows of windows.

@@ -77,7 +77,7 @@ def max_memory_reserved(device: AnyDevice = None) -> int:
 
 
 def reset_peak_memory_stats(device: AnyDevice = None) -> None:
-    """Measure peaks anew, from what is live now; nothing without a GPU."""
+    """Restart the measurement of peaks from the present live bytes; without a GPU, do nothing."""
     if is_available():
         _memory.reset_peak_memory_stats(device or "cuda")
 

@@ -1,6 +1,6 @@
 """Regions in which some ops run in a lower precision and others in float32, whatever their operands are in.
 
-Micikevicius et al., Mixed Precision Training, arXiv:1710.03740. Outside of a region nobody pays for this: the ops of the two
+Micikevicius et al., Mixed Precision Training, arXiv:1710.03740. Outside of a region this costs nothing: the ops of the two
 lists are called through another class only while some thread is inside of one.
 """
 

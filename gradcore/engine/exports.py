@@ -92,7 +92,7 @@ def settle() -> None:
 
 
 def _note(storage: Storage, export: Export | None, role: str | None = None) -> None:
-    """Say in the block's tag who shows it. Memory that is not the pool's is nobody's to account for."""
+    """Record in the block's tag which array shares it. Memory that is not the pool's is not accounted for."""
     block = storage.block
     if block.size:
         key = block.tag, export, role

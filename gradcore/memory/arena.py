@@ -14,7 +14,7 @@ from gradcore.memory.resource import Block
 
 
 class _Closed:
-    """The ``home`` of ranges: one that is given back no longer counts, and its bytes stay in the arena."""
+    """The ``home`` of ranges: a freed one no longer counts, and its bytes stay in the arena."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -28,7 +28,7 @@ class Range(Block):
 
     __slots__ = ("going", "keepers")
 
-    #: Has it been given back since it was opened, even if the ledger has not drained it yet?
+    #: Has it been freed since it was opened, even if the ledger has not drained it yet?
     going: bool
     #: The nodes that keep it for a gradient while it is open.
     keepers: Sequence[int]
@@ -41,7 +41,7 @@ class Range(Block):
             release(self)
 
     def drop(self, reason: int) -> None:
-        """Nobody keeps it for a gradient any more."""
+        """Mark it as no longer kept for a gradient."""
         if self.keeps:
             self.keeps = 0
             log = self.home.ledger.log  # type: ignore[attr-defined]
@@ -87,7 +87,7 @@ def close_ranges(ledger: Ledger, ranges: Iterable[Range]) -> None:
 
 
 def hand_over(ledger: Ledger, ranges: Iterable[Range]) -> list[int]:
-    """They count no more, and whoever is given their serials says so in the log."""
+    """Stop counting the ranges, and return their serials, with which the caller records it in the log."""
     with ledger.lock:
         ledger.drain()
         found = []
@@ -106,7 +106,7 @@ def set_aside(ledger: Ledger, block: Block) -> None:
 
 
 class _Returning:
-    """The ``home`` of an arena's block: given back, it counts as any other block again, and waits where it came from."""
+    """The ``home`` of an arena's block: once freed, it counts as any other block again, in its former ``home``."""
 
     def __init__(self, ledger: Ledger, home: list[Block]) -> None:
         self._ledger = ledger

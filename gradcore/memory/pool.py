@@ -35,7 +35,7 @@ def segment_size(size: int) -> int:
 
 
 class _Returned(list[Block]):
-    """The ``home`` of adopted blocks: when one is given back, the reference to the memory's owner is dropped."""
+    """The ``home`` of adopted blocks: when one is freed, the reference to the memory's owner is dropped."""
 
     def __init__(self, blocks: set[Block]) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class Pool:
         return block
 
     def adopt(self, segment: Segment, stream: Stream, tag: int) -> Block:
-        """A block over memory that is not the pool's. It counts as 0 bytes, and is dropped when it is given back."""
+        """A block over memory that is not the pool's. It counts as 0 bytes, and is dropped when it is freed."""
         block = Block(segment, 0, 0, stream)
         block.home = _Returned(self.blocks)
         self.blocks.add(block)
@@ -240,7 +240,7 @@ class Pool:
                 at = offset + size
 
     def lost(self) -> list[Block]:
-        """Live blocks that nobody will give back, because an interrupt ended a finaliser as it began.
+        """Live blocks that will not be freed, because an interrupt ended a finaliser as it began.
 
         They are the blocks that nothing but the pool refers to.
         """

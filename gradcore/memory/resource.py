@@ -31,7 +31,7 @@ class Segment:
 class Block:
     """A piece of a segment, with one owner at a time.
 
-    Each allocation gives the block a new ``serial``, which is 0 while nobody owns it; an outdated handle ``(block, serial)``
+    Each allocation gives the block a new ``serial``, which is 0 while it has no owner; an outdated handle ``(block, serial)``
     is so recognised. ``arrays`` caches the device's array objects over these bytes by spec, because a block is allocated
     again in every step, and creating an array costs as much as filling a small one.
     """

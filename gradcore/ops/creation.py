@@ -48,7 +48,7 @@ fill_ = op("fill_", _fill_spec, writes=("x",), x=lambda g: zeros_of(g))
 
 
 def zeros_of(g: Any) -> Any:
-    """The gradient of what a result does not depend on. Made anew, since 0 times an infinite cotangent is no number."""
+    """The gradient of what a result does not depend on. Not a product, since 0 times an infinite cotangent is NaN."""
     return full(0.0, shape=g.spec.shape, dtype=g.spec.dtype, device=g.storage.device)
 
 

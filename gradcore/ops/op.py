@@ -85,7 +85,7 @@ def derived(*inputs: str) -> Callable[[Callable[..., Any]], Rule]:
     """A joint rule by differentiating a function of ops: ``derived("dy", "x")(lambda dy, x: dy * cos(x))``.
 
     Called with the op's inputs and attributes by name, the function returns what the op returns: several results as a tuple,
-    with None for one that nobody needs. Its parameters are what the rule keeps; the gradients are those of ``inputs``, which
+    with None for one that is not needed. Its parameters are what the rule keeps; the gradients are those of ``inputs``, which
     are among them.
     """
 

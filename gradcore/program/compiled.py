@@ -129,7 +129,7 @@ class Compiled:
         return self if instance is None else MethodType(self, instance)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Compiled:
-        """A copy of the function, compiled anew: programs are bound to the memory that they were traced over."""
+        """A copy of the function, compiled separately: programs are bound to the memory that they were traced over."""
         return type(self)(copy.deepcopy(self._function, memo), check_every=self._check_every, max_programs=self._most,
                           leaves=self._take_leaves, capture=self._capture)
 

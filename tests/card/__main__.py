@@ -35,7 +35,7 @@ def main() -> None:
     code: Any = 0
     try:
         if sys.argv[0].endswith(".py"):
-            # As Python does, so that what lies beside the file can be imported.
+            # As Python does, so that modules in the script's folder can be imported.
             sys.path.insert(0, str(Path(sys.argv[0]).resolve().parent))
             runpy.run_path(sys.argv[0], run_name="__main__")
         else:

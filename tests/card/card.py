@@ -114,7 +114,7 @@ class Card(Streams):
 
     @entry(c_void_p, c_void_p)
     def cuGetExportTable(self, out: int, which: int) -> int:
-        # CUDA_ERROR_NOT_FOUND: NVRTC asks for a private table of the driver.
+        # CUDA_ERROR_NOT_FOUND: NVRTC queries a private table of the driver.
         return 500
 
     @entry(c_void_p)

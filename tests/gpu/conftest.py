@@ -1,4 +1,4 @@
-"""Tests that need a GPU: each is skipped with the reason where there is none."""
+"""Tests that need a GPU: without one, each is skipped with the reason."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[Any]:
-    """On the tests' own card (``tests/card``) what a device would have failed at fails the test, and one that needs more
-    kernels than ours tells nothing."""
+    """On the simulated GPU (``tests/card``), faults that a device would report fail the test, and a test that needs kernels
+    other than ours is skipped."""
     found = sys.modules.get("tests.card.session")
     session = None if found is None else found.SESSION
     if session is None:

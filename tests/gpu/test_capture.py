@@ -1,4 +1,4 @@
-"""Programs as CUDA graphs on a real GPU: equal to eager, at addresses that stay, several at once, whole after an error."""
+"""Programs as CUDA graphs on a real GPU: equal to eager, at constant addresses, several at once, usable after an error."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def batch(seed):
 
 @pytest.fixture(autouse=True)
 def captured_products():
-    """cuBLAS through CuPy refuses to be captured, cuBLASLt does not."""
+    """cuBLAS through CuPy cannot be captured, cuBLASLt can."""
     f = gradcore.compile(lambda x: x @ x)
     for _ in range(3):
         f(gradcore.ones(8, 8, **on))
@@ -141,7 +141,7 @@ def test_a_layer_whose_caller_differentiates_it():
 
 def test_graphs_give_their_memory_back():
     device = gradcore.device("cuda")
-    # The device's generator stays.
+    # The device's generator stays allocated.
     gradcore.manual_seed(0)
     before = device.ledger.allocated, len(device.ledger.arenas)
     training = Training(wrap=gradcore.compile)

@@ -1,4 +1,5 @@
-"""Every form of the table on a GPU: the values and gradients of the CPU, where they are PyTorch's (tests/host/test_forms.py).
+"""Every form of the table on a GPU, compared with the CPU's values and gradients, which tests/host/test_forms.py compares
+with PyTorch's.
 
 The sample calls of tests/gpu/test_gpu.py run each op's kernel; here functions and methods are called as users call them,
 where what they make beside their arguments lies on the GPU, too. A machine that has compiled none of it takes minutes; with
@@ -16,17 +17,17 @@ import pytest
 import gradcore
 from tests.forms import Form, all_forms
 
-#: By dtype: how far apart results may be, beside a form's own tolerance.
+#: By dtype: how much results may differ, in addition to a form's own tolerance.
 DTYPES = {"float32": 0.0} | ({"float16": 0.01, "bfloat16": 0.03} if os.environ.get("GRADCORE_ALL_DTYPES") == "1" else {})
 
 
 def made(form: Form, name: str, device: str) -> tuple[list[Any], list[Any]]:
-    """What a form makes on a device, and its gradients."""
+    """The results of a form on a device, and its gradients."""
     with gradcore.device(device):
         dtypes = [getattr(gradcore, name) if v.dtype == np.float32 else v.dtype for v in form.values(np.float32)]
         inputs = [gradcore.tensor(v).to(dtype).requires_grad_(k in form.wanted())
                   for k, (v, dtype) in enumerate(zip(form.values(np.float32), dtypes, strict=True))]
-        # Some say yes or no.
+        # Some return a bool.
         results = [y if isinstance(y, gradcore.Tensor) else gradcore.tensor(y) for y in form.made(gradcore, inputs)]
         rng = np.random.default_rng(1)
         cotangents = [rng.uniform(-1, 1, tuple(y.shape)).astype(np.float32) for y in results]
@@ -45,7 +46,7 @@ def test_values_and_gradients_are_the_cpus(form: Form, name: str) -> None:
     try:
         expected = made(form, name, "cpu")
     except Exception as refused:
-        # Some functions are none of 16 bits.
+        # Some functions have no 16-bit dtypes.
         assert name != "float32"
         with pytest.raises(type(refused)):
             made(form, name, "cuda")

@@ -1,4 +1,4 @@
-"""On a real GPU: products by both libraries, TF32, what follows a product, a captured product, whose memory it works in."""
+"""On a real GPU: products by both libraries, TF32, epilogues, a captured product, and where the workspace is allocated."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ TOLERANCE = {"float32": 2e-6, "float64": 1e-14, "float16": 2e-3}
 
 @pytest.fixture(params=["cublasLt", "cupy"])
 def gemm(request, monkeypatch):
-    """The module of the interface, with one of the two libraries in place."""
+    """The module of the interface, with one of the two libraries installed."""
     from gradcore.devices import gpu_gemm
 
-    # It says where workspaces come from.
+    # It determines where workspaces are allocated.
     gradcore.device("cuda")
     if request.param == "cupy" and "tests.card.session" in sys.modules:
         pytest.skip("the tests' own card has no cuBLAS for CuPy")

@@ -1,4 +1,4 @@
-"""On a real GPU: the same log, the same numbers, memory that comes back, and errors that say who holds it."""
+"""On a real GPU: the same log, the same numbers, memory that is released, and errors that name its owners."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays of other libraries on a GPU: the same bytes on both sides, kept alive, and accounted for."""
+"""Arrays of other libraries on a GPU: the same bytes on both sides, kept alive and accounted for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
 
 def array_of(values):
-    """An array of CuPy's, filled by a copy alone."""
+    """A CuPy array, filled by a copy only."""
     array = cupy.ndarray(values.shape, values.dtype)
     array.set(values)
     return array

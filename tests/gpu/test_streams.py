@@ -15,7 +15,7 @@ NAP = 20_000_000
 
 @pytest.fixture
 def device():
-    """A device of its own, whose segments are nobody's in the account of the one that all others use."""
+    """A separate device, whose segments are unexplained in the account of the device that the other tests use."""
     made = poisoned("cuda")
     yield made
     made.driver.synchronize()
@@ -52,7 +52,7 @@ def test_a_stream_that_others_recorded_is_waited_for():
 
     from gradcore.devices.gpu import export
 
-    # Poison would wait for it, too.
+    # Poisoning would wait for it too.
     device = gradcore.device("cuda")
     side = cuda.Stream(device)
     x = gradcore.full((1 << 20,), 3.0, device=device)

@@ -1,4 +1,4 @@
-"""Networks of many kinds, trained eagerly, replayed call by call, and captured: the same bits, and about the CPU's losses."""
+"""Networks of many kinds, trained eagerly, replayed call by call, and captured: equal bits, and losses close to the CPU's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def rows(rng):
 
 
 class Residual(nn.Module):
-    """Batch norms of one shape: a replay gives some of them what others leave out."""
+    """Batch norms of one shape, of which a replay fuses only some."""
 
     def __init__(self):
         super().__init__()

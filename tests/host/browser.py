@@ -1,4 +1,4 @@
-"""A real browser without a window, where there is one."""
+"""A headless browser, if one is installed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gradcore.events import Alloc
 from gradcore.report import Recording
 from gradcore.report.text import short_path
 
-#: What Chromium is called by those who package it.
+#: The names of Chromium's executable in different packages.
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
@@ -28,7 +28,7 @@ def executable() -> str | None:
 
 @contextmanager
 def chromium() -> Iterator[Any]:
-    """A Chromium that Playwright drives; without either the tests are skipped, and say what to install."""
+    """A Chromium controlled by Playwright; without either, the tests are skipped with a message that says what to install."""
     if importlib.util.find_spec("playwright") is None:
         pytest.skip("Playwright is not installed: pip install -e '.[browser]'")
     path = executable()
@@ -37,7 +37,7 @@ def chromium() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        # Chromium refuses to run as root with its sandbox; what it opens here are files of the tests.
+        # Chromium does not run as root with its sandbox; it only opens files of the tests here.
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         try:
             yield browser
@@ -46,7 +46,7 @@ def chromium() -> Iterator[Any]:
 
 
 class Opened:
-    """A page that was opened from disk, with all that it complained about and all that it asked for."""
+    """A page opened from disk, with its errors and warnings, and all its requests."""
 
     def __init__(self, browser: Any, path: Path, **options: Any) -> None:
         self.complaints: list[str] = []
@@ -60,7 +60,7 @@ class Opened:
         self.page.goto(path.as_uri())
 
     def texts(self, selector: str) -> list[str]:
-        """The text of every element that matches, blanks at its ends taken off."""
+        """The stripped text of every matching element."""
         return [text.strip() for text in self.page.locator(selector).all_inner_texts()]
 
     def rows(self) -> list[list[str]]:
@@ -68,12 +68,12 @@ class Opened:
         return self.page.evaluate("[...byId('owners-rows').children].map(row => [...row.children].map(c => c.textContent))")
 
     def details(self) -> dict[str, str]:
-        """What is said of the chosen allocation, by name."""
+        """The details of the chosen allocation, by name."""
         return dict(zip(self.texts("#detail-rows dt"), self.texts("#detail-rows dd"), strict=True))
 
 
 def expected(recording: Recording, position: int) -> list[list[str]]:
-    """The live allocations after a record, as the table has it when it opens: the largest first."""
+    """The live allocations after a record, as the table shows them when the page opens: the largest first."""
     made = {r.serial: i for i, r in enumerate(recording.records) if isinstance(r, Alloc)}
     holders = sorted(folds.live_at(recording.records, position), key=lambda h: -h.allocated)
     return [[f"{h.allocated:,}", h.role, h.tag.op, h.tag.layer or "(root)",

@@ -1,4 +1,4 @@
-"""Training steps on a card that captures, and all that the tests of captured programs launch there."""
+"""Training steps on a simulated GPU with graph capture, and all kernels that the tests of captured programs launch."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Stepping:
 
 
 def program_of(compiled: Any) -> Any:
-    """The program that a compiled function was traced to last."""
+    """The latest program of a compiled function."""
     return next(iter(compiled._entries.values()))[0].replay.program
 
 
@@ -69,11 +69,11 @@ def full(value, *shape):
 
 
 def plant(bed, op, during):
-    """Let the kernel of ``op`` do something first, in a capture alone."""
+    """Let the kernel of ``op`` do something first, only during a capture."""
     kernel = bed.device.kernels[op]
 
     def planted(*arrays, **attrs):
-        # Like what goes over CuPy, which is not written out.
+        # Like kernels that use CuPy, whose launches are not recorded.
         gpu_launch.refuse_notes()
         if bed.card.capturing:
             during()
@@ -83,7 +83,7 @@ def plant(bed, op, during):
 
 
 def launched(bed):
-    """Everything that the tests launch."""
+    """All kernels that the tests launch."""
     for kind, settings in [*KINDS, ("SGD", {})]:
         training = Training(kind, gradcore.compile, **settings)
         for k in range(3):

@@ -1,4 +1,4 @@
-"""What some tests share: a browser, a module at a time, since its driver keeps an event loop; a card that captures."""
+"""Shared fixtures: a browser, for one module at a time since its driver keeps an event loop; a simulated GPU with capture."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.host.browser import chromium
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Chromium, or the test is skipped and says what is missing."""
+    """Chromium; without it the test is skipped with a message that says what is missing."""
     with chromium() as found:
         yield found
 
@@ -32,7 +32,7 @@ def captured_kernels(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture
 def bed(captured_kernels: Any) -> Iterator[Any]:
-    """A card that captures in the GPU's place; afterwards nothing of a capture is left."""
+    """A simulated GPU with graph capture in place of the real one; checks that no capture is left afterwards."""
     from tests.host.graph_bed import Bed
 
     with Bed(captured_kernels).in_place() as found:

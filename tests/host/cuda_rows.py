@@ -1,4 +1,4 @@
-"""Sample calls through two sets of kernels at once: the CUDA device's, emulated, and NumPy's."""
+"""Runs sample calls with two sets of kernels, the CUDA device's, emulated, and NumPy's, and compares them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.host.emulator import Copy, Emulator
 from tests.rows import Row, parts, tensors_of
 
 OWN = gpu_kernels.KERNELS
-#: Sums in another order: relative to the largest value of the result.
+#: Tolerance for sums in another order, relative to the largest value of the result.
 TOLERANCE = {np.dtype(np.float16): 1e-3, np.dtype(np.float32): 3e-6, np.dtype(np.float64): 1e-14}
 
 
@@ -45,12 +45,12 @@ class Both:
         self.relaxed = 1.0
         self.own = own
         self.copy = copy
-        #: Makes the inputs.
+        #: Generates the inputs.
         self.input = functools.partial(copy, off=1) if off else copy
         self.compared: list[str] = []
-        #: Ops with the inputs in whose place their result was written.
+        #: Ops with the inputs over which their result was written.
         self.aliased: set[tuple[str, str]] = set()
-        # Halves reach the kernels as they are: the CPU device would hand over copies in float32.
+        # Halves are passed to the kernels unchanged: the CPU device would pass copies in float32.
         self.device.suited = lambda kernel, operands: (kernel, 0)
         self.device.kernels = {name: self.both(name, kernel) if name in own else kernel
                                for name, kernel in host_table().items()}
@@ -63,13 +63,13 @@ class Both:
             over = self.over(name, values, attrs)
             if not self.emulator.libraries:
                 return
-            # Asked here, not for each of a device's kernels: most devices of tests run one.
+            # Looked up here, not for each of a device's kernels, since most devices of tests run only one.
             names = [] if isinstance(kernel, np.ufunc) else list(inspect.signature(kernel).parameters)
             # Some ops declare one only for large operands.
             with_workspace = "workspace" in names[:len(values)]
             in_single(kernel, values, attrs, with_workspace)
             whole = list(zip(first, second, arrays, strict=True))
-            # A kernel may leave what it likes in its workspace, which comes last.
+            # A kernel may leave any values in its workspace, which comes last.
             for one, other, expected in whole[:-1] if with_workspace else whole:
                 np.testing.assert_array_equal(_plain(one), _plain(other),
                                               err_msg=f"{name}: the order of the threads decides the result")
@@ -101,7 +101,7 @@ class Both:
         return [copy.array for copy in made]
 
     def over(self, name: str, values: Any, attrs: dict[str, Any]) -> list[tuple[str, np.ndarray]]:
-        """What each declared input that lies as the result does holds when that was written in its place, in two orders."""
+        """The result written over each declared input that has the same layout, with threads in two orders."""
         inputs = all_ops()[name].inputs
         found = []
         for place in all_ops()[name].may_alias:
@@ -133,7 +133,7 @@ class Both:
 
 
 def _plain(array: Any) -> Any:
-    """Bits in place of the values that NumPy's comparison does not know."""
+    """Bits in place of values of dtypes that NumPy cannot compare."""
     return array.view(np.uint16) if array.dtype.kind == "V" else array
 
 
@@ -171,7 +171,7 @@ def compare(name: str, found: Any, expected: Any, relaxed: float = 1.0) -> None:
         return
     rounding = 0.0
     if expected.dtype == bfloat16():
-        # NumPy's comparison does not know its NaN. Two values that were nearly the same may be rounded to neighbours.
+        # NumPy's comparison does not handle its NaN. Two nearly equal values may be rounded to adjacent ones.
         found, expected = found.astype(np.float32), expected.astype(np.float32)
         rounding = 2**-7
     largest = np.max(np.abs(expected[np.isfinite(expected)]), initial=1e-3)
@@ -181,7 +181,7 @@ def compare(name: str, found: Any, expected: Any, relaxed: float = 1.0) -> None:
 
 
 def calls() -> list[tuple[Row, Any]]:
-    """Every sample call of a kernel of our own, with the types that it is made in."""
+    """Every sample call with a kernel of our own, with the dtypes that it runs in."""
     from tests.rows import ROWS
     from tests.rows_cuda import BFLOAT, HALF, SINGLE, SIZES
 
@@ -191,7 +191,7 @@ def calls() -> list[tuple[Row, Any]]:
 
 
 def views() -> list[Row]:
-    """Sample calls whose inputs may lie anywhere: kernels choose their accesses by it."""
+    """Sample calls whose inputs may have any alignment, by which kernels choose their accesses."""
     return [row for row, dtype in calls() if dtype is np.float32]
 
 
@@ -214,7 +214,7 @@ def noted() -> Emulator:
 
 
 def emulate(folder: Path, sanitize: bool = False) -> Emulator:
-    """An emulator with every instance that is wanted."""
+    """An emulator with every requested instance."""
     emulator = Emulator(folder, sanitize)
     emulator.wanted = noted().wanted
     emulator.compile()

@@ -1,4 +1,4 @@
-"""cuBLAS and cuBLASLt by their documented meaning, over memory of the host: what a product is described as is carried out.
+"""cuBLAS and cuBLASLt as documented, over host memory: a product is computed as its descriptors say.
 
 Descriptors are as strict as the library's: the size of an attribute, a leading dimension that is too small, an address that is
 less aligned than promised, or a workspace that is too small is an error.
@@ -36,7 +36,7 @@ class Epilogue(IntEnum):
 
 
 _P = MatmulPreferenceAttribute
-#: By name, since members of different enumerations are equal where their numbers are.
+#: By name, since members of different enumerations compare equal if their numbers are.
 DTYPES: dict[str, Any] = {
     "TRANSA": np.int32, "TRANSB": np.int32, "EPILOGUE": np.uint32, "BIAS_POINTER": np.int64, "BATCH_COUNT": np.int32,
     "STRIDED_BATCH_OFFSET": np.int64, "MAX_WORKSPACE_BYTES": np.uint64, "MIN_ALIGNMENT_A_BYTES": np.uint32,
@@ -63,7 +63,7 @@ def at(address: int, dtype: Any, count: int = 1) -> np.ndarray:
 
 
 def columns(dtype: Any, address: int, leading: int, rows: int, count: int) -> np.ndarray:
-    """A matrix that lies column by column."""
+    """A column-major matrix."""
     assert leading >= max(rows, 1), "cuBLAS: the leading dimension is less than the rows"
     size = np.dtype(dtype).itemsize
     flat = at(address, dtype, (count - 1) * leading + rows)

@@ -1,4 +1,4 @@
-"""A CUDA device that captures, with no GPU: CuPy's objects, the emulator's kernels, and a card of host memory."""
+"""A CUDA device with graph capture and no GPU: CuPy's objects, the emulator's kernels, and a simulated GPU in host memory."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.host.fake_cublas import FakeCublas, FakeLt
 from tests.meta import graph_card, simulated_cuda
 from tests.meta.graph_card import GraphCard
 
-#: Files whose functions stand for CUDA: a trace does not look at what they look at.
+#: Files whose functions simulate CUDA, which a trace does not watch.
 _CUDA = {module.__file__ for module in (emulation, fake_cublas, graph_card, simulated_cuda)} | {__file__}
 
 
 class QueuedLt(FakeLt):
-    """cuBLASLt, whose products are given to the card's streams as they are described when they are."""
+    """cuBLASLt, whose products are submitted to the simulated GPU's streams as described at that time."""
 
     def __init__(self, card: GraphCard, emulator: Emulator) -> None:
         super().__init__(lambda: bool(emulator.libraries))
@@ -46,7 +46,7 @@ class QueuedLt(FakeLt):
 
 
 class Refusing(FakeCublas):
-    """cuBLAS by CuPy, which a stream that captures may not be given."""
+    """cuBLAS through CuPy, which cannot be submitted to a capturing stream."""
 
     def __init__(self, card: GraphCard, emulator: Emulator) -> None:
         super().__init__(lambda: bool(emulator.libraries))
@@ -59,7 +59,7 @@ class Refusing(FakeCublas):
 
 
 class Bed:
-    """``device`` is ``cuda:0`` while :meth:`in_place`; kernels run on ``card`` when its streams come to them."""
+    """``device`` is ``cuda:0`` within :meth:`in_place`; kernels run on ``card`` when its streams reach them."""
 
     def __init__(self, emulator: Emulator) -> None:
         self.emulator = emulator
@@ -68,7 +68,7 @@ class Bed:
         self.device.activate = lambda stream: setattr(self.card, "current", stream.handle)  # type: ignore[method-assign]
         self.library: gpu_gemm.Library = gpu_gemm.CublasLt(
             QueuedLt(self.card, emulator), 4096, lambda nbytes: self.device._reserve(nbytes, "cuBLASLt", "matmul"))
-        #: The arguments of kernels of ours that were captured.
+        #: The arguments of our captured kernels.
         self.captured: list[tuple[Any, ...]] = []
 
     def launch(self, family: str, instance: str, blocks: int, threads: int, arguments: tuple[Any, ...]) -> None:
@@ -101,13 +101,13 @@ class Bed:
             yield self
 
     def use_cublas(self) -> None:
-        """Products go to cuBLAS by CuPy, as without nvmath-python."""
+        """Let products use cuBLAS through CuPy, as without nvmath-python."""
         self.library = gpu_gemm.Cublas("a test", Refusing(self.card, self.emulator), lambda: 7)
-        # What is written out there names the library that it was written for, which is for good otherwise.
+        # Recorded launches refer to the library that was in use, which does not change otherwise.
         self.device.calls.clear()
 
     def take(self) -> list[str]:
-        """What was given to streams since this was asked last."""
+        """The work submitted to streams since the last call."""
         found, self.card.given[:] = list(self.card.given), []
         return found
 

@@ -1,4 +1,4 @@
-"""Steps that no training made: as many records as wanted, and what a plain step has none of."""
+"""Synthetic steps: with any number of records, and with kinds of records that a plain step lacks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from gradcore.report import Recording, build_report
 from gradcore.report.step import PoolFigures
 from gradcore.spec import TensorSpec
 
-#: Records that a layer takes in forward and in backward, and bytes of its output.
+#: Records of a layer in forward and in backward, and the bytes of its output.
 _FORWARD, _BACKWARD = 3, 5
 _SEGMENT = 1 << 30
 
@@ -41,7 +41,7 @@ def long_step(events: int, widths: tuple[int, ...] = (64, 128, 256, 32)) -> Reco
 
 
 def corners() -> Recording:
-    """Kept before the log began, kept twice, a kept temporary, changes of hands, a segment that goes, ties for the peak."""
+    """Kept before the log began, kept twice, a kept temporary, changes of owner, a released segment, several equal peaks."""
     def tag(op: str, role: str) -> Tag:
         return Tag(op, "", "forward", role, Site("x.py", 1, "f"), None, None)
 

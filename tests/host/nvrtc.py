@@ -1,4 +1,4 @@
-"""NVRTC through ctypes: machine code for any target on a machine with no GPU."""
+"""NVRTC through ctypes: machine code for any target without a GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 
 def library_path() -> str | None:
-    """GRADCORE_NVRTC, or that of the package nvidia-cuda-nvrtc; None where neither is there."""
+    """GRADCORE_NVRTC, or the library of the package nvidia-cuda-nvrtc; None without both."""
     if "GRADCORE_NVRTC" in os.environ:
         return os.environ["GRADCORE_NVRTC"]
     spec = importlib.util.find_spec("nvidia")
@@ -26,7 +26,7 @@ def library_path() -> str | None:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a kernel takes: registers and bytes of stack a thread, bytes of shared memory and most threads a block."""
+    """A kernel's resources: registers and stack bytes per thread, bytes of shared memory, maximum threads per block."""
 
     registers: int
     stack: int
@@ -34,7 +34,7 @@ class Usage:
     threads: int
 
     def fits(self, threads: int) -> bool:
-        """Can blocks of so many threads be launched? A warp takes registers by 256 of a block's 65,536."""
+        """Can blocks with this many threads be launched? A warp allocates registers in units of 256, of a block's 65,536."""
         warps, taken = -(-threads // 32), -(-32 * self.registers // 256) * 256
         return threads <= self.threads and warps * taken <= 65536 and self.shared <= 48 << 10
 
@@ -77,7 +77,7 @@ class Nvrtc:
         assert lib.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None) == 0
         for name in names:
             assert lib.nvrtcAddNameExpression(program, name.encode()) == 0
-        # As CuPy compiles them: what it adds comes after what it is given, so that denormals are flushed on the GPU.
+        # As CuPy compiles them: its own options come after the given ones, so denormals are flushed on the GPU.
         options = [f"--gpu-architecture={target}".encode(), b"--std=c++17", b"--display-error-number", b"-ftz=true",
                    b"--device-as-default-execution-space"]
         status = lib.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
@@ -94,11 +94,11 @@ class Nvrtc:
 
 
 def _records(cubin: bytes, section: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
-    """The attributes of an ``.nv.info``, with where their values stand and how long they are."""
+    """The attributes of an ``.nv.info``, with the offsets and lengths of their values."""
     at, end = section[4], section[4] + section[5]
     while at < end:
         form, attribute, length = struct.unpack_from("<BBH", cubin, at)
-        # Of the other forms the value is in the place of the length.
+        # In the other forms the value is stored in place of the length.
         long = length if form == 4 else 0
         yield attribute, at + 4, long
         at += 4 + long
@@ -107,7 +107,7 @@ def _records(cubin: bytes, section: tuple[int, ...]) -> Iterator[tuple[int, int,
 def usage(cubin: bytes) -> dict[str, Usage]:
     """Registers, stack and shared memory of each kernel, from the sections and ``.nv.info`` of the ELF file.
 
-    Spilled registers live on the stack, so a kernel without arrays of its own that has a stack frame spills.
+    Spilled registers are stored on the stack, so a kernel that has a stack frame but no local arrays spills.
     """
     table, = struct.unpack_from("<Q", cubin, 0x28)
     size, count, names_at = struct.unpack_from("<HHH", cubin, 0x3A)

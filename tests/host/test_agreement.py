@@ -1,4 +1,4 @@
-"""``python -m bench.agreement``: what it measures, that it looks at every table of sample calls, and what it says of one."""
+"""``python -m bench.agreement``: what it measures and prints, and that it covers every table of sample calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.oracle
 
 def test_every_table_of_calls_is_a_family(torch: Any) -> None:
     named = {p.stem for p in (Path(__file__).parent.parent).glob("*.py") if p.stem.startswith(("rows_", "forms_"))}
-    # Kernels of CUDA, operands of many elements, and updates, which have a formula in NumPy for a reference.
+    # CUDA kernels, large operands, and updates, whose reference is a formula in NumPy.
     assert named - {"rows_cuda", "rows_big", "rows_optimizers"} == set(agreement.FAMILIES) - {"optimizers"}
     calls = [c for f in agreement.FAMILIES if f != "optimizers" for c in agreement.calls_of(f)]
     assert len(calls) == len([r for r in ROWS if r.torch is not None]) + len(all_forms())
@@ -39,7 +39,7 @@ def test_the_table_of_a_family(torch: Any) -> None:
     assert len(lines) == 7 and lines[1].startswith("rows_losses") and lines[4].startswith("optimizers")
     for line in (lines[1], lines[4]):
         count, *errors = line.split()[1:]
-        # NAdam of PyTorch keeps a product in float32, whatever the parameters are in.
+        # PyTorch's NAdam keeps a product in float32, whatever the dtype of the parameters.
         assert int(count) >= 8 and float(errors[0]) < 2e-5 and float(errors[2]) < 1e-9
 
 

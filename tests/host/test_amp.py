@@ -1,4 +1,4 @@
-"""Mixed precision: which ops run in what, what it does to memory and to training, and losses that are scaled."""
+"""Mixed precision: the dtype of each op, its effects on memory and training, and loss scaling."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_lists_name_ops() -> None:
     assert not LOWER & FLOAT32
 
 
-#: Calls on x [4, 8] in float32 or bfloat16, and what they give inside of a region: PyTorch's lists for CUDA.
+#: Calls on x [4, 8] in float32 or bfloat16, and their result dtypes inside a region, by PyTorch's lists for CUDA.
 CALLS: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "matmul": (lambda x: x @ x.T, bfloat16), "mm": (lambda x: gradcore.mm(x, x.T), bfloat16),
     "bmm": (lambda x: gradcore.bmm(x.reshape(2, 2, 8), x.reshape(2, 8, 2)), bfloat16),
@@ -222,7 +222,7 @@ def test_residuals_take_half_the_bytes() -> None:
 @pytest.mark.parametrize("region", ["meta", "cpu", "cuda"])
 @pytest.mark.parametrize("dtype", [bfloat16, float16], ids=["bfloat16", "float16"])
 def test_the_account_is_the_same_without_numbers(dtype: Any, region: str) -> None:
-    """A model that says ``autocast("cuda")`` is measured on meta as it will run there."""
+    """A model with ``autocast("cuda")`` is measured on meta as it will run on CUDA."""
     ours, meta = stepped("cpu", dtype), stepped("meta", dtype, region=region)
     assert (ours.peak.requested, ours.peak.allocated) == (meta.peak.requested, meta.peak.allocated)
     assert ours.by_role == meta.by_role and ours.by_layer == meta.by_layer
@@ -262,7 +262,7 @@ def test_training_ends_where_float32_does(make: Callable[[], Any], shape: tuple[
 
 
 def scaled_steps(library: Any, steps: list[float]) -> list[Any]:
-    """What a scaler does over steps with these gradients: its factor and the parameter after each."""
+    """A scaler's factor and the parameter after each of some steps with these gradients."""
     p = library.tensor([1.0, 2.0], requires_grad=True)
     optimizer = library.optim.SGD([p], lr=0.5)
     scaler = library.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)

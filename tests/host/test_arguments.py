@@ -1,4 +1,4 @@
-"""Names of arguments: PyTorch's are taken by keyword, or refused by name, in every function and method that is here."""
+"""Names of arguments: every function and method accepts PyTorch's by keyword, or raises an error that names them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.conftest import raises
 
 NAMES = Path(arguments.__file__).with_name("torch_arguments.txt")
 PATHS = ("", "Tensor", "nn.functional", "nn.init", "linalg")
-#: Names for other purposes: dimensions with names, scripts' own spellings, another thing of the same name.
+#: Names for other purposes: named dimensions, TorchScript, different things with the same name.
 OTHER_THINGS = {"compile", "load", "save", "trace", "initial_seed", "seed", "manual_seed", "set_default_dtype", "result_type"}
 
 
@@ -35,7 +35,7 @@ def parameters(function: Any) -> list[str]:
 def schemas(torch: Any, path: str, name: str) -> Iterator[list[str]]:
     """The arguments of each overload of an op of PyTorch's, as Python writes them."""
     found = torch._C._jit_get_schemas_for_operator(f"aten::{'linalg_' if path == 'linalg' else ''}{name}")
-    # Those without a tensor to start from are of numbers and lists in scripts.
+    # Overloads without a tensor are for numbers and lists in TorchScript.
     own = [s for s in found if any(a.name in ("self", "tensors", "condition") for a in s.arguments)] or found
     for schema in own:
         outs = [a.name for a in schema.arguments if a.is_out]
@@ -50,7 +50,7 @@ def schemas(torch: Any, path: str, name: str) -> Iterator[list[str]]:
 
 
 def theirs(torch: Any, path: str, name: str) -> list[str]:
-    """The arguments of a function or method of PyTorch's, in their order; none where nobody says."""
+    """The arguments of a PyTorch function or method, in order; empty if they are not known."""
     function = getattr(part_of(torch, path), name, None)
     if inspect.isfunction(function):
         names = parameters(function)[path == "Tensor":]
@@ -62,7 +62,7 @@ def theirs(torch: Any, path: str, name: str) -> list[str]:
 
 
 def ours(path: str) -> Iterator[tuple[str, Any]]:
-    """Our functions and methods, without what makes them lenient."""
+    """Our functions and methods, without the wrappers that accept further names."""
     part = part_of(gradcore, path)
     for name in sorted(dir(part)):
         function = inspect.getattr_static(part, name)
@@ -85,10 +85,10 @@ def test_the_arguments_are_pytorchs(torch: Any) -> None:
     text = written(torch)
     if os.environ.get("GRADCORE_WRITE_README") == "1":
         NAMES.write_text(text)
-    assert NAMES.read_text() == text, "GRADCORE_WRITE_README=1 pytest tests/host/test_arguments.py writes it anew"
+    assert NAMES.read_text() == text, "GRADCORE_WRITE_README=1 pytest tests/host/test_arguments.py regenerates it"
 
 
-#: What PyTorch takes and gradcore refuses, besides what many functions have: a line is missing here for whatever is forgotten.
+#: PyTorch's arguments that gradcore does not implement, besides those of many functions. A forgotten argument has no line here.
 GENERAL = {"out", "generator", "layout", "memory_format", "pin_memory", "size_average", "reduce", "dtype"}
 REFUSED = {
     "addmm baddbmm bmm mm Tensor.addmm Tensor.baddbmm Tensor.bmm Tensor.mm": "out_dtype",
@@ -113,7 +113,7 @@ def test_what_is_refused_is_known() -> None:
 
 
 def test_parameters_stand_in_pytorchs_order() -> None:
-    """What both name stands in one order, so that positions mean the same."""
+    """Arguments that both have are in the same order, so positions mean the same."""
     for path in PATHS:
         order = {name: names for name, names in _ordered(path).items() if len(names) > 1}
         for name, function in ours(path):
@@ -249,7 +249,7 @@ def test_what_is_not_covered_is_refused_by_name(call: Callable[..., Any], text: 
         call(gradcore.ones(2, 2))
 
 
-def test_what_nobody_has_is_a_type_error() -> None:
+def test_an_unknown_argument_is_a_type_error() -> None:
     x = gradcore.ones(2, 2)
     with raises(TypeError, "sum() got an unexpected keyword argument 'axes'"):
         gradcore.sum(x, axes=1)

@@ -1,4 +1,4 @@
-"""Attention, embeddings and multi-head attention as people call them, beside PyTorch."""
+"""Attention, embeddings and multi-head attention as users call them, compared with PyTorch."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def test_nothing_is_copied_and_no_scores_are_kept() -> None:
     made = [r for r in normalized(s.raw_log) if isinstance(r, Alloc) and r.tag.phase == "forward"]
     assert {r.tag.op for r in made} == {"attention", "sum"}, "no copies of views"
     one = 2 * 256 * 16 * 4
-    # What the views show, the result, and a number a row for each head.
+    # The bytes of the views, the result, and a number per row for each head.
     assert s.report.residual_bytes == x.nbytes + one + 2 * 4 * 256 * 4
     assert max(r.requested for r in made if r.tag.role == "workspace") < 2 * 4 * 256 * 256 * 4
 
 
 @pytest.mark.oracle
 def test_masks_of_every_shape() -> None:
-    """Masks of fewer and of more dimensions, and rows that take no part at all: their result is zero, and no NaN."""
+    """Masks with fewer and with more dimensions, and fully masked rows, whose result is zero and not NaN."""
     rng = np.random.default_rng(0)
     for lead, shape in (((2, 3), (5, 7)), ((2, 3), (2, 1, 1, 7)), ((3,), (3, 5, 7)), ((2, 2, 3), (5, 1)),
                         ((2, 2, 3), (2, 1, 3, 5, 7)), ((), (5, 7))):
@@ -114,9 +114,9 @@ def test_dropped_scores() -> None:
         first.sum().backward()
     assert first.equal(dropped(0.5)) and not first.equal(dropped(0.0))
     assert dropped(1.0).abs().max().item() == 0
-    # Neither the scores nor the mask: what the views show, the result, a number a row, and the generator's state.
+    # Neither the scores nor the mask: the bytes of the views, the result, a number per row, and the generator's state.
     assert s.report.residual_bytes == sum(map(round_up, (x.nbytes, first.nbytes, 2 * 4 * 100 * 4, 32)))
-    # In the mean the result is what it is without.
+    # The mean is that without dropout.
     q, k = gradcore.zeros(1, 1, 2000, 4), gradcore.randn(1, 1, 300, 4)
     kept = F.scaled_dot_product_attention(q, k, gradcore.ones(1, 1, 300, 1), dropout_p=0.3)
     assert abs(kept.mean().item() - 1) < 5 * (0.3 / 0.7 / 300 / 2000) ** 0.5

@@ -1,4 +1,4 @@
-"""What stands in the way of a GPU, and what to install: by mocks of what the driver and the runtime answer. Needs no CuPy."""
+"""Why a GPU is not usable, and what to install, with mocks of the driver and the runtime. CuPy is not needed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradcore.errors import DeviceError
 
 
 class Refused(Exception):
-    """As CuPy's runtime raises: a number, and words."""
+    """An error as CuPy's runtime raises it: a number and a text."""
 
     def __init__(self, status):
         super().__init__(f"cudaError {status}")
@@ -20,7 +20,7 @@ class Refused(Exception):
 
 
 def machine(devices=1, capability=(8, 0), error=None, version=13020):
-    """A runtime that answers."""
+    """A runtime that works."""
 
     def count():
         if error:

@@ -1,4 +1,4 @@
-"""``backward(inputs=...)``: gradients go to what is named and nowhere else, as in PyTorch."""
+"""``backward(inputs=...)``: only the named tensors get gradients, as in PyTorch."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def unused(t: Any) -> Any:
 @pytest.mark.parametrize("script", [leaf, inner, twice, hooks, graph, unused], ids=lambda f: f.__name__)
 def test_gradients_are_pytorchs(script: Any, torch: Any) -> None:
     with warnings.catch_warnings():
-        # PyTorch warns of a graph that leads to itself.
+        # PyTorch warns of a graph that refers to itself.
         warnings.simplefilter("ignore", UserWarning)
         assert script(gradcore) == script(torch)
 
@@ -121,14 +121,14 @@ def test_a_compiled_step_trains_the_named_half() -> None:
     assert found[0] == found[1]
 
 
-def test_no_gradient_is_computed_that_nobody_asked_for() -> None:
+def test_only_requested_gradients_are_computed() -> None:
     model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2))
     x = gradcore.ones(1, 2, 4, 4, requires_grad=True)
 
     def launched(run: Any) -> list[str]:
         with gradcore.step(device="cpu") as step:
             run()
-        # A name for each gradient that a launch makes.
+        # A name for each gradient that a launch computes.
         return [r.invocation.op for r in step.log if isinstance(r, Launch) and r.tag.phase == "backward"
                 for _ in r.invocation.outputs]
 

@@ -1,4 +1,4 @@
-"""The command for a machine with a GPU, rehearsed on the CPU; its parts fail one by one, and what it needs of CuPy is there."""
+"""The command for a machine with a GPU, rehearsed on the CPU: failures of single parts, and the parts of CuPy that it needs."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_what_a_part_starts_ends_with_it():
 
 
 def test_a_crash_among_the_calls_costs_one_call(tmp_path, monkeypatch):
-    """The process that dies at a call is started again behind it."""
+    """A process that dies in a call is restarted with the next call."""
     from bench.gpu import correct
 
     def run(command, seconds, environment=None):
@@ -199,7 +199,7 @@ def test_cupy_has_what_the_parts_call():
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed: the emulator cannot be compiled")
 @pytest.mark.parametrize("exact", [False, True])
 def test_operands_on_the_device_keep_their_layout(exact, tmp_path, monkeypatch):
-    """Over memory of the host in CuPy's place: kernels find the elements, their results come back, margins are watched."""
+    """With host memory in place of CuPy's: kernels get the elements, their results are returned, margins are checked."""
     import cupy
     from cupy.cuda import memory
 
@@ -238,7 +238,7 @@ def test_operands_on_the_device_keep_their_layout(exact, tmp_path, monkeypatch):
 
 
 def first_of(array):
-    """The first element of an array whose memory is the host's."""
+    """The first element of an array in host memory."""
     return np.ctypeslib.as_array((ctypes.c_float * 1).from_address(array.data.ptr))
 
 
@@ -273,7 +273,7 @@ def test_a_launch_and_a_product_are_made_again_without_the_python_before_them(mo
 
 @without_cupy
 def test_a_runner_takes_kernels_of_other_tables():
-    """What is compared are the kernels that were given: a planted error is seen."""
+    """The given kernels are compared: a planted error is detected."""
     from bench.gpu.rows import HostCopy
     from gradcore.devices.host import host_table
     from tests.host.cuda_rows import Both

@@ -1,4 +1,4 @@
-"""The report's page in a real browser: what it shows is what the folds say."""
+"""The report's page in a real browser shows what the folds compute."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def recording() -> Recording:
-    # A segment that an earlier test left would make every block of this step too narrow to be clicked on.
+    # A segment left by an earlier test would make the blocks of this step too narrow to click.
     gradcore.empty_cache("meta")
     return recorded().recording
 
@@ -241,7 +241,7 @@ def test_the_steps_of_a_run_and_other_runs(browser: Any, run: Run, recording: Re
 
 
 def test_a_hundred_thousand_records(browser: Any, tmp_path: Path) -> None:
-    """Speed is measured by bench/page.py; here they are all shown, and rightly."""
+    """bench/page.py measures speed; this checks that all are shown correctly."""
     long = long_step(100_000)
     long.save_html(tmp_path / "long.html")
     opened = Opened(browser, tmp_path / "long.html")

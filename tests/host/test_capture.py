@@ -1,4 +1,4 @@
-"""Programs as CUDA graphs, with no GPU: a launch is the eager run, and what would be baked into it is found."""
+"""Programs as CUDA graphs, without a GPU: a launch equals the eager run, and values that would be baked in are detected."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_rate_that_a_kernel_asks_for_cannot_be_captured(bed):
 
 @pytest.mark.parametrize("kind", ["SGD", "Adam"])
 def test_a_planted_rate_in_a_kernels_arguments_is_found(bed, kind, monkeypatch):
-    """Without the guard above, the comparison with eager steps sees it as soon as the schedule moves."""
+    """Without the guard above, the comparison with eager steps detects it as soon as the schedule changes the rate."""
     monkeypatch.setattr(gpu_optimizers, "Moving", type(None))
     monkeypatch.setattr(gpu_numbers.Moving, "__float__", lambda self: float(self.block.values[self.at]))
     eager, captured = Training(kind), Training(kind, gradcore.compile)

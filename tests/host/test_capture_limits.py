@@ -1,4 +1,4 @@
-"""Programs as CUDA graphs, with no GPU: what cannot be captured says why, and leaves everything as it was."""
+"""Programs as CUDA graphs, without a GPU: programs that cannot be captured give the reason, and change no state."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_other_threads_allocate_while_one_captures(bed):
         thread.start()
         thread.join()
 
-    # The pool has room, so that no cudaMalloc is needed.
+    # The pool has enough free memory, so no cudaMalloc is needed.
     gradcore.zeros(8, **on)
     bed.device.graphs.capture(run)
     assert found == [512]

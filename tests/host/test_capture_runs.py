@@ -1,4 +1,4 @@
-"""Programs as CUDA graphs, with no GPU: addresses, what a run brings, streams, and what is left behind."""
+"""Programs as CUDA graphs, without a GPU: addresses, inputs of a run, streams, and memory that remains."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_caller_differentiates_what_cannot_be_captured(bed, op, begun):
     for k in range(4):
         x, y = (full(k / 8).requires_grad_() for _ in range(2))
         found = f(x * 2).sum()
-        # What the program gave up when it could not be captured is somebody else's by the time of its second part.
+        # Memory that the program freed when it could not be captured is used by others when its second part runs.
         taken = [full(77, 128), full(77, 256)]
         found.backward()
         del taken
@@ -263,7 +263,7 @@ def test_memory_of_a_program_that_goes_waits_for_its_last_run(bed, when):
 
 
 def test_the_programs_own_memory_is_in_the_account(bed):
-    # The device's generator comes with the first trace, and stays.
+    # The device's generator is created by the first trace, and stays.
     gradcore.compile(lambda x: x * 3)(full(1))
     live = bed.device.ledger.requested
     f = gradcore.compile(lambda x: x * 2)

@@ -1,4 +1,4 @@
-"""The cases that people ask about, with live bytes before and after, the same on NumPy and meta."""
+"""Common cases, with live bytes before and after, equal on NumPy and meta."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BYTES = 4 * SIZE
 
 
 class Case:
-    """A device, its live bytes counted from now, and leaves on it."""
+    """A device, its live bytes relative to now, and leaves on it."""
 
     def __init__(self, device: str) -> None:
         self.device = device
@@ -49,7 +49,7 @@ def test_two_losses_on_one_trunk(case: Case, order: tuple[int, int]) -> None:
     made = two_losses(case)
     a, first, second = made[0], made[order[0]], made[order[1]]
     del made
-    # b and c are gone; pow keeps a, which lives anyway.
+    # b and c are freed; pow keeps a, which is live anyway.
     assert case.live == BYTES + 8
     first.backward(retain_graph=True)
     assert case.live == 2 * BYTES + 8, "and the gradient"
@@ -113,7 +113,7 @@ def test_in_a_loop_the_last_graph_alone_is_alive(case: Case) -> None:
 
 
 HOLD: dict[str, tuple[Callable[[Any], Any], bool, int]] = {
-    # What is held of k = a.exp(), whether it has a graph, live bytes once k and a are gone: the graph holds a's slot alone.
+    # What is held of k = a.exp(), whether it has a graph, live bytes once k and a are gone: the graph holds only a's slot.
     "m = k": (lambda k: k, True, BYTES), "m = k.detach()": (lambda k: k.detach(), False, BYTES),
     "m = k.sum()": (lambda k: k.sum(), True, BYTES + 4), "m = k.sum().detach()": (lambda k: k.sum().detach(), False, 4),
 }

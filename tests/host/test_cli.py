@@ -1,4 +1,4 @@
-"""The commands as a person types them."""
+"""The commands as users type them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_train_the_convolutional_network_on_digits(capsys, tmp_path):
 
 
 def test_train_the_gpt_on_text(capsys, tmp_path):
-    """The loss ends below what knowing the character before could reach, and the run shows a sample of its text."""
+    """The loss ends below the bigram entropy, and the run prints a sample of text."""
     text = tmp_path / "verse.txt"
     text.write_text("the quick brown fox jumps over the lazy dog. " * 80)
     status, out, _ = run(capsys, "train", "--model", "chargpt", "--data", text, "--steps", 120, "--batch-size", 16, "--lr",

@@ -1,4 +1,4 @@
-"""``gradcore collect-env`` says what a bug report needs, whatever is missing or broken."""
+"""``gradcore collect-env`` prints what a bug report needs, whatever is missing or broken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command as a shell runs it: errors of a model of one's own, where modules are found, a reader that leaves."""
+"""The command as a shell runs it: errors of a user's model, where modules are found, a reader that closes the pipe."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_an_error_that_is_not_the_model_s_is_as_it_was(capsys: Any) -> None:
 
 
 def test_a_module_of_the_present_folder_is_found(tmp_path: Path) -> None:
-    """With what it imports from there, and under a name for its lines."""
+    """With its imports from there, and with a file name for its lines."""
     (tmp_path / "beside.py").write_text(MODEL)
     (tmp_path / "mymodel.py").write_text("from beside import build, raises\n")
     for name in ("mymodel:build", "mymodel.py:build"):
@@ -96,7 +96,7 @@ def test_the_package_runs_as_the_command(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["diff", "report", "measure"])
 def test_a_reader_that_leaves_is_no_growth(tmp_path: Path, command: str) -> None:
-    """Status 141, as a shell tells of a command that SIGPIPE ends, and nothing on standard error."""
+    """Status 141, which a shell reports for a command ended by SIGPIPE, and nothing on standard error."""
     files = []
     for width in (8, 800):
         with gradcore.step(batch_size=4, device="meta") as step:

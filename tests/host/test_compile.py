@@ -1,4 +1,4 @@
-"""``gradcore.compile``: what may be compiled, when it is traced again, and that a replay is the eager run, bit for bit."""
+"""``gradcore.compile``: what may be compiled, when it is traced again, and that a replay equals the eager run bit for bit."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def step_of(model: Any, optimizer: Any) -> Any:
 
 
 def pair(kind: str = "Adam", **settings: Any) -> tuple[Any, Any, Any, Any, Any, Any]:
-    """A step run eagerly and one compiled, on two networks alike: (step, model, optimizer) of each."""
+    """An eager and a compiled step on two equal networks: (step, model, optimizer) of each."""
     made: list[Any] = []
     for wrap in (lambda f: f, gradcore.compile):
         model = net()

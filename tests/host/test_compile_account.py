@@ -1,4 +1,4 @@
-"""Compiled functions and the account: what a report says of a replay, and when memory comes and goes."""
+"""Compiled functions and memory accounting: reports of replays, and when memory is allocated and freed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_replay_of_what_was_traced_outside_a_step_has_the_phases_and_the_live_
         held = gradcore.memory_requested()
         with gradcore.step() as s:
             run(x, y)
-        # Where a result takes the place of an operand, as many bytes fewer are live.
+        # If a result overwrites an operand, that many fewer bytes are live.
         less = {} if wrap is not gradcore.compile else {
             run.programs[0].buffers[b].first: run.programs[0].buffers[b].nbytes for b in run.plans[0].shared}
         launches = [(r, now) for r, now in zip(s.log, folds.timeline(s.log), strict=True) if isinstance(r, Launch)]

@@ -1,4 +1,4 @@
-"""What a compiled function is given counts by value where it has one, and what it returns is its caller's."""
+"""Arguments of a compiled function are compared by value if they have one, and its results belong to the caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a user changes between two calls of a compiled function, the next call does what an eager one does."""
+"""Whatever a user changes between two calls of a compiled function, the next call equals an eager one."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Net(nn.Module):
 
 
 class Session:
-    """A network that is trained, compiled as a whole step or as a module, and what a user may do to it."""
+    """A network in training, compiled as a whole step or as a module, and changes that a user may make."""
 
     def __init__(self, seed: int, wrap: Callable[[Any], Any], module: bool) -> None:
         gradcore.manual_seed(seed)
@@ -171,7 +171,7 @@ def trained(seed: int, names: list[str], wrap: Callable[[Any], Any], module: boo
         found.append(session.run(k))
     session.close()
     session.held.clear()
-    # It may refer to itself by what was put into it.
+    # It may refer to itself through what was added to it.
     vars(session.block).pop("forward", None)
     vars(session.block).pop("scaled", None)
     return found

@@ -1,4 +1,4 @@
-"""What a traced function counts, draws and reads in Python's own objects: no replay goes on with what it was at first."""
+"""Counters, random numbers and Python objects that a traced function reads: no replay uses outdated values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradcore import nn
 
 
 class Counting(nn.Module):
-    """Counts its calls in a place that ``count`` writes to, and says in ``found`` how many they are."""
+    """Counts its calls where ``count`` writes to, and stores the count in ``found``."""
 
     def __init__(self, count: Any) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ def test_items_that_the_function_writes_are_not_frozen(count: Any) -> None:
 
 
 class Counted(gradcore.optim.Optimizer):
-    """Steps that grow with the count of them, as an optimizer is written after PyTorch's."""
+    """Updates that grow with their count, in an optimizer written as for PyTorch."""
 
     def __init__(self, params: Any, lr: float) -> None:
         super().__init__(params, {"lr": lr})
@@ -183,7 +183,7 @@ class Scaled(nn.Module):
 
 
 class Trainer:
-    """Reads attributes of a network that the network's own methods do not."""
+    """Reads attributes of a network that its own methods do not read."""
 
     def __init__(self, net: Any) -> None:
         self.net, self.plain = net, nn.Sequential(nn.Identity())

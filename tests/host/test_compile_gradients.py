@@ -1,4 +1,4 @@
-"""Gradients that a compiled function drops by itself, as ``zero_grad`` does, or that its caller asks for."""
+"""Gradients that a compiled function clears itself, as ``zero_grad`` does, or that its caller requests."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_gradient_that_is_the_cotangent_itself(offset: int) -> None:
 
 
 class Descent(gradcore.optim.Optimizer):
-    """An update of a user's own, which takes the rate as a number."""
+    """A user's update, which takes the learning rate as a number."""
 
     def __init__(self, params: Any) -> None:
         super().__init__(params, {"lr": 0.1})
@@ -111,7 +111,7 @@ class Descent(gradcore.optim.Optimizer):
 
 
 class Decaying(gradcore.optim.SGD):
-    """The library's update, and something that the rate decides besides."""
+    """The library's update, and other code that depends on the learning rate."""
 
     def _update(self, group: dict[str, Any]) -> None:
         super()._update(group)
@@ -143,7 +143,7 @@ def test_a_rate_that_a_users_own_update_takes_may_change(kind: Any) -> None:
 
 
 def once_and_compiled(f: Any, params: list[Any], x: Any) -> Any:
-    """The gradients of a function that its caller differentiates, called as it is written and compiled, four times each."""
+    """The gradients of a function that its caller differentiates, called plainly and compiled, four times each."""
     compiled = gradcore.compile(f)
     for k in range(4):
         found = []

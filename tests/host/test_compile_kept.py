@@ -1,4 +1,4 @@
-"""What a compiled call keeps for its gradient is shown as what the eager call keeps, each byte once."""
+"""The residuals of a compiled call are reported like those of the eager call, each byte once."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_step_that_begins_between_the_two_parts() -> None:
     assert reports[0] == reports[1]
 
 
-def test_a_call_whose_gradient_nobody_asks_for_lets_go_of_it() -> None:
+def test_a_call_without_a_requested_gradient_frees_it() -> None:
     model, compiled, x = both()
     reports = []
     live = gradcore.memory_requested()

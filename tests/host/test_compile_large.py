@@ -1,4 +1,4 @@
-"""Large containers that a compiled function refers to: what changes in them is seen, wherever it stands."""
+"""Large containers that a compiled function refers to: a change is detected at any position."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def put(at: Any, value: Any) -> Callable[[Any], None]:
     return lambda x: x.__setitem__(at, value)
 
 
-#: What is referred to, what is read of it, what changes, and the words for it.
+#: The object, what is read from it, the change, and the text of the reason.
 CASES: dict[str, tuple[Callable[[], Any], Callable[[Any], float], Callable[[Any], Any], str]] = {
     "list": (numbers, lambda x: x[1500], put(1500, 7.5), "x of f's closure[1500] is 7.5 and was 1500.0"),
     "another type": (numbers, lambda x: 1.0 if type(x[1500]) is int else 2.0, put(1500, 1500), "[1500] is 1500 and was 1500.0"),

@@ -1,4 +1,4 @@
-"""Ordinary training loops around a compiled step: it is traced as often as it has to be, and trains as in eager mode."""
+"""Ordinary training loops around a compiled step: it is traced only when necessary, and trains as in eager mode."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Settings:
 
 
 class Bar:
-    """As a progress bar is: it counts, and shows what it is told."""
+    """Like a progress bar: it counts, and displays values."""
 
     def __init__(self, items: Any) -> None:
         self.items, self.n, self.shown = items, 0, {}
@@ -36,7 +36,7 @@ class Bar:
 
 
 class Trainer:
-    """A model with what a loop keeps around it. ``wrap`` compiles a function, or leaves it as it is."""
+    """A model with a training loop's state. ``wrap`` compiles a function, or returns it unchanged."""
 
     def __init__(self, wrap: Callable[[Any], Any]) -> None:
         gradcore.manual_seed(0)
@@ -128,7 +128,7 @@ def best_state_restored(t: Any) -> None:
     t.train(t.batches[0], 0)
 
 
-#: With how often the step, the gradients and the prediction are traced. An optimizer makes its state in its first step.
+#: With the numbers of traces of the step, the gradients and the prediction. An optimizer creates its state in its first step.
 LOOPS: dict[Callable[[Any], None], tuple[int, int, int]] = {
     counters_and_logs: (2, 0, 0), schedules: (2, 0, 0), accumulation: (0, 2, 0), clipping_outside: (0, 1, 0),
     evaluation_between: (2, 0, 1), best_state_restored: (2, 0, 0)}
@@ -146,7 +146,7 @@ def test_a_loop_traces_no_more_than_it_has_to(loop: Callable[[Any], None]) -> No
         assert value.tolist() == compiled.model.state_dict()[name].tolist()
     assert [a.tolist() for a in eager.averages] == [a.tolist() for a in compiled.averages]
     assert eager.history == compiled.history
-    # Each is bound to its trainer, which holds it.
+    # Each is bound to its trainer, which refers to it.
     del eager.train, eager.gradients, eager.predict, compiled.train, compiled.gradients, compiled.predict
 
 

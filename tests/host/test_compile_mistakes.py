@@ -1,4 +1,4 @@
-"""The catalogue of what a replay can get wrong: each either is right, or raises and names the line."""
+"""The catalogue of possible mistakes of a replay: each case is correct, or raises an error with the line."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_value_that_is_read_raises_and_names_the_line(read: Any) -> None:
     assert gradcore.compile(lambda x: x * 2)(gradcore.ones(3)).tolist() == [2, 2, 2]
 
 
-def test_tensors_made_from_host_data_raise_and_others_are_made_anew() -> None:
+def test_tensors_made_from_host_data_raise_and_others_are_made_again() -> None:
     with raises(TraceError, "makes a tensor from host data", "test_compile_mistakes.py"):
         gradcore.compile(lambda x: x + gradcore.tensor([1.0, 2.0]))(gradcore.ones(2))
     with raises(TraceError, "test_compile_mistakes.py", "use gradcore.rand(2).argsort(), which each replay computes again"):

@@ -1,4 +1,4 @@
-"""Compiled functions inside traces, records and steps, and the other way round."""
+"""Compiled functions inside traces, records and steps, and vice versa."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a compiled function depends on is noticed when it changes: each case runs plain and compiled, and gives the same."""
+"""Changes of what a compiled function depends on are detected: each case gives the same results plain and compiled."""
 
 from __future__ import annotations
 
@@ -328,7 +328,7 @@ def test_it_is_noticed(name: str) -> None:
 
 
 def test_a_global_that_has_an_attributes_name_is_not_looked_at() -> None:
-    """``with gradcore.step() as step`` is another object each time, and an optimizer has a method of that name."""
+    """``with gradcore.step() as step`` is a different object each time, and an optimizer has a method of that name."""
     names: dict[str, Any] = {}
     exec(compile("""
 import gradcore

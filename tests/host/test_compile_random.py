@@ -1,7 +1,7 @@
-"""Random functions, compiled: views and writes of parameters, arguments and what was made of them, some of them returned.
+"""Random compiled functions: views of and writes to parameters, arguments and results, some of them returned.
 
-Whoever calls takes the gradient, or the function does, or nobody; results, gradients, arguments, parameters and buffers have
-the bits of eager calls.
+The caller computes the gradient, or the function does, or neither; results, gradients, arguments, parameters and buffers
+equal those of eager calls bit for bit.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def written(a: Any, b: Any) -> Any:
     return z
 
 
-#: What is made of two tensors. Some look at the first alone.
+#: Functions of two tensors. Some read only the first.
 STEPS: dict[str, Callable[[Any, Any], Any]] = {
     "half": lambda a, b: a * 0.5, "sum of the other": lambda a, b: a + b.sum(), "row": lambda a, b: a.reshape(-1),
     "transposed": lambda a, b: a.t(), "rest": lambda a, b: a[1:], "in place": lambda a, b: (a * 1).mul_(1.5),
@@ -46,20 +46,20 @@ STEPS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def matrix(z: Any) -> Any:
-    """At least two rows, so that every step can follow."""
+    """At least two rows, so that every step is possible."""
     z = z.reshape(1, -1) if z.ndim < 2 else z
     return z if z.shape[0] > 1 else gradcore.cat([z, z * 2])
 
 
 class Session:
-    """A random function of two arguments, a parameter and a buffer, and what calls of it leave behind."""
+    """A random function of two arguments, a parameter and a buffer, and the state after calls of it."""
 
     def __init__(self, seed: int, wrap: Callable[[Any], Any]) -> None:
         draw = random.Random(seed)
         names = [*STEPS, "buffer"]
         self.steps = [(draw.choice(names), draw.randrange(10), draw.randrange(10)) for _ in range(draw.randint(2, 8))]
         self.returned = [draw.randrange(20) for _ in range(draw.randint(1, 3))]
-        self.mode = draw.choice(["caller", "caller", "function", "nobody"])
+        self.mode = draw.choice(["caller", "caller", "function", "none"])
         self.leaf = draw.random() < 0.4
         self.seed = seed
         gradcore.manual_seed(seed)
@@ -90,13 +90,13 @@ class Session:
         x, y = numbers(7 * self.seed + k, 4, 4), numbers(7 * self.seed + k + 1, 4, 4)
         x.requires_grad_(self.leaf)
         self.weight.grad = None
-        with gradcore.set_grad_enabled(self.mode != "nobody"):
+        with gradcore.set_grad_enabled(self.mode != "none"):
             found = self.call(x, y)
             losses = [z.sum() * (i + 1) for i, z in enumerate(found) if z.requires_grad]
             if self.mode == "caller" and losses:
                 sum(losses[1:], losses[0]).backward()
         tensors = [*found, self.weight, self.weight.grad, self.buffer, x, x.grad]
-        # What a compiled function returns behind a gradient of its own has no graph.
+        # Results that a compiled function returns after computing a gradient itself have no graph.
         graphs = [z.requires_grad for z in found] if self.mode == "caller" else []
         return [None if t is None else t.detach().numpy().tobytes() for t in tensors] + graphs
 
@@ -107,7 +107,7 @@ def test_random_functions_have_the_bits_of_eager_calls(group: int) -> None:
     for seed in range(group * FUNCTIONS, (group + 1) * FUNCTIONS):
         found = []
         for wrap in (lambda f: f, gradcore.compile):
-            # One after the other: they draw from the same generator.
+            # One after the other, since they draw from the same generator.
             session = Session(seed, wrap)
             found.append([session.run(k) for k in range(4)])
             # A method of the session, which refers to it.

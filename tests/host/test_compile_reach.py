@@ -1,4 +1,4 @@
-"""A compiled function is traced again when what it can get at has changed, however it gets at it, and not for anything else."""
+"""A compiled function is traced again if and only if something that it can read has changed, however it reads it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gradcore import nn
 
 FACTOR = 2.0
 
-#: A function of a tensor, and what changes from 2 to 7 what it multiplies with.
+#: A function of a tensor, and a change of its factor from 2 to 7.
 Case = tuple[Callable[[Any], Any], Callable[[], None]]
 CASES: dict[str, Callable[[], Case]] = {}
 
@@ -133,7 +133,7 @@ def a_partial_that_is_called() -> Case:
 
 
 def scaled_by(seen: Any) -> Any:
-    """A function whose backward looks at ``seen``."""
+    """A function whose backward reads ``seen``."""
     class Scaled(gradcore.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: Any) -> Any:
@@ -168,7 +168,7 @@ def test_it_is_traced_again(name: str) -> None:
     found += [compiled(gradcore.ones(1)).item() for _ in range(2)]
     assert found == [2.0, 2.0, 2.0, 7.0, 7.0]
     assert len(compiled.traces) == 2 and len(compiled.programs) == 2, compiled.explain()
-    # A class goes when cycles are looked for, with what it has.
+    # A class and its attributes are freed by the garbage collector.
     del f, change, compiled
     gc.collect()
 

@@ -1,4 +1,4 @@
-"""What a compiled function returns is what the function would: the very objects that were there before, and those of a run."""
+"""A compiled function returns what the plain one does: the same existing objects, and the results of a run."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_gradient_that_is_returned_is_the_one_in_its_slot() -> None:
         train(function, model, optimizer)
         trained.append([p.tolist() for p in model.parameters()])
         if mode is gradcore.compile:
-            assert len(function.traces) == 2  # without gradients, and with some to drop
+            assert len(function.traces) == 2  # without gradients, and with some to clear
     assert trained[0] == trained[1] == trained[2]
 
 
@@ -141,7 +141,7 @@ def test_a_gradient_that_is_added_to_and_returned() -> None:
     for k in range(6):
         gradient = compiled(gradcore.ones(1, 3))
         assert gradient is model.bias.grad and gradient.tolist() == [k + 1] * 2
-    # From here on nobody else holds what is added to.
+    # From here on there are no other references to the accumulated gradient.
     del gradient
     for k in range(6, 9):
         compiled(gradcore.ones(1, 3))

@@ -1,4 +1,4 @@
-"""What a traced function looked at, and what is seen when it changes: cases in which a replay once went on as before."""
+"""What a traced function read, and that changes of it are detected: cases that a replay once missed."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ print(len(train.programs), step.report.peak.line)
 
 
 def test_a_package_behind_a_link(tmp_path: Path) -> None:
-    """Its own lines are told from those of scripts, as where it lies."""
+    """Its lines are distinguished from those of scripts by its location."""
     (tmp_path / "link").symlink_to(Path(gradcore.__file__).parent.parent, target_is_directory=True)
     (tmp_path / "train.py").write_text(LINKED)
     done = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120,

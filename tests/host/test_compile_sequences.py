@@ -1,4 +1,4 @@
-"""Whatever a training loop does between calls, in any order: a compiled function goes on as the plain one does, to the bit."""
+"""Whatever a training loop does between calls, in any order, a compiled function equals the plain one bit for bit."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Net(nn.Module):
         return self.last(h if self.extra is None else h + self.extra) * self.scale
 
 
-#: What is compiled; each is given the world, and a batch.
+#: The functions that are compiled; each gets the world, and a batch.
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
-#: What happens between calls; each is given the world, numbers to draw from, and a parameter.
+#: The changes between calls; each gets the world, a random generator, and a parameter.
 ACTIONS: dict[str, Callable[..., Any]] = {}
 
 
@@ -47,7 +47,7 @@ def action(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class World:
-    """A network in training, with all that may be done to it."""
+    """A network in training, with all possible changes."""
 
     def __init__(self, made: Callable[[Any], Any], name: str, kind: Any) -> None:
         gradcore.manual_seed(0)
@@ -65,7 +65,7 @@ class World:
         return F.cross_entropy(self.model(x), y) * self.options["weight"]
 
     def seen(self) -> list[Any]:
-        """Everything that anybody could look at, as bytes."""
+        """All visible state, as bytes."""
         def bytes_of(x: Any) -> Any:
             return x.numpy().tobytes() if isinstance(x, gradcore.Tensor) else x
 
@@ -233,6 +233,6 @@ def test_any_order(seed: int) -> None:
         differ = [a[0] for a, b in zip(plain.seen(), compiled.seen(), strict=True) if a != b]
         assert not differ, (differ, acts[:k + 1], compiled.call.explain())
     assert len(compiled.call.traces) < acts.count("call"), "nothing was replayed"
-    # What a function looks at refers to it: that goes when cycles are looked for.
+    # Objects that a function reads refer to it, and are freed by the garbage collector.
     del plain, compiled, world, params
     gc.collect()

@@ -1,4 +1,4 @@
-"""Results of a compiled function that share bytes: what its caller writes to one is in the history of all, as in eager mode."""
+"""Results of a compiled function that share bytes: a write by the caller to one is in the graph of all, as in eager mode."""
 
 from __future__ import annotations
 

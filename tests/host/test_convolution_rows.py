@@ -1,4 +1,4 @@
-"""The CPU's convolutions by overlapping rows give what the general kernels give, and do take the geometries meant for them."""
+"""The CPU's convolutions by overlapping rows equal the general kernels, and are used for the intended geometries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GEOMETRIES = [
 
 
 def launched(op: Any, arrays: list[Any], attrs: dict[str, Any], module: Any) -> np.ndarray:
-    """What a kernel of ``module`` fills in on the room that the op declares."""
+    """The results of a kernel of ``module``, with the workspace that the op declares."""
     made = op.infer(*(None if a is None else TensorSpec.of(a.shape, str(a.dtype)) for a in arrays), **attrs)
     out = np.full(made.outputs[0].shape, np.nan, made.outputs[0].dtype)
     getattr(module, op.name)(*arrays, out, np.full(made.workspace, 0xFF, np.uint8), **attrs)

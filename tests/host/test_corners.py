@@ -1,6 +1,6 @@
-"""Calls at the edges of what a function takes: empty and 0-d tensors, numbers that do not fit a dtype, dtypes that are mixed.
+"""Edge cases of arguments: empty and 0-d tensors, numbers out of a dtype's range, mixed dtypes.
 
-Each gives PyTorch's values, dtype and shape, or is refused with PyTorch's class of error.
+Each gives PyTorch's values, dtype and shape, or raises PyTorch's class of error.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "linear of vectors": lambda t: t.nn.functional.linear(t.ones(3), t.arange(3.0)),
     "linear by a vector and a bias": lambda t: t.nn.functional.linear(t.ones(2, 3), t.ones(3), t.ones(1)),
     "linear by a long vector": lambda t: t.nn.functional.linear(t.ones(2, 3), t.ones(4)),
-    "batch_norm of nobody": lambda t: trained(t, t.zeros(0, 3)),
+    "batch_norm of no samples": lambda t: trained(t, t.zeros(0, 3)),
     "batch_norm of no image": lambda t: trained(t, t.zeros(0, 3, 2, 2)),
     "batch_norm of one": lambda t: trained(t, t.zeros(1, 3)),
     "einsum by numbers": lambda t: t.einsum(t.ones(2, 3), [0, 1], t.arange(12.0).reshape(3, 4), [1, 2], [0, 2]),
@@ -134,7 +134,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
         t, t.ones(3), lambda w: t.nn.functional.cross_entropy(t.zeros(2, 3), t.ones(2, 3), w)),
 }
 
-#: What is done to a tensor [1, 100] of small integers.
+#: Operations on a tensor [1, 100] of small integers.
 NUMBERS: dict[str, Callable[[Any, Any], Any]] = {
     "+ 1000": lambda t, x: x + 1000, "+ -1": lambda t, x: x + -1, "1000 -": lambda t, x: 1000 - x,
     "* 200": lambda t, x: x * 200,
@@ -213,7 +213,7 @@ def trained(t: Any, x: Any) -> Any:
 
 
 def shown(found: Any) -> Any:
-    """Values, shape and dtype of each tensor, and the class of what is none."""
+    """Values, shape and dtype of each tensor, and the class of other objects."""
     if isinstance(found, (tuple, list)):
         return [shown(part) for part in found]
     if not hasattr(found, "tolist"):
@@ -225,7 +225,7 @@ def outcome(t: Any, call: Callable[[Any], Any]) -> Any:
     try:
         return shown(call(t))
     except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError) as error:
-        # Its frames would keep tensors.
+        # Its frames would keep tensors alive.
         return error.with_traceback(None)
 
 

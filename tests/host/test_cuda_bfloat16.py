@@ -1,4 +1,4 @@
-"""bfloat16 on the CUDA device, as users meet it, with no GPU: values as on the CPU, one log, and errors that name the op."""
+"""bfloat16 on the CUDA device as users use it, without a GPU: the CPU's values, one log, and errors that name the op."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ VALUES = [0.1, -2.5, 3e38, -0.0, float("inf"), 1 + 2**-8, 1 + 3 * 2**-8, 300.0]
 
 
 class Net(nn.Module):
-    """What a language model is made of, and an image's layers; no bias that a norm or a softmax makes useless, since Adam
-    takes the sign of its gradient, which is none but rounding's."""
+    """Layers of a language model and of an image model, without biases that a norm or a softmax cancels: Adam takes the sign
+    of their gradients, which are only rounding errors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ def drawn(device: str) -> list[Any]:
 
 
 def launched(bed: Bed) -> None:
-    """Everything that the tests launch."""
+    """All kernels that the tests launch."""
     trained("cuda", "SGD", 1)
     converted()
     drawn("cuda")
@@ -163,7 +163,7 @@ def test_a_region_of_autocast_is_captured(bed: Bed) -> None:
 @pytest.mark.parametrize("row", [r for r in FIRST if r.op in gpu_kernels.KERNELS], ids=str)
 def test_every_op_takes_it_and_writes_the_log_of_meta(row: Row) -> None:
     narrow = Narrow(**{f.name: getattr(row, f.name) for f in fields(row)})
-    # Without libraries no kernel runs: what they make is compared elsewhere.
+    # Without libraries no kernel runs; other tests compare their results.
     with Emulator(Path()).in_place():
         found, expected = (record(narrow, device) for device in (gpu.CudaDevice(0, cuda=HostCard(), strict=True), make_meta()))
     assert found[1] == expected[1]

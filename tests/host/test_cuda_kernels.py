@@ -1,4 +1,4 @@
-"""The CUDA kernels against NumPy's with no GPU: every sample call goes through both, over the same values.
+"""The CUDA kernels compared with NumPy's without a GPU: every sample call runs with both, on the same values.
 
 The device's own Python code picks instances, layouts and grids; the C++ runs on the CPU, thread by thread, in two orders.
 """
@@ -99,7 +99,7 @@ def test_a_negative_position_is_outside_where_it_does_not_count_from_the_end(emu
 
 
 def launch(emulator, family, name, blocks, *arguments):
-    """A kernel over copies of the arrays; what they hold then."""
+    """Run a kernel on copies of the arrays, and return the copies."""
     copies = [Copy(a) if isinstance(a, np.ndarray) and a.dtype.names is None else a for a in arguments]
     emulator.launch(family, name, blocks, 256, tuple(c.cupy() if isinstance(c, Copy) else c for c in copies))
     for copy in copies:
@@ -140,7 +140,7 @@ def test_bfloat16_rounds_to_nearest_and_computes_in_single(emulated):
 
 @pytest.mark.parametrize("names, width", [("Gelu, GeluGrad", 4), ("GeluTanh, GeluTanhGrad", 1)])
 def test_gelu_and_its_gradient_in_one_pass(emulated, names, width):
-    # The last access is not whole.
+    # The last access is partial.
     x, dy = X.reshape(-1)[:1478], Y.reshape(-1)[:1478]
     out, slopes, _ = launch(emulated, "elementwise", f"with_slopes<{names}, float, {width}, float>", 2, np.int64(x.size),
                             np.zeros_like(x), dy, x)

@@ -1,4 +1,4 @@
-"""Norms on the GPU, emulated: what goes on to the next instruction has the bits of two launches, and how many there are."""
+"""Norms fused with the next instruction, emulated: the bits of separate launches, and the number of launches."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not
 
 TABLE = gpu_kernels.build_cuda_kernels()
 DTYPES = [np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.float16), bfloat16()]
-#: One block a channel, several that finish it by themselves, and launches of their own for that.
+#: One block per channel, several that combine their results themselves, and separate launches to combine them.
 IMAGES = [(2, 3, 5, 7), (9, 4), (2, 3, 43, 61), (2, 1, 33800)]
-#: Rows of a warp, of a block, and too many for the workspace's room.
+#: Rows for a warp, for a block, and more rows than the workspace has room for.
 ROWS = [(9, 33), (1, 5), (70, 300), (5, 1025), (260, 1025)]
 
 
@@ -32,13 +32,13 @@ def normal(seed: int, dtype: Any, *shape: int) -> Any:
 
 
 def room(name: str, *values: Any, **attrs: Any) -> Any:
-    """The workspace that an op declares, full of NaN."""
+    """The workspace that an op declares, filled with NaN."""
     specs = [None if v is None else TensorSpec.of(v.shape, v.dtype) for v in values]
     return np.full(get_op(name).infer(*specs, **attrs).workspace, 0xff, np.uint8)
 
 
 def made(name: str, *values: Any, more: tuple[Any, ...] = (), **attrs: Any) -> list[Any]:
-    """A kernel over copies of the arrays; what they hold then."""
+    """Run a kernel on copies of the arrays, and return the copies."""
     copies = [Copy(v) if isinstance(v, np.ndarray) else v for v in (*values, *more)]
     TABLE[name](*[c.cupy() if isinstance(c, Copy) else c for c in copies], **attrs)
     for copy in copies:
@@ -48,12 +48,12 @@ def made(name: str, *values: Any, more: tuple[Any, ...] = (), **attrs: Any) -> l
 
 
 def channels(shape: tuple[int, ...], dtype: Any) -> list[Any]:
-    """An input with NaN in the last of several channels, and what belongs to its channels."""
+    """An input with NaN in the last of several channels, and the operands per channel."""
     x = normal(1, dtype, *shape)
     if shape[1] > 1:
         x[0, -1] = np.nan
     weight = normal(2, dtype, shape[1])
-    # In half precision what this makes is rounded to zeros of both signs.
+    # In half precision the results are rounded to zeros of both signs.
     weight[0] = 1e-9
     bias = normal(3, dtype, shape[1])
     bias[0] = 0
@@ -61,7 +61,7 @@ def channels(shape: tuple[int, ...], dtype: Any) -> list[Any]:
 
 
 def batch_norm(shape: tuple[int, ...], dtype: Any) -> tuple[list[Any], list[Any]]:
-    """Batch norm and relu, and both at one go."""
+    """Batch norm and relu, separate and fused."""
     given = channels(shape, dtype)
     running = [normal(4, dtype, shape[1]), normal(5, dtype, shape[1])]
     how = {"momentum": 0.1, "eps": 1e-5}
@@ -84,7 +84,7 @@ def batch_norm_apply(shape: tuple[int, ...], dtype: Any) -> tuple[list[Any], lis
 
 
 def batch_norm_grad(shape: tuple[int, ...], dtype: Any) -> tuple[list[Any], list[Any]]:
-    """The gradient of relu, made again or held, and those of batch norm; dx lies apart, and where the cotangent did."""
+    """The gradients of relu, recomputed or kept, and of batch norm; dx is separate, or overwrites the cotangent."""
     x, weight, bias = channels(shape, dtype)
     mean, rstd, dy = normal(4, dtype, shape[1]), normal(5, dtype, shape[1]), normal(6, dtype, *shape)
     how = {"needs": (True, True, True)}
@@ -102,7 +102,7 @@ def batch_norm_grad(shape: tuple[int, ...], dtype: Any) -> tuple[list[Any], list
 
 
 def layer_norm(shape: tuple[int, ...], dtype: Any) -> tuple[list[Any], list[Any]]:
-    """A sum and layer norm of it, with room of its own for each result, and over what they are made of."""
+    """A sum and its layer norm, with separate results, and with results that overwrite their inputs."""
     x, y, weight = normal(1, dtype, *shape), normal(2, dtype, *shape), normal(3, dtype, shape[1])
     how: dict[str, Any] = {"dims": 1, "eps": 1e-5}
     results = [np.zeros_like(x), np.zeros_like(x[:, :1]), np.zeros_like(x[:, :1]), room("layer_norm", x, weight, weight, **how)]
@@ -135,7 +135,7 @@ BOTH = [(f, shape, dtype) for f, shapes in ((batch_norm, IMAGES), (batch_norm_ap
 
 
 def slopes(emulator: Emulator, rows: int, width: int, parts: int, lanes: int) -> tuple[list[Any], Any]:
-    """Layer norm's gradients by so many blocks, and the arrays that they are made of."""
+    """Layer norm's gradients with this many blocks, and their input arrays."""
     dy, x, weight = (normal(k, np.float32, *shape) for k, shape in enumerate(((rows, width), (rows, width), (width,))))
     mean, rstd = normal(3, np.float32, rows), np.abs(normal(4, np.float32, rows)) + np.float32(0.5)
     given = [Copy(a) for a in (dy, x, weight, mean, rstd)]

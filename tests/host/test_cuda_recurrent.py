@@ -1,4 +1,4 @@
-"""Recurrent layers on the CUDA device, with no GPU: what a step launches, values as on the CPU, and one captured graph."""
+"""Recurrent layers on the CUDA device, without a GPU: the launches of a step, the CPU's values, and one captured graph."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def trained(kind: str, device: str, size: int, length: int = 5, **how: Any) -> l
 
 
 def compiled(kind: str) -> tuple[Any, list[bytes], list[bytes]]:
-    """A layer as a compiled function, what three of its runs give, and what the layer gives by itself."""
+    """A layer as a compiled function, the results of three runs, and the results of the plain layer."""
     gradcore.manual_seed(3)
     layer = LAYERS[kind](8).to("cuda")
     inputs = [gradcore.tensor(np.random.default_rng(k).normal(size=(5, 3, 4)).astype(np.float32), device="cuda")
@@ -46,7 +46,7 @@ def compiled(kind: str) -> tuple[Any, list[bytes], list[bytes]]:
 
 
 def launched(bed: Bed) -> None:
-    """Everything that the tests launch."""
+    """All kernels that the tests launch."""
     for kind in LAYERS:
         for size in (5, 8):
             trained(kind, "cuda", size, num_layers=2, bidirectional=True)

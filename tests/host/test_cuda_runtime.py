@@ -1,4 +1,4 @@
-"""What is asked of the CUDA runtime is what CuPy's module has: names, arguments and their order, read without a driver."""
+"""The functions of the CUDA runtime that gradcore calls exist in CuPy: names, arguments and their order, without a driver."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_call_takes_what_it_is_given(name):
         except runtime.CUDARuntimeError as error:
             return error.status
 
-    # The driver is missing: that is what it says, by an error or by the status of a query, and not that an argument is unknown.
+    # The error, or the status of a query, must be that the driver is missing, and not that an argument is unknown.
     assert call(ARGUMENTS[name].split()) in (35, 100)
     with pytest.raises(TypeError):
         call(["nothing_of_this_name", *ARGUMENTS[name].split()])

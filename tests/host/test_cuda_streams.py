@@ -1,4 +1,4 @@
-"""gradcore.cuda's streams and events: on devices without a driver, over a simulated card, and beside PyTorch's texts."""
+"""gradcore.cuda's streams and events: on devices without a driver, on a simulated GPU, and PyTorch's error texts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def card():
 
 @pytest.fixture
 def device(card):
-    """Shapes alone, on streams of a simulated card."""
+    """Shapes only, on streams of a simulated GPU."""
     return MetaDevice("meta", build(CountingSource(), CudaDriver(card)), Stream(0, 0), {})
 
 

@@ -1,4 +1,4 @@
-"""The CUDA device with CuPy's real objects and no driver: arrays over blocks, their owners, what they keep alive."""
+"""The CUDA device with CuPy's real objects and no driver: arrays over blocks, their owners, and lifetimes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TAG = TAGS.index(Tag("test", "layers.0", "forward", "output", Site(__file__, 1, 
 
 
 class Runtime:
-    """The calls of the CUDA runtime that the device makes, over pretended memory of ``room`` bytes."""
+    """The calls of the CUDA runtime that the device makes, over simulated memory of ``room`` bytes."""
 
     class CUDARuntimeError(Exception):
         def __init__(self, status):
@@ -280,7 +280,7 @@ def test_the_interface_is_named_with_the_line_that_asked_for_it(device):
     x.storage, x.spec, x.array, x.edge, x.base = made.storage, made.spec, made.array, None, None
     del made
     asked = x.__cuda_array_interface__  # asked
-    # As CuPy does it, which holds the tensor: who else does cannot be told.
+    # As CuPy does it, which holds the tensor: other holders cannot be known.
     memory = cupy.cuda.memory.UnownedMemory(asked["data"][0], 96, x, 0)
     theirs = cupy.ndarray(asked["shape"], asked["typestr"], cupy.cuda.MemoryPointer(memory, 0))
     del x, memory

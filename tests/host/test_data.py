@@ -1,4 +1,4 @@
-"""Data sets: what is read is what the file says, and damaged files cost an error and no memory."""
+"""Data sets: files are read correctly, and damaged files raise an error without allocating memory."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_damaged_gzip(tmp_path: Path) -> None:
     path = tmp_path / "x.gz"
     for content, text in (
             (whole[:-30], "incomplete or damaged gzip file"),
-            (whole[:10] + b"\x07" * 50, "incomplete or damaged gzip file"),  # no such kind of block
+            (whole[:10] + b"\x07" * 50, "incomplete or damaged gzip file"),  # an invalid kind of block
             (b"plain text", "incomplete or damaged gzip file"),
             (gzip.compress(b"\0\0\x08\1\xff\xff\xff\xff"), "more than the file of"),
             (gzip.compress(b"\0\0\x08\1\0\0\0\x09abc"), "declares 9 bytes of values [9], but the file holds 3")):

@@ -1,4 +1,4 @@
-"""Where tensors are made that name no device: ``with device:`` and ``set_default_device``, as PyTorch has them."""
+"""The device of tensors created without one: ``with device:`` and ``set_default_device``, as in PyTorch."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_compiled_function_is_traced_again_elsewhere() -> None:
 
 
 def test_training_on_another_device_names_none() -> None:
-    """The network and its batch are the device's; the loader's own numbers are not."""
+    """The network and its batch are on the device; the loader's own tensors are not."""
     with gradcore.device("meta"):
         model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(), nn.Linear(8, 2))
         optimizer = gradcore.optim.Adam(model.parameters())

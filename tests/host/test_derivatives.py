@@ -1,4 +1,4 @@
-"""Jacobians, Hessians and products with them: values, structures, graphs and refusals are PyTorch's."""
+"""Jacobians, Hessians and products with them: values, structures, graphs and errors are PyTorch's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two peaks compared: every table adds up to their difference, and CI can tell growth from an error."""
+"""Two peaks compared: every table adds up to their difference, and exit statuses distinguish growth from an error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.host.test_run import write
 
 
 def recorded(width: int, copies: int, level: str = "events") -> Recording:
-    """A step that keeps ``copies`` products beside the root, for its one layer."""
+    """A step that keeps ``copies`` products in its one layer."""
     model = gradcore.nn.Sequential(gradcore.nn.Linear(width, 8)).to("meta")
     with gradcore.step(batch_size=4, device="meta", level=level) as step:
         y = model(gradcore.zeros(4, width, device="meta"))

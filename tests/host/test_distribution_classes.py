@@ -1,4 +1,4 @@
-"""``gradcore.distributions`` beside PyTorch's: the same densities, entropies and shapes, and draws that fit."""
+"""``gradcore.distributions`` compared with PyTorch's: equal densities, entropies and shapes, and matching samples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.conftest import raises
 
 Maker = Any
 
-#: What a library makes two of its kind of, from tensors of that library, and values to ask for.
+#: Functions that create two distributions of a kind from a library's tensors, and values for log_prob.
 KINDS: dict[str, tuple[Maker, Maker, Any]] = {
     "Normal": (lambda t, d: d.Normal(t([0.5, -1.0]), t([1.0, 2.0])), lambda t, d: d.Normal(0.0, t([2.0, 0.5])),
                [[0.1, 0.2], [3, -1]]),

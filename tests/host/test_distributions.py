@@ -1,4 +1,4 @@
-"""Integers, coins, categories and their like: their ranges, their means, their seeds, and what they refuse."""
+"""Random integers, Bernoulli, categories and others: ranges, means, seeds, and errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.conftest import raises
 
 
 def seeded(draw: Any) -> Any:
-    """A draw, which must come again from the same seed and not without it."""
+    """A sample, which the same seed must repeat, and another must not."""
     gradcore.manual_seed(3)
     first = draw()
     other = draw()

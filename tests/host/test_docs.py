@@ -33,7 +33,7 @@ def test_an_example_prints_what_it_says(page: str, title: str, code: str, tmp_pa
     monkeypatch.chdir(tmp_path)
     expected = re.findall(r"^#> (.*)$", code, re.MULTILINE)
     assert expected
-    # As in a process of its own: growth is told from the steps before.
+    # As in a separate process: growth is computed from earlier steps.
     _step._ends.clear()
     out = io.StringIO()
     names: dict[str, object] = {}
@@ -56,7 +56,7 @@ def test_a_command_prints_what_it_says(section: str, tmp_path: Path) -> None:
 
 
 def _printed(command: str, folder: Path) -> str:
-    """What a command prints in a process of its own, with paths of ours as they stand in the repository."""
+    """The output of a command in a separate process, with our paths relative to the repository."""
     program, *argv = shlex.split(command)
     assert program == "gradcore"
     done = subprocess.run([sys.executable, "-m", "gradcore.cli.main", *argv], env={**os.environ, "PYTHONPATH": str(ROOT)},

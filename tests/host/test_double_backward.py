@@ -1,4 +1,4 @@
-"""Second and third derivatives of layers whose gradient is one kernel, beside PyTorch's; what they allocate, and for whom."""
+"""Second and third derivatives of layers whose gradient is one kernel, compared with PyTorch's; allocations and owners."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def flat(x: Any) -> list[Any]:
 
 
 def outputs_of(made: Any) -> list[Any]:
-    """The tensors of what a layer returns that a loss can be made of; a packed sequence's data."""
+    """The tensors in a layer's result that a loss can use; a packed sequence's data."""
     return [made[0].data, *flat(made[1])] if hasattr(made[0], "batch_sizes") else flat(made)
 
 
 def penalised(library: Any, function: Callable[..., Any], arrays: tuple[Any, ...], parameters: list[Any],
               order: int = 3) -> list[Any]:
-    """Gradients of a loss, of a penalty on them, and of a penalty on these in turn, for inputs and parameters."""
+    """Gradients of a loss, of a penalty on these, and of a penalty on those, for inputs and parameters."""
     leaves = [library.tensor(a, requires_grad=True) for a in arrays]
     wanted = [*leaves, *parameters]
     loss = sum((y * y * library.tensor(values(*y.shape, seed=9))).sum() for y in outputs_of(function(*leaves)))
@@ -96,7 +96,7 @@ NORMS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
 @pytest.mark.oracle
 @pytest.mark.parametrize(("build", "arrays"), NORMS.values(), ids=NORMS)
 def test_norms_and_transformers_are_torchs(build: Callable[[Any], Any], arrays: tuple[Any, ...], torch: Any) -> None:
-    # PyTorch's third derivatives of these take mean and variance for constants.
+    # PyTorch's third derivatives of these treat mean and variance as constants.
     compare(torch, lambda library, module, *xs: module(*xs), arrays, build, order=2)
 
 
@@ -196,7 +196,7 @@ LAYERS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
 
 
 def penalty_step(build: Callable[[Any], Any], shape: tuple[int, ...], device: Any) -> list[Any]:
-    """The log of one step with a gradient penalty, and of what it leaves behind."""
+    """The log of one step with a gradient penalty, and of its release."""
     layer = build(device)
     gradcore.manual_seed(0)
     x = gradcore.ones(*shape, device=device, requires_grad=True)
@@ -221,7 +221,7 @@ def test_meta_writes_the_same_log(build: Callable[[Any], Any], shape: tuple[int,
 
 @pytest.mark.parametrize(("build", "shape"), LAYERS.values(), ids=LAYERS)
 def test_what_the_second_pass_makes_has_an_owner_and_goes(build: Callable[[Any], Any], shape: tuple[int, ...]) -> None:
-    """It is put down to backward and to a line of this file; what it keeps on its way has gone back at its end."""
+    """It is attributed to backward and a line of this file; what it keeps meanwhile is released at its end."""
     records = [typed(r) for r in penalty_step(build, shape, make_meta())]
     made = [r.tag for r in records if isinstance(r, Alloc)]
     assert {t.site.file for t in made} == {__file__}
@@ -238,7 +238,7 @@ def test_the_second_pass_is_put_down_to_the_layer_that_it_is_of() -> None:
 
 
 def test_the_first_pass_keeps_no_more_than_its_gradient_ops_name() -> None:
-    """With create_graph, a norm's gradient is one kernel still; the ops that it stands for run when it is differentiated."""
+    """With create_graph, a norm's gradient is still one kernel; its equivalent ops run when it is differentiated."""
     x = gradcore.ones(4, 8, device="meta", requires_grad=True)
     log = gradcore.device("meta").ledger.begin_log()
     slope, = grad(F.layer_norm(x, (8,)).sum(), x, create_graph=True)
@@ -249,7 +249,7 @@ def test_the_first_pass_keeps_no_more_than_its_gradient_ops_name() -> None:
 
 
 def test_a_node_that_is_watched_shows_what_it_returns() -> None:
-    """Hooks and anomaly mode see the gradients of a derived rule as they see those of any other."""
+    """Hooks and anomaly mode handle the gradients of a derived rule like those of any other."""
     x = gradcore.tensor(values(3, 4), requires_grad=True)
     slope, = grad(F.layer_norm(x, (4,)).square().sum(), x, create_graph=True)
     node, seen = slope.grad_fn, []
@@ -264,7 +264,7 @@ def test_a_node_that_is_watched_shows_what_it_returns() -> None:
 
 
 def test_a_gradient_that_does_not_depend_on_what_it_should_is_found() -> None:
-    """gradgradcheck holds a gradient without a graph to being a constant."""
+    """gradgradcheck requires a gradient without a graph to be constant."""
     class Cube(gradcore.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: Any) -> Any:

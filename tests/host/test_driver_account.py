@@ -1,4 +1,4 @@
-"""The driver's account of a process, over mocks of NVML and of the CUDA runtime: whole cards, containers, MIG, or nothing."""
+"""The driver's figures for a process, with mocks of NVML and the CUDA runtime: whole cards, containers, MIG, or no NVML."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONTEXT, CODE = 500 * MiB, 3 * MiB
 
 
 class Machine:
-    """A card, seen through the runtime and through NVML; what others use is ``others``."""
+    """A card, as the runtime and NVML report it; other processes use ``others`` bytes."""
 
     def __init__(self, **settings):
         self.whole = 1 << 34

@@ -1,4 +1,4 @@
-"""Values at the edges of what functions take: empty, infinite, NaN, tied, beyond a dtype's range; the answers are PyTorch's."""
+"""Edge cases of values: empty, infinite, NaN, tied, beyond a dtype's range; the results are PyTorch's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.conftest import raises
 
 
 def slope(t: Any, call: Callable[[Any], Any], *values: float) -> Any:
-    """The gradient of what the call makes, summed."""
+    """The gradient of the sum of the call's result."""
     x = t.tensor(values, requires_grad=True)
     call(x).sum().backward()
     return x.grad
@@ -24,7 +24,7 @@ def whole(t: Any) -> Any:
     return t.tensor([[1, 2], [3, 4]])
 
 
-#: What is called on the library it is given.
+#: Calls, each given the library.
 SAME: dict[str, Callable[[Any], Any]] = {
     "sign of nan": lambda t: t.sign(t.tensor([math.nan, -2.0, 0.0, 3.0])),
     "sign of nan in place": lambda t: t.tensor([math.nan, -2.0]).sign_(),
@@ -174,7 +174,7 @@ def _zeros(t: Any, x: Any) -> Any:
     return t.zeros(x.shape)
 
 
-#: What lets a cotangent pass for some elements, and for others gives 0 whatever it is.
+#: Functions that pass the cotangent for some elements, and give 0 for others whatever it is.
 GATES: dict[str, Callable[[Any, Any], Any]] = {
     **{name: lambda t, x, name=name: getattr(t.nn.functional, name)(x) for name in (
         "relu", "relu6", "leaky_relu", "elu", "selu", "celu", "hardtanh", "hardswish", "hardsigmoid", "softshrink",

@@ -1,4 +1,4 @@
-"""The emulator sees what it is there to see: accesses outside or not aligned, missing barriers, barriers not all reach."""
+"""The emulator detects errors: accesses out of bounds or misaligned, missing barriers, barriers that not all threads reach."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_planted_write_outside_fails(planted, off):
 
 @pytest.mark.parametrize("more", [(np.int64(1000), np.int32(0)), (np.int32(1000),), (np.int32(1000), np.int32(0), np.int32(0))])
 def test_arguments_that_are_not_the_parameters_fail(planted, more):
-    """The driver copies as many bytes as a parameter has from where the argument is."""
+    """The driver copies the parameter's number of bytes from the argument's address."""
     x, out = arrays(1000)
     with pytest.raises(AssertionError, match="are not its parameters"):
         planted.launch("planted", "shift", 4, 256, (x.cupy(), out.cupy(), *more))
@@ -133,7 +133,7 @@ for off in (4, 1):
 
 
 def sanitizer():
-    """The path of g++'s address sanitizer, None where it has none."""
+    """The path of g++'s address sanitizer, None without one."""
     found = subprocess.run(["g++", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True).stdout.strip()
     return found if os.path.isabs(found) and Path(found).exists() else None
 
@@ -166,8 +166,8 @@ for n in (1000, 1001):
 
 @pytest.mark.skipif(shutil.which("g++") is None or sanitizer() is None, reason="g++ has no address sanitizer")
 def test_no_kernel_reads_or_writes_outside(tmp_path):
-    """Sample calls in single precision over copies that are no byte longer than the operands: of elementwise functions, which
-    share their accesses, those of many sizes; of all others, every one."""
+    """Sample calls in single precision on copies of exactly the operands' size: of elementwise functions, which share their
+    accesses, those of many sizes; of all others, every one."""
     script = """
 import sys, numpy as np
 from pathlib import Path

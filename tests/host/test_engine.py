@@ -1,4 +1,4 @@
-"""The engine: which gradients arrive, from which graphs, and which errors it has."""
+"""The engine: which gradients are computed, from which graphs, and its errors."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_same_root_twice() -> None:
     assert x.grad.item() == 8.0
 
 
-def test_outputs_that_nobody_uses_are_zero() -> None:
+def test_gradients_of_unused_outputs_are_zero() -> None:
     x = leaf(1.0, 5.0, 3.0)
     first, _, last = x.split(1)
     values, _ = (x * 2).max(0)

@@ -216,7 +216,7 @@ def test_the_error_says_what_was_given(call: Callable[[], Any], kind: Any, texts
     before = [set(gradcore.device(d).ledger.live) for d in ("cpu", "meta")]
     with raises(kind, *texts):
         call()
-    # No collector, and no reference left: the error took nothing with it.
+    # No collector runs, and no reference is left: the error keeps nothing alive.
     assert [set(gradcore.device(d).ledger.live) for d in ("cpu", "meta")] == before
 
 

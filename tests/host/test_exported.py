@@ -1,4 +1,4 @@
-"""Bytes that arrays of other libraries show: what reports and figures say of them, and when it changes."""
+"""Bytes that arrays of other libraries share: reports and figures about them, and when these change."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def line(mark: str) -> str:
     return f"{HERE}:{next(n for n, text in enumerate(HERE.read_text().splitlines(), 1) if text.endswith('# ' + mark))}"
 
 
-#: Ways out, and the form that a report gives them.
+#: Ways to export a tensor, and the form that a report names.
 FORMS: dict[str, tuple[Any, str]] = {
     "numpy": (lambda x: x.numpy(), "numpy()"),
     "force": (lambda x: x.numpy(force=True), "numpy()"),
@@ -61,7 +61,7 @@ def test_what_outlives_its_tensor_is_held_outside(form: str) -> None:
     function = "test_what_outlives_its_tensor_is_held_outside"
     assert (found.op, found.line, found.form) == ("relu", f"{line('made')} in {function}", name)
     assert (found.alone, found.count, found.allocated) == (True, 1, 16 * 32 * 4)
-    # What is no function in Python calls back from the line that called it.
+    # A builtin calls back from the line that called it.
     code = getattr(take, "__code__", None)
     assert found.exported_at == (f"{line('taken')} in {function}" if code is None else
                                  f"{HERE}:{code.co_firstlineno} in {code.co_qualname}")
@@ -216,7 +216,7 @@ def test_a_replay_leaves_what_arrays_show() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_any_order_of_tensors_views_and_arrays(seed: int) -> None:
-    """What is reported against a model: bytes are held outside if arrays of theirs live, and no tensor and no graph."""
+    """Reports compared with a model: bytes are held outside if arrays over them are alive, but no tensor and no graph."""
     dice = random.Random(seed)
     tensors: list[tuple[int, Any]] = []
     arrays: list[tuple[int, Any]] = []

@@ -1,4 +1,4 @@
-"""What a recording is written as, read by others: PyTorch's own tools, the json, csv and pickle modules."""
+"""Export formats of a recording, read by other programs: PyTorch's own tools, the json, csv and pickle modules."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_pytorchs_tools_read_the_snapshot(recording, tmp_path, torch):
     summary = _memory_viz.segsum(data)
     assert f"segments: {len(data['segments'])}\n" in summary
     assert f"total_allocated: {_memory_viz.Bytes(sum(h.requested for h in live))}\n" in summary
-    # One line of the flame graph a block: stream, state and frames, the outermost first, and bytes.
+    # One line of the flame graph per block: stream, state and frames, the outermost first, and bytes.
     flames = re.findall(r"active_allocated;(.*) (\d+)\n", _memory_viz.memory(data, format_flamegraph=lambda text: text))
     flames = [(frames, int(n)) for frames, n in flames if "<gaps>" not in frames]
     assert sorted(n for _, n in flames) == sorted(h.requested for h in live)
@@ -110,7 +110,7 @@ def test_a_table_has_a_line_an_allocation(recording, tmp_path):
     assert tuple(rows[0]) == COLUMNS
     assert [(int(r["serial"]), int(r["allocated"]), int(r["made_at"])) for r in rows] == [
         (a.serial, a.allocated, recording.records.index(a)) for a in made]
-    # The peak, from the table alone.
+    # The peak, from the table only.
     changes = [(int(r["made_at"]), int(r["allocated"])) for r in rows]
     changes += [(int(r["freed_at"]), -int(r["allocated"])) for r in rows if r["freed_at"]]
     live, highest = 0, 0

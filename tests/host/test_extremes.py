@@ -1,4 +1,4 @@
-"""The larger of an array and a number, laid out in rows: NumPy's own bits, at once and among a replay's calls."""
+"""The maximum of an array and a number, computed in rows: NumPy's bits, called directly and in a replay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kernel does wrong is named, with what to do and the op that did it: by mocks of what CUDA's runtime answers."""
+"""Faults of kernels raise errors that name the fault, the op and what to do, with mocks of CUDA's runtime."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_kernel_that_cannot_start_says_why(error, kind, words, monkeypatch):
 
 
 class Failing(Runtime):
-    """A runtime on which the kernel of one op spoils the device: every call that waits says so from then on."""
+    """A runtime on which the kernel of one op fails: every synchronizing call reports it from then on."""
 
     def __init__(self):
         super().__init__()
@@ -92,7 +92,7 @@ class Failing(Runtime):
 
 
 def spoilt_by(op):
-    """A device whose kernels do nothing, but that op's."""
+    """A device whose kernels do nothing, except that op's."""
     cuda = Failing()
     device = gpu.CudaDevice(0, cuda=cuda)
     device.kernels = {name: (lambda *a, **k: setattr(cuda, "spoilt", True)) if name == op else (lambda *a, **k: None)
@@ -125,7 +125,7 @@ def test_blocking_launches_name_the_op_the_layer_and_the_line(op, layer, phase, 
         text = str(error)
     assert text.startswith("CUDA error 700 in the op that ran last: a kernel used an address outside any allocation")
     assert text.endswith(f"\n  in op {op}, layer {layer}, phase {phase}, {line_of('# the forward line')}")
-    # By reference counts alone.
+    # By reference counting only.
     assert device.ledger.allocated == 0
 
 

@@ -1,4 +1,4 @@
-"""Files: back as they were, through PyTorch and back, whole or not at all, and nothing hostile is taken."""
+"""Files: exact round trips, also through PyTorch; atomic writes; hostile files are refused."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_pytorch_opens_a_file_and_the_other_way_round(torch: Any, tmp_path: Path
         # Without the package that gives NumPy the type, float32 holds all of its values.
         without.setitem(sys.modules, "ml_dtypes", None)
         same(gradcore.load(tmp_path / "narrow")["w"], wide.float().numpy())
-    # A model there and back again.
+    # A model saved and loaded again.
     ours, other = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), torch.nn.Sequential(torch.nn.Linear(3, 4),
                                                                                          torch.nn.BatchNorm1d(4))
     gradcore.save(ours.state_dict(), tmp_path / "model")
@@ -254,7 +254,7 @@ def test_hostile_files_are_refused_without_a_large_allocation(name: str, tmp_pat
 
 
 def test_a_damaged_file_never_does_more_than_raise(tmp_path: Path) -> None:
-    """Bytes of a good file changed, cut and doubled at random: each time an error of ours, or tensors of the right sizes."""
+    """Bytes of a good file changed, cut and doubled at random: each time gradcore's error, or tensors of the right sizes."""
     file = io.BytesIO()
     gradcore.save({"model": {"w": gradcore.ones(3, 2), "n": gradcore.tensor([1, 2])}, "epoch": 3}, file)
     good = file.getvalue()

@@ -1,4 +1,4 @@
-"""The largest batch that fits: one more does not, and the prediction is what a run takes."""
+"""The largest batch that fits: a larger one does not, and the prediction equals the measurement."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_what_cannot_be_found(capsys, argv, words):
 
 
 def test_a_search_ends(capsys):
-    """Where everything fits, at the largest batch that is asked for; elsewhere exactly, with few attempts."""
+    """If everything fits, the largest batch that is tried; otherwise the exact one, with few attempts."""
     report = measure("mlp", 1, "meta")
     found = find(lambda n, limit: report, 1 << 30)
     assert found.batch_size == MOST and len(found.tried) == 25
@@ -96,7 +96,7 @@ def test_measure_fits_a_line(capsys):
     line = data["line"]
     errors = [line["fixed"] + line["per_sample"] * r["batch_size"] - r["allocated"] for r in data["rows"]]
     assert status == 0 and line["largest_error"] == max(abs(round(e)) for e in errors) < 0.05 * data["rows"][0]["allocated"]
-    # Least squares: the errors have no slope left in them.
+    # Least squares: the residuals have no slope.
     assert abs(sum(errors)) < 4 and abs(sum(e * r["batch_size"] for e, r in zip(errors, data["rows"], strict=True))) < 4 * 512
     _, out, _ = run(capsys, "measure", "mlp", "--batch-sizes", "64,128", "--device", "meta")
     assert "per sample, within " in out

@@ -1,4 +1,4 @@
-"""Fifty steps of each model from PyTorch's own weights follow its loss, to what float32 can tell."""
+"""Fifty steps of each model from PyTorch's own weights follow its loss, to float32 precision."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def follow(torch: Any, workload: Workload) -> None:
     assert expected[-5:].mean() < expected[:5].mean()
     np.testing.assert_allclose(mine[:10], expected[:10], rtol=1e-4)
     np.testing.assert_allclose(mine, expected, rtol=2e-2, atol=2e-3)
-    # And the way back: torch takes our weights, and says the same of a batch.
+    # And back: torch loads our weights, and computes the same for a batch.
     theirs.load_state_dict({k: torch.tensor(v.numpy()) for k, v in ours.state_dict().items()})
     x, y = workload.arrays(9)
     values = [loss_of(t, model.eval(), t.tensor(x), t.tensor(y)).item() for t, model in ((gradcore, ours), (torch, theirs))]

@@ -1,4 +1,4 @@
-"""Calls of functions and methods that do not fit: PyTorch refuses them too, and the text says what was given."""
+"""Invalid calls of functions and methods: PyTorch raises errors for them too, and the text names what was given."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import gradcore
 from gradcore.errors import DimError, LinAlgError, SpecError
 from tests.conftest import raises
 
-#: A call on the library it is given, the error here, and what its text says.
+#: A call on the given library, the error here, and parts of its text.
 Case = tuple[Callable[[Any], Any], Any, tuple[str, ...]]
 
 
 def refused_by_both(case: Case, torch: Any) -> None:
-    """The call is refused with what was given in the text, nothing stays allocated, and torch refuses it too."""
+    """The call raises an error that names what was given, nothing stays allocated, and torch raises an error too."""
     call, kind, texts = case
     before = set(gradcore.device("cpu").ledger.live)
     with raises(kind, *texts):
@@ -205,7 +205,7 @@ def test_what_torch_refuses_is_refused_with_what_was_given(name: str, torch: Any
     refused_by_both(CASES[name], torch)
 
 
-#: What PyTorch has and is not covered here: it says so, and is never wrong.
+#: What PyTorch has and gradcore has not implemented: an error says so, and no result is wrong.
 MISSING: dict[str, Case] = {
     "writing to windows": (lambda t: f(t, 4).unfold(0, 2, 1).fill_(1.0), SpecError, ("single memory location",)),
     "scatter multiply": (lambda t: f(t, 2).scatter(0, i(t, 0), 2.0, reduce="multiply"), NotImplementedError, ("'multiply'",)),

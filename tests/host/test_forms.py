@@ -1,4 +1,4 @@
-"""Functions and methods as users call them, beside torch: values, gradients, second gradients, and the log without numbers."""
+"""Functions and methods as users call them, compared with torch: values, gradients, second gradients, and meta's log."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_values_and_gradients_are_torchs(form: Form, dtype: Any, torch: Any) -> 
     gradcore.autograd.backward([a for a, _, _ in pairs], [gradcore.tensor(g) for _, _, g in pairs])
     for k in form.wanted():
         if theirs[k].grad is None or ours[k].grad is None:
-            # One that is missing is one of 0.
+            # A missing gradient counts as 0.
             assert not any(x.grad is not None and array(x.grad).any() for x in (ours[k], theirs[k]))
         else:
             assert array(ours[k].grad).dtype == dtype

@@ -1,4 +1,4 @@
-"""``gradcore.func.functional_call``: a module with other tensors in the place of its parameters."""
+"""``gradcore.func.functional_call``: a module with other tensors in place of its parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions with gradients of one's own, hooks on what is saved, checkpoints, anomalies, threads."""
+"""Custom autograd functions, hooks on saved tensors, checkpoints, anomaly mode, threads."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def train(device: str, name: str) -> tuple[list[Any], Any]:
 
 @pytest.mark.parametrize("name", [n for n in RUNS if n != "plain"])
 def test_a_checkpoint_saves_bytes_and_changes_no_bit(name: str) -> None:
-    """Dropout draws the same numbers again, and meta predicts what it saves and costs."""
+    """Dropout draws the same numbers again, and meta predicts its memory."""
     (expected, plain), (found, report) = train("cpu", "plain"), train("cpu", name)
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_array_equal(a, b)

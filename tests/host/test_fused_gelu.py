@@ -1,4 +1,4 @@
-"""gelu made again and its gradient, in one launch of a replay between the products that read them; with no GPU."""
+"""gelu recomputed with its gradient, in one launch of a replay between the products that read them, without a GPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ F = nn.functional
 
 
 class Training(Stepping):
-    """A step of a network with a gelu of either kind: bias or none behind the first, an odd width behind the second."""
+    """A step of a network with a gelu of either kind: with or without a bias after the first, an odd width after the second."""
 
     def __init__(self, approximate: str, wrap: Any = lambda f: f) -> None:
         gradcore.manual_seed(3)
@@ -33,7 +33,7 @@ class Training(Stepping):
 
 
 def launched(bed: Bed) -> None:
-    """Everything that the tests launch."""
+    """All kernels that the tests launch."""
     for approximate in ("none", "tanh"):
         for wrap in (lambda f: f, gradcore.compile):
             training = Training(approximate, wrap)
@@ -55,7 +55,7 @@ def test_a_training_step_has_the_bits_of_the_eager_one(kernels: Any, approximate
             assert eager.state() == captured.state(), k
         nodes = list(bed.card.nodes.values())[-1]
     assert nodes.count("with_slopes") == 2 and "are captured in one graph" in captured.run.explain()
-    # Forward's gelus are the only others.
+    # The only others are those of forward.
     assert nodes.count("map") == len([n for n in nodes if n == "map"]) and "GeluGrad" not in str(nodes)
 
 

@@ -1,4 +1,4 @@
-"""Cross-entropy and its gradient in one launch of a replay, with no GPU: the bits of separate launches, and fewer of them."""
+"""Cross-entropy and its gradient in one launch of a replay, without a GPU: the bits of separate launches, but fewer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not
 
 F = nn.functional
 
-#: Rows and classes, how the loss is asked for, and what a replay launches of kernels/loss.cu.
+#: Rows and classes, the arguments of the loss, and the kernels of kernels/loss.cu that a replay launches.
 ONE, SEVERAL = {"cross_entropy": 1}, {"cross_entropy": 1, "cross_entropy_reduce": 1}
 CASES: dict[str, tuple[tuple[int, int], dict[str, Any], dict[str, int]]] = {
     "small": ((5, 3), {}, ONE), "one row": ((1, 10), {}, ONE), "one class": ((9, 1), {}, ONE),
@@ -41,7 +41,7 @@ CASES: dict[str, tuple[tuple[int, int], dict[str, Any], dict[str, int]]] = {
 
 
 class Losses:
-    """A function that leaves the gradient of its logits, and what they were made of; labels are new at each call."""
+    """A function that leaves the gradients of its logits and of their inputs; labels are new in each call."""
 
     def __init__(self, name: str, wrap: Any = lambda f: f, dtype: Any = gradcore.float32, seed: int = 3) -> None:
         (self.rows, self.classes), how, _ = CASES[name]
@@ -74,7 +74,7 @@ class Losses:
 
 
 class Classifier:
-    """Logits that a program is given: its gradient is the parameter's own."""
+    """Logits that are an argument of the program: their gradient is the parameter's."""
 
     def __init__(self, wrap: Any = lambda f: f) -> None:
         self.logits = gradcore.tensor(np.linspace(-2, 2, 28, dtype=np.float32).reshape(7, 4), device="cuda", requires_grad=True)
@@ -139,7 +139,7 @@ DTYPES = (gradcore.float32, gradcore.float64, gradcore.float16, gradcore.bfloat1
 
 
 def launched(bed: Bed) -> None:
-    """Everything that the tests launch."""
+    """All kernels that the tests launch."""
     for name in CASES:
         for dtype in DTYPES:
             losses = Losses(name, gradcore.compile, dtype)
@@ -163,7 +163,7 @@ def bed(kernels: Any) -> Any:
 
 
 def losses_of(bed: Bed) -> Counter[str]:
-    """What the graph that was captured last launches of kernels/loss.cu."""
+    """The kernels of kernels/loss.cu in the graph that was captured last."""
     return Counter(node for node in list(bed.card.nodes.values())[-1]
                    if node.startswith(("cross_entropy", "whole_weight")))
 

@@ -1,4 +1,4 @@
-"""Norms and the instruction behind them in one launch of a replay, with no GPU: which pairs are, and what stays as it was."""
+"""Norms and the next instruction in one launch of a replay, without a GPU: which pairs are fused, and which are not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ F = nn.functional
 
 
 class Residual(nn.Module):
-    """A block of a transformer's shape."""
+    """A block with a transformer's structure."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -50,13 +50,13 @@ def rows() -> Any:
     return nn.Sequential(nn.Linear(6, 8), Residual(8), Residual(8), nn.LayerNorm(8), nn.Linear(8, 3)).to("cuda")
 
 
-# The second block's relu goes to a pool, which keeps positions: made again for its own gradient alone.
+# The second block's relu is followed by a pool, which keeps positions: it is recomputed only for its own gradient.
 IMAGES = [*["counted batch norm with relu"] * 2, "batch norm with relu", "batch norm again with relu and gradients",
           "relu gradient with batch norm's"]
 #: What makes a model, the shape of its input, the groups of a step that have a norm, and how many calls are left out: two of
-#: them are the loss's, where that is made with its gradient.
+#: them are the loss's, if it is computed with its gradient.
 MODELS: dict[str, tuple[Any, tuple[int, ...], list[str], int]] = {
-    # The plan has put results of batch norm's gradient where the cotangent of relu was, so that relu's stays.
+    # The plan lets batch norm's gradient overwrite the cotangent of relu, so relu's gradient stays separate.
     "small images": (images, (5, 2, 6, 6), IMAGES, 10), "images": (images, (9, 2, 12, 12), IMAGES, 11),
     "columns": (columns, (5, 6), ["counted batch norm with relu", "counted batch norm", "batch norm with relu",
                                   "relu gradient with batch norm's"], 5),
@@ -128,7 +128,7 @@ def slopes_of_a_sum(wrap: Any = lambda f: f) -> list[bytes]:
 
 
 def slopes_of_a_total(wrap: Any = lambda f: f) -> tuple[list[bytes], Any]:
-    """A step whose relu has one number for a cotangent, which is broadcast."""
+    """A step whose relu has a broadcast number as its cotangent."""
     gradcore.manual_seed(7)
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU()).to("cuda")
 
@@ -145,7 +145,7 @@ def slopes_of_a_total(wrap: Any = lambda f: f) -> tuple[list[bytes], Any]:
 
 
 def launched(bed: Bed) -> None:
-    """Everything that the tests launch."""
+    """All kernels that the tests launch."""
     for make, shape, *_ in MODELS.values():
         training = Stepping(make(), gradcore.compile)
         for k in range(3):
@@ -204,7 +204,7 @@ def check(bed: Bed, ours: Any, theirs: Any, count: int, joined: int) -> None:
 
 
 @pytest.mark.parametrize("name", JOINED)
-def test_only_what_nobody_else_reads_is_left_out(bed: Bed, name: str) -> None:
+def test_only_results_without_other_readers_are_left_out(bed: Bed, name: str) -> None:
     check(bed, functions()[name], functions()[name], 1, JOINED[name])
 
 

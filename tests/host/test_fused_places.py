@@ -1,4 +1,4 @@
-"""Where results may lie for a norm to do its neighbours' work: what other threads still read is not written over."""
+"""Which addresses of results allow a norm to be fused: what other threads still read is not overwritten."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def fused(kind: str, *steps: list[Any]) -> Any:
 
 
 class Room:
-    """Tensors side by side, as a plan may lay them."""
+    """Adjacent tensors, as a plan may place them."""
 
     def __init__(self) -> None:
         self.whole = Copy(np.zeros(128, np.float32)).cupy()
@@ -64,7 +64,7 @@ def test_a_counter_goes_with_its_norm() -> None:
             assert found is None and given[5] is room.out and len(given) == 9
 
 
-def test_gradients_lie_where_one_thread_reads_or_nobody() -> None:
+def test_gradients_overwrite_what_one_thread_reads_or_none() -> None:
     room = Room()
     rest = room.dweight, room.dbias, room.workspace
     for cotangent, shown, place, behind, joined in (

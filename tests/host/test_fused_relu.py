@@ -1,4 +1,4 @@
-"""A linear layer and relu in one launch of a replay, with no GPU: which neighbours are, and what stays as it was."""
+"""A linear layer and relu in one launch of a replay, without a GPU: which pairs are fused, and which are not."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def layers() -> tuple[Any, Any, Any]:
     return (*[nn.Linear(6, 8).to("cuda") for _ in range(2)], nn.Linear(6, 8, bias=False).to("cuda"))
 
 
-#: How many layers of each of the functions are joined with their relu.
+#: How many layers of each function are fused with their relu.
 JOINED = {"joined": 1, "two": 2, "no bias": 0, "the layer's result is returned": 0, "another op between": 0,
           "read once more": 0, "another shape": 0, "three in a row": 3}
 
@@ -74,7 +74,7 @@ def functions() -> dict[str, Any]:
 
 
 def differentiated(wrap: Any = lambda f: f) -> list[bytes]:
-    """A function of which the caller takes the gradient, three times."""
+    """A function whose caller computes the gradient, three times."""
     one, two, _ = layers()
     f, found = wrap(lambda x: F.relu(one(x)) * F.relu(two(x))), []
     for k in range(3):
@@ -87,7 +87,7 @@ def differentiated(wrap: Any = lambda f: f) -> list[bytes]:
 
 
 def launched(bed: Bed) -> None:
-    """Everything that the tests launch."""
+    """All kernels that the tests launch."""
     for cublas in (False, True):
         if cublas:
             bed.use_cublas()
@@ -139,7 +139,7 @@ def test_a_training_step_has_the_bits_of_the_eager_one(bed: Bed, how: str) -> No
 
 
 @pytest.mark.parametrize("name", JOINED)
-def test_only_what_nobody_else_reads_is_left_out(bed: Bed, name: str) -> None:
+def test_only_results_without_other_readers_are_left_out(bed: Bed, name: str) -> None:
     f, count = functions()[name], JOINED[name]
     step = gradcore.compile(f)
     with gradcore.no_grad():
@@ -236,7 +236,7 @@ def through_relu(kind: Any, apart: bool = False) -> Any:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """An emulator with the kernels that may stand behind a product."""
+    """An emulator with the kernels that may follow a product."""
     emulator = Emulator(tmp_path_factory.mktemp("alone"))
     emulator.library = library_of("cupy", lambda: False)
     with emulator.in_place():

@@ -1,4 +1,4 @@
-"""Matrix products of the CUDA device with no GPU: what the libraries are told is carried out on the host, beside NumPy's."""
+"""Matrix products of the CUDA device without a GPU: the libraries' calls are computed on the host, compared with NumPy's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SIZES = [(1, 1, 1), (5, 7, 3), (1, 6, 4), (6, 1, 4), (4, 6, 1), (2, 33, 17)]
 
 
 def laid_out(layout, shape, dtype):
-    """A matrix, or a batch, of this shape, lying in memory in one of several ways."""
+    """A matrix, or a batch, of this shape, in one of several memory layouts."""
     *lead, rows, columns = shape
     if layout == "transposed":
         return RNG.normal(size=(*lead, columns, rows)).astype(dtype).swapaxes(-1, -2)
@@ -37,7 +37,7 @@ def laid_out(layout, shape, dtype):
     if layout == "every other column":
         return RNG.normal(size=(*lead, rows, 2 * columns)).astype(dtype)[..., ::2]
     if layout == "heads":
-        # (time, head, width) behind a transposed view, as attention keeps it.
+        # (time, head, width) in a transposed view, as attention keeps it.
         return np.moveaxis(RNG.normal(size=(rows, *lead, columns)).astype(dtype), 0, -2)
     if layout == "expanded":
         return np.broadcast_to(RNG.normal(size=(rows, columns)).astype(dtype), shape)
@@ -55,7 +55,7 @@ def library_of(route, runs=lambda: True):
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    """An emulator with the kernels beside the libraries: the plain product, adding a bias, summing its gradient."""
+    """An emulator with the kernels used besides the libraries: the plain product, adding a bias, summing its gradient."""
     if shutil.which("g++") is None:
         pytest.skip("g++ is not installed: the emulator cannot be compiled")
     emulator = Emulator(tmp_path_factory.mktemp("products"))
@@ -73,7 +73,7 @@ def plain(tmp_path_factory):
 
 
 def multiplied(a, b, out=None):
-    """What ``product`` makes of copies of two arrays; nothing is written beside the result."""
+    """The result of ``product`` for copies of two arrays; nothing is written outside it."""
     shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
     copies = [Copy(a), Copy(b), Copy(np.full(shape, np.nan if a.dtype.kind == "f" else -1, a.dtype) if out is None else out)]
     product(*(c.cupy() for c in copies))
@@ -99,7 +99,7 @@ def test_every_layout_gives_numpys_product(plain, route, kind, monkeypatch):
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_what_can_be_read_by_columns_goes_to_the_library(route, monkeypatch, plain):
-    """Transposed, sliced and head-split operands reach it where they lie, in one call for a batch, and nothing is launched."""
+    """Transposed, sliced and head-split operands are passed without copies, in one call per batch, and nothing is launched."""
     monkeypatch.setattr(plain, "library", library_of(route))
     monkeypatch.setattr(gpu_launch, "launch", None)
     for one, two in itertools.product(("plain", "transposed", "sliced", "heads"), repeat=2):
@@ -230,7 +230,7 @@ def test_linears_bias_and_its_gradient_follow_in_the_same_launch(route, kind, ro
 
 
 def awkward_bias():
-    """``linear`` with a bias whose address is no multiple of 16: what it makes, and what it should."""
+    """``linear`` with a bias whose address is not a multiple of 16: the result, and the expected one."""
     x, w, bias, out = (Copy(a) for a in (np.ones((6, 5), np.float32), np.ones((4, 5), np.float32),
                                          np.arange(8, dtype=np.float32)[1:5], np.zeros((6, 4), np.float32)))
     assert bias.cupy().data.ptr % 16

@@ -1,4 +1,4 @@
-"""Which library multiplies, whose memory it works in, what the report says of it; and that nvmath-python has what is named."""
+"""Which library computes products, where its workspace is, how reports show it; and that nvmath-python has the used names."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ without_nvmath = pytest.mark.skipif(not NVMATH, reason="nvmath-python is not ins
 
 @pytest.fixture
 def fake(monkeypatch):
-    """nvmath-python's module, where the real one would want a driver."""
+    """nvmath-python's module, in place of the real one, which needs a driver."""
     lt = FakeLt()
     monkeypatch.setitem(sys.modules, "nvmath", SimpleNamespace(bindings=SimpleNamespace(cublasLt=lt)))
     monkeypatch.setitem(sys.modules, "nvmath.bindings", SimpleNamespace(cublasLt=lt))
@@ -50,7 +50,7 @@ def fake(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def cupys_cublas(monkeypatch):
-    """CuPy's module, which needs a library that only a GPU's toolkit brings."""
+    """CuPy's module, in place of the real one, which needs a library of the CUDA toolkit."""
     monkeypatch.setitem(vars(importlib.import_module("cupy_backends.cuda.libs")), "cublas", fake_cublas.FakeCublas())
 
 
@@ -155,7 +155,7 @@ class NumpyWithProducts:
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed: the emulator cannot be compiled")
 def test_attention_of_wide_heads_multiplies_through_the_interface(tmp_path):
-    """The kernels that CuPy runs for wide heads, over NumPy but for their products."""
+    """The kernels that CuPy runs for wide heads, computed by NumPy except for their products."""
     xp = NumpyWithProducts()
     theirs, ours = make_host(), make_host()
     ours.kernels = {**ours.kernels, **build_attention(xp, HOST_KERNELS["uniform"])}
@@ -167,7 +167,7 @@ def test_attention_of_wide_heads_multiplies_through_the_interface(tmp_path):
         return parts(row.declared(*row.arguments(tensors_of(row, device)), **row.attrs))
 
     with emulator.in_place():
-        # What no leading dimension describes is an emulated kernel's, which has to be known before it is compiled.
+        # Layouts without a leading dimension use an emulated kernel, which must be known before compilation.
         for row in rows:
             run(row, ours)
         emulator.compile()
@@ -221,7 +221,7 @@ def test_nvmath_has_every_member_with_the_number_and_size_that_tests_count_on():
     compute = importlib.import_module("nvmath.bindings.cublas").ComputeType
     assert [compute.COMPUTE_32F, compute.COMPUTE_64F, compute.COMPUTE_32F_FAST_TF32] == [
         gpu_problems.COMPUTE_32F, gpu_problems.COMPUTE_64F, gpu_problems.COMPUTE_32F_FAST_TF32]
-    # The algorithm is the first field, so that the result's address is its address.
+    # The algorithm is the first field, so the result's address is its address.
     assert lt.matmul_heuristic_result_dtype.fields["algo"][1] == 0
     result = lt.MatmulHeuristicResult(1)
     assert isinstance(result.ptr, int)
@@ -229,7 +229,7 @@ def test_nvmath_has_every_member_with_the_number_and_size_that_tests_count_on():
 
 
 class Real:
-    """cuBLASLt itself, whose descriptors need no GPU, but its handle and its heuristic do."""
+    """cuBLASLt itself. Its descriptors need no GPU; its handle and its heuristic do."""
 
     def __init__(self, lt):
         self._lt = lt
@@ -243,7 +243,7 @@ class Real:
 
     def matmul_algo_get_heuristic(self, *arguments):
         assert len(arguments) == len(parameters(self._lt.matmul_algo_get_heuristic))
-        # The status in the result, behind the algorithm and the size of the workspace, and that one was found.
+        # The status in the result, after the algorithm and the size of the workspace, and that an algorithm was found.
         fake_cublas.at(arguments[-2] + self._lt.matmul_heuristic_result_dtype.fields["state"][1], np.int32)[0] = 0
         fake_cublas.at(arguments[-1], np.int32)[0] = 1
         self.asked += 1
@@ -255,7 +255,7 @@ class Real:
 
 @without_nvmath
 def test_cublaslt_takes_the_descriptors_that_are_made_for_it():
-    """Where the library can be loaded: it looks at the size and the value of every attribute."""
+    """If the library can be loaded: it checks the size and the value of every attribute."""
     lt = importlib.import_module("nvmath.bindings.cublasLt")
     try:
         lt.get_version()

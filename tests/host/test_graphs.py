@@ -1,4 +1,4 @@
-"""The explicit form: graphs that are traced, chained, executed by hand, and built graphs that are run again."""
+"""Explicit graphs: traced, chained, executed by hand, and recorded graphs that run again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs by hand go on with the tensors that they read, also where those were given other memory."""
+"""Explicit graphs follow the tensors that they read, also if the tensors' memory was replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory that grows from step to step, also where kinds of steps take turns."""
+"""Memory that grows from step to step, also if several kinds of steps alternate."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_training_that_leaks_between_evaluations_grows() -> None:
     # It comes after three steps of training.
     ([4, 8, 12, 12, 16, 20, 24, 24, 28, 32, 36, 36, 40, 44, 48, 48], (14, 2)),
     ([4, 4, 8, 8, 12, 12], None), ([9, 5, 9, 5, 9, 5, 9, 5], None), ([0, 4, 8, 8] * 4, None), ([5, 9, 6, 9, 7, 9, 8, 9], None),
-    # What is made once and kept by right is no growth.
+    # Memory that is allocated once and kept is not growth.
     ([1, 1, 1, 2, 2, 2, 3, 3, 3, 3], None), ([7] * 16, None), ([7], None), ([], None)])
 def test_what_is_growth(ends: list[int], found: tuple[int, int] | None) -> None:
     growth = growth_of(ends)

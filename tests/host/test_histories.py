@@ -1,4 +1,4 @@
-"""What belongs to a tensor's history and what does not: the same few lines on both libraries say the same."""
+"""What is part of a tensor's graph and what is not: the same lines give the same results in both libraries."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_it_is_as_in_torch(name: str, torch: Any) -> None:
     lambda y: y.atan2_(y), lambda y: y.addcmul_(y, y), lambda y: y.pow_(y)],
     ids=["mul", "div", "a part", "detached", "part by part", "atan2", "addcmul", "pow"])
 def test_an_operand_that_was_overwritten_is_no_residual(write: Callable[[Any], Any], torch: Any) -> None:
-    """Backward would read what the write left there."""
+    """Backward would read the overwritten values."""
     for t in (torch, gradcore):
         x = t.tensor([2.0, 3.0], requires_grad=True)
         y = x * 1
@@ -177,8 +177,8 @@ def test_an_operand_that_was_overwritten_is_no_residual(write: Callable[[Any], A
             y.sum().backward()
 
 
-def test_results_that_nobody_goes_on_with_give_no_gradients() -> None:
-    """Weight decay would shrink what has one of 0."""
+def test_unused_results_give_no_gradients() -> None:
+    """Weight decay would shrink parameters with a gradient of 0."""
     a, b = gradcore.nn.Parameter(gradcore.ones(1)), gradcore.nn.Parameter(gradcore.ones(1))
     optimizer = gradcore.optim.SGD([a, b], lr=0.1, weight_decay=0.5)
     both = gradcore.compile(lambda x: (x * a, x * b))
@@ -191,7 +191,7 @@ def test_results_that_nobody_goes_on_with_give_no_gradients() -> None:
 
 
 def test_a_gradient_of_0_stays_one() -> None:
-    """It depends on no cotangent, and there is one all the same."""
+    """It depends on no cotangent, but has a graph."""
     x = gradcore.tensor([0.3, 1.7], requires_grad=True)
     for f in (lambda x: x.floor(), gradcore.compile(lambda x: x.floor())):
         for _ in range(2):

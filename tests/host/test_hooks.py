@@ -15,7 +15,7 @@ from tests.conftest import raises, torch_or_skip
 
 
 def scripts() -> dict[str, Any]:
-    """Each takes a library and a list to note what happens in."""
+    """Each takes a library and a list of events to append to."""
 
     def replaces(t: Any, seen: list[Any]) -> list[Any]:
         x = t.tensor([1.0, 2.0], requires_grad=True)
@@ -91,7 +91,7 @@ def scripts() -> dict[str, Any]:
         return [x.grad]
 
     def inside_backward(t: Any, seen: list[Any]) -> list[Any]:
-        """A backward within a backward has its own graph, and leaves the outer one as it was."""
+        """A backward within a backward has its own graph, and does not change the outer one."""
         x, z = t.tensor([1.0, 2.0], requires_grad=True), t.tensor([5.0], requires_grad=True)
 
         def hook(g: Any) -> None:
@@ -134,7 +134,7 @@ def rounded(value: Any) -> Any:
 
 
 def test_a_step_inside_backward_frees_each_gradient_at_once() -> None:
-    """The oldest node that uses a weight has run: its gradient is complete, and may go before the next one comes."""
+    """When the oldest node that uses a weight has run, its gradient is complete, and may be freed before the next one."""
     weights = [gradcore.ones(256, 256, requires_grad=True) for _ in range(6)]
 
     def forward() -> Any:

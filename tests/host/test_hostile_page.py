@@ -1,4 +1,4 @@
-"""Names that attack the page do nothing, and what a script might do by mistake the browser refuses."""
+"""Malicious names have no effect on the page, and the browser blocks what a faulty script might do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HOSTILE = ("</script><script>window.hit = 1</script>", "<img src=x onerror='wind
 
 
 def hostile() -> Recording:
-    """A step in which every name is an attack."""
+    """A step in which every name is malicious."""
     def tag(i: int) -> Tag:
         name = HOSTILE[i % len(HOSTILE)]
         site = Site(name, 1, name)
@@ -65,7 +65,7 @@ def test_hostile_names_do_nothing(browser: Any, tmp_path: Path, events: bool) ->
 
 
 def test_the_policy_holds_where_a_script_would_slip_in(browser: Any, tmp_path: Path) -> None:
-    """Were a script of the page ever to hand text to a parser, the browser would refuse it; nor can it reach the network."""
+    """If a script of the page passed text to a parser, the browser would block it; it cannot reach the network either."""
     hostile().save_html(tmp_path / "step.html")
     opened = Opened(browser, tmp_path / "step.html")
     refused = opened.page.evaluate("""async () => {

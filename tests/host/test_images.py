@@ -1,4 +1,4 @@
-"""Convolution, pooling and batch norm as people call them, beside PyTorch."""
+"""Convolution, pooling and batch norm as users call them, compared with PyTorch."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_convolution_in_several_pieces(x: tuple[int, ...], w: tuple[int, ...]) -
 
 @pytest.mark.parametrize(("kernel", "groups"), [(1, 1), (1, 2), (3, 1), (3, 2)])
 def test_of_no_channels_the_bias_is_left(kernel: int, groups: int) -> None:
-    # PyTorch makes an empty result of it.
+    # PyTorch returns an empty result.
     x, w = gradcore.ones(2, 0, 5, 5, requires_grad=True), gradcore.ones(4, 0, kernel, kernel, requires_grad=True)
     bias = gradcore.tensor([1.0, 2.0, 3.0, 4.0], requires_grad=True)
     y = F.conv2d(x, w, bias, groups=groups)

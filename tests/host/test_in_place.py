@@ -1,4 +1,4 @@
-"""In-place ops under autograd: every combination gives PyTorch's gradients or PyTorch's refusal, never a wrong number."""
+"""In-place ops under autograd: every combination gives PyTorch's gradients or PyTorch's error, never a wrong number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import gradcore
 from gradcore.errors import ModifiedInPlace
 from tests.conftest import raises
 
-#: What is done with x before the write, each keeping something else of it.
+#: Uses of x before the write, each of which keeps something different.
 READS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "keeps x": lambda t, x, w: x * x,
     "keeps other": lambda t, x, w: x * w,
@@ -49,7 +49,7 @@ WRITES: dict[str, Callable[[Any, Any, Any], Any]] = {
     "scatter_": lambda t, x, v: x.scatter_(0, t.zeros(*v[:1].shape).long(), v[:1]),
 }
 
-#: The way to the bytes: directly, through a view, by a base whose view is read later, behind autograd's back.
+#: How the bytes are written: directly, through a view, through a base whose view is read later, bypassing autograd.
 ROUTES: dict[str, Callable[[Any, Any], Any]] = {
     "direct": lambda t, y: y,
     "row": lambda t, y: y[0:1],
@@ -62,7 +62,7 @@ ROUTES: dict[str, Callable[[Any, Any], Any]] = {
     "data": lambda t, y: y.data,
 }
 
-#: What is read after the write.
+#: Reads after the write.
 AFTER: dict[str, Callable[[Any, Any, Any], Any]] = {
     "whole": lambda t, y, view: (y * y).sum(),
     "view": lambda t, y, view: (view * view).sum(),
@@ -73,7 +73,7 @@ CASES = list(itertools.product(READS, WRITES, ROUTES, AFTER))
 
 
 def outcome(t: Any, case: tuple[str, str, str, str], recorded: bool, value_wants: bool) -> Any:
-    """The gradients of x, w and v, or the kind of refusal."""
+    """The gradients of x, w and v, or the kind of error."""
     read, write, route, after = case
     rng = np.random.default_rng(0)
     leaf, w, v = (t.tensor(rng.uniform(0.5, 1.5, (3, 3)), requires_grad=True) for _ in range(3))
@@ -111,10 +111,10 @@ def test_no_combination_is_silently_wrong(route: str, recorded: bool, torch: Any
             tried += 1
             where = (*case, recorded, wants)
             if isinstance(theirs, str):
-                # Where PyTorch refuses, a number is right only if it is the number of a graph that kept a copy.
+                # Where PyTorch raises an error, a number is right only if it is that of a graph that kept a copy.
                 assert isinstance(ours, str) or case[0] in ("keeps scalar",), (where, theirs, ours)
             elif route == "data" and ours == "in place":
-                # PyTorch does not see a write through .data, and gives the gradient of numbers that are gone.
+                # PyTorch does not detect a write through .data, and gives the gradient of overwritten numbers.
                 continue
             else:
                 assert not isinstance(ours, str), (where, ours)
@@ -140,7 +140,7 @@ def test_a_view_taken_without_recording_is_not_written_to() -> None:
         view = y[0]
     with raises(RuntimeError, "mul_: A view was created in no_grad mode and is being modified inplace with grad mode enabled"):
         view.mul_(gradcore.ones(3, requires_grad=True))
-    # What is written need have no history: that of the base would not know of it.
+    # The written tensor need not have a graph: that of the base would not include it.
     for write in (lambda v: v.mul_(2.0), lambda v: v.fill_(2), lambda v: v.copy_(gradcore.ones(3)),
                   lambda v: v[:2].zero_(), lambda v: v.__setitem__(0, 3.0)):
         with raises(RuntimeError, "A view was created in no_grad mode and is being modified inplace with grad mode enabled"):
@@ -159,7 +159,7 @@ def test_a_view_taken_without_recording_is_not_written_to() -> None:
 
 
 def test_a_write_of_history_into_a_plain_tensor() -> None:
-    """A buffer that is filled row by row has the history of its rows."""
+    """A buffer that is filled row by row has the graphs of its rows."""
     x = gradcore.tensor([1.0, 2.0, 3.0], requires_grad=True)
     table = gradcore.zeros(3, 3)
     for i in range(3):

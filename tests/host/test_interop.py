@@ -1,4 +1,4 @@
-"""Tensors and NumPy, tensors and PyTorch by DLPack: shared memory, its life, and what is refused."""
+"""Tensors and NumPy, tensors and PyTorch by DLPack: shared memory, its lifetime, and errors."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_an_array_on_the_right_of_an_operator_is_taken(array: Any, torch: Any) -
     for call in (lambda x: x + array, lambda x: x - array, lambda x: x * array, lambda x: x / array, lambda x: x // array,
                  lambda x: x % array, lambda x: x ** array, lambda x: x == array, lambda x: array / x):
         ours, theirs = (call(t.tensor([1.5, 2.0, -3.0])) for t in (gradcore, torch))
-        # PyTorch rounds twice where it divides by the tensor.
+        # PyTorch rounds twice when it divides by the tensor.
         np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-7)
         assert ours.dtype == theirs.numpy().dtype
     ours, theirs = (t.ones(2, 3) @ np.arange(6.0).reshape(3, 2) for t in (gradcore, torch))
@@ -175,7 +175,7 @@ def test_numbers_of_numpy_leave_operators_to_the_tensor() -> None:
 
 
 class Watched(np.ndarray):
-    """An array that a weak reference can follow."""
+    """An array that supports weak references."""
 
 
 def watched(*shape: int, dtype: str = "float32") -> Watched:
@@ -266,7 +266,7 @@ def test_the_account_has_none_of_its_bytes_and_the_report_says_so() -> None:
 
 
 def test_training_on_borrowed_batches_reads_what_they_hold() -> None:
-    """Blocks that are given back are used again: a tensor over an array must never be one of them."""
+    """Freed blocks are reused: a tensor over an array must never be one of them."""
     rng = np.random.default_rng(0)
     batches = [(rng.normal(size=(16, 8)).astype(np.float32), rng.integers(0, 3, 16)) for _ in range(6)]
     losses = []

@@ -1,4 +1,4 @@
-"""An interrupt in a training step: afterwards nothing is live that was not, and the next step is as any other."""
+"""An interrupt in a training step: afterwards no additional memory is live, and the next step works as usual."""
 
 from __future__ import annotations
 

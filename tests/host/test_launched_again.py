@@ -1,4 +1,4 @@
-"""What a kernel launches, written out: done again on other arrays without its Python, on an emulated card."""
+"""Recorded launches of a kernel: repeated on other arrays without its Python code, on an emulated GPU."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("emulator")]
 
 
 class Elsewhere(Both):
-    """A CPU device whose kernels are those of the CUDA device: what they would launch is written out over some copies of the
-    operands, and compared with what they launch over others."""
+    """A CPU device with the CUDA device's kernels: their launches are recorded on some copies of the operands, and compared
+    with their launches on others."""
 
     def __init__(self, emulator):
         super().__init__(emulator)
@@ -45,14 +45,14 @@ class Elsewhere(Both):
             for _ in range(3):
                 arrays = [moved(v) if isinstance(v, np.ndarray) else v for v in flat(values)]
                 assert self.noted(written_out, arrays) == self.noted(ours, arrays)
-            # Each time to compare, the first time, and twice on arrays that lie nowhere.
+            # Each time to compare, the first time, and twice on arrays without memory.
             self.alone += [name] * (len(ran) != 3 + 1 + 2)
             self.compared.append(name)
 
         return run
 
     def noted(self, kernel, arrays):
-        """What a kernel gives to the device, by value."""
+        """The arguments that a kernel passes to the device, by value."""
         self.given.clear()
         self.emulator.library._lt.calls.clear()
         kernel(*arrays)
@@ -60,7 +60,7 @@ class Elsewhere(Both):
 
 
 def moved(array):
-    """An array like this one in other memory, at the same place among 512 bytes, as a block of the pool would have it."""
+    """An array like this one in other memory, at the same offset modulo 512 bytes, as in a block of the pool."""
     reach = [(n - 1) * s for n, s in zip(array.shape, array.strides, strict=True)] if array.size else []
     below, above = -sum(s for s in reach if s < 0), sum(s for s in reach if s > 0)
     held = np.zeros(below + above + 1024, np.uint8)
@@ -80,7 +80,7 @@ def regrouped(values, arrays):
 @pytest.fixture
 def elsewhere(tmp_path):
     emulator = Emulator(tmp_path)
-    # Undone before the emulator's own patches, as those of the fixture monkeypatch would not be.
+    # Undone before the emulator's own patches, unlike those of the fixture monkeypatch.
     with emulator.in_place(), pytest.MonkeyPatch.context() as patch:
         found = Elsewhere(emulator)
         patch.setattr(gpu_launch, "launch", lambda *what: found.given.append(
@@ -92,7 +92,7 @@ def elsewhere(tmp_path):
 def test_what_is_written_out_is_what_every_kernel_launches(elsewhere):
     for row, dtype in calls():
         assert row.op in elsewhere.run(row, dtype)
-    # Optimizers of more tensors than are worth it, and what goes over CuPy.
+    # Optimizers of too many tensors, and kernels that use CuPy.
     assert set(elsewhere.alone) == set(), Counter(elsewhere.alone)
 
 
@@ -101,7 +101,7 @@ def test_what_is_written_out_is_what_every_kernel_launches(elsewhere):
 
 @pytest.fixture
 def launched(monkeypatch):
-    """Arguments of what is launched, with no card; arrays by address."""
+    """Arguments of launches, without a GPU; arrays by address."""
     found = []
     monkeypatch.setattr(gpu_launch, "launch", lambda *what: found.append(
         tuple([getattr(getattr(a, "data", None), "ptr", a) for a in what[-1]])))
@@ -120,7 +120,7 @@ class Scaled:
 
 
 def arrays(count, place=0):
-    """Arrays whose addresses leave ``place`` when they are divided by 512."""
+    """Arrays whose addresses are ``place`` modulo 512."""
     held = [np.zeros(1024, np.uint8) for _ in range(count)]
     return [view_of(np.ndarray(4, np.float32, h, (place - h.ctypes.data) % 512), h) for h in held]
 
@@ -155,7 +155,7 @@ def test_numbers_that_never_come_back_are_forgotten(launched):
 
 
 def test_what_is_left_out_is_another_launch(launched):
-    """Two batch norms of a replay share a kernel: one gives what relu showed, the other the bias that it is made again with."""
+    """Two batch norms of a replay share a kernel: one passes relu's result, the other the bias for recomputing it."""
     def kernel(x, bias, shown):
         gpu_launch.run("elementwise", "either", (x.dtype,), x.size, x, bias, shown)
 
@@ -228,7 +228,7 @@ def test_what_is_made_of_addresses_is_not_written_out(launched, argument):
 
 
 def test_what_takes_memory_of_cupys_is_not_written_out(bed, launched):
-    """It would launch something over arrays that lie nowhere."""
+    """It would launch a kernel on arrays without memory."""
     taken = []
 
     def kernel(x):
@@ -294,7 +294,7 @@ def test_a_launch_that_fails_is_tried_again(monkeypatch):
 
 
 def test_a_trial_of_a_plan_is_no_part_of_what_is_written_out():
-    """A plan that the library tries on the device is tried on memory that is there."""
+    """A plan that the library tries on the device is tried on allocated memory."""
     gpu_launch.noted.tape = []
     try:
         with pytest.raises(gpu_launch.Unnoted):
@@ -330,5 +330,5 @@ def test_steps_written_out_have_the_same_bits(bed, monkeypatch, kind, settings):
         if k == 3:
             runs.clear()
         assert (found.step(k), found.state()) == expected[k]
-    # Uploads of new batches and seeds come to new places, and the schedule changes the rate.
+    # Uploads of new batches and seeds get new addresses, and the schedule changes the rate.
     assert runs["linear"] == runs["linear_grad"] == runs["tanh"] == 0 and every["linear"] == 14, runs

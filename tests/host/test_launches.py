@@ -1,4 +1,4 @@
-"""How many kernels an op or a step launches on CUDA, counted with no GPU: what joins tensors and makes losses, small steps."""
+"""How many kernels an op or a step launches on CUDA, counted without a GPU: joining tensors, losses, small steps."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ F4 = np.float32
 
 
 def launched(name: str, *operands: Any, **attrs: Any) -> Counter[str]:
-    """What a kernel launches on arrays, for which shapes stand."""
+    """The launches of a kernel on arrays of the given shapes."""
     def array(x: Any) -> Any:
         if isinstance(x, list):
             return [array(part) for part in x]
         if isinstance(x, tuple):
-            # From the host's allocator, whose large blocks begin anywhere: at a multiple of 16 as the pool's do.
+            # The host's allocator may align large blocks differently: aligned to 16 bytes, as the pool's blocks are.
             size = int(np.prod(x))
             room = np.zeros(4 * size + 16, np.uint8)
             start = -room.ctypes.data % 16
@@ -64,7 +64,7 @@ def test_losses_and_their_gradients(rows: int, classes: int, reduction: str, los
 
 
 def test_a_small_step() -> None:
-    """A replay's loss and its gradient are one launch, and two layers of three are one with their relu."""
+    """A replay's loss and its gradient are one launch, and two of three layers are fused with their relu."""
     found = counted("small")
     assert {how: sum(kernels.values()) for how, kernels in found.items()} == {"eager": 16, "replayed": 12}
     assert found["replayed"]["loss: cross_entropy<float, long long, true>"] == 1

@@ -1,4 +1,4 @@
-"""Layers beside PyTorch's, from its own weights: values, every gradient, keys of the state dict, repr."""
+"""Layers compared with PyTorch's, from its weights: values, every gradient, keys of the state dict, repr."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def close(ours: Any, theirs: Any, what: str = "") -> None:
 
 
 def compare(torch: Any, ours: Any, theirs: Any, *inputs: Any, shown: bool = True, **named: Any) -> None:
-    """One training call of both, from PyTorch's weights."""
+    """One call of both in training mode, from PyTorch's weights."""
     assert list(ours.state_dict()) == list(theirs.state_dict())
     ours.load_state_dict(theirs.state_dict())
     assert not shown or repr(ours) == repr(theirs)
@@ -136,7 +136,7 @@ LAYERS: list[tuple[str, dict[str, Any], tuple[Any, ...]]] = [
 @pytest.mark.oracle
 @pytest.mark.parametrize(("name", "options", "inputs"), LAYERS, ids=lambda v: str(v) if isinstance(v, (str, dict)) else "")
 def test_layers_are_pytorchs(torch: Any, name: str, options: dict[str, Any], inputs: tuple[Any, ...]) -> None:
-    # What a repr says of a bias, or of how a size was given, differs from version to version of PyTorch.
+    # How a repr shows a bias or a size differs between versions of PyTorch.
     shown = name not in ("GroupNorm", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d", "EmbeddingBag", "ConstantPad2d")
     compare(torch, getattr(nn, name)(**options), getattr(torch.nn, name)(**options), *inputs, shown=shown)
 
@@ -176,7 +176,7 @@ def test_dropout_of_channels_and_alpha_dropout() -> None:
         x = gradcore.ones(*shape, requires_grad=True)
         y = layer(x)
         flat = y.detach().numpy().reshape(50, 40, -1)
-        # A channel is on or off as a whole.
+        # A whole channel is kept or zeroed.
         assert (flat == flat[:, :, :1]).all()
         np.testing.assert_allclose(np.unique(flat), [0, 1 / 0.6], rtol=1e-6)
         assert abs((flat[:, :, 0] == 0).mean() - 0.4) < 0.05

@@ -1,4 +1,4 @@
-"""L-BFGS beside PyTorch's: the same points, counts and states, with a search for the step's length and without."""
+"""L-BFGS compared with PyTorch's: equal points, counts and states, with line search and without."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradcore import nn, optim
 from gradcore.events import Alloc
 from tests.conftest import raises
 
-#: A loss of two parameters, and where they begin.
+#: A loss of two parameters, and their initial values.
 PROBLEMS: dict[str, tuple[Callable[[Any, Any], Any], list[float], list[float]]] = {
     "quadratic": (lambda a, b: ((a - 1) ** 2 * 3).sum() + (a.sum() * b).sum() + 4 * (b * b).sum(), [0.5, -2.0], [1.0, 3.0]),
     "rosenbrock": (lambda a, b: ((1 - a) ** 2).sum() + 100 * ((b - a * a) ** 2).sum(), [-1.2, 0.3], [1.0, -0.5]),

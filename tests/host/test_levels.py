@@ -47,7 +47,7 @@ def test_counts_are_the_peaks_of_the_events(device: str) -> None:
     assert "peak" in text and "reached by" not in text and "At the peak" not in text and "Pool: " in text
 
 
-def test_counts_keep_a_peak_that_the_body_begins_anew() -> None:
+def test_counts_keep_a_peak_that_the_body_resets() -> None:
     def body() -> None:
         gradcore.ones(50_000)
         gradcore.reset_peak_memory_stats()
@@ -120,7 +120,7 @@ def test_stacks_hold_the_lines_that_led_there_and_go_into_files() -> None:
         return helper(x).exp()
 
     for _ in range(2):
-        # The second time every line has been seen: what was learnt must not stand in for the stack.
+        # The second time every line is known: the cached site must not replace the stack.
         with gradcore.step(level="stacks") as s:
             y = outer()
             y.sum().backward()

@@ -1,4 +1,4 @@
-"""The life of a graph: what it holds can be seen, and neither a failure nor running out of memory leaves anything behind."""
+"""The lifetime of a graph: what it keeps can be listed, and after a failure or out of memory nothing stays allocated."""
 
 from __future__ import annotations
 
@@ -117,9 +117,9 @@ def test_what_is_left_alive_and_by_whom() -> None:
 
 
 def grow(step: Any, count: int = 6) -> Any:
-    """The report of the last of some steps; it says the same when it has been through JSON."""
+    """The report of the last of some steps, which is unchanged after a round trip through JSON."""
     with gradcore.step():
-        high = gradcore.zeros(1_000_000)  # ends above all of them, or growth would begin with a step of an earlier test
+        high = gradcore.zeros(1_000_000)  # ends above all of them; otherwise growth would begin with a step of an earlier test
     del high
     for _ in range(count):
         with gradcore.step() as s:
@@ -209,7 +209,7 @@ def train(model: Any, optimizer: Any) -> float:
 
 @pytest.mark.parametrize("kind", ["SGD", "Adam"])
 def test_a_failure_at_every_allocation_of_a_step(kind: str) -> None:
-    """Whichever allocation of the first step fails, the run goes on from there as one that never failed, to the bit."""
+    """Whichever allocation of the first step fails, the rest of the run equals one without a failure, bit for bit."""
     device = gradcore.device("cpu")
 
     def start() -> tuple[Any, Any]:
@@ -241,7 +241,7 @@ def test_a_failure_at_every_allocation_of_a_step(kind: str) -> None:
     assert points > 30
 
 
-#: Requested bytes that live outside the test: the default generators.
+#: Requested bytes that are live before the test: the default generators.
 BEFORE = [0]
 
 

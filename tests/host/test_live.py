@@ -1,4 +1,4 @@
-"""``gradcore train --live``: what it draws, and what it prints where nothing can be drawn."""
+"""``gradcore train --live``: what it draws, and what it prints if it cannot draw."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses, similarities and distances beside PyTorch's: values, gradients of every input, modules, what is kept, errors."""
+"""Losses, similarities and distances compared with PyTorch's: values, gradients, modules, residuals, errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ W = share(5)
 CLASSES = np.array([0, 4, 2, 2])
 ZERO = np.zeros((4, 5), np.float32)
 
-#: Name of the function, arrays that want a gradient, other arguments by name.
+#: Name of the function, arrays that require a gradient, other arguments by name.
 CASES: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("l1_loss", (X, Y), {}),
     ("smooth_l1_loss", (X, Y), {}), ("smooth_l1_loss", (X, Y), {"beta": 0.3}), ("smooth_l1_loss", (X, Y), {"beta": 0.0}),
@@ -63,7 +63,7 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
 
 
 def both(torch: Any, name: str, arrays: tuple[Any, ...], options: dict[str, Any]) -> list[list[np.ndarray[Any, Any]]]:
-    """The result and the gradients, here and there."""
+    """The result and the gradients in both libraries."""
     found = []
     for library in (gradcore, torch):
         leaves = [library.tensor(a, requires_grad=True) for a in arrays]
@@ -137,7 +137,7 @@ def test_modules_are_their_functions(torch: Any) -> None:
     ("binary_cross_entropy", (P, Q), 2), ("binary_cross_entropy_with_logits", (X, Q), 2), ("soft_margin_loss", (X, SIGNS), 2),
     ("kl_div", (np.log(P), Q), 1)], ids=lambda v: v if isinstance(v, str) else "")
 def test_no_more_is_kept_than_a_kernel_of_its_own_would(name: str, arrays: Any, numbers: int) -> None:
-    """Bytes that live on for backward, in tensors of the input's size; a kernel of its own would keep input and target."""
+    """Bytes kept for backward, in tensors of the input's size; a dedicated kernel would keep input and target."""
     x, t = gradcore.tensor(arrays[0], requires_grad=True), gradcore.tensor(arrays[1])
     ledger = gradcore.device("cpu").ledger
     log = ledger.begin_log()

@@ -1,4 +1,4 @@
-"""Schedules of the learning rate: PyTorch's figures, step for step, and states that go on."""
+"""Learning rate schedules: PyTorch's rates, step for step, and resumed states."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tests.conftest import raises
 
 S = optim.lr_scheduler
 
-#: PyTorch wants a step of the optimizer before each schedule's.
+#: PyTorch expects a step of the optimizer before each step of a schedule.
 WARNS = pytest.mark.filterwarnings("ignore:Detected call of")
 
-#: Makes a schedule of an optimizer, given the module of schedules.
+#: Creates a schedule for an optimizer, given the module of schedules.
 Make = Callable[[Any, Any], Any]
 
 CASES: dict[str, Make] = {

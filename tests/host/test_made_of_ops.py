@@ -1,4 +1,4 @@
-"""Functions that are made of ops: the log that meta writes, the values of a compiled call, and their errors."""
+"""Functions composed of ops: meta's log, the values of a compiled call, and errors."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.conftest import raises
 from tests.forms import Form
 from tests.host.test_form_errors import Case, f, i, refused_by_both
 
-#: What reads values on the host, gives no tensor, or draws.
+#: Functions that read values on the host, return no tensor, or draw random numbers.
 ELSEWHERE = ("unique_consecutive", "Tensor.unique_consecutive", "is_nonzero", "is_same_size", "is_signed", "is_complex")
-#: What is handed back as it is, without an op.
+#: Functions that return their argument unchanged, without an op.
 UNCHANGED = ("alpha_dropout", "cartesian_prod:one")
-#: Calls with operands, which say where their results are.
+#: Calls with operands, which determine the device of their results.
 FORMS = [form for part in (forms_composed, forms_gathered, forms_networks) for form in part.FORMS
          if form.operands and form.function not in ELSEWHERE]
 
@@ -57,7 +57,7 @@ def test_a_compiled_call_has_the_values_of_an_eager_one(form: Form) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         for _ in range(3):
-            # Other numbers in each call, of which nothing may be left in the next.
+            # Different numbers in each call, which must not affect the next one.
             arrays = [a if a.dtype != np.float32 else (a * np.float32(0.9)) for a in arrays]
             expected = form.made(gradcore, [gradcore.tensor(a) for a in arrays])
             found = compiled(*[gradcore.tensor(a) for a in arrays])
@@ -66,7 +66,7 @@ def test_a_compiled_call_has_the_values_of_an_eager_one(form: Form) -> None:
     assert len(compiled.programs) == (form.name not in UNCHANGED)
 
 
-#: PyTorch refuses these too.
+#: PyTorch raises errors for these too.
 CASES: dict[str, Case] = {
     "xlogy": (lambda t: t.xlogy(2, 3), TypeError, ("2 and 3",)),
     "xlogy_": (lambda t: i(t, 1).xlogy_(i(t, 1)), SpecError, ("xlogy_", "float32", "int64")),

@@ -1,4 +1,4 @@
-"""Written over an input that its op declares, a result of the CPU's kernels has the same bits, and is made without a copy."""
+"""A CPU kernel's result that overwrites a declared input has the same bits, and is computed without a copy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.rows import ROWS, Row, tensors_of
 from tests.rows_big import BIG
 
 DECLARED = sorted(name for name, op in all_ops().items() if op.may_alias)
-#: Kernels that read an operand again when they have written some of the result.
+#: Kernels that read an operand again after they have written a part of the result.
 PLANTED = [("relu_grad", "dy"), ("tanh_grad", "dy"), ("sigmoid_grad", "x"), ("where", "x"), ("clamp", "high"),
            ("bce_logits", "x"), ("tril", "x"), ("roll", "x"), ("log_softmax_grad", "dy"), ("recurrence", "b")]
 
@@ -32,7 +32,7 @@ def copies(args: tuple[Any, ...]) -> list[Any]:
 
 
 class Over:
-    """A device that holds each launch against itself with the result in the place of inputs: ``seen`` are their names."""
+    """A device that compares each launch with one whose result overwrites an input: ``seen`` has their names."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
@@ -51,7 +51,7 @@ class Over:
             alike = [k for k, a in enumerate(args[:at])
                      if inputs[k] in self.names and isinstance(a, np.ndarray) and out.size > 1
                      and (a.shape, a.dtype, a.strides) == (out.shape, out.dtype, out.strides)]
-            # Each by itself, and all of them as one and the same.
+            # Each separately, and all of them as one operand.
             for places in [[k] for k in alike] + [alike] * (len(alike) > 1):
                 same = copies(args)
                 for k in places:
@@ -76,7 +76,7 @@ class Over:
 
     def run(self, row: Row, dtype: Any = np.float32) -> None:
         try:
-            # Sample values may be beyond what half a float holds.
+            # Sample values may be out of range for half precision.
             with np.errstate(over="ignore"):
                 row.declared(*row.arguments(tensors_of(row, self.device, dtype)), **row.attrs)
         except NotImplementedError:

@@ -1,4 +1,4 @@
-"""What is a limit of a device's memory, and what is none."""
+"""Valid and invalid limits of a device's memory."""
 
 from __future__ import annotations
 

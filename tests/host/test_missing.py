@@ -1,4 +1,4 @@
-"""Names that PyTorch has and gradcore has not: what they raise, what is nearest, and that looking for them is harmless."""
+"""Names that PyTorch has and gradcore lacks: their errors, the nearest equivalents, and that looking them up is harmless."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gradcore.nearest import FORMULAS, NEAREST
 from tests.conftest import raises
 
 NAMES = Path(missing.__file__).with_name("torch_names.txt")
-#: What torch has for its own machinery: types of its compiler, kernels of other libraries, variants of ops.
+#: torch's internal names: types of its compiler, kernels of other libraries, variants of ops.
 INTERNAL = re.compile(
     r"q_.*|sym_.*|(?!index|narrow).*_copy|unsafe_.*|native_.*|(cudnn|miopen|mkldnn|fbgemm|quantized|fake_quantize|batch_norm_)_?.+|choose_qparams.*|"
     r".*_(indices_copy|quantized)|parse_.*|import_ir.*|merge_type.*|unify_type.*|.*torch_function.*|.*autocast_(inc|dec)rement.*|"
@@ -40,7 +40,7 @@ def part_of(library: Any, path: str) -> Any:
 
 
 def found(path: str, torch: Any) -> list[str]:
-    """The public names of a part of torch: functions, classes, dtypes and modules of its own, and what tensors have."""
+    """The public names of a part of torch: its functions, classes, dtypes and modules, and attributes of tensors."""
     part = part_of(torch, path)
     return sorted(name for name in dir(part) if not name.startswith("_") and not INTERNAL.fullmatch(name)
                   and (path == "Tensor" or _own(getattr(part, name), torch)))
@@ -67,11 +67,11 @@ def test_the_names_are_pytorchs(torch: Any) -> None:
     text = "PyTorch 2.13's public names: GRADCORE_WRITE_README=1 pytest tests/host/test_missing.py writes them.\n" + text
     if os.environ.get("GRADCORE_WRITE_README") == "1":
         NAMES.write_text(text)
-    assert NAMES.read_text() == text, "GRADCORE_WRITE_README=1 pytest tests/host/test_missing.py writes it anew"
+    assert NAMES.read_text() == text, "GRADCORE_WRITE_README=1 pytest tests/host/test_missing.py regenerates it"
 
 
 def absent(path: str) -> list[str]:
-    """PyTorch's names of a part that are not here."""
+    """PyTorch's names of a part that gradcore lacks."""
     return sorted(name for name in missing.torch_names()[path] if not hasattr(part_of(gradcore, path), name))
 
 
@@ -145,7 +145,7 @@ def test_parts_are_imported_from_where_pytorch_has_them() -> None:
     assert space["norm"] is gradcore.linalg.norm and space["_LRScheduler"] is gradcore.optim.lr_scheduler.LRScheduler
 
 
-#: The arguments that a formula is compared on, by the name that it stands for, where they are not these.
+#: The arguments for comparing a formula, by the name that it replaces, if they are not the default ones.
 PAIR = ([0.25, 0.5, 0.0, 0.75], [2.0, -1.0, 3.0, 0.5])
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "logdet": ([[2.0, 1.0], [1.0, 3.0]],), "trapezoid": PAIR[:1], "trapz": PAIR[:1], "cumulative_trapezoid": PAIR[:1],
@@ -166,7 +166,7 @@ def test_a_formula_gives_what_pytorch_gives(formula: str, torch: Any) -> None:
             np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=1e-5, err_msg=name)
 
 
-def test_a_name_that_nobody_has_is_an_attribute_error_alone() -> None:
+def test_an_unknown_name_is_only_an_attribute_error() -> None:
     for call, text in ((lambda: gradcore.tensr, "module 'gradcore' has no attribute 'tensr'. Did you mean: 'tensor'?"),
                        (lambda: nn.Liner, "module 'gradcore.nn' has no attribute 'Liner'. Did you mean: 'Linear'?"),
                        (lambda: gradcore.qqqqqq, "module 'gradcore' has no attribute 'qqqqqq'"),

@@ -1,4 +1,4 @@
-"""Models: the registry's own, and a user's in six lines."""
+"""Models: the included ones, and a user's in six lines."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_training_on_digits_learns() -> None:
 @pytest.mark.parametrize("make", [lambda p: optim.SGD(p, lr=0.1, momentum=0.9), lambda p: optim.AdamW(p)],
                          ids=["sgd", "adamw"])
 def test_meta_writes_the_log_that_the_cpu_writes(make: Any) -> None:
-    """Every record of making, training and letting go: the same but for the names of devices, which none holds."""
+    """Every record of building, training and freeing: equal on all devices, since no record names a device."""
     logs = []
     for kind in (make_host, make_meta):
         device = kind()

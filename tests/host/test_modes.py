@@ -1,4 +1,4 @@
-"""Where a graph is built: modes, and what takes a tensor out of its graph."""
+"""When a graph is built: modes, and functions that detach a tensor."""
 
 from __future__ import annotations
 

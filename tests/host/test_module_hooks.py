@@ -15,7 +15,7 @@ from tests.conftest import raises
 
 
 def scenario(library: Any) -> list[Any]:
-    """What hooks on a small network see, as text and shapes, and the gradients in the end."""
+    """The arguments of hooks on a small network, as text and shapes, and the final gradients."""
     n = library.nn
     seen: list[Any] = []
 

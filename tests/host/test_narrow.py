@@ -1,4 +1,4 @@
-"""Floats of 16 bits: every op computes in float32 and rounds once; the log is the same as without numbers."""
+"""Floats of 16 bits: every op computes in float32 and rounds once; the log equals meta's."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ bfloat16 = gradcore.bfloat16
 WIDE = {"inv", "solve", "det", "slogdet", "cholesky"}
 FLOATS = [r for r in ROWS if any(o.kind == "float" for o in r.operands()) and r.op not in WIDE
           and not r.declared.view and "dtype" not in r.attrs]
-#: One row an op, where one is as good as all.
+#: One row per op, for ops for which one suffices.
 FIRST = list({r.op: r for r in reversed(FLOATS)}.values())
 
 
@@ -46,7 +46,7 @@ def test_an_op_computes_in_float32_and_rounds_once(row: Row, dtype: Any) -> None
         wide = parts(row.call([gradcore.tensor(v.astype(np.float32) if v.dtype == dtype else v) for v in values]))
         for a, b in zip(found, wide, strict=True):
             assert array(a).dtype == (dtype if array(b).dtype == np.float32 else array(b).dtype)
-            # NumPy's comparison does not know bfloat16's NaN.
+            # NumPy's comparison does not handle bfloat16's NaN.
             np.testing.assert_array_equal(array(a).astype(np.float64), array(b).astype(array(a).dtype).astype(np.float64))
 
 
@@ -222,7 +222,7 @@ def test_uniforms_stay_below_what_they_are_to_stay_below(dtype: Any) -> None:
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
 def test_lengths_are_those_of_the_numbers_and_not_of_their_squares(name: str, torch: Any) -> None:
-    """300 and 400 are halves, and 90,000 is none."""
+    """300 and 400 can be represented in float16, 90,000 cannot."""
     def lengths(library: Any) -> list[float]:
         x = library.tensor([300.0, 400.0] + [0.0] * 98).to(getattr(library, name))
         functional = library.nn.functional
@@ -237,7 +237,7 @@ def test_lengths_are_those_of_the_numbers_and_not_of_their_squares(name: str, to
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
 def test_small_rows_are_normalised_by_their_own_size(name: str, torch: Any) -> None:
-    """The eps that nobody gives is that of the sums, which are in float32."""
+    """The default eps is that of the sums, which are in float32."""
     def normalised(library: Any) -> list[float]:
         x = library.tensor([[0.01, -0.02, 0.03, 0.005]]).to(getattr(library, name))
         layer = library.nn.RMSNorm(4).to(getattr(library, name))

@@ -1,4 +1,4 @@
-"""Several networks in one step: their layers have paths of their own names, and a single one keeps its plain paths."""
+"""Several networks in one step: their layers have paths that begin with their names; those of a single one do not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def generator(**where: Any) -> Any:
 
 
 def run(networks: list[Any], criterion: Any = None, device: str = "cpu") -> Any:
-    """One recorded step of the networks one behind the other, after one that has named their parameters."""
+    """One recorded step of the networks in sequence, after one that has named their parameters."""
     optimizers = [gradcore.optim.SGD(n.parameters(), lr=0.1, momentum=0.9) for n in networks]
     for _ in range(2):
         with gradcore.step(batch_size=3) as step:
@@ -42,14 +42,14 @@ def run(networks: list[Any], criterion: Any = None, device: str = "cpu") -> Any:
 def test_layers_of_several_networks_begin_with_their_classes() -> None:
     step = run([generator(), Critic()])
     assert set(step.report.by_layer) == {"", "Sequential.0", "Sequential.1", "Sequential.2", "Critic", "Critic.fc"}
-    # All of a layer: parameters, gradients, momentum, what is kept.
+    # All memory of a layer: parameters, gradients, momentum, residuals.
     live = folds.live_at(step.log, len(step.log) - 1)
     assert {h.role for h in live if h.tag.layer == "Critic.fc"} == {"parameter", "gradient", "optimizer state"}
     assert {k.layer for k in step.report.kept} == {"", "Sequential.1", "Sequential.2", "Critic", "Critic.fc"}
 
 
 def test_a_single_network_keeps_the_paths_of_named_modules() -> None:
-    # A loss is a module too, without parameters: no network.
+    # A loss is a module too, but has no parameters, so it is not a network.
     step = run([generator()], nn.MSELoss())
     assert set(step.report.by_layer) == {"", "0", "1", "2"}
     both = nn.ModuleDict({"g": generator(), "c": Critic()})
@@ -61,7 +61,7 @@ def test_networks_of_one_class_are_numbered_in_the_order_of_their_first_calls() 
     second = copy.deepcopy(first)
     assert set(run([second, first]).report.by_layer) == {"", "Sequential#1.0", "Sequential#2.0"}
     del first
-    # The other one is gone, with its bytes.
+    # The other one and its bytes are freed.
     assert set(run([second]).report.by_layer) == {"", "0"}
 
 
@@ -103,8 +103,8 @@ def test_graph_and_summary_name_the_networks() -> None:
     network, critic = generator(), Critic()
     seen = gradcore.graph(critic(network(gradcore.ones(3, 4))))
     assert [n.layer for n in seen] == ["Critic", "Critic.fc", "Sequential.2", "Sequential.1", "Sequential.0"]
-    # Two leaves of one path are two leaves.
+    # Two leaves with one path are listed as two leaves.
     assert "Sequential.0.weight" in seen.dot() and "leaf Critic.fc.weight" in str(seen)
-    # As an error does that memory is out.
+    # As an out-of-memory error does.
     assert "parameter of empty in layer Sequential.0" in gradcore.memory_summary()
     assert [n.layer for n in gradcore.graph(network(gradcore.ones(3, 4)))] == ["2", "1", "0"]

@@ -1,4 +1,4 @@
-"""Modules: what they own, under which names, and in whose layer their bytes stand."""
+"""Modules: what they own, under which names, and the layers that their bytes are attributed to."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_to_changes_bytes_and_keeps_objects() -> None:
 
 
 def test_a_copy_is_put_down_to_the_line_that_asked_for_it() -> None:
-    # And not to one of the module copy, whose frames lie between.
+    # And not to one of the module copy, whose frames are in between.
     made = nn.Sequential(copy.deepcopy(nn.Linear(3, 4)), nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 8), 2))
     copies = [tag(p) for p in made.parameters() if tag(p).op == "clone"]
     assert len(copies) > 2 and {t.site.file for t in copies} == {__file__}

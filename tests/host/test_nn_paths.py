@@ -1,4 +1,4 @@
-"""Layer paths: in whose name a module's bytes stand, whoever calls it."""
+"""Layer paths: the layer that a module's bytes are attributed to, whoever calls it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tag(x: Any) -> Any:
 
 
 class Block(nn.Module):
-    """Notes the scope that it is called in."""
+    """Records the scope in which it is called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ def test_phase_and_role_stay_as_the_caller_set_them() -> None:
     assert tag(y).role == "input" and tag(y).phase == "measuring"
 
 
-def test_a_structure_that_changes_is_mapped_anew() -> None:
+def test_a_structure_that_changes_is_mapped_again() -> None:
     m = nn.Sequential(Block(), Block())
     m(gradcore.ones(1, 3))
     m.add_module("last", Block())
@@ -134,7 +134,7 @@ def test_a_module_outside_the_tree_works_on_its_callers_account() -> None:
 
 
 def test_modules_hold_no_cycle() -> None:
-    """The collector is off: what is left when the last name goes is left for good. The fixture looks."""
+    """The collector is off: what remains after the last reference remains for ever. The fixture checks."""
     m = Model()
     loss = F.mse_loss(m(gradcore.ones(4, 3)), gradcore.zeros(4, 2))
     loss.backward()
@@ -164,7 +164,7 @@ def test_threads_call_the_same_model_each_in_its_own_scope() -> None:
 
 
 class AutoEncoder(nn.Module):
-    """Has no forward: its user calls the parts."""
+    """Has no forward: the user calls its parts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -176,7 +176,7 @@ class AutoEncoder(nn.Module):
 
 
 def launched(call: Callable[[], Any]) -> dict[str, set[str]]:
-    """The layers in which each op ran, by their paths alone: of which network is for tests/host/test_networks.py."""
+    """The layers in which each op ran, by their paths only; tests/host/test_networks.py tests their networks."""
     with gradcore.step() as step:
         call()
     found: dict[str, set[str]] = {}

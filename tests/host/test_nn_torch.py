@@ -1,4 +1,4 @@
-"""Layers and losses beside PyTorch's: values, gradients, and state dicts both ways."""
+"""Layers and losses compared with PyTorch's: values, gradients, and state dicts in both directions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools for parameters and gradients, and the ways to fill a parameter, beside PyTorch's."""
+"""Utilities for parameters and gradients, and initialization, compared with PyTorch's."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_trunc_normal_has_its_distribution() -> None:
     gradcore.manual_seed(3)
     w = nn.init.trunc_normal_(gradcore.empty(300, 400), mean=0.5, std=2.0, a=-1.0, b=3.0).numpy()
     assert w.min() >= -1 and w.max() <= 3
-    # Mean and deviation of the truncated normal, by its density.
+    # Mean and standard deviation of the truncated normal distribution, by its density.
     x = np.linspace(-1, 3, 100_001)
     density = np.exp(-0.5 * ((x - 0.5) / 2) ** 2)
     mean = (x * density).sum() / density.sum()

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(library_path() is None,
 
 
 def instances(family: str, target: str = TARGETS[2]) -> list[str]:
-    """What is compiled: where not everything is, each template and function once, and each kind of operand once at all."""
+    """The instances to compile: all, or each template and function once and each kind of operand once."""
     found = sorted(noted().wanted.get(family, ()), key=lambda name: ("float" not in name, name))
     if os.environ.get("GRADCORE_ALL_INSTANCES") == "1" or (target == TARGETS[2] and family != "elementwise"):
         return found
@@ -89,7 +89,7 @@ def test_headers_stand_in_place_of_their_includes():
 
 
 def test_a_spill_would_be_seen():
-    """A kernel that indexes an array of its own at run time needs a stack."""
+    """A kernel that indexes a local array at run time needs a stack."""
     source = """extern "C" __global__ void spilling(float* out, int n) {
         float own[64];
         for (int i = 0; i < n; ++i) own[out[i] > 0 ? i & 63 : 0] = out[i];

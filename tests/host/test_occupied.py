@@ -1,4 +1,4 @@
-"""Launches over much memory have blocks for every multiprocessor of a large GPU, and several: each waits for what it reads."""
+"""Launches on large arrays have several blocks for every multiprocessor of a large GPU, since each waits for its reads."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _MULTIPROCESSORS, _EACH = 132, 6
 
 
 def nowhere(*shape: int, dtype: Any = np.float32) -> cupy.ndarray:
-    """An array that nobody may read."""
+    """An array that must not be read."""
     place = memory.UnownedMemory(1 << 40, math.prod(shape) * np.dtype(dtype).itemsize, None, 0)
     return cupy.ndarray(shape, dtype, memory.MemoryPointer(place, 0))
 
 
 def launches(op: str, *arrays: Any, **attrs: Any) -> list[tuple[str, int]]:
-    """Instances and blocks of what an op launches."""
+    """Instances and numbers of blocks of an op's launches."""
     tape: list[Any] = []
     gpu_launch.noted.tape = tape
     try:
@@ -50,7 +50,7 @@ def test_sums_of_64_mib(shape, dims):
     (lambda x: x.T, True), (lambda x: x.reshape(16, 64, 128, 128).transpose(0, 2, 3, 1), True),
     (lambda x: x.reshape(16, 64, 128, 128).swapaxes(1, 2), False), (lambda x: x[:, ::2], False)])
 def test_a_transposed_copy_goes_by_tiles(lies, turned):
-    """Where both lie along one dimension, or one is read in steps, there is nothing to gain."""
+    """If both are contiguous along one dimension, or one is strided, there is nothing to gain."""
     x = lies(nowhere(1 << 14, 1 << 10))
     (name, _), = launches("clone", x, nowhere(*x.shape))
     assert name.startswith("turn<" if turned else "map")
@@ -61,14 +61,14 @@ def test_a_transposed_copy_goes_by_tiles(lies, turned):
     ("add", (nowhere(512, 256)[:, 64:128], nowhere(64)), 4), ("clone", (nowhere(512, 256)[:, 2:130],), 1),
     ("add", (nowhere(512, 258)[:, :256], nowhere(512, 256)), 1), ("clone", (nowhere(512, 256)[:, ::-1],), 1)])
 def test_strided_neighbours_are_read_16_bytes_at_a_time(op, arrays, length):
-    """Where an access begins at a multiple of its length, in every row."""
+    """If accesses are aligned to their length in every row."""
     (name, _), = launches(op, *arrays, nowhere(*arrays[0].shape))
     assert name.split(", ")[:3] == [f"map_strided<{'Copy' if op == 'clone' else op.capitalize()}", "float", str(length)]
 
 
 @pytest.mark.parametrize(("width", "most"), [(3, 1 << 14), (10, 1 << 15), (32, 1 << 15), (64, 1 << 16)])
 def test_narrow_rows_share_a_warp(width, most):
-    """Where each had one, most of it would have nothing to do."""
+    """If each had its own, most threads would be idle."""
     for op, result, more in (("sum", (1 << 20,), {"dims": (1,), "keepdim": False}), ("softmax", (1 << 20, width), {"dim": 1})):
         workspace = () if op == "sum" else (None,)
         (_, blocks), = launches(op, nowhere(1 << 20, width), nowhere(*result), *workspace, **more)

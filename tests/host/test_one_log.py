@@ -1,4 +1,4 @@
-"""NumPy and meta write the same log, so a prediction is the measurement."""
+"""NumPy and meta write the same log, so a prediction equals the measurement."""
 
 import json
 import re
@@ -98,7 +98,7 @@ def test_the_larger_models_write_the_same_log(model, batch, kind):
 
 
 def check_prediction(device, sizes, batch, kind):
-    """Meta's log is the device's record by record, and the predicted peaks are its peaks, to the byte."""
+    """Meta's log equals the device's record by record, and the predicted peaks equal its peaks, to the byte."""
     logs, reports = run(device, sizes, batch, kind)
     predicted_logs, predicted = run("meta", sizes, batch, kind)
     for log, predicted_log in zip(logs, predicted_logs, strict=True):
@@ -178,9 +178,9 @@ def test_backward_gives_each_residual_back_when_its_node_has_run():
     assert len(kept) == 5
     assert all(k.reason == "consumed" and k.dropped_at is not None for k in kept)
     dropped = [k.dropped_at for k in sorted(kept, key=lambda k: -k.node)]
-    assert dropped == sorted(dropped), "the newest node gives back first"
+    assert dropped == sorted(dropped), "the newest node releases first"
     assert reports[0].residual_bytes == reports[0].residual_bytes_returned > 0
-    # What a node of backward needs no more is free before the next node allocates.
+    # What a backward node no longer needs is freed before the next node allocates.
     records = normalized(logs[0])
     for k in kept:
         if k.freed_at is not None:
@@ -189,14 +189,14 @@ def test_backward_gives_each_residual_back_when_its_node_has_run():
 
 
 def as_text(log):
-    """A log as lines that do not depend on where the checkout lies, or which line an op stands on."""
+    """A log as lines that do not depend on the checkout's location or on line numbers of ops."""
     return [re.sub(r", (callers=\(\)|export=None|network=None)", "", repr(record).replace("'", '"'))
             for record in normalized(log, lines=False)]
 
 
 @pytest.mark.parametrize(("name", "kind", "dropout"), [("mlp-sgd", "sgd", False), ("mlp-adam-dropout", "adam", True)])
 def test_golden_logs(name, kind, dropout, request):
-    """A refactor changes no record of a small model. GRADCORE_WRITE_GOLDEN=1 writes them anew, for a change that should."""
+    """A refactor changes no record of a small model. GRADCORE_WRITE_GOLDEN=1 rewrites them, for an intended change."""
     import os
 
     logs, _ = run("meta", (4, 8, 3), 5, kind, steps=2, dropout=dropout)

@@ -1,4 +1,4 @@
-"""Export to ONNX: every file passes ONNX's checker, and onnxruntime says of it what gradcore says."""
+"""Export to ONNX: every file passes ONNX's checker, and onnxruntime computes the same as gradcore."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ R = np.random.default_rng(0)
 
 
 def ran(model: Any, example: Any, **options: Any) -> tuple[Any, list[Any]]:
-    """The exported file, and what onnxruntime makes of the example."""
+    """The exported file, and onnxruntime's results for the example."""
     import onnx
     import onnxruntime
 
@@ -50,7 +50,7 @@ def array_of(a: Any) -> Any:
 
 
 def agrees(model: Any, example: Any, tolerance: float = 2e-6, **options: Any) -> Any:
-    """Export and run, and compare with what gradcore makes; the file."""
+    """Export and run, compare with gradcore's results, and return the file."""
     proto, found = ran(model, example, **options)
     given = tuple(gradcore.tensor(array_of(a)) if tensor(a) else a
                   for a in (example if isinstance(example, tuple) else (example,)))
@@ -144,10 +144,10 @@ def test_a_layer(name: str) -> None:
 
 # -- every op ----------------------------------------------------------------------------------------------------------
 
-#: What onnxruntime does otherwise, or what is nobody's promise, by op: sample calls with one of these words in their name.
+#: Where onnxruntime differs, or results are unspecified, by op: sample calls with one of these words in their name.
 OTHERWISE = {"mean": ("nothing",), "amax": ("nan",), "amin": ("nan",), "ranked": ("special",), "mse_loss": ("empty mean",),
              "cross_entropy": ("empty",), "empty": ("",), "attention": ("dropout",)}
-#: Ops that are in the table to be refused with a reason.
+#: Ops that are in the table to raise an error with a reason.
 REFUSED = ("dropout", "advance", "uniform", "uniform_", "normal", "normal_", "batch_norm")
 
 
@@ -159,7 +159,7 @@ def exported(op: str) -> bool:
 
 
 def called(row: Any) -> Any:
-    """A sample call as a function of its tensors; of a pooling the values alone, since ONNX counts positions otherwise."""
+    """A sample call as a function of its tensors; of a pooling only the values, since ONNX counts positions differently."""
     return lambda *tensors: parts(row.call(list(tensors)))[:1 if row.op == "max_pool2d" else None]
 
 
@@ -227,7 +227,7 @@ def test_names_and_dtypes() -> None:
 
 
 def agrees_dict(model: Any, example: Any, **options: Any) -> Any:
-    """As :func:`agrees`, for a model that returns a dict among others."""
+    """As :func:`agrees`, for a model whose results include a dict."""
     def flat(*given: Any) -> Any:
         first, second, rest = model(*given)
         return first, second, *rest.values()

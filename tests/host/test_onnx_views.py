@@ -1,4 +1,4 @@
-"""Views as nodes: the steps from a contiguous tensor give what NumPy's strides show, and the usual views need no gather."""
+"""Views as nodes: the steps from a contiguous tensor match NumPy's strided views, and common views need no gather."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BEFORE = -(1 << 61)
 
 
 def taken(array: Any, steps: list[Any]) -> Any:
-    """What the steps make of an array, by NumPy."""
+    """The steps applied to an array by NumPy."""
     for step in steps:
         if isinstance(step, Reshape):
             array = array.reshape(step.shape)
@@ -70,7 +70,7 @@ def test_usual_views(name: str) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_any_view(seed: int) -> None:
-    """Views of views, backwards ones and overlapping ones among them."""
+    """Views of views, also reversed and overlapping ones."""
     rng = np.random.default_rng(seed)
     for _ in range(40):
         shape = tuple(int(n) for n in rng.integers(1, 6, rng.integers(0, 5)))
@@ -89,6 +89,6 @@ def test_any_view(seed: int) -> None:
             elif array.ndim and array.shape[-1] > 1 and 0 not in array.shape:
                 array = np.lib.stride_tricks.sliding_window_view(array, 2, axis=-1)
         if array.size:
-            # An element is its own position.
+            # Each element's value is its position.
             check(shape, TensorSpec.strided(array.shape, np.dtype("float32"), tuple(s // 8 for s in array.strides),
                                             int(array.flat[0])))

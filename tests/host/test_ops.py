@@ -1,4 +1,4 @@
-"""Every op over the table of sample calls: values, gradients, second gradients, and the same log without numbers."""
+"""Every op over the table of sample calls: values, gradients, second gradients, and meta's log."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_gradients_are_torchs(row: Row, torch: Any) -> None:
     theirs = [torch.from_numpy(v).requires_grad_(k in row.wanted()) for k, v in enumerate(row.values())]
     expected = [y for y in parts(row.expected(torch, theirs)) if y.requires_grad]
     if not expected:
-        # torch sees no graph (ceil of it is a constant for it); ours is zero then.
+        # torch has no graph (ceil of it is a constant); ours is zero then.
         assert all(not array(inputs[k].grad).any() for k in row.wanted() if inputs[k].grad is not None)
         return
     torch.autograd.backward(expected, [torch.from_numpy(s) for s in seeds])
@@ -99,7 +99,7 @@ def low_precision(row: Row) -> bool:
 
 
 CHECKED = [r for r in ROWS if r.wanted() and r.smooth and not low_precision(r)]
-#: Of operands of more elements than these, slopes along random directions are compared instead of each entry of a Jacobian.
+#: For larger operands, derivatives along random directions are compared instead of each entry of the Jacobian.
 FEW = 40
 
 
@@ -130,13 +130,13 @@ UNCHECKED = {
 
 
 def test_every_gradient_can_be_differentiated() -> None:
-    """A new op with a gradient joins the check of second ones, or says here why it cannot."""
+    """A new op with a gradient is included in the check of second gradients, or listed here with a reason."""
     checked = {r.op for r in CHECKED if all(v.size for v in r.values())}
     assert {name for name, op in all_ops().items() if op.differentiable} - checked == set(UNCHECKED)
 
 
 def record(row: Row, device: Any) -> tuple[list[Any], Any]:
-    """The log of one run, there and back, on a device of its own; and the specs of what came out."""
+    """The log of one forward and backward run on a separate device, and the specs of the results."""
     log = device.ledger.begin_log()
     inputs = tensors_of(row, device, grads=True)
     attrs = {} if inputs else {"device": device}

@@ -1,4 +1,4 @@
-"""Optimizers: the same steps as PyTorch's, in one op, with state that has an owner."""
+"""Optimizers: PyTorch's steps, in one op, with state that has an owner."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.conftest import raises
 
 @pytest.fixture
 def oracle(torch: Any) -> Any:
-    """torch after its first step, which imports half of it and leaves frames in cycles: better these than a test's."""
+    """torch after its first step, which imports more of it and leaves frames in cycles, which must not be a test's."""
     p = torch.zeros(1, requires_grad=True)
     p.grad = torch.ones(1)
     torch.optim.Adam([p]).step()
@@ -67,7 +67,7 @@ def test_twenty_steps_are_pytorchs(oracle: Any, name: str, options: dict[str, An
     for step in range(20):
         give_gradients(gradcore, ours, step)
         give_gradients(oracle, theirs, step)
-        if step % 5 == 3:  # a parameter that sits a step out
+        if step % 5 == 3:  # a parameter without a gradient in one step
             ours[1].grad = theirs[1].grad = None
         if step == 10:  # a schedule
             a.param_groups[0]["lr"] = b.param_groups[0]["lr"] = 0.02
@@ -152,7 +152,7 @@ def test_state_belongs_to_the_layer_of_its_parameter() -> None:
 
 
 def test_after_training_nothing_is_left() -> None:
-    """The fixture compares what is live; here the same within one test, by name."""
+    """The fixture compares live memory; this does the same within one test, by name."""
     ledger = gradcore.device("cpu").ledger
     before = set(ledger.live)
     m = nn.Sequential(nn.Linear(4, 30), nn.Dropout(0.5), nn.LayerNorm(30), nn.GELU(), nn.Linear(30, 2))

@@ -1,4 +1,4 @@
-"""Optimizers beside SGD and Adam: PyTorch's steps and state, one launch, schedules."""
+"""Optimizers other than SGD and Adam: PyTorch's steps and state, one launch, schedules."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_twenty_steps_are_pytorchs(oracle: Any, name: str, options: dict[str, An
     for step in range(20):
         give_gradients(gradcore, ours, step)
         give_gradients(oracle, theirs, step)
-        if step % 5 == 3:  # a parameter that sits a step out
+        if step % 5 == 3:  # a parameter without a gradient in one step
             ours[1].grad = theirs[1].grad = None
         if step == 10:  # a schedule
             a.param_groups[0]["lr"] = b.param_groups[0]["lr"] = 0.02

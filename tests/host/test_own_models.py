@@ -1,4 +1,4 @@
-"""A model of one's own: its batch is what it makes, on every device, or an error says why not."""
+"""A user's model: its batch is used on every device, or an error says why not."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def build(b):
 
 
 def measured(capsys: Any, tmp_path: Path, result: str, device: str, sizes: str, command: str = "measure") -> Any:
-    """The rows of what is printed, or the message where it fails."""
+    """The printed rows, or the error message."""
     path = tmp_path / "mine.py"
     path.write_text(f"{HEAD}    return module, {result}\n")
     rest = ("--batch-sizes", sizes, "--steps", "2") if command == "measure" else ("--memory", sizes)
@@ -83,7 +83,7 @@ def test_what_small_batches_cannot_make_is_measured_as_made(capsys: Any, tmp_pat
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 @pytest.mark.parametrize("command", ["measure", "find-batch"])
 def test_a_tuple_has_a_row_a_sample(capsys: Any, tmp_path: Path, device: str, command: str) -> None:
-    """Nothing is cut off: 64 rows for a batch of 32 are an error that shows the way."""
+    """Nothing is truncated: 64 rows for a batch of 32 are an error that says what to do."""
     for result, shapes in (("(zeros(2 * b, 10), np.zeros(2 * b, np.int64))", "[{0}, 10] and [{0}]"),
                            ("(zeros(20, b, 10), zeros(20, b)), scores", "[20, {1}, 10] and [20, {1}]")):
         told = measured(capsys, tmp_path, result, device, "32" if command == "measure" else "8MiB", command)

@@ -1,4 +1,4 @@
-"""A memory snapshot that gradcore wrote, read back: whose the memory was, and when."""
+"""A memory snapshot that gradcore wrote, read back: the owners and times of memory."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_it_holds_what_the_step_held(recording: Recording, tmp_path: Path, capsy
     diff = compare(recording, back)
     assert diff.change == 0 and not any(diff.by.values()) and set(diff.by) == {"role", "layer", "op", "line"}
     assert compare(back, recording) == compare(recording, back)
-    # Bytes of other libraries are none of the pool's, and left out.
+    # Bytes of other libraries are not the pool's, and are omitted.
     assert back.report.by_role == {r: n for r, n in recording.report.by_role.items() if n} and "residual" in back.report.by_role
     peak, was = back.report.peak, recording.report.peak
     assert (peak.op, peak.layer, peak.phase, peak.line) == (was.op, was.layer, was.phase, was.line)
@@ -63,7 +63,7 @@ def test_it_holds_what_the_step_held(recording: Recording, tmp_path: Path, capsy
 def test_it_took_as_long_as_the_step(recording: Recording, tmp_path: Path) -> None:
     back = again(recording, tmp_path / "A.pickle")
     assert abs(back.report.seconds - recording.report.seconds) <= 2e-6
-    # What was there before stands before the step, and not hours from it.
+    # Earlier allocations are shown shortly before the step, and not hours before it.
     before = [r for r in recording.records[:folds.position_of(recording.records, "begin", "step")]
               if isinstance(r, Alloc) and r.allocated]
     start = folds.position_of(back.records, "begin", "step")

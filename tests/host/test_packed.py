@@ -1,4 +1,4 @@
-"""Packed sequences beside PyTorch's: packing and back, and recurrent layers along them."""
+"""Packed sequences compared with PyTorch's: packing, unpacking, and recurrent layers."""
 
 from __future__ import annotations
 

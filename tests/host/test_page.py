@@ -1,4 +1,4 @@
-"""The page as a file: whole in itself, closed to the network, and harmless whatever its data say."""
+"""The page as a file: self-contained, without network access, and harmless whatever its data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PARTS = Path(__file__).resolve().parents[2] / "gradcore" / "report" / "page"
 
 
 class Elements(HTMLParser):
-    """The elements of a page with their attributes, and what stands in script and style elements."""
+    """The elements of a page with their attributes, and the contents of script and style elements."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

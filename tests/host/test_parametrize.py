@@ -1,4 +1,4 @@
-"""Parameters made of others, and layers of volumes and of parts, beside PyTorch's."""
+"""Parametrizations, and further layers, compared with PyTorch's."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def emulated(tmp_path_factory):
 
 
 def run(name, *arguments, **attrs):
-    """A kernel of the CUDA device over copies; what its last array holds then."""
+    """Run a kernel of the CUDA device on copies, and return the last array."""
     copies = [Copy(a) if isinstance(a, np.ndarray) else a for a in arguments]
     KERNELS[name](*[c.cupy() if isinstance(c, Copy) else c for c in copies], **attrs)
     return [c for c in copies if isinstance(c, Copy)][-1].array

@@ -1,4 +1,4 @@
-"""Runs of elementwise calls cut into pieces do what the calls do one after the other, wherever their arrays lie."""
+"""Sequences of elementwise calls cut into pieces equal the calls one after the other, wherever their arrays are in memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(calls: list[Call]) -> None:
 
 
 def drawn(memory: np.ndarray, rng: np.random.Generator) -> list[Call]:
-    """Calls over arrays of 48 elements that lie anywhere in some memory, some block by block, some of another size."""
+    """Calls on arrays of 48 elements at random places of a buffer, some block by block, some of another size."""
     def at(size: int = 48) -> Any:
         start = 16 * int(rng.integers(0, (memory.size - size) // 16 + 1))
         return memory[start:start + size].reshape(-1, 8)

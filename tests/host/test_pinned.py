@@ -1,4 +1,4 @@
-"""Pinned memory: a pool of its own with its own records, uploads that nobody waits for, when its bytes go on."""
+"""Pinned memory: a separate pool with its own records, asynchronous uploads, and when its bytes are reused."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_programs_read_pinned_tensors_as_arguments_and_as_what_they_refer_to(poo
     assert len(compiled.programs) == 2, "pinned, and not"
     with pytest.raises(TraceError, match="makes a tensor from host data"):
         gradcore.compile(lambda a: a.pin_memory().sum())(plain)
-    # As if the pool were made in the traced run.
+    # As if the pool were created in the traced run.
     monkeypatch.setattr("gradcore.program.tracing.devices", lambda: [gradcore.device("cpu")])
     with pytest.raises(TraceError, match="allocates pinned memory: allocate it outside"):
         gradcore.compile(lambda a: a.pin_memory().sum())(plain)
@@ -196,7 +196,7 @@ def test_residuals_go_and_come_back_the_same_way_from_pinned_memory():
 
 @pytest.fixture
 def card(monkeypatch):
-    """A card whose memory is the host's, and pinned memory that it knows of."""
+    """A simulated GPU in host memory, with pinned memory."""
     made = HostCard()
     monkeypatch.setitem(device_module._devices, "pinned", PinnedDevice(made))
     return made
@@ -210,7 +210,7 @@ def gpu(card):
 
 
 def bytes_of(x):
-    """What lies in a tensor's memory on the card."""
+    """The values in a tensor's memory on the simulated GPU."""
     return np.frombuffer(ctypes.string_at(x.storage.block.address, x.spec.nbytes), x.spec.dtype).reshape(x.spec.shape)
 
 
@@ -241,7 +241,7 @@ def test_residuals_go_and_come_back(card, gpu, seed):
     kept = [_to_pinned(rows), _to_pinned(whole)]
     address = whole.storage.block.address
     del rows, whole
-    # Whoever takes these bytes writes behind the copies that still read them.
+    # The next owner of these bytes writes after the copies that still read them.
     taken = owners.upload(np.full((4, 6), -1, np.float32), gpu)
     assert taken.storage.block.address == address
     back = [_from_pinned(k) for k in kept]

@@ -1,4 +1,4 @@
-"""Results in the place of operands: a replay has the eager bits, no two ranges of its log meet, and its peak is explained."""
+"""Results that overwrite operands: a replay has the eager bits, no ranges of its log overlap, and its peak is explained."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.host.test_compile import same, same_state
 
 F = nn.functional
 
-#: Elements of a large operand: more than a piece of the CPU's.
+#: Elements of a large operand: more than the CPU processes in one piece.
 LARGE = 40_000
 
 
 def meeting(records: Iterable[Any]) -> str:
-    """Two ranges of a log that are allocated at once and share bytes; "" where there are none."""
+    """Two ranges of a log that are allocated at once and overlap; "" without any."""
     live: dict[int, Alloc] = {}
     for r in records:
         if isinstance(r, Free):
@@ -38,7 +38,7 @@ def meeting(records: Iterable[Any]) -> str:
 
 
 def taken(program: Program, plan: Plan) -> dict[int, int]:
-    """By instruction: the bytes of the operand whose place its result takes."""
+    """By instruction: the bytes of the operand that its result overwrites."""
     return {program.buffers[b].first: program.buffers[place].nbytes for b, place in plan.shared.items()}
 
 
@@ -121,7 +121,7 @@ def test_made_up_functions_in_parts_are_the_eager_ones_bit_for_bit(seed: int, tm
         assert total is None or same(total, expected)
         want = gradcore.autograd.grad(expected, [w], retain_graph=True)
         assert same(slopes.execute()[0], want[0])
-        # Two calls wait for their gradients at once, and the later comes first.
+        # Two calls await their gradients at once, and the later one gets its first.
         theirs = [gradcore.autograd.grad(y.sum(), [w, row], allow_unused=True) for y in (second, eager)]
         ours = [gradcore.autograd.grad(y.sum(), [w, row], allow_unused=True) for y in (other, found)]
         assert all(same(a, b) for p, q in zip(ours, theirs, strict=True) for a, b in zip(p, q, strict=True) if b is not None)
@@ -190,7 +190,7 @@ def test_ranges_that_meet_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     run, _, _ = training(gradcore.compile)
     for k in range(3):
         run(*batch(k))
-    # The log as if nothing had given its place away.
+    # The log as if no operand had been overwritten.
     monkeypatch.setitem(run.plans[0].__dict__, "shared", {})
     with gradcore.step() as s:
         run(*batch(3))
@@ -231,6 +231,6 @@ def test_the_peak_of_a_replay_is_lower_where_the_plans_bound_is() -> None:
         peaks.append(s.report.peak)
     plan = run.plans[0]
     assert (plan.apart, plan.bound, plan.nbytes) == (2 << 18, (1 << 18) + 512, (1 << 18) + 512)
-    # The sum comes when one of the large ones is left, and beside it its copy that is returned.
+    # The sum is computed when one of the large ones is left, next to its copy, which is returned.
     assert (peaks[0].op, peaks[1].op, peaks[0].requested - peaks[1].requested) == ("exp", "sum", (1 << 18) - 4)
     assert f"lower bound {plan.bound:,} ({plan.apart:,} without writing results over operands)" in run.explain()

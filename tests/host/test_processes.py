@@ -1,4 +1,4 @@
-"""Processes that fork while other threads work: the child goes on where they are not."""
+"""Processes that fork while other threads work: the child continues without these threads."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Steps of training programs as people write them for PyTorch, in float64: the same losses, eager, and the same bits compiled.
+"""Steps of training programs written for PyTorch, in float64: the same losses eagerly, and the same bits compiled.
 
-Each program has ``models``, ``optimizers``, ``data(k, n)`` and ``step(*data)``. The libraries are given the same: weights from
+Each program has ``models``, ``optimizers``, ``data(k, n)`` and ``step(*data)``. Both libraries get the same weights, from
 NumPy's generator, noise as an argument.
 """
 
@@ -267,7 +267,7 @@ def test_twenty_steps_are_pytorchs(program: str) -> None:
     np.testing.assert_allclose(*losses, rtol=1e-8, atol=1e-10)
     ours, theirs = map(state, spaces)
     for space in spaces:
-        # Its functions refer to it, and it to them.
+        # It and its functions refer to each other.
         space.clear()
     for a, b in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-8)

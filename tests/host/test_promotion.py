@@ -1,4 +1,4 @@
-"""Types of results: every pair of operands that PyTorch takes, of every dtype, gives PyTorch's dtype, or is refused by both."""
+"""Dtypes of results: every pair of operands of every dtype gives PyTorch's dtype, or an error in both libraries."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CALLS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "div_": lambda t, x, y: x.div_(y), "pow_": lambda t, x, y: x.pow_(y), "copy_": lambda t, x, y: x.copy_(y),
     "masked_fill": lambda t, x, y: x.masked_fill(t.tensor([True]), y), "cat": lambda t, x, y: t.cat([x, y]),
 }
-#: Of one operand.
+#: Functions of one operand.
 ALONE: dict[str, Callable[[Any, Any], Any]] = {
     "exp": lambda t, x: t.exp(x), "sqrt": lambda t, x: x.sqrt(), "neg": lambda t, x: -x, "abs": lambda t, x: abs(x),
     "sum": lambda t, x: x.sum(), "mean": lambda t, x: x.mean(), "prod": lambda t, x: x.prod(),
@@ -37,9 +37,9 @@ ALONE: dict[str, Callable[[Any, Any], Any]] = {
     "sort": lambda t, x: t.sort(x)[0], "invert": lambda t, x: ~x, "logsumexp": lambda t, x: t.logsumexp(x, 0),
     "zeros_like": lambda t, x: t.zeros_like(x), "count_nonzero": lambda t, x: t.count_nonzero(x),
 }
-#: What takes a Python number here, or a bool, where PyTorch wants a tensor, or has no kernel.
+#: Calls that accept a Python number or a bool here, where PyTorch needs a tensor, or has no kernel.
 LENIENT = {"logical_or", "maximum", "fmod", "atan2", "clamp", "abs", "argmax", "floor"}
-#: What is another dtype, or refused: PyTorch hands a bool to the power True back, and answers uint8 with uint8.
+#: Calls with another dtype, or an error: in PyTorch a bool to the power True is unchanged, and uint8 gives uint8.
 OTHER = {("pow", "bool", True), ("pow_", "bool", True), ("any", "uint8")}
 
 
@@ -49,7 +49,7 @@ def made(library: Any, operand: tuple[Any, Any]) -> Any:
 
 
 def outcome(library: Any, call: Callable[..., Any], *operands: tuple[Any, Any]) -> str:
-    """The name of the result's dtype, or that there is none."""
+    """The name of the result's dtype, or that there is no result."""
     try:
         found = call(library, *[made(library, o) for o in operands])
     except (RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError, IndexError):

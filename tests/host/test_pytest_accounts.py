@@ -1,4 +1,4 @@
-"""The pytest plugin's figures do not depend on the tests before, and say so where they are of another device."""
+"""The pytest plugin's figures do not depend on earlier tests, and a test on another device gets a message."""
 
 from __future__ import annotations
 

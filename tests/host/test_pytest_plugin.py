@@ -1,4 +1,4 @@
-"""The pytest plugin, run by pytest in a process of its own: limits, leaks, the fixture, the baseline, pytest-xdist."""
+"""The pytest plugin, run by pytest in a separate process: limits, leaks, the fixture, the baseline, pytest-xdist."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HEAD = "import pytest\nimport gradcore\n\nCPU = gradcore.device('cpu')\n"
 def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("PYTHONPATH", f"{ENTRY}{os.pathsep}{ROOT}")
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
-    # Other plugins of this machine are not asked: some take seconds to import, and each process would.
+    # Other installed plugins are not loaded: some take seconds to import, in each process.
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
     def run(source: str | None, *argv: str) -> pytest.RunResult:
@@ -195,7 +195,7 @@ def test_figures(device_memory, gradcore_device):
     del y
     assert device_memory.live_allocated == 0
 
-def test_it_begins_anew(device_memory):
+def test_it_is_reset(device_memory):
     assert device_memory.peak_allocated == 0
 
 @pytest.mark.limit_device_memory("1 KiB")
@@ -301,7 +301,7 @@ def test_the_baseline(run: Any, pytester: pytest.Pytester, workers: str) -> None
         "test_it.py::test_a": 8192, "test_it.py::test_b[1]": 4096, "test_it.py::test_b[2]": 8192}
     assert data["tests"]["test_it.py::test_a"]["by"]["line"] == {
         f"test_it.py:{line + bool(spread)} in test_a": 4096 for line in (10, 11)}
-    # The same figures pass, also of fewer tests; what has grown fails and says where; what has shrunk is said.
+    # Equal figures pass, also for fewer tests; a larger peak fails and is explained; a smaller one is reported.
     run(None, *argv, "-k", "not broken").assert_outcomes(passed=4)
     del data["tests"]["test_it.py::test_b[1]"]
     data["tests"]["test_it.py::test_b[2]"] = {"peak": 9000, "by": {"op": {"full": 9000}}}
@@ -315,7 +315,7 @@ def test_the_baseline(run: Any, pytester: pytest.Pytester, workers: str) -> None
           "3 peaks compared with deep/peaks.json",
           "not in it, --gradcore-memory-update writes them: test_it.py::test_b[[]1]",
           "lower than recorded: test_it.py::test_b[[]2]")
-    # An update keeps what did not run.
+    # An update keeps the figures of tests that did not run.
     run(None, *argv, "-k", "test_a", "--gradcore-memory-update").assert_outcomes(passed=1)
     told = baseline.read(path)
     assert told["test_it.py::test_a"].peak == 16384 and told["test_it.py::test_b[2]"] == Owners(9000, {"op": {"full": 9000}})

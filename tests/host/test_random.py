@@ -1,4 +1,4 @@
-"""Random numbers: a seed gives the same ones again, and they are spread as they should be."""
+"""Random numbers: a seed repeats them, and their distributions are right."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_draws_follow_one_another_without_repeating() -> None:
 
 
 def test_numbers_are_numpys_philox() -> None:
-    """Key = seed, counter = 0: anybody can check a value with NumPy alone."""
+    """Key = seed, counter = 0: values can be checked with NumPy only."""
     _random.manual_seed(11)
     expected = np.random.Generator(np.random.Philox(key=[11, 0], counter=[0, 0, 0, 0])).random(6, dtype=np.float32)
     np.testing.assert_array_equal(_random.rand(2, 3).numpy().ravel(), expected)

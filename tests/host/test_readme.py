@@ -1,4 +1,4 @@
-"""The README's example runs, and prints what the README shows; times aside."""
+"""The README's example runs, and prints what the README shows, except for times."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def test_the_table_of_what_is_covered_is_counted():
     assert shown is not None
     written = shown[2]
     if "? of" in counted:
-        # Which kernels are there is not known without CuPy.
+        # The set of kernels is not known without CuPy.
         written = re.sub(r"\d+ of (\d+) \|$", r"? of \1 |", written, flags=re.MULTILINE)
-    assert written == counted, "GRADCORE_WRITE_README=1 pytest tests/host/test_readme.py writes it anew"
+    assert written == counted, "GRADCORE_WRITE_README=1 pytest tests/host/test_readme.py regenerates it"
 
 
 def test_the_step_in_graph_mode_is_traced_and_then_replayed():

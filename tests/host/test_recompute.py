@@ -1,4 +1,4 @@
-"""Outputs of cheap ops are not kept: backward makes them again, with the same bits, once, where they belong."""
+"""Outputs of cheap ops are not kept: backward recomputes them once, bit for bit, with the right owner."""
 
 import numpy as np
 
@@ -74,7 +74,7 @@ def test_a_tensor_that_several_nodes_ask_for_is_made_once():
 
 
 def test_what_a_shared_tensor_was_made_from_goes_back_with_its_last_user():
-    # relu's output is asked for by relu and by the next convolution; it is made again from what batch norm keeps.
+    # relu's output is needed by relu and by the next convolution; it is recomputed from what batch norm keeps.
     gradcore.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1),
                           nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 1, 1))
@@ -91,9 +91,9 @@ def test_what_a_shared_tensor_was_made_from_goes_back_with_its_last_user():
     kept = [k for k in report.kept if k.role != "parameter"]
     assert {k.name for k in kept} >= {"x", "mean", "rstd"}
     assert all(k.reason == "consumed" for k in kept)
-    # All but x, which the test holds.
+    # All but x, which the test references.
     assert report.residual_bytes - report.residual_bytes_returned == x.numel() * 4
-    # The first norm's input goes back before the first convolution's gradient is made, last of all.
+    # The first norm's input is freed before the first convolution's gradient is computed, last of all.
     first = next(k for k in kept if k.layer == "0" and k.op == "conv2d")
     assert first.freed_at < max(k.dropped_at for k in kept)
 
@@ -210,7 +210,7 @@ def test_nothing_is_left_when_making_it_again_fails():
 
 
 def test_what_has_no_recipe_is_kept():
-    """ReLU after a matrix product: nobody keeps the product, so the result is kept."""
+    """ReLU after a matrix product: no node keeps the product, so the result is kept."""
     x = data()
     w, v = gradcore.randn(6, 5, requires_grad=True), gradcore.randn(5, 2, requires_grad=True)
     y = functional.relu(x @ w)

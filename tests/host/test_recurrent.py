@@ -1,4 +1,4 @@
-"""Recurrent layers beside PyTorch's, from its own weights: outputs, states, gradients; learning; what they keep."""
+"""Recurrent layers compared with PyTorch's, from its weights: outputs, states, gradients; learning; residuals."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_layers_are_pytorchs(torch: Any, name: str, options: dict[str, Any], giv
     shape = (3, 6, 4) if options.get("batch_first") else (6, 3, 4)
     states = [(count, 3, 5)] * (2 if name == "LSTM" else 1) if given else []
     compare(torch, name, {"input_size": 4, "hidden_size": 5, **options}, shape, *states)
-    # A lone sequence.
+    # A single sequence.
     compare(torch, name, {"input_size": 4, "hidden_size": 5, **options}, (6, 4), *[(count, 5)] * len(states))
 
 
@@ -70,7 +70,7 @@ def test_sequences_of_different_lengths(torch: Any, options: dict[str, Any]) -> 
         leaves = [library.tensor(a, requires_grad=True) for a in arrays]
         padded = library.nn.utils.rnn.pad_sequence(leaves, **options)
         (padded * padded).sum().backward()
-        # PyTorch transposes what it takes apart, in place.
+        # PyTorch transposes the packed data in place.
         results.append([padded.detach() + 0])
         back = library.nn.utils.rnn.unpad_sequence(padded, library.tensor([4, 2, 5]), options.get("batch_first", False))
         results[-1] += [*back, *(x.grad for x in leaves)]
@@ -93,7 +93,7 @@ def test_dropout_stands_between_layers_alone() -> None:
 
 @pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU"])
 def test_they_learn_to_remember(name: str) -> None:
-    """The first element of a sequence of noise is to be said at its end."""
+    """The task is to output the first element of a noise sequence at its end."""
     gradcore.manual_seed(1)
     rng = np.random.default_rng(0)
 

@@ -1,4 +1,4 @@
-"""When what the graph keeps goes back: as soon as a node ran, after an error, and when the graph dies."""
+"""When residuals are released: as soon as a node has run, after an error, and with the graph."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_an_exception_in_a_rule_leaves_everything_as_it_was(monkeypatch: pytest.
 
 
 def test_a_caught_error_pins_nothing() -> None:
-    """With the collector off: no frame on the way may hold the exception that it raised."""
+    """With the collector off: no frame may hold a reference to the exception that it raised."""
 
     def modified() -> None:
         x = leaf(1.0, 2.0)
@@ -255,9 +255,9 @@ assert done
 
 
 def test_a_chain_of_any_length_runs_on_a_small_stack() -> None:
-    """In a process of its own: a recursion that is too deep would end this one. The stack has ten bytes a node.
+    """In a separate process, which too deep a recursion would end. The stack has ten bytes per node.
 
-    Python 3.13 takes 600 KiB of it: it goes thousands of objects deep before it puts one off.
+    Python 3.13 needs 600 KiB of it: it frees objects thousands of levels deep before it defers one.
     """
     root = Path(gradcore.__file__).resolve().parents[1]
     result = subprocess.run([sys.executable, "-c", CHAIN, "100000"], cwd=root, capture_output=True, text=True, timeout=250)

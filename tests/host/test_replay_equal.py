@@ -1,4 +1,4 @@
-"""A hundred replayed training steps are a hundred eager ones, bit for bit: dropout, batch norm, schedules, fused losses."""
+"""A hundred replayed training steps equal a hundred eager ones, bit for bit: dropout, batch norm, schedules, fused losses."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def perceptron() -> Any:
 
 
 def bent() -> Any:
-    """The second weight is room enough for pieces of gelu."""
+    """The second weight is large enough to hold pieces of gelu."""
     return nn.Sequential(nn.Flatten(), nn.Linear(512, 512), nn.GELU(), nn.Linear(512, 64), nn.LayerNorm(64),
                          nn.Linear(64, 512), nn.GELU("tanh"), nn.Linear(512, 64), nn.ReLU(), nn.Linear(64, 5))
 
 
 def tokens(x: Any) -> Any:
-    """Two tokens of eight numbers a sample."""
+    """Two tokens of eight numbers per sample."""
     return x[:, :, 0, :8]
 
 
-#: Model, what it sees of a batch, optimizer, options, and the schedule of its learning rate.
+#: Model, its input from a batch, optimizer, options, and learning rate schedule.
 CASES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], str, dict[str, Any], Callable[[Any], Any]]] = {
     "convolutional": (convolutional, lambda x: x, "Adam", {"lr": 0.01},
                       lambda o: gradcore.optim.lr_scheduler.CosineAnnealingLR(o, STEPS)),
@@ -54,9 +54,9 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], str, dict[str, A
 
 
 def trained(name: str, wrap: Callable[[Any], Any], passed: bool) -> tuple[list[bytes], Any]:
-    """The bytes of the loss of each step, and of every parameter, buffer and gradient afterwards; what ``wrap`` made.
+    """The bytes of the loss of each step, and of every parameter, buffer and gradient afterwards; the result of ``wrap``.
 
-    Batches are ``passed`` to the step, or written to tensors that it knows.
+    Batches are ``passed`` to the step, or written to tensors that it refers to.
     """
     build, view, kind, settings, schedule_of = CASES[name]
     gradcore.manual_seed(0)
@@ -79,7 +79,7 @@ def trained(name: str, wrap: Callable[[Any], Any], passed: bool) -> tuple[list[b
         values = generator.standard_normal((6, 2, 16, 16)).astype(np.float32)
         labels = generator.integers(0, 5, 6)
         if k % 10 == 9:
-            # Ignored labels take another way through the kernel.
+            # Ignored labels take another path through the kernel.
             labels[:2] = -100
         new = gradcore.tensor(values), gradcore.tensor(labels)
         if not passed:
@@ -116,7 +116,7 @@ def test_a_hundred_steps_are_replayed_bit_for_bit(name: str, passed: bool, monke
 @pytest.mark.parametrize("rows, classes", [(4, 40), (32, 40), (200, 3)])
 @pytest.mark.parametrize("returned", [True, False])
 def test_a_step_need_not_return_its_loss(rows: int, classes: int, returned: bool) -> None:
-    """The loss of one that does not is gone when the gradient is made, and its bytes are somebody else's."""
+    """The loss of one that does not is freed when the gradient is computed, and its bytes are reused."""
     x, y = gradcore.zeros(rows, 8), gradcore.zeros(rows, dtype="int64")
 
     def training(wrap: Callable[[Any], Any]) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""The timeline of a step, and ``gradcore report`` as a person types it."""
+"""The timeline of a step, and ``gradcore report`` as users type it."""
 
 from __future__ import annotations
 

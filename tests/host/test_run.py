@@ -1,4 +1,4 @@
-"""The file of a run: bounded, readable at whatever moment the run is killed, and refused where it is damaged."""
+"""The file of a run: bounded, readable whenever the run is killed, and an error if it is damaged."""
 
 from __future__ import annotations
 

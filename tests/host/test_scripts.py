@@ -1,4 +1,4 @@
-"""Training scripts as people write them for PyTorch, run on both libraries from the same weights: the same losses."""
+"""Training scripts written for PyTorch, run with both libraries from the same weights: the same losses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore:enable_nested_tensor is True"),
               pytest.mark.filterwarnings("ignore:Full backward hook is firing")]
 
-#: What each script begins with: imports, and weights that do not depend on a library's random numbers.
+#: The beginning of each script: imports, and weights that do not depend on a library's random numbers.
 HEAD = """
 import math
 import numpy as np
@@ -152,7 +152,7 @@ handle.remove()
 
 
 def losses_of(script: str, library: str, path: Path) -> list[float]:
-    """Run a script; with ``import gradcore as torch`` where it says ``import torch``."""
+    """Run a script, with ``import gradcore as torch`` in place of ``import torch``."""
     text = HEAD + script
     if library != "torch":
         text = text.replace("from torch", f"from {library}").replace("import torch.", f"import {library}.").replace(

@@ -1,4 +1,4 @@
-"""What scripts for PyTorch set before they begin: constants, switches, seeds, how tensors are printed."""
+"""Settings at the start of PyTorch scripts: constants, switches, seeds, print options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What blocks of one launch tell each other lies in memory of the stream's own: launches of two streams may run at once."""
+"""Blocks of a launch share memory of their stream, so launches on two streams may run at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not
 
 
 def numbers() -> Any:
-    """A row that many blocks fold, and columns that many blocks fold."""
+    """A row that many blocks reduce, and columns that many blocks reduce."""
     values = np.arange(80_000, dtype=np.float32).reshape(2000, 40) % 7
     return gradcore.tensor(values, device="cuda"), values
 
@@ -37,7 +37,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def shared_of(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The places that launches are given from now on."""
+    """The addresses that later launches get."""
     found: list[int] = []
     launch = gpu_launch.launch
 
@@ -56,7 +56,7 @@ def test_each_stream_has_a_place_of_its_own(kernels: Any, monkeypatch: pytest.Mo
         found = shared_of(bed, monkeypatch)
         x, values = numbers()
         side = bed.device.make_stream()
-        # From the third time on launches are written out.
+        # From the third time on, launches are repeated from a record.
         for _ in range(4):
             for stream in (bed.device.stream, side):
                 with bed.device.use(stream):

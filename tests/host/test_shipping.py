@@ -1,4 +1,4 @@
-"""Programs in files: they come back exactly, run in a process without the model's code, and count on where they were."""
+"""Programs in files: exact round trips, runs in a process without the model's code, and resumed step counts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def batch() -> tuple[Any, Any]:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Equal in value and in type, all the way down; NaN is equal to itself."""
+    """Equal in value and type, recursively; NaN is equal to itself."""
     if type(a) is not type(b) and not (isinstance(a, tuple) and isinstance(b, tuple)):
         return False
     if isinstance(a, (list, tuple)):
@@ -113,7 +113,7 @@ def test_a_training_program_goes_on_where_it_was(kind: Any, options: dict[str, A
 
 
 def elsewhere(parts: Any) -> Any:
-    """Instructions or buffers as a process without the networks knows them."""
+    """Instructions or buffers as in a process without the networks."""
     return tuple(replace(part, tag=part.tag._replace(network=None)) for part in parts)
 
 

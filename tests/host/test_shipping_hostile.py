@@ -45,7 +45,7 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def opened(data: bytes) -> tuple[dict[str, Any], bytes]:
-    """A file's header, with the program parsed in the place of its text, and the tensors' bytes."""
+    """A file's header, with the program parsed in place of its text, and the tensors' bytes."""
     length = struct.unpack("<Q", data[:8])[0]
     header = json.loads(data[8:8 + length])
     header["__metadata__"]["gradcore.program"] = json.loads(header["__metadata__"]["gradcore.program"])
@@ -53,7 +53,7 @@ def opened(data: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 def closed(header: dict[str, Any], rest: bytes) -> bytes:
-    """The file again, with a digest that is right: what somebody who means harm would write."""
+    """The file with a matching digest, as an attacker would write it."""
     header = copy.deepcopy(header)
     text = header["__metadata__"]["gradcore.program"]
     text = text if isinstance(text, str) else json.dumps(text)
@@ -142,7 +142,7 @@ CASES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "lifetime too short": (lambda p: of_kind(p, "made").__setitem__(4, 0), "lives from"),
     "lifetime backwards": (lambda p: of_kind(p, "made").__setitem__(3, 9), "expected an integer from 9"),
     "unknown kind": (lambda p: of_kind(p, "made").__setitem__(0, "free"), "expected one of input"),
-    "an input that nobody brings": (lambda p: p["inputs"].pop(), "of kind input"),
+    "an input that no run is given": (lambda p: p["inputs"].pop(), "of kind input"),
     "output out of range": (lambda p: p["outputs"][0]["at"].__setitem__(0, 10**6), "expected an integer"),
     "captured under another name": (lambda p: p["captured"][0].__setitem__(1, "nothing"), "a tensor of its own"),
     "captured twice": (lambda p: p["captured"].append(p["captured"][0]), "a tensor of its own"),
@@ -206,7 +206,7 @@ def test_a_text_that_is_no_program(case: str, shipped: bytes, tmp_path: Path) ->
 
 
 def outcome(path: Path, data: bytes) -> Any:
-    """The program of a file, or None where it is refused; anything else that is raised fails the test."""
+    """The program of a file, or None if it is refused; any other error fails the test."""
     path.write_bytes(data)
     try:
         return gradcore.load_program(path)
@@ -222,7 +222,7 @@ def test_cut_off_files(shipped: bytes, tmp_path: Path) -> None:
 
 
 def test_flipped_bytes(shipped: bytes, tmp_path: Path) -> None:
-    """Of a flipped byte there is an equal program, as where a name of the file's header is quoted otherwise, or none."""
+    """A flipped byte gives an equal program, for instance in the quoting of a name in the header, or an error."""
     (tmp_path / "whole").write_bytes(shipped)
     whole = gradcore.load_program(tmp_path / "whole")
     rng = np.random.default_rng(0)
@@ -248,7 +248,7 @@ OTHERS = (None, True, -1, 0, 1, 7, 2**31, 2**47, 2**63, 2**200, 1.5, "", "float6
 
 
 def test_changed_fields(shipped: bytes, tmp_path: Path) -> None:
-    """Fields that are changed with the digest put right: refused, or a program all of whose operands lie in their buffers."""
+    """Changed fields with a matching digest: an error, or a program whose operands all fit in their buffers."""
     header, rest = opened(shipped)
     program = header["__metadata__"]["gradcore.program"]
     rng = np.random.default_rng(0)
@@ -281,7 +281,7 @@ VIEWS: dict[str, tuple[Callable[[Any], Any], str, Any]] = {
 
 @pytest.mark.parametrize("op", VIEWS)
 def test_a_gradient_that_would_write_elsewhere(op: str, tmp_path: Path) -> None:
-    """The gradient of a view goes into a result whose shape the file says: the results' sizes are all put right here."""
+    """The gradient of a view is written to a result whose shape is in the file: all results' sizes are made consistent here."""
     function, attribute, other = VIEWS[op]
     w, x = gradcore.ones(4, 6, requires_grad=True), gradcore.ones(4, 6)
     optimizer = optim.SGD([w])

@@ -1,4 +1,4 @@
-"""PyTorch's memory snapshots as records: what PyTorch itself makes, what lay there before, and files that are no snapshot."""
+"""PyTorch's memory snapshots as records: PyTorch's own, earlier allocations, and files that are not snapshots."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ENGINE = {"filename": "/x/site-packages/torch/autograd/graph.py", "line": 5, "na
 ADAM = {"filename": "/x/site-packages/torch/optim/adam.py", "line": 9, "name": "step"}
 NATIVE = {"filename": "??", "line": 0, "name": "at::native::empty"}
 MiB = 1 << 20
-#: What a file would make if the code in it ran.
+#: A file that would exist if the code in a snapshot ran.
 PLANTED = Path(tempfile.gettempdir()) / "planted-by-a-pickle"
 
 
@@ -38,7 +38,7 @@ def block(size, state="inactive", asked=0, *frames):
     return {"size": size, "requested_size": asked, "state": state, "frames": list(frames)}
 
 
-#: A segment from before with two buffers, of which the second goes; another segment comes; a free is pending at the end.
+#: An earlier segment with two buffers, of which the second is freed; then a new segment, and a pending free at the end.
 SNAPSHOT = {
     "segments": [
         {"device": 0, "address": 0, "total_size": 2 * MiB, "stream": 0, "blocks": [
@@ -78,7 +78,7 @@ def test_the_peak_by_line(load):
     left = folds.live_at(records, len(records) - 1)
     assert sorted(h.requested for h in left) == [1000, 5 * MiB]
     assert [r.offset for r in records if isinstance(r, Alloc)] == [1024, 0, 0, 5 * MiB]
-    # What is read can be written, and read again with every index checked.
+    # Records that are read can be written, and read again with every index checked.
     recording = Recording(report, tuple(records))
     assert unpack(recording.to_dict()["log"]) == records
     assert "peak 8.00 MiB" in str(report)
@@ -164,7 +164,7 @@ def test_a_file_that_is_too_large(load, tmp_path):
 
 
 def test_every_damaged_byte_is_refused_or_read(load):
-    """Whatever a byte is changed to, there is a report or a ValueError, and nothing is called."""
+    """Whatever a byte is changed to, the result is a report or a ValueError, and no code runs."""
     small = {"segments": SNAPSHOT["segments"][:1], "device_traces": [SNAPSHOT["device_traces"][0][:3]]}
     data = pickle.dumps(small, 4)
     outcomes = {"read": 0, "refused": 0}
@@ -180,7 +180,7 @@ def test_every_damaged_byte_is_refused_or_read(load):
 
 
 def test_the_command_shows_a_snapshot(tmp_path, capsys):
-    """``gradcore report`` and ``export`` take a snapshot as they take a run."""
+    """``gradcore report`` and ``export`` accept a snapshot like a run."""
     with gradcore.step() as step:
         y = (gradcore.ones(1000, requires_grad=True) * 2).exp()
     path, page, table = tmp_path / "snapshot.pickle", tmp_path / "page.html", tmp_path / "table.csv"

@@ -1,4 +1,4 @@
-"""What a run brings takes its place in calls that were written out before it came, however they look at it."""
+"""Inputs of a run replace those in recorded calls, through whatever view the calls use them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def numbers(*shape: int, seed: int = 0) -> Any:
 
 
 def check(function: Callable[..., Any], *batches: tuple[Any, ...]) -> list[str]:
-    """Replay on each batch what was traced on the first: the bits of eager calls. Returns the names of what is called."""
+    """Trace on the first batch, replay on each: the bits of eager calls. Returns the names of the called functions."""
     compiled = gradcore.compile(function)
     for batch in (batches[0], *batches):
         given = [t.detach().clone() for t in batch]

@@ -1,4 +1,4 @@
-"""Averaged models, beside PyTorch's: weights, buffers, states, rates."""
+"""Averaged models compared with PyTorch's: weights, buffers, states, rates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No kernel makes bytes that its op did not declare: what NumPy allocates while one runs is traced."""
+"""No kernel allocates memory that its op does not declare: NumPy's allocations while it runs are traced."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from gradcore.engine.plans import Call
 from tests.rows import Row, tensors_of
 from tests.rows_big import BIG
 
-#: Temporaries of a fixed size may be this large together.
+#: The allowed total of temporaries of fixed size.
 SLACK = 64 << 10
 
 
 class Watch:
-    """A device whose kernels run traced; ``worst`` is the most that one of them had allocated at a time, in bytes."""
+    """A device whose kernels run traced; ``worst`` is the largest number of bytes that one of them had allocated at once."""
 
     def __init__(self) -> None:
         self.device: HostDevice = make_host()
@@ -42,7 +42,7 @@ class Watch:
         args, attrs = row.arguments(inputs), dict(row.attrs)
         if not inputs:
             attrs["device"] = self.device
-        # Twice: what is made once and kept, such as a table of powers, is no temporary.
+        # Twice: memory that is allocated once and kept, such as a table of powers, is not temporary.
         for _ in range(2):
             self.worst = 0
             row.declared(*args, **attrs)

@@ -1,4 +1,4 @@
-"""Threads that train, trace and replay at once: each gets the numbers that it would get alone."""
+"""Threads that train, trace and replay at once: each gets the same numbers as without the others."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_one_compiled_function_serves_several_threads() -> None:
 
 
 def _values(function: Any, x: Any) -> tuple[Any, Any]:
-    """What a function returns, and its gradient for an argument of the thread's own."""
+    """A function's result, and its gradient for an argument that the thread owns."""
     x = x.clone().requires_grad_()
     y = function(x)
     found, = gradcore.autograd.grad(y.sum(), [x])

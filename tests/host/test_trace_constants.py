@@ -1,4 +1,4 @@
-"""Tables that the library makes from shapes alone are the same in every run, so a trace takes them for constants."""
+"""Tables that the library computes from shapes only are the same in every run, so a trace treats them as constants."""
 
 from __future__ import annotations
 

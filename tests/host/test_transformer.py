@@ -1,4 +1,4 @@
-"""Layers of transformers beside PyTorch's, from its own weights."""
+"""Layers of transformers compared with PyTorch's, from its weights."""
 
 from __future__ import annotations
 

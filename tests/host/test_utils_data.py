@@ -1,4 +1,4 @@
-"""Sets of samples, orders and batches: PyTorch's results, the same with threads, the same for a seed."""
+"""Data sets, samplers and batches: PyTorch's results, equal with threads, equal for a seed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.conftest import raises
 
 
 class Squares(data.Dataset[Any]):
-    """Samples (k, k^2 as an array), and a note of which thread read what."""
+    """Samples (k, k^2 as an array), which record the threads that read them."""
 
     def __init__(self, count: int) -> None:
         self.count = count

@@ -1,4 +1,4 @@
-"""Views: whose bytes they are, what a write through one does, and how long the bytes stay."""
+"""Views: which bytes they share, the effect of writes, and how long the bytes live."""
 
 from __future__ import annotations
 

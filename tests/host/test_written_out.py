@@ -1,4 +1,4 @@
-"""A kernel of the CPU written out as NumPy calls does what the kernel does, on the values it was written for and on others."""
+"""A CPU kernel recorded as NumPy calls equals the kernel, on the values it was recorded with and on others."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gradcore.devices.host_tape import STRAIGHT, written_out
 from tests.rows import ROWS, Row, tensors_of
 from tests.rows_big import BIG
 
-#: By op: how many of its sample calls were written out, and not left to the kernel.
+#: By op: how many of its sample calls were recorded, rather than left to the kernel.
 seen: dict[str, int] = {}
 
 
 def compare(op: str, kernel: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    """Run the kernel and what it comes to from the same bytes, before and after the operands change."""
+    """Run the kernel and its recorded calls from the same bytes, before and after the operands change."""
     arrays = [a for a in args if isinstance(a, np.ndarray)]
     before = [a.copy() for a in arrays]
     calls = written_out(op, kernel, args)
@@ -39,7 +39,7 @@ def compare(op: str, kernel: Callable[..., Any], args: tuple[Any, ...]) -> None:
 
 
 def run(row: Row) -> None:
-    """Launch a row's calls on a device that holds each of them against what it comes to."""
+    """Launch a row's calls on a device that compares each of them with its recorded calls."""
     device = make_host()
 
     def bind(kernel: Callable[..., Any], op: str = "") -> Callable[..., Any]:

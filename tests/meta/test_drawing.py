@@ -1,4 +1,4 @@
-"""Drawings of plans: every buffer where the plan has it, in well-formed files, whatever its layer is called."""
+"""Drawings of plans: every buffer at its planned place, in well-formed files, whatever the names of layers."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def hostile(name: str) -> Program:
     "&amp;"])
 def test_a_hostile_name_is_text(name: str) -> None:
     text = draw(hostile(name))
-    # What cannot be encoded is not in it either.
+    # Characters that cannot be encoded are not in it either.
     root = ElementTree.fromstring(text.encode())
     assert {e.tag.removeprefix(SVG) for e in root.iter()} == {"svg", "path", "rect", "text", "title"}
     plain = re.sub("[\0\x1b\ud800\ufffe]", "\ufffd", name)
@@ -119,9 +119,9 @@ def test_a_terminal_shows_it_in_its_width() -> None:
 
 
 def test_what_is_drawn_in_a_terminal_is_what_lies_there() -> None:
-    # Two buffers of a kibibyte, the second made from the first: half the height at first, all of it while two live.
+    # Two buffers of a kibibyte, the second computed from the first: half the height at first, all of it while both are live.
     program = chain([1024] * 4)
-    # Where each takes the place of the one before, all of the half that there is.
+    # If each overwrites the one before, all of that half.
     for found, expected in ((planned(program, {}), [[False, False, True, True], [True] * 4, [True] * 4]),
                             (plan(program), [[True] * 4] * 3)):
         lines = str(sketch(program, found, height=4)).splitlines()

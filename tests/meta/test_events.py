@@ -1,4 +1,4 @@
-"""Records: tables, typed forms, and how two runs of one program compare."""
+"""Records: tables, typed forms, and comparisons of two runs of one program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The floors of the house: imports go downwards only, and no file grows past what can be read at once."""
+"""The floors: imports go downwards only, and the length of files is limited."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "gradcore"
 LINES = 350
 
-#: What stands on which floor: modules and packages, by their first part below gradcore.
+#: The floors of modules and packages, by the first part of their names below gradcore.
 FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"arguments", "errors", "spec", "events", "reading", "folds", "forking", "missing", "nearest", "overwriting",
                "tiling", "units"}),
@@ -25,7 +25,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"_settings", "autograd", "backends", "version", "nn", "optim", "data", "models", "program", "cli", "cuda",
                "utils", "amp", "onnx", "testing", "distributions", "func", "__main__"}),
 )
-#: Packages that may look into floor 0 alone, whatever floor they stand on.
+#: Packages that may import only floor 0, whatever their floor.
 SECLUDED = frozenset({"report", "ops"})
 
 
@@ -51,7 +51,7 @@ def exists(dotted: list[str]) -> bool:
 
 
 def typing_only(tree: ast.Module) -> set[ast.AST]:
-    """Imports for the type checker alone: they are not run."""
+    """Imports only for the type checker, which do not run."""
     return {inner for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
             for part in node.body for inner in ast.walk(part)}
 
@@ -84,7 +84,7 @@ def breaches(path: Path) -> list[str]:
             continue
         where = f"{path.relative_to(ROOT)}:{line} imports {'.'.join(target)}"
         if len(target) == 1:
-            # The package itself is the top of the house.
+            # The package itself is the top floor.
             if floor < len(FLOORS) - 1:
                 found.append(f"{where}, the whole house, from floor {floor}")
             continue
@@ -132,6 +132,6 @@ def test_a_file_can_be_read_at_once(path: Path) -> None:
 
 
 def test_arrays_stay_above_the_memory() -> None:
-    """Memory hands out bytes: neither NumPy nor CuPy is imported there, nor in what only reads records."""
+    """Memory only manages bytes: it imports neither NumPy nor CuPy, nor do modules that only read records."""
     names = [PACKAGE / "events.py", PACKAGE / "reading.py", PACKAGE / "folds.py", *(PACKAGE / "memory").rglob("*.py")]
     assert [str(p) for p in names for _, target in imported(p) if target[0] in ("numpy", "cupy")] == []

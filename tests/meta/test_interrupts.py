@@ -1,4 +1,4 @@
-"""An interrupt at any moment: no lock stays held, the books agree, and nothing is lost."""
+"""An interrupt at any moment: no lock stays held, the counters agree, and no memory is lost."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.meta.test_ledger import check_books, check_free_lists
 
 
 class Interrupt(BaseException):
-    """As KeyboardInterrupt, which would end pytest."""
+    """Like KeyboardInterrupt, which would end pytest."""
 
 
 def at_every_moment(run: Callable[[], Any], where: str = "/gradcore/memory/", apart: int = 1) -> Iterator[int]:
-    """Call ``run`` again and again, each time interrupted ``apart`` moments later in files ``where``, until one comes through.
+    """Call ``run`` repeatedly, each time interrupted ``apart`` moments later in files ``where``, until one call completes.
 
     Python raises what a signal's handler raises when a function of C's has returned, and when one of Python's begins: there it
     calls a profiler, too, which may raise in its place.
@@ -48,7 +48,7 @@ def at_every_moment(run: Callable[[], Any], where: str = "/gradcore/memory/", ap
         if through:
             assert moment > 1
             return
-        # Out here, where nothing refers to the frames that the interrupt came through.
+        # Here nothing refers to the frames that the interrupt passed through.
         yield moment
 
 
@@ -80,7 +80,7 @@ def test_an_allocation_that_is_interrupted_leaves_nothing(sizes: tuple[int, ...]
         for block in held:
             ledger.release(block)
         held.clear()
-        # Nobody keeps this one.
+        # This one is not kept.
         ledger.allocate(100, stream)
         ledger.flush()
 

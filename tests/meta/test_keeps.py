@@ -1,4 +1,4 @@
-"""What each op keeps alive for its gradient: the table, and that a run keeps just that."""
+"""What each op keeps for its gradient: the table, and that a run keeps exactly that."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradcore.overwriting import OVERWRITING
 from tests.conftest import raises
 from tests.rows import ROWS, Operand, Row, parts
 
-#: For each input that a gradient can be asked for: the inputs and results that stay alive until backward.
+#: For each differentiable input: the inputs and results that are kept until backward.
 KEEPS: dict[str, dict[str, str]] = {
     "fill_": {"x": ""},
     "clone": {"x": ""},
@@ -202,7 +202,7 @@ KEEPS: dict[str, dict[str, str]] = {
     "slogdet": {"a": "a"},
     "det": {"a": "a out"},
 }
-#: In place as otherwise; where nothing else has a gradient, what was overwritten has one of 0, for which nothing is kept.
+#: In-place ops like others; if nothing else has a gradient, the overwritten operand has one of 0, which keeps nothing.
 KEEPS |= {f"{name}_": {"x": "", **KEEPS.get(name, {})} for name in OVERWRITING}
 
 
@@ -213,7 +213,7 @@ def test_the_table_is_what_the_ops_declare() -> None:
 
 
 def expected(row: Row, asked: set[int]) -> set[str]:
-    """The names that stay alive where a gradient is asked for some of the operands alone."""
+    """The names that are kept if only some of the operands need a gradient."""
     names: set[str] = set()
     given: dict[str, bool] = {}
     at = 0
@@ -224,7 +224,7 @@ def expected(row: Row, asked: set[int]) -> set[str]:
         at += len(positions)
         if asked & set(positions) and name in KEEPS[row.op]:
             names |= set(KEEPS[row.op][name].split())
-    # Numbers and absent operands hold no bytes; names that are no input are results.
+    # Numbers and absent operands hold no bytes; names that are not inputs are results.
     return {n for n in names if given.get(n, n not in row.declared.inputs)}
 
 
@@ -244,7 +244,7 @@ def test_a_run_keeps_just_that(row: Row) -> None:
     for asked in {frozenset({k}) for k in wanted} | {frozenset(wanted), frozenset()}:
         inputs = [gradcore.tensor(v, device="meta", requires_grad=k in asked) for k, v in enumerate(row.values())]
         log = ledger.begin_log()
-        # Parameters that a recipe for the output takes besides are no residuals of a rule.
+        # Further parameters of a recipe for the output are not residuals of a rule.
         with gradcore.recompute(False):
             result = row.call(inputs)
         records = [typed(r) for r in log]

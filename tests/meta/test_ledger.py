@@ -1,4 +1,4 @@
-"""The ledger: after every operation its counters are the fold of its log are the sums over its table of live blocks."""
+"""The ledger: after every operation, its counters equal the fold of its log and the sums over its live blocks."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_ranges_of_an_arena_open_a_log_in_order_of_allocation() -> None:
     ledger = memory.ledger
     block = ledger.allocate(100 * 512, Stream(0), tag("arena"))
     set_aside(ledger, block)
-    # Neither by address nor by place: a set would hold them in an order of its own.
+    # Neither by address nor by position: a set would have an order of its own.
     ranges = [range_of(ledger, block, 512 * (k * 37 % 100), 512, 512, tag("a")) for k in range(100)]
     open_ranges(ledger, ranges[::-1])
     serials = [r.serial for r in ranges[::-1]]

@@ -1,4 +1,4 @@
-"""Plans: no two buffers meet, no arena is below the bound, and on the reference models next to nothing is above it."""
+"""Plans: no buffers overlap, no arena is below the bound, and those of the reference models are close to it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gradcore.spec import TensorSpec, round_up
 
 
 def scattered(generator: random.Random, count: int) -> list[Slot]:
-    """Lifetimes anywhere, short and long; some buffers have no bytes."""
+    """Random lifetimes, short and long; some buffers have no bytes."""
     found = []
     for _ in range(count):
         first = generator.randrange(2 * count)
@@ -28,7 +28,7 @@ def scattered(generator: random.Random, count: int) -> list[Slot]:
 
 
 def stacked(generator: random.Random, count: int) -> list[Slot]:
-    """Lifetimes as in a training step: what is made first is needed longest, and much is gone at once."""
+    """Lifetimes as in a training step: the first buffers are needed longest, and many are short-lived."""
     return [Slot(512 * generator.randrange(1, 40), k, 2 * count - k if generator.random() < 0.6 else k + generator.randrange(3))
             for k in range(count)]
 
@@ -41,9 +41,9 @@ def tops(slots: list[Slot], offsets: list[int]) -> int:
 
 
 def fault(slots: list[Slot], offsets: list[int]) -> str | None:
-    """What is wrong with a plan: an offset that is none, or an instruction at which two buffers lie in one place."""
+    """The error in a plan: an invalid offset, or an instruction at which two buffers overlap."""
     if any(at < 0 or at % 512 for at in offsets):
-        return "an offset is no multiple of 512"
+        return "an offset is not a multiple of 512"
     for moment in range(max(s.last for s in slots) + 1):
         alive = sorted((at, at + s.size) for at, s in zip(offsets, slots, strict=True)
                        if s.first <= moment <= s.last and s.size)
@@ -58,7 +58,7 @@ def test_a_fault_is_seen() -> None:
     assert fault(slots, [0, 1024, 0]) is None
     assert fault(slots, [0, 512, 0]) == "two buffers meet at instruction 2"
     assert fault(slots, [0, 1024, 1024]) == "two buffers meet at instruction 3"
-    assert fault(slots, [0, 1025, 0]) == "an offset is no multiple of 512"
+    assert fault(slots, [0, 1025, 0]) == "an offset is not a multiple of 512"
 
 
 @pytest.mark.parametrize("make, count, seed", CASES)
@@ -120,7 +120,7 @@ SITE = Site("train.py", 3, "step")
 
 
 def chain(lengths: list[int]) -> Program:
-    """A program in which each instruction makes a buffer of so many bytes from the one before."""
+    """A program in which each instruction computes a buffer of the given size from the one before."""
     specs = [TensorSpec.of((n,), "uint8") for n in lengths]
     tags = [Tag("relu", str(k), "forward", "temporary", SITE, None, spec) for k, spec in enumerate(specs)]
     buffers = tuple(Buffer(k, "made" if k else "input", n, tag) for k, (n, tag) in enumerate(zip(lengths, tags, strict=True)))
@@ -131,7 +131,7 @@ def chain(lengths: list[int]) -> Program:
 
 
 def alive(program: Program, found: Plan) -> list[Slot]:
-    """When each made buffer has its place to itself: one that gives it away, until the instruction before its last."""
+    """The time that each buffer has its memory to itself: if it is overwritten, until the instruction before its last."""
     given = set(found.shared.values())
     return [Slot(round_up(b.nbytes), b.first, b.last - (b.index in given)) for b in program.made()]
 

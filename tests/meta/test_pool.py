@@ -1,4 +1,4 @@
-"""The pool: sizes of segments, reuse, growth, flushing, and what it says when nothing fits."""
+"""The pool: sizes of segments, reuse, growth, flushing, and its errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log as plain data: what comes back is what was there, and a damaged file is refused."""
+"""A log as plain data: exact round trips, and errors for damaged files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def through_json(data: Any) -> Any:
 
 
 def recorded() -> gradcore.step:
-    """A step on the meta device with every kind of thing in it that a training step has."""
+    """A step on the meta device with every kind of record of a training step."""
     model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.ReLU(), nn.Linear(8, 3)).to("meta")
     optimizer = gradcore.optim.Adam(model.parameters())
     for _ in range(2):
@@ -78,7 +78,7 @@ def test_a_step_comes_back_with_its_report() -> None:
 
 
 def test_strides_of_dimensions_of_one_come_back() -> None:
-    # They say nothing, and views leave others there than a tensor of its own has.
+    # They carry no information, and differ between views and other tensors.
     with gradcore.step() as step:
         gradcore.ones(())[None].expand(1, 1)
         gradcore.ones(1, 3).t().unsqueeze(0)
@@ -157,7 +157,7 @@ def places(at: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def test_random_damage_is_refused_or_harmless() -> None:
-    """Whatever one value is replaced by, the answer is records that fold, or ValueError."""
+    """Whatever a value is replaced by, the result is records that can be folded, or ValueError."""
     data = through_json(pack(recorded().log))
     chance, refused = random.Random(0), 0
     for at, key in chance.sample(list(places(data)), 400):

@@ -1,4 +1,4 @@
-"""What every resource promises, whatever it is made of and whatever its source does."""
+"""The guarantees of every resource, however it is composed and whatever its source does."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_failure_changes_nothing(case: Case) -> None:
 def test_everything_can_be_taken_again_after_everything_went_back(case: Case) -> None:
     for nbytes in (MiB // 2, 3 * MiB, 9000):
         blocks, refusals = [], 0
-        # A source that fails now and then may fail where the limit has just refused: the second refusal is the end.
+        # A source that fails at random may fail right after the limit has: the second failure is final.
         while refusals < 2:
             try:
                 blocks.append(case.resource.allocate(nbytes, case.stream))
@@ -212,7 +212,7 @@ def test_the_host_refuses_what_does_not_exist() -> None:
 @pytest.mark.parametrize("end", [False, True], ids=["goes on", "ends"])
 def test_a_finaliser_may_run_inside_allocate(end: bool) -> None:
     class Dropping(CountingSource):
-        """A source in which a block is given back, as a collector that runs there would do."""
+        """A source in which a block is freed, as by a garbage collection that runs there."""
 
         held: list[tuple[Block, int]]
 

@@ -1,4 +1,4 @@
-"""How tests are handed to the workers of pytest-xdist."""
+"""How tests are distributed to the workers of pytest-xdist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which results take the place of operands: what an op declares, where nobody reads the operand any more, and nowhere else."""
+"""Which results overwrite operands: those that an op declares, if nothing reads the operand later, and no others."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ WHOLE, BYTES = TensorSpec.of((4, 4), "int32"), TensorSpec.of((64,), "uint8")
 
 def made(*steps: tuple[Any, ...], given: str = "input", survivors: tuple[int, ...] = (), outputs: tuple[int, ...] = (),
          sizes: dict[int, int] | None = None, **parts: Any) -> Program:
-    """A program over buffer 0, which is ``given``: each step is an op, its operands and the spec of what it makes, in order.
+    """A program over buffer 0, which is ``given``: each step is an op, its operands and the spec of its result, in order.
 
-    An operand is a buffer, seen as it was made, or a buffer and a spec.
+    An operand is a buffer, with its own spec, or a buffer and a spec.
     """
     specs = [SQUARE, *[s[-1] for s in steps]]
     tag = Tag("op", "0", "forward", "temporary", SITE, None, SQUARE)

@@ -57,7 +57,7 @@ def test_what_it_looks_like() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_views_are_numpys(seed: int) -> None:
-    """Where strides are found they show the same elements; where none are, NumPy has to copy too."""
+    """If strides are found, they address the same elements; if not, NumPy has to copy too."""
     rng = random.Random(seed)
     shape = [rng.choice([1, 2, 3, 4]) for _ in range(rng.randint(1, 4))]
     array = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)

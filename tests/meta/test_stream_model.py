@@ -1,6 +1,6 @@
-"""Eight streams over a card that runs work as late and as disorderly as the waits allow: no byte is used by two at once.
+"""Eight streams on a simulated GPU that runs work as late and in any order that waits allow: no byte is used by two at once.
 
-The same walks fail when one wait is left out of the pool, so they would notice.
+The same random walks fail if a wait is removed from the pool, so they would detect it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STREAMS = 8
 
 
 class Walk:
-    """Random work: blocks come on one stream, are used on others behind what was done to them last, and go back."""
+    """Random work: blocks are allocated on one stream, used on others after their last use, and freed."""
 
     def __init__(self, seed: int, faults: dict[str, Any] | None = None, note: bool = True) -> None:
         self.rng = random.Random(seed)
@@ -54,7 +54,7 @@ class Walk:
         last, expected = self.live[block]
         stream = self.rng.choice(self.streams)
         if stream is not last:
-            # As a user orders two streams. The pool has to know of both.
+            # As a user orders two streams. The pool must be informed of both.
             self.driver.wait(stream, self.driver.record(last))
         if self.note:
             block.use_on(stream)
@@ -85,7 +85,7 @@ class Walk:
                     self.give()
             except Card.CUDARuntimeError:
                 self.failed += 1
-            # Fewer than are given, so that queues grow, and one in a while has to be emptied by a wait of the host.
+            # Fewer than are submitted, so queues grow, and now and then the host must wait for one.
             self.card.run(self.rng.choice([0, 0, 1, 2, 5]))
             if k % 500 == 0:
                 self.card.deviceSynchronize()
@@ -164,7 +164,7 @@ def test_a_free_that_forgets_the_other_users_is_caught(monkeypatch: pytest.Monke
     _caught(Walk(0))
 
 
-def test_uses_that_nobody_noted_are_caught() -> None:
+def test_uses_that_were_not_recorded_are_caught() -> None:
     _caught(Walk(0, note=False))
 
 

@@ -1,4 +1,4 @@
-"""Memory across streams, over a driver that simulates them: bytes are handed on only behind the work that used them."""
+"""Memory across streams, with a driver that simulates them: bytes are reused only after the work that used them."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_what_is_free_on_several_streams_is_one_again_after_a_flush() -> None:
 
 
 class Broken(Events):
-    """A driver that fails once it is told to."""
+    """A driver that can be made to fail."""
 
     broken = False
 

@@ -62,7 +62,7 @@ function warn(report) {
   byId("warning").hidden = !(grown + left + outside);
 }
 
-// Group the owners anew, and look at an instant.
+// Regroup the owners, and show an instant.
 function group(at) {
   view.bands = new Bands(view.log, view.by, DATA.colours);
   timeline.show(view.log, view.bands, at);
