@@ -94,7 +94,7 @@ class TextTask:
     @property
     def about(self) -> str:
         return (f"{self._text.name} ({len(self._text.train):,} training and {len(self._text.test):,} test characters of "
-                f"{self._text.classes} kinds; bigram entropy {self._text.bigram_entropy():.4f} nats a character)")
+                f"{self._text.classes} kinds; bigram entropy {self._text.bigram_entropy():.4f} nats per character)")
 
     def epoch(self, batch_size: int) -> int:
         return len(Windows(self._text.train, self._context, batch_size))
@@ -114,7 +114,7 @@ class TextTask:
         entropy = self._text.bigram_entropy()
         beside = "below" if loss < entropy else "not below"
         return Result({"test_loss": loss, "bigram_entropy": entropy, "sample": sample},
-                      (f"test loss {loss:.4f} nats a character, {beside} the bigram entropy of {entropy:.4f}",
+                      (f"test loss {loss:.4f} nats per character, {beside} the bigram entropy of {entropy:.4f}",
                        f"A sample of text:\n\n{sample}\n"))
 
     def _test_loss(self, module: Any, device: Any, batch_size: int = 64) -> float:

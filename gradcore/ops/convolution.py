@@ -34,7 +34,7 @@ def _check(x: tuple[int, ...], weight: tuple[int, ...], stride: Pair, padding: P
     if x[1] != weight[1] * groups or weight[0] % groups:
         raise SpecError(f"Given groups={groups}, weight of size {list(weight)}, expected input{list(x)} to have "
                         f"{weight[1] * groups} channels, but got {x[1]} channels instead"
-                        + (f"; {weight[0]} output channels are no multiple of groups" if weight[0] % groups else ""))
+                        + (f"; {weight[0]} output channels are not divisible by groups" if weight[0] % groups else ""))
     if min(_out(x, weight, stride, padding, dilation)) < 1:
         raise SpecError(f"Calculated padded input size per channel: ({x[2] + 2 * padding[0]} x {x[3] + 2 * padding[1]}). "
                         f"Kernel size: ({weight[2]} x {weight[3]}) with dilation {dilation}. Kernel size can't be greater "

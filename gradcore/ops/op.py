@@ -161,7 +161,7 @@ class Op:
         for name in self.may_alias:
             if not single or name not in self.inputs or self.inputs.index(name) in self.lists:
                 raise TypeError(f"op {self.name!r}: may_alias names {name!r}; a functional op of one output may write it over "
-                                f"inputs that are no lists, of {self.inputs}")
+                                f"inputs that are not lists, of {self.inputs}")
 
     def source(self, name: str) -> tuple[str, Any] | None:
         """Where a rule's parameter comes from: ``(kind, index or name)``; None for an unknown name."""

@@ -142,7 +142,7 @@ def test_what_there_is_not_says_so() -> None:
             (lambda: distributions.Categorical(), ValueError, "Either `probs` or `logits` must be specified, but not both."),
             (lambda: distributions.Categorical(two.sum()), ValueError, "`probs` parameter must be at least one-dimensional"),
             (lambda: distributions.Bernoulli(two, two), ValueError, "Either `probs` or `logits`"),
-            (lambda: distributions.Bernoulli(two).rsample(), NotImplementedError, "Bernoulli has no draw that is"),
+            (lambda: distributions.Bernoulli(two).rsample(), NotImplementedError, "Bernoulli has no rsample()"),
             (lambda: distributions.MultivariateNormal(two), ValueError, "Exactly one of covariance_matrix or"),
             (lambda: distributions.MultivariateNormal(two, precision_matrix=two), NotImplementedError, "pass its inverse"),
             (lambda: distributions.Independent(distributions.Normal(two, two), 2), ValueError, "actual 2 vs 1"),

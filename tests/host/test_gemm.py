@@ -280,7 +280,7 @@ def test_a_stream_has_one_workspace_made_before_a_capture(plain, monkeypatch):
     assert reserved == [1 << 20]
     assert {(call["workspace"], call["stream"]) for call in calls_of(library)} == {(512, 7)}
     stream[0], capturing[0] = 8, True
-    with pytest.raises(CaptureError, match=r"1,048,576 bytes\) was not made before the capture"):
+    with pytest.raises(CaptureError, match=r"1,048,576 bytes\) was not allocated before the capture"):
         multiplied(a, b)
     capturing[0] = False
     library.workspaces.of(8)

@@ -60,7 +60,7 @@ def test_the_first_the_peak_the_last_and_those_asked_for(tmp_path: Path, recordi
     write(path, recording, [100, 150, 160, 120, 110, 100], events=(4,))
     events = [kind for kind in kinds(path) if not isinstance(kind, int)]
     assert events == ["run", ("recording", 1), ("recording", 4), ("recording", 3), ("recording", 6), "end"]
-    with raises(ValueError, "no events of step 2, but of 1, 3, 4, 6"):
+    with raises(ValueError, "no events of step 2, only of 1, 3, 4, 6"):
         load_run(path).find(2)
     with raises(ValueError, "'first', 'last' or 'peak', but got 'top'"):
         load_run(path).find("top")

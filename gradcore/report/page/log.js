@@ -5,7 +5,8 @@
 
 const KEEPABLE = new Set(["output", "temporary"]);
 const WORDS = { R: "segment reserved", U: "segment released", A: "allocated", F: "freed", K: "kept for backward",
-  D: "released by the graph", L: "ran", T: "changed owner", M: "mark", V: "view", P: "upload", G: "read", X: "outside the pool" };
+  D: "released by the graph", L: "ran", T: "changed owner", M: "mark", V: "view", P: "upload", G: "read",
+  X: "outside the pool" };
 const READERS = { R: "reserve", U: "unreserve", A: "allocate", F: "free", T: "retag", K: "keep", D: "drop", M: "mark" };
 
 class Log {
