@@ -144,9 +144,9 @@ def test_kept_for_backward_with_the_moment_each_went_back(opened: Opened, record
 def test_sorting_and_searching(opened: Opened, recording: Recording) -> None:
     rows = expected(recording, recording.report.peak.position)
     heads = opened.texts("#owners-head th")
-    for column in ("op", "bytes", "allocated at", "shape"):
+    for column in ("op", "bytes", "record", "shape"):
         i = heads.index(column)
-        number = column in ("bytes", "allocated at")
+        number = column in ("bytes", "record")
         for direction in ("first", "second"):
             opened.page.click(f"#owners-head button:text-is('{column}')")
             told = [row[i] for row in opened.rows()]

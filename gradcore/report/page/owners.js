@@ -12,7 +12,7 @@ const OWNER_COLUMNS = [
   { name: "shape", value: (o) => o.shape, wide: true },
   { name: "dtype", value: (o) => o.dtype, wide: true },
   { name: "line", value: (o) => o.line, path: true },
-  { name: "allocated at", number: true, value: (o) => o.made, text: (o) => (o.made < 0 ? "" : count(o.made)), wide: true },
+  { name: "record", number: true, value: (o) => o.made, text: (o) => (o.made < 0 ? "" : count(o.made)), wide: true },
 ];
 
 class Owners {
