@@ -55,7 +55,7 @@ class GraphNode:
     layer: str
     line: str
     #: "held": it keeps residuals and has not run; "retained": it ran and still keeps them (retain_graph); "released": it ran
-    #: and released them; "keeps nothing": its rules read nothing.
+    #: and released them; "keeps nothing": its rules read no tensor.
     state: str
     residuals: tuple[Residual, ...]
     #: The targets of its gradients: numbers of nodes, names of leaves, None for an input that requires no gradient.
@@ -187,11 +187,12 @@ def _seen(node: Node, leaves: dict[Leaf, str], names: Mapping[Network, str]) -> 
             network = names.get(leaf.network)
             name = leaf.name and (f"{network}.{leaf.name}" if network else leaf.name)
             inputs.append(leaves.setdefault(leaf, name or f"{leaf.spec} ({len(leaves) + 1})"))
-    state = "keeps nothing"
-    if node.plan.slots:
-        state = "released" if node.saved is None else "retained" if node.ran else "held"
     kept = (*chain.from_iterable(_residuals(r, names) for r in node.saved or ()),
             *(_waiting(block, names) for block in _in_arena(node)))
+    state = "keeps nothing"
+    # A slot may hold a number.
+    if kept or (node.plan.slots and node.saved is None):
+        state = "released" if node.saved is None else "retained" if node.ran else "held"
     return GraphNode(node.id, node.name(), node.call.op.name, layer_in(SCOPES[node.scope], names), str(SITES[node.site]), state,
                      kept, tuple(inputs))
 

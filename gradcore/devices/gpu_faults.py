@@ -22,15 +22,12 @@ _FORKED = 3
 FAULTS = {
     _FORKED: "CUDA cannot be used in a process that was forked from one that had used the device: start the process with "
              "multiprocessing.get_context('spawn')",
-    214: "uncorrectable error in the device's memory", 220: "uncorrectable error in the connection between "
-                                                                              "devices",
+    214: "uncorrectable error in the device's memory", 220: "uncorrectable error in the connection between devices",
     700: "a kernel used an address outside any allocation", 702: "a kernel exceeded the system's time limit",
-    710: "an assertion failed in a kernel", 714: "a kernel's call stack was "
-                                                 "corrupted", 715: "a kernel executed an illegal "
-                                                                                      "instruction",
-    716: "a kernel used a misaligned address", 717: "a kernel used an address of the wrong "
-                                                                                  "address space",
-    718: "a kernel's program counter is invalid", 719: "a kernel failed"}
+    710: "an assertion failed in a kernel", 714: "a kernel's call stack was corrupted",
+    715: "a kernel executed an illegal instruction", 716: "a kernel used a misaligned address",
+    717: "a kernel used an address of the wrong address space", 718: "a kernel's program counter is invalid",
+    719: "a kernel failed"}
 #: Reasons for which a launch can be refused, by cudaError_t.
 _REFUSED = {1: "an argument is invalid", 9: "the grid or the blocks are larger than the device allows",
             98: "the kernel's code was not loaded", 701: "a block needs more registers or shared memory than available"}

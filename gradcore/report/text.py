@@ -49,7 +49,7 @@ def render(report: StepReport) -> str:
         lines += ["", "Memory of other libraries that tensors share: "
                   f"{report.outside_bytes:,} bytes, not included in these sums."]
     lines += ["", "Largest tensors at the peak:"]
-    for t in report.top:
+    for t in [t for t in report.top if t.allocated]:
         shape = "x".join(map(str, t.shape)) if t.shape is not None else "bytes"
         kept = f"  kept by {len(t.kept_by)} node{'s' * (len(t.kept_by) != 1)}" if t.kept_by else ""
         lines.append(f"  {format_bytes(t.allocated):>10}  {t.role:15} {t.op:18} {shape or 'scalar':>14} "
@@ -131,11 +131,13 @@ def _op_line(keeper: str) -> str:
 
 
 def _bars(sums: dict[str, int], whole: int) -> Iterable[str]:
-    for name, nbytes in list(sums.items())[:12]:
-        share = nbytes / whole if whole else 0.0
+    # Borrowed memory counts as 0 bytes.
+    rows = [(name, nbytes) for name, nbytes in sums.items() if nbytes]
+    for name, nbytes in rows[:12]:
+        share = nbytes / whole
         yield f"  {name or '(root)':22} {nbytes:>15,}  {share:6.1%}  {bar(share)}"
-    if len(sums) > 12:
-        yield f"  and {len(sums) - 12} more, {sum(list(sums.values())[12:]):,} bytes"
+    if len(rows) > 12:
+        yield f"  and {len(rows) - 12} more, {sum(nbytes for _, nbytes in rows[12:]):,} bytes"
 
 
 def _kept(report: StepReport) -> Iterable[str]:

@@ -257,6 +257,7 @@ def test_the_account_has_none_of_its_bytes_and_the_report_says_so() -> None:
     assert report.outside_bytes == 4 * (64 * 64 + 64 * 2 + 64 * 2)
     assert f"Memory of other libraries that tensors share: {report.outside_bytes:,} bytes" in str(report)
     assert report.peak.allocated < 4 * 64 * 64 and "borrow" not in {op for op, n in report.by_op.items() if n}
+    assert "borrow" not in str(report)
     holders = folds.live_at(s.recording.records, len(s.recording.records) - 1)
     assert {h.serial for h in holders} == set(ledger.live) and sum(h.requested for h in holders) == ledger.requested
     assert load_report(report.to_dict()) == report

@@ -55,6 +55,14 @@ def test_a_graph_is_seen_as_it_is() -> None:
         loss.grad_fn.saved_tensors  # noqa: B018
 
 
+def test_a_node_that_keeps_a_number_keeps_nothing() -> None:
+    x = gradcore.ones(3, requires_grad=True)
+    y = x * 2.0
+    assert [n.state for n in gradcore.graph(y)] == ["keeps nothing"]
+    y.sum().backward()
+    assert [n.state for n in gradcore.graph(y)] == ["released"]
+
+
 def test_looking_holds_nothing() -> None:
     live = gradcore.memory_requested()
     model = network()
