@@ -56,9 +56,9 @@ class _Device:
     """The parts of a CUDA device that binding an op needs."""
 
     def __init__(self) -> None:
-        from gradcore.devices.gpu_kernels import build_cuda_kernels
+        from gradcore.devices.gpu_kernels import KERNELS
 
-        self._table = build_cuda_kernels()
+        self._table = KERNELS
 
     def kernel(self, name: str) -> Callable[..., Any]:
         return self._table[name]

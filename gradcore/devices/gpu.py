@@ -23,7 +23,7 @@ from gradcore.devices.gpu_again import again
 from gradcore.devices.gpu_faults import WatchedDriver, WatchedSource
 from gradcore.devices.gpu_fused import fused
 from gradcore.devices.gpu_graphs import Graphs, Refusing, refuse
-from gradcore.devices.gpu_kernels import build_cuda_kernels
+from gradcore.devices.gpu_kernels import KERNELS
 from gradcore.devices.gpu_launch import refuse_notes
 from gradcore.devices.storage import Storage
 from gradcore.errors import OutOfMemory, UndeclaredAllocation
@@ -188,7 +188,7 @@ class CudaDevice(Device):
         stream = Stream(0, 0)
         stack = build(WatchedSource(index, cuda, owner), WatchedDriver(cuda, index), limit=limit,
                       poison=self._fill_with_ones if poison else None)
-        super().__init__(f"cuda:{index}", stack, stream, build_cuda_kernels())
+        super().__init__(f"cuda:{index}", stack, stream, dict(KERNELS))
         self.index = index
         self._cuda = cuda
         # Before anything else on the device, since it measures the bytes of the context.

@@ -7,12 +7,16 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices import gpu_launch as gl
+from gradcore.devices.attention import build_attention
 from gradcore.devices.gpu_elementwise import wide
+from gradcore.devices.gpu_linalg import CupyWithProducts
+from gradcore.devices.gpu_random import uniform
 
 _SIZES = ("heads", "length", "keys", "width", "values", "causal")
 _TENSORS = ("q", "k", "v", "mask", "out", "dy", "dq", "dk", "dv")
 ATTENTION_ARGUMENT = np.dtype([(name, "i8") for name in _SIZES] + [(name, "f8") for name in ("scale", "drop", "left")]
                               + [(name, "i8", (4,)) for name in _TENSORS])
+
 
 def _room(q: Any, v: Any) -> int:
     """The head width that the kernels are compiled for, 0 if the heads are too wide."""
@@ -37,38 +41,39 @@ def _argument(q: Any, k: Any, v: Any, mask: Any, drop: Any, causal: bool, scale:
     return found
 
 
-def _check_wider(op: str, q: Any, v: Any) -> None:
+#: The kernels for heads too wide for the shared memory of a multiprocessor.
+_WIDER = build_attention(CupyWithProducts(), uniform)
+
+
+def _wider(op: str, q: Any, v: Any) -> Any:
     if q.dtype.name == "bfloat16":
         raise NotImplementedError(f"op {op!r} has a CUDA kernel in bfloat16 for heads of up to 128 elements, but got "
                                   f"{max(q.shape[3], v.shape[3])}: use float32 or float16")
+    return _WIDER[op]
 
 
-def own_attention(wider: dict[str, Any]) -> dict[str, Any]:
-    """The two kernels; ``wider`` has those for heads too wide for the shared memory of a multiprocessor."""
+@gl.kernel
+def attention(q: Any, k: Any, v: Any, mask: Any, state: Any, drop: Any, out: Any, lse: Any, workspace: Any, *, causal: bool,
+              scale: float) -> None:
+    room = _room(q, v)
+    if not room:
+        _wider("attention", q, v)(q, k, v, mask, state, drop, out, lse, workspace, causal=causal, scale=scale)
+        return
+    blocks = q.shape[0] * q.shape[1] * -(-q.shape[2] // 32)
+    gl.run_blocks("attention", "attention", (q.dtype, room), blocks, q, k, v, mask, state, out, lse,
+                  _argument(q, k, v, mask, drop, causal, scale, out=out))
 
-    def attention(q: Any, k: Any, v: Any, mask: Any, state: Any, drop: Any, out: Any, lse: Any, workspace: Any, *,
-                  causal: bool, scale: float) -> None:
-        room = _room(q, v)
-        if not room:
-            _check_wider("attention", q, v)
-            wider["attention"](q, k, v, mask, state, drop, out, lse, workspace, causal=causal, scale=scale)
-            return
-        blocks = q.shape[0] * q.shape[1] * -(-q.shape[2] // 32)
-        gl.run_blocks("attention", "attention", (q.dtype, room), blocks, q, k, v, mask, state, out, lse,
-                      _argument(q, k, v, mask, drop, causal, scale, out=out))
 
-    def attention_grad(dy: Any, q: Any, k: Any, v: Any, mask: Any, out: Any, lse: Any, state: Any, drop: Any, dq: Any, dk: Any,
-                       dv: Any, workspace: Any, *, causal: bool, scale: float) -> None:
-        room = _room(q, v)
-        if not room:
-            _check_wider("attention_grad", q, v)
-            wider["attention_grad"](dy, q, k, v, mask, out, lse, state, drop, dq, dk, dv, workspace, causal=causal,
-                                    scale=scale)
-            return
-        heads = q.shape[0] * q.shape[1]
-        how = _argument(q, k, v, mask, drop, causal, scale, out=out, dy=dy, dq=dq, dk=dk, dv=dv)
-        queries, keys = (heads * -(-x.shape[2] // 16) for x in (q, k))
-        gl.run_blocks("attention", "attention_grads", (q.dtype, room), queries + keys, dy, q, k, v, mask, out, lse, state,
-                      dq, dk, dv, np.int32(queries), how)
-
-    return {"attention": attention, "attention_grad": attention_grad}
+@gl.kernel
+def attention_grad(dy: Any, q: Any, k: Any, v: Any, mask: Any, out: Any, lse: Any, state: Any, drop: Any, dq: Any, dk: Any,
+                   dv: Any, workspace: Any, *, causal: bool, scale: float) -> None:
+    room = _room(q, v)
+    if not room:
+        _wider("attention_grad", q, v)(dy, q, k, v, mask, out, lse, state, drop, dq, dk, dv, workspace, causal=causal,
+                                       scale=scale)
+        return
+    heads = q.shape[0] * q.shape[1]
+    how = _argument(q, k, v, mask, drop, causal, scale, out=out, dy=dy, dq=dq, dk=dk, dv=dv)
+    queries, keys = (heads * -(-x.shape[2] // 16) for x in (q, k))
+    gl.run_blocks("attention", "attention_grads", (q.dtype, room), queries + keys, dy, q, k, v, mask, out, lse, state, dq, dk,
+                  dv, np.int32(queries), how)

@@ -14,13 +14,6 @@ from gradcore.devices.gpu_elementwise import copy
 from gradcore.devices.gpu_elementwise import strided as show
 from gradcore.devices.kernels import split_workspace
 
-DECOMPOSITIONS: dict[str, Any] = {}
-
-
-def kernel(fn: Any) -> Any:
-    DECOMPOSITIONS[fn.__name__] = fn
-    return fn
-
 
 def _copied(a: Any, workspace: Any, transpose: bool = False) -> Any:
     """A copy of the matrices in the workspace, where elimination may overwrite them."""
@@ -38,7 +31,7 @@ def _eliminate(a: Any, b: Any) -> None:
         gl.run_blocks("decompose", "eliminate", (a.dtype,), _count(a), a, b, np.int64(a.shape[-1]), np.int64(b.shape[-1]))
 
 
-@kernel
+@gl.kernel
 def inv(a: Any, out: Any, workspace: Any) -> None:
     n = a.shape[-1]
     gl.zero(out)
@@ -47,13 +40,13 @@ def inv(a: Any, out: Any, workspace: Any) -> None:
     _eliminate(_copied(a, workspace), out)
 
 
-@kernel
+@gl.kernel
 def solve(a: Any, b: Any, out: Any, workspace: Any, *, transpose: bool = False) -> None:
     copy(b, out)
     _eliminate(_copied(a, workspace, transpose), out)
 
 
-@kernel
+@gl.kernel
 def cholesky(a: Any, out: Any, workspace: Any) -> None:
     gl.run_blocks("decompose", "cholesky", (a.dtype,), _count(a), a, out, np.int64(a.shape[-1]))
 
@@ -69,11 +62,11 @@ def _determinant(a: Any, out: Any, logarithm: Any, workspace: Any) -> None:
             copy(0, logarithm)
 
 
-@kernel
+@gl.kernel
 def slogdet(a: Any, sign: Any, logabsdet: Any, workspace: Any) -> None:
     _determinant(a, sign, logabsdet, workspace)
 
 
-@kernel
+@gl.kernel
 def det(a: Any, out: Any, workspace: Any) -> None:
     _determinant(a, out, None, workspace)

@@ -16,17 +16,9 @@ from gradcore.devices import gpu_launch as gl
 from gradcore.devices.kernels import basic_view
 from gradcore.spec import is_floating
 
-ELEMENTWISE: dict[str, Callable[..., Any]] = {}
-
 #: The kernel argument for a row that repeats.
 _ROW = np.dtype([("of", "u8"), ("width", "i8")])
 _INT, _FLOAT, _DOUBLE = np.dtype(np.int64), np.dtype(np.float32), np.dtype(np.float64)
-
-
-def kernel(fn: Callable[..., Any]) -> Callable[..., Any]:
-    ELEMENTWISE[fn.__name__] = fn
-    return fn
-
 
 def wide(dtype: Any) -> np.dtype[Any]:
     """The dtype that kernels compute in for elements stored as ``dtype``."""
@@ -124,7 +116,10 @@ def _common(*operands: Any) -> np.dtype[Any]:
     return wide(np.result_type(*types))
 
 
-def function(name: str) -> Callable[..., Any]:
+def function(op: str) -> Callable[..., Any]:
+    """The kernel of an op whose function in CUDA C++ has its name, in capitals where a word begins."""
+    name = "".join(part.capitalize() for part in op.split("_"))
+
     def run(*arrays: Any) -> None:
         *operands, out = arrays
         apply(name, wide(out.dtype), out, *operands)
@@ -145,10 +140,10 @@ def _test(name: str) -> Callable[..., Any]:
     return run
 
 
-ELEMENTWISE |= {name: function("".join(part.capitalize() for part in name.split("_"))) for name in (
+gl.KERNELS |= {name: function(name) for name in (
     "add sub mul div neg floor_divide remainder pow reciprocal abs sign floor ceil round exp expm1 log log1p log2 log10 sqrt "
     "rsqrt square sin cos tan sinh cosh arctan tanh maximum minimum relu sigmoid relu_grad tanh_grad sigmoid_grad").split()}
-ELEMENTWISE |= {name: _test(named) for name, named in {
+gl.KERNELS |= {name: _test(named) for name, named in {
     "eq": "Eq", "ne": "Ne", "lt": "Lt", "le": "Le", "gt": "Gt", "ge": "Ge", "logical_and": "LogicalAnd",
     "logical_or": "LogicalOr", "logical_xor": "LogicalXor", "logical_not": "LogicalNot", "isnan": "IsNan", "isinf": "IsInf",
     "isfinite": "IsFinite", "chance": "Lt"}.items()}
@@ -186,23 +181,12 @@ def _interleaved(x: Any, y: Any) -> bool:
     return bool(mine <= off and off + other <= row)
 
 
-def _in_place(name: str) -> Callable[..., Any]:
-    def run(x: Any, y: Any) -> None:
-        check_apart(x, y)
-        apply(name, wide(x.dtype), x, x, y)
-
-    return run
-
-
-ELEMENTWISE |= {f"{name}_": _in_place(name.capitalize()) for name in ("add", "sub", "mul", "div")}
-
-
-@kernel
+@gl.kernel
 def where(condition: Any, x: Any, y: Any, out: Any) -> None:
     apply("Where", wide(out.dtype), out, condition, x, y)
 
 
-@kernel
+@gl.kernel
 def clamp(x: Any, low: Any, high: Any, out: Any) -> None:
     if low is None or high is None:
         apply("Maximum" if high is None else "Minimum", wide(out.dtype), out, x, low if high is None else high)
@@ -210,17 +194,17 @@ def clamp(x: Any, low: Any, high: Any, out: Any) -> None:
         apply("Clamp", wide(out.dtype), out, x, low, high)
 
 
-@kernel
+@gl.kernel
 def erf(x: Any, out: Any, workspace: Any) -> None:
     apply("Erf", wide(out.dtype), out, x)
 
 
-@kernel
+@gl.kernel
 def gelu(x: Any, out: Any, workspace: Any, *, tanh: bool = False) -> None:
     apply("GeluTanh" if tanh else "Gelu", wide(out.dtype), out, x)
 
 
-@kernel
+@gl.kernel
 def gelu_grad(dy: Any, x: Any, out: Any, workspace: Any, *, tanh: bool = False) -> None:
     apply("GeluTanhGrad" if tanh else "GeluGrad", wide(out.dtype), out, dy, x)
 
@@ -235,22 +219,22 @@ def gelu_with_grad(x: Any, out: Any, slopes: Any, *, tanh: bool = False) -> None
     gl.run("elementwise", "with_slopes", types, -(-x.size // length), np.int64(x.size), out, slopes, x)
 
 
-@kernel
+@gl.kernel
 def mse_grad(dy: Any, x: Any, target: Any, out: Any, *, reduction: str) -> None:
     apply("MseGrad", wide(out.dtype), out, dy, x, target, 2.0 / max(x.size, 1) if reduction == "mean" else 2.0)
 
 
-@kernel
+@gl.kernel
 def huber(x: Any, delta: Any, out: Any, workspace: Any) -> None:
     apply("Huber", wide(out.dtype), out, x, delta)
 
 
-@kernel
+@gl.kernel
 def bce(x: Any, target: Any, out: Any, workspace: Any) -> None:
     apply("Bce", wide(out.dtype), out, x, target)
 
 
-@kernel
+@gl.kernel
 def bce_logits(x: Any, target: Any, out: Any, workspace: Any) -> None:
     apply("BceLogits", wide(out.dtype), out, x, target)
 
@@ -293,43 +277,43 @@ def copy(x: Any, out: Any) -> None:
         gl.run_blocks("elementwise", "turn", (wide(x.dtype), out.dtype, x.dtype), how[0], out, x, *how[1])
 
 
-@kernel
+@gl.kernel
 def fill_(x: Any, value: Any) -> None:
     copy(value, x)
 
 
-@kernel
+@gl.kernel
 def copy_(x: Any, source: Any) -> None:
     check_apart(x, source)
     copy(source, x)
 
 
-@kernel
+@gl.kernel
 def full(value: Any, out: Any, *, shape: Any, dtype: Any) -> None:
     copy(value, out)
 
 
-@kernel
+@gl.kernel
 def empty(out: Any, *, shape: Any, dtype: Any) -> None:
     pass
 
 
-@kernel
+@gl.kernel
 def clone(x: Any, out: Any) -> None:
     copy(x, out)
 
 
-@kernel
+@gl.kernel
 def cast(x: Any, out: Any, *, dtype: Any) -> None:
     copy(x, out)
 
 
-@kernel
+@gl.kernel
 def sampling_weights(x: Any, out: Any) -> None:
     copy(x, out)
 
 
-@kernel
+@gl.kernel
 def slice_grad(dy: Any, out: Any, *, shape: Any, index: Any) -> None:
     gl.zero(out)
     copy(dy, basic_view(out, index))
@@ -342,7 +326,7 @@ def strided(flat: Any, shape: Any, strides: Any, offset: int) -> Any:
     return as_strided(flat[offset:], shape, [n * flat.itemsize for n in strides])
 
 
-@kernel
+@gl.kernel
 def cleared(x: Any, out: Any, *, shape: Any, strides: Any, offset: int) -> None:
     copy(x, out)
     if 0 not in shape:

@@ -11,8 +11,6 @@ from gradcore.devices import gpu_launch as gl
 from gradcore.devices.gpu_elementwise import strided
 from gradcore.tiling import BUSY
 
-FOLDS: dict[str, Any] = {}
-
 #: Elements of a row that are enough work for a block.
 _PART = 8192
 
@@ -54,20 +52,23 @@ def _reduction(op: str) -> Any:
     return reduce
 
 
-FOLDS |= {"sum": _reduction("Sum"), "amax": _reduction("Most"), "amin": _reduction("Least"), "any": _reduction("Any"),
-          "all": _reduction("All")}
+gl.KERNELS |= {"sum": _reduction("Sum"), "amax": _reduction("Most"), "amin": _reduction("Least"), "any": _reduction("Any"),
+               "all": _reduction("All")}
 
 
+@gl.kernel
 def mean(x: Any, out: Any, *, dims: tuple[int, ...], keepdim: bool) -> None:
     fold("Sum", x, out, dims, math.prod(x.shape[d] for d in dims))
 
 
+@gl.kernel
 def sum_to_shape(x: Any, out: Any, *, shape: tuple[int, ...]) -> None:
     lead = x.ndim - len(shape)
     dims = (*range(lead), *(lead + i for i, n in enumerate(shape) if n == 1 and x.shape[lead + i] != 1))
     fold("Sum", x, out.reshape([n for d, n in enumerate(x.shape) if d not in dims]), dims)
 
 
+@gl.kernel
 def as_strided_grad(dy: Any, out: Any, *, like: Any, strides: Any, offset: int) -> None:
     gl.zero(out)
     if not dy.size:
@@ -102,9 +103,8 @@ def _find(side: str, x: Any, indices: Any, values: Any, dim: int) -> None:
         gl.run_rows("reduce", "find", (side, x.dtype), rows, lanes, *given)
 
 
-FOLDS |= {"argmax": _position("Most"), "argmin": _position("Least"), "max_with_index": _extreme("Most"),
-          "min_with_index": _extreme("Least"), "mean": mean, "sum_to_shape": sum_to_shape,
-          "as_strided_grad": as_strided_grad}
+gl.KERNELS |= {"argmax": _position("Most"), "argmin": _position("Least"), "max_with_index": _extreme("Most"),
+               "min_with_index": _extreme("Least")}
 
 
 def _over(name: str, types: tuple[Any, ...], dims: tuple[int, ...], *arrays: Any, out: Any = None) -> None:
@@ -117,24 +117,26 @@ def _dims(x: Any, dim: int) -> tuple[int, ...]:
     return (dim,) if x.ndim else ()
 
 
+@gl.kernel
 def softmax(x: Any, out: Any, workspace: Any, *, dim: int) -> None:
     _over("softmax", ("false",), _dims(x, dim), x, out)
 
 
+@gl.kernel
 def log_softmax(x: Any, out: Any, workspace: Any, *, dim: int) -> None:
     _over("softmax", ("true",), _dims(x, dim), x, out)
 
 
+@gl.kernel
 def softmax_grad(dy: Any, x: Any, out: Any, workspace: Any, *, dim: int) -> None:
     _over("softmax_grad", ("false",), _dims(x, dim), dy, x, out)
 
 
+@gl.kernel
 def log_softmax_grad(dy: Any, x: Any, out: Any, workspace: Any, *, dim: int) -> None:
     _over("softmax_grad", ("true",), _dims(x, dim), dy, x, out)
 
 
+@gl.kernel
 def logsumexp(x: Any, out: Any, workspace: Any, *, dims: tuple[int, ...], keepdim: bool) -> None:
     _over("logsumexp", (), dims, x, out=out)
-
-
-FOLDS |= {fn.__name__: fn for fn in (softmax, log_softmax, softmax_grad, log_softmax_grad, logsumexp)}

@@ -12,20 +12,12 @@ from gradcore.devices.gpu_elementwise import copy, wide
 from gradcore.devices.gpu_folds import fold
 from gradcore.tiling import BUSY
 
-IMAGES: dict[str, Any] = {}
-
 Pair = tuple[int, int]
 CONVOLUTION = np.dtype([(name, "i8") for name in (
     "images", "groups", "channels", "height", "width", "outputs", "rows", "columns")]
     + [(name, "i8", (2,)) for name in ("kernel", "stride", "padding", "dilation")])
 POOLING = np.dtype([(name, "i8") for name in ("height", "width", "rows", "columns")]
                    + [(name, "i8", (2,)) for name in ("kernel", "stride", "padding", "dilation")])
-
-
-def kernel(fn: Any) -> Any:
-    IMAGES[fn.__name__] = fn
-    return fn
-
 
 # -- convolution -------------------------------------------------------------------------------------------------------
 
@@ -40,7 +32,7 @@ def _tiles(groups: int, rows: int, columns: int) -> int:
     return groups * -(-rows // 64) * -(-columns // 64)
 
 
-@kernel
+@gl.kernel
 def conv2d(x: Any, weight: Any, bias: Any, out: Any, workspace: Any, *, stride: Pair, padding: Pair, dilation: Pair,
            groups: int) -> None:
     how = _convolution(x.shape, weight.shape, out.shape, stride, padding, dilation, groups)
@@ -48,7 +40,7 @@ def conv2d(x: Any, weight: Any, bias: Any, out: Any, workspace: Any, *, stride: 
     gl.run_blocks("convolution", "conv2d", (x.dtype,), blocks, x, weight, bias, out, how)
 
 
-@kernel
+@gl.kernel
 def conv2d_input_grad(dy: Any, weight: Any, out: Any, workspace: Any, *, shape: Any, stride: Pair, padding: Pair,
                       dilation: Pair, groups: int) -> None:
     how = _convolution(shape, weight.shape, dy.shape, stride, padding, dilation, groups)
@@ -56,7 +48,7 @@ def conv2d_input_grad(dy: Any, weight: Any, out: Any, workspace: Any, *, shape: 
     gl.run_blocks("convolution", "conv2d_input_grad", (dy.dtype,), blocks, dy, weight, out, how)
 
 
-@kernel
+@gl.kernel
 def conv2d_weight_grad(dy: Any, x: Any, out: Any, workspace: Any, *, shape: Any, stride: Pair, padding: Pair, dilation: Pair,
                        groups: int) -> None:
     how = _convolution(x.shape, shape, dy.shape, stride, padding, dilation, groups)
@@ -88,52 +80,52 @@ def _pool(name: str, types: Any, result: Any, *arguments: Any) -> None:
     gl.run("pooling", name, types, result.size, *arguments)
 
 
-@kernel
+@gl.kernel
 def max_pool2d(x: Any, out: Any, index: Any, workspace: Any, *, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair,
                ceil_mode: bool) -> None:
     _pool("max_pool2d", (x.dtype, index.dtype), out, x, out, index, _pooling(x.shape, out.shape, kernel, stride, padding,
                                                                            dilation), np.int64(out.size))
 
 
-@kernel
+@gl.kernel
 def max_pool2d_grad(dy: Any, index: Any, out: Any, workspace: Any, *, shape: Any, kernel: Pair, stride: Pair, padding: Pair,
                     dilation: Pair) -> None:
     _pool("max_pool2d_grad", (dy.dtype, index.dtype), out, dy, index, out,
           _pooling(shape, dy.shape, kernel, stride, padding, dilation), np.int64(out.size))
 
 
-@kernel
+@gl.kernel
 def max_pool2d_take(x: Any, index: Any, out: Any, workspace: Any, *, kernel: Pair, stride: Pair, padding: Pair,
                     dilation: Pair) -> None:
     _pool("max_pool2d_take", (x.dtype, index.dtype), out, x, index, out,
           _pooling(x.shape, out.shape, kernel, stride, padding, dilation), np.int64(out.size))
 
 
-@kernel
+@gl.kernel
 def max_pool2d_places(index: Any, out: Any, *, shape: Any, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> None:
     _pool("max_pool2d_places", (index.dtype,), out, index, out,
           _pooling(shape, out.shape, kernel, stride, padding, dilation), np.int64(out.size))
 
 
-@kernel
+@gl.kernel
 def avg_pool2d(x: Any, out: Any, *, kernel: Pair, stride: Pair, padding: Pair, ceil_mode: bool, count_pad: bool,
                divisor: int | None) -> None:
     _pool("avg_pool2d", (x.dtype,), out, x, out, _pooling(x.shape, out.shape, kernel, stride, padding), np.int64(out.size),
           np.int32(count_pad), np.int64(divisor or 0))
 
 
-@kernel
+@gl.kernel
 def avg_pool2d_grad(dy: Any, out: Any, workspace: Any, *, shape: Any, kernel: Pair, stride: Pair, padding: Pair,
                     ceil_mode: bool, count_pad: bool, divisor: int | None) -> None:
     _pool("avg_pool2d_grad", (dy.dtype,), out, dy, out, _pooling(shape, dy.shape, kernel, stride, padding),
           np.int64(out.size), np.int32(count_pad), np.int64(divisor or 0))
 
 
-@kernel
+@gl.kernel
 def adaptive_avg_pool2d(x: Any, out: Any, *, size: Pair) -> None:
     _pool("adaptive_avg_pool2d", (x.dtype,), out, x, out, *map(np.int64, (*x.shape[2:], *size, out.size)))
 
 
-@kernel
+@gl.kernel
 def adaptive_avg_pool2d_grad(dy: Any, out: Any, workspace: Any, *, shape: Any) -> None:
     _pool("adaptive_avg_pool2d_grad", (dy.dtype,), out, dy, out, *map(np.int64, (*shape[2:], *dy.shape[2:], out.size)))

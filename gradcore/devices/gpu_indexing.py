@@ -18,21 +18,14 @@ from gradcore.devices.gpu_elementwise import copy
 from gradcore.devices.gpu_groups import add_groups, places, put_groups
 from gradcore.tiling import groups_of
 
-INDEXING: dict[str, Any] = {}
 
-
-def kernel(fn: Any) -> Any:
-    INDEXING[fn.__name__] = fn
-    return fn
-
-
-@kernel
+@gl.kernel
 def arange(start: Any, step: Any, out: Any, *, length: int, dtype: Any) -> None:
     kind = np.int64 if isinstance(start, int) and isinstance(step, int) else np.float64
     gl.run("index", "arange", (out.dtype, np.dtype(kind)), out.size, out, kind(start), kind(step), np.int64(out.size))
 
 
-@kernel
+@gl.kernel
 def eye(out: Any, *, rows: int, columns: int, dtype: Any) -> None:
     gl.run("index", "eye", (out.dtype,), out.size, out, np.int64(out.size), np.int64(columns))
 
@@ -45,7 +38,7 @@ def _triangle(lower: bool) -> Any:
     return keep
 
 
-INDEXING |= {"tril": _triangle(True), "triu": _triangle(False)}
+gl.KERNELS |= {"tril": _triangle(True), "triu": _triangle(False)}
 
 # -- joining -----------------------------------------------------------------------------------------------------------
 
@@ -54,7 +47,7 @@ _JOINED = 6
 JOINED = np.dtype([("ends", "i8", (_JOINED,)), ("steps", "i8", (_JOINED,)), ("of", "u8", (_JOINED,))])
 
 
-@kernel
+@gl.kernel
 def cat(tensors: list[Any], out: Any, *, dim: int) -> None:
     given = [t for t in tensors if t.size]
     alike = out.flags.c_contiguous and out.itemsize <= 8 and all(t.dtype == out.dtype for t in given)
@@ -143,27 +136,27 @@ def _padded(padding: int | None, length: int) -> int:
     return NOWHERE if padding is None else padding % length
 
 
-@kernel
+@gl.kernel
 def take(x: Any, index: Any, out: Any, workspace: Any, *, dim: int, wrap: bool = True) -> None:
     _taken(x, index, out, dim, wrap)
 
 
-@kernel
+@gl.kernel
 def take_grad(dy: Any, index: Any, out: Any, workspace: Any, *, shape: Any, dim: int) -> None:
     _added(dy, index, out, workspace, dim, True)
 
 
-@kernel
+@gl.kernel
 def embedding(weight: Any, index: Any, out: Any, workspace: Any, *, padding: Any) -> None:
     _taken(weight, index, out, 0, False)
 
 
-@kernel
+@gl.kernel
 def embedding_grad(dy: Any, index: Any, out: Any, workspace: Any, *, shape: Any, padding: Any) -> None:
     _added(dy, index, out, workspace, 0, False, _padded(padding, shape[0]))
 
 
-@kernel
+@gl.kernel
 def embedding_unpadded(weight: Any, index: Any, out: Any, workspace: Any, *, padding: Any) -> None:
     _taken(weight, index, out, 0, False, _padded(padding, weight.shape[0]))
 
@@ -198,7 +191,7 @@ def layout_of_lines(dim: int, index: Any, *strides: Any) -> Any:
     return where
 
 
-@kernel
+@gl.kernel
 def put_(x: Any, index: Any, values: Any, workspace: Any, *, dim: int, wrap: bool = True) -> None:
     if not (x.size and index.size):
         return
@@ -211,7 +204,7 @@ def put_(x: Any, index: Any, values: Any, workspace: Any, *, dim: int, wrap: boo
                   np.int64(stride), back(x, dim, wrap))
 
 
-@kernel
+@gl.kernel
 def take_along(x: Any, index: Any, out: Any, workspace: Any, *, dim: int, wrap: bool = True) -> None:
     steps = list(gl.elements(x))
     stride, steps[dim] = steps[dim], 0
@@ -219,7 +212,7 @@ def take_along(x: Any, index: Any, out: Any, workspace: Any, *, dim: int, wrap: 
            np.int64(out.size), np.int64(x.shape[dim]), np.int64(stride), back(x, dim, wrap))
 
 
-@kernel
+@gl.kernel
 def take_along_grad(dy: Any, index: Any, out: Any, workspace: Any, *, shape: Any, dim: int) -> None:
     gl.zero(out)
     if not dy.size:

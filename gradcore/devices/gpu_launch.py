@@ -1,4 +1,4 @@
-"""Launches gradcore's CUDA kernels: template instances, grids, and layouts as arguments.
+"""The kernel table of the GPU, and launches of CUDA kernels: template instances, grids, and layouts as arguments.
 
 All that an op's kernel submits goes through :func:`start`, :func:`zero` and :func:`multiply`, which can record it instead.
 NVRTC compiles an instance at its first launch, to machine code for the device; CuPy caches that on disk.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cupy
@@ -19,6 +19,16 @@ from cupy.cuda import compiler, driver, runtime
 from gradcore.devices.gpu_faults import of_launch
 from gradcore.devices.gpu_sources import source_of
 from gradcore.devices.gpu_workspaces import shared
+
+#: By op; complete once :mod:`gradcore.devices.gpu_kernels` is imported.
+KERNELS: dict[str, Callable[..., Any]] = {}
+
+
+def kernel(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Register a function as the GPU's kernel of the op that it is named after."""
+    KERNELS[fn.__name__] = fn
+    return fn
+
 
 #: Threads of a block, which the kernels assume.
 BLOCK = 256

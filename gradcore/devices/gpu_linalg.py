@@ -20,8 +20,6 @@ from gradcore.devices.gpu_problems import DATA, INSTEAD, VECTOR_ALIGNMENT, Matri
 
 Shape = tuple[int, ...]
 
-LINALG: dict[str, Any] = {}
-
 PRODUCT = np.dtype([("batch", gl.AXES), *[(name, "i8") for name in (
     "rows", "columns", "inner", "a_row", "a_inner", "b_inner", "b_column", "out_row")]])
 
@@ -126,6 +124,7 @@ def _plain(a: Any, b: Any, out: Any) -> None:
     gl.run("linalg", "matmul", (a.dtype,), out.size, a, b, out, how, np.int64(out.size))
 
 
+@gl.kernel
 def matmul(a: Any, b: Any, out: Any, *, transpose_a: bool = False, transpose_b: bool = False) -> None:
     product(a.swapaxes(-1, -2) if transpose_a else a, b.swapaxes(-1, -2) if transpose_b else b, out)
 
@@ -140,6 +139,7 @@ def _whole(vector: Any) -> bool:
     return bool(vector.flags.c_contiguous and not vector.data.ptr % VECTOR_ALIGNMENT)
 
 
+@gl.kernel
 def linear(x: Any, weight: Any, bias: Any, out: Any) -> None:
     flat = _flat(x)
     then = "bias" if bias is not None and _whole(bias) else ""
@@ -162,6 +162,7 @@ def linear_relu(x: Any, weight: Any, bias: Any, out: Any) -> None:
         apply("Then<Relu, Add>", wide(out.dtype), out, out, bias)
 
 
+@gl.kernel
 def linear_grad(dy: Any, x: Any, weight: Any, *outputs: Any, needs: tuple[bool, bool, bool]) -> None:
     found = iter(outputs)
     rows = math.prod(dy.shape[:-1])
@@ -188,6 +189,3 @@ class CupyWithProducts:
         if a.ndim == 1:
             a, out = a[None], out[..., None, :]
         product(a, b, out)
-
-
-LINALG |= {"matmul": matmul, "linear": linear, "linear_grad": linear_grad}

@@ -10,8 +10,6 @@ from gradcore.devices import gpu_launch as gl
 from gradcore.devices.gpu_elementwise import wide
 from gradcore.devices.kernels import split_workspace
 
-LOSSES: dict[str, Any] = {}
-
 #: The widest row that one thread handles: a warp would spend more on exchanges than on exponentials.
 _NARROW = 32
 #: The work of one block that takes as long as a second launch, in elements that a thread handles in sequence: some 50 cycles
@@ -20,12 +18,6 @@ _SERIAL, _FOLD = 64, 16
 #: The most labels that all blocks together may read, if each computes the whole weight itself: 16 MB from the L2 cache, which
 #: takes as long as a launch. Beyond that a launch of its own computes it once.
 _COUNTED = 1 << 21
-
-
-def kernel(fn: Any) -> Any:
-    LOSSES[fn.__name__] = fn
-    return fn
-
 
 def _lanes(classes: int) -> int:
     """Threads of the team for a row: equal in all kernels, so that their results have the same bits."""
@@ -67,7 +59,7 @@ def _rows(blocks: int, logits: Any, target: Any, weight: Any, losses: Any, weigh
         gl.run_blocks("loss", "cross_entropy_reduce", (logits.dtype,), 1, losses, weights, out, np.int64(rows), mean)
 
 
-@kernel
+@gl.kernel
 def cross_entropy(logits: Any, target: Any, weight: Any, out: Any, workspace: Any, *, reduction: str = "mean",
                   ignore_index: int = -100) -> None:
     rows = logits.shape[0]
@@ -78,7 +70,7 @@ def cross_entropy(logits: Any, target: Any, weight: Any, out: Any, workspace: An
         _rows(_folding_blocks(*logits.shape), logits, target, weight, losses, weights, out, reduction, ignore_index)
 
 
-@kernel
+@gl.kernel
 def cross_entropy_grad(dy: Any, logits: Any, target: Any, weight: Any, out: Any, workspace: Any, *, reduction: str,
                        ignore_index: int) -> None:
     rows, classes = logits.shape
@@ -101,7 +93,7 @@ def cross_entropy_with_slopes(one: Any, logits: Any, target: Any, weight: Any, s
     _rows(blocks, logits, target, weight, losses, weights, out, reduction, ignore_index, whole, one, slopes)
 
 
-@kernel
+@gl.kernel
 def mse_loss(x: Any, target: Any, out: Any, workspace: Any, *, reduction: str = "mean") -> None:
     divisor = np.float64(x.size if reduction == "mean" else 1)
     # One block for up to 4096 elements; the workspace, as large as a piece of x, has room for the sums of 256 blocks.

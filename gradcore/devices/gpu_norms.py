@@ -14,8 +14,6 @@ from gradcore.devices import gpu_launch as gl
 from gradcore.devices.gpu_elementwise import wide
 from gradcore.tiling import BUSY
 
-NORMS: dict[str, Any] = {}
-
 #: A number of blocks that keeps most devices busy, and the most rows that a team handles in sequence with fewer blocks.
 _FILLED, _TURNS = 128, 8
 #: The most elements of a channel for one block, and the most shares of a channel that blocks combine without a launch of its
@@ -24,16 +22,10 @@ _CHANNEL, _SHARES = 4096, 32
 #: Adjacent elements of a channel that fill a memory access, and elements that stay in any device's cache for other blocks.
 _NEIGHBOURS, _CACHED = 32, 1 << 18
 
-
-def kernel(fn: Any) -> Any:
-    NORMS[fn.__name__] = fn
-    return fn
-
-
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
-@kernel
+@gl.kernel
 def layer_norm(x: Any, weight: Any, bias: Any, out: Any, mean: Any, rstd: Any, workspace: Any, a: Any = None, b: Any = None, *,
                dims: int, eps: float) -> None:
     """Layer norm of ``x``; if ``a`` and ``b`` are given, their sum is written to ``x`` first."""
@@ -42,7 +34,7 @@ def layer_norm(x: Any, weight: Any, bias: Any, out: Any, mean: Any, rstd: Any, w
                 np.int64(mean.size), np.int64(width), np.float64(eps), a, b)
 
 
-@kernel
+@gl.kernel
 def rms_norm(x: Any, weight: Any, out: Any, workspace: Any, *, dims: int, eps: float) -> None:
     width = math.prod(x.shape[x.ndim - dims:])
     rows = math.prod(x.shape[:x.ndim - dims])
@@ -50,7 +42,7 @@ def rms_norm(x: Any, weight: Any, out: Any, workspace: Any, *, dims: int, eps: f
                 workspace, np.int64(rows), np.int64(width), np.float64(eps), None, None)
 
 
-@kernel
+@gl.kernel
 def layer_norm_apply(x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, out: Any, *, dims: int) -> None:
     _affine(x, weight, bias, mean, rstd, out, math.prod(x.shape[x.ndim - dims:]), 0)
 
@@ -64,7 +56,7 @@ def _affine(x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, out: Any, inne
            np.int64(x.size), np.int64(inner), np.int64(channels), np.int32(relu), dy)
 
 
-@kernel
+@gl.kernel
 def layer_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any, dweight: Any, dbias: Any, workspace: Any,
                     added: bool = False, *, dims: int, needs: Any) -> None:
     """The gradients of layer norm; with ``added``, dx is added to the content of ``dx``."""
@@ -123,7 +115,7 @@ class _Channels:
         self.shares = 1 if self.alone else max(min(-(-count // 2048), 4 * BUSY // max(channels, 1)), 1)
 
 
-@kernel
+@gl.kernel
 def batch_norm(x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, out: Any, mean: Any, rstd: Any,
                workspace: Any, relu: bool = False, batches: Any = None, *, momentum: float, eps: float) -> None:
     """Batch norm by the batch's statistics; if ``batches`` is given, it is increased by 1."""
@@ -143,14 +135,14 @@ def batch_norm(x: Any, weight: Any, bias: Any, running_mean: Any, running_var: A
     _affine(x, weight, bias, mean, rstd, out, int(by.sizes[1]), by.channels, relu)
 
 
-@kernel
+@gl.kernel
 def batch_norm_apply(x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, out: Any, workspace: Any, relu: bool = False,
                      dy: Any = None) -> None:
     """Batch norm by given statistics; if ``dy`` is given, the gradient of relu for that cotangent instead."""
     _affine(x, weight, bias, mean, rstd, out, math.prod(x.shape[2:]), x.shape[1], relu, dy)
 
 
-@kernel
+@gl.kernel
 def batch_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any, dweight: Any, dbias: Any, workspace: Any,
                     relu: bool = False, bias: Any = None, shown: Any = None, *, needs: Any) -> None:
     """The gradients of batch norm; with ``relu``, of relu of it, whose result is in ``shown`` or recomputed with ``bias``."""

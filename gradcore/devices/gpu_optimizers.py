@@ -6,21 +6,13 @@ So are an update's numbers, unless they are :class:`~gradcore.devices.gpu_number
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from gradcore.devices import gpu_launch as gl
 from gradcore.devices.gpu_numbers import How, Moving
-
-OPTIMIZERS: dict[str, Callable[..., Any]] = {}
-
-
-def kernel(fn: Callable[..., Any]) -> Callable[..., Any]:
-    OPTIMIZERS[fn.__name__] = fn
-    return fn
-
 
 _GROUP, _CHUNK = 64, 4096
 GROUP = np.dtype([("count", "i8"), ("first", "i8", (_GROUP,)), ("sizes", "i8", (_GROUP,)), ("tensors", "u8", (5, _GROUP))])
@@ -72,7 +64,7 @@ def _shrink(rate: float, weight_decay: float, decoupled: bool) -> tuple[float, f
     return (0.0, 1 - rate * weight_decay) if decoupled else (weight_decay, 1.0)
 
 
-@kernel
+@gl.kernel
 def sgd_(params: Sequence[Any], grads: Sequence[Any], moments: Sequence[Any], lr: Any, workspace: Any, *, momentum: float,
          dampening: float, weight_decay: float, nesterov: bool, maximize: bool, first: bool) -> None:
     def how(lr: float) -> tuple[Any, ...]:
@@ -81,7 +73,7 @@ def sgd_(params: Sequence[Any], grads: Sequence[Any], moments: Sequence[Any], lr
     _update("sgd", SGD, how, (lr,), params, grads, moments)
 
 
-@kernel
+@gl.kernel
 def adam_(params: Sequence[Any], grads: Sequence[Any], means: Sequence[Any], squares: Sequence[Any], lr: Any, step: Any,
           workspace: Any, *, beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool,
           maximize: bool) -> None:
@@ -91,7 +83,7 @@ def adam_(params: Sequence[Any], grads: Sequence[Any], means: Sequence[Any], squ
     _update("adam", ADAM, how, (lr, step), params, grads, means, squares)
 
 
-@kernel
+@gl.kernel
 def rmsprop_(params: Sequence[Any], grads: Sequence[Any], squares: Sequence[Any], means: Sequence[Any],
              moments: Sequence[Any], lr: Any, workspace: Any, *, alpha: float, eps: float, weight_decay: float,
              momentum: float, maximize: bool) -> None:
@@ -101,7 +93,7 @@ def rmsprop_(params: Sequence[Any], grads: Sequence[Any], squares: Sequence[Any]
     _update("rmsprop", SQUARE, how, (lr,), params, grads, squares, means, moments)
 
 
-@kernel
+@gl.kernel
 def adagrad_(params: Sequence[Any], grads: Sequence[Any], sums: Sequence[Any], lr: Any, workspace: Any, *, eps: float,
              weight_decay: float, maximize: bool) -> None:
     def how(lr: float) -> tuple[Any, ...]:
@@ -110,7 +102,7 @@ def adagrad_(params: Sequence[Any], grads: Sequence[Any], sums: Sequence[Any], l
     _update("adagrad", SQUARE, how, (lr,), params, grads, sums)
 
 
-@kernel
+@gl.kernel
 def adadelta_(params: Sequence[Any], grads: Sequence[Any], squares: Sequence[Any], deltas: Sequence[Any], lr: Any,
               workspace: Any, *, rho: float, eps: float, weight_decay: float, maximize: bool) -> None:
     def how(lr: float) -> tuple[Any, ...]:
@@ -119,7 +111,7 @@ def adadelta_(params: Sequence[Any], grads: Sequence[Any], squares: Sequence[Any
     _update("adadelta", SQUARE, how, (lr,), params, grads, squares, deltas)
 
 
-@kernel
+@gl.kernel
 def nadam_(params: Sequence[Any], grads: Sequence[Any], means: Sequence[Any], squares: Sequence[Any], lr: Any, step: Any,
            ahead: Any, behind: Any, workspace: Any, *, beta1: float, beta2: float, eps: float, weight_decay: float,
            decoupled: bool, maximize: bool) -> None:
@@ -130,7 +122,7 @@ def nadam_(params: Sequence[Any], grads: Sequence[Any], means: Sequence[Any], sq
     _update("moments", MEAN, how, (lr, step, ahead, behind), params, grads, means, squares)
 
 
-@kernel
+@gl.kernel
 def radam_(params: Sequence[Any], grads: Sequence[Any], means: Sequence[Any], squares: Sequence[Any], lr: Any, step: Any,
            factor: Any, workspace: Any, *, beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool,
            maximize: bool) -> None:
@@ -141,7 +133,7 @@ def radam_(params: Sequence[Any], grads: Sequence[Any], means: Sequence[Any], sq
     _update("moments", MEAN, how, (lr, step, factor), params, grads, means, squares)
 
 
-@kernel
+@gl.kernel
 def lion_(params: Sequence[Any], grads: Sequence[Any], means: Sequence[Any], lr: Any, workspace: Any, *, beta1: float,
           beta2: float, weight_decay: float, maximize: bool) -> None:
     def how(lr: float) -> tuple[Any, ...]:

@@ -17,26 +17,19 @@ from gradcore.devices.kernels import split_workspace
 from gradcore.tiling import SORTED_AT_ONCE as TILE
 from gradcore.tiling import groups_of
 
-ORDERING: dict[str, Any] = {}
 
-
-def kernel(fn: Any) -> Any:
-    ORDERING[fn.__name__] = fn
-    return fn
-
-
-@kernel
+@gl.kernel
 def flip(x: Any, out: Any, *, dims: tuple[int, ...]) -> None:
     copy(x[tuple(slice(None, None, -1 if d in dims else 1) for d in range(x.ndim))], out)
 
 
-@kernel
+@gl.kernel
 def roll(x: Any, out: Any, *, shifts: tuple[int, ...], dims: tuple[int, ...]) -> None:
     for source, target in turned(x.shape, shifts, dims):
         copy(x[source], out[target])
 
 
-@kernel
+@gl.kernel
 def windows_grad(dy: Any, out: Any, *, shape: Any, dim: int, size: int, step: int, dilation: int) -> None:
     if not out.ndim:
         copy(dy.reshape(()), out)
@@ -71,17 +64,17 @@ def _along(x: Any, index: Any, values: Any, workspace: Any, dim: int, add: bool)
            where, np.int64(length), np.int64(steps[dim]), np.int64(lie[dim]), np.int64(given[dim]))
 
 
-@kernel
+@gl.kernel
 def put_along_(x: Any, index: Any, values: Any, workspace: Any = None, *, dim: int) -> None:
     _along(x, index, values, workspace, dim, add=False)
 
 
-@kernel
+@gl.kernel
 def add_along_(x: Any, index: Any, values: Any, workspace: Any = None, *, dim: int) -> None:
     _along(x, index, values, workspace, dim, add=True)
 
 
-@kernel
+@gl.kernel
 def add_at_(x: Any, index: Any, values: Any, workspace: Any = None, *, dim: int, wrap: bool = True) -> None:
     if not (x.size and index.size):
         return
@@ -104,22 +97,22 @@ def _running(op: str, x: Any, out: Any, dim: int, reverse: bool) -> None:
                     np.int32(reverse))
 
 
-@kernel
+@gl.kernel
 def cumsum(x: Any, out: Any, *, dim: int, reverse: bool = False) -> None:
     _running("Sum", x, out, dim, reverse)
 
 
-@kernel
+@gl.kernel
 def cumprod(x: Any, out: Any, *, dim: int) -> None:
     _running("Times", x, out, dim, False)
 
 
-@kernel
+@gl.kernel
 def prod(x: Any, out: Any, *, dim: int, keepdim: bool) -> None:
     fold("Times", x, out, (dim,) if x.ndim else ())
 
 
-@kernel
+@gl.kernel
 def recurrence(b: Any, a: Any, out: Any, *, dim: int, reverse: bool = False) -> None:
     where = gl.layout((dim,), b, a, out)
     if b.size:
@@ -130,7 +123,7 @@ def recurrence(b: Any, a: Any, out: Any, *, dim: int, reverse: bool = False) -> 
 # -- ranks -------------------------------------------------------------------------------------------------------------
 
 
-@kernel
+@gl.kernel
 def ranked(x: Any, values: Any, indices: Any, workspace: Any, *, dim: int, start: int, length: int,
            descending: bool) -> None:
     if not values.size:
@@ -166,7 +159,7 @@ def ranked(x: Any, values: Any, indices: Any, workspace: Any, *, dim: int, start
 # -- variance and norms ------------------------------------------------------------------------------------------------
 
 
-@kernel
+@gl.kernel
 def var(x: Any, out: Any, workspace: Any, *, dims: tuple[int, ...], correction: float, keepdim: bool) -> None:
     count, mean = math.prod(x.shape[d] for d in dims), None
     if x.size:
@@ -176,7 +169,7 @@ def var(x: Any, out: Any, workspace: Any, *, dims: tuple[int, ...], correction: 
     fold("Deviations", x, out, dims, max(count - correction, 0), level=mean)
 
 
-@kernel
+@gl.kernel
 def vector_norm(x: Any, out: Any, workspace: Any, *, p: float, dims: tuple[int, ...], keepdim: bool) -> None:
     if math.isinf(p):
         op = "Absolute<Most>" if p > 0 else "Absolute<Least>"

@@ -7,31 +7,24 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.gpu_elementwise import ELEMENTWISE, apply, check_apart, function, wide
+from gradcore.devices import gpu_launch as gl
+from gradcore.devices.gpu_elementwise import apply, check_apart, function, wide
 from gradcore.overwriting import OVERWRITING
 from gradcore.spec import is_floating, limits
 
-POINTWISE: dict[str, Callable[..., Any]] = {}
-
-
-def kernel(fn: Callable[..., Any]) -> Callable[..., Any]:
-    POINTWISE[fn.__name__] = fn
-    return fn
-
-
-POINTWISE |= {name: function("".join(part.capitalize() for part in name.split("_"))) for name in (
+gl.KERNELS |= {name: function(name) for name in (
     "exp2 arcsin arccos arcsinh arccosh arctanh erfc sinc logit trunc frac fmod fmax fmin arctan2 hypot logaddexp lerp "
     "silu silu_grad mish mish_grad softsign softsign_grad logsigmoid logsigmoid_grad hardsigmoid hardsigmoid_grad hardswish "
     "hardswish_grad leaky_relu leaky_relu_grad hardshrink softshrink shrink_grad threshold bitwise_and bitwise_or "
     "bitwise_xor bitwise_left_shift bitwise_right_shift").split()}
 
 
-@kernel
+@gl.kernel
 def bitwise_not(x: Any, out: Any) -> None:
     apply("BoolNot" if x.dtype == np.bool_ else "BitwiseNot", wide(out.dtype), out, x)
 
 
-@kernel
+@gl.kernel
 def nan_to_num(x: Any, out: Any, *, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> None:
     if not is_floating(out.dtype):
         apply("Copy", wide(out.dtype), out, x)
@@ -41,48 +34,48 @@ def nan_to_num(x: Any, out: Any, *, nan: float = 0.0, posinf: float | None = Non
           float(ends.min) if neginf is None else neginf)
 
 
-@kernel
+@gl.kernel
 def addcmul(x: Any, y: Any, z: Any, out: Any, *, value: float = 1) -> None:
     apply("Addcmul", wide(out.dtype), out, x, y, z, value)
 
 
-@kernel
+@gl.kernel
 def addcdiv(x: Any, y: Any, z: Any, out: Any, *, value: float = 1) -> None:
     apply("Addcdiv", wide(out.dtype), out, x, y, z, value)
 
 
-@kernel
+@gl.kernel
 def masked_fill_(x: Any, mask: Any, value: Any) -> None:
     check_apart(x, mask)
     apply("MaskedFill", wide(x.dtype), x, x, mask, value)
 
 
-@kernel
+@gl.kernel
 def elu(x: Any, out: Any, *, alpha: float, scale: float, inner: float) -> None:
     apply("Elu", wide(out.dtype), out, x, scale, scale * alpha, inner)
 
 
-@kernel
+@gl.kernel
 def elu_grad(dy: Any, x: Any, out: Any, *, alpha: float, scale: float, inner: float) -> None:
     apply("EluGrad", wide(out.dtype), out, dy, x, scale, scale * alpha, inner)
 
 
-@kernel
+@gl.kernel
 def softplus(x: Any, out: Any, *, beta: float, threshold: float) -> None:
     apply("Softplus", wide(out.dtype), out, x, beta, threshold)
 
 
-@kernel
+@gl.kernel
 def softplus_grad(dy: Any, x: Any, out: Any, *, beta: float, threshold: float) -> None:
     apply("SoftplusGrad", wide(out.dtype), out, dy, x, beta, threshold)
 
 
-@kernel
+@gl.kernel
 def hardtanh(x: Any, out: Any, *, low: float, high: float) -> None:
     apply("Hardtanh", wide(out.dtype), out, x, low, high)
 
 
-@kernel
+@gl.kernel
 def hardtanh_grad(dy: Any, x: Any, out: Any, *, low: float, high: float) -> None:
     apply("HardtanhGrad", wide(out.dtype), out, dy, x, low, high)
 
@@ -101,5 +94,5 @@ def _written(kernel: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-POINTWISE |= {f"{name}_": _written(function("Erf") if name == "erf" else (ELEMENTWISE | POINTWISE)[name])
-              for name in OVERWRITING}
+gl.KERNELS |= {f"{name}_": _written(function("erf") if name == "erf" else gl.KERNELS[name])
+               for name in ("add", "sub", "mul", "div", *OVERWRITING)}

@@ -8,46 +8,39 @@ import numpy as np
 
 from gradcore.devices import gpu_launch as gl
 
-RANDOM: dict[str, Any] = {}
 
-
-def kernel(fn: Any) -> Any:
-    RANDOM[fn.__name__] = fn
-    return fn
-
-
-@kernel
+@gl.kernel
 def advance(state: Any, out: Any, *, numel: int) -> None:
     gl.start("random", "advance", 1, 1, (state, out, np.uint64(numel // 4 + 2)))
 
 
-@kernel
+@gl.kernel
 def uniform(state: Any, low: Any, high: Any, out: Any, *, shape: Any, dtype: Any) -> None:
     gl.run("random", "uniform", (out.dtype,), -(-out.size // 4), state, np.float64(low), np.float64(high - low), out,
            np.int64(out.size))
 
 
-@kernel
+@gl.kernel
 def normal(state: Any, mean: Any, std: Any, out: Any, workspace: Any, *, shape: Any, dtype: Any) -> None:
     gl.run("random", "normal", (out.dtype,), -(-out.size // 4), state, np.float64(mean), np.float64(std), out,
            np.int64(out.size))
 
 
-@kernel
+@gl.kernel
 def uniform_(x: Any, state: Any, low: Any, high: Any, workspace: Any) -> None:
     now = workspace[:state.nbytes].view(state.dtype)
     advance(state, now, numel=x.size)
     uniform(now, low, high, x, shape=x.shape, dtype=x.dtype)
 
 
-@kernel
+@gl.kernel
 def normal_(x: Any, state: Any, mean: Any, std: Any, workspace: Any) -> None:
     now = workspace[:state.nbytes].view(state.dtype)
     advance(state, now, numel=x.size)
     normal(now, mean, std, x, workspace[state.nbytes:], shape=x.shape, dtype=x.dtype)
 
 
-@kernel
+@gl.kernel
 def dropout(x: Any, state: Any, p: Any, out: Any, workspace: Any) -> None:
     scale = 0.0 if p >= 1 else 1.0 / (1.0 - p)
     gl.run("random", "dropout", (x.dtype,), -(-x.size // 8), x, state, np.float32(p), np.float64(scale), out,

@@ -15,13 +15,6 @@ from gradcore.devices.gpu_folds import fold
 from gradcore.devices.gpu_linalg import product
 from gradcore.devices.kernels import before, split_workspace, steps
 
-RECURRENT: dict[str, Any] = {}
-
-
-def kernel(fn: Any) -> Any:
-    RECURRENT[fn.__name__] = fn
-    return fn
-
 
 def _neighbours(state: Any, *arrays: Any) -> int:
     """Elements of an access: 16 bytes if the rows of states and gates are multiples of that, else one element."""
@@ -43,7 +36,7 @@ def _weight_gradient(slopes: Any, states: Any, first: Any, backwards: bool, dwei
     apply("Add", wide(dweight.dtype), dweight, dweight, room)
 
 
-@kernel
+@gl.kernel
 def rnn(given: Any, weight: Any, h0: Any, out: Any, workspace: Any, *, relu: bool, backwards: bool) -> None:
     count = _neighbours(h0, given, out)
     h = h0
@@ -53,7 +46,7 @@ def rnn(given: Any, weight: Any, h0: Any, out: Any, workspace: Any, *, relu: boo
         gl.run("recurrent", "rnn", (h.dtype, count, str(relu).lower()), h.size // count, given[t], h, np.int64(h.size // count))
 
 
-@kernel
+@gl.kernel
 def rnn_grad(dy: Any, out: Any, h0: Any, weight: Any, dgiven: Any, dweight: Any, dh0: Any, workspace: Any, *, relu: bool,
              backwards: bool) -> None:
     count = _neighbours(h0, dy, out, dgiven, dh0)
@@ -68,7 +61,7 @@ def rnn_grad(dy: Any, out: Any, h0: Any, weight: Any, dgiven: Any, dweight: Any,
     _weight_gradient(dgiven, out, h0, backwards, dweight, split_workspace(workspace, (weight.size, weight.dtype))[0])
 
 
-@kernel
+@gl.kernel
 def lstm(given: Any, weight: Any, h0: Any, c0: Any, out: Any, last: Any, gates: Any, cells: Any, workspace: Any, *,
          backwards: bool) -> None:
     made = split_workspace(workspace, (4 * h0.size, h0.dtype))[0].reshape(h0.shape[0], 4 * h0.shape[1])
@@ -82,7 +75,7 @@ def lstm(given: Any, weight: Any, h0: Any, c0: Any, out: Any, last: Any, gates: 
     copy(c, last)
 
 
-@kernel
+@gl.kernel
 def lstm_grad(dy: Any, dlast: Any, gates: Any, cells: Any, out: Any, h0: Any, c0: Any, weight: Any, dgiven: Any, dweight: Any,
               dh0: Any, dc0: Any, workspace: Any, *, backwards: bool) -> None:
     count = _neighbours(h0, *[x for x in (dy, dlast) if x is not None], gates, cells, c0, dgiven, dh0, dc0)
@@ -98,7 +91,7 @@ def lstm_grad(dy: Any, dlast: Any, gates: Any, cells: Any, out: Any, h0: Any, c0
     _weight_gradient(dgiven, out, h0, backwards, dweight, split_workspace(workspace, (weight.size, weight.dtype))[0])
 
 
-@kernel
+@gl.kernel
 def gru(given: Any, weight: Any, bias: Any, h0: Any, out: Any, gates: Any, workspace: Any, *, backwards: bool) -> None:
     made = split_workspace(workspace, (3 * h0.size, h0.dtype))[0].reshape(h0.shape[0], 3 * h0.shape[1])
     count = _neighbours(h0, given, made, gates, out, *(() if bias is None else (bias,)))
@@ -110,7 +103,7 @@ def gru(given: Any, weight: Any, bias: Any, h0: Any, out: Any, gates: Any, works
         h = out[t]
 
 
-@kernel
+@gl.kernel
 def gru_grad(dy: Any, gates: Any, out: Any, h0: Any, weight: Any, dgiven: Any, dweight: Any, dbias: Any, dh0: Any,
              workspace: Any, *, backwards: bool) -> None:
     room, passed, _, slopes = split_workspace(workspace, *[(n, h0.dtype) for n in (weight.size, h0.size, h0.size, dgiven.size)])

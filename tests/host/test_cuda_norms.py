@@ -19,7 +19,7 @@ from tests.host.emulator import Copy, Emulator
 pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed: the emulator cannot be compiled"),
               pytest.mark.timeout(600), pytest.mark.xdist_group("emulator")]
 
-TABLE = gpu_kernels.build_cuda_kernels()
+TABLE = gpu_kernels.KERNELS
 DTYPES = [np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.float16), bfloat16()]
 #: One block per channel, several that combine their results themselves, and separate launches to combine them.
 IMAGES = [(2, 3, 5, 7), (9, 4), (2, 3, 43, 61), (2, 1, 33800)]

@@ -172,7 +172,7 @@ def test_a_library_that_refuses_a_product_is_located(monkeypatch):
 
     lt.matmul = refuse
     device = spoilt_by("none")
-    device.kernels = {**device.kernels, "matmul": gpu.build_cuda_kernels()["matmul"]}
+    device.kernels = {**device.kernels, "matmul": gpu.KERNELS["matmul"]}
     library = gpu_gemm.CublasLt(lt, 0, device.bridge.reserve)
     monkeypatch.setattr(gpu_gemm, "library", lambda: library)
     monkeypatch.setattr(gpu_gemm, "current_stream", lambda: 7)

@@ -14,7 +14,7 @@ import gradcore
 from gradcore import nn
 from gradcore.devices import gpu_fused, gpu_gemm, gpu_launch
 from gradcore.devices.gpu_elementwise import apply, wide
-from gradcore.devices.gpu_linalg import LINALG, linear_relu
+from gradcore.devices.gpu_linalg import linear, linear_relu
 from gradcore.program.fusion import groups
 from gradcore.reading import normalized
 from tests.host.captured_steps import Stepping, data, program_of
@@ -225,7 +225,7 @@ def through_relu(kind: Any, apart: bool = False) -> Any:
     copies = [Copy(a) for a in (x, w, bias, np.zeros((6, 4), kind))]
     *given, out = (c.cupy() for c in copies)
     if apart:
-        LINALG["linear"](*given, out)
+        linear(*given, out)
         apply("Relu", wide(out.dtype), out, out)
     else:
         linear_relu(*given, out)

@@ -13,7 +13,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nod
 import gradcore
 from gradcore.devices import gpu_gemm, gpu_launch, gpu_linalg, gpu_workspaces
 from gradcore.devices.gpu_gemm import Cublas, CublasLt
-from gradcore.devices.gpu_linalg import LINALG, product
+from gradcore.devices.gpu_linalg import linear, linear_grad, product
 from gradcore.devices.gpu_problems import Matrix, Problem, alignment
 from gradcore.errors import CaptureError, SpecError
 from tests.host.emulator import Copy, Emulator, products
@@ -205,8 +205,8 @@ def through_linear(kind, rows):
     copies = [Copy(a) for a in (x, w, bias, dy, np.zeros((rows, 4), kind), np.zeros((rows, 5), kind), np.zeros((4, 5), kind),
                                 np.zeros(4, kind))]
     x_, w_, bias_, dy_, *outs = [c.cupy() for c in copies]
-    LINALG["linear"](x_, w_, bias_, outs[0])
-    LINALG["linear_grad"](dy_, x_, w_, *outs[1:], needs=(True, True, True))
+    linear(x_, w_, bias_, outs[0])
+    linear_grad(dy_, x_, w_, *outs[1:], needs=(True, True, True))
     for copy in copies:
         copy.check("linear")
     x, w, bias, dy = (a.astype(np.float64) for a in (x, w, bias, dy))
@@ -234,7 +234,7 @@ def awkward_bias():
     x, w, bias, out = (Copy(a) for a in (np.ones((6, 5), np.float32), np.ones((4, 5), np.float32),
                                          np.arange(8, dtype=np.float32)[1:5], np.zeros((6, 4), np.float32)))
     assert bias.cupy().data.ptr % 16
-    LINALG["linear"](x.cupy(), w.cupy(), bias.cupy(), out.cupy())
+    linear(x.cupy(), w.cupy(), bias.cupy(), out.cupy())
     return out.array, np.broadcast_to(5 + bias.array, (6, 4))
 
 
