@@ -69,7 +69,7 @@ class Entry:
 
     def why_not(self) -> str:
         for guard in self.guards:
-            if not guard.holds():
+            if not all_hold([guard], {})():
                 return str(guard.why_not())
         for leaf, wanted in self.replay.trace.presence.items():
             if (leaf.grad is not None) is not wanted:

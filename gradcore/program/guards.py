@@ -1,13 +1,14 @@
 """Guards: each remembers one thing that a traced function read, and tells whether it is still the same.
 
-Plain data is compared by value; tensors, parameters, modules and functions by identity.
+Plain data is compared by value; tensors, parameters, modules and functions by identity. What a guard asks it states as terms of
+Python, which :mod:`gradcore.program.checks` compiles together.
 """
 
 from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from operator import is_
 from typing import Any
 
@@ -21,6 +22,8 @@ MOST = 10_000
 MOST_INSIDE = 1000
 #: The most characters of plain data in a reason.
 _LONG = 200
+#: Gives an object a name that terms can refer to it by.
+Namer = Callable[[Any], str]
 
 
 class Guard:
@@ -39,6 +42,10 @@ class Guard:
             return self.same(self.look(), self.seen)
         except Exception:
             return False
+
+    def terms(self, name: Namer) -> Iterator[str]:
+        now, seen = f"{name(self.look)}()", name(self.seen)
+        yield f"{now} is {seen}" if self.same is identical else f"{name(self.same)}({now}, {seen})"
 
     def values(self) -> list[Any]:
         """The tensor that is guarded, if it is one."""

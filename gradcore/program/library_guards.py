@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from operator import is_, itemgetter
 from typing import Any
 
@@ -13,6 +13,7 @@ from gradcore.engine.value import Value
 from gradcore.nn.module import Module
 from gradcore.optim import Optimizer
 from gradcore.program.arena import Part
+from gradcore.program.guards import Namer
 
 
 class GradientGuard:
@@ -43,6 +44,9 @@ class GradientGuard:
         same = grad.spec is self.spec
         del grad
         return same and self._held() is self.held
+
+    def terms(self, name: Namer) -> Iterator[str]:
+        yield f"{name(self)}.holds()"
 
     def values(self) -> list[Any]:
         return []
@@ -87,15 +91,21 @@ class OptimizerGuard:
             found.append((options, seen, len(group), list(group["params"])))
         return found
 
-    def holds(self) -> bool:
-        now = self.optimizer.param_groups
-        return (self.optimizer.state is self.state and all(map(is_, map(self.state.get, self.kept), self.places))
-                and all(place.get(name) is x for place, name, x in self.tensors)
-                and step_hooks(self.optimizer) == self.hooks
-                and len(now) == len(self.groups) and all(
-            len(group) == count and options(group) == values and len(group["params"]) == len(params)
-            and all(map(is_, group["params"], params))
-            for group, (options, values, count, params) in zip(now, self.groups, strict=True)))
+    def terms(self, name: Namer) -> Iterator[str]:
+        optimizer = name(self.optimizer)
+        yield f"{optimizer}.state is {name(self.state)}"
+        yield f"all(map({name(is_)}, map({name(self.state)}.get, {name(self.kept)}), {name(self.places)}))"
+        if self.tensors:
+            places, names, tensors = map(list, zip(*self.tensors, strict=True))
+            yield f"all(map({name(is_)}, map({name(dict.get)}, {name(places)}, {name(names)}), {name(tensors)}))"
+        yield f"{name(step_hooks)}({optimizer}) == {self.hooks!r}"
+        yield f"len({optimizer}.param_groups) == {len(self.groups)}"
+        for k, (options, values, count, params) in enumerate(self.groups):
+            group = f"{optimizer}.param_groups[{k}]"
+            yield f"len({group}) == {count}"
+            yield f"{name(options)}({group}) == {name(values)}"
+            yield f"len({group}['params']) == {len(params)}"
+            yield f"all(map({name(is_)}, {group}['params'], {name(params)}))"
 
     def values(self) -> list[Any]:
         return [x for _, _, x in self.tensors]
@@ -117,6 +127,9 @@ class CountsGuard:
 
     def holds(self) -> bool:
         return len(set(map(self.count, self.places))) == 1
+
+    def terms(self, name: Namer) -> Iterator[str]:
+        yield f"{name(self)}.holds()"
 
     def values(self) -> list[Any]:
         return []
@@ -150,21 +163,22 @@ class ModuleGuard:
     def values(self) -> list[Any]:
         return [tensor for _, tensor, _, _ in self.tensors]
 
-    def holds(self) -> bool:
-        own = self.module.__dict__
-        if own["training"] is not self.training or own.get("forward") is not self.forward:
-            return False
-        for name, tensor, storage, edge in self.tensors:
-            if own.get(name) is not tensor or tensor.storage is not storage or tensor.edge is not edge:
-                return False
-        for name, value in self.others:
-            if own.get(name) is not value:
-                return False
-        if any(len(own[part]) != count for part, count in self.counts):
-            return False
-        if any(leaf.hooks is not hooks or (hooks is not None and hooks_on(leaf) != seen) for leaf, hooks, seen in self.leaves):
-            return False
-        return self.forward is None or tuple(self.module.hooks_in_order()) == self.hooks
+    def terms(self, name: Namer) -> Iterator[str]:
+        own = name(self.module.__dict__)
+        for key, value, *_ in (("training", self.training), ("forward", self.forward), *self.tensors, *self.others):
+            # An attribute that is missing raises, and the guard then does not hold.
+            yield f"{own}.get({key!r}) is None" if value is None else f"{own}[{key!r}] is {name(value)}"
+        for part, count in self.counts:
+            yield f"len({own}[{part!r}]) == {count}"
+        for leaf, hooks, seen in self.leaves:
+            yield f"{name(leaf)}.hooks is {name(hooks)}"
+            if hooks is not None:
+                yield f"{name(hooks_on)}({name(leaf)}) == {seen!r}"
+        for _, tensor, storage, edge in self.tensors:
+            yield f"{name(tensor)}.storage is {name(storage)}"
+            yield f"{name(tensor)}.edge is {name(edge)}"
+        if self.forward is not None:
+            yield f"tuple({name(self.module)}.hooks_in_order()) == {name(self.hooks)}"
 
     def why_not(self) -> str:
         own, kind = self.module.__dict__, type(self.module).__name__
@@ -192,4 +206,3 @@ def hooks_on(leaf: Leaf) -> tuple[int, ...]:
 def step_hooks(optimizer: Optimizer) -> tuple[int, ...]:
     """The hooks before and after an optimizer's step, by the keys under which they were registered."""
     return (*optimizer._before, *optimizer._after)
-
