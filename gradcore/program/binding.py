@@ -41,23 +41,19 @@ class Binding:
         #: By update: the places of its numbers, as (list, index in the list, position among the update's operands).
         self.numbers: list[list[tuple[Any, Any, int]]] = [[] for _ in trace.updates]
         steps = self._steps()
-        #: The instruction of each call, valid if the device does not rearrange the calls.
-        self.callers = [i for i, step in zip(self.program.instructions, steps, strict=True) for _ in step]
-        split = self.program.split
-        self.calls: list[Call] = device.arranged(list(chain(*steps[:split])))
-        #: The index of the first call of the second part, in a program with two parts.
-        self.split: int | None = None
-        if split is not None:
-            self.split = len(self.calls)
-            self.calls += device.arranged(list(chain(*steps[split:])))
-        self.patches |= self._stand_ins.places(self.calls)
+        parts = [slice(*span) for span in self.program.spans]
+        #: By part: its calls, and the instruction of each, valid if the device does not rearrange them.
+        self.calls: list[list[Call]] = [device.arranged(list(chain(*steps[part]))) for part in parts]
+        self.callers = [[i for i, step in zip(self.program.instructions[part], steps[part], strict=True) for _ in step]
+                        for part in parts]
+        self.patches |= self._stand_ins.places(list(chain(*self.calls)))
         self.gradients: list[tuple[Leaf, Any]] = [(leaf, None if x is None else self.shown(x)) for leaf, x in trace.left]
         read = set(trace.slots.values())
         # The pairs themselves: another reference to a gradient would look as if the user held it.
         self.replaced = [pair for pair in self.gradients if pair[0] not in read]
         left = {x.buffer for _, x in trace.left if x is not None}
         self.waiting = waiting_in(trace)
-        self.leave(list(self.waiting) if split is not None else [b.index for b in self.program.made() if b.index in left])
+        self.leave(list(self.waiting) if len(parts) > 1 else [b.index for b in self.program.made() if b.index in left])
         for b, holders in self.waiting.items():
             self.part(b).range.keepers = [node for node, _ in holders]
 

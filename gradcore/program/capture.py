@@ -63,11 +63,9 @@ class CapturedReplay(Replay):
         self._cotangents_in: list[tuple[int, int, int, int]] = []
         #: By input buffer that the program writes to: address that this run copied it from, address of the copy, and bytes.
         self._back: dict[int, tuple[int, int, int]] = {}
-        count, split = len(self.program.instructions), self.program.split
-        parts = (slice(0, count if split is None else split), slice(split or 0, count))
         #: By part, the input buffers that it writes to.
-        self._returned = [{i.operands[w].buffer for i in self.program.instructions[part] for w in i.writes
-                           if self.program.buffers[i.operands[w].buffer].kind == "input"} for part in parts]
+        self._returned = [{i.operands[w].buffer for i in self.program.instructions[slice(*span)] for w in i.writes
+                           if self.program.buffers[i.operands[w].buffer].kind == "input"} for span in self.program.spans]
         self._writes_inputs = any(self._returned)
 
     # -- binding -------------------------------------------------------------------------------------------------------
@@ -218,8 +216,7 @@ class CapturedReplay(Replay):
         try:
             bound = self._bound
             assert bound is not None
-            callers = bound.callers[bound.split:] if part else bound.callers[:bound.split]
-            graph = self.device.graphs.capture(lambda: _run_named(calls, callers))
+            graph = self.device.graphs.capture(lambda: _run_named(calls, bound.callers[part]))
             self._captured[part] = Captured(graph, slots, len(calls))
         except DeviceFault:
             raise

@@ -39,20 +39,12 @@ def waiting_in(trace: Trace) -> Waiting:
     return {b: holders or [(0, "the compiled gradient")] for b, holders in found.items()}
 
 
-def narrate(device: Device, trace: Trace, plan: Plan, arena: Block, serials: dict[int, int], part: slice,
-            carried: dict[int, int], waiting: Waiting) -> list[int]:
-    """Write the records of the instructions in ``part``.
+class Narration:
+    """The log that is written to, with the buffers that are live and kept at the present record.
 
     ``serials`` has the serials of buffers that the program did not make; ``carried`` those of buffers that the part before left
-    for this one. Other buffers that are live when the part begins are allocated at its start. At its end all are freed, except
-    those that the first of two parts leaves ``waiting``, whose serials are returned.
+    for this one; ``waiting`` is of :func:`waiting_in`.
     """
-    start, stop, _ = part.indices(len(trace.program.instructions))
-    return _Narration(device, trace, plan, arena, serials, carried, waiting).write(start, stop)
-
-
-class _Narration:
-    """The log that is written to, with the buffers that are live and kept at the present record."""
 
     def __init__(self, device: Device, trace: Trace, plan: Plan, arena: Block, serials: dict[int, int],
                  carried: dict[int, int], waiting: Waiting) -> None:
@@ -69,6 +61,11 @@ class _Narration:
         self._kept = {b: list(waiting[b]) for b in carried}
 
     def write(self, start: int, stop: int) -> list[int]:
+        """Write the records of the instructions from ``start`` to before ``stop``, which are a part of the program.
+
+        Buffers that are live when the part begins, and not carried, are allocated at its start. At its end all are freed,
+        except those that the first of two parts leaves waiting, whose serials are returned.
+        """
         lasting: Waiting = {} if start else self._waiting
         born, dying = _by_moment(self._program, self._plan.shared)
         for b in self._program.made():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from gradcore.events import Network, Tag
@@ -113,6 +114,12 @@ class Program:
         """The buffers that the program makes, in order."""
         return [b for b in self.buffers if b.kind == "made"]
 
+    @cached_property
+    def spans(self) -> list[tuple[int, int]]:
+        """The parts: of each the position of its first instruction, and of the one past its last."""
+        count = len(self.instructions)
+        return list(pairwise([0, count] if self.split is None else [0, self.split, count]))
+
     def written(self) -> dict[int, int]:
         """Buffers from before the run that instructions write to, with the index of the last of these instructions."""
         found: dict[int, int] = {}
@@ -168,8 +175,7 @@ def with_lifetimes(program: Program, survivors: set[int], parts: Sequence[int] =
             last[buffer] = k
     end = len(program.instructions)
     if program.split is not None:
-        for x in program.outputs:
-            last[x.buffer] = max(last.get(x.buffer, 0), program.split - 1)
+        parts, results = (program.split,), (len(program.outputs),)
     at = given = 0
     for count, width in zip(parts, results, strict=True):
         at += count

@@ -21,7 +21,7 @@ from gradcore.forking import long
 from gradcore.memory.arena import Range, close_ranges, hand_over, open_ranges
 from gradcore.program.arena import Arena, moved
 from gradcore.program.binding import Binding
-from gradcore.program.narration import most_live, narrate
+from gradcore.program.narration import Narration, most_live
 from gradcore.program.plan import Plan
 from gradcore.program.program import Operand
 from gradcore.program.recorder import Trace
@@ -46,9 +46,7 @@ class Replay:
         #: of inputs and slots.
         self._written = [(trace.storages[b], self._tag(k)) for b, k in written.items() if b in trace.storages]
         self._written_later = [(b, self._tag(k)) for b, k in written.items() if b not in trace.storages]
-        count, split = len(self.program.instructions), self.program.split
-        parts = (0, count if split is None else split), (split or 0, count)
-        self._most = [most_live(self.program, plan.shared, *part) for part in parts]
+        self._most = [most_live(self.program, plan.shared, *span) for span in self.program.spans]
         self._bound: Binding | None = None
         self._inputs: list[Any] = []
 
@@ -90,7 +88,7 @@ class Replay:
                 for args, at, position in places:
                     args[at] = operands[position]
             try:
-                self._play(bound, slice(None), bound.calls, inputs, 0)
+                self._play(bound, 0, inputs)
             except BaseException:
                 # Other buffers may have overwritten them by now, and the function had dropped them.
                 for leaf, g in bound.gradients:
@@ -108,34 +106,36 @@ class Replay:
                 leaf.grad = g
             return results
 
-    def _play(self, bound: Binding, part: slice, calls: list[Call], inputs: Sequence[Any], first: int) -> None:
-        """Run calls, and account for the bytes live during them. Ranges that the last run left open are closed first."""
-        ledger = self.device.ledger
+    def _play(self, bound: Binding, part: int, inputs: Sequence[Any]) -> None:
+        """Run the calls of ``part`` 0, the first or only one, or 1, and account for the bytes live during them.
+
+        Ranges that the last run left open are closed first.
+        """
+        ledger, calls = self.device.ledger, bound.calls[part]
         if ledger.log is None and (not bound.lasting or (bound.lasting[0].serial and self.program.split is None)):
             # The same ranges would close and open again, and no log would show it.
-            local.state.launch(self._run_calls, calls, first)
+            local.state.launch(self._run_calls, calls, part)
             asked, taken = bound.lasting_bytes
-            ledger.passed(self._most[first][0] - asked, self._most[first][1] - taken)
+            ledger.passed(self._most[part][0] - asked, self._most[part][1] - taken)
             return
-        carried = first == 1 and ledger.log is not None
+        carried = part == 1 and ledger.log is not None
         if not carried:
             close_ranges(ledger, bound.lasting)
         try:
-            local.state.launch(self._run_calls, calls, first)
+            local.state.launch(self._run_calls, calls, part)
         except BaseException:
             close_ranges(ledger, bound.lasting)
             raise
         serials: list[int] = []
         if ledger.log is not None:
             found = dict(zip(bound.waiting, hand_over(ledger, bound.lasting), strict=True)) if carried else {}
-            serials = narrate(self.device, self.trace, self.plan, bound.arena.block, self._serials(inputs), part, found,
-                              bound.waiting)
-        ledger.passed(*self._most[first])
-        if first == 0:
+            serials = Narration(self.device, self.trace, self.plan, bound.arena.block, self._serials(inputs), found,
+                                bound.waiting).write(*self.program.spans[part])
+        ledger.passed(*self._most[part])
+        if part == 0:
             open_ranges(ledger, bound.lasting, serials)
 
     def _run_calls(self, calls: list[Call], part: int) -> None:
-        """Run the calls of ``part`` 0, the first or only one, or 1."""
         run_calls(calls)
 
     def explain(self) -> list[str]:
@@ -195,7 +195,7 @@ class Replay:
         for leaf, _ in bound.replaced:
             leaf.grad = None
         try:
-            self._play(bound, slice(0, self.program.split), bound.calls[:bound.split], inputs, 0)
+            self._play(bound, 0, inputs)
         finally:
             self._note_writes(inputs)
         for leaf, _ in bound.gradients:
@@ -210,7 +210,7 @@ class Replay:
             for args, at, spec in bound.patches.get(x.buffer, ()):
                 args[at] = self.device.array(g.storage.block, moved(spec, g.spec))
         given = [*self._inputs, *cotangents]
-        self._play(bound, slice(self.program.split, None), bound.calls[bound.split:], given, 1)
+        self._play(bound, 1, given)
         copies: dict[int, Any] = {}
         return [None if x is None else self._result(bound, x, given, copies) for x in self.program.gradients]
 
