@@ -6,9 +6,11 @@ run; everything else but the results is released when a part has run.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from gradcore._random import default_generator
@@ -99,28 +101,15 @@ class _Part:
     shared: list[int]  # for each input: the index of the first input whose example had the same memory, usually itself
 
 
-class _Room:
-    """The arena of a chain, allocated when its first part runs."""
-
-    def __init__(self, device: Device, plan: Plan, program: Program) -> None:
-        self._make = (device, plan.nbytes, program)
-        self._arena: Arena | None = None
-
-    def arena(self) -> Arena:
-        if self._arena is None:
-            self._arena = Arena.of(*self._make)
-        return self._arena
-
-
 class _Stage(CapturedReplay):
-    """The replay of one part of a chain, in the shared arena. Its inputs are those of the parts before it and its own."""
+    """The replay of one part of a chain, in the ``arena`` of all. Its inputs are those of the parts before it and its own."""
 
-    def __init__(self, trace: Trace, plan: Plan, room: _Room) -> None:
+    def __init__(self, trace: Trace, plan: Plan, arena: Callable[[], Arena]) -> None:
         super().__init__(trace, plan)
-        self._room = room
+        self._arena = arena
 
     def _take_arena(self) -> Arena:
-        return self._room.arena()
+        return self._arena()
 
     def _bind(self) -> Binding:
         bound = super()._bind()
@@ -186,13 +175,14 @@ class _Chain:
             if whole.obstacles:
                 raise TraceError("the graphs cannot be executed: " + "; ".join(whole.obstacles))
             self.plan = plan(whole.program)
-            self._room = _Room(self.device, self.plan, whole.program)
+            # Allocated when the first part runs.
+            self._arena = functools.cache(partial(Arena.of, self.device, self.plan.nbytes, whole.program))
             self._followed = Followed(whole, [p.recorder.log for p in parts])
             start = given = made = 0
             for count, p in zip(counts, parts, strict=True):
                 given += len(p.inputs)
                 part = part_of(whole, slice(start, start + count), given, slice(made, made + len(p.examples)))
-                self._stages.append(_Stage(part, self.plan, self._room))
+                self._stages.append(_Stage(part, self.plan, self._arena))
                 start, made = start + count, made + len(p.examples)
             for p in parts:
                 p.examples, p.inputs = [], []
@@ -208,7 +198,7 @@ class _Chain:
             self._given, self._versions = [], []
             if self._followed.follow(self.name(0)):
                 # The old stages are bound to the memory of before.
-                stages[:] = [_Stage(stage.trace, self.plan, self._room) for stage in stages]
+                stages[:] = [_Stage(stage.trace, self.plan, self._arena) for stage in stages]
         self._last = -1
         results = stages[part].run(self._given + inputs)
         self._last = part
