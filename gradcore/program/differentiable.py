@@ -6,6 +6,7 @@ call takes another one.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 from gradcore.engine.backward import run_backward
@@ -23,6 +24,7 @@ from gradcore.program.program import Operand, Program
 from gradcore.program.recorder import Recorder, Second, Trace
 from gradcore.program.replay import Replay
 from gradcore.program.trace_log import ARGUMENT
+from gradcore.spec import TensorSpec
 
 _INNER = ("a backward inside its backward (checkpoint with use_reentrant=True) adds to gradients: call backward inside the "
           "function, or pass use_reentrant=False")
@@ -87,6 +89,12 @@ class Differentiable:
         self._free: list[Replay] = []
         self._capture = capture
         self.needed = needed_cotangents(self.program)
+        specs: dict[int, TensorSpec] = {}
+        for x in chain(*(i.operands for i in self.program.instructions[self.program.split:])):
+            if isinstance(x, Operand):
+                specs.setdefault(x.buffer, x.spec)
+        #: The captured buffers that the second part reads or writes.
+        self._later = [(b, specs[b]) for b in trace.storages if b in specs]
 
     def run(self, inputs: list[Any]) -> list[Any]:
         """The results; those that had a graph in the traced run have one, if gradients are recorded."""
@@ -106,13 +114,8 @@ class Differentiable:
 
     def _read_later(self) -> list[Any]:
         """The captured tensors that the second part reads, which must not be written to in between."""
-        split = self.program.split
-        assert split is not None
-        later = {b for i in self.program.instructions[split:] for b in i.reads_and_writes()}
-        return [make_value(storage, spec, storage.device.array(storage.block, spec), None)
-                for b, storage in self.trace.storages.items() if b in later
-                for spec in [next(x.spec for i in self.program.instructions[split:] for x in i.operands
-                                  if getattr(x, "buffer", None) == b)]]
+        storages = [(self.trace.storages[b], spec) for b, spec in self._later]
+        return [make_value(storage, spec, storage.device.array(storage.block, spec), None) for storage, spec in storages]
 
     def give_back(self, replay: Replay) -> None:
         replay.release()
