@@ -37,7 +37,7 @@ class _Log(list[Raw]):
         self.disturbed = any(recorder.log.disturbed for recorder in recorders)
         self.beyond = ""  # A graph of a chain does continue the graphs before it.
         self.foreign = {key: r for recorder in recorders for key, r in recorder.log.foreign.items()}
-        self.bytes_of = {leaf: serial for recorder in recorders for leaf, serial in recorder.log.bytes_of.items()}
+        self.leaves = {leaf: serial for recorder in recorders for leaf, serial in recorder.log.leaves.items()}
         self.constants = {serial: of for recorder in recorders for serial, of in recorder.log.constants.items()}
 
 

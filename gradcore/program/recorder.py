@@ -194,7 +194,7 @@ class Builder:
         return Trace(with_lifetimes(program, survivors, parts, results), kernels, self._storages, self._slots, left, presence,
                      [(o, g, p) for _, o, g, p, _ in recorder.updates()], self._obstacles + self._escaped(returned), second,
                      [call.invocation for call, _ in recorder.log.launches], self._script(),
-                     {leaf: self._index[serial] for leaf, serial in recorder.log.bytes_of.items() if serial in self._index})
+                     {leaf: self._index[serial] for leaf, serial in recorder.log.leaves.items() if serial in self._index})
 
     def _script(self) -> list[tuple[Any, ...]]:
         """The records beyond launches and lifetimes: marks, and what is kept for backward; with launches as mere positions."""
@@ -234,7 +234,7 @@ class Builder:
         live, log, before = self._recorder.device.ledger.live, self._recorder.log, self._recorder.before
         kept = {s for s, index in self._index.items() if index in survivors}
         # The graph of a result keeps the gradient of a leaf that was freed itself; in a replay results have no such graph.
-        kept |= {slot_of(leaf) for leaf, serial in log.bytes_of.items() if leaf not in before and serial not in live}
+        kept |= {slot_of(leaf) for leaf, serial in log.leaves.items() if leaf not in before and serial not in live}
         # If the gradient of the results was recorded too, the graph of the traced run still keeps its residuals.
         tags = [TAGS[record[7]] for serial, record in self._made.items()
                 if serial in live and serial not in kept and not (self._second and live[serial].keeps)]

@@ -26,15 +26,13 @@ class TraceLog(list[Raw]):
         super().__init__()
         #: By launch: the call, and its operands, each a number or a pair (weak reference to the storage, spec).
         self.launches: list[tuple[Call, list[Any]]] = []
-        #: Leaves that an op read, weakly: those that the run creates itself must be freed, with their gradients, as without a
-        #: log.
-        self.leaves: WeakKeyDictionary[Leaf, None] = WeakKeyDictionary()
+        #: The serials of the storages of leaves that an op read. The leaves weakly: those that the run creates itself must be
+        #: freed, with their gradients, as without a log.
+        self.leaves: WeakKeyDictionary[Leaf, int] = WeakKeyDictionary()
         #: The traced thread; whether another one used the device; and that one's launches, by id of the record.
         self._thread = threading.get_ident()
         self.disturbed = False
         self.foreign: dict[int, Raw] = {}
-        #: The serials of the leaves' storages.
-        self.bytes_of: WeakKeyDictionary[Leaf, int] = WeakKeyDictionary()
         #: The line that read a tensor whose graph was built before the trace, or "".
         self.beyond = ""
         #: Nodes built during the trace have larger numbers.
@@ -54,9 +52,8 @@ class TraceLog(list[Raw]):
             # The trace ends at the node of an argument.
             if node.id < self.first and local.state.grad and node.op.name != ARGUMENT:
                 self.beyond = self.beyond or str(SITES[here()])
-        elif node not in self.leaves:
-            self.leaves[node] = None
-            self.bytes_of[node] = value.storage.serial
+        else:
+            self.leaves.setdefault(node, value.storage.serial)
 
     def constant(self, storage: Storage) -> None:
         """The values uploaded to this storage are the same in every run."""
