@@ -83,12 +83,13 @@ class TensorSpec:
         return found
 
     @property
-    def extent(self) -> int:
-        """Bytes from the start of the storage to the end of the last element."""
+    def span(self) -> tuple[int, int]:
+        """Bytes from the start of the storage to the first element in memory, and to the end of the last; 0 if it is empty."""
         if self.numel == 0:
-            return 0
-        last = self.offset + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
-        return (last + 1) * self.dtype.itemsize
+            return 0, 0
+        reach = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
+        first, last = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0)
+        return (self.offset + first) * self.dtype.itemsize, (self.offset + last + 1) * self.dtype.itemsize
 
     def like(self, dtype: Any = None) -> TensorSpec:
         """The contiguous spec of the same shape."""

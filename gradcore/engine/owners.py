@@ -80,7 +80,7 @@ def borrow(values: Any, device: Device, dtype: Any = None) -> Any:
     spec = TensorSpec.strided(values.shape, dtype, tuple(s // step for s in values.strides), 0)
     tag = TAGS.index(Tag(BORROW, scope.layer, scope.phase, scope.role or "input", SITES[here()], scope.caller, spec, None,
                          scope.network))
-    block = device.ledger.adopt(device.foreign(values, spec.extent), device.stream, tag)
+    block = device.ledger.adopt(device.foreign(values, spec.span[1]), device.stream, tag)
     return make_value(Storage(device, block), spec, device.array(block, spec), None)
 
 

@@ -111,9 +111,12 @@ class CapturedReplay(Replay):
                 moved = spec.offset + (home - low) // spec.dtype.itemsize
                 args[k] = self.device.array(self._own.block, TensorSpec.strided(spec.shape, spec.dtype, spec.strides, moved))
         start = self._own.block.address
+        # Of tensors over the same bytes, the first is copied.
+        firsts = ({x.buffer: k for k, x in reversed([*enumerate(given)])}
+                  for given in (self.program.inputs, self.program.cotangents))
         self._inputs_in, self._cotangents_in = (
-            [(k, start + homes[b][0], *homes[b][1:]) for b, k in _first(x.buffer for x in given).items()
-             if b in homes and homes[b][2]] for given in (self.program.inputs, self.program.cotangents))
+            [(k, start + homes[b][0], *homes[b][1:]) for b, k in first.items() if b in homes and homes[b][2]]
+            for first in firsts)
         self._table = self.device.graphs.numbers(count, start + at)
         bound.numbers = [[self._moving(args, k, position) for args, k, position in places] for places in self._plain]
 
@@ -253,20 +256,7 @@ def _run_named(calls: list[Call], instructions: Sequence[Instruction]) -> None:
             raise CaptureError(f"{where}: {error}") from error
 
 
-def _first(buffers: Iterable[int]) -> dict[int, int]:
-    """Each buffer with the first position at which it occurs."""
-    found: dict[int, int] = {}
-    for k, buffer in enumerate(buffers):
-        found.setdefault(buffer, k)
-    return found
-
-
 def _span(specs: Iterable[TensorSpec]) -> tuple[int, int]:
     """The offset of the first byte that any of the specs covers, rounded down for alignment, and that behind the last."""
-    low, high = [], [0]
-    for spec in specs:
-        if spec.numel:
-            reach = [(n - 1) * s for n, s in zip(spec.shape, spec.strides, strict=True)]
-            low.append((spec.offset + sum(r for r in reach if r < 0)) * spec.dtype.itemsize)
-            high.append((spec.offset + sum(r for r in reach if r > 0) + 1) * spec.dtype.itemsize)
-    return (min(low) // _ALIGNED * _ALIGNED, max(high)) if low else (0, 0)
+    spans = [spec.span for spec in specs if spec.numel]
+    return (min(low for low, _ in spans) // _ALIGNED * _ALIGNED, max(high for _, high in spans)) if spans else (0, 0)

@@ -34,7 +34,7 @@ class StandIns:
         self._sizes: Counter[int] = Counter()
         for x in chain(*(i.operands for i in program.instructions)):
             if isinstance(x, Operand):
-                self._sizes[x.buffer] = max(self._sizes[x.buffer], x.spec.extent)
+                self._sizes[x.buffer] = max(self._sizes[x.buffer], x.spec.span[1])
 
     def array(self, x: Operand) -> Any:
         """A placeholder array for an operand, or None on a device whose calls are not written out."""

@@ -43,10 +43,8 @@ def fits(spec: TensorSpec, nbytes: int) -> bool:
     """Do all elements of a spec lie in a buffer of ``nbytes`` bytes?"""
     if spec.numel == 0:
         return spec.offset * spec.dtype.itemsize <= nbytes
-    reach = [(n - 1) * s for n, s in zip(spec.shape, spec.strides, strict=True)]
-    low = spec.offset + sum(r for r in reach if r < 0)
-    high = spec.offset + sum(r for r in reach if r > 0)
-    return low >= 0 and (high + 1) * spec.dtype.itemsize <= nbytes
+    low, high = spec.span
+    return low >= 0 and high <= nbytes
 
 
 class _Check:

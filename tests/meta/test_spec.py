@@ -41,13 +41,17 @@ def test_equal_specs_are_one_object() -> None:
     assert all(type(n) is int for n in (*a.shape, *a.strides, a.offset, a.numel, a.nbytes))
 
 
-@pytest.mark.parametrize(("shape", "strides", "offset", "contiguous", "extent"), [
+@pytest.mark.parametrize(("shape", "strides", "offset", "contiguous", "end"), [
     ((2, 3), (3, 1), 0, True, 24), ((2, 3), (1, 2), 0, False, 24), ((), (), 5, True, 24), ((0, 3), (3, 1), 2, True, 0),
     ((1, 3), (99, 1), 0, True, 12), ((2, 3), (0, 1), 0, False, 12), ((2,), (4,), 3, False, 32)])
-def test_figures(shape: Any, strides: Any, offset: int, contiguous: bool, extent: int) -> None:
+def test_figures(shape: Any, strides: Any, offset: int, contiguous: bool, end: int) -> None:
     spec = TensorSpec.strided(shape, F32, strides, offset)
-    assert (spec.contiguous, spec.extent) == (contiguous, extent)
+    assert (spec.contiguous, spec.span[1]) == (contiguous, end)
     assert spec.numel == np.prod(shape, dtype=int) and spec.nbytes == spec.numel * 4
+
+
+def test_the_span_of_strides_that_go_backwards() -> None:
+    assert TensorSpec.strided((3, 2), F32, (-2, 1), 5).span == (4, 28)
 
 
 def test_what_it_looks_like() -> None:
