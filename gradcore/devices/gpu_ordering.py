@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices import gpu_launch as gl
-from gradcore.devices.blocks import turned
 from gradcore.devices.gpu_elementwise import copy, wide
 from gradcore.devices.gpu_folds import fold
 from gradcore.devices.gpu_groups import add_groups, places, put_groups
 from gradcore.devices.gpu_indexing import NOWHERE, back, layout_of_lines, layout_of_slices
-from gradcore.devices.kernels import split_workspace
+from gradcore.devices.kernels import split_workspace, turned
 from gradcore.tiling import SORTED_AT_ONCE as TILE
 from gradcore.tiling import groups_of
 
@@ -32,7 +31,8 @@ def roll(x: Any, out: Any, *, shifts: tuple[int, ...], dims: tuple[int, ...]) ->
 @gl.kernel
 def windows_grad(dy: Any, out: Any, *, shape: Any, dim: int, size: int, step: int, dilation: int) -> None:
     if not out.ndim:
-        copy(dy.reshape(()), out)
+        # One window of one element, or of none.
+        fold("Sum", dy, out, (0,))
         return
     steps = gl.elements(dy)
     lead = gl.axes(out.shape, (*steps[:dim], 0, *steps[dim + 1:-1]))

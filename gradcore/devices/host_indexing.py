@@ -80,32 +80,29 @@ def put_(x: Array, index: Array, values: Array, workspace: Array, *, dim: int, w
         target[where[spot]] = source[(*lead, *spot)]
 
 
-def _along(index: Array, shape: Any, dim: int, workspace: Array, wrap: bool) -> tuple[Array, Array]:
+def _along(index: Array, shape: Any, dim: int, workspace: Array, wrap: bool) -> Array:
     """Flat positions in an array of ``shape`` that ``take_along`` reads."""
-    flat = split_workspace(workspace, (index.size, np.dtype(np.int64)))[0].reshape(index.shape)
+    flat = positions(index, shape[dim], workspace, wrap)
     if not index.size:
-        return flat, index  # an empty dimension has a stride of 0, which np.arange refuses
-    positions(index, shape[dim], workspace, wrap)
-    strides = np.cumprod([1, *shape[:0:-1]])[::-1].tolist() if shape else []
+        return flat  # an empty dimension has a stride of 0, which np.arange refuses
+    strides = np.cumprod([1, *shape[:0:-1]])[::-1].tolist()
     np.multiply(flat, strides[dim], flat)
     for d, n in enumerate(index.shape):
         if d != dim:
             for start in range(0, n, 512):
                 part = np.moveaxis(flat, d, -1)[..., start:start + 512]
                 np.add(part, np.arange(start * strides[d], (start + part.shape[-1]) * strides[d], strides[d]), part)
-    return flat, index
+    return flat
 
 
 @kernel
 def take_along(x: Array, index: Array, out: Array, workspace: Array, *, dim: int, wrap: bool = True) -> None:
-    flat, _ = _along(index, x.shape, dim, workspace, wrap)
-    np.take(x.reshape(-1), flat, out=out, mode="clip")
+    np.take(x.reshape(-1), _along(index, x.shape, dim, workspace, wrap), out=out, mode="clip")
 
 
 @kernel
 def take_along_grad(dy: Array, index: Array, out: Array, workspace: Array, *, shape: Any, dim: int) -> None:
     out.fill(0)
-    flat, _ = _along(index, shape, dim, workspace, wrap=True)
-    target, order = out.reshape(-1), flat.reshape(-1)
+    target, order = out.reshape(-1), _along(index, shape, dim, workspace, wrap=True).reshape(-1)
     for start in range(0, order.size, 1024):
         np.add.at(target, order[start:start + 1024], dy.reshape(-1)[start:start + 1024])

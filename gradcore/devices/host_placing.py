@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.blocks import turned, window_parts
 from gradcore.devices.host_kernels import Array, kernel
-from gradcore.devices.kernels import check_bounds
+from gradcore.devices.kernels import check_bounds, turned
 
 #: Bytes that temporary positions may take, and the bytes of one position for each dimension.
 _ROOM, _POSITION = 48 << 10, 8
@@ -28,9 +27,16 @@ def roll(x: Array, out: Array, *, shifts: tuple[int, ...], dims: tuple[int, ...]
 
 @kernel
 def windows_grad(dy: Array, out: Array, *, shape: Any, dim: int, size: int, step: int, dilation: int) -> None:
+    if not out.ndim:
+        # One window of one element, or of none.
+        np.sum(dy, out=out)
+        return
     out.fill(0)
-    for part, target in window_parts(dy, out, dim, size, step, dilation):
-        np.add(target, part, target)
+    reach = (dy.shape[dim] - 1) * step + 1
+    for k in range(size):
+        first = k * dilation
+        target = out[(*(slice(None),) * dim, slice(first, first + reach, step))]
+        np.add(target, dy[..., k], target)
 
 
 # -- positions ---------------------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -35,6 +37,19 @@ def check_bounds(low: int, high: int, length: int, wrap: bool) -> None:
     """Raise IndexError if the smallest or the largest position is out of range."""
     if low < -length * wrap or high >= length:
         raise IndexError(f"index {high if high >= length else low} is out of bounds for dimension with size {length}")
+
+
+def turned(shape: Any, shifts: Any, dims: Any) -> Iterator[tuple[Any, Any]]:
+    """The slices that each block of a rolled array is read from and written to."""
+    total = [0] * len(shape)
+    for n, d in zip(shifts, dims, strict=True):
+        total[d] += n
+    parts = []
+    for n, shift in zip(shape, total, strict=True):
+        at = shift % n if n else 0
+        parts.append([(slice(0, n - at), slice(at, n)), (slice(n - at, n), slice(0, at))] if at else [(slice(0, n),) * 2])
+    for block in itertools.product(*parts):
+        yield tuple(b[0] for b in block), tuple(b[1] for b in block)
 
 
 def steps(length: int, backwards: bool) -> range:

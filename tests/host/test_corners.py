@@ -32,6 +32,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "argmax of a number": lambda t: t.tensor(3.0).argmax(0), "argmin of a number": lambda t: t.tensor(3).argmin(-1, True),
     "max outside": lambda t: t.tensor(3.0).max(1), "argmax outside": lambda t: t.tensor(3.0).argmax(1),
     "gradient of a number's max": lambda t: slope(t, t.tensor(3.0), lambda x: x.max(0)[0] * 2),
+    "gradient of a number's empty window": lambda t: slope(t, t.tensor(3.0), lambda x: x.unfold(0, 0, 1).sum()),
     "movedim of a number": lambda t: t.tensor(2.0).movedim(0, 0),
     "index_select by a number": lambda t: t.arange(3).index_select(0, t.tensor(1)),
     "index_select of a number": lambda t: t.tensor(3.0).index_select(0, t.tensor([0])),
