@@ -19,7 +19,7 @@ from gradcore.devices import (  # noqa: F401 - their kernels register themselves
     host_indexing,
     host_losses,
     host_movement,
-    host_networks,
+    host_norms,
     host_optimizers,
     host_placing,
     host_pooling,
@@ -28,7 +28,6 @@ from gradcore.devices import (  # noqa: F401 - their kernels register themselves
     host_rectifiers,
     host_recurrent,
     host_reductions,
-    host_rms_norm,
     host_softmax,
 )
 from gradcore.devices.attention import build_attention

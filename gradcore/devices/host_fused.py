@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices import host_networks as networks
 from gradcore.devices.calls import Call
 from gradcore.devices.host_erf import gelu_with_grad
 from gradcore.devices.host_kernels import PIECE_ROWS, rows
+from gradcore.devices.host_losses import NARROW
 from gradcore.devices.host_pieces import region
 from gradcore.devices.host_products import PRODUCTS
 from gradcore.devices.host_tape import noted
@@ -71,7 +71,7 @@ def loss_with_slopes(steps: Steps) -> Steps | None:
             or count > rows(classes) or other.nbytes != workspace.nbytes
             or slopes.nbytes < -(-count // 2) * 16 + count * loss.itemsize):
         return None
-    narrow = classes <= networks.NARROW
+    narrow = classes <= NARROW
     room, folds = split_workspace(workspace, (logits.size, logits.dtype), (count, logits.dtype))
     # The gradient is written last: until then its memory holds the position of each row's label, and the losses.
     places, losses = split_workspace(slopes.reshape(-1).view(np.uint8), (count, np.dtype(np.int64)), (count, logits.dtype))

@@ -1,13 +1,16 @@
-"""Elementwise losses on the CPU, in pieces that stay in a core's cache."""
+"""Losses on the CPU, in pieces that stay in a core's cache."""
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from gradcore.devices.host_kernels import Array, kernel, pieces
+from gradcore.devices.host_kernels import PIECE_ROWS, Array, kernel, pieces, rows
+from gradcore.devices.kernels import split_workspace
 
 #: The least value of a logarithm, as in PyTorch, so that the loss is finite for probabilities of 0.
 LEAST_LOG = -100.0
@@ -67,7 +70,155 @@ def bce_logits(x: Array, target: Any, out: Array, workspace: Array) -> None:
 
 
 @kernel
+def mse_loss(x: Array, target: Array, out: Array, workspace: Array, *, reduction: str = "mean") -> None:
+    room = workspace.view(x.dtype)
+    total = 0.0
+    for xs, ts in pieces(x, target):
+        d = room[:xs.size]
+        np.subtract(xs, ts, d)
+        total += float(np.dot(d, d))
+    out[...] = total if reduction == "sum" else total / x.size if x.size else math.nan
+
+
+@kernel
 def mse_grad(dy: Array, x: Any, target: Array, out: Array, *, reduction: str) -> None:
     np.subtract(x, target, out)
     np.multiply(out, 2.0 / max(x.size, 1) if reduction == "mean" else 2.0, out)
     np.multiply(out, dy, out)
+
+
+# -- cross-entropy -------------------------------------------------------------------------------------------------------
+
+
+def _plain_labels(target: Array, classes: int, ignore_index: int) -> bool:
+    """Is every label a class, and none ignored? Raises IndexError in PyTorch's words for a label that is neither."""
+    # A negative label is a large unsigned number, so one comparison checks both bounds.
+    if target.size and np.maximum.reduce(target.view(f"u{target.itemsize}")) >= classes:
+        for label in target.tolist():
+            if label != ignore_index and not 0 <= label < classes:
+                raise IndexError(f"Target {label} is out of bounds: expected class indices from 0 to {classes - 1}, or "
+                                 f"ignore_index={ignore_index}")
+        return False
+    return not 0 <= ignore_index < classes or not any(ignore_index in part for (part,) in pieces(target))
+
+
+#: Rows of at most so many classes are processed transposed, since a reduction along each row has a fixed cost.
+NARROW = 32
+
+
+class _Rows:
+    """A piece of the rows of logits, shifted so that the largest in each is 0, in the layout that is fastest."""
+
+    def __init__(self, part: Array, room: Array, fold: Array) -> None:
+        count, classes = part.shape
+        self.narrow = classes <= NARROW
+        self.axis = 0 if self.narrow else 1
+        self.values = room[:part.size].reshape((classes, count) if self.narrow else (count, classes))
+        #: Room for a number for each row.
+        self.fold = fold.reshape((1, count) if self.narrow else (count, 1))
+        if self.narrow:
+            np.copyto(self.values, part.T)
+            part = self.values
+        np.maximum.reduce(part, axis=self.axis, out=self.fold, keepdims=True)
+        np.subtract(part, self.fold, self.values)
+
+    def add_up(self) -> None:
+        np.add.reduce(self.values, axis=self.axis, out=self.fold, keepdims=True)
+
+    def chosen(self, labels: Array, plain: bool) -> Array:
+        """The flat position in ``values`` of each row's label, of class 0 if the label is ignored."""
+        count, classes = labels.size, self.values.size // labels.size
+        if not plain:
+            labels = np.where((labels < 0) | (labels >= classes), 0, labels)
+        return _multiples(1)[:count] + labels * count if self.narrow else _multiples(classes)[:count] + labels
+
+
+@functools.lru_cache(maxsize=16)
+def _multiples(step: int) -> Array:
+    return np.arange(0, PIECE_ROWS * step, step)
+
+
+@kernel
+def cross_entropy(logits: Array, target: Array, weight: Array | None, out: Array, workspace: Array, *,
+                  reduction: str = "mean", ignore_index: int = -100) -> None:
+    count, classes = logits.shape
+    plain = _plain_labels(target, classes, ignore_index)
+    step = min(rows(classes), PIECE_ROWS)
+    room, losses = split_workspace(workspace, (min(logits.size, step * classes), logits.dtype), (count, logits.dtype))
+    for start in range(0, count, step):
+        labels, loss = target[start:start + step], losses[start:start + step]
+        part = _Rows(logits[start:start + step], room, loss)
+        chosen = room.take(part.chosen(labels, plain))
+        np.exp(part.values, part.values)
+        part.add_up()
+        np.log(loss, loss)
+        np.subtract(loss, chosen, loss)
+    if weight is None and plain and reduction != "none" and count:
+        np.add.reduce(losses, out=out)
+        if reduction == "mean":
+            np.multiply(out, 1 / count, out)
+    else:
+        _reduce_weighted(losses, target, weight, out, reduction, ignore_index)
+
+
+def _reduce_weighted(losses: Array, target: Array, weight: Array | None, out: Array, reduction: str,
+                     ignore_index: int) -> None:
+    """Sum or mean of the losses with the weights of their classes, in pieces, since the weights are temporaries."""
+    total = whole = 0.0
+    for start in range(0, losses.size, PIECE_ROWS):
+        loss = losses[start:start + PIECE_ROWS]
+        weights = _sample_weights(target[start:start + PIECE_ROWS], weight, ignore_index, losses.dtype)
+        # With a weight of 0, an infinite loss must not make the sum NaN.
+        np.copyto(loss, 0, where=weights == 0)
+        np.multiply(loss, weights, loss)
+        total += float(np.add.reduce(loss))
+        whole += float(np.add.reduce(weights))
+    if reduction == "none":
+        out[...] = losses
+    else:
+        out[...] = total if reduction == "sum" else np.float64(total) / np.float64(whole)
+
+
+def _sample_weights(labels: Array, weight: Array | None, ignore_index: int, dtype: Any) -> Array:
+    """The weight of each of at most ``PIECE_ROWS`` samples."""
+    kept = labels != ignore_index
+    return kept.astype(dtype) if weight is None else np.where(kept, weight[np.where(kept, labels, 0)], 0)
+
+
+@kernel
+def cross_entropy_grad(dy: Array, logits: Array, target: Array, weight: Array | None, out: Array, workspace: Array, *,
+                       reduction: str, ignore_index: int) -> None:
+    count, classes = logits.shape
+    plain = _plain_labels(target, classes, ignore_index)
+    even = weight is None and plain and reduction != "none"
+    scale = dy / count if even and reduction == "mean" else dy if even else 1
+    step = min(rows(classes), PIECE_ROWS)
+    room, folds = split_workspace(workspace, (min(logits.size, step * classes), logits.dtype), (count, logits.dtype))
+    for start in range(0, count, step):
+        labels = target[start:start + step]
+        part = _Rows(logits[start:start + step], room, folds[start:start + step])
+        np.exp(part.values, part.values)
+        part.add_up()
+        np.true_divide(part.values, part.fold, part.values)
+        room[part.chosen(labels, plain)] -= 1
+        np.multiply(part.values.T if part.narrow else part.values, scale, out[start:start + step])
+    if not even:
+        _scale_weighted(out, dy, target, weight, reduction, ignore_index)
+
+
+def _scale_weighted(out: Array, dy: Array, target: Array, weight: Array | None, reduction: str,
+                    ignore_index: int) -> None:
+    """Multiply each row by its sample's weight and the cotangent, and divide by the total weight for a mean."""
+    starts = range(0, target.size, PIECE_ROWS)
+    whole = 1.0
+    if reduction == "mean":
+        whole = sum(float(np.add.reduce(_sample_weights(target[i:i + PIECE_ROWS], weight, ignore_index, out.dtype)))
+                    for i in starts)
+    for i in starts:
+        part = out[i:i + PIECE_ROWS]
+        labels = target[i:i + PIECE_ROWS]
+        weights = _sample_weights(labels, weight, ignore_index, out.dtype) / whole
+        np.multiply(weights, dy[i:i + PIECE_ROWS] if reduction == "none" else dy, weights)
+        np.multiply(part, weights.astype(out.dtype).reshape(-1, 1), part)
+        # For every cotangent, and also if the total weight is 0.
+        np.copyto(part, 0, where=(labels == ignore_index).reshape(-1, 1))

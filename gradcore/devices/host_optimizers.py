@@ -1,4 +1,4 @@
-"""Optimizer updates other than SGD and Adam on the CPU, in pieces that stay in a core's cache."""
+"""Optimizer updates on the CPU, in pieces that stay in a core's cache."""
 
 from __future__ import annotations
 
@@ -7,10 +7,104 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.host_kernels import Array, kernel
-from gradcore.devices.host_random import parts_of
+from gradcore.devices.host_kernels import Array, kernel, pieces
+from gradcore.spec import PIECE
 
 Arrays = Sequence[Array]
+
+
+def _parts_of(workspace: Array, temporaries: int, *arrays: Array) -> Iterator[tuple[Array, ...]]:
+    """Pieces of arrays of one size, with two temporaries, which are the same array if one is enough."""
+    like = arrays[0]
+    room = workspace.view(like.dtype)
+    step = room.size // temporaries
+    for part in pieces(*arrays) if like.size > PIECE else (arrays,) if like.size else ():
+        size, shape = part[0].size, part[0].shape
+        first = room[:size].reshape(shape)
+        yield (*part, first, first if temporaries == 1 else room[step:step + size].reshape(shape))
+
+
+@kernel
+def sgd_(params: Arrays, grads: Arrays, moments: Arrays, lr: Any, workspace: Array, *,
+         momentum: float, dampening: float, weight_decay: float, nesterov: bool, maximize: bool, first: bool) -> None:
+    rate = lr
+    temporaries = 2 if maximize or weight_decay or nesterov else 1
+    if momentum and temporaries == 1 and not first and not dampening:
+        _plain_momentum(params, grads, moments, rate, momentum, workspace)
+        return
+    for k, (param, grad) in enumerate(zip(params, grads, strict=True)):
+        for p, d, *rest, tmp, t in _parts_of(workspace, temporaries, param, grad, *moments[k:k + 1]):
+            if maximize:
+                d = np.negative(d, t)
+            if weight_decay:
+                np.multiply(p, weight_decay, tmp)
+                d = np.add(tmp, d, t)
+            if momentum:
+                m = rest[0]
+                if first:
+                    np.copyto(m, d)
+                else:
+                    np.multiply(m, momentum, m)
+                    if dampening:
+                        np.multiply(d, 1 - dampening, tmp)
+                        np.add(m, tmp, m)
+                    else:
+                        np.add(m, d, m)
+                if nesterov:
+                    np.multiply(m, momentum, tmp)
+                    d = np.add(tmp, d, t)
+                else:
+                    d = m
+            np.multiply(d, rate, tmp)
+            np.subtract(p, tmp, p)
+
+
+def _plain_momentum(params: Arrays, grads: Arrays, moments: Arrays, rate: float,
+                    momentum: float, workspace: Array) -> None:
+    """The usual case of SGD with momentum, separate because each line of Python counts for small networks."""
+    multiply, room = np.multiply, workspace.view(params[0].dtype)
+    for param, grad, moment in zip(params, grads, moments, strict=True):
+        for p, d, m in ((param, grad, moment),) if param.size <= PIECE else pieces(param, grad, moment):
+            multiply(m, momentum, m)
+            np.add(m, d, m)
+            step = room[:p.size].reshape(p.shape)
+            multiply(m, rate, step)
+            np.subtract(p, step, p)
+
+
+@kernel
+def adam_(params: Arrays, grads: Arrays, means: Arrays, squares: Arrays, lr: Any, step: Any,
+          workspace: Array, *, beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool,
+          maximize: bool) -> None:
+    rate, count = float(lr), float(step)
+    correction = 1 - beta1 ** count
+    root = (1 - beta2 ** count) ** -0.5
+    temporaries = 2 if maximize or (weight_decay and not decoupled) else 1
+    for param, grad, mean, square in zip(params, grads, means, squares, strict=True):
+        for p, g, m, v, t, r in _parts_of(workspace, temporaries, param, grad, mean, square):
+            if maximize:
+                g = np.negative(g, r)
+            if weight_decay and decoupled:
+                np.multiply(p, 1 - rate * weight_decay, p)
+            elif weight_decay:
+                np.multiply(p, weight_decay, t)
+                g = np.add(g, t, r)
+            np.multiply(m, beta1, m)
+            np.multiply(g, 1 - beta1, t)
+            np.add(m, t, m)
+            np.multiply(v, beta2, v)
+            np.multiply(g, g, t)
+            np.multiply(t, 1 - beta2, t)
+            np.add(v, t, v)
+            np.sqrt(v, t)
+            np.multiply(t, root, t)
+            np.add(t, eps, t)
+            np.true_divide(m, t, t)
+            np.multiply(t, rate / correction, t)
+            np.subtract(p, t, p)
+
+
+# -- updates with two temporaries ----------------------------------------------------------------------------------------
 
 
 def _each(workspace: Array, weight_decay: float, maximize: bool, params: Arrays, grads: Arrays,
@@ -20,7 +114,7 @@ def _each(workspace: Array, weight_decay: float, maximize: bool, params: Arrays,
     The gradient may be in the second temporary, which can be overwritten once the gradient has been used.
     """
     for k, (param, grad) in enumerate(zip(params, grads, strict=True)):
-        for p, g, *rest, t, r in parts_of(workspace, 2, param, grad, *[s[k] for s in states if s]):
+        for p, g, *rest, t, r in _parts_of(workspace, 2, param, grad, *[s[k] for s in states if s]):
             if maximize:
                 g = np.negative(g, r)
             if weight_decay:

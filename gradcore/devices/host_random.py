@@ -1,4 +1,4 @@
-"""Random numbers, dropout, and optimizer updates on the CPU.
+"""Random numbers and dropout on the CPU.
 
 NumPy's Philox 4x64-10 generates the bits; ``ops.random`` describes the state. NumPy increments the counter before the first
 block, splits a 64-bit word with its low half first, and takes the upper 24 (53) bits as a fraction. The CUDA kernels do the
@@ -7,7 +7,6 @@ same, so a seed gives the same uniform numbers everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -94,97 +93,6 @@ def dropout(x: Array, state: Array, p: Any, out: Array, workspace: Array) -> Non
         np.greater_equal(u, p, u)
         np.multiply(u, scale, u)
         np.multiply(xs, u, outs)
-
-
-def parts_of(workspace: Array, temporaries: int, *arrays: Array) -> Iterator[tuple[Array, ...]]:
-    """Pieces of arrays of one size, with two temporaries, which are the same array if one is enough."""
-    like = arrays[0]
-    room = workspace.view(like.dtype)
-    step = room.size // temporaries
-    for part in pieces(*arrays) if like.size > PIECE else (arrays,) if like.size else ():
-        size, shape = part[0].size, part[0].shape
-        first = room[:size].reshape(shape)
-        yield (*part, first, first if temporaries == 1 else room[step:step + size].reshape(shape))
-
-
-@kernel
-def sgd_(params: Sequence[Array], grads: Sequence[Array], moments: Sequence[Array], lr: Any, workspace: Array, *,
-         momentum: float, dampening: float, weight_decay: float, nesterov: bool, maximize: bool, first: bool) -> None:
-    rate = lr
-    temporaries = 2 if maximize or weight_decay or nesterov else 1
-    if momentum and temporaries == 1 and not first and not dampening:
-        _plain_momentum(params, grads, moments, rate, momentum, workspace)
-        return
-    for k, (param, grad) in enumerate(zip(params, grads, strict=True)):
-        for p, d, *rest, tmp, t in parts_of(workspace, temporaries, param, grad, *moments[k:k + 1]):
-            if maximize:
-                d = np.negative(d, t)
-            if weight_decay:
-                np.multiply(p, weight_decay, tmp)
-                d = np.add(tmp, d, t)
-            if momentum:
-                m = rest[0]
-                if first:
-                    np.copyto(m, d)
-                else:
-                    np.multiply(m, momentum, m)
-                    if dampening:
-                        np.multiply(d, 1 - dampening, tmp)
-                        np.add(m, tmp, m)
-                    else:
-                        np.add(m, d, m)
-                if nesterov:
-                    np.multiply(m, momentum, tmp)
-                    d = np.add(tmp, d, t)
-                else:
-                    d = m
-            np.multiply(d, rate, tmp)
-            np.subtract(p, tmp, p)
-
-
-def _plain_momentum(params: Sequence[Array], grads: Sequence[Array], moments: Sequence[Array], rate: float,
-                    momentum: float, workspace: Array) -> None:
-    """The usual case of SGD with momentum, separate because each line of Python counts for small networks."""
-    multiply, room = np.multiply, workspace.view(params[0].dtype)
-    for param, grad, moment in zip(params, grads, moments, strict=True):
-        for p, d, m in ((param, grad, moment),) if param.size <= PIECE else pieces(param, grad, moment):
-            multiply(m, momentum, m)
-            np.add(m, d, m)
-            step = room[:p.size].reshape(p.shape)
-            multiply(m, rate, step)
-            np.subtract(p, step, p)
-
-
-@kernel
-def adam_(params: Sequence[Array], grads: Sequence[Array], means: Sequence[Array], squares: Sequence[Array], lr: Any, step: Any,
-          workspace: Array, *, beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool,
-          maximize: bool) -> None:
-    rate, count = float(lr), float(step)
-    correction = 1 - beta1 ** count
-    root = (1 - beta2 ** count) ** -0.5
-    temporaries = 2 if maximize or (weight_decay and not decoupled) else 1
-    for param, grad, mean, square in zip(params, grads, means, squares, strict=True):
-        for p, g, m, v, t, r in parts_of(workspace, temporaries, param, grad, mean, square):
-            if maximize:
-                g = np.negative(g, r)
-            if weight_decay and decoupled:
-                np.multiply(p, 1 - rate * weight_decay, p)
-            elif weight_decay:
-                np.multiply(p, weight_decay, t)
-                g = np.add(g, t, r)
-            np.multiply(m, beta1, m)
-            np.multiply(g, 1 - beta1, t)
-            np.add(m, t, m)
-            np.multiply(v, beta2, v)
-            np.multiply(g, g, t)
-            np.multiply(t, 1 - beta2, t)
-            np.add(v, t, v)
-            np.sqrt(v, t)
-            np.multiply(t, root, t)
-            np.add(t, eps, t)
-            np.true_divide(m, t, t)
-            np.multiply(t, rate / correction, t)
-            np.subtract(p, t, p)
 
 
 @kernel

@@ -1,0 +1,124 @@
+"""Layer norm and RMS norm on the CPU, in rows that stay in a core's cache."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gradcore.devices.host_kernels import PIECE_ROWS, Array, kernel, rows
+from gradcore.devices.host_products import ones
+from gradcore.devices.kernels import split_workspace
+
+
+def _norm_rows(width: int) -> int:
+    """Rows of a piece: few enough that a temporary with a number for each need not be declared."""
+    return min(rows(width), PIECE_ROWS)
+
+
+@kernel
+def layer_norm(x: Array, weight: Array | None, bias: Array | None, out: Array, mean: Array, rstd: Array,
+               workspace: Array, *, dims: int, eps: float) -> None:
+    width = math.prod(x.shape[x.ndim - dims:])
+    if not x.size:
+        return
+    xs, outs = x.reshape(-1, width), out.reshape(-1, width)
+    means, rstds = mean.reshape(-1), rstd.reshape(-1)
+    one = ones(width, x.dtype)
+    for start in range(0, len(xs), _norm_rows(width)):
+        part = slice(start, start + _norm_rows(width))
+        m, r, y = means[part], rstds[part], outs[part]
+        np.matmul(xs[part], one, out=m)
+        np.multiply(m, 1 / width, m)
+        np.subtract(xs[part], m[:, None], y)
+        np.vecdot(y, y, out=r)
+        np.multiply(r, 1 / width, r)
+        np.add(r, eps, r)
+        np.sqrt(r, r)
+        np.reciprocal(r, r)
+        np.multiply(y, r[:, None], y)
+        _scale(y, weight, bias)
+
+
+@kernel
+def layer_norm_apply(x: Array, weight: Array | None, bias: Array | None, mean: Array, rstd: Array, out: Array, *,
+                     dims: int) -> None:
+    width = math.prod(x.shape[x.ndim - dims:])
+    if not x.size:
+        return
+    xs, outs = x.reshape(-1, width), out.reshape(-1, width)
+    means, rstds = mean.reshape(-1, 1), rstd.reshape(-1, 1)
+    for start in range(0, len(xs), _norm_rows(width)):
+        part = slice(start, start + _norm_rows(width))
+        y = outs[part]
+        np.subtract(xs[part], means[part], y)
+        np.multiply(y, rstds[part], y)
+        _scale(y, weight, bias)
+
+
+def _scale(y: Array, weight: Array | None, bias: Array | None) -> None:
+    if weight is not None:
+        np.multiply(y, weight.reshape(-1), y)
+    if bias is not None:
+        np.add(y, bias.reshape(-1), y)
+
+
+@kernel
+def layer_norm_grad(dy: Array, x: Array, weight: Array | None, mean: Array, rstd: Array, dx: Array, dweight: Array,
+                    dbias: Array, workspace: Array, *, dims: int, needs: Any) -> None:
+    width = math.prod(x.shape[x.ndim - dims:])
+    length = min(x.size, rows(width) * width)
+    room, hats = split_workspace(workspace, (length, x.dtype), (length, x.dtype))
+    dweight.fill(0)
+    dbias.fill(0)
+    if not x.size:
+        return
+    xs, dys, dxs = x.reshape(-1, width), dy.reshape(-1, width), dx.reshape(-1, width)
+    means, rstds = mean.reshape(-1, 1), rstd.reshape(-1, 1)
+    one = ones(width, x.dtype)
+    for start in range(0, len(xs), _norm_rows(width)):
+        part = slice(start, start + _norm_rows(width))
+        g, d = dys[part], dxs[part]
+        hat, t = hats[:g.size].reshape(g.shape), room[:g.size].reshape(g.shape)
+        np.subtract(xs[part], means[part], hat)
+        np.multiply(hat, rstds[part], hat)
+        np.multiply(g, hat, t)
+        down = ones(len(g), x.dtype)
+        for total, terms in ((dweight, t), (dbias, g)):
+            # The first row of dx is not written yet, so it can hold a row of sums.
+            np.matmul(down, terms, out=d[0])
+            np.add(total.reshape(-1), d[0], total.reshape(-1))
+        # dx = rstd * (gw - mean(gw) - hat * mean(gw * hat)), with gw = dy * weight
+        if weight is None:
+            np.copyto(d, g)
+        else:
+            np.multiply(g, weight.reshape(-1), d)
+        mean_of = t.reshape(-1)[:len(g)]
+        np.vecdot(d, hat, out=mean_of)
+        np.multiply(mean_of, 1 / width, mean_of)
+        np.multiply(hat, mean_of[:, None], hat)
+        np.matmul(d, one, out=mean_of)
+        np.multiply(mean_of, 1 / width, mean_of)
+        np.subtract(d, mean_of[:, None], d)
+        np.subtract(d, hat, d)
+        np.multiply(d, rstds[part], d)
+
+
+@kernel
+def rms_norm(x: Array, weight: Array | None, out: Array, workspace: Array, *, dims: int, eps: float) -> None:
+    width = math.prod(x.shape[x.ndim - dims:])
+    if not x.size:
+        return
+    xs, outs = x.reshape(-1, width), out.reshape(-1, width)
+    factors = workspace.view(x.dtype)
+    for start in range(0, len(xs), rows(width)):
+        part = slice(start, start + rows(width))
+        r, y = factors[part], outs[part]
+        np.vecdot(xs[part], xs[part], out=r)
+        np.multiply(r, 1 / width, r)
+        np.add(r, eps, r)
+        np.sqrt(r, r)
+        np.true_divide(xs[part], r[:, None], y)
+        if weight is not None:
+            np.multiply(y, weight.reshape(-1), y)
