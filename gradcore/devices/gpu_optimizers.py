@@ -13,6 +13,7 @@ import numpy as np
 
 from gradcore.devices import gpu_launch as gl
 from gradcore.devices.gpu_numbers import How, Moving
+from gradcore.devices.kernels import decays
 
 _GROUP, _CHUNK = 64, 4096
 GROUP = np.dtype([("count", "i8"), ("first", "i8", (_GROUP,)), ("sizes", "i8", (_GROUP,)), ("tensors", "u8", (5, _GROUP))])
@@ -57,11 +58,6 @@ def _groups(tensors: tuple[tuple[Any, int], ...]) -> list[tuple[Any, int, list[i
                 blocks += -(-tensors[k][1] // _CHUNK)
             found.append((kind, blocks, some, group))
     return found
-
-
-def _shrink(rate: float, weight_decay: float, decoupled: bool) -> tuple[float, float]:
-    """The weight decay to add to the gradient, and the factor for the parameter if it is decoupled."""
-    return (0.0, 1 - rate * weight_decay) if decoupled else (weight_decay, 1.0)
 
 
 @gl.kernel
@@ -116,7 +112,7 @@ def nadam_(params: Sequence[Any], grads: Sequence[Any], means: Sequence[Any], sq
            ahead: Any, behind: Any, workspace: Any, *, beta1: float, beta2: float, eps: float, weight_decay: float,
            decoupled: bool, maximize: bool) -> None:
     def how(lr: float, step: float, ahead: float, behind: float) -> tuple[Any, ...]:
-        return (lr, beta1, beta2, eps, *_shrink(lr, weight_decay, decoupled), ahead, behind, (1 - beta2 ** step) ** -0.5, 1.0,
+        return (lr, beta1, beta2, eps, *decays(lr, weight_decay, decoupled), ahead, behind, (1 - beta2 ** step) ** -0.5, 1.0,
                 maximize)
 
     _update("moments", MEAN, how, (lr, step, ahead, behind), params, grads, means, squares)
@@ -127,7 +123,7 @@ def radam_(params: Sequence[Any], grads: Sequence[Any], means: Sequence[Any], sq
            factor: Any, workspace: Any, *, beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool,
            maximize: bool) -> None:
     def how(lr: float, step: float, factor: float) -> tuple[Any, ...]:
-        return (lr, beta1, beta2, eps, *_shrink(lr, weight_decay, decoupled), 1 / (1 - beta1 ** step), 0.0, 1.0, factor,
+        return (lr, beta1, beta2, eps, *decays(lr, weight_decay, decoupled), 1 / (1 - beta1 ** step), 0.0, 1.0, factor,
                 maximize)
 
     _update("moments", MEAN, how, (lr, step, factor), params, grads, means, squares)
@@ -137,6 +133,6 @@ def radam_(params: Sequence[Any], grads: Sequence[Any], means: Sequence[Any], sq
 def lion_(params: Sequence[Any], grads: Sequence[Any], means: Sequence[Any], lr: Any, workspace: Any, *, beta1: float,
           beta2: float, weight_decay: float, maximize: bool) -> None:
     def how(lr: float) -> tuple[Any, ...]:
-        return lr, beta1, beta2, 0.0, *_shrink(lr, weight_decay, True), 0.0, 0.0, 1.0, 1.0, maximize
+        return lr, beta1, beta2, 0.0, *decays(lr, weight_decay, True), 0.0, 0.0, 1.0, 1.0, maximize
 
     _update("lion", MEAN, how, (lr,), params, grads, means)

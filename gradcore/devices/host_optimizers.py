@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.host_kernels import Array, kernel, pieces
+from gradcore.devices.kernels import decays
 from gradcore.spec import PIECE
 
 Arrays = Sequence[Array]
@@ -72,55 +73,46 @@ def _plain_momentum(params: Arrays, grads: Arrays, moments: Arrays, rate: float,
             np.subtract(p, step, p)
 
 
-@kernel
-def adam_(params: Arrays, grads: Arrays, means: Arrays, squares: Arrays, lr: Any, step: Any,
-          workspace: Array, *, beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool,
-          maximize: bool) -> None:
-    rate, count = float(lr), float(step)
-    correction = 1 - beta1 ** count
-    root = (1 - beta2 ** count) ** -0.5
-    temporaries = 2 if maximize or (weight_decay and not decoupled) else 1
-    for param, grad, mean, square in zip(params, grads, means, squares, strict=True):
-        for p, g, m, v, t, r in _parts_of(workspace, temporaries, param, grad, mean, square):
-            if maximize:
-                g = np.negative(g, r)
-            if weight_decay and decoupled:
-                np.multiply(p, 1 - rate * weight_decay, p)
-            elif weight_decay:
-                np.multiply(p, weight_decay, t)
-                g = np.add(g, t, r)
-            np.multiply(m, beta1, m)
-            np.multiply(g, 1 - beta1, t)
-            np.add(m, t, m)
-            np.multiply(v, beta2, v)
-            np.multiply(g, g, t)
-            np.multiply(t, 1 - beta2, t)
-            np.add(v, t, v)
-            np.sqrt(v, t)
-            np.multiply(t, root, t)
-            np.add(t, eps, t)
-            np.true_divide(m, t, t)
-            np.multiply(t, rate / correction, t)
-            np.subtract(p, t, p)
-
-
-# -- updates with two temporaries ----------------------------------------------------------------------------------------
-
-
-def _each(workspace: Array, weight_decay: float, maximize: bool, params: Arrays, grads: Arrays,
+def _each(workspace: Array, temporaries: int, decay: float, shrink: float, maximize: bool, params: Arrays, grads: Arrays,
           *states: Arrays) -> Iterator[tuple[Array, ...]]:
-    """Pieces of a parameter, its gradient as the update takes it, its states, and two temporaries.
+    """Pieces of a parameter, shrunk, of its gradient as the update takes it, of its states, and of two temporaries.
 
     The gradient may be in the second temporary, which can be overwritten once the gradient has been used.
     """
     for k, (param, grad) in enumerate(zip(params, grads, strict=True)):
-        for p, g, *rest, t, r in _parts_of(workspace, 2, param, grad, *[s[k] for s in states if s]):
+        for p, g, *rest, t, r in _parts_of(workspace, temporaries, param, grad, *[s[k] for s in states if s]):
             if maximize:
                 g = np.negative(g, r)
-            if weight_decay:
-                np.multiply(p, weight_decay, t)
+            if shrink != 1:
+                np.multiply(p, shrink, p)
+            if decay:
+                np.multiply(p, decay, t)
                 g = np.add(g, t, r)
             yield p, g, *rest, t, r
+
+
+@kernel
+def adam_(params: Arrays, grads: Arrays, means: Arrays, squares: Arrays, lr: Any, step: Any, workspace: Array, *, beta1: float,
+          beta2: float, eps: float, weight_decay: float, decoupled: bool, maximize: bool) -> None:
+    rate, count = float(lr), float(step)
+    correction = 1 - beta1 ** count
+    root = (1 - beta2 ** count) ** -0.5
+    decay, shrink = decays(rate, weight_decay, decoupled)
+    for p, g, m, v, t, _ in _each(workspace, 2 if maximize or decay else 1, decay, shrink, maximize, params, grads, means,
+                                  squares):
+        np.multiply(m, beta1, m)
+        np.multiply(g, 1 - beta1, t)
+        np.add(m, t, m)
+        np.multiply(v, beta2, v)
+        np.multiply(g, g, t)
+        np.multiply(t, 1 - beta2, t)
+        np.add(v, t, v)
+        np.sqrt(v, t)
+        np.multiply(t, root, t)
+        np.add(t, eps, t)
+        np.true_divide(m, t, t)
+        np.multiply(t, rate / correction, t)
+        np.subtract(p, t, p)
 
 
 def _move(average: Array, value: Array, rate: float, t: Array) -> None:
@@ -142,7 +134,7 @@ def _move_square(average: Array, value: Array, rate: float, t: Array) -> None:
 def rmsprop_(params: Arrays, grads: Arrays, squares: Arrays, means: Arrays, moments: Arrays, lr: Any, workspace: Array, *,
              alpha: float, eps: float, weight_decay: float, momentum: float, maximize: bool) -> None:
     rate = float(lr)
-    for p, g, v, *rest, t, _ in _each(workspace, weight_decay, maximize, params, grads, squares, means, moments):
+    for p, g, v, *rest, t, _ in _each(workspace, 2, weight_decay, 1.0, maximize, params, grads, squares, means, moments):
         _move_square(v, g, 1 - alpha, t)
         if means:
             mean = rest[0]
@@ -168,7 +160,7 @@ def rmsprop_(params: Arrays, grads: Arrays, squares: Arrays, means: Arrays, mome
 def adagrad_(params: Arrays, grads: Arrays, sums: Arrays, lr: Any, workspace: Array, *, eps: float, weight_decay: float,
              maximize: bool) -> None:
     rate = float(lr)
-    for p, g, s, t, _ in _each(workspace, weight_decay, maximize, params, grads, sums):
+    for p, g, s, t, _ in _each(workspace, 2, weight_decay, 1.0, maximize, params, grads, sums):
         np.multiply(g, g, t)
         np.add(s, t, s)
         np.sqrt(s, t)
@@ -182,7 +174,7 @@ def adagrad_(params: Arrays, grads: Arrays, sums: Arrays, lr: Any, workspace: Ar
 def adadelta_(params: Arrays, grads: Arrays, squares: Arrays, deltas: Arrays, lr: Any, workspace: Array, *, rho: float,
               eps: float, weight_decay: float, maximize: bool) -> None:
     rate = float(lr)
-    for p, g, v, d, t, r in _each(workspace, weight_decay, maximize, params, grads, squares, deltas):
+    for p, g, v, d, t, r in _each(workspace, 2, weight_decay, 1.0, maximize, params, grads, squares, deltas):
         _move_square(v, g, 1 - rho, t)
         np.add(v, eps, t)
         np.sqrt(t, t)
@@ -200,9 +192,8 @@ def nadam_(params: Arrays, grads: Arrays, means: Arrays, squares: Arrays, lr: An
            workspace: Array, *, beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool,
            maximize: bool) -> None:
     rate, root = float(lr), (1 - beta2 ** float(step)) ** -0.5
-    for p, g, m, v, t, r in _each(workspace, 0.0 if decoupled else weight_decay, maximize, params, grads, means, squares):
-        if decoupled and weight_decay:
-            np.multiply(p, 1 - rate * weight_decay, p)
+    decay, shrink = decays(rate, weight_decay, decoupled)
+    for p, g, m, v, t, r in _each(workspace, 2, decay, shrink, maximize, params, grads, means, squares):
         _move(m, g, 1 - beta1, t)
         _move_square(v, g, 1 - beta2, t)
         np.sqrt(v, t)
@@ -220,9 +211,8 @@ def radam_(params: Arrays, grads: Arrays, means: Arrays, squares: Arrays, lr: An
            maximize: bool) -> None:
     rate, adaptive = float(lr), float(factor)
     scale = rate / (1 - beta1 ** float(step))
-    for p, g, m, v, t, _ in _each(workspace, 0.0 if decoupled else weight_decay, maximize, params, grads, means, squares):
-        if decoupled and weight_decay:
-            np.multiply(p, 1 - rate * weight_decay, p)
+    decay, shrink = decays(rate, weight_decay, decoupled)
+    for p, g, m, v, t, _ in _each(workspace, 2, decay, shrink, maximize, params, grads, means, squares):
         _move(m, g, 1 - beta1, t)
         _move_square(v, g, 1 - beta2, t)
         if adaptive:
@@ -239,9 +229,7 @@ def radam_(params: Arrays, grads: Arrays, means: Arrays, squares: Arrays, lr: An
 def lion_(params: Arrays, grads: Arrays, means: Arrays, lr: Any, workspace: Array, *, beta1: float, beta2: float,
           weight_decay: float, maximize: bool) -> None:
     rate = float(lr)
-    for p, g, m, t, _ in _each(workspace, 0.0, maximize, params, grads, means):
-        if weight_decay:
-            np.multiply(p, 1 - rate * weight_decay, p)
+    for p, g, m, t, _ in _each(workspace, 2, *decays(rate, weight_decay, True), maximize, params, grads, means):
         np.subtract(m, g, t)
         np.multiply(t, beta1, t)
         np.add(t, g, t)

@@ -1,4 +1,4 @@
-"""Helpers for the kernels of every device: workspaces, indices, sequences."""
+"""Helpers for the kernels of every device: workspaces, indices, updates, sequences."""
 
 from __future__ import annotations
 
@@ -50,6 +50,11 @@ def turned(shape: Any, shifts: Any, dims: Any) -> Iterator[tuple[Any, Any]]:
         parts.append([(slice(0, n - at), slice(at, n)), (slice(n - at, n), slice(0, at))] if at else [(slice(0, n),) * 2])
     for block in itertools.product(*parts):
         yield tuple(b[0] for b in block), tuple(b[1] for b in block)
+
+
+def decays(rate: float, weight_decay: float, decoupled: bool) -> tuple[float, float]:
+    """What of a parameter an update adds to its gradient, and the factor of the parameter if the decay is decoupled."""
+    return (0.0, 1 - rate * weight_decay) if decoupled else (weight_decay, 1.0)
 
 
 def steps(length: int, backwards: bool) -> range:
