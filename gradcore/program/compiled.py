@@ -105,12 +105,15 @@ class Compiled:
 
     @property
     def programs(self) -> list[Program]:
-        return [entry.replay.program for entries in self._entries.values() for entry in entries]
+        return [entry.replay.program for entry in self._cached()]
 
     @property
     def plans(self) -> list[Plan]:
         """The memory plan of each of ``programs``."""
-        return [entry.replay.plan for entries in self._entries.values() for entry in entries]
+        return [entry.replay.plan for entry in self._cached()]
+
+    def _cached(self) -> list[Entry]:
+        return [entry for entries in self._entries.values() for entry in entries]
 
     def save(self, path: str | os.PathLike[str], index: int = 0) -> None:
         """Write the ``index``-th of ``programs`` with the tensors that it captured to a file for :func:`gradcore.load_program`.
@@ -118,7 +121,7 @@ class Compiled:
         If the caller differentiates the function, the file holds only the forward run. Raises :class:`TraceError` if there is
         no such program (call the function first), TypeError for values that a file cannot hold, and OSError.
         """
-        found = [entry for entries in self._entries.values() for entry in entries]
+        found = self._cached()
         if not -len(found) <= index < len(found):
             why = f"its last trace: {self.traces[-1]}" if self.traces else "call the function first"
             raise TraceError(f"cannot save program {index}: there are {len(found)} programs; {why}")
@@ -244,7 +247,7 @@ class Compiled:
     def _remember(self, key: Any, entry: Entry) -> None:
         self._entries.setdefault(key, []).insert(0, entry)
         self._entries.move_to_end(key)
-        while sum(map(len, self._entries.values())) > self._most:
+        while len(self._cached()) > self._most:
             oldest = next(iter(self._entries))
             self._entries[oldest].pop()
             if not self._entries[oldest]:
@@ -267,13 +270,12 @@ class Compiled:
     def explain(self) -> str:
         """A report as text: the reason for each trace, and for each program its instructions, arena (bytes) and guards."""
         lines = [f"trace {k + 1}: {reason}" for k, reason in enumerate(self.traces)]
-        for entries in self._entries.values():
-            for entry in entries:
-                found = entry.replay.plan
-                saved = f" ({found.apart:,} without writing results over operands)" if found.bound < found.apart else ""
-                lines.append(f"program of {len(entry.replay.program.instructions)} instructions: arena {found.nbytes:,} bytes, "
-                             f"lower bound {found.bound:,}{saved}, {len(entry.guards)} guards")
-                lines += [f"  {line}" for line in entry.replay.explain()]
+        for entry in self._cached():
+            found = entry.replay.plan
+            saved = f" ({found.apart:,} without writing results over operands)" if found.bound < found.apart else ""
+            lines.append(f"program of {len(entry.replay.program.instructions)} instructions: arena {found.nbytes:,} bytes, "
+                         f"lower bound {found.bound:,}{saved}, {len(entry.guards)} guards")
+            lines += [f"  {line}" for line in entry.replay.explain()]
         return "\n".join(lines)
 
     def draw(self, path: str | os.PathLike[str] | None = None, program: int = 0) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 from gradcore import optim
 from gradcore.devices.storage import Storage
 from gradcore.engine.node import Leaf
-from gradcore.engine.value import Value, make_value
+from gradcore.engine.value import Value
 from gradcore.errors import TraceError
 from gradcore.events import DROP, KEEP, LAUNCH, TAGS
 from gradcore.nn.module import Module
@@ -39,11 +39,6 @@ def shown_spec(storage: Storage) -> TensorSpec:
     if spec is not None and spec.contiguous and not spec.offset and spec.nbytes == storage.nbytes:
         return spec
     return TensorSpec.of((storage.nbytes,), "uint8")
-
-
-def shown(storage: Storage) -> Any:
-    spec = shown_spec(storage)
-    return make_value(storage, spec, storage.device.array(storage.block, spec), None)
 
 
 def current(program: Program, trace: Trace) -> Program:
