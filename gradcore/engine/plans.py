@@ -137,6 +137,9 @@ class Call:
         self.workspace = None if inferred.workspace is None else TensorSpec.of((inferred.workspace,), np.uint8)
         #: Bytes that a library may allocate for itself while the kernel runs on the CPU.
         self.library = inferred.library
+        #: Flat positions that an in-place op writes to.
+        self.writes = [i for name in op.writes for i in self.positions[op.inputs.index(name)]
+                       if isinstance(inputs[i], TensorSpec)]
         self.kernel: Callable[..., Any] = _noop if op.view else self._bind(device, grouped)
         self.invocation = INVOCATIONS.index(Invocation(
             op.name, inputs, self.specs, self.aux, inferred.workspace or 0,
@@ -145,9 +148,6 @@ class Call:
         #: Flat positions of inputs that must be copied into a contiguous layout first.
         self.scattered = [i for i, s in enumerate(inputs) if op.contiguous and isinstance(s, TensorSpec)
                           and not s.contiguous]
-        #: Flat positions that an in-place op writes to.
-        self.writes = [i for name in op.writes for i in self.positions[op.inputs.index(name)]
-                       if isinstance(inputs[i], TensorSpec)]
         #: The number of outputs that may receive a cotangent, auxiliary ones included.
         self.width = len(self.specs) + len(self.aux)
         #: Is there one newly allocated output and nothing else? Dispatch has a short path for this usual case.
@@ -164,8 +164,7 @@ class Call:
         if self.op.lists:
             kernel = _regroup(kernel, self.positions, self.op.lists)
         made = (*(() if self.op.in_place else self.specs), *[s for _, s in self.aux])
-        written = tuple(i for name in self.op.writes for i in self.positions[self.op.inputs.index(name)])
-        kernel, nbytes = device.suited(kernel, Operands(self.op.name, self.inputs, made, written,
+        kernel, nbytes = device.suited(kernel, Operands(self.op.name, self.inputs, made, tuple(self.writes),
                                                         lambda: self._wide_workspace(grouped)))
         self.library += nbytes
         return device.bind(kernel, self.op.name)
