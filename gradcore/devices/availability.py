@@ -18,7 +18,6 @@ class CudaStatus:
     """The driver's CUDA version (major, minor) or None, and the reason why no GPU can be used, "" if one can."""
 
     driver: tuple[int, int] | None
-    cupy: bool
     devices: int
     reason: str
 
@@ -54,11 +53,11 @@ def find_status(driver: tuple[int, int] | None, cupy: bool, cuda: Any = None, co
     """The status with a driver of version (major, minor) or None; ``cuda`` and ``compiler`` are CuPy's runtime and NVRTC, by
     default imported."""
     if driver is None:
-        return CudaStatus(None, cupy, 0, "no NVIDIA driver was found (libcuda.so.1): install one from nvidia.com/drivers; in a "
-                                         "container, start it with access to the GPU (docker run --gpus all)")
+        return CudaStatus(None, 0, "no NVIDIA driver was found (libcuda.so.1): install one from nvidia.com/drivers; in a "
+                                   "container, start it with access to the GPU (docker run --gpus all)")
     present = f"a driver for CUDA {driver[0]}.{driver[1]} is present, but"
     if not cupy:
-        return CudaStatus(driver, False, 0, f"{present} CuPy is not installed: {install_line(driver)}")
+        return CudaStatus(driver, 0, f"{present} CuPy is not installed: {install_line(driver)}")
     try:
         if cuda is None:
             cuda = importlib.import_module("cupy.cuda.runtime")
@@ -67,11 +66,11 @@ def find_status(driver: tuple[int, int] | None, cupy: bool, cuda: Any = None, co
         if count:
             (compiler or importlib.import_module("cupy_backends.cuda.libs.nvrtc")).getVersion()
     except ImportError as error:
-        return CudaStatus(driver, True, 0, f"{present} CuPy cannot be loaded, or lacks NVRTC, which compiles the kernels "
-                                           f"({error}): {install_line(driver)}")
+        return CudaStatus(driver, 0, f"{present} CuPy cannot be loaded, or lacks NVRTC, which compiles the kernels "
+                                     f"({error}): {install_line(driver)}")
     except Exception as error:  # CUDARuntimeError, of a module that may be the one given
-        return CudaStatus(driver, True, 0, f"{present} {_of_runtime(error, driver, cuda)}")
-    return CudaStatus(driver, True, count, reason)
+        return CudaStatus(driver, 0, f"{present} {_of_runtime(error, driver, cuda)}")
+    return CudaStatus(driver, count, reason)
 
 
 _NO_DEVICE = "the driver reports no device: check CUDA_VISIBLE_DEVICES and, in a container, that it has access to the GPU"

@@ -68,4 +68,4 @@ def test_what_stands_in_the_way_of_a_gpu(driver, cupy, cuda, compiler, words, mo
 
 
 def test_nothing_stands_in_the_way():
-    assert find_status((13, 0), True, machine(2, (7, 5)), NVRTC) == CudaStatus((13, 0), True, 2, "")
+    assert find_status((13, 0), True, machine(2, (7, 5)), NVRTC) == CudaStatus((13, 0), 2, "")

@@ -165,7 +165,7 @@ def test_bad_options_are_usage_errors(capsys, option, value):
 
 def test_a_driver_without_cupy(capsys, tmp_path, monkeypatch):
     reason = "a driver for CUDA 13.0 is present, but CuPy is not installed: pip install 'gradcore[cuda13]'"
-    monkeypatch.setattr(availability, "cuda_status", lambda: availability.CudaStatus((13, 0), False, 0, reason))
+    monkeypatch.setattr(availability, "cuda_status", lambda: availability.CudaStatus((13, 0), 0, reason))
     status, out, _ = run(capsys, "train", "--steps", 2, "--out", tmp_path)
     assert status == 0
     assert reason in out

@@ -69,7 +69,7 @@ def test_a_machine_with_gpus(capsys, monkeypatch):
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(collect_env, "driver_version", lambda: (13, 0))
-    monkeypatch.setattr(collect_env, "cuda_status", lambda: availability.CudaStatus((13, 0), True, 2, ""))
+    monkeypatch.setattr(collect_env, "cuda_status", lambda: availability.CudaStatus((13, 0), 2, ""))
     found = collected(capsys)
     assert found["CUDA driver"].startswith("for CUDA 13.0")
     assert (found["CUDA runtime"], found["NVRTC"]) == ("13.2", "13.5")

@@ -63,8 +63,8 @@ def test_settings_are_remembered() -> None:
 def test_the_version_of_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     from gradcore.devices.availability import CudaStatus
 
-    for status, found in ((CudaStatus((12, 4), True, 1, ""), "12.4"), (CudaStatus((12, 4), False, 0, "no CuPy"), None),
-                          (CudaStatus(None, False, 0, "no driver"), None)):
+    for status, found in ((CudaStatus((12, 4), 1, ""), "12.4"), (CudaStatus((12, 4), 0, "no CuPy"), None),
+                          (CudaStatus(None, 0, "no driver"), None)):
         monkeypatch.setattr(version, "cuda_status", lambda status=status: status)
         assert version.cuda == found and version.hip is None
     with raises(AttributeError, "module 'gradcore.version' has no attribute 'cudaa'"):
