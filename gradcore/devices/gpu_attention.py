@@ -36,8 +36,7 @@ def _argument(q: Any, k: Any, v: Any, mask: Any, drop: Any, causal: bool, scale:
     for name, array in {"q": q, "k": k, "v": v, **others}.items():
         found[name] = gl.elements(array)
     if mask is not None:
-        steps = [0 if n == 1 else s for n, s in zip(mask.shape, gl.elements(mask), strict=True)]
-        found["mask"] = [0] * (4 - len(steps)) + steps
+        found["mask"] = gl.broadcast(mask, 4)
     return found
 
 

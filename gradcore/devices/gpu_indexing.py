@@ -164,10 +164,7 @@ def embedding_unpadded(weight: Any, index: Any, out: Any, workspace: Any, *, pad
 def layout_of_slices(x: Any, index: Any, values: Any, dim: int) -> Any:
     """The layouts of index, broadcast values and ``x``, with the indexed dimension apart from the others."""
     size, many = x.shape, index.ndim
-    missing = x.ndim - 1 + many - values.ndim
-    value_steps = [0] * missing + [s if n != 1 else 0
-                                   for s, n in zip(gl.elements(values), values.shape, strict=True)]
-    steps = gl.elements(x)
+    value_steps, steps = gl.broadcast(values, x.ndim - 1 + many), gl.elements(x)
     kept = size[:dim] + size[dim + 1:]
     where = np.zeros((), gl.LAYOUT)
     where["rows"] = math.prod(kept)
@@ -178,17 +175,11 @@ def layout_of_slices(x: Any, index: Any, values: Any, dim: int) -> Any:
     return where
 
 
-def layout_of_lines(dim: int, index: Any, *strides: Any) -> Any:
-    """The layouts of index, values and ``x`` for positions that each have one element; they are ordered by line."""
-    lines = [d for d in range(index.ndim) if d != dim]
-    # The place along the dimension is added to the line's beginning in x, the last tensor.
-    *given, x = strides
-    x = [s if d != dim else 0 for d, s in enumerate(x)]
-    where = np.zeros((), gl.LAYOUT)
-    where["rows"], where["width"] = 1, index.size
-    where["kept"] = gl.axes(())
-    where["folded"] = gl.axes([index.shape[d] for d in (*lines, dim)], *[[s[d] for d in (*lines, dim)] for s in (*given, x)])
-    return where
+def layout_of_lines(dim: int, index: Any, places: tuple[int, ...], given: tuple[int, ...], steps: tuple[int, ...]) -> Any:
+    """The layouts of index, values and ``x`` for positions that have one element each, in the order of their lines."""
+    # A place along the dimension is counted from the beginning of its line.
+    begin = (*steps[:dim], 0, *steps[dim + 1:])
+    return gl.layout_of(index.shape, (*[d for d in range(index.ndim) if d != dim], dim), places, given, begin)
 
 
 @gl.kernel
@@ -223,10 +214,6 @@ def take_along_grad(dy: Any, index: Any, out: Any, workspace: Any, *, shape: Any
         add_groups(groups, out, dy, layout_of_lines(dim, index, steps, gl.elements(dy), results),
                    places(index, shape[dim], results[dim], back(out, dim, True), NOWHERE), workspace, fresh=True)
         return
-    where = np.zeros((), gl.LAYOUT)
-    where["rows"] = index.size // index.shape[dim]
-    where["width"] = index.shape[dim]
-    where["kept"] = gl.axes(index.shape[:dim] + index.shape[dim + 1:], steps[:dim] + steps[dim + 1:],
-                            results[:dim] + results[dim + 1:])
+    where = gl.layout_of(index.shape, (dim,), steps, results)
     gl.run("index", "take_along_grad", (dy.dtype, index.dtype), int(where["rows"]) * shape[dim], dy, index, out, where,
            np.int64(shape[dim]), np.int64(results[dim]), np.int64(steps[dim]), back(out, dim, True))

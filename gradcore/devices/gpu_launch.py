@@ -233,6 +233,11 @@ def elements(array: Any) -> tuple[int, ...]:
     return tuple([s // size for s in array.strides])
 
 
+def broadcast(array: Any, ndim: int) -> tuple[int, ...]:
+    """The strides in elements by which an array is read as one of ``ndim`` dimensions, whatever the sizes of those."""
+    return (*[0] * (ndim - array.ndim), *[0 if n == 1 else s for n, s in zip(array.shape, elements(array), strict=True)])
+
+
 def packed(*arrays: Any) -> bool:
     """Are all addresses multiples of 16 bytes?"""
     return not any(a.data.ptr % 16 for a in arrays)

@@ -46,20 +46,14 @@ def windows_grad(dy: Any, out: Any, *, shape: Any, dim: int, size: int, step: in
 def _along(x: Any, index: Any, values: Any, workspace: Any, dim: int, add: bool) -> None:
     if not index.size:
         return
-    missing = index.ndim - values.ndim
-    given = [0] * missing + [s if n != 1 else 0 for s, n in zip(gl.elements(values), values.shape, strict=True)]
-    steps, lie, length = gl.elements(x), gl.elements(index), x.shape[dim]
+    steps, lie, given, length = gl.elements(x), gl.elements(index), gl.broadcast(values, index.ndim), x.shape[dim]
     groups = groups_of(index.size, length, int(add), x.dtype)
     if groups:
         where = layout_of_lines(dim, index, lie, given, steps)
         write = add_groups if add else put_groups
         write(groups, x, values, where, places(index, length, steps[dim], np.int64(0), NOWHERE), workspace)
         return
-    kept = [d for d in range(index.ndim) if d != dim]
-    where = np.zeros((), gl.LAYOUT)
-    where["rows"] = index.size // index.shape[dim]
-    where["width"] = index.shape[dim]
-    where["kept"] = gl.axes([index.shape[d] for d in kept], *[[s[d] for d in kept] for s in (lie, given, steps)])
+    where = gl.layout_of(index.shape, (dim,), lie, given, steps)
     gl.run("index", "along", (x.dtype, index.dtype, str(add).lower()), int(where["rows"]) * length, x, values, index,
            where, np.int64(length), np.int64(steps[dim]), np.int64(lie[dim]), np.int64(given[dim]))
 
