@@ -192,7 +192,7 @@ def _seen(node: Node, leaves: dict[Leaf, str], names: Mapping[Network, str]) -> 
     state = "keeps nothing"
     # A slot may hold a number.
     if kept or (node.plan.slots and node.saved is None):
-        state = "released" if node.saved is None else "retained" if node.ran else "held"
+        state = "released" if node.saved is None else "retained" if hasattr(node, "ran") else "held"
     return GraphNode(node.id, node.name(), node.call.op.name, layer_in(SCOPES[node.scope], names), str(SITES[node.site]), state,
                      kept, tuple(inputs))
 

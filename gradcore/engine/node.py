@@ -20,7 +20,7 @@ _new = object.__new__
 class Node:
     """One run of an op that gradients flow through. Its fields are set by :func:`build_node`, to save a constructor call."""
 
-    __slots__ = ("id", "plan", "edges", "saved", "recipe", "hooks", "call", "scope", "site", "_ran", "__weakref__")
+    __slots__ = ("id", "plan", "edges", "saved", "recipe", "hooks", "call", "scope", "site", "ran", "__weakref__")
 
     id: int
     plan: Any
@@ -36,15 +36,8 @@ class Node:
     recipe: Recipe | None
     #: :class:`~gradcore.engine.hooks.Hooks`, or None.
     hooks: Any
-
-    @property
-    def ran(self) -> bool:
-        """Has backward run the node and left its residuals? The slot is set only then, so that building a node is cheap."""
-        return getattr(self, "_ran", False)
-
-    @ran.setter
-    def ran(self, value: bool) -> None:
-        self._ran = value
+    #: Set once backward has run the node and left its residuals; unset before, so that building a node is cheap.
+    ran: bool
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
