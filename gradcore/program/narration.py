@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from time import perf_counter_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gradcore.devices.device import Device
 from gradcore.events import ALLOC, CONSUMED, DIED, DROP, FREE, KEEP, LAUNCH, MARK, TAGS
-from gradcore.memory.resource import Block
-from gradcore.program.plan import Plan
 from gradcore.program.program import Operand, Program
 from gradcore.program.recorder import Trace
 from gradcore.spec import round_up
+
+if TYPE_CHECKING:
+    from gradcore.program.binding import Binding
 
 #: By buffer that the first of two parts makes and the second reads: the nodes that keep it, with the name it is kept under.
 Waiting = dict[int, list[tuple[int, str]]]
@@ -43,22 +43,22 @@ class Narration:
     """The log that is written to, with the buffers that are live and kept at the present record.
 
     ``serials`` has the serials of buffers that the program did not make; ``carried`` those of buffers that the part before left
-    for this one; ``waiting`` is of :func:`waiting_in`.
+    for this one.
     """
 
-    def __init__(self, device: Device, trace: Trace, plan: Plan, arena: Block, serials: dict[int, int],
-                 carried: dict[int, int], waiting: Waiting) -> None:
-        assert device.ledger.log is not None
-        self._log = device.ledger.log
-        self._pool = device.ledger.pool
-        self._trace, self._program, self._plan, self._arena = trace, trace.program, plan, arena
-        self._carried, self._waiting = carried, waiting
+    def __init__(self, bound: Binding, serials: dict[int, int], carried: dict[int, int]) -> None:
+        ledger = bound.device.ledger
+        assert ledger.log is not None
+        self._log = ledger.log
+        self._pool = ledger.pool
+        self._trace, self._program, self._plan, self._arena = bound.trace, bound.program, bound.plan, bound.arena.block
+        self._carried, self._waiting = carried, bound.waiting
         #: By buffer: the serial of its bytes.
         self._serials = serials | carried
         #: Made buffers that are live, in order of allocation.
         self._live = dict.fromkeys(carried)
         #: By buffer: the nodes that keep it, with the names they use. For ``carried`` these are in the log already.
-        self._kept = {b: list(waiting[b]) for b in carried}
+        self._kept = {b: list(self._waiting[b]) for b in carried}
 
     def write(self, start: int, stop: int) -> list[int]:
         """Write the records of the instructions from ``start`` to before ``stop``, which are a part of the program.

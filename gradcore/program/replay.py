@@ -129,8 +129,7 @@ class Replay:
         serials: list[int] = []
         if ledger.log is not None:
             found = dict(zip(bound.waiting, hand_over(ledger, bound.lasting), strict=True)) if carried else {}
-            serials = Narration(self.device, self.trace, self.plan, bound.arena.block, self._serials(inputs), found,
-                                bound.waiting).write(*self.program.spans[part])
+            serials = Narration(bound, self._serials(inputs), found).write(*self.program.spans[part])
         ledger.passed(*self._most[part])
         if part == 0:
             open_ranges(ledger, bound.lasting, serials)
