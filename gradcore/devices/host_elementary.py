@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,13 +30,25 @@ def rsqrt(x: Array, out: Array) -> None:
     np.reciprocal(out, out)
 
 
-# NumPy plans another meaning for a third positional argument of the first two, so the output goes by keyword.
-def _extreme(ufunc: np.ufunc) -> Callable[..., Any]:
-    return lambda x, y, out: ufunc(x, y, out=out)
+# NumPy plans another meaning for a third positional argument of these two, so the output goes by keyword.
+@kernel
+def maximum(x: Any, y: Any, out: Array) -> None:
+    np.maximum(x, y, out=out)
 
 
-HOST_KERNELS |= {"maximum": _extreme(np.maximum), "minimum": _extreme(np.minimum), "fmax": _extreme(np.fmax),
-                 "fmin": _extreme(np.fmin)}
+@kernel
+def minimum(x: Any, y: Any, out: Array) -> None:
+    np.minimum(x, y, out=out)
+
+
+@kernel
+def fmax(x: Any, y: Any, out: Array) -> None:
+    np.fmax(x, y, out=out)
+
+
+@kernel
+def fmin(x: Any, y: Any, out: Array) -> None:
+    np.fmin(x, y, out=out)
 
 
 @kernel
@@ -59,12 +70,24 @@ def clamp(x: Any, low: Any, high: Any, out: Array) -> None:
 # -- in place -----------------------------------------------------------------------------------------------------------
 
 
-def _in_place(ufunc: np.ufunc) -> Callable[..., Any]:
-    return lambda x, y: ufunc(x, y, x, casting="unsafe")
+@kernel
+def add_(x: Array, y: Any) -> None:
+    np.add(x, y, x, casting="unsafe")
 
 
-HOST_KERNELS |= {"add_": _in_place(np.add), "sub_": _in_place(np.subtract), "mul_": _in_place(np.multiply),
-                 "div_": _in_place(np.true_divide)}
+@kernel
+def sub_(x: Array, y: Any) -> None:
+    np.subtract(x, y, x, casting="unsafe")
+
+
+@kernel
+def mul_(x: Array, y: Any) -> None:
+    np.multiply(x, y, x, casting="unsafe")
+
+
+@kernel
+def div_(x: Array, y: Any) -> None:
+    np.true_divide(x, y, x, casting="unsafe")
 
 
 @kernel
