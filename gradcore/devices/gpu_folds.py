@@ -1,4 +1,4 @@
-"""Reductions on the GPU: sums, extremes and their positions, softmax and related functions. None of them allocates."""
+"""Reductions on the GPU: sums, variances, extremes and their positions, softmax and related functions. None allocates."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices import gpu_launch as gl
-from gradcore.devices.gpu_elementwise import strided
+from gradcore.devices.gpu_elementwise import strided, wide
+from gradcore.devices.kernels import split_workspace
 from gradcore.tiling import BUSY
 
 #: Elements of a row that are enough work for a block.
@@ -105,6 +106,30 @@ def _find(side: str, x: Any, indices: Any, values: Any, dim: int) -> None:
 
 gl.KERNELS |= {"argmax": _position("Most"), "argmin": _position("Least"), "max_with_index": _extreme("Most"),
                "min_with_index": _extreme("Least")}
+
+
+@gl.kernel
+def prod(x: Any, out: Any, *, dim: int, keepdim: bool) -> None:
+    fold("Times", x, out, (dim,) if x.ndim else ())
+
+
+@gl.kernel
+def var(x: Any, out: Any, workspace: Any, *, dims: tuple[int, ...], correction: float, keepdim: bool) -> None:
+    count, mean = math.prod(x.shape[d] for d in dims), None
+    if x.size:
+        # An empty input has no mean, and no room for it.
+        mean, = split_workspace(workspace, (out.size, wide(x.dtype)))
+        fold("Sum", x, mean.reshape([n for d, n in enumerate(x.shape) if d not in dims]), dims, count)
+    fold("Deviations", x, out, dims, max(count - correction, 0), level=mean)
+
+
+@gl.kernel
+def vector_norm(x: Any, out: Any, workspace: Any, *, p: float, dims: tuple[int, ...], keepdim: bool) -> None:
+    if math.isinf(p):
+        op = "Absolute<Most>" if p > 0 else "Absolute<Least>"
+    else:
+        op = {0.0: "NotZero", 1.0: "Absolute<Sum>", 2.0: "Squares"}.get(p, "Powers")
+    fold(op, x, out, dims, power=p)
 
 
 def _over(name: str, types: tuple[Any, ...], dims: tuple[int, ...], *arrays: Any, out: Any = None) -> None:

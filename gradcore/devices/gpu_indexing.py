@@ -1,4 +1,4 @@
-"""Indexing on the GPU: ranges, triangles, concatenation, reads and writes by indices. None of them allocates or uses atomics.
+"""Moving elements on the GPU: ranges, triangles, joining, reads and writes by indices. No kernel allocates or uses atomics.
 
 A read at a position out of range gives NaN (0 for integers), a write is skipped, since an error would need a wait for the
 device. On the CPU it is an IndexError.
@@ -15,7 +15,9 @@ import numpy as np
 
 from gradcore.devices import gpu_launch as gl
 from gradcore.devices.gpu_elementwise import copy
+from gradcore.devices.gpu_folds import fold
 from gradcore.devices.gpu_groups import add_groups, places, put_groups
+from gradcore.devices.kernels import turned
 from gradcore.tiling import groups_of
 
 
@@ -40,7 +42,7 @@ def _triangle(lower: bool) -> Any:
 
 gl.KERNELS |= {"tril": _triangle(True), "triu": _triangle(False)}
 
-# -- joining -----------------------------------------------------------------------------------------------------------
+# -- joining, turning, windows -----------------------------------------------------------------------------------------
 
 #: The most tensors that a launch concatenates, and the structure of kernels/index.cu that describes them.
 _JOINED = 6
@@ -96,6 +98,29 @@ def _joining(dim: int, shape: tuple[int, ...], whole: int, aligned: bool, itemsi
     if not aligned or any(s != 1 for s in beside) or any(n % count for n in (*lengths, *itertools.chain(*apart))):
         count = 1
     return count, tail, ends[-1], whole, steps, ends, gl.axes(shape, *strides)
+
+
+@gl.kernel
+def flip(x: Any, out: Any, *, dims: tuple[int, ...]) -> None:
+    copy(x[tuple(slice(None, None, -1 if d in dims else 1) for d in range(x.ndim))], out)
+
+
+@gl.kernel
+def roll(x: Any, out: Any, *, shifts: tuple[int, ...], dims: tuple[int, ...]) -> None:
+    for source, target in turned(x.shape, shifts, dims):
+        copy(x[source], out[target])
+
+
+@gl.kernel
+def windows_grad(dy: Any, out: Any, *, shape: Any, dim: int, size: int, step: int, dilation: int) -> None:
+    if not out.ndim:
+        # One window of one element, or of none.
+        fold("Sum", dy, out, (0,))
+        return
+    steps = gl.elements(dy)
+    lead = gl.axes(out.shape, (*steps[:dim], 0, *steps[dim + 1:-1]))
+    gl.run("index", "windows_grad", (dy.dtype,), out.size, dy, out, lead, *map(np.int64, (
+        out.size, math.prod(out.shape[dim + 1:]), out.shape[dim], dy.shape[dim], size, step, dilation, steps[dim], steps[-1])))
 
 
 # -- reading and writing -----------------------------------------------------------------------------------------------
@@ -217,3 +242,41 @@ def take_along_grad(dy: Any, index: Any, out: Any, workspace: Any, *, shape: Any
     where = gl.layout_of(index.shape, (dim,), steps, results)
     gl.run("index", "take_along_grad", (dy.dtype, index.dtype), int(where["rows"]) * shape[dim], dy, index, out, where,
            np.int64(shape[dim]), np.int64(results[dim]), np.int64(steps[dim]), back(out, dim, True))
+
+
+def _along(x: Any, index: Any, values: Any, workspace: Any, dim: int, add: bool) -> None:
+    if not index.size:
+        return
+    steps, lie, given, length = gl.elements(x), gl.elements(index), gl.broadcast(values, index.ndim), x.shape[dim]
+    groups = groups_of(index.size, length, int(add), x.dtype)
+    if groups:
+        where = layout_of_lines(dim, index, lie, given, steps)
+        write = add_groups if add else put_groups
+        write(groups, x, values, where, places(index, length, steps[dim], np.int64(0), NOWHERE), workspace)
+        return
+    where = gl.layout_of(index.shape, (dim,), lie, given, steps)
+    gl.run("index", "along", (x.dtype, index.dtype, str(add).lower()), int(where["rows"]) * length, x, values, index,
+           where, np.int64(length), np.int64(steps[dim]), np.int64(lie[dim]), np.int64(given[dim]))
+
+
+@gl.kernel
+def put_along_(x: Any, index: Any, values: Any, workspace: Any = None, *, dim: int) -> None:
+    _along(x, index, values, workspace, dim, add=False)
+
+
+@gl.kernel
+def add_along_(x: Any, index: Any, values: Any, workspace: Any = None, *, dim: int) -> None:
+    _along(x, index, values, workspace, dim, add=True)
+
+
+@gl.kernel
+def add_at_(x: Any, index: Any, values: Any, workspace: Any = None, *, dim: int, wrap: bool = True) -> None:
+    if not (x.size and index.size):
+        return
+    where, length, stride = layout_of_slices(x, index, values, dim), x.shape[dim], gl.elements(x)[dim]
+    groups = groups_of(index.size, length, x.size // length, x.dtype)
+    if groups:
+        add_groups(groups, x, values, where, places(index, length, stride, back(x, dim, wrap), NOWHERE), workspace)
+        return
+    gl.run_blocks("index", "add_at", (x.dtype, index.dtype), length, x, values, index, where, np.int64(length),
+                  np.int64(stride), back(x, dim, wrap))
