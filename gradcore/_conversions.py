@@ -126,8 +126,11 @@ class Conversions(Value):
                 dtype = a
         result = self if dtype is None or np.dtype(dtype) == self.spec.dtype else movement.cast(
             self, dtype=np.dtype(dtype))
-        if device is not None and get_device(device).compute is not result.storage.device.compute:
-            result = functional.transfer(result, get_device(device), non_blocking)
+        if device is not None:
+            source, target = result.storage.device, get_device(device)
+            # Without a GPU the CPU stands for one: an upload from pinned memory takes bytes there, as it would on a GPU.
+            if target.compute is not source.compute or not getattr(source, "locked", True):
+                result = functional.transfer(result, target, non_blocking)
         return movement.clone(result) if copy and result is self else result
 
     def pin_memory(self) -> Any:

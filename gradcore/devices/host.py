@@ -92,6 +92,10 @@ class HostDevice(Device):
     def copy_out(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return array.copy()
 
+    def copy_across(self, array: np.ndarray[Any, Any], pinned: Any, back: bool = False) -> None:
+        target, source = (pinned.array, array) if back else (array, pinned.array)
+        np.copyto(target, source)
+
 
 def fill_with_ones(block: Block) -> None:
     """Poison: every bit set, which is NaN in the float types and -1 in the signed ones."""

@@ -28,8 +28,9 @@ class DataLoader:
     With ``num_workers``, that many threads read samples ahead, ``prefetch_factor`` batches each. The batches and their order
     are the same as without workers: the random order depends only on the seed of the generator, or of the CPU's. ``collate_fn``
     runs in the iterating thread, so that its allocations are attributed to where the batch is used. With ``pin_memory``,
-    tensors are in pinned memory, from which ``to("cuda", non_blocking=True)`` is asynchronous; without a GPU, it warns and has
-    no effect. ``persistent_workers``, ``in_order`` and ``multiprocessing_context`` have no effect.
+    tensors are in pinned memory, from which ``to("cuda", non_blocking=True)`` is asynchronous; without a GPU, it warns, and
+    only the records are those of pinned memory. ``persistent_workers``, ``in_order`` and ``multiprocessing_context`` have no
+    effect.
 
     Raises ValueError for options that exclude each other.
     """
@@ -80,13 +81,12 @@ class DataLoader:
         return len(self.sampler if self.batch_sampler is None else self.batch_sampler)
 
     def __iter__(self) -> Iterator[Any]:
-        batches = self._batches()
-        if self.pin_memory and cuda_status().available:
-            batches = map(pinned, batches)
-        elif self.pin_memory:  # a batch stays in the CPU's pool, where a step counts it as input
+        if not self.pin_memory:
+            return _Epoch(self, self._batches())
+        if not cuda_status().available:
             warnings.warn("'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't "
                           "be used.", stacklevel=2)
-        return _Epoch(self, batches)
+        return _Epoch(self, map(pinned, self._batches()))
 
     def _batches(self) -> Iterator[Any]:
         if self._iterable:
