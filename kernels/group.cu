@@ -1,11 +1,12 @@
-// Writing at many positions of a long dimension, in time that grows with their sum: the positions are sorted, and then those of
-// each place are next to one another. Satish, Harris and Garland, Designing Efficient Sorting Algorithms for Manycore GPUs, 2009
-// (the radix sort). index.cu has the kernels for few positions, or a short dimension, which need one launch.
+// Writes at many positions along a long dimension, in time linear in the number of positions and in the length: the positions are
+// sorted, so that those of one place are adjacent. Satish, Harris and Garland, Designing Efficient Sorting Algorithms for Manycore
+// GPUs, 2009 (the radix sort). For few positions or a short dimension index.cu has kernels that take one launch.
 //
-// Traffic in bytes, n positions of p and k elements of s for each: a digit of the sort (8 bits of a place) reads n (2 p + 8) and
-// writes 4 n; sums then reads n k s + n p and writes what positions lead to; parts of sums add n k / 16. Sums are computed, and
-// the last of several writes is chosen, in the order of the positions, without atomics. An element is a number of its own in each
-// of the rows of a layout, whose tensors 0, 1 and 2 are index, values and x; its folded dimensions are those of the positions.
+// Traffic in bytes, n positions of p, with k elements of s each: the sort reads n (2 p + 8) and writes 4 n for every 8 bits of the
+// length; sums reads n (k s + p) and writes each place once, and sums that go on from one chunk of positions to the next add up to
+// n k / 16. Sums are computed, and the last of several writes is chosen, in the order of the positions, without atomics. A
+// position has one element in each row of a layout, whose tensors 0, 1 and 2 are the index, the values and x, and whose folded
+// dimensions are those of the positions.
 
 #include "common.cuh"
 #include "index.cuh"
@@ -31,12 +32,12 @@ struct Places {
     }
 };
 
-// What a kernel needs to know of them.
+// The parameters of a kernel that make up its Places.
 #define PLACES(I) const I *index, i64 length, i64 stride, i64 back, i64 skipped
 
 // -- the sort: for each digit, from the lowest, tally and deal ---------------------------------------------------------------
 
-// The digit of the sorted position i. Without an order, positions are in their own. Those that are skipped come last.
+// The digit of the i-th position in the order so far, and its number k. Without an order k is i. Skipped positions come last.
 template <typename I>
 __device__ __forceinline__ u32 digit_of(const Places<I>& places, const Layout& l, const u32* order, i64 i, int shift, u32& k) {
     i64 where[3];
