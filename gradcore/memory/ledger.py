@@ -19,6 +19,7 @@ from gradcore.forking import brief
 from gradcore.memory.peaks import Measured, Peaks
 from gradcore.memory.pool import Pool
 from gradcore.memory.resource import Block, Segment, Stream
+from gradcore.reading import layer_in, network_names
 from gradcore.spec import ROUND
 
 
@@ -166,17 +167,17 @@ class Ledger:
         with self.lock:
             self.drain()
             self._note_segments()
+        names = network_names([tag.network, *(TAGS[b.tag].network for b in self.live.values())])
         figures: dict[str, Any] = {
             "asked": nbytes, "live": self._allocated, "cached": self.pool.cached, "largest_free": self.pool.largest_free,
-            "limit": limit, "by": f"{tag.op} in layer {tag.layer or '(root)'}, {tag.phase}, {tag.site}"}
+            "limit": limit, "by": f"{tag.op} in layer {layer_in(tag, names) or '(root)'}, {tag.phase}, {tag.site}"}
         return OutOfMemory(self._explain(self, OutOfMemory(why, **figures)), **figures)
 
     def _note_segments(self) -> None:
         self.peak_reserved = max(self.peak_reserved, self.pool.reserved)
         found: list[Raw] = [(RESERVE if came else UNRESERVE, index, nbytes) for came, index, nbytes in self.pool.changes]
-        log = self.log
-        if log is not None:
-            log += found
+        if self.log is not None:
+            self.log += found
         self.pool.changes = []
 
     def count(self, blocks: Iterable[Block], sign: int, noted: bool = False) -> None:

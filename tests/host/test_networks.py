@@ -8,6 +8,7 @@ from typing import Any
 
 import gradcore
 from gradcore import folds, nn
+from gradcore.errors import OutOfMemory
 from gradcore.report.recording import Recording
 
 
@@ -108,3 +109,19 @@ def test_graph_and_summary_name_the_networks() -> None:
     # As an out-of-memory error does.
     assert "parameter of empty in layer Sequential.0" in gradcore.memory_summary()
     assert [n.layer for n in gradcore.graph(network(gradcore.ones(3, 4)))] == ["2", "1", "0"]
+
+
+def test_running_out_of_memory_names_the_network_of_the_op() -> None:
+    network, critic = generator(device="meta"), Critic(device="meta")
+    critic(network(gradcore.ones(3, 4, device="meta")))
+    x = gradcore.ones(100_000, 6, device="meta")
+    gradcore.set_memory_limit(gradcore.memory_reserved("meta"), "meta")
+    text = ""
+    try:
+        kept = [critic(x) for _ in range(500)]
+        del kept
+    except OutOfMemory as error:
+        text = str(error)
+    finally:
+        gradcore.set_memory_limit(None, "meta")
+    assert "bytes for linear in layer Critic.fc, forward, " in text or "bytes for tanh in layer Critic, forward, " in text
