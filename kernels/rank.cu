@@ -24,42 +24,45 @@ template <typename A> __device__ __forceinline__ void swap(A& a, A& b) {
 }
 
 // A block sorts a tile of a line, or several lines that fit into a tile, in shared memory; with `merge` only the last steps of
-// a merge, whose distances are smaller than a tile. A line has `width` elements, `tail` apart; x has them with their positions
-// `from`, or in order without. The ranks start .. start + length go to values and places.
+// a merge, whose distances are smaller than a tile. A line has `width` elements, `tail` apart, fewer than 2^32; in shared memory
+// it takes 1 << bits. x has the elements with their positions `from`, or in order without. The ranks start .. start + length go
+// to values and places.
 template <typename T, int TILE>
 __global__ void tiles(const T* x, const i64* from, T* values, i64* places, i64 lines, i64 width, i64 tail, i64 start, i64 length,
-                      int merge, int descending) {
+                      int bits, int merge, int descending) {
     __shared__ T found[TILE];
     __shared__ u32 place[TILE];
-    // Elements of a line in this block, lines of the block, and where they begin.
-    int span = (int)(width < TILE ? width : TILE), many = TILE / span;
-    i64 cuts = (width + TILE - 1) / TILE, line = blockIdx.x / cuts * many, begin = blockIdx.x % cuts * TILE;
-    if (width - begin < span) span = (int)(width - begin);
-    int count = span * (int)(lines - line < many ? lines - line : many);
-    for (int e = threadIdx.x; e < count; e += 256) {
-        i64 of = line + e / span, i = begin + e % span, at = (of / tail * width + i) * tail + of % tail;
+    // Elements of a line in this block, and where they begin; the block's lines.
+    i64 cuts = (width + TILE - 1) / TILE, begin = blockIdx.x % cuts * TILE, line = blockIdx.x / cuts * (TILE >> bits);
+    int span = (int)(width - begin < TILE ? width - begin : TILE), room = 1 << bits;
+    int many = (int)(lines - line < TILE >> bits ? lines - line : TILE >> bits);
+    for (int e = threadIdx.x; e < many << bits; e += 256) {
+        i64 of = line + (e >> bits), i = begin + (e & (room - 1)), lead = tail == 1 ? of : of / tail;
+        if ((e & (room - 1)) >= span) continue;
+        i64 at = (lead * width + i) * tail + of - lead * tail;
         found[e] = x[at];
         place[e] = (u32)(from ? from[at] : i);
     }
-    for (int size = merge ? TILE : 2; size < 2 * span || merge; size *= 2) {
+    for (int size = merge ? TILE : 2; size <= room; size *= 2) {
         // A bitonic merge: the second half is compared from its end, then distances are halved.
         for (int mask = merge ? TILE / 2 : size - 1; mask; mask = mask == size - 1 ? size / 4 : mask / 2) {
+            bool mirrored = !merge && mask == size - 1;
+            int far = mirrored ? size / 2 : mask;
             __syncthreads();
-            for (int e = threadIdx.x; e < count; e += 256) {
-                int i = e % span, partner = i ^ mask, other = e + partner - i;
-                if (partner <= i || partner >= span) continue;
+            for (int pair = threadIdx.x; pair < many << bits >> 1; pair += 256) {
+                int e = (pair & ~(far - 1)) * 2 + (pair & (far - 1)), other = mirrored ? e ^ mask : e + far;
+                if ((other & (room - 1)) >= span) continue;
                 if (!misplaced(found[e], place[e], found[other], place[other], descending)) continue;
                 swap(found[e], found[other]);
                 swap(place[e], place[other]);
             }
         }
-        if (merge) break;
     }
     __syncthreads();
-    for (int e = threadIdx.x; e < count; e += 256) {
-        i64 of = line + e / span, i = begin + e % span - start;
-        if (i < 0 || i >= length) continue;
-        i64 at = (of / tail * length + i) * tail + of % tail;
+    for (int e = threadIdx.x; e < many << bits; e += 256) {
+        i64 of = line + (e >> bits), i = begin + (e & (room - 1)) - start, lead = tail == 1 ? of : of / tail;
+        if ((e & (room - 1)) >= span || i < 0 || i >= length) continue;
+        i64 at = (lead * length + i) * tail + of - lead * tail;
         values[at] = found[e];
         places[at] = place[e];
     }

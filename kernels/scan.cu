@@ -1,40 +1,55 @@
 // Running sums and products along a dimension, and the recurrence y[i] = b[i] + a[i] y[i - 1].
 //
-// Traffic in bytes, n elements of s: running reads and writes n s; a team of threads goes along a line, with four adjacent elements
-// for each thread. The recurrence reads its operands twice and writes n s: each thread takes a run of a line, reduces it, gets the
+// Traffic in bytes, n elements of s: running reads and writes n s; a team goes along a line, with four adjacent elements for each
+// thread. The recurrence reads its operands twice and writes n s: each thread takes a run of a line, reduces it, gets the
 // result of the runs before it, and goes through its run again. Blelloch, Prefix Sums and Their Applications, 1990.
 
 #include "common.cuh"
 
-// What the team's earlier threads have, reduced in order; `whole` is what the whole team has. `room` is 8 elements of shared
-// memory.
-template <typename Op, typename A>
-__device__ __forceinline__ A before(A v, A& whole, const Team& team, A* room) {
+// What four neighbours and all before them have, in order; a product of many elements might overflow where the whole is 0.
+template <typename Op, typename A> struct Carry { typedef A type; enum { in_order = 0 }; };
+template <> struct Carry<Times, float> { typedef double type; enum { in_order = 1 }; };
+template <> struct Carry<Times, double> { typedef double type; enum { in_order = 1 }; };
+
+// `carried` and what the team's earlier threads have, reduced; `carried` then includes what the whole team has. `room` is 8
+// elements of shared memory. In order, teams have at most 32 threads.
+template <typename Op, bool InOrder, typename A>
+__device__ __forceinline__ A before(A v, A& carried, const Team& team, A* room) {
     int lane = threadIdx.x & 31, lanes = team.lanes < 32 ? team.lanes : 32, rank = team.rank & (lanes - 1);
+    A earlier = carried;
+    if (InOrder) {
+        for (int k = 0; k < lanes; ++k) {
+            A other = __shfl_sync(0xffffffffu, v, lane - rank + k);
+            if (k == rank) earlier = carried;
+            carried = Op::of(carried, other);
+        }
+        return earlier;
+    }
     for (int step = 1; step < lanes; step *= 2) {
         A other = __shfl_sync(0xffffffffu, v, lane - (rank < step ? 0 : step));
         if (rank >= step) v = Op::of(other, v);
     }
-    whole = __shfl_sync(0xffffffffu, v, lane - rank + lanes - 1);
+    A whole = __shfl_sync(0xffffffffu, v, lane - rank + lanes - 1);
     v = __shfl_sync(0xffffffffu, v, lane - (rank ? 1 : 0));
     if (!rank) v = Op::template first<A>();
-    if (team.lanes <= 32) return v;
-    __syncthreads();  // until all threads have read what the previous call left
-    if (!lane) room[threadIdx.x >> 5] = whole;
-    __syncthreads();
-    whole = Op::template first<A>();
-    A earlier = whole;
-    for (int k = 0; k < 8; ++k) {
-        if (k == threadIdx.x >> 5) earlier = whole;
-        whole = Op::of(whole, room[k]);
+    if (team.lanes > 32) {
+        __syncthreads();  // until all threads have read what the previous call left
+        if (!lane) room[threadIdx.x >> 5] = whole;
+        __syncthreads();
+        whole = Op::template first<A>();
+        for (int k = 0; k < 8; ++k) {
+            if (k == threadIdx.x >> 5) earlier = Op::of(carried, whole);
+            whole = Op::of(whole, room[k]);
+        }
     }
+    carried = Op::of(carried, whole);
     return Op::of(earlier, v);
 }
 
 // Tensors 0 and 1 of the layout are x and out.
 template <typename Op, typename T, typename Out>
 __global__ void running(const T* x, Out* out, const __grid_constant__ Layout l, int reverse, int lanes) {
-    typedef WIDE(Out) A;
+    typedef typename Carry<Op, WIDE(Out)>::type A;
     __shared__ A room[8];
     Team team(lanes);
     bool live = team.row < l.rows;
@@ -42,23 +57,22 @@ __global__ void running(const T* x, Out* out, const __grid_constant__ Layout l, 
     if (live) locate(l.kept, team.row, place);
     A carried = Op::template first<A>();
     for (i64 start = 0; start < l.width; start += 4 * lanes) {
-        A v[4], whole;
+        A v[4];
         i64 first = start + 4 * team.rank;
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
             i64 i = first + k;
-            v[k] = live && i < l.width ? Op::template load<A>(x[place[0] + (reverse ? l.width - 1 - i : i) * from])
-                                       : Op::template first<A>();
+            v[k] = live && i < l.width
+                ? (A)Op::template load<WIDE(Out)>(x[place[0] + (reverse ? l.width - 1 - i : i) * from]) : Op::template first<A>();
         }
 #pragma unroll
         for (int k = 1; k < 4; ++k) v[k] = Op::of(v[k - 1], v[k]);
-        A earlier = Op::of(carried, before<Op>(v[3], whole, team, room));
+        A earlier = before<Op, Carry<Op, WIDE(Out)>::in_order>(v[3], carried, team, room);
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
             i64 i = first + k;
             if (live && i < l.width) out[place[1] + (reverse ? l.width - 1 - i : i) * to] = (Out)Op::of(earlier, v[k]);
         }
-        carried = Op::of(carried, whole);
     }
 }
 

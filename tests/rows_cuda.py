@@ -162,6 +162,7 @@ for name in ("add_along_", "put_along_"):
     add(name, floats(3, 1000, 2, layout="transposed"), ints(2, 3000, 2, high=300), floats(2, 1, 2), dim=1)
 
 for shape in ((3, 33), (40, 300), (2, 5000)):
+    add("cumprod", floats(*shape, given=tuple(0.0 if k % shape[1] == 0 else 10.0 for k in range(shape[0] * shape[1]))), dim=1)
     for name, attrs in (("cumsum", {"reverse": False}), ("cumsum", {"reverse": True}), ("cumprod", {})):
         near_one = floats(*shape, low=0.99, high=1.01)
         add(name, near_one, dim=1, **attrs)

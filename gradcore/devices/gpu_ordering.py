@@ -17,8 +17,9 @@ from gradcore.tiling import SORTED_AT_ONCE as TILE
 def _running(op: str, x: Any, out: Any, dim: int, reverse: bool) -> None:
     where = gl.layout((dim,) if x.ndim else (), x, out)
     if x.size:
-        gl.run_rows("scan", "running", (op, x.dtype, out.dtype), int(where["rows"]), gl.lanes_for(where), x, out, where,
-                    np.int32(reverse))
+        # Products are computed in order by a warp at most.
+        lanes = min(gl.lanes_for(where), 32 if op == "Times" else gl.BLOCK)
+        gl.run_rows("scan", "running", (op, x.dtype, out.dtype), int(where["rows"]), lanes, x, out, where, np.int32(reverse))
 
 
 @gl.kernel
@@ -48,13 +49,15 @@ def ranked(x: Any, values: Any, indices: Any, workspace: Any, *, dim: int, start
     if not values.size:
         return
     width, tail = (x.shape[dim], math.prod(x.shape[dim + 1:])) if x.ndim else (1, 1)
+    if width >= 1 << 32:
+        raise NotImplementedError(f"sorting on the GPU takes fewer than 2^32 elements along the dimension, but got {width:,}")
     lines, types, order = x.size // width, (x.dtype,), np.int32(descending)
-    shape = np.int64(width), np.int64(tail)
+    shape, bits = (np.int64(width), np.int64(tail)), (min(width, TILE) - 1).bit_length()
 
     def tiles(x: Any, positions: Any, values: Any, places: Any, start: int, length: int, merge: bool = False) -> None:
-        blocks = -(-lines // (TILE // width)) if width <= TILE else lines * -(-width // TILE)
+        blocks = -(-lines // (TILE >> bits)) * -(-width // TILE)
         gl.run_blocks("rank", "tiles", (*types, TILE), blocks, x, positions, values, places, np.int64(lines), *shape,
-                      np.int64(start), np.int64(length), np.int32(merge), order)
+                      np.int64(start), np.int64(length), np.int32(bits), np.int32(merge), order)
 
     if width <= TILE:
         tiles(x, None, values, indices, start, length)
