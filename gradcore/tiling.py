@@ -90,6 +90,8 @@ def words_a_row(keys: int) -> int:
     return -(-keys // 8) * 8
 
 
+#: Threads of a block, which the CUDA kernels assume.
+BLOCK = 256
 #: A number of blocks that keeps any GPU busy.
 BUSY = 1024
 #: The longest line that a block of a GPU sorts in its shared memory, in elements.
@@ -127,6 +129,10 @@ class Groups:
                 (2 * -(-self.count // RUN) * self.row, wide))
 
 
-def groups_of(count: int, length: int, row: int, dtype: np.dtype[Any]) -> Groups | None:
-    """How ``count`` positions along a dimension of ``length`` are grouped; None if they are few, or too many for 32 bits."""
-    return Groups(count, row, dtype) if count * length > PAIRS and count < 1 << 32 else None
+def groups_of(count: int, length: int, row: int, dtype: np.dtype[Any], at_once: int = 1) -> Groups | None:
+    """How ``count`` positions along a dimension of ``length`` are grouped; None if they are few, or too many for 32 bits.
+
+    ``at_once`` is how many positions a place looks at in one step: 256 if a block looks, 1 if a thread does.
+    """
+    many = count and round_up(count, at_once) * length > PAIRS
+    return Groups(count, row, dtype) if many and count < 1 << 32 else None

@@ -2,11 +2,11 @@
 // sorted, so that those of one place are adjacent. Satish, Harris and Garland, Designing Efficient Sorting Algorithms for Manycore
 // GPUs, 2009 (the radix sort). For few positions or a short dimension index.cu has kernels that take one launch.
 //
-// Traffic in bytes, n positions of p, with k elements of s each: the sort reads n (2 p + 8) and writes 4 n for every 8 bits of the
-// length; sums reads n (k s + p) and writes each place once, and sums that go on from one chunk of positions to the next add up to
-// n k / 16. Sums are computed, and the last of several writes is chosen, in the order of the positions, without atomics. A
-// position has one element in each row of a layout, whose tensors 0, 1 and 2 are the index, the values and x, and whose folded
-// dimensions are those of the positions.
+// Traffic in bytes, n positions of p, with k elements of s each: for every 8 bits of the length the sort writes 4 n and reads
+// n (2 p + 8), of which 2 n p lie scattered from the second time on; sums reads n (k s + p) and writes each place once. Sums that go
+// on from one chunk of positions to the next move up to n k / 16 more. Sums are computed, and the last of several writes is chosen,
+// in the order of the positions, without atomics. A position has one element in each row of a layout, whose tensors 0, 1 and 2 are
+// the index, the values and x, and whose folded dimensions are those of the positions.
 
 #include "common.cuh"
 #include "index.cuh"
@@ -99,7 +99,7 @@ __global__ void deal(const u32* order, u32* out, const u32* table, const __grid_
         __syncthreads();
         next[t] += lower;
     }
-    next[t] += before - all;
+    u32 free = next[t] + before - all;
 
     i64 end = least((blockIdx.x + 1) * share, l.width);
     for (i64 start = blockIdx.x * share; start < end; start += 256) {
@@ -110,13 +110,11 @@ __global__ void deal(const u32* order, u32* out, const u32* table, const __grid_
         __syncthreads();
         if (i < end && !earlier) hits[warp][digit] = __popc(same);
         __syncthreads();
-        u32 at = next[t];
         for (int w = 0; w < 8; ++w) {
             u32 count = hits[w][t];
-            hits[w][t] = at;
-            at += count;
+            hits[w][t] = free;
+            free += count;
         }
-        next[t] = at;
         __syncthreads();
         if (i < end) out[hits[warp][digit] + __popc(earlier)] = k;
         __syncthreads();
@@ -244,12 +242,15 @@ __global__ void writes(T* x, const V* values, const u32* order, const __grid_con
     EACH_UNIT(unit, units) {
         Unit u(l, unit, RUN);
         targets.find(places, l, order, u);
-        for (i64 r = u.row; r < u.rows; r += 32) {
+        // The warp's threads share the chunk's elements, since a layout may have a single row.
+        int lane = threadIdx.x & 31, count = (int)(u.end - u.first), many = (int)(u.rows - u.row) + lane;
+#pragma unroll 4
+        for (int e = lane; e < many * count; e += 32) {
+            int k = 1 + e / many;
+            if (targets.to[k] < 0 || targets.to[k] == targets.to[k + 1]) continue;
             i64 here[3];
-            locate(l.kept, r, here);
-            for (int k = 1; k <= (int)(u.end - u.first); ++k)
-                if (targets.to[k] >= 0 && targets.to[k] != targets.to[k + 1])
-                    x[targets.to[k] + here[2]] = stored<T>((WIDE(V))values[targets.from[k] + here[1]]);
+            locate(l.kept, u.row - lane + e % many, here);
+            x[targets.to[k] + here[2]] = stored<T>((WIDE(V))values[targets.from[k] + here[1]]);
         }
     }
 }

@@ -2,8 +2,8 @@
 //
 // Traffic in bytes, n elements of s: layer and RMS norm read n s (a row that fits is in cache for its second read), write n s and
 // two numbers per row, and read and write n s more if layer norm computes a sum first. dx reads 2 n s and writes n s. The
-// gradients of weight and bias read 2 n s again, from cache if layer_norm_grads computes them with dx and rows have up to 2048
-// elements; their partial sums lie in the workspace. affine reads and writes n s, and reads n s more if it also computes the
+// gradients of weight and bias read 2 n s again, mostly from cache if layer_norm_grads computes them with dx and rows have up to
+// 2048 elements; their partial sums lie in the workspace. affine reads and writes n s, and reads n s more if it also computes the
 // gradient of relu.
 // Ba, Kiros and Hinton, arXiv:1607.06450; Zhang and Sennrich, arXiv:1910.07467.
 
@@ -87,6 +87,7 @@ __device__ __forceinline__ void row_dx(const T* dy, const T* x, const T* weight,
     x += row * width;
     dx += row * width;
     A m = Centred ? (A)mean[row] : (A)0, r = (A)rstd[row], level = 0, slope = 0;
+#pragma unroll 4
     for (i64 i = team.rank; i < width; i += team.lanes) {
         A g = weight ? (A)dy[i] * (A)weight[i] : (A)dy[i];
         level += g;
@@ -94,10 +95,23 @@ __device__ __forceinline__ void row_dx(const T* dy, const T* x, const T* weight,
     }
     level = Centred ? team_fold<Sum>(level, team, room) / (A)width : (A)0;
     slope = team_fold<Sum>(slope, team, room) / (A)width;
-    for (i64 i = team.rank; i < width; i += team.lanes) {
-        A g = weight ? (A)dy[i] * (A)weight[i] : (A)dy[i];
-        T made = (T)((g - level - ((A)x[i] - m) * r * slope) * r);
-        dx[i] = added ? (T)plus((A)dx[i], (A)made) : made;
+    for (i64 from = team.rank; from < width; from += 4 * team.lanes) {
+        // Four loads before the first store, which the compiler must assume to overwrite what later loads read.
+        A g[4], v[4], old[4];
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            i64 i = from + k * team.lanes;
+            bool in = i < width;
+            g[k] = in ? weight ? (A)dy[i] * (A)weight[i] : (A)dy[i] : (A)0;
+            v[k] = in ? (A)x[i] : (A)0;
+            old[k] = in && added ? (A)dx[i] : (A)0;
+        }
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            T made = (T)((g[k] - level - (v[k] - m) * r * slope) * r);
+            i64 i = from + k * team.lanes;
+            if (i < width) dx[i] = added ? (T)plus(old[k], (A)made) : made;
+        }
     }
 }
 
@@ -163,7 +177,7 @@ __global__ void affine_total(const WIDE(T)* made, T* dweight, T* dbias, i64 widt
     i64 column = (i64)blockIdx.x * 32 + (threadIdx.x & 31);
     WIDE(T) w = 0, b = 0;
     if (column < width) {
-#pragma unroll 4
+#pragma unroll 8
         for (int k = threadIdx.x >> 5; k < parts; k += 8) {
             w += made[k * width + column];
             b += made[(parts + k) * width + column];
@@ -184,7 +198,7 @@ __global__ void layer_norm_grads(const T* dy, const T* x, const T* weight, const
     i64 each = (rows + parts - 1) / parts, first = each * blockIdx.x, end = first + each < rows ? first + each : rows;
     int across = 32;
     while (across < 256 && across < width) across *= 2;
-    int group = threadIdx.x / across, groups = 256 / across, some = groups > 1 ? 32 : 8;
+    int group = threadIdx.x / across, groups = 256 / across, some = groups > 1 ? 32 : 256 / lanes;
     for (i64 base = threadIdx.x % across; base - threadIdx.x % across < width; base += 8 * across) {
         A w[8] = {}, b[8] = {};
         for (i64 from = first; from < end; from += some) {
@@ -193,10 +207,18 @@ __global__ void layer_norm_grads(const T* dy, const T* x, const T* weight, const
                 for (i64 row = from + threadIdx.x / lanes; row < to; row += 256 / lanes)
                     row_dx<T, true>(dy, x, weight, mean, rstd, dx, row, width, added, team, room);
             for (i64 row = from + group; row < to; row += groups) {
+                A m = (A)mean[row], r = (A)rstd[row], g[8], v[8];
 #pragma unroll
                 for (int j = 0; j < 8; ++j) {
                     i64 column = base + j * across;
-                    if (column < width) add_slopes<T, true>(dy, x, mean, rstd, row, width, column, w[j], b[j]);
+                    bool in = column < width;
+                    g[j] = in ? (A)dy[row * width + column] : (A)0;
+                    v[j] = in ? (A)x[row * width + column] : m;
+                }
+#pragma unroll
+                for (int j = 0; j < 8; ++j) {
+                    w[j] += g[j] * ((v[j] - m) * r);
+                    b[j] += g[j];
                 }
             }
         }

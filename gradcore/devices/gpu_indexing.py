@@ -18,7 +18,7 @@ from gradcore.devices.gpu_elementwise import copy
 from gradcore.devices.gpu_folds import fold
 from gradcore.devices.gpu_groups import add_groups, places, put_groups
 from gradcore.devices.kernels import turned
-from gradcore.tiling import groups_of
+from gradcore.tiling import BLOCK, groups_of
 
 
 @gl.kernel
@@ -147,7 +147,7 @@ def _added(dy: Any, index: Any, out: Any, workspace: Any, dim: int, wrap: bool, 
     if not out.size:
         return
     length, tail = out.shape[dim], math.prod(out.shape[dim + 1:])
-    groups = groups_of(index.size, length, out.size // length, out.dtype)
+    groups = groups_of(index.size, length, out.size // length, out.dtype, BLOCK)
     if groups:
         gl.zero(out)
         where = layout_of_slices(out, index, dy, dim)
@@ -212,7 +212,7 @@ def put_(x: Any, index: Any, values: Any, workspace: Any, *, dim: int, wrap: boo
     if not (x.size and index.size):
         return
     where, length, stride = layout_of_slices(x, index, values, dim), x.shape[dim], gl.elements(x)[dim]
-    groups = groups_of(index.size, length, 0, x.dtype)
+    groups = groups_of(index.size, length, 0, x.dtype, BLOCK)
     if groups:
         put_groups(groups, x, values, where, places(index, length, stride, back(x, dim, wrap), NOWHERE), workspace)
         return
@@ -274,7 +274,7 @@ def add_at_(x: Any, index: Any, values: Any, workspace: Any = None, *, dim: int,
     if not (x.size and index.size):
         return
     where, length, stride = layout_of_slices(x, index, values, dim), x.shape[dim], gl.elements(x)[dim]
-    groups = groups_of(index.size, length, x.size // length, x.dtype)
+    groups = groups_of(index.size, length, x.size // length, x.dtype, BLOCK)
     if groups:
         add_groups(groups, x, values, where, places(index, length, stride, back(x, dim, wrap), NOWHERE), workspace)
         return

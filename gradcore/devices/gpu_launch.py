@@ -19,6 +19,7 @@ from cupy.cuda import compiler, driver, runtime
 from gradcore.devices.gpu_faults import of_launch
 from gradcore.devices.gpu_sources import source_of
 from gradcore.devices.gpu_workspaces import shared
+from gradcore.tiling import BLOCK as BLOCK
 
 #: By op; complete once :mod:`gradcore.devices.gpu_kernels` is imported.
 KERNELS: dict[str, Callable[..., Any]] = {}
@@ -30,8 +31,6 @@ def kernel(fn: Callable[..., Any]) -> Callable[..., Any]:
     return fn
 
 
-#: Threads of a block, which the kernels assume.
-BLOCK = 256
 #: The widest row that a warp reduces; wider ones take a block.
 WARP_ROW = 1024
 
