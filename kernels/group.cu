@@ -3,10 +3,10 @@
 // GPUs, 2009 (the radix sort). For few positions or a short dimension index.cu has kernels that take one launch.
 //
 // Traffic in bytes, n positions of p, with k elements of s each: for every 8 bits of the length the sort writes 4 n and reads
-// n (2 p + 8), of which 2 n p lie scattered from the second time on; sums reads n (k s + p) and writes each place once. Sums that go
-// on from one chunk of positions to the next move up to n k / 16 more. Sums are computed, and the last of several writes is chosen,
-// in the order of the positions, without atomics. A position has one element in each row of a layout, whose tensors 0, 1 and 2 are
-// the index, the values and x, and whose folded dimensions are those of the positions.
+// n (2 p + 8), of which 2 n p lie scattered from the second time on; sums reads n (k s + p) and writes each place once. Sums that
+// go on from one chunk of positions to the next move up to n k / 16 more. Sums are computed, and the last of several writes is
+// chosen, in the order of the positions, without atomics. A position has one element in each row of a layout, whose tensors 0, 1
+// and 2 are the index, the values and x, and whose folded dimensions are those of the positions.
 
 #include "common.cuh"
 #include "index.cuh"

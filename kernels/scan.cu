@@ -17,33 +17,34 @@ template <typename Op, bool InOrder, typename A>
 __device__ __forceinline__ A before(A v, A& carried, const Team& team, A* room) {
     int lane = threadIdx.x & 31, lanes = team.lanes < 32 ? team.lanes : 32, rank = team.rank & (lanes - 1);
     A earlier = carried;
-    if (InOrder) {
+    if constexpr (InOrder) {
         for (int k = 0; k < lanes; ++k) {
             A other = __shfl_sync(0xffffffffu, v, lane - rank + k);
             if (k == rank) earlier = carried;
             carried = Op::of(carried, other);
         }
         return earlier;
-    }
-    for (int step = 1; step < lanes; step *= 2) {
-        A other = __shfl_sync(0xffffffffu, v, lane - (rank < step ? 0 : step));
-        if (rank >= step) v = Op::of(other, v);
-    }
-    A whole = __shfl_sync(0xffffffffu, v, lane - rank + lanes - 1);
-    v = __shfl_sync(0xffffffffu, v, lane - (rank ? 1 : 0));
-    if (!rank) v = Op::template first<A>();
-    if (team.lanes > 32) {
-        __syncthreads();  // until all threads have read what the previous call left
-        if (!lane) room[threadIdx.x >> 5] = whole;
-        __syncthreads();
-        whole = Op::template first<A>();
-        for (int k = 0; k < 8; ++k) {
-            if (k == threadIdx.x >> 5) earlier = Op::of(carried, whole);
-            whole = Op::of(whole, room[k]);
+    } else {
+        for (int step = 1; step < lanes; step *= 2) {
+            A other = __shfl_sync(0xffffffffu, v, lane - (rank < step ? 0 : step));
+            if (rank >= step) v = Op::of(other, v);
         }
+        A whole = __shfl_sync(0xffffffffu, v, lane - rank + lanes - 1);
+        v = __shfl_sync(0xffffffffu, v, lane - (rank ? 1 : 0));
+        if (!rank) v = Op::template first<A>();
+        if (team.lanes > 32) {
+            __syncthreads();  // until all threads have read what the previous call left
+            if (!lane) room[threadIdx.x >> 5] = whole;
+            __syncthreads();
+            whole = Op::template first<A>();
+            for (int k = 0; k < 8; ++k) {
+                if (k == threadIdx.x >> 5) earlier = Op::of(carried, whole);
+                whole = Op::of(whole, room[k]);
+            }
+        }
+        carried = Op::of(carried, whole);
+        return Op::of(earlier, v);
     }
-    carried = Op::of(carried, whole);
-    return Op::of(earlier, v);
 }
 
 // Tensors 0 and 1 of the layout are x and out.

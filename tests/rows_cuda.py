@@ -152,7 +152,8 @@ for tail in (1, 4, 6, 1100):
 add("take_along", floats(40, 9), ints(40, 5, high=9), dim=1)
 add("take_along_grad", floats(40, 5), ints(40, 5, high=9), shape=(40, 9), dim=1)
 # So many positions that they are sorted: by one, two and three digits, with sums within a run, over two runs, and over many.
-for count, high, length, tail in ((20_000, 250, 250, 3), (5000, 900, 1000, 1), (5000, 3, 1000, 33), (100, 70_000, 70_000, 2)):
+for count, high, length, tail in ((20_000, 250, 250, 3), (5000, 900, 1000, 1), (5000, 3, 1000, 33), (100, 70_000, 70_000, 2),
+                                  (1, 20_000, 20_000, 2)):
     add("embedding_grad", floats(count, tail), ints(count, high=high), shape=(length, tail), padding=1)
     add("put_", floats(2, length, tail), ints(count, low=-high, high=high), floats(count, tail), dim=1)
     add("add_at_", floats(2, length, tail), ints(count, low=-high, high=high), floats(2, 1, tail), dim=1)
