@@ -97,8 +97,9 @@ BUSY = 1024
 #: The longest line that a block of a GPU sorts in its shared memory, in elements.
 SORTED_AT_ONCE = 2048
 
-#: With more pairs of a position and a place than this, a GPU sorts the positions; otherwise each place looks at all of them.
-PAIRS = 1 << 22
+#: With more pairs of a position and a place than this, a GPU sorts the positions; otherwise each place looks at all of them, in
+#: one launch. Both take some 20 microseconds there: the six launches or more of the sort take that long themselves.
+PAIRS = 1 << 26
 #: Sorted positions that one thread adds up.
 RUN = 64
 
@@ -129,10 +130,11 @@ class Groups:
                 (2 * -(-self.count // RUN) * self.row, wide))
 
 
-def groups_of(count: int, length: int, row: int, dtype: np.dtype[Any], at_once: int = 1) -> Groups | None:
+def groups_of(count: int, length: int, row: int, dtype: np.dtype[Any], blocks: bool = True) -> Groups | None:
     """How ``count`` positions along a dimension of ``length`` are grouped; None if they are few, or too many for 32 bits.
 
-    ``at_once`` is how many positions a place looks at in one step: 256 if a block looks, 1 if a thread does.
+    Without groups a block looks for each place, 256 positions at once, or, if not ``blocks``, a thread.
     """
-    many = count and round_up(count, at_once) * length > PAIRS
-    return Groups(count, row, dtype) if many and count < 1 << 32 else None
+    # To start a block takes as long as to look at some 1,024 positions.
+    looks = round_up(count, BLOCK) + 1024 if blocks else count
+    return Groups(count, row, dtype) if count and looks * length > PAIRS and count < 1 << 32 else None

@@ -152,15 +152,15 @@ for tail in (1, 4, 6, 1100):
 add("take_along", floats(40, 9), ints(40, 5, high=9), dim=1)
 add("take_along_grad", floats(40, 5), ints(40, 5, high=9), shape=(40, 9), dim=1)
 # So many positions that they are sorted: by one, two and three digits, with sums within a run, over two runs, and over many.
-for count, high, length, tail in ((20_000, 250, 250, 3), (5000, 900, 1000, 1), (5000, 3, 1000, 33), (100, 70_000, 70_000, 2),
-                                  (1, 20_000, 20_000, 2)):
+for count, high, length, tail in ((70_000, 900, 1000, 1), (20_000, 3, 4000, 33), (100, 70_000, 70_000, 2),
+                                  (1, 60_000, 60_000, 2)):
     add("embedding_grad", floats(count, tail), ints(count, high=high), shape=(length, tail), padding=1)
     add("put_", floats(2, length, tail), ints(count, low=-high, high=high), floats(count, tail), dim=1)
     add("add_at_", floats(2, length, tail), ints(count, low=-high, high=high), floats(2, 1, tail), dim=1)
-add("take_grad", floats(2, 50, 60, 5), ints(50, 60, low=-1500, high=1500), shape=(2, 1500, 5), dim=1)
-add("take_along_grad", floats(3, 3000, 2), ints(3, 3000, 2, high=300), shape=(3, 1000, 2), dim=1)
+add("take_grad", floats(2, 500, 600, 1), ints(500, 600, low=-250, high=250), shape=(2, 250, 1), dim=1)
+add("take_along_grad", floats(3, 8000, 2), ints(3, 8000, 2, high=300), shape=(3, 2000, 2), dim=1)
 for name in ("add_along_", "put_along_"):
-    add(name, floats(3, 1000, 2, layout="transposed"), ints(2, 3000, 2, high=300), floats(2, 1, 2), dim=1)
+    add(name, floats(3, 3000, 2, layout="transposed"), ints(2, 8000, 2, high=300), floats(2, 1, 2), dim=1)
 
 for shape in ((3, 33), (40, 300), (2, 5000)):
     add("cumprod", floats(*shape, given=tuple(0.0 if k % shape[1] == 0 else 10.0 for k in range(shape[0] * shape[1]))), dim=1)

@@ -18,7 +18,7 @@ from gradcore.devices.gpu_elementwise import copy
 from gradcore.devices.gpu_folds import fold
 from gradcore.devices.gpu_groups import add_groups, places, put_groups
 from gradcore.devices.kernels import turned
-from gradcore.tiling import BLOCK, groups_of
+from gradcore.tiling import groups_of
 
 
 @gl.kernel
@@ -147,7 +147,7 @@ def _added(dy: Any, index: Any, out: Any, workspace: Any, dim: int, wrap: bool, 
     if not out.size:
         return
     length, tail = out.shape[dim], math.prod(out.shape[dim + 1:])
-    groups = groups_of(index.size, length, out.size // length, out.dtype, BLOCK)
+    groups = groups_of(index.size, length, out.size // length, out.dtype)
     if groups:
         gl.zero(out)
         where = layout_of_slices(out, index, dy, dim)
@@ -212,7 +212,7 @@ def put_(x: Any, index: Any, values: Any, workspace: Any, *, dim: int, wrap: boo
     if not (x.size and index.size):
         return
     where, length, stride = layout_of_slices(x, index, values, dim), x.shape[dim], gl.elements(x)[dim]
-    groups = groups_of(index.size, length, 0, x.dtype, BLOCK)
+    groups = groups_of(index.size, length, 0, x.dtype)
     if groups:
         put_groups(groups, x, values, where, places(index, length, stride, back(x, dim, wrap), NOWHERE), workspace)
         return
@@ -234,7 +234,7 @@ def take_along_grad(dy: Any, index: Any, out: Any, workspace: Any, *, shape: Any
     if not dy.size:
         return
     steps, results = gl.elements(index), gl.elements(out)
-    groups = groups_of(index.size, shape[dim], 1, out.dtype)
+    groups = groups_of(index.size, shape[dim], 1, out.dtype, blocks=False)
     if groups:
         add_groups(groups, out, dy, layout_of_lines(dim, index, steps, gl.elements(dy), results),
                    places(index, shape[dim], results[dim], back(out, dim, True), NOWHERE), workspace, fresh=True)
@@ -248,7 +248,7 @@ def _along(x: Any, index: Any, values: Any, workspace: Any, dim: int, add: bool)
     if not index.size:
         return
     steps, lie, given, length = gl.elements(x), gl.elements(index), gl.broadcast(values, index.ndim), x.shape[dim]
-    groups = groups_of(index.size, length, int(add), x.dtype)
+    groups = groups_of(index.size, length, int(add), x.dtype, blocks=False)
     if groups:
         where = layout_of_lines(dim, index, lie, given, steps)
         write = add_groups if add else put_groups
@@ -274,7 +274,7 @@ def add_at_(x: Any, index: Any, values: Any, workspace: Any = None, *, dim: int,
     if not (x.size and index.size):
         return
     where, length, stride = layout_of_slices(x, index, values, dim), x.shape[dim], gl.elements(x)[dim]
-    groups = groups_of(index.size, length, x.size // length, x.dtype, BLOCK)
+    groups = groups_of(index.size, length, x.size // length, x.dtype)
     if groups:
         add_groups(groups, x, values, where, places(index, length, stride, back(x, dim, wrap), NOWHERE), workspace)
         return

@@ -21,7 +21,7 @@ from gradcore.spec import (
     resolve_shape,
     view_strides,
 )
-from gradcore.tiling import BLOCK, groups_of
+from gradcore.tiling import groups_of
 
 # -- copies ------------------------------------------------------------------------------------------------------------
 
@@ -286,7 +286,7 @@ def _take_spec(x: TensorSpec, index: TensorSpec, *, dim: int, wrap: bool = True)
 
 def _take_grad_spec(dy: TensorSpec, index: TensorSpec, *, shape: tuple[int, ...], dim: int) -> Any:
     out = TensorSpec.of(shape, dy.dtype)
-    groups = groups_of(index.numel, shape[dim], out.numel // max(shape[dim], 1), out.dtype, BLOCK)
+    groups = groups_of(index.numel, shape[dim], out.numel // max(shape[dim], 1), out.dtype)
     return with_workspace(out, groups.nbytes if groups else index.numel * 8)
 
 
@@ -326,7 +326,7 @@ def _take_along_spec(x: TensorSpec, index: TensorSpec, *, dim: int, wrap: bool =
 
 
 def _take_along_grad_spec(dy: TensorSpec, index: TensorSpec, *, shape: tuple[int, ...], dim: int) -> Any:
-    groups = groups_of(index.numel, shape[dim], 1, dy.dtype)
+    groups = groups_of(index.numel, shape[dim], 1, dy.dtype, blocks=False)
     return with_workspace(TensorSpec.of(shape, dy.dtype), groups.nbytes if groups else index.numel * 8)
 
 

@@ -10,7 +10,7 @@ from gradcore.ops.movement import broadcasts, clone, sum_to, take, take_along, t
 from gradcore.ops.op import Inferred, op
 from gradcore.ops.shapes import with_workspace
 from gradcore.spec import TensorSpec
-from gradcore.tiling import BLOCK, Groups, groups_of
+from gradcore.tiling import Groups, groups_of
 
 
 def _check_positions(name: str, x: TensorSpec, index: TensorSpec, dim: int) -> None:
@@ -34,7 +34,7 @@ def _put_spec(x: TensorSpec, index: TensorSpec, values: TensorSpec, *, dim: int,
     if not broadcasts(values.shape, shape):
         raise SpecError(f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to indexing "
                         f"result of shape {list(shape)}")
-    groups = groups_of(index.numel, x.shape[dim], 0, x.dtype, BLOCK)
+    groups = groups_of(index.numel, x.shape[dim], 0, x.dtype)
     return with_workspace(x, groups.nbytes if groups else index.numel * 8)
 
 
@@ -48,7 +48,7 @@ def _along_spec(x: TensorSpec, index: TensorSpec, values: TensorSpec, row: int, 
             raise SpecError(f"Expected index {list(index.shape)} to be no larger than self {list(x.shape)} apart from "
                             f"dimension {dim}")
     _check_values("scatter", values, index.shape, x)
-    return _with_groups(x, groups_of(index.numel, x.shape[dim], row, x.dtype))
+    return _with_groups(x, groups_of(index.numel, x.shape[dim], row, x.dtype, blocks=False))
 
 
 def _put_along_spec(x: TensorSpec, index: TensorSpec, values: TensorSpec, *, dim: int) -> Inferred:
@@ -62,7 +62,7 @@ def _add_along_spec(x: TensorSpec, index: TensorSpec, values: TensorSpec, *, dim
 def _slices_spec(x: TensorSpec, index: TensorSpec, values: TensorSpec, *, dim: int, wrap: bool = True) -> Inferred:
     _check_positions("index_add", x, index, dim)
     _check_values("index_add", values, (*x.shape[:dim], *index.shape, *x.shape[dim + 1:]), x)
-    return _with_groups(x, groups_of(index.numel, x.shape[dim], x.numel // max(x.shape[dim], 1), x.dtype, BLOCK))
+    return _with_groups(x, groups_of(index.numel, x.shape[dim], x.numel // max(x.shape[dim], 1), x.dtype))
 
 
 def _with_groups(x: TensorSpec, groups: Groups | None) -> Inferred:
