@@ -133,7 +133,7 @@ class Groups:
 def groups_of(count: int, length: int, row: int, dtype: np.dtype[Any], blocks: bool = True) -> Groups | None:
     """How ``count`` positions along a dimension of ``length`` are grouped; None if they are few, or too many for 32 bits.
 
-    Without groups a block looks for each place, 256 positions at once, or, if not ``blocks``, a thread.
+    Otherwise a block looks through the positions for each place, 256 at once, or a thread, if not ``blocks``.
     """
     # To start a block takes as long as to look at some 1,024 positions.
     looks = round_up(count, BLOCK) + 1024 if blocks else count
