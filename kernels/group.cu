@@ -159,9 +159,69 @@ __device__ __forceinline__ void store(T* x, WIDE(T) total) {
     *x = (T)(FRESH ? total : (WIDE(T))*x + total);
 }
 
-// A thread adds a chunk's values in one row. Sums that begin and end in the chunk are added to x, or written to an x of zeros if
-// FRESH; of the others parts[chunk, 0, row] is the one that goes on from the chunk before, and parts[chunk, 1, row] the one that
-// begins here and goes on in the next.
+// What becomes of a sum over a run of positions with the same target: it is added to x, or written to an x of zeros if FRESH. Of
+// a sum that is not whole, parts[chunk, 0, row] is what goes on from the chunk before, and parts[chunk, 1, row] what begins here
+// and goes on in the next.
+template <typename T, bool FRESH>
+__device__ __forceinline__ void finish(T* x, WIDE(T) total, bool begun, bool goes_on, WIDE(T)* part, i64 rows) {
+    if (begun) *part = total;
+    else if (goes_on) part[rows] = total;
+    else store<T, FRESH>(x, total);
+}
+
+// Adds a chunk's values in one row, in a thread.
+template <typename T, bool FRESH>
+__device__ __forceinline__ void sum_row(T* x, const T* values, WIDE(T)* part, const i64* goal, const i64* from, int count,
+                                        i64 rows) {
+    i64 to = goal[0];
+    bool begun = to >= 0 && goal[-1] == to;
+    WIDE(T) total = 0;
+    for (int i = 0; i < count && to >= 0; i += 8) {
+        // Eight loads in flight: a store between them would hold the later ones back.
+        T next[8];
+#pragma unroll
+        for (int j = 0; j < 8; ++j)
+            if (i + j < count && goal[i + j] >= 0) next[j] = values[from[i + j]];
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+            if (i + j >= count || to < 0) break;
+            if (goal[i + j] != to) {
+                finish<T, FRESH>(x + to, total, begun, false, part, rows);
+                to = goal[i + j];
+                begun = false;
+                total = 0;
+            }
+            if (to >= 0) total += (WIDE(T))next[j];
+        }
+    }
+    // Skipped positions are behind all others.
+    if (to >= 0) finish<T, FRESH>(x + to, total, begun, goal[count] == to, part, rows);
+}
+
+// The same in a warp, for a few rows: each thread takes every 32nd position, and equal targets are next to one another.
+template <typename T, bool FRESH>
+__device__ __forceinline__ void sum_lanes(T* x, const T* values, WIDE(T)* part, const i64* goal, const i64* from, int count,
+                                          i64 rows) {
+    typedef WIDE(T) A;
+    int lane = threadIdx.x & 31;
+    A carried = 0;
+    for (int start = 0; start < count; start += 32) {
+        int k = start + lane;
+        i64 to = k < count ? goal[k] : -1;
+        A v = to >= 0 ? (A)values[from[k]] : (A)0;
+        if (!lane && start && goal[start - 1] == to) v = carried + v;
+        for (int step = 1; step < 32; step *= 2) {
+            A other = __shfl_sync(0xffffffffu, v, lane < step ? lane : lane - step);
+            if (lane >= step && k < count && goal[k - step] == to) v = other + v;
+        }
+        carried = __shfl_sync(0xffffffffu, v, 31);
+        bool last = k == count - 1;
+        if (to >= 0 && (last || goal[k + 1] != to))
+            finish<T, FRESH>(x + to, v, goal[-1] == to, last && goal[count] == to, part, rows);
+    }
+}
+
+// Adds the values of a chunk of positions in up to 128 rows.
 template <typename T, typename I, bool FRESH, int RUN>
 __global__ void sums(T* x, const T* values, const u32* order, WIDE(T)* parts, const __grid_constant__ Layout l, PLACES(I),
                      i64 units) {
@@ -172,36 +232,13 @@ __global__ void sums(T* x, const T* values, const u32* order, WIDE(T)* parts, co
         Unit u(l, unit, RUN);
         targets.find(places, l, order, u);
         int count = (int)(u.end - u.first);
-        const i64 *goal = targets.to + 1, *from = targets.from + 1;
-        for (i64 r = u.row; r < u.rows; r += 32) {
-            i64 here[3], to = goal[0];
+        bool few = l.rows < 32;
+        for (i64 r = few ? 0 : u.row; r < u.rows; r += few ? 1 : 32) {
+            i64 here[3];
             locate(l.kept, r, here);
-            bool begun = to >= 0 && goal[-1] == to;
             WIDE(T)* part = parts + 2 * u.chunk * l.rows + r;
-            WIDE(T) total = 0;
-            for (int i = 0; i < count && to >= 0; i += 8) {
-                // Eight loads in flight: a store between them would hold the later ones back.
-                T next[8];
-#pragma unroll
-                for (int j = 0; j < 8; ++j)
-                    if (i + j < count && goal[i + j] >= 0) next[j] = values[from[i + j] + here[1]];
-#pragma unroll
-                for (int j = 0; j < 8; ++j) {
-                    if (i + j >= count || to < 0) break;
-                    if (goal[i + j] != to) {
-                        if (begun) *part = total;
-                        else store<T, FRESH>(x + to + here[2], total);
-                        to = goal[i + j];
-                        begun = false;
-                        total = 0;
-                    }
-                    if (to >= 0) total += (WIDE(T))next[j];
-                }
-            }
-            if (to < 0) continue;  // skipped positions are behind all others
-            if (begun) *part = total;
-            else if (goal[count] == to) part[l.rows] = total;
-            else store<T, FRESH>(x + to + here[2], total);
+            if (few) sum_lanes<T, FRESH>(x + here[2], values + here[1], part, targets.to + 1, targets.from + 1, count, l.rows);
+            else sum_row<T, FRESH>(x + here[2], values + here[1], part, targets.to + 1, targets.from + 1, count, l.rows);
         }
     }
 }
