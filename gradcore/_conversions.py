@@ -113,7 +113,7 @@ class Conversions(Value):
         """The tensor on another device, with another dtype, or both; the tensor itself if nothing changes, unless ``copy``.
 
         With ``non_blocking`` a tensor in pinned memory is copied to a GPU while the host and the GPU's other work go on; it
-        must not be written to until the copy is done.
+        must not be written to until the copy is done. Without a GPU, ``to("cpu")`` copies such a tensor, as an upload would.
         """
         for a in args:
             if a is True or a is False:

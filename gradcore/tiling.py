@@ -114,8 +114,8 @@ class Groups:
 
     @property
     def share(self) -> int:
-        """Positions of a block while they are sorted: a multiple of its 256 threads, for 256 blocks at most."""
-        return max(-(-self.count // (256 * 256)) * 256, 1024)
+        """Positions of a block while they are sorted: a multiple of its threads, for 256 blocks at most."""
+        return max(round_up(-(-self.count // 256), BLOCK), 1024)
 
     @property
     def nbytes(self) -> int:
