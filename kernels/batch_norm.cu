@@ -7,56 +7,85 @@
 #include "common.cuh"
 #include "norm.cuh"
 
-// The position of element i of a channel in [samples, channels, inner]; 32-bit arithmetic if it suffices, which is much cheaper.
-struct Channel {
-    i64 inner, step;
-    bool small;
-    __device__ __forceinline__ Channel(i64 count, i64 inner, i64 channels)
-        : inner(inner), step(inner * channels), small(count < (i64)1 << 32) {}
-    __device__ __forceinline__ i64 operator()(i64 i) const {
-        i64 sample = small ? (i64)((u32)i / (u32)inner) : i / inner;
-        return sample * step + i - sample * inner;
+// Walks over the elements of a channel in [samples, channels, inner], 256 N further at each step, without a division a step.
+template <int N>
+struct Walk {
+    i64 at, within, inner, rest, jump, turn;
+    // From element `first` on, of `count`; 32-bit arithmetic if it suffices, which is much cheaper.
+    __device__ __forceinline__ Walk(i64 first, i64 count, i64 inner, i64 channels) : inner(inner) {
+        i64 sample = count < (i64)1 << 32 ? (i64)((u32)first / (u32)inner) : first / inner, step = inner * channels;
+        int samples = inner > 256 * N ? 0 : 256 * N / (int)inner;
+        within = first - sample * inner;
+        at = sample * step + within;
+        rest = 256 * N - samples * inner;
+        jump = samples * step + rest;
+        turn = step - inner;
+    }
+    __device__ __forceinline__ void next() {
+        at += jump;
+        within += rest;
+        if (within >= inner) within -= inner, at += turn;
     }
 };
 
-// The first and one past the last element of a block's share of `count` elements; `parts` blocks work on a channel.
+// The first and one past the last element of a block's share of `count` elements; `parts` blocks work on a channel. A share begins
+// at a multiple of any access.
 __device__ __forceinline__ void share_of(i64 count, i64 part, int parts, i64& first, i64& last) {
-    i64 each = (count + parts - 1) / parts;
+    i64 each = ((count + parts - 1) / parts + 7) / 8 * 8;
     first = part * each < count ? part * each : count;
     last = first + each < count ? first + each : count;
 }
 
+// A thread's next accesses to a channel, N neighbours each: eight elements or more, of which `there` accesses exist.
+template <int N>
+struct Places {
+    static constexpr int some = N == 1 ? 8 : N == 2 ? 4 : 16 / N, all = some * 256 * N;
+    i64 at[some];
+    int there;
+    __device__ __forceinline__ Places(Walk<N>& walk, i64 left) : there(left >= all ? some : (int)(left + 256 * N - 1) / (256 * N)) {
+#pragma unroll
+        for (int k = 0; k < some; ++k) at[k] = walk.at, walk.next();
+    }
+    template <typename T>
+    __device__ __forceinline__ void load(const T* x, Pack<T, N> (&found)[some]) const {
+#pragma unroll
+        for (int k = 0; k < some; ++k)
+            if (k < there) found[k] = *(const Pack<T, N>*)(x + at[k]);
+    }
+};
+
 // Mean, and sum of squared deviations from it, of a block's share of the channel that begins at x. Each thread combines those of
-// eight elements at a time with those of its elements before (Chan, Golub and LeVeque, Stanford STAN-CS-79-773).
-template <typename T>
-__device__ __forceinline__ void moments_of(const T* x, const Channel& place, i64 first, i64 last, const Team& team,
-                                           WIDE(T)* room, WIDE(T)& m, WIDE(T)& square) {
+// some elements at a time with those of its elements before (Chan, Golub and LeVeque, Stanford STAN-CS-79-773).
+template <typename T, int N>
+__device__ __forceinline__ void moments_of(const T* x, Walk<N> walk, i64 first, i64 last, const Team& team, WIDE(T)* room,
+                                           WIDE(T)& m, WIDE(T)& square) {
     typedef WIDE(T) A;
     A seen = 0, mean = 0;
     square = 0;
-    for (i64 from = first + team.rank; from < last; from += 8 * 256) {
-        A v[8], sum = 0, off = 0;
-        int count = (int)(from + 7 * 256 < last ? 8 : (last - from + 255) / 256);
+    for (i64 from = first + team.rank * N; from < last; from += Places<N>::all) {
+        Places<N> places(walk, last - from);
+        Pack<T, N> v[places.some];
+        A sum = 0, off = 0, count = (A)(places.there * N);
+        places.load(x, v);
 #pragma unroll
-        for (int k = 0; k < 8; ++k) v[k] = k < count ? (A)x[place(from + 256 * k)] : (A)0;
+        for (int k = 0; k < places.some * N; ++k)
+            if (k / N < places.there) sum += (A)v[k / N].of[k % N];
+        sum /= count;
 #pragma unroll
-        for (int k = 0; k < 8; ++k) sum += v[k];
-        sum /= (A)count;
-#pragma unroll
-        for (int k = 0; k < 8; ++k)
-            if (k < count) off = v[k] - sum, square += off * off;
+        for (int k = 0; k < places.some * N; ++k)
+            if (k / N < places.there) off = (A)v[k / N].of[k % N] - sum, square += off * off;
         off = sum - mean;
-        A share = (A)count / (seen + (A)count);
+        A share = count / (seen + count);
         square += off * off * (seen * share);
         mean += off * share;
-        seen += (A)count;
+        seen += count;
     }
     m = team_fold<Sum>(mean * seen, team, room) / (A)(last > first ? last - first : 1);
     square = team_fold<Sum>(square + (mean - m) * (mean - m) * seen, team, room);
 }
 
 // The same for each share, into made[parts, channels, 2].
-template <typename T>
+template <typename T, int N>
 __global__ void batch_parts(const T* x, WIDE(T)* made, i64 count, i64 inner, i64 channels, int parts) {
     typedef WIDE(T) A;
     __shared__ A room[8];
@@ -64,7 +93,8 @@ __global__ void batch_parts(const T* x, WIDE(T)* made, i64 count, i64 inner, i64
     i64 first, last;
     share_of(count, blockIdx.x / channels, parts, first, last);
     A m, square;
-    moments_of(x + blockIdx.x % channels * inner, Channel(count, inner, channels), first, last, team, room, m, square);
+    Walk<N> walk(first + team.rank * N, count, inner, channels);
+    moments_of<T, N>(x + blockIdx.x % channels * inner, walk, first, last, team, room, m, square);
     if (!team.rank) made[2 * blockIdx.x] = m, made[2 * blockIdx.x + 1] = square;
 }
 
@@ -122,21 +152,21 @@ __device__ __forceinline__ void gather(const A* made, i64 c, i64 channels, int p
 
 // Normalises one of `shares` of a channel. Each block combines the results of batch_parts; a block that has a channel to itself
 // computes the statistics too. With `relu`, relu is applied to the rounded result; NaN stays NaN.
-template <typename T>
+template <typename T, int N>
 __global__ void batch_norm(const T* x, const T* weight, const T* bias, const WIDE(T)* made, T* out, T* mean, T* rstd,
                            T* running_mean, T* running_var, i64 count, i64 inner, i64 channels, int parts, int shares,
                            double eps, double momentum, i64* batches, int relu) {
     typedef WIDE(T) A;
     __shared__ A room[8], pairs[64], both[2];
     Team team(256);
-    Channel place(count, inner, channels);
     i64 first, last, c = blockIdx.x % channels, share = blockIdx.x / channels;
     share_of(count, share, shares, first, last);
+    Walk<N> walk(first + team.rank * N, count, inner, channels);
     x += c * inner;
     out += c * inner;
     A m, var;
     if (made) gather(made, c, channels, parts, pairs);
-    else moments_of(x, place, first, last, team, room, m, var);
+    else moments_of<T, N>(x, walk, first, last, team, room, m, var);
     if (!team.rank) {
         if (made) put_together(pairs, 2, count, parts, m, var);
         else var /= (A)count;
@@ -150,23 +180,25 @@ __global__ void batch_norm(const T* x, const T* weight, const T* bias, const WID
         if (batches && !c) ++*batches;
     }
     A factor = weight ? (A)weight[c] : (A)1, level = bias ? (A)bias[c] : (A)0;
-    // Four loads before the first store, since the compiler must assume that the store overwrites what later loads read.
-    for (i64 from = first + team.rank; from < last; from += 1024) {
-        A y[4] = {};
-        i64 at[4] = {};
+    // All loads before the first store, since the compiler must assume that the store overwrites what later loads read.
+    for (i64 from = first + team.rank * N; from < last; from += Places<N>::all) {
+        Places<N> places(walk, last - from);
+        Pack<T, N> v[places.some];
+        places.load(x, v);
 #pragma unroll
-        for (int k = 0; k < 4; ++k)
-            if (from + 256 * k < last) at[k] = place(from + 256 * k), y[k] = ((A)x[at[k]] - m) * r;
+        for (int k = 0; k < places.some; ++k) {
 #pragma unroll
-        for (int k = 0; k < 4; ++k) {
-            T now = (T)affine_of(y[k], weight, factor, bias, level);
-            if (from + 256 * k < last) out[at[k]] = relu && (A)now < 0 ? (T)0 : now;
+            for (int j = 0; j < N; ++j) {
+                T now = (T)affine_of(((A)v[k].of[j] - m) * r, weight, factor, bias, level);
+                v[k].of[j] = relu && (A)now < 0 ? (T)0 : now;
+            }
+            if (k < places.there) *(Pack<T, N>*)(out + places.at[k]) = v[k];
         }
     }
 }
 
 // The cotangent of batch norm's output. With `relu`, dy is that of relu's output, and the gradient of relu follows from `shown`,
-// relu's output, or without it from batch norm's output, which is recomputed. Positions are those of a channel's elements from
+// relu's output, or without it from batch norm's output, which is recomputed. Positions count from
 // `first` on.
 template <typename T>
 struct Cotangent {
@@ -178,34 +210,60 @@ struct Cotangent {
                                          i64 first)
         : dy(dy + first), shown(shown ? shown + first : shown), factor(weight ? (A)weight[c] : (A)1),
           level(bias ? (A)bias[c] : (A)0), relu(relu), weighted(weight), biased(bias) {}
-    __device__ __forceinline__ A at(i64 place, A hat) const {
-        A g = (A)dy[place];
-        if (!relu) return g;
-        if (shown) return (A)shown[place] <= 0 ? (A)0 : g;
-        return (A)(T)affine_of(hat, weighted, factor, biased, level) <= 0 ? (A)0 : g;
+    // Loads dy, and `shown` if there is one.
+    template <int N> __device__ __forceinline__ void load(i64 at, Pack<T, N>& g, Pack<T, N>& y) const {
+        g = *(const Pack<T, N>*)(dy + at);
+        if (shown) y = *(const Pack<T, N>*)(shown + at);
+    }
+    // The cotangent of one element, which has these.
+    __device__ __forceinline__ A of(T g, T y, A hat) const {
+        if (!relu) return (A)g;
+        if (shown) return (A)y <= 0 ? (A)0 : (A)g;
+        return (A)(T)affine_of(hat, weighted, factor, biased, level) <= 0 ? (A)0 : (A)g;
+    }
+};
+
+// The same for a thread's next accesses to a channel, with the normalised elements.
+template <typename T, int N>
+struct Cotangents {
+    typedef WIDE(T) A;
+    Places<N> places;
+    A g[Places<N>::some * N], hat[Places<N>::some * N];
+    __device__ __forceinline__ Cotangents(const Cotangent<T>& cotangent, const T* x, Walk<N>& walk, i64 left, A m, A r)
+        : places(walk, left) {
+        Pack<T, N> v[Places<N>::some], dy[Places<N>::some], shown[Places<N>::some];
+        places.load(x, v);
+#pragma unroll
+        for (int k = 0; k < places.some; ++k)
+            if (k < places.there) cotangent.load(places.at[k], dy[k], shown[k]);
+#pragma unroll
+        for (int k = 0; k < places.some * N; ++k) {
+            hat[k] = ((A)v[k / N].of[k % N] - m) * r;
+            g[k] = cotangent.of(dy[k / N].of[k % N], shown[k / N].of[k % N], hat[k]);
+        }
     }
 };
 
 // The contribution to the gradients of weight and bias of a block's share of the channel that begins at x.
-template <typename T>
-__device__ __forceinline__ void slopes_of(const Cotangent<T>& cotangent, const T* x, const Channel& place, i64 first, i64 last,
+template <typename T, int N>
+__device__ __forceinline__ void slopes_of(const Cotangent<T>& cotangent, const T* x, Walk<N> walk, i64 first, i64 last,
                                           WIDE(T) m, WIDE(T) r, const Team& team, WIDE(T)* room, WIDE(T)& w, WIDE(T)& b) {
-    typedef WIDE(T) A;
     w = b = 0;
-    for (i64 i = first + team.rank; i < last; i += 256) {
-        i64 at = place(i);
-        A hat = ((A)x[at] - m) * r, g = cotangent.at(at, hat);
-        w += g * hat;
-        b += g;
+    for (i64 from = first + team.rank * N; from < last; from += Places<N>::all) {
+        Cotangents<T, N> next(cotangent, x, walk, last - from, m, r);
+#pragma unroll
+        for (int k = 0; k < next.places.some * N; ++k)
+            if (k / N < next.places.there) w += next.g[k] * next.hat[k], b += next.g[k];
     }
     w = team_fold<Sum>(w, team, room);
     b = team_fold<Sum>(b, team, room);
 }
 
 // The same for each share, into made[parts, channels, 2].
-template <typename T>
-__global__ void batch_grad_parts(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, WIDE(T)* made,
-                                 const T* bias, const T* shown, i64 count, i64 inner, i64 channels, int parts, int relu) {
+template <typename T, int N>
+__global__ void __launch_bounds__(256, 2)
+batch_grad_parts(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, WIDE(T)* made, const T* bias,
+                 const T* shown, i64 count, i64 inner, i64 channels, int parts, int relu) {
     typedef WIDE(T) A;
     __shared__ A room[8];
     Team team(256);
@@ -213,7 +271,8 @@ __global__ void batch_grad_parts(const T* dy, const T* x, const T* weight, const
     share_of(count, blockIdx.x / channels, parts, first, last);
     Cotangent<T> cotangent(dy, shown, weight, bias, relu, c, c * inner);
     A w, b;
-    slopes_of(cotangent, x + c * inner, Channel(count, inner, channels), first, last, (A)mean[c], (A)rstd[c], team, room, w, b);
+    Walk<N> walk(first + team.rank * N, count, inner, channels);
+    slopes_of<T, N>(cotangent, x + c * inner, walk, first, last, (A)mean[c], (A)rstd[c], team, room, w, b);
     if (!team.rank) made[2 * blockIdx.x] = w, made[2 * blockIdx.x + 1] = b;
 }
 
@@ -228,36 +287,44 @@ __global__ void batch_grad_total(WIDE(T)* made, T* dweight, T* dbias, i64 channe
     }
 }
 
-template <typename T>
+template <typename T, int N>
 __global__ void batch_norm_dx(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, const WIDE(T)* made,
                               T* dx, const T* bias, const T* shown, i64 n, i64 inner, i64 channels, int relu) {
     typedef WIDE(T) A;
     i64 count = n / channels;
-    EACH(i, n) {
-        i64 c = n < (i64)1 << 32 ? (i64)((u32)i / (u32)inner % (u32)channels) : i / inner % channels;
-        A r = (A)rstd[c], own = weight ? r * (A)weight[c] : r;
+    EACH(i, n / N) {
+        i64 at = i * N, c = n < (i64)1 << 32 ? (i64)((u32)at / (u32)inner % (u32)channels) : at / inner % channels;
+        A m = (A)mean[c], r = (A)rstd[c], own = weight ? r * (A)weight[c] : r;
         A level = made[2 * c + 1] / (A)count, slope = made[2 * c] / (A)count;
-        A hat = ((A)x[i] - (A)mean[c]) * r, g = Cotangent<T>(dy, shown, weight, bias, relu, c, 0).at(i, hat);
-        dx[i] = (T)(own * (g - level - hat * slope));
+        Cotangent<T> cotangent(dy, shown, weight, bias, relu, c, 0);
+        Pack<T, N> v = *(const Pack<T, N>*)(x + at), g, y;
+        cotangent.load(at, g, y);
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+            A hat = ((A)v.of[k] - m) * r;
+            v.of[k] = (T)(own * (cotangent.of(g.of[k], y.of[k], hat) - level - hat * slope));
+        }
+        *(Pack<T, N>*)(dx + at) = v;
     }
 }
 
 // All three gradients, for one of `shares` of a channel, divided among blocks as in batch_norm; no dx if it is not needed.
-template <typename T>
-__global__ void batch_norm_grads(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, const WIDE(T)* made,
-                                 T* dx, T* dweight, T* dbias, const T* bias, const T* shown, i64 count, i64 inner, i64 channels,
-                                 int parts, int shares, int relu) {
+template <typename T, int N>
+__global__ void __launch_bounds__(256, 2)
+batch_norm_grads(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, const WIDE(T)* made, T* dx,
+                 T* dweight, T* dbias, const T* bias, const T* shown, i64 count, i64 inner, i64 channels, int parts,
+                 int shares, int relu) {
     typedef WIDE(T) A;
     __shared__ A room[8], pairs[64], both[2];
     Team team(256);
-    Channel place(count, inner, channels);
     i64 first, last, c = blockIdx.x % channels, share = blockIdx.x / channels;
     share_of(count, share, shares, first, last);
+    Walk<N> walk(first + team.rank * N, count, inner, channels);
     Cotangent<T> cotangent(dy, shown, weight, bias, relu, c, c * inner);
     x += c * inner;
     A m = (A)mean[c], r = (A)rstd[c], w = 0, b = 0;
     if (made) gather(made, c, channels, parts, pairs);
-    else slopes_of(cotangent, x, place, first, last, m, r, team, room, w, b);
+    else slopes_of<T, N>(cotangent, x, walk, first, last, m, r, team, room, w, b);
     if (!team.rank) {
         for (int part = 0; made && part < parts; ++part) w += pairs[2 * part], b += pairs[2 * part + 1];
         both[0] = w / (A)count, both[1] = b / (A)count;
@@ -267,18 +334,14 @@ __global__ void batch_norm_grads(const T* dy, const T* x, const T* weight, const
     if (!dx) return;
     dx += c * inner;
     A slope = both[0], level = both[1], own = weight ? r * (A)weight[c] : r;
-    for (i64 from = first + team.rank; from < last; from += 1024) {
-        A g[4], hat[4];
-        i64 at[4];
+    for (i64 from = first + team.rank * N; from < last; from += Places<N>::all) {
+        Cotangents<T, N> next(cotangent, x, walk, last - from, m, r);
 #pragma unroll
-        for (int k = 0; k < 4; ++k)
-            if (from + 256 * k < last) {
-                at[k] = place(from + 256 * k);
-                hat[k] = ((A)x[at[k]] - m) * r;
-                g[k] = cotangent.at(at[k], hat[k]);
-            }
+        for (int k = 0; k < next.places.some; ++k) {
+            Pack<T, N> now;
 #pragma unroll
-        for (int k = 0; k < 4; ++k)
-            if (from + 256 * k < last) dx[at[k]] = (T)(own * (g[k] - level - hat[k] * slope));
+            for (int j = 0; j < N; ++j) now.of[j] = (T)(own * (next.g[k * N + j] - level - next.hat[k * N + j] * slope));
+            if (k < next.places.there) *(Pack<T, N>*)(dx + next.places.at[k]) = now;
+        }
     }
 }

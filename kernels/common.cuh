@@ -121,8 +121,11 @@ struct All {
 struct Team {
     i64 row;
     int rank, lanes;
-    __device__ __forceinline__ explicit Team(int lanes)
-        : row((i64)blockIdx.x * (blockDim.x / lanes) + threadIdx.x / lanes), rank(threadIdx.x % lanes), lanes(lanes) {}
+    __device__ __forceinline__ explicit Team(int lanes) : lanes(lanes) {
+        int bits = __ffs(lanes) - 1;  // shifts, since a division takes as long as some elements
+        row = (i64)blockIdx.x * (blockDim.x >> bits) + (threadIdx.x >> bits);
+        rank = threadIdx.x & (lanes - 1);
+    }
     // The offset of the first exchange between two threads.
     __device__ __forceinline__ int farthest() const { return lanes < 32 ? lanes / 2 : 16; }
 };

@@ -38,13 +38,18 @@ __device__ __forceinline__ A whole_of(const I* target, const T* weight, i64 rows
     return (A)block_sum(total + (double)ones);
 }
 
-// (softmax(x) - onehot(label)) * scale
-template <typename A, typename T>
-__device__ __forceinline__ void slopes_of(const T* x, const Peak<A>& peak, i64 label, A scale, T* out, int classes,
-                                          const Team& team) {
+// (softmax(x) - onehot(label)) * scale; `part` holds the last part of x.
+template <typename A, typename T, int N>
+__device__ __forceinline__ void slopes_of(const T* x, Part<T, N>& part, const Peak<A>& peak, i64 label, A scale, T* out,
+                                          int classes, const Team& team) {
     A share = (A)1 / peak.whole();
-    for (int c = team.rank; c < classes; c += team.lanes)
-        out[c] = (T)(scale == 0 ? (A)0 : (exp((A)x[c] - peak.top) * share - (A)(c == label)) * scale);
+    for (i64 from = 0; from < classes; from += part.span(team)) {
+        if (classes > part.span(team)) part.load(x + from, 1, classes - from, team, (A)0);
+        part.store(out + from, 1, classes - from, team, [&](int k, int at) {
+            A own = exp(part.v[k] - peak.top) * share - (A)(from + at == label);
+            return scale == 0 ? (A)0 : own * scale;
+        });
+    }
 }
 
 // One block: the sum or mean of the rows, in an order that does not change from run to run.
@@ -64,9 +69,10 @@ __device__ __forceinline__ void fold_losses(const T* losses, const T* weights, T
 // Each row's loss and weight and, with `Slopes`, its gradient for a cotangent of 1, which is stored in `one`. A single block
 // processes all rows and stores their sum or mean in `out`; with several blocks, `out` is null. The gradient of a mean is divided
 // by `whole`, or if that is null, by the total that each block computes.
-template <typename T, typename I, bool Slopes>
-__global__ void cross_entropy(const T* logits, const I* target, const T* weight, T* losses, T* weights, T* out,
-                              const WIDE(T)* whole, T* one, T* slopes, i64 rows, int classes, i64 ignored, int mean, int lanes) {
+template <typename T, typename I, int N, bool Slopes>
+__global__ void __launch_bounds__(256, 2)
+cross_entropy(const T* logits, const I* target, const T* weight, T* losses, T* weights, T* out, const WIDE(T)* whole, T* one,
+              T* slopes, i64 rows, int classes, i64 ignored, int mean, int lanes) {
     typedef WIDE(T) A;
     __shared__ A room[16];
     Team team(lanes);
@@ -75,7 +81,8 @@ __global__ void cross_entropy(const T* logits, const I* target, const T* weight,
     if (Slopes && !team.row && !team.rank) *one = (T)(A)1;
     for (i64 row = team.row; row < rows; row += (i64)gridDim.x * (256 / lanes)) {
         const T* x = logits + row * classes;
-        Peak<A> peak = peak_of(x, classes, 1, team, room);
+        Part<T, N> part;
+        Peak<A> peak = peak_of(x, classes, 1, team, room, part);
         i64 label = target[row];
         A w = weight_of<A>(label, weight, classes, ignored);
         if (!team.rank) {
@@ -84,7 +91,7 @@ __global__ void cross_entropy(const T* logits, const I* target, const T* weight,
             losses[row] = (T)(w == 0 ? (A)0 : w != w ? w : w * (log(peak.whole()) + (peak.top - (A)x[label])));
         }
         A scale = label == ignored ? (A)0 : mean ? w / over : w;
-        if (Slopes) slopes_of(x, peak, label, scale, slopes + row * classes, classes, team);
+        if (Slopes) slopes_of(x, part, peak, label, scale, slopes + row * classes, classes, team);
     }
     if (!out) return;
     __syncthreads();
@@ -105,9 +112,10 @@ __global__ void whole_weight(const I* target, const T* weight, WIDE(T)* out, i64
 
 // The gradient of the rows alone, for a mean divided by `whole` or the total that each block computes. With `each`, every row has
 // a cotangent of its own.
-template <typename T, typename I>
-__global__ void cross_entropy_grad(const T* dy, const T* logits, const I* target, const T* weight, const WIDE(T)* whole,
-                                   T* out, i64 rows, int classes, i64 ignored, int mean, int each, int lanes) {
+template <typename T, typename I, int N>
+__global__ void __launch_bounds__(256, 2)
+cross_entropy_grad(const T* dy, const T* logits, const I* target, const T* weight, const WIDE(T)* whole, T* out, i64 rows,
+                   int classes, i64 ignored, int mean, int each, int lanes) {
     typedef WIDE(T) A;
     __shared__ A room[16];
     Team team(lanes);
@@ -120,8 +128,9 @@ __global__ void cross_entropy_grad(const T* dy, const T* logits, const I* target
     if (mean) scale /= over;
     // Whatever the cotangent, and also if the total weight is 0.
     if (label == ignored) scale = 0;
-    Peak<A> peak = peak_of(x, classes, 1, team, room);
-    slopes_of(x, peak, label, scale, out + team.row * classes, classes, team);
+    Part<T, N> part;
+    Peak<A> peak = peak_of(x, classes, 1, team, room, part);
+    slopes_of(x, part, peak, label, scale, out + team.row * classes, classes, team);
 }
 
 // A block's part of the sum; a single block computes all of it, and `divisor` is 1 for a sum.

@@ -1,46 +1,14 @@
-// Layer and RMS norm, forward and backward, a team of threads per row; and the affine map of all norms for given statistics.
+// Layer and RMS norm and layer norm's gradients, a team of threads per row; and the affine map of all norms for given statistics.
 //
-// Traffic in bytes, n elements of s: layer and RMS norm read n s (a row that fits is in cache for its second read), write n s and
+// Traffic in bytes, n elements of s: layer and RMS norm read n s (twice more if a row does not fit in registers), write n s and
 // two numbers per row, and read and write n s more if layer norm computes a sum first. dx reads 2 n s and writes n s. The
-// gradients of weight and bias read 2 n s again, mostly from cache if layer_norm_grads computes them with dx and rows have up to
-// 2048 elements; their partial sums lie in the workspace. affine reads and writes n s, and reads n s more if it also computes the
-// gradient of relu.
+// gradients of weight and bias read 2 n s again, unless layer_norm_grads computes them with dx; their partial sums lie in the
+// workspace. affine reads and writes n s, and reads n s more if it also computes the gradient of relu.
 // Ba, Kiros and Hinton, arXiv:1607.06450; Zhang and Sennrich, arXiv:1910.07467.
 
 #include "common.cuh"
 #include "norm.cuh"
-
-// Contiguous rows. Centred is layer norm, of `a` + `b` if these are given, whose sum is stored in x first. Otherwise the mean is
-// taken to be 0, which is RMS norm.
-template <typename T, bool Centred>
-__global__ void layer_norm(T* x, const T* weight, const T* bias, T* out, T* mean, T* rstd, i64 rows, i64 width, double eps,
-                           const T* a, const T* b, int lanes) {
-    typedef WIDE(T) A;
-    __shared__ A room[8];
-    Team team(lanes);
-    if (team.row >= rows) return;
-    x += team.row * width;
-    out += team.row * width;
-    A m = 0, square = 0;
-    if (Centred) {
-        i64 start = team.row * width;
-        for (i64 i = team.rank; i < width; i += lanes) {
-            T own = a ? (T)((A)a[start + i] + (A)b[start + i]) : x[i];
-            if (a) x[i] = own;
-            m += (A)own;
-        }
-        m = team_fold<Sum>(m, team, room) / (A)width;
-    }
-    for (i64 i = team.rank; i < width; i += lanes) square += ((A)x[i] - m) * ((A)x[i] - m);
-    A r = (A)1 / sqrt(team_fold<Sum>(square, team, room) / (A)width + (A)eps);
-    for (i64 i = team.rank; i < width; i += lanes) {
-        A factor = weight ? (A)weight[i] : (A)1, level = bias ? (A)bias[i] : (A)0;
-        out[i] = (T)affine_of(((A)x[i] - m) * r, weight, factor, bias, level);
-    }
-    if (team.rank) return;
-    if (mean) mean[team.row] = (T)m;
-    rstd[team.row] = (T)r;
-}
+#include "rows.cuh"
 
 // The values for N neighbours: one element for all of them, or N elements; `none` if there is no tensor.
 template <int N, typename A, typename T>
@@ -49,6 +17,61 @@ __device__ __forceinline__ void given(const T* x, i64 at, bool same, A none, A (
     if (x && !same) found = *(const Pack<T, N>*)(x + at);
 #pragma unroll
     for (int k = 0; k < N; ++k) made[k] = !x ? none : same ? (A)x[at] : (A)found.of[k];
+}
+
+// Contiguous rows, whose lengths and addresses are multiples of N elements. Centred is layer norm, of `a` + `b` if these are given,
+// whose sum is stored in x first. Otherwise the mean is taken to be 0, which is RMS norm.
+template <typename T, bool Centred, int N>
+__global__ void layer_norm(T* x, const T* weight, const T* bias, T* out, T* mean, T* rstd, i64 rows, i64 width, double eps,
+                           const T* a, const T* b, int lanes) {
+    typedef WIDE(T) A;
+    __shared__ A room[8];
+    Team team(lanes);
+    if (team.row >= rows) return;
+    i64 start = team.row * width;
+    x += start;
+    out += start;
+    Part<T, N> part;
+    A m = 0, square = 0;
+    for (i64 from = 0; from < width; from += part.span(team)) {
+        if (a) {
+            Part<T, N> other;
+            part.load(a + start + from, 1, width - from, team, (A)0);
+            other.load(b + start + from, 1, width - from, team, (A)0);
+#pragma unroll
+            for (int k = 0; k < part.count; ++k) part.v[k] = (A)(T)(part.v[k] + other.v[k]);
+            part.store(x + from, 1, width - from, team, [&](int k, int) { return part.v[k]; });
+        } else {
+            part.load(x + from, 1, width - from, team, (A)0);
+        }
+#pragma unroll
+        for (int k = 0; Centred && k < part.count; ++k) m += part.v[k];
+    }
+    bool held = width <= part.span(team);
+    if (Centred) m = team_fold<Sum>(m, team, room) / (A)width;
+    for (i64 from = 0; from < width; from += part.span(team)) {
+        if (!held) part.load(x + from, 1, width - from, team, (A)0);
+        part.each(width - from, team, [&](int k, int) {
+#pragma unroll
+            for (int j = 0; j < N; ++j) square += (part.v[k + j] - m) * (part.v[k + j] - m);
+        });
+    }
+    A r = (A)1 / sqrt(team_fold<Sum>(square, team, room) / (A)width + (A)eps);
+    for (i64 from = 0; from < width; from += part.span(team)) {
+        if (!held) part.load(x + from, 1, width - from, team, (A)0);
+        part.each(width - from, team, [&](int k, int at) {
+            A factor[N], level[N];
+            Pack<T, N> made;
+            given(weight, from + at, false, (A)1, factor);
+            given(bias, from + at, false, (A)0, level);
+#pragma unroll
+            for (int j = 0; j < N; ++j) made.of[j] = (T)affine_of((part.v[k + j] - m) * r, weight, factor[j], bias, level[j]);
+            *(Pack<T, N>*)(out + from + at) = made;
+        });
+    }
+    if (team.rank) return;
+    if (mean) mean[team.row] = (T)m;
+    rstd[team.row] = (T)r;
 }
 
 // (x - mean) rstd weight + bias, for given mean and rstd. The statistics and the affine map belong to the rows and the
@@ -79,57 +102,69 @@ __global__ void affine(const T* x, const T* weight, const T* bias, const S* mean
 }
 
 // rstd (g - mean(g) - hat mean(g hat)), with g = dy weight and hat = (x - mean) rstd, of one row; with `added`, added to dx.
-template <typename T, bool Centred>
+// `seen` is called with each part of dy and of hat, which are 0 beyond the row.
+template <typename T, int N, typename F>
 __device__ __forceinline__ void row_dx(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, T* dx, i64 row,
-                                       i64 width, int added, const Team& team, WIDE(T)* room) {
+                                       i64 width, int added, const Team& team, WIDE(T)* room, F seen) {
     typedef WIDE(T) A;
     dy += row * width;
     x += row * width;
     dx += row * width;
-    A m = Centred ? (A)mean[row] : (A)0, r = (A)rstd[row], level = 0, slope = 0;
-#pragma unroll 4
-    for (i64 i = team.rank; i < width; i += team.lanes) {
-        A g = weight ? (A)dy[i] * (A)weight[i] : (A)dy[i];
-        level += g;
-        slope += g * (((A)x[i] - m) * r);
+    A m = (A)mean[row], r = (A)rstd[row], level = 0, slope = 0;
+    Part<T, N> g, hat;
+    auto load = [&](i64 from) {
+        g.load(dy + from, 1, width - from, team, (A)0);
+        hat.load(x + from, 1, width - from, team, m);
+#pragma unroll
+        for (int k = 0; k < hat.count; ++k) hat.v[k] = (hat.v[k] - m) * r;
+        seen(g, hat);
+        if (weight)
+            g.each(width - from, team, [&](int k, int at) {
+                A factor[N];
+                given(weight, from + at, false, (A)1, factor);
+#pragma unroll
+                for (int j = 0; j < N; ++j) g.v[k + j] *= factor[j];
+            });
+    };
+    for (i64 from = 0; from < width; from += g.span(team)) {
+        load(from);
+#pragma unroll
+        for (int k = 0; k < g.count; ++k) level += g.v[k], slope += g.v[k] * hat.v[k];
     }
-    level = Centred ? team_fold<Sum>(level, team, room) / (A)width : (A)0;
+    level = team_fold<Sum>(level, team, room) / (A)width;
     slope = team_fold<Sum>(slope, team, room) / (A)width;
-    for (i64 from = team.rank; from < width; from += 4 * team.lanes) {
-        // Four loads before the first store, which the compiler must assume to overwrite what later loads read.
-        A g[4], v[4], old[4];
+    for (i64 from = 0; from < width; from += g.span(team)) {
+        if (width > g.span(team)) load(from);
+        g.each(width - from, team, [&](int k, int at) {
+            Pack<T, N> old, made;
+            if (added) old = *(const Pack<T, N>*)(dx + from + at);
 #pragma unroll
-        for (int k = 0; k < 4; ++k) {
-            i64 i = from + k * team.lanes;
-            bool in = i < width;
-            g[k] = in ? weight ? (A)dy[i] * (A)weight[i] : (A)dy[i] : (A)0;
-            v[k] = in ? (A)x[i] : (A)0;
-            old[k] = in && added ? (A)dx[i] : (A)0;
-        }
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-            T made = (T)((g[k] - level - (v[k] - m) * r * slope) * r);
-            i64 i = from + k * team.lanes;
-            if (i < width) dx[i] = added ? (T)plus(old[k], (A)made) : made;
-        }
+            for (int j = 0; j < N; ++j) {
+                made.of[j] = (T)((g.v[k + j] - level - hat.v[k + j] * slope) * r);
+                if (added) made.of[j] = (T)plus((A)old.of[j], (A)made.of[j]);
+            }
+            *(Pack<T, N>*)(dx + from + at) = made;
+        });
     }
 }
 
-template <typename T, bool Centred>
-__global__ void layer_norm_dx(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, T* dx, i64 rows,
-                              i64 width, int added, int lanes) {
+template <typename T, int N>
+__global__ void __launch_bounds__(256, 2)
+layer_norm_dx(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, T* dx, i64 rows, i64 width, int added,
+              int lanes) {
     __shared__ WIDE(T) room[8];
     Team team(lanes);
-    if (team.row < rows) row_dx<T, Centred>(dy, x, weight, mean, rstd, dx, team.row, width, added, team, room);
+    if (team.row >= rows) return;
+    row_dx<T, N>(dy, x, weight, mean, rstd, dx, team.row, width, added, team, room, [](const auto&, const auto&) {});
 }
 
 // The contribution of one row to the gradients of weight and bias at a column.
-template <typename T, bool Centred>
+template <typename T>
 __device__ __forceinline__ void add_slopes(const T* dy, const T* x, const T* mean, const T* rstd, i64 row, i64 width,
                                            i64 column, WIDE(T)& w, WIDE(T)& b) {
     typedef WIDE(T) A;
-    A g = (A)dy[row * width + column], m = Centred ? (A)mean[row] : (A)0;
-    w += g * (((A)x[row * width + column] - m) * (A)rstd[row]);
+    A g = (A)dy[row * width + column];
+    w += g * (((A)x[row * width + column] - (A)mean[row]) * (A)rstd[row]);
     b += g;
 }
 
@@ -139,7 +174,7 @@ __device__ __forceinline__ void keep_slopes(WIDE(T)* made, T* dweight, T* dbias,
                                             WIDE(T) w, WIDE(T) b) {
     if (parts == 1) {
         dweight[column] = (T)w;
-        if (dbias) dbias[column] = (T)b;
+        dbias[column] = (T)b;
     } else {
         made[part * width + column] = w;
         made[(parts + part) * width + column] = b;
@@ -159,7 +194,7 @@ __device__ __forceinline__ void fold_warps(A& w, A& b) {
 }
 
 // Sums over rows of dy hat and of dy: 32 columns per tile; eight warps share the rows of one of `parts`.
-template <typename T, bool Centred>
+template <typename T>
 __global__ void affine_parts(const T* dy, const T* x, const T* mean, const T* rstd, WIDE(T)* made, T* dweight, T* dbias,
                              i64 rows, i64 width, int parts) {
     i64 part = blockIdx.x % parts, column = blockIdx.x / parts * 32 + (threadIdx.x & 31);
@@ -167,7 +202,7 @@ __global__ void affine_parts(const T* dy, const T* x, const T* mean, const T* rs
     WIDE(T) w = 0, b = 0;
     if (column < width)
         for (i64 row = each * part + (threadIdx.x >> 5); row < end; row += 8)
-            add_slopes<T, Centred>(dy, x, mean, rstd, row, width, column, w, b);
+            add_slopes(dy, x, mean, rstd, row, width, column, w, b);
     fold_warps(w, b);
     if (threadIdx.x < 32 && column < width) keep_slopes(made, dweight, dbias, part, parts, width, column, w, b);
 }
@@ -187,54 +222,40 @@ __global__ void affine_total(const WIDE(T)* made, T* dweight, T* dbias, i64 widt
     if (threadIdx.x < 32 && column < width) keep_slopes<T>(nullptr, dweight, dbias, 0, 1, width, column, w, b);
 }
 
-// dx, and the gradients of weight and bias, of the rows of one of `parts` blocks: teams take a few rows, and then groups of
-// threads take the columns of the same rows, which are still in cache, eight for each thread. Of narrow rows a block takes more.
-template <typename T>
+// dx, and the gradients of weight and bias, of the rows of one of `parts` blocks. A team of a warp or a block holds a whole row, and
+// each of its threads adds up the same columns of all rows that it takes.
+template <typename T, int N>
 __global__ void layer_norm_grads(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, T* dx, WIDE(T)* made,
                                  T* dweight, T* dbias, i64 rows, i64 width, int parts, int added, int lanes) {
     typedef WIDE(T) A;
-    __shared__ A room[8], weights[256], biases[256];
+    Part<T, N> w, b;
+    __shared__ A room[8], half[4][2 * w.count][32];
     Team team(lanes);
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, teams = 256 / lanes;
     i64 each = (rows + parts - 1) / parts, first = each * blockIdx.x, end = first + each < rows ? first + each : rows;
-    int across = 32;
-    while (across < 256 && across < width) across *= 2;
-    int group = threadIdx.x / across, groups = 256 / across, some = groups > 1 ? 32 : 256 / lanes;
-    for (i64 base = threadIdx.x % across; base - threadIdx.x % across < width; base += 8 * across) {
-        A w[8] = {}, b[8] = {};
-        for (i64 from = first; from < end; from += some) {
-            i64 to = from + some < end ? from + some : end;
-            if (base < across)  // the first pass
-                for (i64 row = from + threadIdx.x / lanes; row < to; row += 256 / lanes)
-                    row_dx<T, true>(dy, x, weight, mean, rstd, dx, row, width, added, team, room);
-            for (i64 row = from + group; row < to; row += groups) {
-                A m = (A)mean[row], r = (A)rstd[row], g[8], v[8];
 #pragma unroll
-                for (int j = 0; j < 8; ++j) {
-                    i64 column = base + j * across;
-                    bool in = column < width;
-                    g[j] = in ? (A)dy[row * width + column] : (A)0;
-                    v[j] = in ? (A)x[row * width + column] : m;
-                }
+    for (int k = 0; k < w.count; ++k) w.v[k] = b.v[k] = 0;
+    for (i64 row = first + team.row % teams; row < end; row += teams)
+        row_dx<T, N>(dy, x, weight, mean, rstd, dx, row, width, added, team, room, [&](const auto& g, const auto& hat) {
 #pragma unroll
-                for (int j = 0; j < 8; ++j) {
-                    w[j] += g[j] * ((v[j] - m) * r);
-                    b[j] += g[j];
-                }
-            }
-        }
-        if (groups > 1) {  // the only pass, over one column for each thread
-            weights[threadIdx.x] = w[0];
-            biases[threadIdx.x] = b[0];
-            __syncthreads();
-            for (int k = across; k < 256 && !group; k += across) {
-                w[0] += weights[k + threadIdx.x];
-                b[0] += biases[k + threadIdx.x];
-            }
-        }
+            for (int k = 0; k < w.count; ++k) w.v[k] += g.v[k] * hat.v[k], b.v[k] += g.v[k];
+        });
+    // The sums of eight warps, by halves.
+    for (int some = teams / 2; some; some /= 2) {
+        __syncthreads();
 #pragma unroll
-        for (int j = 0; j < 8; ++j) {
-            i64 column = base + j * across;
-            if (!group && column < width) keep_slopes(made, dweight, dbias, blockIdx.x, parts, width, column, w[j], b[j]);
-        }
+        for (int k = 0; k < w.count; ++k)
+            if (warp >= some && warp < 2 * some)
+                half[warp - some][k][lane] = w.v[k], half[warp - some][w.count + k][lane] = b.v[k];
+        __syncthreads();
+#pragma unroll
+        for (int k = 0; k < w.count; ++k)
+            if (warp < some) w.v[k] += half[warp][k][lane], b.v[k] += half[warp][w.count + k][lane];
     }
+    if (threadIdx.x >= lanes) return;
+    w.each(width, team, [&](int k, int at) {
+#pragma unroll
+        for (int j = 0; j < N; ++j)
+            keep_slopes(made, dweight, dbias, blockIdx.x, parts, width, at + j, w.v[k + j], b.v[k + j]);
+    });
 }

@@ -45,13 +45,25 @@ template <typename Op> struct Ends<Absolute<Op>> : Ends<Op> {
     template <typename A, typename T> static __device__ __forceinline__ A load(T x, A) { return fabs((A)x); }
 };
 
-// Reduces the elements from `first` on, `step` apart, of a row at x.
+// Reduces the elements from `first` on of a row at x, shared by `step` threads of which this is number `rank`.
 template <typename Op, typename A, typename T>
-__device__ __forceinline__ A folded(const T* x, const Axes& axes, i64 first, i64 end, i64 step, A how) {
+__device__ __forceinline__ A folded(const T* x, const Axes& axes, i64 first, i64 end, int rank, int step, A how) {
     A v = Op::template first<A>();
     if (axes.count == 1) {
+        const int N = 16 / sizeof(T);
         i64 stride = axes.strides[0][0];
-        i64 i = first;
+        if (stride == 1 && !((u64)(x + first) & 15)) {
+            const Pack<T, N>* packs = (const Pack<T, N>*)(x + first);
+            i64 count = first < end ? (end - first) / N : 0;
+#pragma unroll 4
+            for (i64 i = rank; i < count; i += step) {
+                Pack<T, N> found = packs[i];
+#pragma unroll
+                for (int k = 0; k < N; ++k) v = Op::of(v, Ends<Op>::load(found.of[k], how));
+            }
+            first += count * N;
+        }
+        i64 i = first + rank;
         // Enough loads in flight to keep memory busy, in 16 bits too; a narrow row has four per thread.
         for (; i + 7 * step < end; i += 8 * step) {
             T found[8];
@@ -64,7 +76,7 @@ __device__ __forceinline__ A folded(const T* x, const Axes& axes, i64 first, i64
         for (; i < end; i += step) v = Op::of(v, Ends<Op>::load(x[i * stride], how));
     } else {
 #pragma unroll 1
-        for (i64 i = first; i < end; i += step) v = Op::of(v, Ends<Op>::load(x[at(axes, i)], how));
+        for (i64 i = first + rank; i < end; i += step) v = Op::of(v, Ends<Op>::load(x[at(axes, i)], how));
     }
     return v;
 }
@@ -86,7 +98,7 @@ __global__ void fold(const T* x, Out* out, const __grid_constant__ Layout l, dou
     i64 place[2];
     locate(l.kept, team.row, place);
     A how = level ? level[team.row] : (A)power;
-    A v = folded<Op, A>(x + place[0], l.folded, team.rank, l.width, lanes, how);
+    A v = folded<Op, A>(x + place[0], l.folded, 0, l.width, team.rank, lanes, how);
     v = team_fold<Op>(v, team, room);
     if (!team.rank) out[place[1]] = (Out)ended<Op>(v, divisor, how);
 }
@@ -119,7 +131,7 @@ __global__ void fold_split(const T* x, Out* out, const __grid_constant__ Layout 
     locate(l.kept, row, place);
     i64 end = each * (part + 1) < l.width ? each * (part + 1) : l.width;
     A how = level ? level[row] : (A)power;
-    A v = folded<Op, A>(x + place[0], l.folded, each * part + team.rank, end, 256, how);
+    A v = folded<Op, A>(x + place[0], l.folded, each * part, end, team.rank, 256, how);
     v = team_fold<Op>(v, team, room);
     volatile A* made = (A*)shared->parts + row * parts;
     if (!team.rank) made[part] = v;
@@ -152,7 +164,7 @@ __global__ void fold_columns(const T* x, Out* out, const __grid_constant__ Layou
     A v = Op::template first<A>(), how = level && column < l.rows ? level[column] : (A)power;
     if (column < l.rows) {
         locate(l.kept, column, place);
-        v = folded<Op, A>(x + place[0], l.folded, each * part + warp, end, 8, how);
+        v = folded<Op, A>(x + place[0], l.folded, each * part, end, warp, 8, how);
     }
     v = over_warps<Op>(v, room);
     if (parts > 1) {
@@ -177,30 +189,50 @@ __device__ __forceinline__ bool wins(A a, i64 i, A b, i64 j) {
 // The best element so far, and its position in the row.
 template <typename Side, typename A>
 struct Best {
-    A v = 0;
+    A v = Side::template first<A>();
     i64 place = -1;
 
     __device__ __forceinline__ void take(A other, i64 i) {
         if (wins<Side>(other, i, v, place)) v = other, place = i;
     }
 
-    // Takes the elements from `first` on, `step` apart, of a row at x.
+    // Takes an element behind all before it, so that an equal one does not win.
+    __device__ __forceinline__ void next(A other, i64 i) {
+        bool won = (Side::better(other, v) || other != other) && v == v;
+        v = won ? other : v;
+        place = won ? i : place;
+    }
+
+    // Takes the elements from `first` on of a row at x, shared by `step` threads as in `folded`.
     template <typename T>
-    __device__ __forceinline__ void search(const T* x, const Axes& axes, i64 first, i64 end, i64 step) {
-        i64 i = first;
-        if (axes.count == 1) {
-            i64 stride = axes.strides[0][0];
-            // As in `folded`: enough loads in flight.
+    __device__ __forceinline__ void search(const T* x, const Axes& axes, i64 first, i64 end, int rank, int step) {
+        i64 stride = axes.strides[0][0], earliest = first + rank;
+        if (axes.count == 1 && stride == 1 && !((u64)(x + first) & 15)) {
+            const int N = 16 / sizeof(T);
+            const Pack<T, N>* packs = (const Pack<T, N>*)(x + first);
+            i64 count = first < end ? (end - first) / N : 0, from = first;
+#pragma unroll 4
+            for (i64 i = rank; i < count; i += step) {
+                Pack<T, N> found = packs[i];
+#pragma unroll
+                for (int k = 0; k < N; ++k) next((A)found.of[k], from + i * N + k);
+            }
+            first += count * N;
+            earliest = rank < count ? from + rank * N : first + rank;
+        }
+        i64 i = first + rank;
+        if (axes.count == 1)
             for (; i + 7 * step < end; i += 8 * step) {
                 T found[8];
 #pragma unroll
                 for (int k = 0; k < 8; ++k) found[k] = x[(i + k * step) * stride];
 #pragma unroll
-                for (int k = 0; k < 8; ++k) take((A)found[k], i + k * step);
+                for (int k = 0; k < 8; ++k) next((A)found[k], i + k * step);
             }
-        }
 #pragma unroll 1
-        for (; i < end; i += step) take((A)x[at(axes, i)], i);
+        for (; i < end; i += step) next((A)x[at(axes, i)], i);
+        // All are as bad as can be.
+        if (place < 0 && earliest < end) place = earliest;
     }
 
     // Takes the best of all threads of the team; the first one has the result. `room` and `at_of` are in shared memory.
@@ -225,7 +257,7 @@ __global__ void find(const T* x, i64* indices, T* values, const __grid_constant_
     Team team(lanes);
     if (team.row >= l.rows) return;
     Best<Side, A> best;
-    best.search(x + at(l.kept, team.row), l.folded, team.rank, l.width, lanes);
+    best.search(x + at(l.kept, team.row), l.folded, 0, l.width, team.rank, lanes);
     best.meet(team, room, at_of);
     if (team.rank) return;
     indices[team.row] = best.place;
@@ -242,7 +274,7 @@ __global__ void find_split(const T* x, i64* indices, T* values, const __grid_con
     i64 row = team.row / parts, part = team.row % parts, each = (l.width + parts - 1) / parts;
     i64 end = each * (part + 1) < l.width ? each * (part + 1) : l.width;
     Best<Side, A> best;
-    best.search(x + at(l.kept, row), l.folded, each * part + team.rank, end, 256);
+    best.search(x + at(l.kept, row), l.folded, each * part, end, team.rank, 256);
     best.meet(team, room, at_of);
     volatile i64* made = shared->parts + 2 * row * parts;
     if (!team.rank) *(volatile A*)(made + 2 * part) = best.v, made[2 * part + 1] = best.place;

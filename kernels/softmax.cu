@@ -1,15 +1,15 @@
 // Softmax and related functions over some dimensions of strided tensors, a team of threads per row.
 //
 // The maximum and the sum of exponentials are computed in one pass (Milakov and Gimelshein, Online normalizer calculation
-// for softmax, arXiv:1805.02867); the second pass reads the row from cache if it fits. Traffic in bytes, n elements of s,
-// m rows: softmax and log_softmax read n s and write n s; each gradient reads 2 n s and writes n s; logsumexp reads n s
-// and writes m s.
+// for softmax, arXiv:1805.02867). Traffic in bytes, n elements of s, m rows: softmax and log_softmax read n s and write n s; each
+// gradient reads 2 n s and writes n s; logsumexp reads n s and writes m s. A row that does not fit in registers is read twice.
 
 #include "common.cuh"
 #include "softmax.cuh"
 
-// There is one reduced dimension, whose element i is at `i * stride`; a row begins where the kept dimensions say.
-template <typename T, bool Logarithm>
+// There is one reduced dimension, whose element i is at `i * stride`; a row begins where the kept dimensions say. With N more than
+// 1, rows are contiguous, and their lengths and addresses multiples of N elements.
+template <typename T, bool Logarithm, int N>
 __global__ void softmax(const T* x, T* out, const __grid_constant__ Layout l, int lanes) {
     typedef WIDE(T) A;
     __shared__ A room[16];
@@ -19,17 +19,22 @@ __global__ void softmax(const T* x, T* out, const __grid_constant__ Layout l, in
     locate(l.kept, team.row, row);
     x += row[0];
     out += row[1];
-    Peak<A> peak = peak_of(x, l.width, step, team, room);
+    Part<T, N> part;
+    Peak<A> peak = peak_of(x, l.width, step, team, room, part);
     A scale = Logarithm ? log(peak.whole()) : (A)1 / peak.whole();
-    for (i64 i = team.rank; i < l.width; i += lanes) {
-        A v = (A)x[i * step] - peak.top;
-        out[i * out_step] = (T)(Logarithm ? v - scale : exp(v) * scale);
+    for (i64 from = 0; from < l.width; from += part.span(team)) {
+        if (l.width > part.span(team)) part.load(x + from * step, step, l.width - from, team, (A)0);
+        part.store(out + from * out_step, out_step, l.width - from, team, [&](int k, int) {
+            A v = part.v[k] - peak.top;
+            return Logarithm ? v - scale : exp(v) * scale;
+        });
     }
 }
 
 // x (dy - sum(dy x)) if x is a softmax; dy - exp(x) sum(dy) if x is a log_softmax.
-template <typename T, bool Logarithm>
-__global__ void softmax_grad(const T* dy, const T* x, T* out, const __grid_constant__ Layout l, int lanes) {
+template <typename T, bool Logarithm, int N>
+__global__ void __launch_bounds__(256, 2)
+softmax_grad(const T* dy, const T* x, T* out, const __grid_constant__ Layout l, int lanes) {
     typedef WIDE(T) A;
     __shared__ A room[8];
     Team team(lanes);
@@ -39,17 +44,27 @@ __global__ void softmax_grad(const T* dy, const T* x, T* out, const __grid_const
     dy += row[0];
     x += row[1];
     out += row[2];
+    Part<T, N> g, y;
     A total = 0;
-    for (i64 i = team.rank; i < l.width; i += lanes)
-        total += Logarithm ? (A)dy[i * dy_step] : (A)dy[i * dy_step] * (A)x[i * step];
+    for (i64 from = 0; from < l.width; from += g.span(team)) {
+        g.load(dy + from * dy_step, dy_step, l.width - from, team, (A)0);
+        y.load(x + from * step, step, l.width - from, team, (A)0);
+#pragma unroll
+        for (int k = 0; k < g.count; ++k) total += Logarithm ? g.v[k] : g.v[k] * y.v[k];
+    }
     total = team_fold<Sum>(total, team, room);
-    for (i64 i = team.rank; i < l.width; i += lanes) {
-        A g = (A)dy[i * dy_step], v = (A)x[i * step];
-        out[i * out_step] = (T)(Logarithm ? g - exp(v) * total : (g - total) * v);
+    for (i64 from = 0; from < l.width; from += g.span(team)) {
+        if (l.width > g.span(team)) {
+            g.load(dy + from * dy_step, dy_step, l.width - from, team, (A)0);
+            y.load(x + from * step, step, l.width - from, team, (A)0);
+        }
+        g.store(out + from * out_step, out_step, l.width - from, team, [&](int k, int) {
+            return Logarithm ? g.v[k] - exp(y.v[k]) * total : (g.v[k] - total) * y.v[k];
+        });
     }
 }
 
-template <typename T>
+template <typename T, int N>
 __global__ void logsumexp(const T* x, T* out, const __grid_constant__ Layout l, int lanes) {
     typedef WIDE(T) A;
     __shared__ A room[16];
@@ -58,7 +73,8 @@ __global__ void logsumexp(const T* x, T* out, const __grid_constant__ Layout l, 
     x += at(l.kept, team.row);
     Peak<A> peak;
     if (l.folded.count == 1) {
-        peak = peak_of(x, l.width, l.folded.strides[0][0], team, room);
+        Part<T, N> part;
+        peak = peak_of(x, l.width, l.folded.strides[0][0], team, room, part);
     } else {
         for (i64 i = team.rank; i < l.width; i += lanes) peak.take((A)x[at(l.folded, i)]);
         peak = team_peak(peak, team, room);

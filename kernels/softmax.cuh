@@ -2,9 +2,18 @@
 //
 // Milakov and Gimelshein, Online normalizer calculation for softmax, arXiv:1805.02867.
 
+#include "rows.cuh"
+
 // exp(x) of what is summed, where x <= 0. The hardware computes powers of 2: a rounding error grows with -x, and its effect on the
-// sum shrinks with exp(x).
+// sum shrinks with exp(x). Less than the smallest normal number may become 0.
 template <typename A> __device__ __forceinline__ A power_of_e(A x) { return exp2(x * (A)1.4426950408889634); }
+#ifdef __CUDACC_RTC__
+template <> __device__ __forceinline__ float power_of_e(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
+    return y;
+}
+#endif
 
 // The maximum of some numbers, and the sum of exp(number - maximum).
 template <typename A> struct Peak {
@@ -23,17 +32,24 @@ template <typename A> struct Peak {
         }
     }
 
-    // Four at once: their loads do not wait for each other, and one exponential rescales the previous sum.
-    __device__ __forceinline__ void take(const A (&x)[4]) {
+    // A part of a row at once: one exponential rescales the previous sum. An infinite maximum is not subtracted: each element
+    // counts as 0 beside -inf, which leaves a logarithm of -inf, and inf counts as inf.
+    template <typename T, int N>
+    __device__ __forceinline__ void take(const Part<T, N>& part, i64 left, const Team& team) {
         A most = top;
+        part.each(left, team, [&](int k, int) {
 #pragma unroll
-        for (int k = 0; k < 4; ++k) most = x[k] > most ? x[k] : most;
+            for (int j = 0; j < N; ++j) most = fmax(most, part.v[k + j]);
+        });
         if (most > top) {
             total *= power_of_e(top - most);
             top = most;
         }
+        A level = fabs(top) == infinity<A>() ? (A)0 : top;
+        part.each(left, team, [&](int k, int) {
 #pragma unroll
-        for (int k = 0; k < 4; ++k) total += x[k] == top ? (A)1 : power_of_e(x[k] - top);
+            for (int j = 0; j < N; ++j) total += power_of_e(part.v[k + j] - level);
+        });
     }
 
     __device__ __forceinline__ void take(A other, A sum) {
@@ -61,17 +77,13 @@ __device__ __forceinline__ Peak<A> team_peak(Peak<A> peak, const Team& team, A* 
     return peak;
 }
 
-// For a row whose elements are `step` apart.
-template <typename A, typename T>
-__device__ __forceinline__ Peak<A> peak_of(const T* x, i64 width, i64 step, const Team& team, A* room) {
+// For a row whose elements are `step` apart. `part` holds the last part of it afterwards.
+template <typename A, typename T, int N>
+__device__ __forceinline__ Peak<A> peak_of(const T* x, i64 width, i64 step, const Team& team, A* room, Part<T, N>& part) {
     Peak<A> peak;
-    i64 i = team.rank;
-    for (; i + 3 * team.lanes < width; i += 4 * team.lanes) {
-        A four[4];
-#pragma unroll
-        for (int k = 0; k < 4; ++k) four[k] = (A)x[(i + k * team.lanes) * step];
-        peak.take(four);
+    for (i64 from = 0; from < width; from += part.span(team)) {
+        part.load(x + from * step, step, width - from, team, -infinity<A>());
+        peak.take(part, width - from, team);
     }
-    for (; i < width; i += team.lanes) peak.take((A)x[i * step]);
     return team_peak(peak, team, room);
 }

@@ -62,7 +62,8 @@ add("gt", floats(2, 3, 5, 16, layout="heads"), floats(2, 3, 5, 1))
 add("tril", floats(3, 20, 33), diagonal=-2)
 add("triu", floats(3, 33, 20, layout="transposed"), diagonal=4)
 
-WIDE = ((3, 31), (9, 33), (5, 1025), (2, 5000), (37, 3), (70, 10), (9, 60))
+# Rows of few or many accesses of 16 bytes or one element; held in registers or too long for that.
+WIDE = ((3, 31), (9, 33), (5, 1025), (2, 5000), (37, 3), (70, 10), (9, 60), (40, 64), (6, 192), (2, 8208), (2, 1041))
 for shape in WIDE:
     for name in ("sum", "amax", "logsumexp", "mean"):
         add(name, floats(*shape), dims=(1,), keepdim=False)
@@ -126,7 +127,11 @@ for shape in ((300, 33), (2000, 40), (129, 500)):
     add("sum", floats(*shape), dims=(0,), keepdim=False)
     add("sum_to_shape", floats(*shape), shape=(shape[1],))
     add("any", bools(*shape), dims=(0,), keepdim=False)
-# The first of equal elements wins, whichever block finds it.
+# The first of equal elements wins, whichever block, thread or access finds it; NaN wins over all.
+for values in ((-math.inf,), (5, 7, 7, 3), (1, 2, math.nan, math.inf, math.nan), (-math.inf, -math.inf, 0)):
+    for width in (3, 64, 333):
+        add("argmax", floats(2, width, given=(values * 333)[:width] * 2), dim=1, keepdim=False)
+        add("min_with_index", floats(2, width, given=(values * 333)[:width] * 2), dim=1, keepdim=False)
 add("argmin", ints(50_000, low=0, high=9), dim=0, keepdim=False)
 add("sum", ints(70, 300, low=-9, high=9), dims=(0, 1), keepdim=False)
 add("sum", floats(6, 40, 5), dims=(0, 2), keepdim=True)
@@ -258,7 +263,7 @@ HALF = [*[row for row in BFLOAT if row.op in _HALF_OPS | _RECURRENT],
         Row("var", "large", (_LARGE,), {"dims": (1,), "correction": 1, "keepdim": False})]
 
 #: Instances that no op launches alone: a bias and its activation in one pass, gelu and cross-entropy with their gradients,
-#: RMS norm, and the first kernels that the tests of bfloat16 use.
+#: and the first kernels that the tests of bfloat16 use.
 UNBOUND = {
     "elementwise": {"map<Then<Relu, Add>, float, 4, float, const float*, Row<float>>",
                     "map<Then<Gelu, Add>, float, 4, float, const float*, Row<float>>",
@@ -266,8 +271,7 @@ UNBOUND = {
                     "with_slopes<Gelu, GeluGrad, float, 8, half>",
                     "map<Add, float, 8, bfloat, const bfloat*, const bfloat*>",
                     "map_strided<Copy, float, 1, bfloat, const float*>"},
-    "norm": {"layer_norm<float, false>", "layer_norm<bfloat, true>", "layer_norm_dx<float, false>",
-             "affine_parts<float, false>"},
-    "loss": {f"cross_entropy<{kind}, long long, true>" for kind in ("float", "double", "half", "bfloat")},
-    "softmax": {"softmax<bfloat, false>"}, "reduce": {"fold<Sum, bfloat, bfloat>"}, "optim": {"adam<bfloat>", "adam<half>"},
+    "norm": {"layer_norm<bfloat, true, 8>"},
+    "loss": {f"cross_entropy<{kind}, long long, 1, true>" for kind in ("float", "double", "half", "bfloat")},
+    "softmax": {"softmax<bfloat, false, 8>"}, "reduce": {"fold<Sum, bfloat, bfloat>"}, "optim": {"adam<bfloat>", "adam<half>"},
 }

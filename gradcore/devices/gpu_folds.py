@@ -38,7 +38,7 @@ def fold(op: str, x: Any, out: Any, dims: tuple[int, ...], divisor: float = 1, p
     if parts > 1:
         gl.run_blocks("reduce", "fold_split", types, rows * parts, *given, np.int32(parts), gl.SHARED)
     else:
-        gl.run_rows("reduce", "fold", types, rows, gl.lanes_of_one(width), *given)
+        gl.run_rows("reduce", "fold", types, rows, gl.lanes_to_fold(where), *given)
 
 
 def _parts(rows: int, width: int) -> int:
@@ -96,7 +96,7 @@ def _extreme(side: str) -> Any:
 
 def _find(side: str, x: Any, indices: Any, values: Any, dim: int) -> None:
     where = gl.layout((dim,) if x.ndim else (), x)
-    rows, lanes, given = int(where["rows"]), gl.lanes_for(where), (x, indices, values, where)
+    rows, lanes, given = int(where["rows"]), gl.lanes_to_fold(where), (x, indices, values, where)
     parts = _parts(rows, int(where["width"])) if lanes > 1 else 1
     if parts > 1:
         gl.run_blocks("reduce", "find_split", (side, x.dtype), rows * parts, *given, np.int32(parts), gl.SHARED)
@@ -133,9 +133,9 @@ def vector_norm(x: Any, out: Any, workspace: Any, *, p: float, dims: tuple[int, 
 
 
 def _over(name: str, types: tuple[Any, ...], dims: tuple[int, ...], *arrays: Any, out: Any = None) -> None:
-    where = gl.layout(dims, *arrays)
+    where, rows, lanes, length = gl.rows_of(dims, *arrays)
     ends = () if out is None else (out,)
-    gl.run_rows("softmax", name, (arrays[0].dtype, *types), int(where["rows"]), gl.lanes_for(where), *arrays, *ends, where)
+    gl.run_rows("softmax", name, (arrays[0].dtype, *types, length), rows, lanes, *arrays, *ends, where)
 
 
 def _dims(x: Any, dim: int) -> tuple[int, ...]:

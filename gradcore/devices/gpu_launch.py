@@ -166,6 +166,25 @@ def lanes_of_one(width: int) -> int:
     return lanes_of(width) if width > 64 else 1 << max((width - 1).bit_length() - 2, 0)
 
 
+def length_of(width: int, *arrays: Any) -> int:
+    """Neighbours in one access: 16 bytes if contiguous rows of ``width`` all begin at a multiple of that, else one element."""
+    length = 16 // arrays[0].itemsize
+    return 1 if width % length or not packed(*arrays) else length
+
+
+def lanes_of_parts(width: int, length: int) -> int:
+    """Threads of the team for a row that is held in registers (kernels/rows.cuh), in kernels whose teams take one row each."""
+    if length == 1 or width > WARP_ROW:
+        return lanes_of_one(width)
+    return min(1 << (max(-(-width // 16), 1) - 1).bit_length(), 32)
+
+
+def lanes_that_hold(width: int, length: int) -> int:
+    """Threads of the team, a warp or a block, that holds a whole row in registers; 0 if none does."""
+    each = length * (8 if length == 4 else 4)
+    return next((lanes for lanes in (32, BLOCK) if width <= lanes * each), 0)
+
+
 def merged(shape: Sequence[int], *strides: Sequence[int]) -> tuple[list[int], list[list[int]]]:
     """The dimensions of tensors, and by dimension their strides, with neighbours merged that are contiguous in all of them."""
     sizes: list[int] = []
@@ -221,9 +240,32 @@ def neighbours(where: Any) -> bool:
                 and across["strides"][0, across["count"] - 1] != 1)
 
 
+@functools.lru_cache(maxsize=4096)
+def _rows_of(shape: tuple[int, ...], folded: tuple[int, ...], size: int, *strides: tuple[int, ...]) -> tuple[Any, int, int]:
+    """The layout, its number of rows, and the width of rows of which all begin at a multiple of 16 bytes, or 1."""
+    where, length = layout_of(shape, folded, *strides), 16 // size
+    beside, across = (where[n]["strides"][:len(strides)] for n in ("kept", "folded"))
+    even = where["folded"]["count"] == 1 and np.all(across[:, 0] == 1) and not np.any(beside % length)
+    return where, int(where["rows"]), int(where["width"]) if even else 1
+
+
+def rows_of(folded: Sequence[int], *arrays: Any) -> tuple[Any, int, int, int]:
+    """The layout as :func:`layout` makes it; its rows, threads of the team for each, and neighbours in one access."""
+    where, rows, width = _rows_of(arrays[0].shape, tuple(folded), arrays[0].itemsize, *[elements(a) for a in arrays])
+    length = length_of(width, *arrays)
+    return where, rows, lanes_for(where) if length == 1 else lanes_of_parts(width, length), length
+
+
 def lanes_for(where: Any) -> int:
     """Threads of the team for a row of a layout, in kernels whose teams take one row each."""
     return 1 if neighbours(where) and where["rows"] >= 32 else lanes_of_one(int(where["width"]))
+
+
+def lanes_to_fold(where: Any) -> int:
+    """The same for kernels that read contiguous rows 16 bytes at once, without holding them."""
+    across = where["folded"]
+    along = across["count"] == 1 and across["strides"][0, 0] == 1
+    return lanes_of_parts(int(where["width"]), 2) if along else lanes_for(where)
 
 
 def elements(array: Any) -> tuple[int, ...]:
@@ -238,5 +280,5 @@ def broadcast(array: Any, ndim: int) -> tuple[int, ...]:
 
 
 def packed(*arrays: Any) -> bool:
-    """Are all addresses multiples of 16 bytes?"""
-    return not any(a.data.ptr % 16 for a in arrays)
+    """Are all addresses multiples of 16 bytes? None stands for a tensor that is not there."""
+    return not any(a is not None and a.data.ptr % 16 for a in arrays)

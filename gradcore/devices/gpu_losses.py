@@ -52,9 +52,10 @@ def _rows(blocks: int, logits: Any, target: Any, weight: Any, losses: Any, weigh
     """Compute losses and weights of the rows; with ``out`` also their sum or mean, with ``slopes`` also the gradient."""
     rows, classes = logits.shape
     mean = np.int32(reduction == "mean")
-    gl.run_blocks("loss", "cross_entropy", (logits.dtype, target.dtype, "false" if slopes is None else "true"), blocks, logits,
-                  target, weight, losses, weights, out if blocks == 1 else None, whole, one, slopes, np.int64(rows),
-                  np.int32(classes), np.int64(ignore_index), mean, np.int32(_lanes(classes)))
+    types = logits.dtype, target.dtype, gl.length_of(classes, logits, slopes), "false" if slopes is None else "true"
+    gl.run_blocks("loss", "cross_entropy", types, blocks, logits, target, weight, losses, weights, out if blocks == 1 else None,
+                  whole, one, slopes, np.int64(rows), np.int32(classes), np.int64(ignore_index), mean,
+                  np.int32(_lanes(classes)))
     if out is not None and blocks > 1:
         gl.run_blocks("loss", "cross_entropy_reduce", (logits.dtype,), 1, losses, weights, out, np.int64(rows), mean)
 
@@ -75,8 +76,9 @@ def cross_entropy_grad(dy: Any, logits: Any, target: Any, weight: Any, out: Any,
                        ignore_index: int) -> None:
     rows, classes = logits.shape
     whole = _whole(_blocks(rows, classes), logits, target, weight, workspace, reduction, ignore_index)
-    gl.run_rows("loss", "cross_entropy_grad", (logits.dtype, target.dtype), rows, _lanes(classes), dy, logits, target, weight,
-                whole, out, np.int64(rows), np.int32(classes), np.int64(ignore_index), np.int32(reduction == "mean"),
+    types = logits.dtype, target.dtype, gl.length_of(classes, logits, out)
+    gl.run_rows("loss", "cross_entropy_grad", types, rows, _lanes(classes), dy, logits, target, weight, whole, out,
+                np.int64(rows), np.int32(classes), np.int64(ignore_index), np.int32(reduction == "mean"),
                 np.int32(reduction == "none"))
 
 

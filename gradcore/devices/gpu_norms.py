@@ -29,17 +29,22 @@ _NEIGHBOURS, _CACHED = 32, 1 << 18
 def layer_norm(x: Any, weight: Any, bias: Any, out: Any, mean: Any, rstd: Any, workspace: Any, a: Any = None, b: Any = None, *,
                dims: int, eps: float) -> None:
     """Layer norm of ``x``; if ``a`` and ``b`` are given, their sum is written to ``x`` first."""
-    width = math.prod(x.shape[x.ndim - dims:])
-    gl.run_rows("norm", "layer_norm", (x.dtype, "true"), mean.size, gl.lanes_of(width), x, weight, bias, out, mean, rstd,
-                np.int64(mean.size), np.int64(width), np.float64(eps), a, b)
+    _rows(True, x, weight, bias, out, mean, rstd, math.prod(x.shape[x.ndim - dims:]), eps, a, b)
 
 
 @gl.kernel
 def rms_norm(x: Any, weight: Any, out: Any, workspace: Any, *, dims: int, eps: float) -> None:
     width = math.prod(x.shape[x.ndim - dims:])
-    rows = math.prod(x.shape[:x.ndim - dims])
-    gl.run_rows("norm", "layer_norm", (x.dtype, "false"), rows if width else 0, gl.lanes_of(width), x, weight, None, out, None,
-                workspace, np.int64(rows), np.int64(width), np.float64(eps), None, None)
+    if width:
+        _rows(False, x, weight, None, out, None, workspace, width, eps)
+
+
+def _rows(centred: bool, x: Any, weight: Any, bias: Any, out: Any, mean: Any, rstd: Any, width: int, eps: float, a: Any = None,
+          b: Any = None) -> None:
+    rows = mean.size if centred else x.size // width
+    length = gl.length_of(width, x, weight, bias, out, a, b)
+    gl.run_rows("norm", "layer_norm", (x.dtype, "true" if centred else "false", length), rows, gl.lanes_of_parts(width, length),
+                x, weight, bias, out, mean, rstd, np.int64(rows), np.int64(width), np.float64(eps), a, b)
 
 
 @gl.kernel
@@ -49,9 +54,7 @@ def layer_norm_apply(x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, out: 
 
 def _affine(x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, out: Any, inner: int, channels: int, relu: bool = False,
             dy: Any = None) -> None:
-    length = 16 // x.itemsize
-    if inner % length or not gl.packed(*[a for a in (x, out, dy, *(() if channels else (weight, bias))) if a is not None]):
-        length = 1
+    length = gl.length_of(inner, x, out, dy, *(() if channels else (weight, bias)))
     gl.run("norm", "affine", (x.dtype, mean.dtype, length), x.size // length, x, weight, bias, mean, rstd, out,
            np.int64(x.size), np.int64(inner), np.int64(channels), np.int32(relu), dy)
 
@@ -61,26 +64,28 @@ def layer_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any,
                     added: bool = False, *, dims: int, needs: Any) -> None:
     """The gradients of layer norm; with ``added``, dx is added to the content of ``dx``."""
     rows, width = mean.size, math.prod(x.shape[x.ndim - dims:])
-    types, sizes, lanes = (x.dtype, "true"), (np.int64(rows), np.int64(width)), gl.lanes_of(width)
-    compute, teams = wide(x.dtype), gl.BLOCK // lanes
+    sizes, length = (np.int64(rows), np.int64(width)), gl.length_of(width, dy, x, weight, dx)
+    compute, lanes = wide(x.dtype), gl.lanes_that_hold(width, length)
     each = 2 * width * compute.itemsize
     room = workspace.nbytes // max(each, 1)
+    teams = gl.BLOCK // (lanes or gl.BLOCK)
     blocks = max(min(room, -(-rows // teams), BUSY), 1)
-    # The workspace limits the number of blocks with sums. If these are too few for many rows, separate launches handle rows
-    # and columns, which reads them twice.
-    together = blocks >= _FILLED or rows <= blocks * teams * _TURNS
+    # The workspace limits the number of blocks with sums. If these are too few for many rows, or a row is too long for a team,
+    # separate launches handle rows and columns, which reads them twice.
+    together = lanes and (blocks >= _FILLED or rows <= blocks * teams * _TURNS)
     tiles = -(-width // 32)
     parts = blocks if together else max(min(room, rows // 64, BUSY // max(tiles, 1)), 1)
     made = workspace[:parts * each] if parts > 1 else None
     if together:
-        gl.run_blocks("norm", "layer_norm_grads", types[:1], parts, dy, x, weight, mean, rstd, dx, made, dweight, dbias, *sizes,
-                      np.int32(parts), np.int32(added), np.int32(lanes))
+        gl.run_blocks("norm", "layer_norm_grads", (x.dtype, length), parts, dy, x, weight, mean, rstd, dx, made, dweight, dbias,
+                      *sizes, np.int32(parts), np.int32(added), np.int32(lanes))
     else:
-        gl.run_rows("norm", "layer_norm_dx", types, rows, lanes, dy, x, weight, mean, rstd, dx, *sizes, np.int32(added))
-        gl.run_blocks("norm", "affine_parts", types, tiles * parts, dy, x, mean, rstd, made, dweight, dbias, *sizes,
+        gl.run_rows("norm", "layer_norm_dx", (x.dtype, length), rows, gl.lanes_of_parts(width, length), dy, x, weight, mean,
+                    rstd, dx, *sizes, np.int32(added))
+        gl.run_blocks("norm", "affine_parts", (x.dtype,), tiles * parts, dy, x, mean, rstd, made, dweight, dbias, *sizes,
                       np.int32(parts))
     if parts > 1:
-        gl.run_blocks("norm", "affine_total", types[:1], tiles, made, dweight, dbias, sizes[1], np.int32(parts))
+        gl.run_blocks("norm", "affine_total", (x.dtype,), tiles, made, dweight, dbias, sizes[1], np.int32(parts))
 
 
 # -- channels ----------------------------------------------------------------------------------------------------------
@@ -120,11 +125,11 @@ def batch_norm(x: Any, weight: Any, bias: Any, running_mean: Any, running_var: A
                workspace: Any, relu: bool = False, batches: Any = None, *, momentum: float, eps: float) -> None:
     """Batch norm by the batch's statistics; if ``batches`` is given, it is increased by 1."""
     by, numbers = _Channels(x, workspace), (np.float64(eps), np.float64(momentum), batches)
-    kept = mean, rstd, running_mean, running_var
+    types, kept = (x.dtype, gl.length_of(int(by.sizes[1]), x, out)), (mean, rstd, running_mean, running_var)
     if not by.alone:
-        gl.run_blocks("batch_norm", "batch_parts", (x.dtype,), by.blocks, x, by.made, *by.sizes, np.int32(by.parts))
+        gl.run_blocks("batch_norm", "batch_parts", types, by.blocks, x, by.made, *by.sizes, np.int32(by.parts))
     if by.together:
-        gl.run_blocks("batch_norm", "batch_norm", (x.dtype,), by.channels * by.shares, x, weight, bias, by.made, out, *kept,
+        gl.run_blocks("batch_norm", "batch_norm", types, by.channels * by.shares, x, weight, bias, by.made, out, *kept,
                       *by.sizes, np.int32(by.parts), np.int32(by.shares), *numbers, np.int32(relu))
         return
     gl.run("batch_norm", "batch_statistics", (x.dtype,), by.channels, by.made, *kept, by.sizes[0], by.sizes[2],
@@ -147,15 +152,16 @@ def batch_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any,
                     relu: bool = False, bias: Any = None, shown: Any = None, *, needs: Any) -> None:
     """The gradients of batch norm; with ``relu``, of relu of it, whose result is in ``shown`` or recomputed with ``bias``."""
     by, given, last = _Channels(x, workspace), (dy, x, weight, mean, rstd), np.int32(relu)
+    types = x.dtype, gl.length_of(int(by.sizes[1]), dy, x, dx, shown)
     if not by.alone:
-        gl.run_blocks("batch_norm", "batch_grad_parts", (x.dtype,), by.blocks, *given, by.made, bias, shown, *by.sizes,
+        gl.run_blocks("batch_norm", "batch_grad_parts", types, by.blocks, *given, by.made, bias, shown, *by.sizes,
                       np.int32(by.parts), last)
     if by.together:
-        gl.run_blocks("batch_norm", "batch_norm_grads", (x.dtype,), by.channels * by.shares, *given, by.made,
+        gl.run_blocks("batch_norm", "batch_norm_grads", types, by.channels * by.shares, *given, by.made,
                       dx if needs[0] else None, dweight, dbias, bias, shown, *by.sizes, np.int32(by.parts), np.int32(by.shares),
                       last)
         return
     gl.run("batch_norm", "batch_grad_total", (x.dtype,), by.channels, by.made, dweight, dbias, by.sizes[2], np.int32(by.parts))
     if needs[0]:
-        gl.run("batch_norm", "batch_norm_dx", (x.dtype,), x.size, *given, by.made, dx, bias, shown, np.int64(x.size),
+        gl.run("batch_norm", "batch_norm_dx", types, x.size // types[1], *given, by.made, dx, bias, shown, np.int64(x.size),
                *by.sizes[1:], last)

@@ -12,6 +12,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nod
 
 from bench.launches import noting
 from gradcore.devices import gpu_kernels
+from gradcore.devices.gpu_launch import lanes_that_hold
 from gradcore.ops.op import get_op
 from gradcore.spec import TensorSpec, bfloat16
 from tests.host.emulator import Copy, Emulator
@@ -140,8 +141,9 @@ def slopes(emulator: Emulator, rows: int, width: int, parts: int, lanes: int) ->
     mean, rstd = normal(3, np.float32, rows), np.abs(normal(4, np.float32, rows)) + np.float32(0.5)
     given = [Copy(a) for a in (dy, x, weight, mean, rstd)]
     results = [Copy(np.full(shape, np.nan, np.float32)) for shape in ((rows, width), (2, parts, width), (width,), (width,))]
-    sizes = np.int64(rows), np.int64(width), np.int32(parts)
-    emulator.launch("norm", "layer_norm_grads<float>", parts, 256, (
+    sizes, length = (np.int64(rows), np.int64(width), np.int32(parts)), 1 if width % 4 else 4
+    assert lanes == lanes_that_hold(width, length)
+    emulator.launch("norm", f"layer_norm_grads<float, {length}>", parts, 256, (
         *[c.cupy() for c in (*given, *results)], *sizes, np.int32(0), np.int32(lanes)))
     if parts > 1:
         emulator.launch("norm", "affine_total<float>", -(-width // 32), 256, (*[c.cupy() for c in results[1:]], *sizes[1:]))
@@ -156,7 +158,7 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Any:
     with emulator.in_place():
         for f, shape, dtype in BOTH:
             f(shape, dtype)
-        slopes(emulator, 3, 4, 2, 32)
+        slopes(emulator, 3, 4, 2, 32), slopes(emulator, 3, 5, 2, 32)
         emulator.compile()
         yield emulator
 
@@ -175,7 +177,7 @@ def test_one_launch_has_the_bits_of_two(emulator: Emulator, f: Any, shape: Any, 
 
 @pytest.mark.parametrize("rows, width, parts, lanes", [
     (150, 40, 1, 32), (150, 40, 3, 32), (33, 300, 2, 32), (70, 256, 2, 32), (7, 1100, 3, 256), (1, 3, 1, 32), (0, 5, 1, 32),
-    (2, 33, 5, 32)])
+    (2, 33, 5, 32), (9, 131, 2, 256), (9, 1023, 2, 256)])
 def test_each_block_makes_dx_and_its_part_of_the_sums(emulator: Emulator, rows: int, width: int, parts: int,
                                                       lanes: int) -> None:
     found, given = slopes(emulator, rows, width, parts, lanes)

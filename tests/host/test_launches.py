@@ -67,7 +67,7 @@ def test_a_small_step() -> None:
     """A replay's loss and its gradient are one launch, and two of three layers are fused with their relu."""
     found = counted("small")
     assert {how: sum(kernels.values()) for how, kernels in found.items()} == {"eager": 16, "replayed": 12}
-    assert found["replayed"]["loss: cross_entropy<float, long long, true>"] == 1
+    assert found["replayed"]["loss: cross_entropy<float, long long, 1, true>"] == 1
 
 
 def test_the_hosts_share_is_timed_both_ways() -> None:
