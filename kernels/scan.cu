@@ -47,33 +47,46 @@ __device__ __forceinline__ A before(A v, A& carried, const Team& team, A* room) 
     }
 }
 
-// Tensors 0 and 1 of the layout are x and out.
-template <typename Op, typename T, typename Out>
+// Tensors 0 and 1 of the layout are x and out. With N = 4, lines are contiguous, and four elements of a thread are one access.
+template <typename Op, typename T, typename Out, int N>
 __global__ void running(const T* x, Out* out, const __grid_constant__ Layout l, int reverse, int lanes) {
     typedef typename Carry<Op, WIDE(Out)>::type A;
     __shared__ A room[8];
     Team team(lanes);
-    bool live = team.row < l.rows;
-    i64 place[2] = {0, 0}, from = l.folded.strides[0][0], to = l.folded.strides[1][0];
-    if (live) locate(l.kept, team.row, place);
+    i64 end = team.row < l.rows ? l.width : 0, place[2] = {0, 0}, from = l.folded.strides[0][0], to = l.folded.strides[1][0];
+    if (end) locate(l.kept, team.row, place);
+    // Where the thread's element k from its `first` on is, and where its access begins.
+    auto at = [&](i64 first, int k) { return reverse ? l.width - 1 - first - k : first + k; };
+    auto load = [&](i64 first) {
+        Pack<T, 4> found;
+        if (N == 4 && first < end) found = *(const Pack<T, 4>*)(x + place[0] + at(first, reverse ? 3 : 0));
+#pragma unroll
+        for (int k = 0; k < 4; ++k)
+            if (N == 1 && first + k < end) found.of[k] = x[place[0] + at(first, k) * from];
+        return found;
+    };
     A carried = Op::template first<A>();
-    for (i64 start = 0; start < l.width; start += 4 * lanes) {
+    Pack<T, 4> next = load(4 * team.rank);
+    for (i64 first = 4 * team.rank; first - 4 * team.rank < l.width; first += 4 * lanes) {
+        Pack<T, 4> found = next;
+        Pack<Out, 4> made;
         A v[4];
-        i64 first = start + 4 * team.rank;
+        next = load(first + 4 * lanes);
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
-            i64 i = first + k;
-            v[k] = live && i < l.width
-                ? (A)Op::template load<WIDE(Out)>(x[place[0] + (reverse ? l.width - 1 - i : i) * from]) : Op::template first<A>();
+            v[k] = Op::template first<A>();
+            if (first + k < end) v[k] = (A)Op::template load<WIDE(Out)>(N == 4 && reverse ? found.of[3 - k] : found.of[k]);
+            if (k) v[k] = Op::of(v[k - 1], v[k]);
         }
-#pragma unroll
-        for (int k = 1; k < 4; ++k) v[k] = Op::of(v[k - 1], v[k]);
         A earlier = before<Op, Carry<Op, WIDE(Out)>::in_order>(v[3], carried, team, room);
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
-            i64 i = first + k;
-            if (live && i < l.width) out[place[1] + (reverse ? l.width - 1 - i : i) * to] = (Out)Op::of(earlier, v[k]);
+            Out own = (Out)Op::of(earlier, v[k]);
+            if (N == 1 && first + k < end) out[place[1] + at(first, k) * to] = own;
+            made.of[k] = own;
         }
+        if (N == 4 && reverse) made = {made.of[3], made.of[2], made.of[1], made.of[0]};
+        if (N == 4 && first < end) *(Pack<Out, 4>*)(out + place[1] + at(first, reverse ? 3 : 0)) = made;
     }
 }
 

@@ -15,11 +15,12 @@ from gradcore.tiling import SORTED_AT_ONCE as TILE
 
 
 def _running(op: str, x: Any, out: Any, dim: int, reverse: bool) -> None:
-    where = gl.layout((dim,) if x.ndim else (), x, out)
+    where, rows, lanes, length = gl.rows_of((dim,) if x.ndim else (), x, out)
     if x.size:
-        # Products are computed in order by a warp at most.
-        lanes = min(gl.lanes_for(where), 32 if op == "Times" else gl.BLOCK)
-        gl.run_rows("scan", "running", (op, x.dtype, out.dtype), int(where["rows"]), lanes, x, out, where, np.int32(reverse))
+        # Products are computed in order by a warp at most. Four elements are one access of at most 16 bytes.
+        types = op, x.dtype, out.dtype, 4 if length >= 4 and out.itemsize == x.itemsize else 1
+        gl.run_rows("scan", "running", types, rows, min(lanes, 32 if op == "Times" else gl.BLOCK), x, out, where,
+                    np.int32(reverse))
 
 
 @gl.kernel
