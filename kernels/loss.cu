@@ -23,18 +23,32 @@ __device__ __forceinline__ double block_sum(double mine) {
     return team_fold<Sum>(mine, Team(256), room);
 }
 
+// Calls f with each of n elements, shared by a block's threads, 16 bytes of x at a time where its address allows.
+template <typename T, typename F>
+__device__ __forceinline__ void each_of(const T* x, i64 n, F f) {
+    const int N = 16 / sizeof(T);
+    i64 whole = (u64)x & 15 ? 0 : n / N;
+#pragma unroll 8
+    for (i64 i = threadIdx.x; i < whole; i += 256) {
+        Pack<T, N> found = ((const Pack<T, N>*)x)[i];
+#pragma unroll
+        for (int k = 0; k < N; ++k) f(found.of[k]);
+    }
+#pragma unroll 4
+    for (i64 i = whole * N + threadIdx.x; i < n; i += 256) f(x[i]);
+}
+
 // The total weight of all rows, computed by one block.
 template <typename A, typename T, typename I>
 __device__ __forceinline__ A whole_of(const I* target, const T* weight, i64 rows, int classes, i64 ignored) {
     // Without weights a thread counts ones: that is exact in single precision, and cheap on any GPU.
     double total = 0;
     A ones = 0;
-#pragma unroll 4
-    for (i64 i = threadIdx.x; i < rows; i += 256) {
-        A w = weight_of<A>((i64)target[i], weight, classes, ignored);
+    each_of(target, rows, [&](I label) {
+        A w = weight_of<A>((i64)label, weight, classes, ignored);
         if (weight) total += (double)w;
         else ones += w;
-    }
+    });
     return (A)block_sum(total + (double)ones);
 }
 
@@ -56,11 +70,8 @@ __device__ __forceinline__ void slopes_of(const T* x, Part<T, N>& part, const Pe
 template <typename T>
 __device__ __forceinline__ void fold_losses(const T* losses, const T* weights, T* out, i64 rows, int mean) {
     double loss = 0, weight = 0;
-#pragma unroll 8
-    for (i64 i = threadIdx.x; i < rows; i += 256) {
-        loss += (double)losses[i];
-        weight += (double)weights[i];
-    }
+    each_of(losses, rows, [&](T own) { loss += (double)own; });
+    each_of(weights, rows, [&](T own) { weight += (double)own; });
     loss = block_sum(loss);
     weight = block_sum(weight);
     if (!threadIdx.x) *out = (T)(mean ? loss / weight : loss);
