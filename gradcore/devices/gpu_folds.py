@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -26,19 +27,26 @@ def fold(op: str, x: Any, out: Any, dims: tuple[int, ...], divisor: float = 1, p
         placed = [0 if d in dims else next(steps) for d in range(x.ndim)]
     else:
         placed = [0 if d in dims else s for d, s in enumerate(gl.elements(out))]
-    where = gl.layout_of(x.shape, dims, gl.elements(x), tuple(placed))
+    where, kernel, blocks, number = _plan(x.shape, dims, gl.elements(x), tuple(placed))
+    more = () if kernel == "fold" else (gl.SHARED,)
+    gl.run_blocks("reduce", kernel, (op, x.dtype, out.dtype), blocks, x, out, where, np.float64(divisor), np.float64(power),
+                  level, number, *more)
+
+
+@functools.lru_cache(maxsize=4096)
+def _plan(shape: tuple[int, ...], dims: tuple[int, ...], *strides: tuple[int, ...]) -> tuple[Any, str, int, np.int32]:
+    """The layout, the kernel and its blocks, and the parts of a row, or the threads for it."""
+    where = gl.layout_of(shape, dims, *strides)
     rows, width = int(where["rows"]), int(where["width"])
-    types, given = (op, x.dtype, out.dtype), (x, out, where, np.float64(divisor), np.float64(power), level)
     if gl.neighbours(where) and rows >= 32:
         tiles = -(-rows // 32)
         parts = max(min(width // 64, BUSY // tiles), 1)
-        gl.run_blocks("reduce", "fold_columns", types, tiles * parts, *given, np.int32(parts), gl.SHARED)
-        return
+        return where, "fold_columns", tiles * parts, np.int32(parts)
     parts = _parts(rows, width)
     if parts > 1:
-        gl.run_blocks("reduce", "fold_split", types, rows * parts, *given, np.int32(parts), gl.SHARED)
-    else:
-        gl.run_rows("reduce", "fold", types, rows, gl.lanes_to_fold(where), *given)
+        return where, "fold_split", rows * parts, np.int32(parts)
+    lanes = gl.lanes_to_fold(where)
+    return where, "fold", -(-rows // (gl.BLOCK // lanes)), np.int32(lanes)
 
 
 def _parts(rows: int, width: int) -> int:

@@ -133,6 +133,7 @@ def name_of(dtype: Any) -> str:
     return found
 
 
+@functools.lru_cache(maxsize=4096)
 def instance(name: str, *types: Any) -> str:
     """The name of a template's instance; its arguments are dtypes, C++ names or numbers."""
     return f"{name}<{', '.join([str(t) if isinstance(t, (str, int)) else name_of(t) for t in types])}>"
@@ -241,19 +242,20 @@ def neighbours(where: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _rows_of(shape: tuple[int, ...], folded: tuple[int, ...], size: int, *strides: tuple[int, ...]) -> tuple[Any, int, int]:
-    """The layout, its number of rows, and the width of rows of which all begin at a multiple of 16 bytes, or 1."""
+def _rows_of(shape: tuple[int, ...], folded: tuple[int, ...], size: int,
+             *strides: tuple[int, ...]) -> tuple[Any, int, tuple[int, int], tuple[int, int] | None]:
+    """The layout and its rows; threads of the team and neighbours in one access for any address, and for multiples of 16 bytes,
+    if all rows begin at such when the first one does."""
     where, length = layout_of(shape, folded, *strides), 16 // size
-    beside, across = (where[n]["strides"][:len(strides)] for n in ("kept", "folded"))
-    even = where["folded"]["count"] == 1 and np.all(across[:, 0] == 1) and not np.any(beside % length)
-    return where, int(where["rows"]), int(where["width"]) if even else 1
+    width, (beside, across) = int(where["width"]), (where[n]["strides"][:len(strides)] for n in ("kept", "folded"))
+    even = where["folded"]["count"] == 1 and np.all(across[:, 0] == 1) and not np.any(beside % length) and not width % length
+    return where, int(where["rows"]), (lanes_for(where), 1), (lanes_of_parts(width, length), length) if even else None
 
 
 def rows_of(folded: Sequence[int], *arrays: Any) -> tuple[Any, int, int, int]:
     """The layout as :func:`layout` makes it; its rows, threads of the team for each, and neighbours in one access."""
-    where, rows, width = _rows_of(arrays[0].shape, tuple(folded), arrays[0].itemsize, *[elements(a) for a in arrays])
-    length = length_of(width, *arrays)
-    return where, rows, lanes_for(where) if length == 1 else lanes_of_parts(width, length), length
+    where, rows, alone, together = _rows_of(arrays[0].shape, tuple(folded), arrays[0].itemsize, *[elements(a) for a in arrays])
+    return where, rows, *(together if together and packed(*arrays) else alone)
 
 
 def lanes_for(where: Any) -> int:
@@ -281,4 +283,4 @@ def broadcast(array: Any, ndim: int) -> tuple[int, ...]:
 
 def packed(*arrays: Any) -> bool:
     """Are all addresses multiples of 16 bytes? None stands for a tensor that is not there."""
-    return not any(a is not None and a.data.ptr % 16 for a in arrays)
+    return not any(a is not None and a.data.ptr & 15 for a in arrays)
