@@ -8,7 +8,7 @@ section 3.2).
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from heapq import heappop, heappush
 from typing import Any
 from weakref import ref
@@ -104,11 +104,11 @@ class Sweep:
         #: For each of them the oldest node that may still add to it.
         self.last_use: dict[Leaf, int] = {}
 
-    def run(self, node: Node, gs: list[Any], rules: list[Any] | None = None) -> None:
-        """Run a node's rules, or some of them, deliver what they return, and release its residuals."""
+    def run(self, node: Node, gs: list[Any], rules: list[Any] | None = None, read: Container[int] | None = None) -> None:
+        """Run a node's rules, or some of them, which read these residuals; deliver what they return; release the residuals."""
         edges = node.edges
         try:
-            values = residuals(node, self.remade) if node.plan.slots else ()
+            values = residuals(node, self.remade, read) if node.plan.slots else ()
             for targets, several, rule in node.plan.rules if rules is None else rules:
                 result = rule(gs, values)
                 if several:
@@ -141,12 +141,12 @@ class Sweep:
             self._capture(node, gs)
         if wanted is not None and node.id not in wanted:
             return
-        rules = node.plan.rules if wanted is None else rules_for(node, self.captures or {}, wanted)
+        rules, read = (node.plan.rules, None) if wanted is None else rules_for(node, self.captures or {}, wanted)
         if not local.state.anomaly and (node.hooks is None or not node.hooks.after):
-            self.run(node, gs, rules)
+            self.run(node, gs, rules, read)
             return
         try:
-            self._run_watched(node, gs, residuals(node, self.remade) if node.plan.slots else (), rules)
+            self._run_watched(node, gs, residuals(node, self.remade, read) if node.plan.slots else (), rules)
         finally:
             if self.retain_graph:
                 node.ran = True

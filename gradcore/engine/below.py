@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 from gradcore.engine.node import Leaf, Node
@@ -61,16 +61,18 @@ def _leads(edge: Edge | None, captures: Captures, wanted: set[int]) -> bool:
     return edge is not None and ((id(edge[0]), edge[1]) in captures or (type(edge[0]) is Node and edge[0].id in wanted))
 
 
-def rules_for(node: Node, captures: Captures, wanted: set[int]) -> list[Any]:
-    """A node's rules for the inputs from which a captured edge can be reached: no other gradient is delivered, or computed."""
+def rules_for(node: Node, captures: Captures, wanted: set[int]) -> tuple[list[Any], Container[int]]:
+    """A node's rules for the inputs from which a captured edge can be reached, and the places of the residuals that they read:
+    no other gradient is delivered, or computed."""
     edges = [edge if _leads(edge, captures, wanted) else None for edge in node.edges]
     plan: Any = node.plan
+    everything = range(len(plan.slots))
     if edges == node.edges:
-        return list(plan.rules)
+        return list(plan.rules), everything
     # A rule for several inputs is bound to those that want a gradient; the node's own rules, to all that did in forward.
     fewer = node.call.plan(edges) if type(plan) is KeepPlan else None
     if fewer is None or not set(fewer.slots) <= set(plan.slots):
-        return [rule for rule in plan.rules if any(edges[i] is not None for i in rule[0])]
+        return [rule for rule in plan.rules if any(edges[i] is not None for i in rule[0])], everything
     at = [plan.slots.index(slot) for slot in fewer.slots]
     return [(targets, several, lambda gs, values, rule=rule: rule(gs, [values[i] for i in at]))
-            for targets, several, rule in fewer.rules]
+            for targets, several, rule in fewer.rules], at

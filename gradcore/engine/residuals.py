@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 from weakref import ref
 
@@ -21,20 +22,24 @@ def backward_scope(forward: int, caller: int) -> int:
     return BACKWARD_SCOPES.setdefault((forward, caller), scope)
 
 
-def residuals(node: Node, remade: list[ref[Recipe]]) -> list[Any]:
-    """A node's residuals as fresh tensors whose edges are the node's own, so that double backward finds the graph.
+def residuals(node: Node, remade: list[ref[Recipe]], read: Container[int] | None = None) -> list[Any]:
+    """A node's residuals as fresh tensors whose edges are the node's own, so that double backward finds the graph. With ``read``,
+    the places of those that rules will read, no other is recomputed.
 
     Raises :class:`AlreadyReleased` and :class:`~gradcore.errors.ModifiedInPlace`. Recipes whose tensor is held for
     another node are appended to ``remade``.
     """
     double = local.state.grad
-    if node.saved is None:
+    saved = node.saved
+    if saved is None:
         raise AlreadyReleased(
             "Trying to backward through the graph a second time (or directly access saved tensors after they have already been "
             f"freed): {node.name()} of {SITES[node.site]} released its residuals when it ran. Specify retain_graph=True if you "
             "need to backward through the graph a second time or if you need to access saved tensors after calling backward.")
+    if read is not None:
+        saved = [r if type(r) is not Again or k in read else None for k, r in enumerate(saved)]
     values = []
-    for residual in node.saved:
+    for residual in saved:
         if type(residual) is Saved:
             storage = residual.storage
             if storage.version != residual.version:

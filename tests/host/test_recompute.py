@@ -56,6 +56,20 @@ def test_only_what_it_takes_is_kept():
     assert all(r.tag.site.function == "gradients" and r.tag.caller is not None for r in again)
 
 
+def test_what_only_a_gradient_that_nobody_asked_for_would_read_is_not_made_again():
+    """The layers' inputs are read for the gradients of their weights alone."""
+    x, model = data().requires_grad_(), network()
+    launched = {}
+    for inputs in ((x,), (x, model[4].weight), tuple(model.parameters())):
+        loss = functional.cross_entropy(model(x), gradcore.tensor(np.array([0, 1, 2, 0])))
+        with gradcore.step() as s:
+            gradients_of = gradcore.autograd.grad(loss, inputs)
+        launched[len(inputs)] = [r.tag.layer for r in normalized(s.raw_log)
+                                 if isinstance(r, Launch) and r.invocation.op == "gelu"]
+        assert all(g is not None for g in gradients_of)
+    assert launched == {1: [], 2: ["3"], 6: ["3", "1"]}
+
+
 def test_a_tensor_that_several_nodes_ask_for_is_made_once():
     x = data()
     w = [gradcore.randn(6, 5, requires_grad=True) for _ in range(3)]
