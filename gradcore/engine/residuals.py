@@ -23,8 +23,8 @@ def backward_scope(forward: int, caller: int) -> int:
 
 
 def residuals(node: Node, remade: list[ref[Recipe]], read: Container[int] | None = None) -> list[Any]:
-    """A node's residuals as fresh tensors whose edges are the node's own, so that double backward finds the graph. With ``read``,
-    the places of those that rules will read, no other is recomputed.
+    """A node's residuals as fresh tensors whose edges are the node's own, so that double backward finds the graph. With
+    ``read``, the places of those that rules will read, no other is recomputed.
 
     Raises :class:`AlreadyReleased` and :class:`~gradcore.errors.ModifiedInPlace`. Recipes whose tensor is held for
     another node are appended to ``remade``.
