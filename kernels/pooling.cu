@@ -27,6 +27,9 @@ struct Spot {
     }
 };
 
+// The number of lines of so many columns before element i.
+__device__ __forceinline__ i64 line_of(i64 i, i64 columns) { return i >> 32 ? i / columns : (i64)((u32)i / (u32)columns); }
+
 // The windows along one dimension that may contain position p: from `first` to `last`.
 __device__ __forceinline__ void windows_of(int p, const Windows& w, int d, int count, int& first, int& last) {
     int reach = p + (int)w.padding[d], span = ((int)w.kernel[d] - 1) * (int)w.dilation[d], stride = (int)w.stride[d];
@@ -57,6 +60,50 @@ __global__ void max_pool2d(const T* x, T* out, I* index, const __grid_constant__
         }
         out[i] = (T)best;
         index[i] = (I)(place < 0 ? 0 : place);
+    }
+}
+
+// The same for windows of 2 by 2 elements side by side, of planes with even sizes: n windows, a few of `columns` for each thread,
+// whose elements are one access in either row.
+template <typename T, typename I>
+__global__ void max_pool2d_halved(const T* x, T* out, I* index, i64 columns, i64 n) {
+    const int N = 8 / sizeof(T);
+    EACH(i, n / N) {
+        i64 from = 2 * N * i + 2 * columns * line_of(N * i, columns);
+        Pack<T, 2 * N> rows[2] = {*(const Pack<T, 2 * N>*)(x + from), *(const Pack<T, 2 * N>*)(x + from + 2 * columns)};
+        Pack<T, N> best;
+        Pack<I, N> place;
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+            best.of[k] = rows[0].of[2 * k];
+            place.of[k] = 0;
+#pragma unroll
+            for (int tap = 1; tap < 4; ++tap) {
+                WIDE(T) v = (WIDE(T))rows[tap / 2].of[2 * k + tap % 2];
+                bool won = v > (WIDE(T))best.of[k] || v != v;
+                best.of[k] = won ? (T)v : best.of[k];
+                place.of[k] = won ? (I)tap : place.of[k];
+            }
+        }
+        *(Pack<T, N>*)(out + N * i) = best;
+        *(Pack<I, N>*)(index + N * i) = place;
+    }
+}
+
+template <typename T, typename I>
+__global__ void max_pool2d_halved_grad(const T* dy, const I* index, T* out, i64 columns, i64 n) {
+    const int N = 8 / sizeof(T);
+    EACH(i, n / N) {
+        i64 from = 2 * N * i + 2 * columns * line_of(N * i, columns);
+        Pack<T, N> g = *(const Pack<T, N>*)(dy + N * i);
+        Pack<I, N> place = *(const Pack<I, N>*)(index + N * i);
+        Pack<T, 2 * N> rows[2];
+#pragma unroll
+        for (int k = 0; k < N; ++k)
+#pragma unroll
+            for (int tap = 0; tap < 4; ++tap) rows[tap / 2].of[2 * k + tap % 2] = (int)place.of[k] == tap ? g.of[k] : (T)0;
+        *(Pack<T, 2 * N>*)(out + from) = rows[0];
+        *(Pack<T, 2 * N>*)(out + from + 2 * columns) = rows[1];
     }
 }
 

@@ -103,6 +103,15 @@ for shape, weight in (((0, 4, 5, 5), (4, 2, 1, 1)), ((0, 4, 5, 5), (4, 2, 3, 3))
 for case in ({"kernel": (2, 3), "stride": (1, 2), "padding": (1, 1)}, {"kernel": (3, 2), "stride": (1, 1), "padding": (0, 0)}):
     add("max_pool2d", floats(2, 2, 4, 5, given=(1, math.nan, 0, -1, 2, math.nan, math.nan, 3, -math.inf, 1) * 8), **case,
         dilation=(1, 1), ceil_mode=False)
+# Windows of 2 by 2 side by side, of rows of whole accesses and of others.
+for shape in ((2, 3, 6, 16), (1, 2, 4, 12), (3, 1, 5, 16), (2, 2, 4, 6), (0, 2, 4, 16)):
+    count, half = math.prod(shape), (*shape[:2], shape[2] // 2, shape[3] // 2)
+    how = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0), "dilation": (1, 1)}
+    special = tuple((1.0, 1.0, math.nan, -math.inf, 2.0, -math.inf, 0.0)[k * k % 7] for k in range(count))
+    add("max_pool2d", floats(*shape), **how, ceil_mode=False)
+    add("max_pool2d", floats(*shape, given=special), **how, ceil_mode=False)
+    taps = bytes_(*half, given=tuple(k * k % 4 for k in range(math.prod(half))))
+    add("max_pool2d_grad", floats(*half), taps, shape=shape, **how)
 # Joined with accesses of 16 bytes or one element; within rows, as whole rows, strided; more tensors than one launch takes.
 for shape in ((3, 5, 8), (2, 4, 6), (3, 16, 1)):
     parts_of = [(*shape[:2], n * shape[2]) for n in (1, 3, 2)]

@@ -80,9 +80,19 @@ def _pool(name: str, types: Any, result: Any, *arguments: Any) -> None:
     gl.run("pooling", name, types, result.size, *arguments)
 
 
+def _halves(image: tuple[int, ...], how: tuple[Pair, ...], *arrays: Any) -> bool:
+    """Do windows of 2 by 2 cover the image side by side, and does it consist of rows of whole accesses?"""
+    whole = 16 // arrays[0].itemsize
+    return how == ((2, 2), (2, 2), (0, 0), (1, 1)) and not image[2] % 2 and not image[3] % whole and gl.packed(*arrays)
+
+
 @gl.kernel
 def max_pool2d(x: Any, out: Any, index: Any, workspace: Any, *, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair,
                ceil_mode: bool) -> None:
+    if _halves(x.shape, (kernel, stride, padding, dilation), x, out, index):
+        gl.run("pooling", "max_pool2d_halved", (x.dtype, index.dtype), out.size // (8 // x.itemsize), x, out, index,
+               np.int64(out.shape[3]), np.int64(out.size))
+        return
     _pool("max_pool2d", (x.dtype, index.dtype), out, x, out, index, _pooling(x.shape, out.shape, kernel, stride, padding,
                                                                            dilation), np.int64(out.size))
 
@@ -90,6 +100,10 @@ def max_pool2d(x: Any, out: Any, index: Any, workspace: Any, *, kernel: Pair, st
 @gl.kernel
 def max_pool2d_grad(dy: Any, index: Any, out: Any, workspace: Any, *, shape: Any, kernel: Pair, stride: Pair, padding: Pair,
                     dilation: Pair) -> None:
+    if _halves(shape, (kernel, stride, padding, dilation), out, dy, index):
+        gl.run("pooling", "max_pool2d_halved_grad", (dy.dtype, index.dtype), dy.size // (8 // dy.itemsize), dy, index, out,
+               np.int64(dy.shape[3]), np.int64(dy.size))
+        return
     _pool("max_pool2d_grad", (dy.dtype, index.dtype), out, dy, index, out,
           _pooling(shape, dy.shape, kernel, stride, padding, dilation), np.int64(out.size))
 
