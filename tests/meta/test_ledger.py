@@ -13,7 +13,7 @@ from gradcore.memory.arena import close_ranges, open_ranges, range_of, set_aside
 from gradcore.memory.peaks import Measured
 from gradcore.memory.resource import Block, Segment, Stream
 from gradcore.memory.sources import CountingSource
-from gradcore.memory.stack import Stack
+from gradcore.memory.stack import Stack, explain_live
 from tests.meta.memory_stacks import Events, Failing, MiB, stack
 
 
@@ -269,6 +269,17 @@ def test_running_out_names_the_largest_holders() -> None:
     assert (caught.value.asked, caught.value.live) == (30 * MiB, 12 * MiB + 1536)
     assert caught.value.cached == ledger.reserved - caught.value.live
     assert caught.value.largest_free <= caught.value.cached
+
+
+def test_running_out_names_ten_holders_and_says_so_if_there_are_none() -> None:
+    memory = stack()
+    ledger, stream = memory.ledger, Stream(0)
+    assert explain_live(ledger) == ["Nothing is live."]
+    kept = [ledger.allocate(512 * k, stream, tag("matmul", f"layers.{k}")) for k in range(1, 12)]
+    lines = explain_live(ledger)
+    assert lines[0] == "The 10 largest holders:"
+    assert [line.split()[0] for line in lines[1:]] == [f"{512 * k:,}" for k in range(11, 1, -1)]
+    del kept
 
 
 def test_scopes_and_tags_are_plain_data() -> None:

@@ -91,6 +91,24 @@ def test_a_block_that_went_back_is_used_again(case: Case) -> None:
     case.resource.deallocate(second, second.serial)
 
 
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_a_block_that_its_finaliser_gave_back_is_used_again(kind: str) -> None:
+    made = stack("host", poison=fill_with_ones if kind == "poison" else None, fail_at=() if kind == "fault" else None)
+    resource = AfterCopies(made.top, made.driver) if kind == "pinned" else made.top
+    stream = Stream(0)
+    first = resource.allocate(5000, stream)
+    where, serial = (first.segment.index, first.offset), first.serial
+    resource.release(first)
+    second = resource.allocate(5000, stream)
+    assert (second.segment.index, second.offset) == where and list(made.ledger.live) == [second.serial] != [serial]
+
+
+def test_segments_without_memory_have_addresses_apart() -> None:
+    source = CountingSource()
+    first, second = source.allocate(3 * MiB), source.allocate(MiB)
+    assert first.address == 0 and second.address == 3 * MiB
+
+
 def test_a_double_free_is_an_error(case: Case) -> None:
     block = case.resource.allocate(5000, case.stream)
     serial = block.serial
