@@ -105,12 +105,10 @@ class _Check:
                     raise ProgramError(f"{where}, operand {k}: a number is bool, int or float, but got {type(value).__name__}")
                 specs.append(type(value))
         attrs = dict(i.attrs)
-        if len(attrs) != len(i.attrs):
-            raise ProgramError(f"{where}: an attribute is repeated")
         try:
             if i.op in _GRADIENTS:
                 self._fits_forward(i.op, specs, attrs)
-            return infer(op, tuple(specs), i.counts if op.lists else None, attrs, self.device)
+            return infer(op, tuple(specs), i.counts, attrs, self.device)
         except Exception as error:
             text = f"{type(error).__name__}: {str(error)[:200]}"
             raise ProgramError(f"{where}: it cannot run on these operands: {text}") from None
@@ -125,7 +123,6 @@ class _Check:
             options["shape"] = dy.shape
         elif forward == "adaptive_avg_pool2d":
             options["size"] = dy.shape[2:]
-        others += [None] * (len(op.inputs) - len(others))
         found = op.infer(*others, **options)
         found = found.outputs[0] if isinstance(found, Inferred) else found
         if found.shape != dy.shape or (op.view and not fits(found, others[at].nbytes)):
@@ -151,7 +148,7 @@ class _Check:
         """Check inputs and outputs, and the lifetimes of all buffers."""
         for k, x in enumerate((*self.program.inputs, *self.program.outputs)):
             self._read(f"input or output {k}", x)
-        missing = [b.index for b in self.program.buffers if b.index not in self.there] or sorted(survivors - self.there)
+        missing = [b.index for b in self.program.buffers if b.index not in self.there]
         if missing:
             raise ProgramError(f"buffer {missing[0]} is never made")
         lives = with_lifetimes(self.program, survivors).buffers

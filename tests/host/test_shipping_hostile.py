@@ -143,6 +143,8 @@ CASES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "lifetime backwards": (lambda p: of_kind(p, "made").__setitem__(3, 9), "expected an integer from 9"),
     "unknown kind": (lambda p: of_kind(p, "made").__setitem__(0, "free"), "expected one of input"),
     "an input that no run is given": (lambda p: p["inputs"].pop(), "of kind input"),
+    "input beside its buffer": (lambda p: p["inputs"][0]["at"][1].__setitem__(3, 1), "input or output 0: float32[5, 4]"),
+    "output beside its buffer": (lambda p: p["outputs"][0]["at"][1].__setitem__(3, 1), "input or output 2: float32[]"),
     "output out of range": (lambda p: p["outputs"][0]["at"].__setitem__(0, 10**6), "expected an integer"),
     "captured under another name": (lambda p: p["captured"][0].__setitem__(1, "nothing"), "a tensor of its own"),
     "captured twice": (lambda p: p["captured"].append(p["captured"][0]), "a tensor of its own"),
@@ -275,7 +277,12 @@ VIEWS: dict[str, tuple[Callable[[Any], Any], str, Any]] = {
     "as_strided_grad": (lambda x: x.as_strided((2, 3), (6, 1), 0), "like", [2, 3]),
     "windows_grad": (lambda x: x.unfold(1, 2, 2), "shape", [4, 3]),
     "conv2d_input_grad": (lambda x: nn.functional.conv2d(x.view(1, 1, 4, 6), gradcore.ones(1, 1, 2, 2)), "shape", [1, 1, 4, 4]),
+    # More channels than before: the result is larger than what it is made from.
+    "conv2d_weight_grad": (
+        lambda x: nn.functional.conv2d(gradcore.ones(1, 1, 5, 5), x.view(6, 1, 2, 2)), "shape", [6, 1, 3, 3]),
     "avg_pool2d_grad": (lambda x: nn.functional.avg_pool2d(x.view(1, 1, 4, 6), 2), "shape", [1, 1, 2, 2]),
+    "adaptive_avg_pool2d_grad": (
+        lambda x: nn.functional.adaptive_avg_pool2d(x.view(1, 1, 4, 6), (2, 5)), "shape", [1, 2, 4, 6]),
 }
 
 
