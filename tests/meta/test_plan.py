@@ -113,6 +113,25 @@ def test_of_few_buffers_the_best_arena_is_found(seed: int) -> None:
     assert lay_out(slots)[1] == best
 
 
+ORDERS: dict[str, Any] = {
+    "largest first": lambda s: (-s.size, s.first), "longest first": lambda s: (-(s.last - s.first), -s.size),
+    "largest area first": lambda s: -s.size * (s.last - s.first + 1), "latest first": lambda s: (-s.last, s.first)}
+
+
+def test_the_best_of_all_orders_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(lay_out.__globals__, "by_ejection", lambda *_: None)
+    names = set()
+    for seed in range(200):
+        slots = scattered(random.Random(seed), 15)
+        arenas = {"in order of time": tops(slots, in_time(slots))}
+        for name, key in ORDERS.items():
+            arenas[name] = tops(slots, by_gaps(slots, sorted(range(15), key=[key(s) for s in slots].__getitem__)))
+        _, nbytes, order = lay_out(slots)
+        assert nbytes == min(arenas.values()) == arenas[order]
+        names.add(order)
+    assert names == arenas.keys()
+
+
 # -- plans of programs -------------------------------------------------------------------------------------------------
 
 
@@ -159,6 +178,15 @@ def test_a_shared_place_is_large_enough_for_the_largest_and_taken_for_as_long_as
     found = planned(program, {2: 1, 3: 2})
     assert found.offsets[1] == found.offsets[2] == found.offsets[3] and found.nbytes == found.bound == 2048 + 1024
     assert found.offsets[4] in (0, 2048) and found.offsets[1] == (1024 if found.offsets[4] == 0 else 0)
+
+
+@pytest.mark.parametrize("shared, alone, apart, chosen", [
+    (1024, 512, 1024, 1024), (2048, 1536, 1024, 1536), (1536, 2048, 1024, 1536)])
+def test_a_sharing_that_costs_memory_is_given_up(shared: int, alone: int, apart: int, chosen: int, monkeypatch: Any) -> None:
+    """Arenas with sharing and without; the second is looked for only if the first is above the bound without sharing."""
+    monkeypatch.setitem(plan.__globals__, "planned", lambda program, places: Plan(
+        {}, shared if places else alone, 0, "", places, apart))
+    assert plan(chain([512] * 3)).nbytes == chosen
 
 
 @pytest.mark.parametrize("name, batch", [
