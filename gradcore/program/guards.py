@@ -107,9 +107,12 @@ def equal(now: Any, seen: Any) -> bool:
     if type(now) is not type(seen):
         return False
     if isinstance(now, dict):
-        return list(now) == list(seen) and _all_equal(now.values(), seen.values())
+        return len(now) == len(seen) and _all_equal(now, seen) and _all_equal(now.values(), seen.values())
     if isinstance(now, (list, tuple, deque)):
         return len(now) == len(seen) and _all_equal(now, seen)
+    if isinstance(now, (set, frozenset)):
+        # Their items have no order to be compared in, but 1 and 1.0 are written differently, as are 0.0 and -0.0.
+        return len(now) == len(seen) and ({*map(id, now)} == {*map(id, seen)} or {*map(repr, now)} == {*map(repr, seen)})
     if not (now == seen or (now != now and seen != seen)):
         return False
     # 0.0 and -0.0 are equal too.

@@ -1,0 +1,110 @@
+"""What counts as the same when a guard looks again, one kind of value at a time."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore.program.guards import (
+    MOST,
+    Guard,
+    equal,
+    is_plain,
+    same_array,
+    same_bytes,
+    same_entries,
+    same_items,
+    same_method,
+)
+
+NAN = float("nan")
+SAME: list[tuple[Any, Any]] = [
+    (1, 1), ("a", "a"), (None, None), (0.0, 0.0), (-0.0, -0.0), (2.5, float("2.5")), (NAN, float("nan")),
+    (np.float32(NAN), np.float32(NAN)), ([1, [2.0]], [1, [2.0]]), ((), ()), ({"a": [1]}, {"a": [1]}), ({1, 2.5}, {2.5, 1}),
+    ({NAN}, {float("nan")}), (frozenset("ab"), frozenset("ba")), (deque([1]), deque([1]))]
+OTHER: list[tuple[Any, Any]] = [
+    (1, 2), (1, 1.0), (1, True), (0.0, -0.0), (complex(0, -0.0), 0j), (np.float32(0.0), np.float32(-0.0)), (NAN, 1.0),
+    (1.0, NAN), ([1], [1, 1]), ([1, 1], [1]), ([1], (1,)), ([1], [True]), ([0.0], [-0.0]), ({"a": 1}, {"a": 1.0}),
+    ({"a": 1}, {"b": 1}), ({"a": 1, "b": 2}, {"b": 2, "a": 1}), ({"a": 1}, {"a": 1, "b": 2}), ({1: 2}, {True: 2}), ({1}, {2}),
+    ({1}, {1.0}), ({0.0}, {-0.0}), ({(1,)}, {(True,)}), ({1}, {1, 2}), (deque([1]), deque([2]))]
+
+
+@pytest.mark.parametrize("now, seen", SAME)
+def test_equal_data(now: Any, seen: Any) -> None:
+    assert equal(now, seen) and equal(now, now)
+
+
+@pytest.mark.parametrize("now, seen", OTHER)
+def test_data_that_differs_although_python_may_call_it_equal(now: Any, seen: Any) -> None:
+    assert not equal(now, seen) and not equal(seen, now)
+
+
+def test_plain_data_is_small_shallow_and_has_no_objects() -> None:
+    deep: Any = {"a": [({1},)]}
+    assert is_plain(deep) and not is_plain([deep])
+    endless: list[Any] = []
+    endless.append(endless)
+    assert not is_plain(endless)
+    for make in (list, tuple, set, deque, dict.fromkeys):
+        assert is_plain(make(range(MOST))) and not is_plain(make(range(MOST + 1)))
+    assert not any(map(is_plain, (object(), [object()], {"a": object()}, {(1, 2): 3})))
+
+
+def test_arrays_are_compared_by_dtype_shape_and_bytes() -> None:
+    zeros = np.zeros((2, 3), np.float32)
+    assert same_array(zeros.copy(), zeros)
+    assert not any(same_array(now, zeros) for now in (zeros.astype(np.int32), zeros.reshape(3, 2), zeros + 1, -zeros, 0.0))
+
+
+def test_slices_and_dtypes_are_compared_by_value_and_type() -> None:
+    assert same_method(slice(1, 2), slice(1, 2)) and not same_method(slice(1, 3), slice(1, 2))
+    assert not same_method("float32", np.dtype("float32"))
+
+
+def test_a_tensor_is_another_with_another_edge_or_other_memory() -> None:
+    x = gradcore.ones(2)
+    seen = x, x.storage, x.edge
+    assert same_bytes(x, seen) and not same_bytes(gradcore.ones(2), seen)
+    x.requires_grad_()
+    assert not same_bytes(x, seen)
+    assert not same_bytes(x, (x, gradcore.ones(2).storage, x.edge))
+
+
+def test_items_and_entries_are_the_same_objects_and_as_many() -> None:
+    a, b = object(), object()
+    assert same_items([a, b], (a, b)) and not same_items([a], (a, b)) and not same_items([a, b], (a,))
+    assert not same_items([b, a], (a, b))
+    assert same_entries({1: a, 2: b}, {1: a, 2: b})
+    assert not any(same_entries(now, {1: a, 2: b}) for now in (
+        {1: a}, {1: a, 2: b, 3: b}, {1: a, 3: b}, {2: a, 1: b}, {True: a, 2: b}, {1: a, 2: a}))
+
+
+def test_what_cannot_be_read_any_more_has_changed_and_says_so() -> None:
+    gone = Guard("the global n", lambda: {}["n"], 1, equal)
+    assert not gone.holds() and gone.why_not() == "the global n can no longer be read: KeyError('n')"
+
+
+def test_reasons_show_plain_data_and_no_objects() -> None:
+    assert Guard("n", lambda: 2, 1, equal).why_not() == "n is 2 and was 1"
+    for now, seen in ((object(), 1), (1, object())):
+        assert Guard("n", lambda now=now: now, seen, equal).why_not() == "n is a different object"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("before, after", [({2}, {2.0}), ({2: None}, {2.0: None})], ids=["a set", "keys"])
+def test_a_program_does_not_outlive_the_type_of_a_number(before: Any, after: Any) -> None:
+    factors = {"all": before}
+
+    @gradcore.compile
+    def scaled(x: Any) -> Any:
+        for factor in factors["all"]:
+            x = x * factor
+        return x
+
+    x = gradcore.tensor([1, 2])
+    assert [scaled(x).dtype for _ in range(3)] == [gradcore.int64] * 3
+    factors["all"] = after
+    assert scaled(x).dtype == gradcore.float32
