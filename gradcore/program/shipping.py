@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +17,14 @@ from gradcore.events import DROP, KEEP, LAUNCH, TAGS
 from gradcore.nn.module import Module
 from gradcore.program.arguments import Output, places
 from gradcore.program.files import Shipment, write_program
+from gradcore.program.guards import Guard
+from gradcore.program.library_guards import ModuleGuard
 from gradcore.program.program import Operand, Program, Update, with_lifetimes
 from gradcore.program.recorder import Trace
 from gradcore.spec import TensorSpec
+
+#: The name of a guard, such as "the variable w of step's closure[0]": the two parts of "w[0]".
+_PLACE = re.compile(r"^(?:the (?:global |variable )?)?(\S+)(?: of [^\[]*)?(.*)$")
 
 
 def save_trace(path: str | os.PathLike[str], trace: Trace, names: dict[int, str], leaf_names: dict[Leaf, str]) -> None:
@@ -82,8 +88,8 @@ def _shipment(trace: Trace, names: dict[int, str], leaf_names: dict[Leaf, str]) 
 # -- from a compiled function ------------------------------------------------------------------------------------------
 
 
-def save_entry(path: str | os.PathLike[str], trace: Trace, seen: Iterable[Any], results: Any) -> None:
-    """Write a trace of a compiled function; ``seen`` are guards and objects that it read, from which tensors get their names.
+def save_entry(path: str | os.PathLike[str], trace: Trace, guards: Sequence[Any], results: Any) -> None:
+    """Write a trace of a compiled function; its tensors get their names from its ``guards``.
 
     ``results`` is the template of its result. Raises :class:`TraceError` for a trace that computes gradients of its
     arguments, which a file cannot represent, and for one that returns a parameter which no op reads.
@@ -93,7 +99,7 @@ def save_entry(path: str | os.PathLike[str], trace: Trace, seen: Iterable[Any], 
         if b not in trace.storages:
             raise TraceError(f"{leaf.name or 'a leaf'}, {leaf.spec}, is an argument of the traced function: a saved program "
                              "can only compute gradients of tensors that it captured")
-    save_trace(path, trace, *names_of(trace, seen))
+    save_trace(path, trace, *names_of(trace, guards))
 
 
 def _with_all_results(trace: Trace, results: Any) -> Trace:
@@ -121,9 +127,9 @@ def _with_all_results(trace: Trace, results: Any) -> Trace:
     return replace(trace, program=replace(program, outputs=tuple(map(operand, places(results)))))
 
 
-def names_of(trace: Trace, seen: Iterable[Any]) -> tuple[dict[int, str], dict[Leaf, str]]:
+def names_of(trace: Trace, guards: Sequence[Any]) -> tuple[dict[int, str], dict[Leaf, str]]:
     """A name for each captured buffer and each leaf: from modules, optimizers or variables, or else from its role."""
-    modules, tensors = _seen(seen)
+    modules, tensors = _seen(guards)
     known: dict[int, str] = {}
     for module in modules:
         for name, tensor in (*module.named_parameters(), *module.named_buffers()):
@@ -153,18 +159,11 @@ def names_of(trace: Trace, seen: Iterable[Any]) -> tuple[dict[int, str], dict[Le
     return names, leaf_names
 
 
-def _seen(objects: Iterable[Any]) -> tuple[list[Module], list[tuple[str, Any]]]:
-    modules: list[Module] = []
-    tensors = []
-    for x in objects:
-        if isinstance(x, Module):
-            modules.append(x)
-        elif isinstance(getattr(x, "module", None), Module):
-            modules.append(x.module)
-        else:
-            found = getattr(x, "seen", None)
-            if isinstance(found, tuple) and found and isinstance(found[0], Value):
-                tensors.append((x.name.split(" ")[-1] if " of " not in x.name else x.name.split(" ")[0], found[0]))
+def _seen(guards: Sequence[Any]) -> tuple[list[Module], list[tuple[str, Any]]]:
+    """The modules, and the other tensors with their names, that guards are for."""
+    modules = [guard.module for guard in guards if isinstance(guard, ModuleGuard)]
+    tensors = [(_PLACE.sub(r"\1\2", guard.name), tensor) for guard in guards if isinstance(guard, Guard)
+               for tensor in guard.values()]
     return modules, tensors
 
 
