@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import gradcore
+from gradcore import nn, optim
+from gradcore.program.checks import all_hold
 from gradcore.program.guards import (
     MOST,
     Guard,
@@ -20,6 +23,7 @@ from gradcore.program.guards import (
     same_items,
     same_method,
 )
+from gradcore.program.library_guards import OptimizerGuard
 
 NAN = float("nan")
 SAME: list[tuple[Any, Any]] = [
@@ -30,7 +34,8 @@ OTHER: list[tuple[Any, Any]] = [
     (1, 2), (1, 1.0), (1, True), (0.0, -0.0), (complex(0, -0.0), 0j), (np.float32(0.0), np.float32(-0.0)), (NAN, 1.0),
     (1.0, NAN), ([1], [1, 1]), ([1, 1], [1]), ([1], (1,)), ([1], [True]), ([0.0], [-0.0]), ({"a": 1}, {"a": 1.0}),
     ({"a": 1}, {"b": 1}), ({"a": 1, "b": 2}, {"b": 2, "a": 1}), ({"a": 1}, {"a": 1, "b": 2}), ({1: 2}, {True: 2}), ({1}, {2}),
-    ({1}, {1.0}), ({0.0}, {-0.0}), ({(1,)}, {(True,)}), ({1}, {1, 2}), (deque([1]), deque([2]))]
+    ({1}, {1.0}), ({0.0}, {-0.0}), ({(1,)}, {(True,)}), ({1}, {1, 2}),
+    ({NAN, float("nan")}, {NAN}), (deque([1]), deque([2]))]
 
 
 @pytest.mark.parametrize("now, seen", SAME)
@@ -51,7 +56,7 @@ def test_plain_data_is_small_shallow_and_has_no_objects() -> None:
     assert not is_plain(endless)
     for make in (list, tuple, set, deque, dict.fromkeys):
         assert is_plain(make(range(MOST))) and not is_plain(make(range(MOST + 1)))
-    assert not any(map(is_plain, (object(), [object()], {"a": object()}, {(1, 2): 3})))
+    assert not any(map(is_plain, (object(), [1, object()], {"a": 1, "b": object()}, {1: 1, (1, 2): 3})))
 
 
 def test_arrays_are_compared_by_dtype_shape_and_bytes() -> None:
@@ -92,6 +97,51 @@ def test_reasons_show_plain_data_and_no_objects() -> None:
     assert Guard("n", lambda: 2, 1, equal).why_not() == "n is 2 and was 1"
     for now, seen in ((object(), 1), (1, object())):
         assert Guard("n", lambda now=now: now, seen, equal).why_not() == "n is a different object"  # type: ignore[misc]
+
+
+class Weights:
+    """Adam over two parameters in groups of their own, after a step, and a guard on it."""
+
+    def __init__(self) -> None:
+        self.one, self.two = nn.Parameter(gradcore.ones(1)), nn.Parameter(gradcore.ones(1))
+        self.optimizer = optim.Adam([{"params": [self.one]}, {"params": [self.two], "betas": [0.5, 0.5]}])
+        for p in (self.one, self.two):
+            p.grad = gradcore.ones(1)
+        self.optimizer.step()
+        self.groups, self.state = self.optimizer.param_groups, self.optimizer.state
+
+
+CHANGES: dict[str, Callable[[Weights], Any]] = {
+    "another state": lambda w: setattr(w.optimizer, "state", w.state.copy()),
+    "another dict of a parameter": lambda w: w.state.update({w.two: dict(w.state[w.two])}),
+    "another tensor": lambda w: w.state[w.two].update(exp_avg=gradcore.zeros(1)),
+    "a group more": lambda w: w.optimizer.add_param_group({"params": [nn.Parameter(gradcore.ones(1))]}),
+    "a group less": lambda w: w.groups.pop(), "another option": lambda w: w.groups[1].update(eps=0.5),
+    "a list changed in place": lambda w: w.groups[1]["betas"].__setitem__(0, 0.25),
+    "an option more": lambda w: w.groups[1].update(more=1), "a parameter more": lambda w: w.groups[1]["params"].append(w.one),
+    "another parameter": lambda w: w.groups[1]["params"].__setitem__(0, w.one),
+    "a hook before": lambda w: w.optimizer.register_step_pre_hook(lambda *_: None),
+    "a hook after": lambda w: w.optimizer.register_step_post_hook(lambda *_: None),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_optimizer_is_noticed(change: str) -> None:
+    w = Weights()
+    holds = all_hold([OptimizerGuard(w.optimizer, False)], {})
+    assert holds()
+    w.optimizer.step()
+    assert holds()
+    CHANGES[change](w)
+    assert not holds()
+
+
+@pytest.mark.parametrize("rates", [False, True])
+def test_a_learning_rate_matters_only_to_code_that_reads_it(rates: bool) -> None:
+    w = Weights()
+    holds = all_hold([OptimizerGuard(w.optimizer, rates)], {})
+    w.groups[1]["lr"] = 0.5
+    assert holds() is not rates
 
 
 @pytest.mark.parametrize("before, after", [({2}, {2.0}), ({2: None}, {2.0: None})], ids=["a set", "keys"])

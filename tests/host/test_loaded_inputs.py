@@ -1,0 +1,62 @@
+"""What a loaded program is given: inputs in one memory, in other layouts, and gradients that are too small."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gradcore
+from gradcore import nn
+from gradcore.errors import SpecError, TraceError
+from tests.conftest import raises
+
+
+def saved(function: Any, path: Path, *inputs: Any) -> Path:
+    compiled = gradcore.compile(function)
+    for _ in range(2):
+        compiled(*inputs)
+    compiled.save(path / "f")
+    return path / "f"
+
+
+def test_inputs_in_one_memory_are_given_in_one_memory(tmp_path: Path) -> None:
+    base = gradcore.ones(4)
+    loaded = gradcore.load_program(saved(lambda x, y: x * 2 + y, tmp_path, base[:2], base[2:]))
+    other = gradcore.tensor([1.0, 2.0, 3.0, 4.0])
+    assert loaded(other[:2], other[2:]).tolist() == [5.0, 8.0]
+    for second in (gradcore.ones(4)[2:], gradcore.ones(2).numpy()):
+        with raises(SpecError, "input 1 must share the memory of an earlier input"):
+            loaded(other[:2], second)
+
+
+def test_an_input_of_another_layout_is_copied_on_the_programs_device(tmp_path: Path) -> None:
+    path = saved(lambda x: x + 1, tmp_path, gradcore.ones(2, 3))
+    loaded = gradcore.load_program(path, "meta")
+    found = loaded(gradcore.ones(3, 2, device="meta").T)
+    assert found.device.name == "meta" and found.shape == (2, 3)
+
+
+def test_a_gradient_with_fewer_bytes_than_the_program_writes_is_refused(tmp_path: Path) -> None:
+    w = nn.Parameter(gradcore.ones(4))
+
+    def f(x: Any) -> Any:
+        loss = (x * w).sum()
+        loss.backward()
+        return loss.detach()
+
+    w.grad = gradcore.zeros(4)
+    loaded = gradcore.load_program(saved(f, tmp_path, gradcore.ones(4)))
+    (leaf,) = loaded.state.values()
+    leaf.grad = gradcore.zeros(1).expand(4)
+    with raises(TraceError, "has 4 bytes of memory, fewer than in the traced run"):
+        loaded(gradcore.ones(4))
+
+
+def test_a_program_without_an_optimizer_has_no_learning_rate(tmp_path: Path) -> None:
+    loaded = gradcore.load_program(saved(lambda x: x + 1, tmp_path, gradcore.ones(2)))
+    with pytest.raises(AttributeError, match="updates no parameters"):
+        loaded.learning_rate  # noqa: B018
+    with pytest.raises(AttributeError, match="updates no parameters"):
+        loaded.learning_rate = 0.5
