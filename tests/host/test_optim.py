@@ -307,3 +307,30 @@ def test_hooks_around_a_step(oracle: Any) -> None:
         before.remove()
         optimizer.step()
     assert seen[:2] == seen[2:] and [found[0] for found in seen[:2]] == [2, 1]
+
+
+def test_a_hook_may_give_the_step_another_closure() -> None:
+    p = nn.Parameter(gradcore.ones(1))
+    optimizer = optim.SGD([p])
+    optimizer.register_step_pre_hook(lambda o, args, kwargs: ((o,), {"closure": lambda: 2}))
+    assert optimizer.step(lambda: 1) == 2 == optimizer.step()
+
+
+def test_gradients_are_filled_with_zeros_where_there_are_any() -> None:
+    p, q = (nn.Parameter(gradcore.ones(1)) for _ in range(2))
+    p.grad = gradcore.ones(1)
+    optim.SGD([p, q]).zero_grad(set_to_none=False)
+    assert p.grad.tolist() == [0.0] and q.grad is None
+
+
+def test_a_state_dict_keeps_its_counts_and_state_of_no_parameter_is_left_out() -> None:
+    p = nn.Parameter(gradcore.ones(1))
+    p.grad = gradcore.ones(1)
+    optimizer = optim.Adam([p])
+    optimizer.step()
+    state = optimizer.state_dict()
+    optimizer.step()
+    assert state["state"][0]["step"] == 1 and optimizer.state[p]["step"] == 2
+    state["state"][7] = {"step": 5}
+    optimizer.load_state_dict(state)
+    assert [*optimizer.state] == [p] and optimizer.state[p]["step"] == 1
