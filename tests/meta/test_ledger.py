@@ -248,6 +248,14 @@ def test_a_flush_that_fails_says_so_and_leaves_the_books_right() -> None:
     assert typed(log[-1]) == Unreserve(0, 12 * MiB) and ledger.reserved == 12 * MiB
 
 
+def test_a_stretch_that_ends_gives_back_the_peaks_from_before_it() -> None:
+    ledger, stream = stack().ledger, Stream(0)
+    ledger.release(ledger.allocate(4096, stream))
+    stretch = Measured(ledger)
+    ledger.release(ledger.allocate(1024, stream))
+    assert stretch.end()[:2] == (1024, 1024) and ledger.peaks[:2] == (4096, 4096)
+
+
 def test_running_out_names_the_largest_holders() -> None:
     memory = stack(limit=32 * MiB)
     ledger, stream = memory.ledger, Stream(0)

@@ -15,6 +15,7 @@ from gradcore.spec import (
     TensorSpec,
     broadcast_shapes,
     expand_strides,
+    is_overlapping,
     normalize_dim,
     normalize_dims,
     promote,
@@ -160,3 +161,12 @@ def test_sizes_that_cannot_be_read(text: Any) -> None:
     (5000 << 40, "5000.0 TiB"), (-2048, "-2.00 KiB")])
 def test_sizes_are_written(nbytes: int, text: str) -> None:
     assert format_bytes(nbytes) == text
+
+
+def test_a_layout_in_which_two_elements_share_an_address_overlaps() -> None:
+    for shape, strides in itertools.product(itertools.product((1, 2, 3), repeat=2), itertools.product(range(-3, 7), repeat=2)):
+        addresses = [sum(i * s for i, s in zip(at, strides, strict=True)) for at in np.ndindex(shape)]
+        assert is_overlapping(shape, strides) or len({*addresses}) == len(addresses), (shape, strides)
+    # Rows, columns, and every other element of a (4, 6) one, backwards too.
+    for strides in ((6, 1), (1, 6), (12, 2), (-6, 1), (2, -12)):
+        assert not is_overlapping((2, 3) if abs(strides[0]) > abs(strides[1]) else (3, 2), strides)
