@@ -41,7 +41,7 @@ def block_plot(recording: Recording, *, width: int = 72, height: int = 12, colou
     for name in reversed(names):
         nbytes = shown[at].sums.get(name, 0)
         text.append("  ■ " if colour else f"  {LETTERS.get(name, _UNKNOWN)} ", style=COLOURS.get(name) if colour else None)
-        text.append(f"{name:16}{nbytes:>15,}{nbytes / top if top else 0:8.1%}\n")
+        text.append(f"{name:16}{nbytes:>15,}{nbytes / top:8.1%}\n")
     return text
 
 

@@ -1,0 +1,176 @@
+"""The text of a report, word for word: one with something in every section, and the limits of each list."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from gradcore.report.exported import Exported
+from gradcore.report.growth import Carried, Grown, Growth
+from gradcore.report.step import (
+    DriverFigures,
+    KeptTensor,
+    Left,
+    LibraryBytes,
+    PeakPoint,
+    PhaseEnd,
+    PinnedFigures,
+    PoolFigures,
+    StepReport,
+    TopTensor,
+)
+from gradcore.report.text import bar, render, short_path
+
+
+def kept(name: str, role: str = "output", layer: str = "head", dropped: int | None = None,
+         freed: int | None = None) -> KeptTensor:
+    return KeptTensor(1, name, "mul", layer, role, "x.py:1 in f", 1024, 5, dropped, freed, None)
+
+
+def full(folder: Path) -> StepReport:
+    """A report with a line of each kind: lines below ``folder`` are shown without it."""
+    line = f"{folder}/model.py:3 in f"
+    return StepReport(
+        device="cuda:1", batch_size=4, seconds=0.004, peak=PeakPoint(5, 3000, 4096, 8192, "mul", "", "forward", line),
+        by_role={"parameter": 1024, "residual": 3072}, by_layer={"": 3072, "head": 1024}, by_op={"mul": 4096, "borrow": 0},
+        top=(TopTensor(2048, 2000, "residual", "mul", "", "forward", (4, 64), "float32", line, None, 1, ("1:x", "2:y"),
+                       (line, "/lib/b.py:2 in g")),
+             TopTensor(1024, 1024, "residual", "exp", "head", "forward", (), "float64", "/lib/a.py:1 in g", None, 1, ("1:x",)),
+             TopTensor(1024, 1000, "workspace", "sum", "head", "forward", None, None, line, None, 0, ()),
+             TopTensor(0, 0, "input", "borrow", "", "forward", (9,), "int8", line, None, 0, ())),
+        phases=(PhaseEnd("forward", 900, 2048, 0.0015), PhaseEnd("step", 1000, 1536, 0.004)),
+        kept=(kept("a", layer=""), kept("b", "temporary", dropped=7), kept("c", dropped=8, freed=9), kept("w", "parameter")),
+        residual_bytes=3072, residual_bytes_returned=1024, pool=PoolFigures(10, 7, 2, 8192, 4096, 1024), nodes=3,
+        graph_seconds=0.001, records=12,
+        driver=DriverFigures(100_000, "NVML, this process", 50_000, 8192, 1308, 40_500,
+                             (LibraryBytes("cuBLAS", 1000), LibraryBytes("cuFFT", 308)), "what nobody sees"),
+        left=(Left("mul", "", line, 1024, "graph"), Left("exp", "head", line, 512, "you")),
+        growth=Growth(3, 1234, (Grown("mul", "", line, 3, 3072, "graph", f"sum, {line}"),
+                                Grown("exp", "head", line, 2, 1024, "graph", ""), Grown("neg", "", line, 2, 512, "you", "")),
+                      (Carried("sum", line, "add", line),)),
+        pinned=PinnedFigures(1000, 2000, 3000), outside_bytes=7777,
+        exported=(Exported("mul", "", line, "numpy()", line, True, 1, 2048),
+                  Exported("exp", "head", line, "__dlpack__", line, False, 2, 1024)))
+
+
+TEXT = """\
+Device memory of one step on cuda:1, batch 4: peak 4.00 KiB
+  requested 3,000  allocated 4,096  reserved 8,192 bytes
+  reached by mul in layer (root), phase forward, model.py:3 in f
+  768 bytes per sample, not counting parameters, gradients and optimizer state
+
+At the peak, by role:
+  parameter                        1,024   25.0%  ██████
+  residual                         3,072   75.0%  ██████████████████
+
+At the peak, by layer:
+  (root)                           3,072   75.0%  ██████████████████
+  head                             1,024   25.0%  ██████
+
+At the peak, by op:
+  mul                              4,096  100.0%  ████████████████████████
+
+Memory of other libraries that tensors share: 7,777 bytes, not included in these sums.
+
+Largest tensors at the peak:
+    2.00 KiB  residual        mul                          4x64 float32  (root)         model.py:3 in f  kept by 2 nodes
+              called from model.py:3 in f
+              called from /lib/b.py:2 in g
+    1.00 KiB  residual        exp                        scalar float64  head           /lib/a.py:1 in g  kept by 1 node
+    1.00 KiB  workspace       sum                         bytes          head           model.py:3 in f
+
+Live at the end of each phase:
+  forward              2,048 bytes  after 1.50 ms
+  step                 1,536 bytes  after 4.00 ms
+
+Kept for backward: 3,072 bytes; released by backward: 1,024.
+  node 1: 'a', 1,024 bytes of mul in (root), kept at record 5, still kept
+  node 1: 'b', 1,024 bytes of mul in head, kept at record 5, released at 7
+  node 1: 'c', 1,024 bytes of mul in head, kept at record 5, released at 8, freed at 9
+
+Allocated in this step and live at its end:
+            1,024 bytes of mul in (root), model.py:3 in f: kept by the graph
+              512 bytes of exp in head, model.py:3 in f: referenced by your code
+
+Shared by arrays of other libraries at the end:
+            2,048 bytes of mul in (root), model.py:3 in f: held only by numpy(), model.py:3 in f
+            1,024 bytes in 2 buffers of exp in head, model.py:3 in f: held by its tensor, and shared by __dlpack__, \
+model.py:3 in f
+
+Live bytes have grown for 3 steps, by 1,234 per step on average:
+            3,072 bytes in 3 results of mul in (root), model.py:3 in f: kept by the graph for sum, model.py:3 in f
+            1,024 bytes in 2 results of exp in head, model.py:3 in f: kept by the graph for a node of an earlier step
+              512 bytes in 2 results of neg in (root), model.py:3 in f: referenced by your code
+  add, model.py:3 in f, reads a result of the previous step: sum,
+  model.py:3 in f. Did you mean loss.item() or detach()?
+
+Pool: 10 allocations, 7 served without the driver; 2 segments, 4.00 KiB cached, fragmentation 75.0%
+Graph: 3 nodes, 25.0% of the step's 4.00 ms; 12 records
+Pinned host memory: 1,000 bytes live, at most 2,000 in this step; 3,000 held by its pool
+Driver (NVML, this process):
+  100,000 bytes used = context 50,000 + segments 8,192 + libraries 1,308 + remainder 40,500 (40.5%: kernel code, and memory \
+that libraries allocated themselves)
+            1,000 bytes for cuBLAS
+              308 bytes for cuFFT
+  the remainder includes what nobody sees"""
+
+
+def test_a_report_with_something_in_every_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert render(full(tmp_path)) == TEXT
+
+
+def test_without_records_there_are_totals_growth_and_the_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    counted = dataclasses.replace(full(tmp_path), records=0, batch_size=None, pinned=None, growth=Growth(3, 1234),
+                                  driver=DriverFigures(None, "none", None, 8192, 0, None))
+    assert render(counted) == """\
+Device memory of one step on cuda:1: peak 4.00 KiB
+  requested 3,000  allocated 4,096  reserved 8,192 bytes
+
+Live bytes have grown for 3 steps, by 1,234 per step on average:
+
+Pool: 10 allocations, 7 served without the driver; 2 segments, 4.00 KiB cached, fragmentation 75.0%
+Driver (none):
+  N/A bytes used = context N/A + segments 8,192 + libraries 0 + remainder N/A"""
+
+
+def test_long_lists_end_with_how_many_more(tmp_path: Path) -> None:
+    report = full(tmp_path)
+    growth = report.growth
+    assert growth is not None
+
+    def lines(count: int) -> list[str]:
+        """The report's lines if every list has ``count`` entries."""
+        top = dataclasses.replace(report.top[0], stack=tuple(f"/s.py:{i} in h" for i in range(count)))
+        return render(dataclasses.replace(
+            report, by_op={f"op{i}": 16 for i in range(count)}, kept=count * report.kept[:1], left=count * report.left[:1],
+            exported=count * report.exported[:1], top=(top,),
+            growth=dataclasses.replace(growth, grown=count * growth.grown[:1], carried=count * growth.carried))).splitlines()
+
+    def shown(count: int) -> list[int]:
+        """How many of ``count`` entries each list shows: callers, ops, kept, left, exported, grown, carried."""
+        texts = lines(count)
+        return [sum(words in x for x in texts) for words in (
+            "called from", "  op", "still kept", ": kept by the graph", "held only by numpy()", "results of", "Did you mean")]
+
+    # What piles up is kept by the graph too.
+    assert shown(4) == [4, 4, 4, 4 + 4, 4, 4, 4]
+    assert shown(20) == [6, 12, 16, 8 + 4, 8, 4, 4]
+    assert [x for x in lines(20) if " more" in x] == [
+        "  and 8 more, 128 bytes", "  and 4 more", "  and 12 more", "  and 12 more"]
+    assert not [x for x in lines(8) if " more" in x] and len([x for x in lines(9) if x == "  and 1 more"]) == 2
+    assert [x for x in lines(13) if ", 16 bytes" in x] == ["  and 1 more, 16 bytes"]
+    assert not [x for x in lines(12) if "more, " in x] and shown(16)[2] == 16 and "  and 1 more" in lines(17)
+
+
+def test_a_bar_is_drawn_in_eighths_and_a_path_below_the_folder_is_relative(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [bar(n / 16, 2) for n in range(9)] == ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉", "█"]
+    assert bar(2.0, 3) == bar(1.0, 3) == "███" and bar(-1.0) == ""
+    monkeypatch.chdir(tmp_path)
+    assert short_path(f"{tmp_path}/a/b.py:3 in f") == "a/b.py:3 in f"
+    assert short_path(f"{tmp_path.parent}/b.py:3 in f") == f"{tmp_path.parent}/b.py:3 in f"
+    assert short_path("b.py:3 in f") == "b.py:3 in f" and short_path("a.py") == "a.py"
