@@ -1,8 +1,24 @@
-"""Synthetic steps: with any number of records, and with kinds of records that a plain step lacks."""
+"""Synthetic steps: with any number of records, with kinds of records that a plain step lacks, and one with figures by hand."""
 
 from __future__ import annotations
 
-from gradcore.events import Alloc, Drop, Free, Invocation, Keep, Launch, Mark, Record, Reserve, Retag, Site, Tag, Unreserve
+from gradcore.events import (
+    Alloc,
+    Drop,
+    Export,
+    Free,
+    Invocation,
+    Keep,
+    Launch,
+    Mark,
+    Record,
+    Reserve,
+    Retag,
+    Site,
+    Tag,
+    Unreserve,
+    View,
+)
 from gradcore.report import Recording, build_report
 from gradcore.report.step import PoolFigures
 from gradcore.spec import TensorSpec
@@ -56,3 +72,36 @@ def corners() -> Recording:
         block(5, 0, soon, 0), Drop(2, 1, "consumed"), Free(5), Drop(1, 3, "consumed"), Free(1), Drop(3, 9, "consumed"),
         Drop(2, 2, "graph died"), Retag(3, early), Drop(3, 2, "consumed"), Free(3), Mark("end", "step", 9)]
     return Recording(build_report(records, device="cpu", batch_size=None, pool=PoolFigures(0, 0, 0, 0, 0, 0)), tuple(records))
+
+
+# -- a step with figures by hand ----------------------------------------------------------------------------------------
+
+OUTER = Site("/code/train.py", 90, "main")
+MUL = Tag("mul", "l1", "forward", "output", Site("/code/model.py", 3, "forward", (OUTER,)), None,
+          TensorSpec.of((5, 3), "float32"))
+EXP = Tag("exp", "l2", "forward", "output", Site("/code/model.py", 4, "forward"), None, TensorSpec.of((), "float64"))
+WEIGHT = Tag("upload", "l1", "setup", "parameter", Site("/code/model.py", 1, "__init__"), None,
+             TensorSpec.of((250,), "float32"))
+INPUT = Tag("upload", "", "forward", "input", Site("/code/train.py", 80, "main"), None, TensorSpec.of((500,), "int32"),
+            Export("numpy()", Site("/code/train.py", 81, "main")))
+#: Backward runs the gradient of a line, and is called from another.
+GRAD = Tag("mul", "l1", "backward", "temporary", MUL.site, OUTER, None)
+CALL = Invocation("any", (), (), (), 0, ())
+
+
+def by_hand() -> list[Record]:
+    """Two ops, each of which keeps its output, a backward that frees one of them, and an optimizer; a memory of 8 KiB that has
+    gone before the step begins is more than its peak. The first timed record is at a second, and one follows each second."""
+    second = 10**9
+    return [
+        Reserve(0, 1 << 20), Alloc(1, 0, 0, 1000, 1024, 0, WEIGHT, 0), Alloc(9, 0, 1024, 8000, 8192, 0, INPUT, 0), Free(9),
+        Mark("begin", "step", second),                                                                             # 4
+        Alloc(2, 0, 1024, 2000, 2048, 0, INPUT, 0),
+        Alloc(3, 0, 3072, 3000, 3072, 0, MUL, 1), Launch(CALL, MUL, 1, (1, 2), (3,), 2 * second),                  # 6, 7
+        Keep(3, 1, "out"), Keep(2, 1, "x"), View(CALL, MUL, 2, 3),
+        Alloc(4, 0, 6144, 100, 512, 0, EXP, 3), Launch(CALL, EXP, 3, (3,), (4,), 3 * second), Keep(4, 3, "out"),   # 11, 12, 13
+        Mark("begin", "backward", 4 * second),                                                                     # 14
+        Alloc(5, 0, 6656, 1000, 1024, 0, GRAD, 3), Launch(CALL, GRAD, 7, (4,), (5,), 5 * second),                  # 15, 16
+        Drop(4, 3, "consumed"), Free(4), Retag(5, WEIGHT._replace(op="mul", role="gradient")),                     # 17, 18, 19
+        Mark("end", "backward", 6 * second), Mark("begin", "optimizer", 7 * second), Mark("end", "optimizer", 8 * second),
+        Mark("end", "step", 9 * second)]                                                                           # 23

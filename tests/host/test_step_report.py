@@ -1,0 +1,98 @@
+"""The report of a step whose every figure was worked out by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+from gradcore.events import Alloc, Free, Mark, Record, Reserve
+from gradcore.report.exported import Exported
+from gradcore.report.step import (
+    KeptTensor,
+    Left,
+    PeakPoint,
+    PhaseEnd,
+    PoolFigures,
+    StepReport,
+    TopTensor,
+    build_report,
+)
+from tests.host.made_steps import EXP, INPUT, MUL, OUTER, by_hand
+
+POOL = PoolFigures(10, 7, 2, 8192, 4096, 1024)
+FORWARD, LOSS = "/code/model.py:3 in forward", "/code/model.py:4 in forward"
+MADE, BATCH = "/code/model.py:1 in __init__", "/code/train.py:80 in main"
+
+
+def report_of(records: list[Record], batch_size: int | None = None) -> StepReport:
+    return build_report(records, device="cpu", batch_size=batch_size, pool=POOL)
+
+
+def test_every_figure_of_a_step() -> None:
+    # The peak is at the gradient's allocation: 1024 + 2048 + 3072 + 512 + 1024, of which backward frees 512.
+    assert build_report(by_hand(), device="meta", batch_size=2, pool=POOL, node_seconds=0.5) == StepReport(
+        device="meta", batch_size=2, seconds=8.0,
+        peak=PeakPoint(15, 7100, 7680, 1 << 20, "mul", "l1", "backward", FORWARD),
+        by_role={"residual": 3584, "input": 2048, "parameter": 1024, "temporary": 1024},
+        by_layer={"l1": 5120, "": 2048, "l2": 512}, by_op={"mul": 4096, "upload": 3072, "exp": 512},
+        top=(TopTensor(3072, 3000, "residual", "mul", "l1", "forward", (5, 3), "float32", FORWARD, None, 1, ("1:out",),
+                       ("/code/train.py:90 in main",)),
+             TopTensor(2048, 2000, "input", "upload", "", "forward", (500,), "int32", BATCH, None, 0, ("1:x",)),
+             TopTensor(1024, 1000, "parameter", "upload", "l1", "setup", (250,), "float32", MADE, None, 0, ()),
+             TopTensor(1024, 1000, "temporary", "mul", "l1", "backward", None, None, FORWARD, str(OUTER), 3, (),
+                       ("/code/train.py:90 in main",)),
+             TopTensor(512, 100, "residual", "exp", "l2", "forward", (), "float64", LOSS, None, 3, ("3:out",))),
+        phases=(PhaseEnd("forward", 6100, 6656, 3.0), PhaseEnd("backward", 7000, 7168, 5.0),
+                PhaseEnd("optimizer", 7000, 7168, 7.0), PhaseEnd("step", 7000, 7168, 8.0)),
+        kept=(KeptTensor(1, "out", "mul", "l1", "output", FORWARD, 3072, 8, None, None, None),
+              KeptTensor(1, "x", "upload", "", "input", BATCH, 2048, 9, None, None, None),
+              KeptTensor(3, "out", "exp", "l2", "output", LOSS, 512, 13, 17, 18, "consumed")),
+        # The kept input is no residual. The node of the launch in backward is not the step's.
+        residual_bytes=3584, residual_bytes_returned=512, pool=POOL, nodes=3, graph_seconds=1.5, records=20,
+        left=(Left("mul", "l1", FORWARD, 3072, "graph"),),
+        exported=(Exported("upload", "", BATCH, "numpy()", "/code/train.py:81 in main", False, 1, 2048),))
+
+
+def test_shares_of_a_report() -> None:
+    report = report_of(by_hand(), batch_size=2)
+    # All but the parameter: two samples take the input, both residuals and what was not yet a gradient.
+    assert report.bytes_per_sample == (2048 + 3072 + 512 + 1024) / 2
+    fixed = dataclasses.replace(report, by_role={
+        "parameter": 1000, "optimizer state": 200, "buffer": 30, "gradient": 4, "input": 7680 - 1234})
+    assert fixed.bytes_per_sample == (7680 - 1234) / 2
+    assert report_of(by_hand()).bytes_per_sample is None
+    assert dataclasses.replace(report, by_role={}).bytes_per_sample is None
+    assert [dataclasses.replace(report, graph_seconds=s).graph_share for s in (0.0, 2.0, 9.0)] == [0.0, 0.25, 1.0]
+    assert dataclasses.replace(report, graph_seconds=2.0, seconds=0.0).graph_share == 0.0
+    assert [dataclasses.replace(POOL, cached=c).fragmentation for c in (0, 1024, 4096)] == [0.0, 0.0, 0.75]
+    assert json.loads(report.to_json()) == json.loads(report.to_json(2)) and report.to_json(2).splitlines()[1].startswith('  "')
+
+
+def test_a_log_without_marks_is_all_step_and_one_without_bytes_has_no_peak() -> None:
+    bare = report_of([record for record in by_hand() if not isinstance(record, Mark)])
+    assert (bare.seconds, bare.records, bare.phases, bare.residual_bytes) == (0.0, 18, (), 0)
+    assert (bare.peak.position, bare.peak.allocated) == (2, 1024 + 8192)
+    empty = report_of([Reserve(0, 4096), Mark("begin", "step", 5), Mark("end", "step", 5)])
+    assert empty.peak == PeakPoint(1, 0, 0, 4096, "", "", "", "") and empty.top == () and empty.records == 2
+
+
+def test_the_ten_largest_are_shown_and_the_older_of_equals_first() -> None:
+    report = report_of([Alloc(i, 0, 0, 10, 2048 if i == 7 else 512, 0, EXP, i) for i in range(12)])
+    assert [t.node for t in report.top] == [7, 0, 1, 2, 3, 4, 5, 6, 8, 9]
+
+
+def test_two_backwards_keep_until_the_first_and_release_until_the_last() -> None:
+    # The second backward releases what the first had retained.
+    log = by_hand()
+    log[20:23] = [Mark("end", "backward", 0), Mark("begin", "backward", 0), Free(3), Mark("end", "backward", 0)]
+    report = report_of(log)
+    assert (report.residual_bytes, report.residual_bytes_returned) == (3584, 3584)
+    assert [(p.phase, p.allocated) for p in report.phases] == [
+        ("forward", 6656), ("backward", 7168), ("backward", 4096), ("step", 4096)]
+
+
+def test_what_is_left_is_summed_by_line_and_holder_the_largest_first() -> None:
+    log: list[Record] = [Alloc(1, 0, 0, 9, 512, 0, EXP, 1), Mark("begin", "step", 0)]
+    log += [Alloc(i, 0, 0, 9, 512, 0, EXP, 1) for i in (2, 3)]
+    log += [Alloc(4, 0, 0, 9, 4096, 0, MUL, 2), Alloc(5, 0, 0, 9, 9, 0, INPUT, 0)]
+    assert report_of(log).left == (Left("mul", "l1", FORWARD, 4096, "you"), Left("exp", "l2", LOSS, 1024, "you"))
