@@ -97,7 +97,7 @@ def by_hand() -> list[Record]:
         Reserve(0, 1 << 20), Alloc(1, 0, 0, 1000, 1024, 0, WEIGHT, 0), Alloc(9, 0, 1024, 8000, 8192, 0, INPUT, 0), Free(9),
         Mark("begin", "step", second),                                                                             # 4
         Alloc(2, 0, 1024, 2000, 2048, 0, INPUT, 0),
-        Alloc(3, 0, 3072, 3000, 3072, 0, MUL, 1), Launch(CALL, MUL, 1, (1, 2), (3,), 2 * second),                  # 6, 7
+        Alloc(3, 0, 3072, 3000, 3072, 2, MUL, 1), Launch(CALL, MUL, 1, (1, 2), (3,), 2 * second),                  # 6, 7
         Keep(3, 1, "out"), Keep(2, 1, "x"), View(CALL, MUL, 2, 3),
         Alloc(4, 0, 6144, 100, 512, 0, EXP, 3), Launch(CALL, EXP, 3, (3,), (4,), 3 * second), Keep(4, 3, "out"),   # 11, 12, 13
         Mark("begin", "backward", 4 * second),                                                                     # 14

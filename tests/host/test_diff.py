@@ -14,10 +14,13 @@ import pytest
 
 import gradcore
 from gradcore.cli.main import main
-from gradcore.report import Recording, compare
+from gradcore.events import Mark
+from gradcore.report import Recording, build_report, compare
 from gradcore.report.diff import GROUPS, Owners, allowance, owners_of
 from gradcore.report.diff_page import diff_page
+from gradcore.report.step import PoolFigures
 from tests.conftest import raises
+from tests.host.made_steps import by_hand
 from tests.host.test_page import Elements
 from tests.host.test_run import write
 
@@ -95,6 +98,53 @@ def test_allowances(text: str, before: int, allowed: int) -> None:
 def test_no_allowance(text: str) -> None:
     with raises(ValueError, "expected a share such as '1%' or a size such as '64 KiB', but got", repr(text)):
         allowance(text)
+
+
+def test_a_difference_word_for_word() -> None:
+    before = Owners(8192, {"layer": {"head": 6144, "": 2048}, "op": {"mul": 8192}})
+    after = Owners(10_240, {"role": {"output": 10_240}, "layer": {"head": 10_240}, "op": {"mul": 8192, "exp": 2048}})
+    diff = compare(before, after)
+    assert str(diff) == """\
+Peak: 8.00 KiB before, 10.0 KiB after: +2,048 bytes, +25.00%
+
+By layer:
+           +4,096  head                    6,144 -> 10,240
+           -2,048  (root)                  2,048 -> 0
+
+By op:
+           +2,048  exp                     0 -> 2,048"""
+    assert diff.to_dict() == {"before": 8192, "after": 10_240, "change": 2048, "by": {
+        "layer": [{"name": "head", "before": 6144, "after": 10_240, "change": 4096},
+                  {"name": "", "before": 2048, "after": 0, "change": -2048}],
+        "op": [{"name": "exp", "before": 0, "after": 2048, "change": 2048}]}}
+    page = diff_page(diff, "A", "B")
+    head = '<th class="number">change</th><th>{}</th><th class="number">before</th><th class="number">after</th>'
+    cells = '<tr><td class="number">{}</td><td class="path">{}</td><td class="number">{}</td><td class="number">{}</td></tr>'
+    places = [page.index(text) for text in (
+        "<h2>By layer</h2>", head.format("layer"), cells.format("+4,096", "head", "6,144", "10,240") + "\n",
+        cells.format("-2,048", "(root)", "2,048", "0"), "<h2>By op</h2>", head.format("op"),
+        cells.format("+2,048", "exp", "0", "2,048"))]
+    assert places == sorted(places)
+    nothing = compare(Owners(0, {"op": {}}), Owners(0, {"op": {}}))
+    assert str(nothing) == "Peak: 0 B before, 0 B after: +0 bytes\n\nBy op: no change"
+    assert "<section><h2>By op</h2><p>No change.</p></section>" in diff_page(nothing, "", "")
+
+
+def test_a_table_shows_twelve_changes_and_the_sum_of_the_rest() -> None:
+    for count, more in ((12, []), (13, ["             +512  in 1 more"]), (14, ["           +1,024  in 2 more"])):
+        diff = compare(Owners(0, {"op": {}}), Owners(512 * count, {"op": {f"{i:02}": 512 for i in reversed(range(count))}}))
+        lines = str(diff).splitlines()[3:]
+        assert lines == [f"             +512  {i:02}                      0 -> 512" for i in range(12)] + more
+
+
+def test_the_owners_of_a_steps_peak_and_not_of_one_before_it() -> None:
+    report = build_report(by_hand(), device="cpu", batch_size=None, pool=PoolFigures(0, 0, 0, 0, 0, 0))
+    assert owners_of(Recording(report, tuple(by_hand()))) == Owners(7680, {
+        "role": report.by_role, "layer": report.by_layer, "op": report.by_op,
+        "line": {"/code/model.py:3 in forward": 3072 + 1024, "/code/train.py:80 in main": 2048,
+                 "/code/model.py:1 in __init__": 1024, "/code/model.py:4 in forward": 512}})
+    # Without its mark all of the log is the step.
+    assert owners_of(Recording(report, tuple(r for r in by_hand() if not isinstance(r, Mark)))).peak == 1024 + 8192
 
 
 def command(capsys: Any, *argv: object) -> tuple[int, str, str]:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 import gradcore
-from gradcore.events import Alloc, Site, Tag
-from gradcore.report.growth import Growth, explained, growth_of
+from gradcore.events import Alloc, Keep, Launch, Record, Site, Tag
+from gradcore.report.growth import Carried, Grown, Growth, explained, growth_of
+from tests.host.made_steps import CALL
 
 
 def test_training_that_leaks_between_evaluations_grows() -> None:
@@ -46,3 +47,37 @@ def test_two_buffers_of_a_line_pile_up_and_one_does_not() -> None:
     log = [Alloc(k, 0, 512 * k, 10, 512, 0, tag, 0) for k, tag in enumerate((twice, once, twice), 1)]
     (grown,) = explained(Growth(3, 10), log, 0).grown
     assert (grown.op, grown.count, grown.allocated, grown.held_by) == ("exp", 2, 1024, "you")
+
+
+def test_what_connects_the_steps_of_a_log_by_hand() -> None:
+    """Of three results that pile up the newest is kept by a node of the step, and what an earlier step made is read again."""
+    made, tied = (Site("train.py", n, "main") for n in (7, 8))
+    exp, add = Tag("exp", "", "forward", "output", made, None, None), Tag("add", "head", "forward", "output", tied, None, None)
+    total = add._replace(layer="", op="zeros", site=Site("train.py", 1, "main"))
+    weight = exp._replace(role="parameter")
+
+    def alloc(serial: int, tag: Tag, nbytes: int = 512) -> Alloc:
+        return Alloc(serial, 0, 0, 8, nbytes, 0, tag, 0)
+
+    def launch(tag: Tag, node: int, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Launch:
+        return Launch(CALL, tag, node, inputs, outputs, 0)
+
+    before: list[Record] = [
+        alloc(1, exp), Keep(1, 0, "out"), alloc(2, add, 2048), alloc(3, add, 2048), alloc(4, total), alloc(5, weight),
+        launch(add, 1, (4,), (2,))]
+    step: list[Record] = [
+        alloc(11, exp), launch(exp, 4, (5, 99), (11,)), Keep(11, 4, "out"), alloc(12, exp), launch(exp, 5, (5,), (12,)),
+        Keep(12, 5, "out"), alloc(13, add, 2048), launch(add, 6, (2, 11), (13,)), launch(add, 6, (3, 11), (13,)),
+        # Not of the graph; of backward; and a write in place to what no line of the step made.
+        launch(add, 0, (1,), (13,)), launch(add._replace(phase="backward"), 7, (1,), (13,)), launch(add, 8, (4, 4), ()),
+        launch(add, 9, (4,), (13,))]
+    growth = explained(Growth(3, 10), before + step, len(before))
+    assert growth.grown == (
+        Grown("add", "head", "train.py:8 in main", 3, 3 * 2048, "you", ""),
+        Grown("exp", "", "train.py:7 in main", 3, 3 * 512, "graph", "exp, train.py:7 in main"))
+    assert growth.carried == (
+        Carried("add", "train.py:8 in main", "add", "train.py:8 in main"),
+        Carried("zeros", "train.py:1 in main", "add", "train.py:8 in main"))
+    # Nodes from before the log have no line.
+    (unknown,) = explained(Growth(3, 10), [alloc(1, exp), Keep(1, 0, "a"), alloc(2, exp), Keep(2, 3, "b")], 0).grown
+    assert unknown == Grown("exp", "", "train.py:7 in main", 2, 1024, "graph", "")
