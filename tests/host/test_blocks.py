@@ -32,7 +32,8 @@ STEP = step(
 
 def test_every_cell_has_the_letter_of_the_role_at_its_middle() -> None:
     # A row is 1 KiB. The word optimizer has no room: backward, which begins in column 8, right behind forward, reaches past it.
-    assert block_plot(STEP, height=4, colour=False).plain.splitlines() == [
+    text = block_plot(STEP, height=4, colour=False)
+    assert not text.spans and text.plain.splitlines() == [
         "                     ▼ peak 4.00 KiB",
         "  4.00 KiB │         R   W  ",
         "           │  ORRRRRRRGGGWGG",
@@ -61,9 +62,10 @@ def test_in_colour_a_cell_is_filled_in_eighths() -> None:
 
 
 def test_a_role_that_has_no_letter_and_a_step_without_bytes() -> None:
-    odd = step(Mark("begin", "step", 0), alloc(1, 512, "a role of a later version"))
+    odd = step(Mark("begin", "step", 0), alloc(1, 512, "a role of a later version"), *[OTHER] * 7)
     assert block_plot(odd, height=1, colour=False).plain.splitlines()[1:] == [
-        "     512 B │ ?", "       0 B └──", "            forward", "  ? a role of a later version            512  100.0%"]
+        "     512 B │ ????????", "       0 B └─────────", "            forward",
+        "  ? a role of a later version            512  100.0%"]
     assert block_plot(step(Mark("begin", "step", 0)), height=1).plain.splitlines() == [
         "            ▼ peak 0 B", "       0 B │ ", "       0 B └─", "            forward"]
 
@@ -71,5 +73,6 @@ def test_a_role_that_has_no_letter_and_a_step_without_bytes() -> None:
 def test_the_holders_of_the_peak_are_those_within_the_step_largest_first_then_oldest() -> None:
     position, holders = holders_at_peak(STEP)
     assert position == 12 and [h.serial for h in holders] == [2, 3, 1]
-    unmarked = step(alloc(2, 512, "input"), alloc(1, 1024, "input"), Free(2))
+    unmarked = step(alloc(2, 512, "input"), alloc(1, 1024, "input")._replace(requested=1), Free(2))
     assert [h.serial for h in holders_at_peak(unmarked)[1]] == [1, 2]
+    assert holders_at_peak(step(alloc(1, 512, "input"), Free(1)))[0] == 0

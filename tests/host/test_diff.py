@@ -74,6 +74,14 @@ def test_a_line_that_only_moved_is_no_change() -> None:
     moved = {"a.py:12 in f": 512, "a.py:13 in f": 512, "a.py:92 in g": 2048}
     diff = compare(Owners(2048, {"line": sums}), Owners(3072, {"line": moved}))
     assert [(c.name, c.change) for c in diff.by["line"]] == [("a.py:92 in g", 2048), ("a.py:90 in g", -1024)]
+    # A line that has not moved is not where another one went, nor does it go itself.
+    one, two = {"a.py:1 in f": 512}, {"a.py:1 in f": 512, "a.py:2 in f": 512}
+    for before, after, change in ((one, two, 512), (two, one, -512)):
+        (row,) = compare(Owners(sum(before.values()), {"line": before}), Owners(sum(after.values()), {"line": after})).by["line"]
+        assert (row.name, row.change) == ("a.py:2 in f", change)
+    two = {"a.py:0 in f": 512, **one}
+    (row,) = compare(Owners(1024, {"line": two}), Owners(512, {"line": one})).by["line"]
+    assert (row.name, row.change) == ("a.py:0 in f", -512)
     # Another function, or other bytes: not the same line.
     other = compare(Owners(512, {"line": {"a.py:1 in f": 512}}), Owners(512, {"line": {"a.py:1 in g": 512}}))
     assert sorted(c.change for c in other.by["line"]) == [-512, 512]
@@ -83,6 +91,8 @@ def test_what_is_not_known_has_no_table(small: Recording) -> None:
     counts, events = recorded(64, 1, "counts"), recorded(64, 1)
     diff = compare(counts, events)
     assert diff.by == {} and diff.before == diff.after == events.report.peak.allocated and owners_of(counts).by == {}
+    empty = build_report([Mark("begin", "step", 0)], device="cpu", batch_size=None, pool=PoolFigures(0, 0, 0, 0, 0, 0))
+    assert owners_of(Recording(empty, ())) == Owners(0, {"role": {}, "layer": {}, "op": {}})
     wrong = Recording(dataclasses.replace(small.report, by_op={"add": 1}), ())
     with raises(ValueError, "the bytes by op add up to 1, not to the peak of"):
         compare(wrong, small)

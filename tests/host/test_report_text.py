@@ -33,17 +33,17 @@ def full(folder: Path) -> StepReport:
     """A report with a line of each kind: lines below ``folder`` are shown without it."""
     line = f"{folder}/model.py:3 in f"
     return StepReport(
-        device="cuda:1", batch_size=4, seconds=0.004, peak=PeakPoint(5, 3000, 4096, 8192, "mul", "", "forward", line),
+        device="cuda:1", batch_size=4, seconds=4.0, peak=PeakPoint(5, 3000, 4096, 8192, "mul", "", "forward", line),
         by_role={"parameter": 1024, "residual": 3072}, by_layer={"": 3072, "head": 1024}, by_op={"mul": 4096, "borrow": 0},
         top=(TopTensor(2048, 2000, "residual", "mul", "", "forward", (4, 64), "float32", line, None, 1, ("1:x", "2:y"),
                        (line, "/lib/b.py:2 in g")),
              TopTensor(1024, 1024, "residual", "exp", "head", "forward", (), "float64", "/lib/a.py:1 in g", None, 1, ("1:x",)),
              TopTensor(1024, 1000, "workspace", "sum", "head", "forward", None, None, line, None, 0, ()),
              TopTensor(0, 0, "input", "borrow", "", "forward", (9,), "int8", line, None, 0, ())),
-        phases=(PhaseEnd("forward", 900, 2048, 0.0015), PhaseEnd("step", 1000, 1536, 0.004)),
+        phases=(PhaseEnd("forward", 900, 2048, 1.5), PhaseEnd("step", 1000, 1536, 4.0)),
         kept=(kept("a", layer=""), kept("b", "temporary", dropped=7), kept("c", dropped=8, freed=9), kept("w", "parameter")),
         residual_bytes=3072, residual_bytes_returned=1024, pool=PoolFigures(10, 7, 2, 8192, 4096, 1024), nodes=3,
-        graph_seconds=0.001, records=12,
+        graph_seconds=1.0, records=12,
         driver=DriverFigures(100_000, "NVML, this process", 50_000, 8192, 1308, 40_500,
                              (LibraryBytes("cuBLAS", 1000), LibraryBytes("cuFFT", 308)), "what nobody sees"),
         left=(Left("mul", "", line, 1024, "graph"), Left("exp", "head", line, 512, "you")),
@@ -82,8 +82,8 @@ Largest tensors at the peak:
     1.00 KiB  workspace       sum                         bytes          head           model.py:3 in f
 
 Live at the end of each phase:
-  forward              2,048 bytes  after 1.50 ms
-  step                 1,536 bytes  after 4.00 ms
+  forward              2,048 bytes  after 1500.00 ms
+  step                 1,536 bytes  after 4000.00 ms
 
 Kept for backward: 3,072 bytes; released by backward: 1,024.
   node 1: 'a', 1,024 bytes of mul in (root), kept at record 5, still kept
@@ -107,7 +107,7 @@ Live bytes have grown for 3 steps, by 1,234 per step on average:
   model.py:3 in f. Did you mean loss.item() or detach()?
 
 Pool: 10 allocations, 7 served without the driver; 2 segments, 4.00 KiB cached, fragmentation 75.0%
-Graph: 3 nodes, 25.0% of the step's 4.00 ms; 12 records
+Graph: 3 nodes, 25.0% of the step's 4000.00 ms; 12 records
 Pinned host memory: 1,000 bytes live, at most 2,000 in this step; 3,000 held by its pool
 Driver (NVML, this process):
   100,000 bytes used = context 50,000 + segments 8,192 + libraries 1,308 + remainder 40,500 (40.5%: kernel code, and memory \
@@ -119,7 +119,12 @@ that libraries allocated themselves)
 
 def test_a_report_with_something_in_every_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert render(full(tmp_path)) == TEXT
+    report = full(tmp_path)
+    assert render(report) == TEXT
+    plain = render(dataclasses.replace(
+        report, outside_bytes=0, left=(), exported=(), peak=dataclasses.replace(report.peak, layer="head")))
+    assert "reached by mul in layer head, phase" in plain
+    assert not any(words in plain for words in ("Memory of other libraries", "Allocated in this step", "Shared by arrays"))
 
 
 def test_without_records_there_are_totals_growth_and_the_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,6 +169,7 @@ def test_long_lists_end_with_how_many_more(tmp_path: Path) -> None:
     assert not [x for x in lines(8) if " more" in x] and len([x for x in lines(9) if x == "  and 1 more"]) == 2
     assert [x for x in lines(13) if ", 16 bytes" in x] == ["  and 1 more, 16 bytes"]
     assert not [x for x in lines(12) if "more, " in x] and shown(16)[2] == 16 and "  and 1 more" in lines(17)
+    assert "  and 0 more" not in lines(16)
 
 
 def test_a_bar_is_drawn_in_eighths_and_a_path_below_the_folder_is_relative(
