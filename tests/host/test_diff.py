@@ -77,7 +77,7 @@ def test_a_line_that_only_moved_is_no_change() -> None:
     # A line that has not moved is not where another one went, nor does it go itself.
     one, two = {"a.py:1 in f": 512}, {"a.py:1 in f": 512, "a.py:2 in f": 512}
     for before, after, change in ((one, two, 512), (two, one, -512)):
-        (row,) = compare(Owners(sum(before.values()), {"line": before}), Owners(sum(after.values()), {"line": after})).by["line"]
+        (row,) = compare(*(Owners(sum(lines.values()), {"line": lines}) for lines in (before, after))).by["line"]
         assert (row.name, row.change) == ("a.py:2 in f", change)
     two = {"a.py:0 in f": 512, **one}
     (row,) = compare(Owners(1024, {"line": two}), Owners(512, {"line": one})).by["line"]

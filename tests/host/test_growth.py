@@ -35,6 +35,9 @@ def test_training_that_leaks_between_evaluations_grows() -> None:
     # It comes after three steps of training.
     ([4, 8, 12, 12, 16, 20, 24, 24, 28, 32, 36, 36, 40, 44, 48, 48], (14, 2)),
     ([4, 4, 8, 8, 12, 12], None), ([9, 5, 9, 5, 9, 5, 9, 5], None), ([0, 4, 8, 8] * 4, None), ([5, 9, 6, 9, 7, 9, 8, 9], None),
+    # Four kinds of steps, of which each grows by 8; five are too many.
+    ([k + 8 * i for i in range(4) for k in (100, 50, 10, 70)], (12, 2)),
+    ([k + 8 * i for i in range(4) for k in (100, 50, 10, 70, 30)], None),
     # Memory that is allocated once and kept is not growth.
     ([1, 1, 1, 2, 2, 2, 3, 3, 3, 3], None), ([7] * 16, None), ([7], None), ([], None)])
 def test_what_is_growth(ends: list[int], found: tuple[int, int] | None) -> None:
@@ -53,6 +56,8 @@ def test_what_connects_the_steps_of_a_log_by_hand() -> None:
     """Of three results that pile up the newest is kept by a node of the step, and what an earlier step made is read again."""
     made, tied = (Site("train.py", n, "main") for n in (7, 8))
     exp, add = Tag("exp", "", "forward", "output", made, None, None), Tag("add", "head", "forward", "output", tied, None, None)
+    # On lines of their own, and so they do not pile up.
+    negatives = [exp._replace(op="neg", site=Site("train.py", n, "main")) for n in (20, 21)]
     total = add._replace(layer="", op="zeros", site=Site("train.py", 1, "main"))
     weight = exp._replace(role="parameter")
 
@@ -64,20 +69,23 @@ def test_what_connects_the_steps_of_a_log_by_hand() -> None:
 
     before: list[Record] = [
         alloc(1, exp), Keep(1, 0, "out"), alloc(2, add, 2048), alloc(3, add, 2048), alloc(4, total), alloc(5, weight),
-        launch(add, 1, (4,), (2,))]
+        alloc(6, weight), *map(alloc, (7, 8), negatives), launch(add, 1, (4,), (2,))]
     step: list[Record] = [
-        alloc(11, exp), launch(exp, 4, (5, 99), (11,)), Keep(11, 4, "out"), alloc(12, exp), launch(exp, 5, (5,), (12,)),
-        Keep(12, 5, "out"), alloc(13, add, 2048), launch(add, 6, (2, 11), (13,)), launch(add, 6, (3, 11), (13,)),
+        alloc(11, exp), launch(exp, 4, (5, 99), (11,)), Keep(11, 4, "out"), alloc(12, exp),
+        launch(negatives[0], 5, (5,), (12,)), Keep(12, 5, "out"), alloc(13, add, 2048),
+        launch(add, 6, (2, 11), (13,)), launch(add, 6, (3, 11), (13,)),
         # Not of the graph; of backward; and a write in place to what no line of the step made.
         launch(add, 0, (1,), (13,)), launch(add._replace(phase="backward"), 7, (1,), (13,)), launch(add, 8, (4, 4), ()),
-        launch(add, 9, (4,), (13,))]
+        # What no line of the step made is read, not written.
+        launch(add, 9, (8,), (13,))]
     growth = explained(Growth(3, 10), before + step, len(before))
     assert growth.grown == (
         Grown("add", "head", "train.py:8 in main", 3, 3 * 2048, "you", ""),
-        Grown("exp", "", "train.py:7 in main", 3, 3 * 512, "graph", "exp, train.py:7 in main"))
+        Grown("exp", "", "train.py:7 in main", 3, 3 * 512, "graph", "neg, train.py:20 in main"))
     assert growth.carried == (
         Carried("add", "train.py:8 in main", "add", "train.py:8 in main"),
         Carried("zeros", "train.py:1 in main", "add", "train.py:8 in main"))
     # Nodes from before the log have no line.
-    (unknown,) = explained(Growth(3, 10), [alloc(1, exp), Keep(1, 0, "a"), alloc(2, exp), Keep(2, 3, "b")], 0).grown
+    unkept = [alloc(1, exp), Keep(1, 0, "a"), alloc(2, exp), Keep(2, 3, "b"), launch(exp, 0, (), ())]
+    (unknown,) = explained(Growth(3, 10), unkept, 0).grown
     assert unknown == Grown("exp", "", "train.py:7 in main", 2, 1024, "graph", "")
