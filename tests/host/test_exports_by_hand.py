@@ -85,10 +85,16 @@ def test_a_trace() -> None:
         counter(0.666666666, output=3072), counter(1.2, output=0, residual=3072), counter(1.8, output=512),
         counter(2.5, output=0, residual=3584), counter(3.5, temporary=1024), counter(4.25, residual=3072, output=512),
         counter(4.5, output=0), counter(4.75, temporary=0, gradient=1024)]}
-    # A last launch lasts until the log's end; an op of no layer and no phase is named so.
-    bare = Launch(CALL, EXP._replace(layer="", phase=""), 0, (), (), 0)
-    (last,) = [e for e in to_trace(made([bare, Free(1)][:1]))["traceEvents"] if e["ph"] == "X"]
-    assert (last["dur"], last["cat"], last["args"]["layer"]) == (0.0, "op", "(root)")
+
+
+def test_a_trace_of_marks_without_a_pair_and_of_a_launch_that_is_last() -> None:
+    bare = Launch(CALL, EXP._replace(layer="", phase=""), 0, (), (), 9000)
+    found = to_trace(made([Mark("end", "backward", 0), Mark("begin", "step", 0), Mark("pack", "x of node 1", 5000),
+                           Mark("end", "step", 8000), bare]))["traceEvents"]
+    step, last = sorted((e for e in found if e["ph"] == "X"), key=lambda e: e["tid"])
+    assert (step["name"], step["ts"], step["dur"]) == ("step", 0.0, 8.0)
+    # It has no layer and no phase.
+    assert (last["ts"], last["dur"], last["cat"], last["args"]["layer"]) == (9.0, 0.0, "op", "(root)")
 
 
 BASE = 0x7F00_0000_0000

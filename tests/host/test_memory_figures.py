@@ -1,0 +1,49 @@
+"""The figures of a device's memory under PyTorch's names, on a device whose every byte is known."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import gradcore
+from gradcore.devices.meta import make_meta
+from gradcore.engine.owners import upload
+
+SEGMENT = 2 << 20
+
+
+def test_every_figure_and_the_summary() -> None:
+    device = make_meta()
+    # 4,000 bytes in 4,096, of which 1,000 in 1,024 stay; the pool reserves a segment for both. A freed block waits for a
+    # request of its size, beside the rest of the segment.
+    kept = upload(np.zeros(250, np.float32), device)
+    gone = upload(np.zeros(750, np.float32), device)
+    del gone
+    line = f"{__file__}:{test_every_figure_and_the_summary.__code__.co_firstlineno + 4}"
+    assert gradcore.memory_stats(device) == {
+        "requested": 1000, "allocated": 1024, "reserved": SEGMENT, "max_requested": 4000, "max_allocated": 4096,
+        "max_reserved": SEGMENT, "cached": SEGMENT - 1024, "largest_free": SEGMENT - 4096, "segments": 1, "allocations": 2}
+    assert gradcore.memory_summary(device) == f"""\
+Memory of {device}:
+  requested                  1,000  1000 B
+  allocated                  1,024  1.00 KiB
+  reserved               2,097,152  2.00 MiB
+  max_requested              4,000  3.91 KiB
+  max_allocated              4,096  4.00 KiB
+  max_reserved           2,097,152  2.00 MiB
+  cached                 2,096,128  2.00 MiB
+  largest_free           2,093,056  2.00 MiB
+  segments                       1
+  allocations                    2
+The 1 largest holders:
+            1,024 bytes  input of upload in layer (root), {line}"""
+    assert (gradcore.memory_requested(device), gradcore.memory_allocated(device), gradcore.memory_reserved(device)) == (
+        1000, 1024, SEGMENT)
+    assert (gradcore.max_memory_requested(device), gradcore.max_memory_allocated(device),
+            gradcore.max_memory_reserved(device)) == (4000, 4096, SEGMENT)
+    gradcore.reset_peak_memory_stats(device)
+    assert (gradcore.max_memory_requested(device), gradcore.max_memory_allocated(device)) == (1000, 1024)
+    del kept
+    assert gradcore.empty_cache(device) == SEGMENT and gradcore.memory_reserved(device) == 0
+    assert gradcore.max_memory_reserved(device) == SEGMENT
+    assert gradcore.memory_summary(device).endswith("Nothing is live.")
+
