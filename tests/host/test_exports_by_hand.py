@@ -23,7 +23,7 @@ SHARED = '"numpy(), /code/train.py:81 in main"'
 
 def test_a_line_of_the_table_for_each_allocation() -> None:
     # Three records share the second until the first launch, five the next one, and so on.
-    assert to_csv(STEP).splitlines()[1:] == [
+    assert "\r" not in to_csv(STEP) and to_csv(STEP).splitlines()[1:] == [
         "1,1000,1024,0,0,0,parameter,upload,l1,setup,250,float32,/code/model.py,1,__init__,0,1,0.0,,,,,,",
         f"9,8000,8192,0,1024,0,input,upload,,forward,500,int32,/code/train.py,80,main,0,2,0.0,,,,3,0.0,{SHARED}",
         f"2,2000,2048,0,1024,0,input,upload,,forward,500,int32,/code/train.py,80,main,0,5,333333.333,9,,,,,{SHARED}",

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from typing import Any
 
 import numpy as np
@@ -10,7 +13,7 @@ import pytest
 
 import gradcore
 from gradcore import nn
-from gradcore.events import Launch
+from gradcore.events import HELD_OUTSIDE, Launch, Mark
 from gradcore.report import load_report
 from gradcore.report.recording import pack, unpack
 from tests.conftest import raises
@@ -89,6 +92,69 @@ def test_counting_leaves_the_peaks_that_others_count() -> None:
         del held
     assert gradcore.max_memory_requested() == highest
     assert inner.report.peak.requested == outer.report.peak.requested < highest
+
+
+@pytest.mark.parametrize("level", ["events", "counts"])
+def test_seconds_are_those_of_the_block(level: str) -> None:
+    began = time.perf_counter()
+    with gradcore.step(device="cpu", level=level) as s:
+        time.sleep(0.01)
+    assert 0.01 <= s.report.seconds <= time.perf_counter() - began
+
+
+def test_steps_with_a_log_are_not_nested_on_one_device() -> None:
+    with gradcore.step(device="cpu") as outer:
+        for device in ("cpu", None):
+            with (raises(RuntimeError, "a step is already being recorded: gradcore.step() cannot be nested"),
+                  gradcore.step(device=device)):
+                pass
+        with gradcore.step(device="meta") as other:
+            y = gradcore.ones(3, device="meta") * 2
+        with gradcore.step(level="counts") as counted:
+            gradcore.ones(5).exp()
+    # The failed steps have not ended this log. Of the two others within it the one that counts has left no marks.
+    assert [(r.what, r.label) for r in outer.log if isinstance(r, Mark)] == [
+        ("begin", "step"), ("begin", "step"), ("end", "step"), ("end", "step")]
+    assert [r.tag.op for r in outer.log if isinstance(r, Launch)][-1] == "exp"
+    assert other.report.device == "meta" and counted.report.device == "cpu"
+    del y
+
+
+@pytest.mark.parametrize("level", ["events", "counts"])
+def test_the_report_is_of_the_device_with_most_work(level: str) -> None:
+    for most, least in (("cpu", "meta"), ("meta", "cpu")):
+        with gradcore.step(level=level) as s:
+            gradcore.ones(3, device=least).exp()
+            gradcore.ones(3, device=most).exp().exp().exp()
+        assert s.report.device == most
+
+
+def test_a_step_that_a_process_begins_with_is_of_the_cpu() -> None:
+    code = "import gradcore\nwith gradcore.step() as s: pass\nprint(s.report.device, [r.what for r in s.log])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "cpu ['begin', 'end']\n"
+
+
+def test_what_arrays_alone_held_when_a_step_began_is_held_outside_at_its_peak() -> None:
+    array = (gradcore.ones(1000) * 2).numpy()
+    with gradcore.step(device="cpu") as s:
+        gradcore.ones(500)
+    # In blocks of 512 bytes: 4,000 in 4,096.
+    assert s.report.by_role[HELD_OUTSIDE] == 4096 and array[0] == 2
+
+
+def test_an_interrupt_as_a_step_ends_leaves_no_log_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = gradcore.step(device="cpu")
+    with pytest.raises(KeyboardInterrupt), step:
+        monkeypatch.setattr("gradcore._step.settle", interrupt)
+    monkeypatch.undo()
+    assert gradcore.device("cpu").ledger.log is None
+    with gradcore.step(device="cpu"):
+        pass
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
 
 
 def test_off_records_nothing() -> None:
