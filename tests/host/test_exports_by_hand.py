@@ -144,17 +144,17 @@ def test_a_snapshot() -> None:
 
 
 def test_segments_of_a_snapshot_do_not_overlap_and_other_libraries_memory_is_left_out() -> None:
-    kib, mib = 1 << 10, 1 << 20
+    mib = 1 << 20
     data = to_snapshot(made([
         Reserve(0, 3 * mib), Reserve(1, 2 * mib), Alloc(1, 1, 0, 512, 512, 0, EXP, 0),
-        # Of this segment no record says how large it is; and this memory is in none.
-        Alloc(2, 2, 3 * mib, kib, kib, 0, EXP, 0), Alloc(3, OUTSIDE, 0, 0, 0, 0, INPUT, 0), Free(3),
+        # Of this segment no record says how large it is: its buffer ends 512 bytes behind 4 MiB. And this memory is in none.
+        Alloc(2, 2, 4 * mib - 512, 512, 1024, 0, EXP, 0), Alloc(3, OUTSIDE, 0, 0, 0, 0, INPUT, 0), Free(3),
         Reserve(3, mib), Unreserve(0, 3 * mib), Unreserve(3, mib), Reserve(4, 2 * mib + 512)]))
     mapped = [(e["action"], (e["addr"] - BASE) // mib) for e in data["device_traces"][0]]
-    # Each takes a whole number of 2 MiB: 4, 2, 4 (its last buffer ends above 3 MiB), 2.
-    assert mapped == [("segment_alloc", 0), ("segment_alloc", 4), ("alloc", 4), ("alloc", 9), ("segment_alloc", 10),
-                      ("segment_free", 0), ("segment_free", 10), ("segment_alloc", 12)]
-    assert [((s["address"] - BASE) // mib, s["segment_type"]) for s in data["segments"]] == [(4, "small"), (12, "large")]
+    # Each takes a whole number of 2 MiB: 4, 2, 6, 2, 4.
+    assert mapped == [("segment_alloc", 0), ("segment_alloc", 4), ("alloc", 4), ("alloc", 9), ("segment_alloc", 12),
+                      ("segment_free", 0), ("segment_free", 12), ("segment_alloc", 14)]
+    assert [((s["address"] - BASE) // mib, s["segment_type"]) for s in data["segments"]] == [(4, "small"), (14, "large")]
     assert [e["time_us"] for e in data["device_traces"][0]] == [0] * 8
     assert data["gradcore"] == {"device": "cpu", "before": 0, "began_us": 0, "ended_us": 0}
 
@@ -162,7 +162,8 @@ def test_segments_of_a_snapshot_do_not_overlap_and_other_libraries_memory_is_lef
 def test_a_buffer_gone_by_the_peak_has_its_last_owner_as_a_residual_if_it_was_kept() -> None:
     once = Tag("exp", "", "forward", "output", Site("x.py", 1, "f"), None, None)
     data = to_snapshot(made([
-        Alloc(1, 0, 0, 8, 512, 0, once, 1), Keep(1, 1, "out"), Free(1), Alloc(2, 0, 0, 8, 512, 0, once, 1),
+        Reserve(0, 4096), Alloc(1, 0, 0, 8, 512, 0, once, 1), Keep(1, 1, "out"), Free(1), Alloc(2, 0, 0, 8, 512, 0, once, 1),
         Retag(2, once._replace(op="neg")), Free(2), Alloc(3, 0, 0, 8, 1024, 0, WEIGHT, 0)]))
     names = [e["frames"][0]["name"] for e in data["device_traces"][0] if e["action"] == "alloc"]
+    assert data["segments"][0]["allocated_size"] == 1024
     assert names[:2] == ["exp (residual, layer (root), forward)", "neg (output, layer (root), forward)"]

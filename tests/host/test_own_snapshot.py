@@ -101,6 +101,12 @@ def test_a_label_says_its_tag(tag: Tag) -> None:
     sites = [Site(f["filename"], f["line"], f["name"]) for f in frames_of(tag, "held outside")]
     assert tag_of(sites) == tag._replace(role="held outside")
     assert tag_of(sites[1:]) is None and tag_of(sites[:1]) is None
+    assert tag_of([sites[0]._replace(file="x.py"), *sites[1:]]) is None
+    # A text of more than 4,096 characters is not looked at.
+    longest = "x" * (4096 - len(sites[0].function)) + sites[0].function
+    told = tag_of([sites[0]._replace(function=longest), *sites[1:]])
+    assert told is not None and told.op.lstrip("x") == tag.op.lstrip("x")
+    assert tag_of([sites[0]._replace(function="x" + longest), *sites[1:]]) is None
     assert tag_of([sites[0]._replace(function="exp (colour, layer a, forward)"), *sites[1:]]) is None
 
 
