@@ -123,11 +123,12 @@ def live_at(records: Sequence[Record], position: int) -> list[Holder]:
 
 
 def _forget(keepers: list[tuple[int, str]], node: int) -> None:
-    for i, (keeper, _) in enumerate(keepers):
-        # Node 0 stands for any keeper from before the log began.
-        if keeper in (node, 0):
-            del keepers[i]
-            return
+    # Node 0 stands for any keeper from before the log began, and so is taken only if the node itself keeps nothing here.
+    for taken in (node, 0):
+        for i, (keeper, _) in enumerate(keepers):
+            if keeper == taken:
+                del keepers[i]
+                return
 
 
 def outside(holders: Iterable[Holder]) -> int:

@@ -102,6 +102,7 @@ def test_a_label_says_its_tag(tag: Tag) -> None:
     assert tag_of(sites) == tag._replace(role="held outside")
     assert tag_of(sites[1:]) is None and tag_of(sites[:1]) is None
     assert tag_of([sites[0]._replace(file="x.py"), *sites[1:]]) is None
+    assert tag_of([sites[0]._replace(function="no label"), *sites[1:]]) is None
     # A text of more than 4,096 characters is not looked at.
     longest = "x" * (4096 - len(sites[0].function)) + sites[0].function
     told = tag_of([sites[0]._replace(function=longest), *sites[1:]])

@@ -137,6 +137,7 @@ class Evil:
     (pickle.dumps([1, 2]), "list"),
     (pickle.dumps({}), "no field 'device_traces'"),
     (pickle.dumps({"device_traces": [[]]}), "no field 'segments'"),
+    (pickle.dumps({"device_traces": [], "segments": []}), "it has 0 devices, but device 0 was requested"),
     (pickle.dumps({"device_traces": 3, "segments": []}), "expected a list, but got int"),
     (pickle.dumps({"device_traces": [[3]], "segments": []}), "expected a dict, but got int"),
     (pickle.dumps({"device_traces": [[event("alloc", -1, 5)]], "segments": []}), "expected a size or an address"),

@@ -5,19 +5,28 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from gradcore.events import Alloc, Free, Mark, Record, Reserve
+import gradcore
+from gradcore import folds
+from gradcore.events import OUTSIDE, Alloc, Drop, Free, Keep, Launch, Mark, Record, Reserve
 from gradcore.report.exported import Exported
+from gradcore.report.growth import Growth
 from gradcore.report.step import (
+    DriverFigures,
     KeptTensor,
     Left,
     PeakPoint,
     PhaseEnd,
+    PinnedFigures,
     PoolFigures,
     StepReport,
     TopTensor,
     build_report,
+    counted_report,
+    load_report,
 )
-from tests.host.made_steps import EXP, INPUT, MUL, OUTER, by_hand
+from gradcore.report.timeline import BY, Column, breakdown, columns, stacking
+from tests.conftest import raises
+from tests.host.made_steps import CALL, EXP, INPUT, MUL, OUTER, by_hand
 
 POOL = PoolFigures(10, 7, 2, 8192, 4096, 1024)
 FORWARD, LOSS = "/code/model.py:3 in forward", "/code/model.py:4 in forward"
@@ -96,3 +105,54 @@ def test_what_is_left_is_summed_by_line_and_holder_the_largest_first() -> None:
     log += [Alloc(i, 0, 0, 9, 512, 0, EXP, 1) for i in (2, 3)]
     log += [Alloc(4, 0, 0, 9, 4096, 0, MUL, 2), Alloc(5, 0, 0, 9, 9, 0, INPUT, 0)]
     assert report_of(log).left == (Left("mul", "l1", FORWARD, 4096, "you"), Left("exp", "l2", LOSS, 1024, "you"))
+
+
+def test_a_residual_of_before_the_step_that_all_its_nodes_drop_within_it() -> None:
+    y = gradcore.ones(1000, requires_grad=True).exp()
+    with gradcore.step(device="cpu") as step:
+        z = y * y
+        del z
+        mine = y.detach()
+        del y
+    for position, sums in enumerate(breakdown(step.log, BY["role"])):
+        assert {role: n for role, n in sums.items() if n} == folds.total(folds.live_at(step.log, position), lambda h: h.role)
+    (held,) = [h for h in folds.live_at(step.log, len(step.log) - 1) if h.tag.op == "exp"]
+    assert (held.role, held.kept_by) == ("output", ())
+    del mine
+
+
+def test_a_report_of_counts_has_totals_without_owners() -> None:
+    driver, growth, pinned = DriverFigures(1, "x", 2, 3, 4, 5), Growth(3, 10), PinnedFigures(6, 7, 8)
+    assert counted_report(device="cpu", batch_size=3, seconds=2.0, peaks=(10, 20, 30), live=(4, 5), pool=POOL, driver=driver,
+                          growth=growth, pinned=pinned) == StepReport(
+        device="cpu", batch_size=3, seconds=2.0, peak=PeakPoint(0, 10, 20, 30, "", "", "", ""), by_role={}, by_layer={},
+        by_op={}, top=(), phases=(PhaseEnd("step", 4, 5, 2.0),), kept=(),
+        residual_bytes=0, residual_bytes_returned=0, pool=POOL, nodes=0,
+        graph_seconds=0.0, records=0, driver=driver, growth=growth, pinned=pinned)
+
+
+def test_the_peak_is_reached_by_the_last_allocation_before_it_and_nodes_have_numbers() -> None:
+    later = Alloc(3, 0, 0, 9, 512, 0, EXP, 2)
+    report = report_of([Alloc(1, 0, 0, 9, 2048, 0, MUL, 1), Alloc(2, OUTSIDE, 0, 0, 0, 0, INPUT, 0), Free(1), later])
+    assert (report.peak.op, report.peak.line) == ("mul", FORWARD)
+    assert report_of([Launch(CALL, EXP, 0, (), (), 0), Launch(CALL, EXP, 5, (), (), 0)]).nodes == 1
+
+
+def test_bands_by_layer_and_by_op() -> None:
+    report = report_of(by_hand())
+    for by, sums in (("layer", report.by_layer), ("op", report.by_op)):
+        (column,) = columns(by_hand(), by, 1)
+        assert (column.position, column.allocated, column.sums) == (15, 7680, sums)
+    # A layer may have the name of a role: only roles have an order of their own.
+    shown = [Column(0, 3, {"output": 1, "input": 1, "parameter": 1})]
+    assert stacking(shown, "layer") == ["output", "input", "parameter"] and stacking(shown, "role")[0] == "parameter"
+    # A file may have a drop of what is gone.
+    drops = [Drop(serial, 1, "consumed") for serial in (1, 7)]
+    gone: list[Record] = [Alloc(1, 0, 0, 9, 512, 0, EXP, 1), Keep(1, 1, "out"), Free(1), *drops]
+    assert list(breakdown(gone, BY["role"]))[-1] == {"output": 0, "residual": 0}
+
+
+def test_what_is_no_report_of_this_version() -> None:
+    for data, given in (({"version": 99}, "99"), ([], "'list'"), ({}, "None")):
+        with raises(ValueError, f"expected a step report of version 1, but got {given}"):
+            load_report(data)  # type: ignore[arg-type]

@@ -85,6 +85,10 @@ def test_a_keep_from_before_the_log_is_dropped_by_any_node() -> None:
     log += [Drop(1, 4, "consumed")]
     assert [h.kept_by for h in folds.live_at(log, 4)] == [((0, "kept before the log began"), (9, "x"))]
     assert [(r.node, r.dropped_at) for r in folds.residuals(log)] == [(0, 4), (0, None), (9, None)]
+    # The node that keeps it in the log drops its own, though another's is older.
+    dropped = [*log, Drop(1, 9, "consumed")]
+    assert [h.kept_by for h in folds.live_at(dropped, 5)] == [((0, "kept before the log began"),)]
+    assert folds.live_at([*dropped, Drop(1, 4, "graph died")], 6)[0].role == "output"
     log += [Drop(1, 9, "consumed"), Drop(1, 4, "graph died"), Drop(1, 4, "graph died"), Free(1)]
     assert [(r.node, r.dropped_at, r.freed_at, r.reason) for r in folds.residuals(log)] == [
         (0, 4, 8, "consumed"), (0, 6, 8, "graph died"), (9, 5, 8, "consumed")]
