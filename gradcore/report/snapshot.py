@@ -100,7 +100,6 @@ class _Reader:
         self._segments: dict[int, tuple[int, int]] = {}
         self._live: dict[int, int] = {}
         self._allocations = self._grown = self._serial = self._index = 0
-        self._allocated = 0
 
     def records(self) -> Iterator[Record]:
         """Segments and blocks from before the history, the events, and marks at both ends."""
@@ -145,12 +144,10 @@ class _Reader:
                 made.add(address)
             elif action == "free_completed" and address not in made:
                 blocks.setdefault(address, (_size(event["size"]), event.get("frames", [])))
-                made.add(address)
             elif action in ("segment_alloc", "segment_map"):
                 reserved.add(address)
             elif action in ("segment_free", "segment_unmap") and address not in reserved:
                 segments.setdefault(address, _size(event["size"]))
-                reserved.add(address)
         for address, size in self._final.items():
             if address not in reserved:
                 segments.setdefault(address, size)

@@ -141,7 +141,7 @@ class Evil:
     (pickle.dumps({"device_traces": 3, "segments": []}), "expected a list, but got int"),
     (pickle.dumps({"device_traces": [[3]], "segments": []}), "expected a dict, but got int"),
     (pickle.dumps({"device_traces": [[event("alloc", -1, 5)]], "segments": []}), "expected a size or an address"),
-    (pickle.dumps({"device_traces": [[event("alloc", 1, 2 ** 64)]], "segments": []}), "expected a size or an address"),
+    (pickle.dumps({"device_traces": [[event("alloc", 1, 2 ** 63)]], "segments": []}), "expected a size or an address"),
     (pickle.dumps({"device_traces": [[event("alloc", 1, 5.0)]], "segments": []}), "but got float"),
     (pickle.dumps({"device_traces": [[event("alloc", 1, 5), event("alloc", 1, 5)]], "segments": []}), "allocated twice"),
     (pickle.dumps({"device_traces": [[event("alloc", 1, 5, {"filename": 3, "line": 1, "name": ""})]], "segments": []}),

@@ -68,6 +68,32 @@ def test_segments_that_come_and_go(load: Load) -> None:
     assert report.pool == PoolFigures(4, 3, 0, 0, 0, 0)
 
 
+def test_the_segment_of_an_address_and_what_an_event_may_lack(load: Load) -> None:
+    trace = [
+        # What was there before has the frames of its free.
+        event("free_completed", 99 * MiB, 8, OWN), event("segment_map", 0, 4 * MiB), event("segment_map", MiB, MiB),
+        event("segment_unmap", 32 * MiB, MiB), event("segment_map", 16 * MiB, MiB), event("segment_unmap", 16 * MiB, MiB),
+        event("alloc", MiB + 512, 1, OWN), event("alloc", 3 * MiB, 1, OWN), event("alloc", 4 * MiB, 1, OWN)]
+    del trace[-1]["stream"], trace[-1]["time_us"]
+    records, report = load({"device_traces": [trace], "segments": []})
+    assert [r for r in records if not isinstance(r, Alloc)] == [
+        Reserve(1, MiB), Mark("begin", "step", 0), Mark("at", "", 0), Free(1), Reserve(2, 4 * MiB), Reserve(3, MiB),
+        Unreserve(1, MiB), Reserve(4, MiB), Unreserve(4, MiB), Mark("end", "step", 0)]
+    # Of two segments that hold an address the one that begins later; behind the last byte of one is none.
+    assert [(r.segment, r.offset, r.tag.op) for r in records if isinstance(r, Alloc)] == [
+        (0, 99 * MiB, "main"), (3, 512, "main"), (2, 3 * MiB, "main"), (0, 4 * MiB, "main")]
+    # Three segments, as many as there are buffers.
+    assert report.pool == PoolFigures(3, 0, 2, 5 * MiB, 0, 0)
+    assert load({"device_traces": [trace[:3]], "segments": []})[1].pool.hits == 0
+
+
+def test_in_a_file_of_an_older_version_the_step_begins_with_the_first_time(load: Load) -> None:
+    trace = [event("alloc", 0, 512), event("alloc", 512, 512), event("alloc", 1024, 512, time=5)]
+    records, report = load({"device_traces": [trace], "segments": []})
+    assert [type(r) for r in records] == [Alloc, Alloc, Mark, Mark, Alloc, Mark]
+    assert records[2] == Mark("begin", "step", 5000) and report.pool.allocations == 1
+
+
 def test_what_gradcore_says_of_its_own_snapshot(load: Load) -> None:
     trace = [event("segment_alloc", 0, MiB, time=3), event("alloc", 0, 512, time=3), event("alloc", 512, 512, time=4)]
     own = {"device": "cpu", "before": 2, "began_us": 3, "ended_us": 9}
@@ -91,7 +117,13 @@ OTHER = {"filename": "/home/me/model.py", "line": 5, "name": "forward"}
     # The function that the innermost line of the user's called; then the user's other lines.
     ([NATIVE, LINEAR, OTHER, LIBRARY, OWN], Tag("linear", "", "forward", "output", Site(
         "/home/me/model.py", 5, "forward", (MAIN,)), None, None)),
-    ([OWN], Tag("main", "", "forward", "output", MAIN, None, None)), ([ADAM, OWN], STEP), ([NATIVE, ENGINE, OWN], GRADIENT),
+    ([OWN], Tag("main", "", "forward", "output", MAIN, None, None)),
+    ([OWN, OTHER], Tag("main", "", "forward", "output", MAIN._replace(callers=(Site("/home/me/model.py", 5, "forward"),)), None,
+                       None)),
+    # It is not PyTorch's.
+    ([{**OWN, "filename": "optim/mine.py"}], Tag(
+        "main", "", "forward", "output", MAIN._replace(file="optim/mine.py"), None, None)),
+    ([ADAM, OWN], STEP), ([NATIVE, ENGINE, OWN], GRADIENT),
     # PyTorch's own lines are shown if there are no others, and the outermost frame if none is Python's.
     ([NATIVE, LIBRARY, LINEAR], Tag("at::native::empty", "", "forward", "output", Site(
         "torch/nn/modules/module.py", 8, "_call_impl"), None, None)),

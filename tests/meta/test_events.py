@@ -25,6 +25,7 @@ from gradcore.events import (
     VIEW,
     Alloc,
     Drop,
+    Export,
     Free,
     Invocation,
     Keep,
@@ -109,6 +110,14 @@ def test_a_different_program_differs() -> None:
 def test_lines_can_be_left_out() -> None:
     (record,) = normalized([(RETAG, 9, T)], lines=False)
     assert isinstance(record, Retag) and record.tag.site == Site("train.py", 0, "main")
+    called, shown = (TAG._replace(site=Site(f"{folder}b.py", n and 1, "f"), caller=Site("main.py", n and 2, "g"),
+                                  export=Export("numpy()", Site(f"{folder}d.py", n and 3, "h")))
+                     for folder, n in (("/a/", 1), ("", 0)))
+    t = TAGS.index(called)
+    raws = [(ALLOC, 9, 3, 512, 10, 512, 1, t, 4), (RETAG, 9, t), (VIEW, C, t, 4, 9), (LAUNCH, C, t, 4, (9,), (), 7)]
+    for lines, tag in ((True, called), (False, shown)):
+        assert normalized(raws, lines=lines) == [
+            Alloc(1, 1, 512, 10, 512, 0, tag, 1), Retag(1, tag), View(CALL, tag, 1, 1), Launch(CALL, tag, 1, (1,), (), 0)]
 
 
 def _plain(value: Any) -> bool:
