@@ -200,3 +200,62 @@ def test_a_report_comes_back_and_damage_is_named() -> None:
         load_report({**data, "peak": {"x": 1, **{k: v for k, v in data["peak"].items() if k != "op"}}})
     with raises(ValueError, "StepReport.top[0].shape[0] should be int, but is '8'"):
         load_report({**data, "top": [{**data["top"][0], "shape": ["8"]}]})
+
+
+def test_rows_as_the_schema_has_them() -> None:
+    # The type of the attribute is none that JSON has a form for.
+    call = Invocation("add", (SPEC, None), (VIEW,), (("mask", SPEC),), 8, (("of", range(2)),))
+    records: list[Record] = [
+        Alloc(9, 3, 512, 10, 512, 1, TAG, 4), Launch(call, TAG, 4, (9, 0), (11,), 5), Mark("begin", "step", 6)]
+    data = pack(records)
+    (op, *invocation), = data["invocations"]
+    assert data["strings"][op] == "add"
+    specs = [data["specs"].index(row) for row in ([[2, 3], "float32"], [[3, 2], "int64", [1, 3], 1])]
+    assert invocation == [[{"spec": specs[0]}, None], [specs[1]], [["mask", specs[0]]], 8, [["of", {"repr": "range(0, 2)"}]]]
+    assert data["kinds"] == "ALM" and data["columns"] == {
+        "A": {"serial": [9], "segment": [3], "offset": [512], "requested": [10], "allocated": [512], "stream": [1], "tag": [0],
+              "node": [4]},
+        "L": {"invocation": [0], "tag": [0], "node": [4], "inputs": [[9, 0]], "outputs": [[11]], "time": [5]},
+        "M": {"what": [data["strings"].index("begin")], "label": [data["strings"].index("step")], "time": [6]}}
+    assert unpack(through_json(data))[1] == records[1]._replace(  # type: ignore[union-attr]
+        invocation=call._replace(attrs=(("of", "range(0, 2)"),)))
+
+
+def test_other_data_than_a_log_or_a_recording() -> None:
+    with raises(ValueError, "expected a log of version 1, but got 'list'"):
+        unpack([])  # type: ignore[arg-type]
+    for data in ({**recorded().recording.to_dict(), "kind": "run"}, {}, []):
+        with raises(ValueError, "expected a recording, but got"):
+            Recording.from_dict(data)  # type: ignore[arg-type]
+
+
+def test_the_limits_of_what_a_log_may_say() -> None:
+    first = Alloc(9, 3, 512, 10, 512, 1, TAG, 4)
+    good = pack([first, Launch(Invocation("add", (SPEC,), (SPEC,), (), 0, ()), TAG, 4, (), (), 5)])
+
+    def changed(place: str, key: object, value: object) -> list[Record]:
+        data = copy.deepcopy(good)
+        inner: Any = data[place]
+        for part in (key if isinstance(key, tuple) else (key,))[:-1]:
+            inner = inner[part]
+        inner[key[-1] if isinstance(key, tuple) else key] = value
+        return unpack(data)
+
+    limit, shape = 1 << 63, (0, 0)
+    for segment in (-limit, limit - 1):
+        assert changed("columns", ("A", "segment", 0), segment)[0] == first._replace(segment=segment)
+    for good_shape in ([1] * 64, [0, 3], [limit // 2]):
+        record = changed("specs", shape, good_shape)[0]
+        assert isinstance(record, Alloc) and record.tag.spec == TensorSpec.of(tuple(good_shape), "float32")
+    for place, key, value, words in [
+            ("columns", ("A", "segment", 0), limit, "expected an int of 64 bits"),
+            ("columns", ("A", "segment", 0), -limit - 1, "expected an int of 64 bits"),
+            ("columns", ("A", "offset", 0), -1, "record 0 is not an allocation"),
+            ("columns", ("A", "tag", 0), 1, "expected an index below 1, but got 1"),
+            ("specs", shape, [1] * 65, "invalid shape"), ("specs", shape, [2, limit // 2], "invalid shape"),
+            ("specs", shape, [-1], "invalid shape"),
+            ("invocations", (0, 1, 0), {"spec": 0, "float": "inf"}, "expected an input or an attribute")]:
+        with raises(ValueError, words):
+            changed(place, key, value)
+    with raises(ValueError, "record 1 is not an allocation"):
+        unpack(pack([first, first]))
