@@ -6,9 +6,12 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import gradcore
 from gradcore import folds, nn
 from gradcore.errors import OutOfMemory
+from gradcore.events import BORROW, Alloc
 from gradcore.report.recording import Recording
 
 
@@ -125,3 +128,18 @@ def test_running_out_of_memory_names_the_network_of_the_op() -> None:
     finally:
         gradcore.set_memory_limit(None, "meta")
     assert "bytes for linear in layer Critic.fc, forward, " in text or "bytes for tanh in layer Critic, forward, " in text
+
+
+class Uploading(Critic):
+    """A network that makes tensors of arrays when it runs."""
+
+    def forward(self, x: Any) -> Any:
+        self.made = gradcore.tensor(np.ones((3, 6), np.float32)), gradcore.from_numpy(np.ones((3, 6), np.float32))
+        return super().forward(x + self.made[0] * self.made[1])
+
+
+def test_what_a_network_uploads_or_borrows_is_its_own() -> None:
+    network, critic = generator(), Uploading()
+    made = [r.tag for r in run([network, critic]).log if isinstance(r, Alloc) and r.tag.op in ("upload", BORROW)]
+    assert [tag.layer for tag in made if tag.phase == "forward" and tag.layer] == ["Uploading", "Uploading"]
+    assert {tag.role for tag in made} == {"input"} and not any(tag.export for tag in made)
