@@ -18,7 +18,7 @@ import pytest
 
 import gradcore
 from gradcore import folds, nn
-from gradcore.engine.exports import settle
+from gradcore.engine.exports import Shown, settle
 from gradcore.errors import OutOfMemory
 from gradcore.events import HELD_OUTSIDE, TAGS
 from gradcore.report import load_report
@@ -264,3 +264,8 @@ def test_arrays_go_on_other_threads_and_at_the_end_of_the_process() -> None:
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, cwd=HERE.parents[2],
                           env=dict(os.environ))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_an_array_whose_making_was_interrupted_goes_without_a_word() -> None:
+    interrupted = Shown.__new__(Shown)
+    interrupted.__del__()

@@ -11,7 +11,8 @@ import numpy as np
 import gradcore
 from gradcore import folds, nn
 from gradcore.errors import OutOfMemory
-from gradcore.events import BORROW, Alloc
+from gradcore.events import BORROW, Alloc, Network
+from gradcore.reading import network_names
 from gradcore.report.recording import Recording
 
 
@@ -143,3 +144,10 @@ def test_what_a_network_uploads_or_borrows_is_its_own() -> None:
     made = [r.tag for r in run([network, critic]).log if isinstance(r, Alloc) and r.tag.op in ("upload", BORROW)]
     assert [tag.layer for tag in made if tag.phase == "forward" and tag.layer] == ["Uploading", "Uploading"]
     assert {tag.role for tag in made} == {"input"} and not any(tag.export for tag in made)
+
+
+def test_networks_are_numbered_within_their_class_by_age() -> None:
+    older = [Network("Critic", n) for n in range(20, 60)]
+    names = network_names([None, *reversed(older), Network("Sequential", 7), older[3]])
+    assert names == {Network("Sequential", 7): "Sequential"} | {n: f"Critic#{k}" for k, n in enumerate(older, 1)}
+    assert network_names([older[0], None, older[0]]) == {}

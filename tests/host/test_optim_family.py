@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gradcore
-from gradcore import optim
+from gradcore import folds, nn, optim
 from gradcore.events import LAUNCH, typed
 from tests.conftest import raises
 from tests.host.test_optim import compare, give_gradients, oracle, parameters, start
@@ -184,3 +184,16 @@ def test_errors_have_pytorchs_words() -> None:
             make()
     with raises(NotImplementedError, "RMSprop(differentiable=True) is not supported"):
         optim.RMSprop([p], differentiable=True)
+
+
+def test_loaded_state_is_the_state_of_its_layer() -> None:
+    model = nn.Sequential(nn.Linear(4, 3))
+    first, second = (optim.Adam(model.parameters()) for _ in range(2))
+    model(gradcore.ones(2, 4)).sum().backward()
+    first.step()
+    state = first.state_dict()
+    with gradcore.step(device="cpu") as s:
+        second.load_state_dict(state)
+    loaded = [h.tag for h in folds.live_at(s.log, len(s.log) - 1) if h.tag.phase == "optimizer"][-4:]
+    # Two moments of a weight and of a bias.
+    assert {(tag.role, tag.layer, tag.op) for tag in loaded} == {("optimizer state", "0", "tensor")} and len(loaded) == 4
