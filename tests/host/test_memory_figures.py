@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 import gradcore
+from gradcore._step import _pinned_figures, _Start, pool_figures
+from gradcore.devices.device import get_device
 from gradcore.devices.meta import make_meta
 from gradcore.engine.owners import upload
+from gradcore.report.step import PinnedFigures, PoolFigures
 
 SEGMENT = 2 << 20
 
@@ -18,6 +23,10 @@ def test_every_figure_and_the_summary() -> None:
     kept = upload(np.zeros(250, np.float32), device)
     gone = upload(np.zeros(750, np.float32), device)
     del gone
+    # The second allocation needed no new segment.
+    figures = PoolFigures(2, 1, 1, SEGMENT, SEGMENT - 1024, SEGMENT - 4096)
+    assert pool_figures(device.ledger, 0, 0) == figures
+    assert pool_figures(device.ledger, 1, 1) == dataclasses.replace(figures, allocations=1)
     line = f"{__file__}:{test_every_figure_and_the_summary.__code__.co_firstlineno + 4}"
     assert gradcore.memory_stats(device) == {
         "requested": 1000, "allocated": 1024, "reserved": SEGMENT, "max_requested": 4000, "max_allocated": 4096,
@@ -47,3 +56,13 @@ The 1 largest holders:
     assert gradcore.max_memory_reserved(device) == SEGMENT
     assert gradcore.memory_summary(device).endswith("Nothing is live.")
 
+
+
+def test_a_pinned_pool_that_no_start_is_of_has_its_own_peak() -> None:
+    x = gradcore.ones(100).pin_memory()
+    start = _Start(get_device("cpu"))
+    start.peaks = (1 << 40,) * 3
+    ledger = get_device("pinned").ledger
+    # It was made within the step, which other devices began with.
+    assert _pinned_figures([start]) == PinnedFigures(ledger.allocated, ledger.peak_allocated, ledger.reserved)
+    del x
