@@ -99,7 +99,7 @@ def _about(path: Path, found: Run) -> str:
                      f"events of steps {', '.join(map(str, sorted(found.recordings)))}")
     growth = growth_of([s.live for s in found.steps])
     if growth is not None:
-        lines.append(f"Live bytes have grown for {growth.steps} steps, by {growth.requested:,} per step on average.")
+        lines.append(f"Live bytes have grown for {growth.steps} steps, typically by {growth.requested:,} per step.")
     return "\n".join(lines)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import median_low
 
 from gradcore import folds
 from gradcore.events import HELD_OUTSIDE, Alloc, Export, Launch, Record, Site, Tag
@@ -42,7 +43,8 @@ class Carried:
 
 @dataclass(frozen=True)
 class Growth:
-    """At the end of each of the last ``steps`` steps more bytes were live than before, by ``requested`` bytes on average.
+    """At the end of each of the last ``steps`` steps more bytes were live than before, typically by ``requested`` bytes: the
+    median, so that what was made once and lives on does not count as growth of every step.
 
     Each step is compared with the one before it, or, if up to :data:`TURNS` kinds of steps alternate, with the last of its
     kind.
@@ -68,7 +70,7 @@ def growth_of(ends: Sequence[int]) -> Growth | None:
         # Whole rounds, so that the last step is compared with one of its kind.
         steps -= steps % turns
         if steps >= 3 * turns:
-            return Growth(steps, (ends[-1] - ends[-1 - steps]) // steps)
+            return Growth(steps, median_low(ends[-1 - k] - ends[-1 - turns - k] for k in range(steps)) // turns)
     return None
 
 

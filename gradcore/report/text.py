@@ -115,7 +115,7 @@ def _growth(growth: Growth | None) -> Iterable[str]:
     if growth is None:
         return
     yield ""
-    yield f"Live bytes have grown for {growth.steps} steps, by {growth.requested:,} per step on average:"
+    yield f"Live bytes have grown for {growth.steps} steps, typically by {growth.requested:,} per step:"
     for x in growth.grown[:4]:
         who = _WHO[x.held_by] + (f" for {_op_line(x.keeper)}" if x.held_by == "graph" else "")
         yield (f"  {x.allocated:>15,} bytes in {x.count} results of {x.op} in {x.layer or '(root)'}, {short_path(x.line)}: "
