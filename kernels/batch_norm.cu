@@ -76,12 +76,12 @@ __device__ __forceinline__ void moments_of(const T* x, Walk<N> walk, i64 first, 
             if (k / N < places.there) off = (A)v[k / N].of[k % N] - sum, square += off * off;
         off = sum - mean;
         A share = count / (seen + count);
-        square += off * off * (seen * share);
+        square += off * (off * (seen * share));
         mean += off * share;
         seen += count;
     }
     m = team_fold<Sum>(mean * seen, team, room) / (A)(last > first ? last - first : 1);
-    square = team_fold<Sum>(square + (mean - m) * (mean - m) * seen, team, room);
+    square = team_fold<Sum>(square + (mean - m) * ((mean - m) * seen), team, room);
 }
 
 // The same for each share, into made[parts, channels, 2].
@@ -108,7 +108,7 @@ __device__ __forceinline__ void put_together(const A* own, i64 step, i64 count, 
         share_of(count, part, parts, first, last);
         if (last == first) break;
         A off = own[part * step] - m, size = (A)(last - first), whole = (A)last;
-        square += own[part * step + 1] + off * off * (seen * size / whole);
+        square += own[part * step + 1] + off * (off * (seen * size / whole));
         m += off * (size / whole);
         seen = whole;
     }

@@ -59,8 +59,9 @@ __device__ __forceinline__ void slopes_of(const T* x, Part<T, N>& part, const Pe
     A share = (A)1 / peak.whole();
     for (i64 from = 0; from < classes; from += part.span(team)) {
         if (classes > part.span(team)) part.load(x + from, 1, classes - from, team, (A)0);
+        int hot = label >= from && label - from < part.span(team) ? (int)(label - from) : -1;
         part.store(out + from, 1, classes - from, team, [&](int k, int at) {
-            A own = exp(part.v[k] - peak.top) * share - (A)(from + at == label);
+            A own = exp(part.v[k] - peak.top) * share - (A)(at == hot);
             return scale == 0 ? (A)0 : own * scale;
         });
     }

@@ -102,8 +102,9 @@ __global__ void affine(const T* x, const T* weight, const T* bias, const S* mean
 }
 
 // rstd (g - mean(g) - hat mean(g hat)), with g = dy weight and hat = (x - mean) rstd, of one row; with `added`, added to dx.
-// `seen` is called with each part of dy and of hat, which are 0 beyond the row.
-template <typename T, int N, typename F>
+// `seen` is called with each part of dy and of hat, which are 0 beyond the row. With Held, a row is not longer than a part, which is
+// of the type P.
+template <typename P, bool Held, typename T, typename F>
 __device__ __forceinline__ void row_dx(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, T* dx, i64 row,
                                        i64 width, int added, const Team& team, WIDE(T)* room, F seen) {
     typedef WIDE(T) A;
@@ -111,7 +112,8 @@ __device__ __forceinline__ void row_dx(const T* dy, const T* x, const T* weight,
     x += row * width;
     dx += row * width;
     A m = (A)mean[row], r = (A)rstd[row], level = 0, slope = 0;
-    Part<T, N> g, hat;
+    constexpr int N = P::neighbours;
+    P g, hat;
     auto load = [&](i64 from) {
         g.load(dy + from, 1, width - from, team, (A)0);
         hat.load(x + from, 1, width - from, team, m);
@@ -130,11 +132,12 @@ __device__ __forceinline__ void row_dx(const T* dy, const T* x, const T* weight,
         load(from);
 #pragma unroll
         for (int k = 0; k < g.count; ++k) level += g.v[k], slope += g.v[k] * hat.v[k];
+        if (Held) break;
     }
     level = team_fold<Sum>(level, team, room) / (A)width;
     slope = team_fold<Sum>(slope, team, room) / (A)width;
     for (i64 from = 0; from < width; from += g.span(team)) {
-        if (width > g.span(team)) load(from);
+        if (!Held && width > g.span(team)) load(from);
         g.each(width - from, team, [&](int k, int at) {
             Pack<T, N> old, made;
             if (added) old = *(const Pack<T, N>*)(dx + from + at);
@@ -145,6 +148,7 @@ __device__ __forceinline__ void row_dx(const T* dy, const T* x, const T* weight,
             }
             *(Pack<T, N>*)(dx + from + at) = made;
         });
+        if (Held) break;
     }
 }
 
@@ -155,7 +159,7 @@ layer_norm_dx(const T* dy, const T* x, const T* weight, const T* mean, const T* 
     __shared__ WIDE(T) room[8];
     Team team(lanes);
     if (team.row >= rows) return;
-    row_dx<T, N>(dy, x, weight, mean, rstd, dx, team.row, width, added, team, room, [](const auto&, const auto&) {});
+    row_dx<Part<T, N>, false>(dy, x, weight, mean, rstd, dx, team.row, width, added, team, room, [](const auto&, const auto&) {});
 }
 
 // The contribution of one row to the gradients of weight and bias at a column.
@@ -222,13 +226,14 @@ __global__ void affine_total(const WIDE(T)* made, T* dweight, T* dbias, i64 widt
     if (threadIdx.x < 32 && column < width) keep_slopes<T>(nullptr, dweight, dbias, 0, 1, width, column, w, b);
 }
 
-// dx, and the gradients of weight and bias, of the rows of one of `parts` blocks. A team of a warp or a block holds a whole row, and
-// each of its threads adds up the same columns of all rows that it takes.
-template <typename T, int N>
+// dx, and the gradients of weight and bias, of the rows of one of `parts` blocks. A team of a warp or a block holds a whole row
+// in K accesses of each thread, which adds up the same columns of all rows that it takes.
+template <typename T, int N, int K>
 __global__ void layer_norm_grads(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, T* dx, WIDE(T)* made,
                                  T* dweight, T* dbias, i64 rows, i64 width, int parts, int added, int lanes) {
     typedef WIDE(T) A;
-    Part<T, N> w, b;
+    typedef Part<T, N, K> P;
+    P w, b;
     __shared__ A room[8], half[4][2 * w.count][32];
     Team team(lanes);
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, teams = 256 / lanes;
@@ -236,7 +241,7 @@ __global__ void layer_norm_grads(const T* dy, const T* x, const T* weight, const
 #pragma unroll
     for (int k = 0; k < w.count; ++k) w.v[k] = b.v[k] = 0;
     for (i64 row = first + team.row % teams; row < end; row += teams)
-        row_dx<T, N>(dy, x, weight, mean, rstd, dx, row, width, added, team, room, [&](const auto& g, const auto& hat) {
+        row_dx<P, true>(dy, x, weight, mean, rstd, dx, row, width, added, team, room, [&](const P& g, const P& hat) {
 #pragma unroll
             for (int k = 0; k < w.count; ++k) w.v[k] += g.v[k] * hat.v[k], b.v[k] += g.v[k];
         });

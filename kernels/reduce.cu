@@ -120,6 +120,9 @@ __device__ __forceinline__ bool last_of(u32* arrivals, i64 row, int parts) {
     return before == (u32)parts - 1;
 }
 
+// The elements of one of `parts` blocks of a row: whole accesses.
+__device__ __forceinline__ i64 share_of(i64 width, int parts) { return ((width + parts - 1) / parts + 15) / 16 * 16; }
+
 // `parts` blocks per row, more than one, and at most 1024 for all rows together.
 template <typename Op, typename T, typename Out>
 __global__ void fold_split(const T* x, Out* out, const __grid_constant__ Layout l, double divisor, double power,
@@ -127,7 +130,7 @@ __global__ void fold_split(const T* x, Out* out, const __grid_constant__ Layout 
     typedef WIDE(T) A;
     __shared__ A room[8];
     Team team(256);
-    i64 row = team.row / parts, part = team.row % parts, each = (l.width + parts - 1) / parts, place[2];
+    i64 row = team.row / parts, part = team.row % parts, each = share_of(l.width, parts), place[2];
     locate(l.kept, row, place);
     i64 end = each * (part + 1) < l.width ? each * (part + 1) : l.width;
     A how = level ? level[row] : (A)power;
@@ -271,7 +274,7 @@ __global__ void find_split(const T* x, i64* indices, T* values, const __grid_con
     __shared__ A room[8];
     __shared__ i64 at_of[8];
     Team team(256);
-    i64 row = team.row / parts, part = team.row % parts, each = (l.width + parts - 1) / parts;
+    i64 row = team.row / parts, part = team.row % parts, each = share_of(l.width, parts);
     i64 end = each * (part + 1) < l.width ? each * (part + 1) : l.width;
     Best<Side, A> best;
     best.search(x + at(l.kept, row), l.folded, each * part, end, team.rank, 256);

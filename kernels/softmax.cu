@@ -10,7 +10,8 @@
 // There is one reduced dimension, whose element i is at `i * stride`; a row begins where the kept dimensions say. With N more than
 // 1, rows are contiguous, and their lengths and addresses multiples of N elements.
 template <typename T, bool Logarithm, int N>
-__global__ void softmax(const T* x, T* out, const __grid_constant__ Layout l, int lanes) {
+__global__ void __launch_bounds__(256, 3)
+softmax(const T* x, T* out, const __grid_constant__ Layout l, int lanes) {
     typedef WIDE(T) A;
     __shared__ A room[16];
     Team team(lanes);

@@ -52,13 +52,12 @@ template <typename A> struct Peak {
         });
     }
 
+    // What another thread has. Both threads of an exchange compute the same operations, so that they get the same bits.
     __device__ __forceinline__ void take(A other, A sum) {
-        if (other > top) {
-            total = total * power_of_e(top - other) + sum;
-            top = other;
-        } else {
-            total += other == top ? sum : sum * power_of_e(other - top);
-        }
+        bool up = other > top;
+        A low = up ? total : sum, high = up ? sum : total;
+        total = other == top ? total + sum : fma(low, power_of_e(-fabs(top - other)), high);
+        top = up ? other : top;
     }
 };
 

@@ -180,10 +180,10 @@ def lanes_of_parts(width: int, length: int) -> int:
     return min(1 << (max(-(-width // 16), 1) - 1).bit_length(), 32)
 
 
-def lanes_that_hold(width: int, length: int) -> int:
-    """Threads of the team, a warp or a block, that holds a whole row in registers; 0 if none does."""
-    each = length * (8 if length == 4 else 4)
-    return next((lanes for lanes in (32, BLOCK) if width <= lanes * each), 0)
+def holding(width: int, length: int) -> tuple[int, int] | None:
+    """Threads of the team, a warp or a block, that holds a whole row in registers, and accesses of each; None if none does."""
+    return next(((lanes, some) for lanes in (32, BLOCK) for some in (1, 2, 4, 8)
+                 if width <= lanes * length * some and some <= (8 if length == 4 else 4)), None)
 
 
 def merged(shape: Sequence[int], *strides: Sequence[int]) -> tuple[list[int], list[list[int]]]:

@@ -12,7 +12,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nod
 
 from bench.launches import noting
 from gradcore.devices import gpu_kernels
-from gradcore.devices.gpu_launch import lanes_that_hold
+from gradcore.devices.gpu_launch import holding
 from gradcore.ops.op import get_op
 from gradcore.spec import TensorSpec, bfloat16
 from tests.host.emulator import Copy, Emulator
@@ -135,6 +135,11 @@ BOTH = [(f, shape, dtype) for f, shapes in ((batch_norm, IMAGES), (batch_norm_ap
         for shape in shapes for dtype in DTYPES]
 
 
+#: Rows, their width, blocks, and the threads that hold a row of this width.
+SUMS = ((150, 40, 1, 32), (150, 40, 3, 32), (33, 300, 2, 32), (70, 256, 2, 32), (5, 1000, 2, 32), (7, 1100, 3, 256),
+        (1, 3, 1, 32), (0, 5, 1, 32), (2, 33, 5, 32), (9, 131, 2, 256), (9, 1023, 2, 256), (3, 8188, 2, 256))
+
+
 def slopes(emulator: Emulator, rows: int, width: int, parts: int, lanes: int) -> tuple[list[Any], Any]:
     """Layer norm's gradients with this many blocks, and their input arrays."""
     dy, x, weight = (normal(k, np.float32, *shape) for k, shape in enumerate(((rows, width), (rows, width), (width,))))
@@ -142,8 +147,9 @@ def slopes(emulator: Emulator, rows: int, width: int, parts: int, lanes: int) ->
     given = [Copy(a) for a in (dy, x, weight, mean, rstd)]
     results = [Copy(np.full(shape, np.nan, np.float32)) for shape in ((rows, width), (2, parts, width), (width,), (width,))]
     sizes, length = (np.int64(rows), np.int64(width), np.int32(parts)), 1 if width % 4 else 4
-    assert lanes == lanes_that_hold(width, length)
-    emulator.launch("norm", f"layer_norm_grads<float, {length}>", parts, 256, (
+    held, accesses = holding(width, length) or (0, 0)
+    assert lanes == held
+    emulator.launch("norm", f"layer_norm_grads<float, {length}, {accesses}>", parts, 256, (
         *[c.cupy() for c in (*given, *results)], *sizes, np.int32(0), np.int32(lanes)))
     if parts > 1:
         emulator.launch("norm", "affine_total<float>", -(-width // 32), 256, (*[c.cupy() for c in results[1:]], *sizes[1:]))
@@ -158,7 +164,10 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Any:
     with emulator.in_place():
         for f, shape, dtype in BOTH:
             f(shape, dtype)
-        slopes(emulator, 3, 4, 2, 32), slopes(emulator, 3, 5, 2, 32)
+        for shape in IMAGES:
+            large(shape)
+        for rows, width, parts, lanes in SUMS:
+            slopes(emulator, rows, width, parts, lanes)
         emulator.compile()
         yield emulator
 
@@ -175,9 +184,7 @@ def test_one_launch_has_the_bits_of_two(emulator: Emulator, f: Any, shape: Any, 
         assert one.tobytes() == other.tobytes()
 
 
-@pytest.mark.parametrize("rows, width, parts, lanes", [
-    (150, 40, 1, 32), (150, 40, 3, 32), (33, 300, 2, 32), (70, 256, 2, 32), (7, 1100, 3, 256), (1, 3, 1, 32), (0, 5, 1, 32),
-    (2, 33, 5, 32), (9, 131, 2, 256), (9, 1023, 2, 256)])
+@pytest.mark.parametrize("rows, width, parts, lanes", SUMS)
 def test_each_block_makes_dx_and_its_part_of_the_sums(emulator: Emulator, rows: int, width: int, parts: int,
                                                       lanes: int) -> None:
     found, given = slopes(emulator, rows, width, parts, lanes)
@@ -186,6 +193,20 @@ def test_each_block_makes_dx_and_its_part_of_the_sums(emulator: Emulator, rows: 
     dx = (g - g.mean(1, keepdims=True) - hat * (g * hat).mean(1, keepdims=True)) * rstd[:, None]
     for one, expected in zip(found, (dx, (dy * hat).sum(0), dy.sum(0)), strict=True):
         np.testing.assert_allclose(one, expected, rtol=1e-4, atol=1e-4)
+
+
+def large(shape: tuple[int, ...]) -> list[Any]:
+    """Batch norm of numbers whose squares overflow, and whose sum is exact."""
+    x, of = np.full(shape, 2.0**66, np.float32), [np.ones(shape[1], np.float32) for _ in range(4)]
+    results, how = [np.empty_like(x), of[0], of[0]], {"momentum": 0.1, "eps": 1e-4}
+    return made("batch_norm", x, *of, *results, room("batch_norm", x, *of, **how), **how)
+
+
+@pytest.mark.parametrize("shape", IMAGES)
+def test_equal_numbers_whose_squares_overflow_have_no_variance(emulator: Emulator, shape: tuple[int, ...]) -> None:
+    _, _, bias, _, _, out, mean, rstd, _ = large(shape)
+    for found, expected in ((out, bias[0]), (mean, 2.0**66), (rstd, 100)):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def names(name: str, shape: tuple[int, ...], **attrs: Any) -> list[str]:
