@@ -4,68 +4,35 @@
 // output, and writes n s. The workspace holds two numbers per share of a channel.
 // Ioffe and Szegedy, arXiv:1502.03167.
 
+#include "channels.cuh"
 #include "common.cuh"
 #include "norm.cuh"
 
-// Walks over the elements of a channel in [samples, channels, inner], 256 N further at each step, without a division a step.
-template <int N>
-struct Walk {
-    i64 at, within, inner, rest, jump, turn;
-    // From element `first` on, of `count`; 32-bit arithmetic if it suffices, which is much cheaper.
-    __device__ __forceinline__ Walk(i64 first, i64 count, i64 inner, i64 channels) : inner(inner) {
-        i64 sample = count < (i64)1 << 32 ? (i64)((u32)first / (u32)inner) : first / inner, step = inner * channels;
-        int samples = inner > 256 * N ? 0 : 256 * N / (int)inner;
-        within = first - sample * inner;
-        at = sample * step + within;
-        rest = 256 * N - samples * inner;
-        jump = samples * step + rest;
-        turn = step - inner;
-    }
-    __device__ __forceinline__ void next() {
-        at += jump;
-        within += rest;
-        if (within >= inner) within -= inner, at += turn;
+// The mean of some elements, and the sum of squared deviations from it (Chan, Golub and LeVeque, Stanford STAN-CS-79-773).
+template <typename A>
+struct Moments {
+    A seen = 0, mean = 0, square = 0;
+    // Further elements: how many, their mean, and their sum of squared deviations.
+    __device__ __forceinline__ void take(A count, A other, A more) {
+        A off = other - mean, share = count > 0 ? count / (seen + count) : (A)0;
+        // In this order, so that what overflows is not multiplied by 0.
+        square += more + off * (off * (seen * share));
+        mean += off * share;
+        seen += count;
     }
 };
 
-// The first and one past the last element of a block's share of `count` elements; `parts` blocks work on a channel. A share begins
-// at a multiple of any access.
-__device__ __forceinline__ void share_of(i64 count, i64 part, int parts, i64& first, i64& last) {
-    i64 each = ((count + parts - 1) / parts + 7) / 8 * 8;
-    first = part * each < count ? part * each : count;
-    last = first + each < count ? first + each : count;
-}
-
-// A thread's next accesses to a channel, N neighbours each: eight elements or more, of which `there` accesses exist.
-template <int N>
-struct Places {
-    static constexpr int some = N == 1 ? 8 : N == 2 ? 4 : 16 / N, all = some * 256 * N;
-    i64 at[some];
-    int there;
-    __device__ __forceinline__ Places(Walk<N>& walk, i64 left) : there(left >= all ? some : (int)(left + 256 * N - 1) / (256 * N)) {
-#pragma unroll
-        for (int k = 0; k < some; ++k) at[k] = walk.at, walk.next();
-    }
-    template <typename T>
-    __device__ __forceinline__ void load(const T* x, Pack<T, N> (&found)[some]) const {
-#pragma unroll
-        for (int k = 0; k < some; ++k)
-            if (k < there) found[k] = *(const Pack<T, N>*)(x + at[k]);
-    }
-};
-
-// Mean, and sum of squared deviations from it, of a block's share of the channel that begins at x. Each thread combines those of
-// some elements at a time with those of its elements before (Chan, Golub and LeVeque, Stanford STAN-CS-79-773).
+// The mean and the sum of squared deviations of a block's share of the channel that begins at x, some elements of each thread at a
+// time.
 template <typename T, int N>
 __device__ __forceinline__ void moments_of(const T* x, Walk<N> walk, i64 first, i64 last, const Team& team, WIDE(T)* room,
                                            WIDE(T)& m, WIDE(T)& square) {
     typedef WIDE(T) A;
-    A seen = 0, mean = 0;
-    square = 0;
+    Moments<A> own;
     for (i64 from = first + team.rank * N; from < last; from += Places<N>::all) {
         Places<N> places(walk, last - from);
         Pack<T, N> v[places.some];
-        A sum = 0, off = 0, count = (A)(places.there * N);
+        A sum = 0, more = 0, count = (A)(places.there * N);
         places.load(x, v);
 #pragma unroll
         for (int k = 0; k < places.some * N; ++k)
@@ -73,15 +40,11 @@ __device__ __forceinline__ void moments_of(const T* x, Walk<N> walk, i64 first, 
         sum /= count;
 #pragma unroll
         for (int k = 0; k < places.some * N; ++k)
-            if (k / N < places.there) off = (A)v[k / N].of[k % N] - sum, square += off * off;
-        off = sum - mean;
-        A share = count / (seen + count);
-        square += off * (off * (seen * share));
-        mean += off * share;
-        seen += count;
+            if (k / N < places.there) more += ((A)v[k / N].of[k % N] - sum) * ((A)v[k / N].of[k % N] - sum);
+        own.take(count, sum, more);
     }
-    m = team_fold<Sum>(mean * seen, team, room) / (A)(last > first ? last - first : 1);
-    square = team_fold<Sum>(square + (mean - m) * ((mean - m) * seen), team, room);
+    m = team_fold<Sum>(own.mean * own.seen, team, room) / (A)(last > first ? last - first : 1);
+    square = team_fold<Sum>(own.square + (own.mean - m) * ((own.mean - m) * own.seen), team, room);
 }
 
 // The same for each share, into made[parts, channels, 2].
@@ -96,23 +59,6 @@ __global__ void batch_parts(const T* x, WIDE(T)* made, i64 count, i64 inner, i64
     Walk<N> walk(first + team.rank * N, count, inner, channels);
     moments_of<T, N>(x + blockIdx.x % channels * inner, walk, first, last, team, room, m, square);
     if (!team.rank) made[2 * blockIdx.x] = m, made[2 * blockIdx.x + 1] = square;
-}
-
-// Combines the shares, `step` apart, into the channel's mean and variance, as above.
-template <typename A>
-__device__ __forceinline__ void put_together(const A* own, i64 step, i64 count, int parts, A& m, A& var) {
-    A square = 0, seen = 0;
-    m = 0;
-    for (int part = 0; part < parts; ++part) {
-        i64 first, last;
-        share_of(count, part, parts, first, last);
-        if (last == first) break;
-        A off = own[part * step] - m, size = (A)(last - first), whole = (A)last;
-        square += own[part * step + 1] + off * (off * (seen * size / whole));
-        m += off * (size / whole);
-        seen = whole;
-    }
-    var = square / (A)count;
 }
 
 // Stores a channel's statistics; the running variance uses the unbiased variance.
@@ -134,9 +80,13 @@ __global__ void batch_statistics(WIDE(T)* made, T* mean, T* rstd, T* running_mea
     typedef WIDE(T) A;
     EACH(c, channels) {
         if (batches && !c) ++*batches;
-        A m, var;
-        put_together(made + 2 * c, 2 * channels, count, parts, m, var);
-        A r = (A)1 / sqrt(var + (A)eps);
+        Moments<A> all;
+        for (int part = 0; part < parts; ++part) {
+            i64 first, last;
+            share_of(count, part, parts, first, last);
+            all.take((A)(last - first), made[2 * (part * channels + c)], made[2 * (part * channels + c) + 1]);
+        }
+        A m = all.mean, var = all.square / (A)count, r = (A)1 / sqrt(var + (A)eps);
         made[2 * c] = m;
         made[2 * c + 1] = r;
         keep_statistics(mean, rstd, running_mean, running_var, c, count, m, var, r, momentum);
@@ -148,6 +98,22 @@ template <typename A>
 __device__ __forceinline__ void gather(const A* made, i64 c, i64 channels, int parts, A* pairs) {
     if (threadIdx.x < 2 * parts) pairs[threadIdx.x] = made[2 * ((threadIdx.x >> 1) * channels + c) + (threadIdx.x & 1)];
     __syncthreads();
+}
+
+// The mean and the variance of a channel from at most 32 shares beside each other, by a warp; the first lane's result counts.
+template <typename A>
+__device__ __forceinline__ void put_together(const A* pairs, i64 count, int parts, A& m, A& var) {
+    int lane = threadIdx.x & 31;
+    i64 first = 0, last = 0;
+    if (lane < parts) share_of(count, lane, parts, first, last);
+    Moments<A> all;
+    if (last > first) all.take((A)(last - first), pairs[2 * lane], pairs[2 * lane + 1]);
+    for (int step = 16; step; step >>= 1) {
+        A size = __shfl_xor_sync(0xffffffffu, all.seen, step), mean = __shfl_xor_sync(0xffffffffu, all.mean, step);
+        all.take(size, mean, __shfl_xor_sync(0xffffffffu, all.square, step));
+    }
+    m = all.mean;
+    var = all.square / (A)count;
 }
 
 // Normalises one of `shares` of a channel. Each block combines the results of batch_parts; a block that has a channel to itself
@@ -167,11 +133,9 @@ __global__ void batch_norm(const T* x, const T* weight, const T* bias, const WID
     A m, var;
     if (made) gather(made, c, channels, parts, pairs);
     else moments_of<T, N>(x, walk, first, last, team, room, m, var);
-    if (!team.rank) {
-        if (made) put_together(pairs, 2, count, parts, m, var);
-        else var /= (A)count;
-        both[0] = m, both[1] = (A)1 / sqrt(var + (A)eps);
-    }
+    if (!made) var /= (A)count;
+    else if (team.rank < 32) put_together(pairs, count, parts, m, var);
+    if (!team.rank) both[0] = m, both[1] = (A)1 / sqrt(var + (A)eps);
     __syncthreads();
     m = both[0];
     A r = both[1];
