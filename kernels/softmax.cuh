@@ -86,3 +86,26 @@ __device__ __forceinline__ Peak<A> peak_of(const T* x, i64 width, i64 step, cons
     }
     return team_peak(peak, team, room);
 }
+
+// The largest number; NaN, which makes the sum NaN, is passed over.
+struct Highest {
+    template <typename A> static __device__ __forceinline__ A of(A a, A b) { return fmax(a, b); }
+};
+
+// For a row that a team holds in registers: `part` is given x, and becomes exp(x - maximum).
+template <typename A, typename T, int N>
+__device__ __forceinline__ Peak<A> peak_of_held(Part<T, N>& part, i64 width, const Team& team, A* room) {
+    Peak<A> peak;
+    part.each(width, team, [&](int k, int) {
+#pragma unroll
+        for (int j = 0; j < N; ++j) peak.top = fmax(peak.top, part.v[k + j]);
+    });
+    peak.top = team_fold<Highest>(peak.top, team, room);
+    A level = fabs(peak.top) == infinity<A>() ? (A)0 : peak.top;
+    part.each(width, team, [&](int k, int) {
+#pragma unroll
+        for (int j = 0; j < N; ++j) peak.total += part.v[k + j] = exp(part.v[k + j] - level);
+    });
+    peak.total = team_fold<Sum>(peak.total, team, room);
+    return peak;
+}

@@ -82,6 +82,13 @@ for shape in WIDE:
     add("layer_norm_apply", floats(*shape), floats(shape[1]), None, floats(shape[0], 1), floats(shape[0], 1), dims=1)
     add("layer_norm_grad", floats(*shape), floats(*shape), floats(shape[1]), floats(shape[0], 1),
         floats(shape[0], 1, low=0.5), dims=1, needs=(True, True, True))
+# Rows of which a share is not defined, and of which some shares are 0.
+for width in (5, 8, 300):
+    ends = [(-math.inf,) * width, (math.inf, *(1.0,) * (width - 1)), (1.0, math.nan, *(2.0,) * (width - 2)),
+            (*(-math.inf,) * (width - 1), 3.0), (6e4, *(-6e4,) * (width - 1))]
+    for name in ("softmax", "log_softmax"):
+        add(name, floats(5, width, given=sum(ends, ())), dim=1)
+    add("logsumexp", floats(5, width, given=sum(ends, ())), dims=(1,), keepdim=False)
 # Rows for a thread, a warp and a block, in one block and in several; few labels, which every block counts, and many.
 for shape in ((600, 10), (513, 32), (4500, 33), (20, 33), (301, 40), (1, 3000)):
     for case in (floats(shape[1], low=0.5), None):
