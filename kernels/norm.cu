@@ -102,9 +102,9 @@ __global__ void affine(const T* x, const T* weight, const T* bias, const S* mean
 }
 
 // rstd (g - mean(g) - hat mean(g hat)), with g = dy weight and hat = (x - mean) rstd, of one row; with `added`, added to dx.
-// `seen` is called with each part of dy and of hat, which are 0 beyond the row. With Held, a row is not longer than a part, which is
-// of the type P.
-template <typename P, bool Held, typename T, typename F>
+// A row has at most C parts of the type P, or any number if C is 0. `seen` is called with each part of dy and of hat, which are 0
+// beyond the row, and its number.
+template <typename P, int C, typename T, typename F>
 __device__ __forceinline__ void row_dx(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, T* dx, i64 row,
                                        i64 width, int added, const Team& team, WIDE(T)* room, F seen) {
     typedef WIDE(T) A;
@@ -114,12 +114,12 @@ __device__ __forceinline__ void row_dx(const T* dy, const T* x, const T* weight,
     A m = (A)mean[row], r = (A)rstd[row], level = 0, slope = 0;
     constexpr int N = P::neighbours;
     P g, hat;
-    auto load = [&](i64 from) {
+    auto load = [&](i64 from, int part) {
         g.load(dy + from, 1, width - from, team, (A)0);
         hat.load(x + from, 1, width - from, team, m);
 #pragma unroll
         for (int k = 0; k < hat.count; ++k) hat.v[k] = (hat.v[k] - m) * r;
-        seen(g, hat);
+        if (part >= 0) seen(g, hat, part);
         if (weight)
             g.each(width - from, team, [&](int k, int at) {
                 A factor[N];
@@ -128,16 +128,17 @@ __device__ __forceinline__ void row_dx(const T* dy, const T* x, const T* weight,
                 for (int j = 0; j < N; ++j) g.v[k + j] *= factor[j];
             });
     };
-    for (i64 from = 0; from < width; from += g.span(team)) {
-        load(from);
+#pragma unroll C ? C : 1
+    for (int part = 0; C ? part < C : part * (i64)g.span(team) < width; ++part) {
+        if (part * (i64)g.span(team) >= width) break;
+        load(part * (i64)g.span(team), part);
 #pragma unroll
         for (int k = 0; k < g.count; ++k) level += g.v[k], slope += g.v[k] * hat.v[k];
-        if (Held) break;
     }
     level = team_fold<Sum>(level, team, room) / (A)width;
     slope = team_fold<Sum>(slope, team, room) / (A)width;
     for (i64 from = 0; from < width; from += g.span(team)) {
-        if (!Held && width > g.span(team)) load(from);
+        if (C != 1 && width > g.span(team)) load(from, -1);
         g.each(width - from, team, [&](int k, int at) {
             Pack<T, N> old, made;
             if (added) old = *(const Pack<T, N>*)(dx + from + at);
@@ -148,7 +149,7 @@ __device__ __forceinline__ void row_dx(const T* dy, const T* x, const T* weight,
             }
             *(Pack<T, N>*)(dx + from + at) = made;
         });
-        if (Held) break;
+        if (C == 1) break;
     }
 }
 
@@ -159,7 +160,8 @@ layer_norm_dx(const T* dy, const T* x, const T* weight, const T* mean, const T* 
     __shared__ WIDE(T) room[8];
     Team team(lanes);
     if (team.row >= rows) return;
-    row_dx<Part<T, N>, false>(dy, x, weight, mean, rstd, dx, team.row, width, added, team, room, [](const auto&, const auto&) {});
+    row_dx<Part<T, N>, 0>(dy, x, weight, mean, rstd, dx, team.row, width, added, team, room,
+                          [](const auto&, const auto&, int) {});
 }
 
 // The contribution of one row to the gradients of weight and bias at a column.
@@ -226,41 +228,46 @@ __global__ void affine_total(const WIDE(T)* made, T* dweight, T* dbias, i64 widt
     if (threadIdx.x < 32 && column < width) keep_slopes<T>(nullptr, dweight, dbias, 0, 1, width, column, w, b);
 }
 
-// dx, and the gradients of weight and bias, of the rows of one of `parts` blocks. A team of a warp or a block holds a whole row
-// in K accesses of each thread, which adds up the same columns of all rows that it takes.
-template <typename T, int N, int K>
-__global__ void layer_norm_grads(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, T* dx, WIDE(T)* made,
-                                 T* dweight, T* dbias, i64 rows, i64 width, int parts, int added, int lanes) {
+// dx, and the gradients of weight and bias, of the rows of one of `parts` blocks. Each thread of a team, a warp or a block, makes K
+// accesses to each of a row's C parts, and adds up the same columns of all rows that the team takes.
+template <typename T, int N, int K, int C>
+__global__ void __launch_bounds__(256, 2)
+layer_norm_grads(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, T* dx, WIDE(T)* made, T* dweight,
+                 T* dbias, i64 rows, i64 width, int parts, int added, int lanes) {
     typedef WIDE(T) A;
     typedef Part<T, N, K> P;
-    P w, b;
-    __shared__ A room[8], half[4][2 * w.count][32];
+    P w[C], b[C];
+    __shared__ A room[8], half[4][2 * P::count][32];
     Team team(lanes);
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, teams = 256 / lanes;
     i64 each = (rows + parts - 1) / parts, first = each * blockIdx.x, end = first + each < rows ? first + each : rows;
 #pragma unroll
-    for (int k = 0; k < w.count; ++k) w.v[k] = b.v[k] = 0;
+    for (int k = 0; k < C * P::count; ++k) w[k / P::count].v[k % P::count] = b[k / P::count].v[k % P::count] = 0;
     for (i64 row = first + team.row % teams; row < end; row += teams)
-        row_dx<P, true>(dy, x, weight, mean, rstd, dx, row, width, added, team, room, [&](const P& g, const P& hat) {
+        row_dx<P, C>(dy, x, weight, mean, rstd, dx, row, width, added, team, room, [&](const P& g, const P& hat, int part) {
 #pragma unroll
-            for (int k = 0; k < w.count; ++k) w.v[k] += g.v[k] * hat.v[k], b.v[k] += g.v[k];
+            for (int k = 0; k < P::count; ++k) w[part].v[k] += g.v[k] * hat.v[k], b[part].v[k] += g.v[k];
         });
-    // The sums of eight warps, by halves.
-    for (int some = teams / 2; some; some /= 2) {
-        __syncthreads();
 #pragma unroll
-        for (int k = 0; k < w.count; ++k)
-            if (warp >= some && warp < 2 * some)
-                half[warp - some][k][lane] = w.v[k], half[warp - some][w.count + k][lane] = b.v[k];
-        __syncthreads();
+    for (int part = 0; part < C; ++part) {
+        // The sums of eight warps, by halves.
+        for (int some = teams / 2; some; some /= 2) {
+            __syncthreads();
 #pragma unroll
-        for (int k = 0; k < w.count; ++k)
-            if (warp < some) w.v[k] += half[warp][k][lane], b.v[k] += half[warp][w.count + k][lane];
+            for (int k = 0; k < P::count; ++k)
+                if (warp >= some && warp < 2 * some)
+                    half[warp - some][k][lane] = w[part].v[k], half[warp - some][P::count + k][lane] = b[part].v[k];
+            __syncthreads();
+#pragma unroll
+            for (int k = 0; k < P::count; ++k)
+                if (warp < some) w[part].v[k] += half[warp][k][lane], b[part].v[k] += half[warp][P::count + k][lane];
+        }
+        i64 from = part * (i64)P::span(team);
+        if (threadIdx.x < lanes)
+            P::each(width - from, team, [&](int k, int at) {
+#pragma unroll
+                for (int j = 0; j < N; ++j)
+                    keep_slopes(made, dweight, dbias, blockIdx.x, parts, width, from + at + j, w[part].v[k + j], b[part].v[k + j]);
+            });
     }
-    if (threadIdx.x >= lanes) return;
-    w.each(width, team, [&](int k, int at) {
-#pragma unroll
-        for (int j = 0; j < N; ++j)
-            keep_slopes(made, dweight, dbias, blockIdx.x, parts, width, at + j, w.v[k + j], b.v[k + j]);
-    });
 }

@@ -180,10 +180,15 @@ def lanes_of_parts(width: int, length: int) -> int:
     return min(1 << (max(-(-width // 16), 1) - 1).bit_length(), 32)
 
 
-def holding(width: int, length: int) -> tuple[int, int] | None:
-    """Threads of the team, a warp or a block, that holds a whole row in registers, and accesses of each; None if none does."""
-    return next(((lanes, some) for lanes in (32, BLOCK) for some in (1, 2, 4, 8)
-                 if width <= lanes * length * some and some <= (8 if length == 4 else 4)), None)
+def columns_of(width: int, length: int) -> tuple[int, int, int] | None:
+    """Threads of the team, a warp or a block, whose threads can add up columns of rows of ``width`` in registers; accesses of
+    each to a part of a row, and parts. None if there are too many columns.
+
+    One part of at most 16 elements, or four of at most 8, leaves room for two blocks a multiprocessor.
+    """
+    return next(((lanes, some, parts) for lanes in (32, BLOCK) for parts, some in ((1, 1), (1, 2), (1, 4), (4, 1), (4, 2))
+                 if width <= lanes * length * some * parts and length * some <= (16 if parts == 1 else 8)
+                 and (parts == 1 or length > 1)), None)
 
 
 def merged(shape: Sequence[int], *strides: Sequence[int]) -> tuple[list[int], list[list[int]]]:

@@ -65,20 +65,20 @@ def layer_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any,
     """The gradients of layer norm; with ``added``, dx is added to the content of ``dx``."""
     rows, width = mean.size, math.prod(x.shape[x.ndim - dims:])
     sizes, length = (np.int64(rows), np.int64(width)), gl.length_of(width, dy, x, weight, dx)
-    compute, held = wide(x.dtype), gl.holding(width, length)
+    compute, columns = wide(x.dtype), gl.columns_of(width, length)
     each = 2 * width * compute.itemsize
     room = workspace.nbytes // max(each, 1)
-    lanes, accesses = held or (gl.BLOCK, 0)
+    lanes, *accesses = columns or (gl.BLOCK,)
     teams = gl.BLOCK // lanes
     blocks = max(min(room, -(-rows // teams), BUSY), 1)
     # The workspace limits the number of blocks with sums. If these are too few for many rows, or a row is too long for a team,
     # separate launches handle rows and columns, which reads them twice.
-    together = held and (blocks >= _FILLED or rows <= blocks * teams * _TURNS)
+    together = columns and (blocks >= _FILLED or rows <= blocks * teams * _TURNS)
     tiles = -(-width // 32)
     parts = blocks if together else max(min(room, rows // 64, BUSY // max(tiles, 1)), 1)
     made = workspace[:parts * each] if parts > 1 else None
     if together:
-        gl.run_blocks("norm", "layer_norm_grads", (x.dtype, length, accesses), parts, dy, x, weight, mean, rstd, dx, made,
+        gl.run_blocks("norm", "layer_norm_grads", (x.dtype, length, *accesses), parts, dy, x, weight, mean, rstd, dx, made,
                       dweight, dbias, *sizes, np.int32(parts), np.int32(added), np.int32(lanes))
     else:
         gl.run_rows("norm", "layer_norm_dx", (x.dtype, length), rows, gl.lanes_of_parts(width, length), dy, x, weight, mean,

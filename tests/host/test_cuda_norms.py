@@ -12,7 +12,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nod
 
 from bench.launches import noting
 from gradcore.devices import gpu_kernels
-from gradcore.devices.gpu_launch import holding
+from gradcore.devices.gpu_launch import columns_of
 from gradcore.ops.op import get_op
 from gradcore.spec import TensorSpec, bfloat16
 from tests.host.emulator import Copy, Emulator
@@ -147,9 +147,9 @@ def slopes(emulator: Emulator, rows: int, width: int, parts: int, lanes: int) ->
     given = [Copy(a) for a in (dy, x, weight, mean, rstd)]
     results = [Copy(np.full(shape, np.nan, np.float32)) for shape in ((rows, width), (2, parts, width), (width,), (width,))]
     sizes, length = (np.int64(rows), np.int64(width), np.int32(parts)), 1 if width % 4 else 4
-    held, accesses = holding(width, length) or (0, 0)
-    assert lanes == held
-    emulator.launch("norm", f"layer_norm_grads<float, {length}, {accesses}>", parts, 256, (
+    found = columns_of(width, length)
+    assert found is not None and lanes == found[0]
+    emulator.launch("norm", f"layer_norm_grads<float, {length}, {found[1]}, {found[2]}>", parts, 256, (
         *[c.cupy() for c in (*given, *results)], *sizes, np.int32(0), np.int32(lanes)))
     if parts > 1:
         emulator.launch("norm", "affine_total<float>", -(-width // 32), 256, (*[c.cupy() for c in results[1:]], *sizes[1:]))
