@@ -78,9 +78,10 @@ __device__ __forceinline__ void update(const Group& group, const How how) {
     }
 }
 
+// `kept`: there is a moment, even if the momentum is 0 for now.
 struct SgdHow {
     double rate, momentum, dampening, decay;
-    i64 nesterov, maximize, first;
+    i64 kept, nesterov, maximize, first;
 };
 
 struct Sgd {
@@ -89,7 +90,7 @@ struct Sgd {
     static __device__ __forceinline__ void of(A& p, A g, A* s, const SgdHow& how) {
         A& m = s[0];
         A d = (how.maximize ? -g : g) + (A)how.decay * p;
-        if (how.momentum != 0) {
+        if (how.kept) {
             m = how.first ? d : (A)how.momentum * m + (A)(1 - how.dampening) * d;
             d = how.nesterov ? d + (A)how.momentum * m : m;
         }
@@ -122,10 +123,10 @@ __device__ __forceinline__ A taken(A g, A p, const How& how) {
     return (how.maximize ? -g : g) + (A)how.decay * p;
 }
 
-// The parameters of RMSprop, Adagrad and Adadelta; those that an optimizer does not have are 0.
+// The parameters of RMSprop, Adagrad and Adadelta; those that an optimizer does not have are 0. `kept`: there is a moment.
 struct SquareHow {
     double rate, keep, eps, decay, momentum;
-    i64 maximize, centered;
+    i64 kept, maximize, centered;
 };
 
 struct Rmsprop {
@@ -136,7 +137,7 @@ struct Rmsprop {
         v = (A)how.keep * v + (A)(1 - how.keep) * d * d;
         if (how.centered) mean += (A)(1 - how.keep) * (d - mean);
         d /= sqrt(how.centered ? v - mean * mean : v) + (A)how.eps;
-        if (how.momentum != 0) d = m = (A)how.momentum * m + d;
+        if (how.kept) d = m = (A)how.momentum * m + d;
         p -= (A)how.rate * d;
     }
 };

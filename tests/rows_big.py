@@ -299,11 +299,11 @@ for dtype in (F32, np.dtype(np.float64), F16):
 add("uniform_", x, state, -1.0, 1.0)
 add("normal_", x, state, 0.0, 1.0)
 SGD = {"dampening": 0.1, "weight_decay": 0.1, "first": False}
-ADAM = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.1}
+ADAM = {"beta2": 0.999, "eps": 1e-8, "weight_decay": 0.1}
 for maximize in (False, True):
-    add("sgd_", [x, row], [x, row], [x, row], 0.1, momentum=0.9, nesterov=maximize, maximize=maximize, **SGD)
-    add("sgd_", [x, row], [x, row], [], 0.1, momentum=0.0, nesterov=False, maximize=maximize, **SGD)
-    add("adam_", [x, row], [x, row], [x, row], [y, floats(M, low=0.5)], 0.1, 3, decoupled=maximize, maximize=maximize,
+    add("sgd_", [x, row], [x, row], [x, row], 0.1, 0.9, nesterov=maximize, maximize=maximize, **SGD)
+    add("sgd_", [x, row], [x, row], [], 0.1, 0.0, nesterov=False, maximize=maximize, **SGD)
+    add("adam_", [x, row], [x, row], [x, row], [y, floats(M, low=0.5)], 0.1, 3, 0.9, decoupled=maximize, maximize=maximize,
         **ADAM)
 
 BIG += rows_optimizers.BIG + rows_losses.BIG + rows_recurrent.BIG

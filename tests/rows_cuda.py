@@ -211,10 +211,10 @@ add("add_along_", floats(40, 9), ints(40, 5, high=9), floats(40, 5), dim=1)
 
 many = [floats(k % 7 + 1, 3) for k in range(70)] + [floats(9001)]
 SGD = {"dampening": 0.1, "weight_decay": 0.1, "nesterov": True, "maximize": False, "first": False}
-add("sgd_", many, many, [], 0.1, **{**SGD, "momentum": 0.0, "nesterov": False})
-add("sgd_", many, many, many, 0.1, **{**SGD, "momentum": 0.9})
+add("sgd_", many, many, [], 0.1, 0.0, **{**SGD, "nesterov": False})
+add("sgd_", many, many, many, 0.1, 0.9, **SGD)
 positive = [floats(*o.shape, low=0, high=1) for o in many]
-add("adam_", many, many, many, positive, 0.1, 3, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.1, decoupled=True,
+add("adam_", many, many, many, positive, 0.1, 3, 0.9, beta2=0.999, eps=1e-8, weight_decay=0.1, decoupled=True,
     maximize=False)
 SIZES += rows_optimizers.MANY + rows_losses.SIZES + rows_recurrent.SIZES
 add("linear", floats(3, 5, 7), floats(4, 7), floats(4))

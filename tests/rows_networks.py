@@ -206,25 +206,25 @@ ROWS += [
 # -- optimizers --------------------------------------------------------------------------------------------------------
 
 
-def _sgd(momentum: float = 0.0, dampening: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False,
-         maximize: bool = False, first: bool = False) -> tuple[dict[str, Any], Callable[..., Any]]:
-    def update(params: Any, grads: Any, moments: Any, lr: float) -> Any:
+def _sgd(dampening: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False, maximize: bool = False,
+         first: bool = False) -> tuple[dict[str, Any], Callable[..., Any]]:
+    def update(params: Any, grads: Any, moments: Any, lr: float, momentum: float) -> Any:
         new, kept = [], []
         for k, (p, g) in enumerate(zip(params, grads, strict=True)):
             d = (-g if maximize else g) + weight_decay * p
-            if momentum:
+            if moments:
                 m = d if first else momentum * moments[k] + (1 - dampening) * d
                 kept.append(m)
                 d = d + momentum * m if nesterov else m
             new.append(p - lr * d)
         return *new, *kept
 
-    return {"momentum": momentum, "dampening": dampening, "weight_decay": weight_decay, "nesterov": nesterov,
-            "maximize": maximize, "first": first}, update
+    return {"dampening": dampening, "weight_decay": weight_decay, "nesterov": nesterov, "maximize": maximize,
+            "first": first}, update
 
 
 def _adam(weight_decay: float = 0.0, decoupled: bool = False, maximize: bool = False) -> tuple[dict[str, Any], Any]:
-    def update(params: Any, grads: Any, means: Any, squares: Any, lr: float, step: float) -> Any:
+    def update(params: Any, grads: Any, means: Any, squares: Any, lr: float, step: float, beta1: float) -> Any:
         rows = []
         for p, g, m, v in zip(params, grads, means, squares, strict=True):
             g = -g if maximize else g
@@ -232,24 +232,23 @@ def _adam(weight_decay: float = 0.0, decoupled: bool = False, maximize: bool = F
                 p = p * (1 - lr * weight_decay)
             else:
                 g = g + weight_decay * p
-            m = 0.9 * m + 0.1 * g
+            m = beta1 * m + (1 - beta1) * g
             v = 0.999 * v + 0.001 * g * g
-            rows.append((p - lr * (m / (1 - 0.9 ** step)) / (np.sqrt(v / (1 - 0.999 ** step)) + 1e-8), m, v))
+            rows.append((p - lr * (m / (1 - beta1 ** step)) / (np.sqrt(v / (1 - 0.999 ** step)) + 1e-8), m, v))
         return *(r[0] for r in rows), *(r[1] for r in rows), *(r[2] for r in rows)
 
-    return {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": weight_decay, "decoupled": decoupled,
-            "maximize": maximize}, update
+    return {"beta2": 0.999, "eps": 1e-8, "weight_decay": weight_decay, "decoupled": decoupled, "maximize": maximize}, update
 
 
 _two = [floats(2, 3), floats(4)]
-for _case, (_attrs, _update), _moments in (
-        ("plain", _sgd(), []), ("decay", _sgd(weight_decay=0.1), []), ("momentum", _sgd(momentum=0.9), _two),
-        ("first", _sgd(momentum=0.9, dampening=0.5, first=True), _two),
-        ("dampening", _sgd(momentum=0.9, dampening=0.5, weight_decay=0.1), _two),
-        ("nesterov", _sgd(momentum=0.9, nesterov=True, weight_decay=0.1), _two),
-        ("maximize", _sgd(momentum=0.9, nesterov=True, weight_decay=0.1, maximize=True), _two)):
-    ROWS.append(Row("sgd_", _case, (_two, _two, _moments, 0.1), _attrs, numpy=_update))
+for _case, (_attrs, _update), _moments, _momentum in (
+        ("plain", _sgd(), [], 0.0), ("decay", _sgd(weight_decay=0.1), [], 0.0), ("momentum", _sgd(), _two, 0.9),
+        ("momentum of 0", _sgd(), _two, 0.0), ("first", _sgd(dampening=0.5, first=True), _two, 0.9),
+        ("dampening", _sgd(dampening=0.5, weight_decay=0.1), _two, 0.9),
+        ("nesterov", _sgd(nesterov=True, weight_decay=0.1), _two, 0.9),
+        ("maximize", _sgd(nesterov=True, weight_decay=0.1, maximize=True), _two, 0.9)):
+    ROWS.append(Row("sgd_", _case, (_two, _two, _moments, 0.1, _momentum), _attrs, numpy=_update))
 _positive = [floats(2, 3, low=0, high=1), floats(4, low=0, high=1)]
 for _case, (_attrs, _update) in (("plain", _adam()), ("decay", _adam(0.1)), ("decoupled", _adam(0.1, True)),
                                  ("maximize", _adam(0.1, False, True))):
-    ROWS.append(Row("adam_", _case, (_two, _two, _two, _positive, 0.1, 3), _attrs, numpy=_update))
+    ROWS.append(Row("adam_", _case, (_two, _two, _two, _positive, 0.1, 3, 0.9), _attrs, numpy=_update))

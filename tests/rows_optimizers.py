@@ -37,9 +37,9 @@ def add(op: str, case: str, states: list[Any], numbers: tuple[float, ...], one: 
                     numpy=update))
 
 
-def rmsprop(centered: bool, momentum: float) -> One:
+def rmsprop(centered: bool) -> One:
     def one(p: Any, g: Any, v: Any, *rest: Any) -> Any:
-        *states, lr = rest
+        *states, lr, momentum = rest
         v = 0.9 * v + 0.1 * g * g
         kept = [v]
         root = np.sqrt(v)
@@ -47,7 +47,7 @@ def rmsprop(centered: bool, momentum: float) -> One:
             kept.append(0.9 * states[0] + 0.1 * g)
             root = np.sqrt(v - kept[-1] ** 2)
         step = g / (root + 1e-6)
-        if momentum:
+        if len(states) > centered:
             kept.append(momentum * states[-1] + step)
             step = kept[-1]
         return p - lr * step, *kept
@@ -55,11 +55,12 @@ def rmsprop(centered: bool, momentum: float) -> One:
     return one
 
 
-for _centered, _momentum, _decay, _maximize in ((False, 0.0, 0.0, False), (True, 0.0, 0.1, False), (False, 0.8, 0.0, True),
-                                                (True, 0.8, 0.1, True)):
-    add("rmsprop_", f"centered {_centered} momentum {_momentum}",
-        [positive, two if _centered else [], two if _momentum else []], (0.1,), rmsprop(_centered, _momentum), _decay,
-        _maximize, alpha=0.9, eps=1e-6, momentum=_momentum)
+for _case, _centered, _moments, _momentum, _decay, _maximize in (
+        ("plain", False, [], 0.0, 0.0, False), ("centered", True, [], 0.0, 0.1, False),
+        ("momentum", False, two, 0.8, 0.0, True), ("momentum of 0", False, two, 0.0, 0.0, False),
+        ("centered momentum", True, two, 0.8, 0.1, True)):
+    add("rmsprop_", _case, [positive, two if _centered else [], _moments], (0.1, _momentum), rmsprop(_centered), _decay,
+        _maximize, alpha=0.9, eps=1e-6)
 
 
 def adagrad(p: Any, g: Any, s: Any, lr: float) -> Any:
@@ -74,43 +75,42 @@ def adadelta(p: Any, g: Any, v: Any, u: Any, lr: float) -> Any:
 
 
 def nadam(shrink: float) -> One:
-    def one(p: Any, g: Any, m: Any, v: Any, lr: float, step: int, ahead: float, behind: float) -> Any:
-        m, v = 0.8 * m + 0.2 * g, 0.9 * v + 0.1 * g * g
+    def one(p: Any, g: Any, m: Any, v: Any, lr: float, step: int, ahead: float, behind: float, beta1: float) -> Any:
+        m, v = beta1 * m + (1 - beta1) * g, 0.9 * v + 0.1 * g * g
         return p * (1 - lr * shrink) - lr * (ahead * m + behind * g) / (np.sqrt(v / (1 - 0.9 ** step)) + 1e-6), m, v
 
     return one
 
 
 def radam(shrink: float) -> One:
-    def one(p: Any, g: Any, m: Any, v: Any, lr: float, step: int, factor: float) -> Any:
-        m, v = 0.8 * m + 0.2 * g, 0.9 * v + 0.1 * g * g
-        mean = m / (1 - 0.8 ** step)
+    def one(p: Any, g: Any, m: Any, v: Any, lr: float, step: int, factor: float, beta1: float) -> Any:
+        m, v = beta1 * m + (1 - beta1) * g, 0.9 * v + 0.1 * g * g
+        mean = m / (1 - beta1 ** step)
         return p * (1 - lr * shrink) - lr * (mean * factor / (np.sqrt(v) + 1e-6) if factor else mean), m, v
 
     return one
 
 
 def lion(shrink: float) -> One:
-    def one(p: Any, g: Any, m: Any, lr: float) -> Any:
-        return p * (1 - lr * shrink) - lr * np.sign(0.8 * m + 0.2 * g), 0.9 * m + 0.1 * g
+    def one(p: Any, g: Any, m: Any, lr: float, beta1: float) -> Any:
+        return p * (1 - lr * shrink) - lr * np.sign(beta1 * m + (1 - beta1) * g), 0.9 * m + 0.1 * g
 
     return one
 
 
-BETAS = {"beta1": 0.8, "beta2": 0.9}
 for _decay, _maximize in ((0.0, False), (0.1, True)):
     _case = f"decay {_decay}"
     add("adagrad_", _case, [positive], (0.1,), adagrad, _decay, _maximize, eps=1e-6)
     add("adadelta_", _case, [positive, positive], (0.1,), adadelta, _decay, _maximize, rho=0.9, eps=1e-6)
-    add("lion_", _case, [two], (0.1,), lion(_decay), _decay, _maximize, decay_apart=True, **BETAS)
+    add("lion_", _case, [two], (0.1, 0.8), lion(_decay), _decay, _maximize, decay_apart=True, beta2=0.9)
     for _apart in (False, True):
         _case = f"decay {_decay} apart {_apart}"
-        _how = {"eps": 1e-6, "decoupled": _apart, **BETAS}
+        _how = {"eps": 1e-6, "decoupled": _apart, "beta2": 0.9}
         _shrink = _decay if _apart else 0.0
-        add("nadam_", _case, [two, positive], (0.1, 3, 0.7, 0.4), nadam(_shrink), _decay, _maximize, _apart, **_how)
+        add("nadam_", _case, [two, positive], (0.1, 3, 0.7, 0.4, 0.8), nadam(_shrink), _decay, _maximize, _apart, **_how)
         for _factor in (0.0, 0.3):
-            add("radam_", f"{_case} factor {_factor}", [two, positive], (0.1, 3, _factor), radam(_shrink), _decay, _maximize,
-                _apart, **_how)
+            add("radam_", f"{_case} factor {_factor}", [two, positive], (0.1, 3, _factor, 0.8), radam(_shrink), _decay,
+                _maximize, _apart, **_how)
 
 
 def at(row: Row, params: list[Any], states: list[Any]) -> Row:
@@ -123,4 +123,4 @@ def at(row: Row, params: list[Any], states: list[Any]) -> Row:
 _BIG = [floats(512, 1024), floats(1024)], [floats(512, 1024, low=4.5, high=6), floats(1024, low=4.5, high=6)]
 BIG = [at(row, *_BIG) for row in ROWS]
 _many = [(k % 7 + 1, 3) for k in range(70)] + [(9001,)]
-MANY = [at(row, [floats(*s) for s in _many], [floats(*s, low=4.5, high=6) for s in _many]) for row in ROWS[-1:] + ROWS[3:6]]
+MANY = [at(row, [floats(*s) for s in _many], [floats(*s, low=4.5, high=6) for s in _many]) for row in ROWS[-1:] + ROWS[4:7]]

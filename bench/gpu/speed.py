@@ -82,8 +82,8 @@ def _gru_back(rows: int, on: dict[str, Any]) -> tuple[Any, ...]:
     return h.view(1, *h.shape), gates, h.view(1, *h.shape), h, weight[:3 * _STATE]
 
 
-_SGD = {"momentum": 0.9, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False, "maximize": False, "first": False}
-_ADAM = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0, "decoupled": False, "maximize": False}
+_SGD = {"dampening": 0.0, "weight_decay": 0.0, "nesterov": False, "maximize": False, "first": False}
+_ADAM = {"beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0, "decoupled": False, "maximize": False}
 _POOL = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0), "dilation": (1, 1)}
 CASES = (
     case("add", "add", lambda n, on: (_x(n, on), _x(n, on)), 3),
@@ -121,8 +121,8 @@ CASES = (
     case("LSTM's gradient", "lstm_grad", _lstm_back, 5.75, backwards=False),
     case("GRU, a step", "gru", lambda n, on: (*_step(3, n, on)[:2], None, _step(3, n, on)[2]), 16 / 3, backwards=False),
     case("GRU's gradient", "gru_grad", _gru_back, 6.75, backwards=False),
-    case("SGD with momentum", "sgd_", lambda n, on: ([_x(n, on)], [_x(n, on)], [_x(n, on)], 0.1), 5, **_SGD),
-    case("Adam", "adam_", lambda n, on: ([_x(n, on)], [_x(n, on)], [_x(n, on)], [_x(n, on)], 0.1, 3), 7, **_ADAM),
+    case("SGD with momentum", "sgd_", lambda n, on: ([_x(n, on)], [_x(n, on)], [_x(n, on)], 0.1, 0.9), 5, **_SGD),
+    case("Adam", "adam_", lambda n, on: ([_x(n, on)], [_x(n, on)], [_x(n, on)], [_x(n, on)], 0.1, 3, 0.9), 7, **_ADAM),
 )
 
 

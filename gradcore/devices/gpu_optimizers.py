@@ -18,11 +18,11 @@ from gradcore.devices.kernels import decays
 _GROUP, _CHUNK = 64, 4096
 GROUP = np.dtype([("count", "i8"), ("first", "i8", (_GROUP,)), ("sizes", "i8", (_GROUP,)), ("tensors", "u8", (5, _GROUP))])
 SGD = np.dtype([(name, "f8") for name in ("rate", "momentum", "dampening", "decay")]
-               + [(name, "i8") for name in ("nesterov", "maximize", "first")])
+               + [(name, "i8") for name in ("kept", "nesterov", "maximize", "first")])
 ADAM = np.dtype([(name, "f8") for name in ("rate", "correction", "root", "beta1", "beta2", "eps", "decay")]
                 + [(name, "i8") for name in ("decoupled", "maximize")])
 SQUARE = np.dtype([(name, "f8") for name in ("rate", "keep", "eps", "decay", "momentum")]
-                  + [(name, "i8") for name in ("maximize", "centered")])
+                  + [(name, "i8") for name in ("kept", "maximize", "centered")])
 MEAN = np.dtype([(name, "f8") for name in ("rate", "beta1", "beta2", "eps", "decay", "shrink", "ahead", "behind", "root",
                                            "adaptive")] + [("maximize", "i8")])
 
@@ -61,39 +61,39 @@ def _groups(tensors: tuple[tuple[Any, int], ...]) -> list[tuple[Any, int, list[i
 
 
 @gl.kernel
-def sgd_(params: Sequence[Any], grads: Sequence[Any], moments: Sequence[Any], lr: Any, workspace: Any, *, momentum: float,
-         dampening: float, weight_decay: float, nesterov: bool, maximize: bool, first: bool) -> None:
-    def how(lr: float) -> tuple[Any, ...]:
-        return lr, momentum, dampening, weight_decay, nesterov, maximize, first
+def sgd_(params: Sequence[Any], grads: Sequence[Any], moments: Sequence[Any], lr: Any, momentum: Any, workspace: Any,
+         *, dampening: float, weight_decay: float, nesterov: bool, maximize: bool, first: bool) -> None:
+    def how(lr: float, momentum: float) -> tuple[Any, ...]:
+        return lr, momentum, dampening, weight_decay, bool(moments), nesterov, maximize, first
 
-    _update("sgd", SGD, how, (lr,), params, grads, moments)
+    _update("sgd", SGD, how, (lr, momentum), params, grads, moments)
 
 
 @gl.kernel
 def adam_(params: Sequence[Any], grads: Sequence[Any], means: Sequence[Any], squares: Sequence[Any], lr: Any, step: Any,
-          workspace: Any, *, beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool,
+          beta1: Any, workspace: Any, *, beta2: float, eps: float, weight_decay: float, decoupled: bool,
           maximize: bool) -> None:
-    def how(lr: float, step: float) -> tuple[Any, ...]:
+    def how(lr: float, step: float, beta1: float) -> tuple[Any, ...]:
         return lr, 1 - beta1 ** step, (1 - beta2 ** step) ** -0.5, beta1, beta2, eps, weight_decay, decoupled, maximize
 
-    _update("adam", ADAM, how, (lr, step), params, grads, means, squares)
+    _update("adam", ADAM, how, (lr, step, beta1), params, grads, means, squares)
 
 
 @gl.kernel
 def rmsprop_(params: Sequence[Any], grads: Sequence[Any], squares: Sequence[Any], means: Sequence[Any],
-             moments: Sequence[Any], lr: Any, workspace: Any, *, alpha: float, eps: float, weight_decay: float,
-             momentum: float, maximize: bool) -> None:
-    def how(lr: float) -> tuple[Any, ...]:
-        return lr, alpha, eps, weight_decay, momentum if moments else 0.0, maximize, bool(means)
+             moments: Sequence[Any], lr: Any, momentum: Any, workspace: Any, *, alpha: float, eps: float,
+             weight_decay: float, maximize: bool) -> None:
+    def how(lr: float, momentum: float) -> tuple[Any, ...]:
+        return lr, alpha, eps, weight_decay, momentum, bool(moments), maximize, bool(means)
 
-    _update("rmsprop", SQUARE, how, (lr,), params, grads, squares, means, moments)
+    _update("rmsprop", SQUARE, how, (lr, momentum), params, grads, squares, means, moments)
 
 
 @gl.kernel
 def adagrad_(params: Sequence[Any], grads: Sequence[Any], sums: Sequence[Any], lr: Any, workspace: Any, *, eps: float,
              weight_decay: float, maximize: bool) -> None:
     def how(lr: float) -> tuple[Any, ...]:
-        return lr, 0.0, eps, weight_decay, 0.0, maximize, False
+        return lr, 0.0, eps, weight_decay, 0.0, False, maximize, False
 
     _update("adagrad", SQUARE, how, (lr,), params, grads, sums)
 
@@ -102,37 +102,37 @@ def adagrad_(params: Sequence[Any], grads: Sequence[Any], sums: Sequence[Any], l
 def adadelta_(params: Sequence[Any], grads: Sequence[Any], squares: Sequence[Any], deltas: Sequence[Any], lr: Any,
               workspace: Any, *, rho: float, eps: float, weight_decay: float, maximize: bool) -> None:
     def how(lr: float) -> tuple[Any, ...]:
-        return lr, rho, eps, weight_decay, 0.0, maximize, False
+        return lr, rho, eps, weight_decay, 0.0, False, maximize, False
 
     _update("adadelta", SQUARE, how, (lr,), params, grads, squares, deltas)
 
 
 @gl.kernel
 def nadam_(params: Sequence[Any], grads: Sequence[Any], means: Sequence[Any], squares: Sequence[Any], lr: Any, step: Any,
-           ahead: Any, behind: Any, workspace: Any, *, beta1: float, beta2: float, eps: float, weight_decay: float,
+           ahead: Any, behind: Any, beta1: Any, workspace: Any, *, beta2: float, eps: float, weight_decay: float,
            decoupled: bool, maximize: bool) -> None:
-    def how(lr: float, step: float, ahead: float, behind: float) -> tuple[Any, ...]:
+    def how(lr: float, step: float, ahead: float, behind: float, beta1: float) -> tuple[Any, ...]:
         return (lr, beta1, beta2, eps, *decays(lr, weight_decay, decoupled), ahead, behind, (1 - beta2 ** step) ** -0.5, 1.0,
                 maximize)
 
-    _update("moments", MEAN, how, (lr, step, ahead, behind), params, grads, means, squares)
+    _update("moments", MEAN, how, (lr, step, ahead, behind, beta1), params, grads, means, squares)
 
 
 @gl.kernel
 def radam_(params: Sequence[Any], grads: Sequence[Any], means: Sequence[Any], squares: Sequence[Any], lr: Any, step: Any,
-           factor: Any, workspace: Any, *, beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool,
+           factor: Any, beta1: Any, workspace: Any, *, beta2: float, eps: float, weight_decay: float, decoupled: bool,
            maximize: bool) -> None:
-    def how(lr: float, step: float, factor: float) -> tuple[Any, ...]:
+    def how(lr: float, step: float, factor: float, beta1: float) -> tuple[Any, ...]:
         return (lr, beta1, beta2, eps, *decays(lr, weight_decay, decoupled), 1 / (1 - beta1 ** step), 0.0, 1.0, factor,
                 maximize)
 
-    _update("moments", MEAN, how, (lr, step, factor), params, grads, means, squares)
+    _update("moments", MEAN, how, (lr, step, factor, beta1), params, grads, means, squares)
 
 
 @gl.kernel
-def lion_(params: Sequence[Any], grads: Sequence[Any], means: Sequence[Any], lr: Any, workspace: Any, *, beta1: float,
+def lion_(params: Sequence[Any], grads: Sequence[Any], means: Sequence[Any], lr: Any, beta1: Any, workspace: Any, *,
           beta2: float, weight_decay: float, maximize: bool) -> None:
-    def how(lr: float) -> tuple[Any, ...]:
+    def how(lr: float, beta1: float) -> tuple[Any, ...]:
         return lr, beta1, beta2, 0.0, *decays(lr, weight_decay, True), 0.0, 0.0, 1.0, 1.0, maximize
 
-    _update("lion", MEAN, how, (lr,), params, grads, means)
+    _update("lion", MEAN, how, (lr, beta1), params, grads, means)

@@ -26,11 +26,11 @@ def _parts_of(workspace: Array, temporaries: int, *arrays: Array) -> Iterator[tu
 
 
 @kernel
-def sgd_(params: Arrays, grads: Arrays, moments: Arrays, lr: Any, workspace: Array, *,
-         momentum: float, dampening: float, weight_decay: float, nesterov: bool, maximize: bool, first: bool) -> None:
+def sgd_(params: Arrays, grads: Arrays, moments: Arrays, lr: Any, momentum: Any, workspace: Array, *,
+         dampening: float, weight_decay: float, nesterov: bool, maximize: bool, first: bool) -> None:
     rate = lr
     temporaries = 2 if maximize or weight_decay or nesterov else 1
-    if momentum and temporaries == 1 and not first and not dampening:
+    if moments and temporaries == 1 and not first and not dampening:
         _plain_momentum(params, grads, moments, rate, momentum, workspace)
         return
     for k, (param, grad) in enumerate(zip(params, grads, strict=True)):
@@ -40,7 +40,7 @@ def sgd_(params: Arrays, grads: Arrays, moments: Arrays, lr: Any, workspace: Arr
             if weight_decay:
                 np.multiply(p, weight_decay, tmp)
                 d = np.add(tmp, d, t)
-            if momentum:
+            if moments:
                 m = rest[0]
                 if first:
                     np.copyto(m, d)
@@ -92,8 +92,8 @@ def _each(workspace: Array, temporaries: int, decay: float, shrink: float, maxim
 
 
 @kernel
-def adam_(params: Arrays, grads: Arrays, means: Arrays, squares: Arrays, lr: Any, step: Any, workspace: Array, *, beta1: float,
-          beta2: float, eps: float, weight_decay: float, decoupled: bool, maximize: bool) -> None:
+def adam_(params: Arrays, grads: Arrays, means: Arrays, squares: Arrays, lr: Any, step: Any, beta1: Any,
+          workspace: Array, *, beta2: float, eps: float, weight_decay: float, decoupled: bool, maximize: bool) -> None:
     rate, count = float(lr), float(step)
     correction = 1 - beta1 ** count
     root = (1 - beta2 ** count) ** -0.5
@@ -131,8 +131,8 @@ def _move_square(average: Array, value: Array, rate: float, t: Array) -> None:
 
 
 @kernel
-def rmsprop_(params: Arrays, grads: Arrays, squares: Arrays, means: Arrays, moments: Arrays, lr: Any, workspace: Array, *,
-             alpha: float, eps: float, weight_decay: float, momentum: float, maximize: bool) -> None:
+def rmsprop_(params: Arrays, grads: Arrays, squares: Arrays, means: Arrays, moments: Arrays, lr: Any, momentum: Any,
+             workspace: Array, *, alpha: float, eps: float, weight_decay: float, maximize: bool) -> None:
     rate = float(lr)
     for p, g, v, *rest, t, _ in _each(workspace, 2, weight_decay, 1.0, maximize, params, grads, squares, means, moments):
         _move_square(v, g, 1 - alpha, t)
@@ -189,7 +189,7 @@ def adadelta_(params: Arrays, grads: Arrays, squares: Arrays, deltas: Arrays, lr
 
 @kernel
 def nadam_(params: Arrays, grads: Arrays, means: Arrays, squares: Arrays, lr: Any, step: Any, ahead: Any, behind: Any,
-           workspace: Array, *, beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool,
+           beta1: Any, workspace: Array, *, beta2: float, eps: float, weight_decay: float, decoupled: bool,
            maximize: bool) -> None:
     rate, root = float(lr), (1 - beta2 ** float(step)) ** -0.5
     decay, shrink = decays(rate, weight_decay, decoupled)
@@ -207,7 +207,7 @@ def nadam_(params: Arrays, grads: Arrays, means: Arrays, squares: Arrays, lr: An
 
 @kernel
 def radam_(params: Arrays, grads: Arrays, means: Arrays, squares: Arrays, lr: Any, step: Any, factor: Any,
-           workspace: Array, *, beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool,
+           beta1: Any, workspace: Array, *, beta2: float, eps: float, weight_decay: float, decoupled: bool,
            maximize: bool) -> None:
     rate, adaptive = float(lr), float(factor)
     scale = rate / (1 - beta1 ** float(step))
@@ -226,7 +226,7 @@ def radam_(params: Arrays, grads: Arrays, means: Arrays, squares: Arrays, lr: An
 
 
 @kernel
-def lion_(params: Arrays, grads: Arrays, means: Arrays, lr: Any, workspace: Array, *, beta1: float, beta2: float,
+def lion_(params: Arrays, grads: Arrays, means: Arrays, lr: Any, beta1: Any, workspace: Array, *, beta2: float,
           weight_decay: float, maximize: bool) -> None:
     rate = float(lr)
     for p, g, m, t, _ in _each(workspace, 2, *decays(rate, weight_decay, True), maximize, params, grads, means):

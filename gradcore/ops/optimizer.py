@@ -1,6 +1,7 @@
 """Optimizer updates: one op for all parameters of a group, in place, by cache-sized pieces.
 
-Learning rate and step count are operands, not attributes: a schedule changes them every step.
+Learning rate, step count, momentum and an average's first beta are operands, not attributes: a schedule changes them every
+step.
 """
 
 from __future__ import annotations
@@ -23,22 +24,21 @@ def _update(name: str, temporaries: int, params: Sequence[TensorSpec], *others: 
     return Inferred((), workspace=temporaries * room)
 
 
-def _sgd_spec(params: Sequence[TensorSpec], grads: Sequence[TensorSpec], moments: Sequence[TensorSpec], lr: type, *,
-              momentum: float, dampening: float, weight_decay: float, nesterov: bool, maximize: bool,
-              first: bool) -> Any:
+def _sgd_spec(params: Sequence[TensorSpec], grads: Sequence[TensorSpec], moments: Sequence[TensorSpec], lr: type,
+              momentum: type, *, dampening: float, weight_decay: float, nesterov: bool, maximize: bool, first: bool) -> Any:
     return _update("sgd", 2 if maximize or weight_decay or nesterov else 1, params, grads, moments)
 
 
 def _adam_spec(params: Sequence[TensorSpec], grads: Sequence[TensorSpec], means: Sequence[TensorSpec],
-               squares: Sequence[TensorSpec], lr: type, step: type, *, beta1: float, beta2: float, eps: float,
+               squares: Sequence[TensorSpec], lr: type, step: type, beta1: type, *, beta2: float, eps: float,
                weight_decay: float, decoupled: bool, maximize: bool) -> Any:
     return _update("adam", 2 if maximize or (weight_decay and not decoupled) else 1, params, grads,
                    means, squares)
 
 
 def _rmsprop_spec(params: Sequence[TensorSpec], grads: Sequence[TensorSpec], squares: Sequence[TensorSpec],
-                  means: Sequence[TensorSpec], moments: Sequence[TensorSpec], lr: type, *, alpha: float, eps: float,
-                  weight_decay: float, momentum: float, maximize: bool) -> Any:
+                  means: Sequence[TensorSpec], moments: Sequence[TensorSpec], lr: type, momentum: type, *, alpha: float,
+                  eps: float, weight_decay: float, maximize: bool) -> Any:
     return _update("rmsprop", 2, params, grads, squares, means, moments)
 
 
@@ -54,19 +54,19 @@ def _adadelta_spec(params: Sequence[TensorSpec], grads: Sequence[TensorSpec], sq
 
 
 def _nadam_spec(params: Sequence[TensorSpec], grads: Sequence[TensorSpec], means: Sequence[TensorSpec],
-                squares: Sequence[TensorSpec], lr: type, step: type, ahead: type, behind: type, *, beta1: float,
+                squares: Sequence[TensorSpec], lr: type, step: type, ahead: type, behind: type, beta1: type, *,
                 beta2: float, eps: float, weight_decay: float, decoupled: bool, maximize: bool) -> Any:
     return _update("nadam", 2, params, grads, means, squares)
 
 
 def _radam_spec(params: Sequence[TensorSpec], grads: Sequence[TensorSpec], means: Sequence[TensorSpec],
-                squares: Sequence[TensorSpec], lr: type, step: type, factor: type, *, beta1: float, beta2: float, eps: float,
+                squares: Sequence[TensorSpec], lr: type, step: type, factor: type, beta1: type, *, beta2: float, eps: float,
                 weight_decay: float, decoupled: bool, maximize: bool) -> Any:
     return _update("radam", 2, params, grads, means, squares)
 
 
-def _lion_spec(params: Sequence[TensorSpec], grads: Sequence[TensorSpec], means: Sequence[TensorSpec], lr: type, *,
-               beta1: float, beta2: float, weight_decay: float, maximize: bool) -> Any:
+def _lion_spec(params: Sequence[TensorSpec], grads: Sequence[TensorSpec], means: Sequence[TensorSpec], lr: type,
+               beta1: type, *, beta2: float, weight_decay: float, maximize: bool) -> Any:
     return _update("lion", 2, params, grads, means)
 
 

@@ -23,11 +23,17 @@ class Adam(Moments):
     _op = adam_
 
     @staticmethod
+    def _decisive(group: Group) -> Any:
+        # The ops before the update have the first beta as an attribute.
+        return tuple(group["betas"]) if group["amsgrad"] else group["betas"][1]
+
+    @staticmethod
     def _operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
+        beta1, step = float(group["betas"][0]), numbers["step"]
         if group["amsgrad"]:
-            # NAdam's op with a weight of 0 for the gradient itself, and the bias-corrected mean.
-            return group["lr"], numbers["step"], 1 / (1 - float(group["betas"][0]) ** numbers["step"]), 0.0
-        return group["lr"], numbers["step"]
+            # NAdam's op with a weight of 0 for the gradient itself, the bias-corrected mean, and a mean that does not move.
+            return group["lr"], step, 1 / (1 - beta1 ** step), 0.0, 1.0
+        return group["lr"], step, beta1
 
     def __init__(self, params: Iterable[Any], lr: Any = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
                  eps: float = 1e-8, weight_decay: float = 0, amsgrad: bool = False, *, foreach: bool | None = None,
@@ -58,7 +64,7 @@ class Adam(Moments):
             most.copy_(functional.maximum(most, square))
         # NAdam's op makes the update if its moments do not change: the mean moves by 0, and the largest square towards itself.
         roots, copies = [most.sqrt() for most in largest], [most.clone() for most in largest]
-        self._launch(nadam_, group, numbers, params, roots, means, copies, beta1=1.0, beta2=beta2,
+        self._launch(nadam_, group, numbers, params, roots, means, copies, beta2=beta2,
                      eps=float(group["eps"]), weight_decay=weight_decay if decoupled else 0.0, decoupled=True, maximize=False)
 
 

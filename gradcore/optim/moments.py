@@ -24,7 +24,7 @@ class NAdam(Moments):
         step, beta1 = numbers["step"], float(group["betas"][0])
         mu, mu_next = (beta1 * (1 - 0.5 * 0.96 ** (k * group["momentum_decay"])) for k in (step, step + 1))
         product = numbers["mu_product"] = numbers["mu_product"] * mu
-        return group["lr"], step, mu_next / (1 - product * mu_next), (1 - mu) / (1 - product)
+        return group["lr"], step, mu_next / (1 - product * mu_next), (1 - mu) / (1 - product), beta1
 
     def __init__(self, params: Iterable[Any], lr: Any = 2e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
                  weight_decay: float = 0, momentum_decay: float = 4e-3, decoupled_weight_decay: bool = False, *,
@@ -47,7 +47,8 @@ class RAdam(Moments):
 
     @staticmethod
     def _operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
-        return group["lr"], numbers["step"], _rectification(numbers["step"], float(group["betas"][1]))
+        beta1, beta2 = map(float, group["betas"])
+        return group["lr"], numbers["step"], _rectification(numbers["step"], beta2), beta1
 
     def __init__(self, params: Iterable[Any], lr: Any = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
                  weight_decay: float = 0, decoupled_weight_decay: bool = False, *, foreach: bool | None = None,
@@ -80,10 +81,19 @@ class Lion(Stepped):
         check_options("Lion", lr, weight_decay, betas=betas)
         super().__init__(params, {"lr": lr, "betas": tuple(betas), "weight_decay": weight_decay, "maximize": maximize})
 
+    _free = ("lr", "betas")
+
+    @staticmethod
+    def _decisive(group: Group) -> Any:
+        return group["betas"][1]
+
+    @staticmethod
+    def _operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
+        return group["lr"], float(group["betas"][0])
+
     def _names(self, group: Group) -> Sequence[str]:
         return ("exp_avg",)
 
     def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors]) -> None:
-        beta1, beta2 = map(float, group["betas"])
-        self._launch(lion_, group, numbers, params, grads, states[0], beta1=beta1, beta2=beta2,
+        self._launch(lion_, group, numbers, params, grads, states[0], beta2=float(group["betas"][1]),
                      weight_decay=float(group["weight_decay"]), maximize=group["maximize"])

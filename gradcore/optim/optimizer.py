@@ -135,6 +135,14 @@ class Optimizer:
     #: The numbers in a parameter's state, with their initial values. Parameters with different numbers take separate ops.
     _numbers: Numbers = {}
 
+    #: The options that are only operands of the update's op: the ops of a step depend on them by :meth:`_decisive` alone.
+    _free: tuple[str, ...] = ("lr",)
+
+    @staticmethod
+    def _decisive(group: Group) -> Any:
+        """What decides which ops update the group, of the options in :attr:`_free`."""
+        return None
+
     @staticmethod
     def _operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
         """The op's arguments after its tensors. ``numbers`` are those of this step; changes made to them are stored."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gradcore.ops.optimizer import sgd_
-from gradcore.optim.optimizer import Group, Optimizer, check, state_like, unsupported
+from gradcore.optim.optimizer import Group, Numbers, Optimizer, check, state_like, unsupported
 
 
 class SGD(Optimizer):
@@ -26,6 +26,16 @@ class SGD(Optimizer):
         super().__init__(params, {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay,
                                   "nesterov": nesterov, "maximize": maximize, "foreach": foreach,
                                   "differentiable": differentiable, "fused": fused})
+
+    _free = ("lr", "momentum")
+
+    @staticmethod
+    def _decisive(group: Group) -> Any:
+        return bool(group["momentum"])
+
+    @staticmethod
+    def _operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
+        return group["lr"], float(group["momentum"])
 
     def _update(self, group: Group) -> None:
         momentum = group["momentum"]
@@ -52,7 +62,7 @@ class SGD(Optimizer):
             if buffer is not None:
                 lists[2].append(buffer)
         for (_, _, first), (params, grads, buffers) in calls.items():
-            self._launch(sgd_, group, {}, params, grads, buffers, momentum=float(momentum), dampening=float(group["dampening"]),
+            self._launch(sgd_, group, {}, params, grads, buffers, dampening=float(group["dampening"]),
                          weight_decay=float(group["weight_decay"]), nesterov=group["nesterov"], maximize=group["maximize"],
                          first=first)
             if first:

@@ -25,6 +25,16 @@ class RMSprop(Stepped):
                                   "weight_decay": weight_decay, "capturable": capturable, "foreach": foreach,
                                   "maximize": maximize, "differentiable": differentiable})
 
+    _free = ("lr", "momentum")
+
+    @staticmethod
+    def _decisive(group: Group) -> Any:
+        return group["momentum"] > 0
+
+    @staticmethod
+    def _operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
+        return group["lr"], float(group["momentum"])
+
     def _names(self, group: Group) -> Sequence[str]:
         return ("square_avg", *["grad_avg"][:bool(group["centered"])], *["momentum_buffer"][:group["momentum"] > 0])
 
@@ -33,7 +43,7 @@ class RMSprop(Stepped):
         means = rest.pop(0) if group["centered"] else []
         self._launch(rmsprop_, group, numbers, params, grads, states[0], means, rest[0] if rest else [],
                      alpha=float(group["alpha"]), eps=float(group["eps"]), weight_decay=float(group["weight_decay"]),
-                     momentum=float(group["momentum"]), maximize=group["maximize"])
+                     maximize=group["maximize"])
 
 
 class Adagrad(Stepped):

@@ -59,13 +59,17 @@ class Moments(Stepped):
     """Base class of Adam and its relatives, with running means of the gradient and of its square."""
 
     _op: Any
+    _free = ("lr", "betas")
+
+    @staticmethod
+    def _decisive(group: Group) -> Any:
+        return group["betas"][1]
 
     def _names(self, group: Group) -> Sequence[str]:
         return ("exp_avg", "exp_avg_sq")
 
     def _run(self, group: Group, numbers: Numbers, params: Tensors, grads: Tensors, states: Sequence[Tensors]) -> None:
-        beta1, beta2 = map(float, group["betas"])
-        self._launch(self._op, group, numbers, params, grads, *states, beta1=beta1, beta2=beta2, eps=float(group["eps"]),
+        self._launch(self._op, group, numbers, params, grads, *states, beta2=float(group["betas"][1]), eps=float(group["eps"]),
                      weight_decay=float(group["weight_decay"]), decoupled=group["decoupled_weight_decay"],
                      maximize=group["maximize"])
 

@@ -40,7 +40,7 @@ from gradcore.program.program import KINDS, Buffer, Instruction, Number, Operand
 from gradcore.utils.safetensors import Entry, SafetensorsError, arrays_of, read_array, read_header, write_file
 
 #: The version of the format, counted up by each change to it.
-VERSION = 1
+VERSION = 2
 _PROGRAM, _DIGEST = "gradcore.program", "gradcore.digest"
 _PARTS = ("version", "device", "sites", "tags", "buffers", "instructions", "inputs", "outputs", "captured", "leaves", "slots",
           "left", "presence", "optimizers", "updates", "script")

@@ -63,7 +63,8 @@ class GradientGuard:
 class OptimizerGuard:
     """An optimizer has the same groups with the same options and keeps the same tensors.
 
-    Learning rates are operands of a program, and may change; with ``rates`` they may not, as the function may read them.
+    What is only an operand of its updates, such as the learning rate, may change; with ``rates`` it may not, as the function
+    may read it.
     """
 
     __slots__ = ("optimizer", "state", "groups", "rates", "hooks", "kept", "places", "tensors")
@@ -80,15 +81,18 @@ class OptimizerGuard:
         #: The tensors in the state: the dict, the name, and the tensor.
         self.tensors = [(place, name, x) for place in self.places for name, x in place.items() if isinstance(x, Value)]
 
-    def _groups(self) -> list[tuple[Callable[[dict[str, Any]], Any], Any, int, list[Any]]]:
-        """By group: a getter of the options that a program depends on, their values, the number of entries, the parameters."""
-        found: list[tuple[Callable[[dict[str, Any]], Any], Any, int, list[Any]]] = []
+    def _groups(self) -> list[tuple[Callable[[dict[str, Any]], Any], Any, Any, int, list[Any]]]:
+        """By group: a getter of the options that a program depends on, their values, what the others decide, the number of
+        entries, and the parameters.
+        """
+        found: list[tuple[Callable[[dict[str, Any]], Any], Any, Any, int, list[Any]]] = []
+        free = self.optimizer._free
         for group in self.optimizer.param_groups:
-            names = [k for k in group if k != "params" and (k != "lr" or self.rates)]
+            names = [k for k in group if k != "params" and (k not in free or self.rates)]
             options: Callable[[dict[str, Any]], Any] = itemgetter(*names) if names else lambda group: None
             # A list, of betas say, can be changed in place.
             seen = options({k: copy.copy(v) if type(v) is list else v for k, v in group.items()})
-            found.append((options, seen, len(group), list(group["params"])))
+            found.append((options, seen, self.optimizer._decisive(group), len(group), list(group["params"])))
         return found
 
     def terms(self, name: Namer) -> Iterator[str]:
@@ -100,10 +104,12 @@ class OptimizerGuard:
             yield f"all(map({name(is_)}, map({name(dict.get)}, {name(places)}, {name(names)}), {name(tensors)}))"
         yield f"{name(step_hooks)}({optimizer}) == {self.hooks!r}"
         yield f"len({optimizer}.param_groups) == {len(self.groups)}"
-        for k, (options, values, count, params) in enumerate(self.groups):
+        for k, (options, values, decisive, count, params) in enumerate(self.groups):
             group = f"{optimizer}.param_groups[{k}]"
             yield f"len({group}) == {count}"
             yield f"{name(options)}({group}) == {name(values)}"
+            if decisive is not None:
+                yield f"{name(self.optimizer._decisive)}({group}) == {name(decisive)}"
             yield f"len({group}['params']) == {len(params)}"
             yield f"all(map({name(is_)}, {group}['params'], {name(params)}))"
 

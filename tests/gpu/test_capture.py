@@ -23,7 +23,9 @@ class Training:
         self.model = nn.Sequential(nn.Linear(64, 128), nn.LayerNorm(128), nn.GELU(), nn.Dropout(0.2),
                                    nn.Linear(128, 10)).to("cuda")
         self.optimizer = getattr(gradcore.optim, kind)(self.model.parameters(), lr=0.01, **settings)
-        self.schedule = gradcore.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.98)
+        # Momentum, or the first beta, changes with the rate.
+        self.schedule = gradcore.optim.lr_scheduler.CyclicLR(
+            self.optimizer, 0.005, 0.02, 7, cycle_momentum=not {"momentum", "betas"}.isdisjoint(self.optimizer.defaults))
         model, optimizer = self.model, self.optimizer
 
         def step(x, y):

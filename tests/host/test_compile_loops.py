@@ -128,10 +128,17 @@ def best_state_restored(t: Any) -> None:
     t.train(t.batches[0], 0)
 
 
+def momentum_too(t: Any) -> None:
+    schedule = gradcore.optim.lr_scheduler.OneCycleLR(t.optimizer, 0.2, 20)
+    for k, x in enumerate(t.batches):
+        t.train(x, k)
+        schedule.step()
+
+
 #: With the numbers of traces of the step, the gradients and the prediction. An optimizer creates its state in its first step.
 LOOPS: dict[Callable[[Any], None], tuple[int, int, int]] = {
-    counters_and_logs: (2, 0, 0), schedules: (2, 0, 0), accumulation: (0, 2, 0), clipping_outside: (0, 1, 0),
-    evaluation_between: (2, 0, 1), best_state_restored: (2, 0, 0)}
+    counters_and_logs: (2, 0, 0), schedules: (2, 0, 0), momentum_too: (2, 0, 0), accumulation: (0, 2, 0),
+    clipping_outside: (0, 1, 0), evaluation_between: (2, 0, 1), best_state_restored: (2, 0, 0)}
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -168,3 +175,57 @@ def test_a_number_that_is_read_is_another_program() -> None:
     compiled = gradcore.compile(named)
     assert [compiled(gradcore.ones(1), 2, k).item() for k in range(2)] == [2] * 2
     assert len(compiled.traces) == 2
+
+
+#: Optimizers and their options, the option that a schedule changes, and its values: the last one needs another program.
+OPTIONS: list[tuple[str, dict[str, Any], str, tuple[Any, Any, Any]]] = [
+    ("SGD", {"momentum": 0.9, "nesterov": True}, "momentum", (0.9, 0.8, 0)),
+    ("SGD", {}, "momentum", (0, 0.0, 0.5)),
+    ("RMSprop", {"momentum": 0.9, "centered": True}, "momentum", (0.9, 0.8, 0)),
+    *[(name, {}, "betas", ((0.9, 0.99), (0.8, 0.99), (0.8, 0.9))) for name in ("Adam", "AdamW", "NAdam", "RAdam", "Lion")],
+    ("Adam", {"amsgrad": True}, "betas", ((0.9, 0.99), (0.9, 0.99), (0.8, 0.99))),
+    ("Adam", {}, "betas", ([0.9, 0.99], [0.8, 0.99], [0.8, 0.9])),
+    ("SGD", {"momentum": 0.9, "dampening": 0.1}, "dampening", (0.1, 0.1, 0.2)),
+    ("Adadelta", {}, "rho", (0.9, 0.9, 0.8))]
+
+
+@pytest.mark.parametrize(("name", "options", "changed", "values"), OPTIONS)
+def test_an_option_that_is_only_an_operand_changes_without_a_trace(name: str, options: dict[str, Any], changed: str,
+                                                                   values: Any) -> None:
+    found = []
+    for wrap in (lambda f: f, gradcore.compile):
+        p = gradcore.tensor([1.0, -2.0], requires_grad=True)
+        optimizer = getattr(gradcore.optim, name)([p], lr=0.1, **options)
+
+        def step(x: Any, p: Any = p, optimizer: Any = optimizer) -> Any:
+            optimizer.zero_grad()
+            (p * p * x).sum().backward()
+            optimizer.step()
+
+        run: Any = wrap(step)
+        counts = []
+        for k, value in enumerate((values[0], *values)):
+            optimizer.param_groups[0][changed] = value
+            run(gradcore.full((2,), k + 1.0))
+            counts.append(len(getattr(run, "traces", ())))
+        run(gradcore.ones(2))
+        found.append((p.tolist(), [x.tolist() for x in optimizer.state[p].values() if isinstance(x, gradcore.Tensor)]))
+    assert found[0] == found[1]
+    # The first call finds no gradient, the second one does.
+    assert counts == [1, 2, 2, 3], run.explain()
+
+
+def test_a_function_that_reads_an_option_is_traced_again_when_it_changes() -> None:
+    p = gradcore.tensor([1.0, -2.0], requires_grad=True)
+    optimizer = gradcore.optim.SGD([p], lr=0.1, momentum=0.9)
+
+    @gradcore.compile
+    def step() -> Any:
+        optimizer.zero_grad()
+        (p * p).sum().backward()
+        optimizer.step()
+        return p * optimizer.param_groups[0]["momentum"]
+
+    for momentum in (0.9, 0.9, 0.5, 0.5):
+        optimizer.param_groups[0]["momentum"] = momentum
+        assert step().tolist() == (p * momentum).tolist()

@@ -117,7 +117,7 @@ CHANGES: dict[str, Callable[[Weights], Any]] = {
     "another tensor": lambda w: w.state[w.two].update(exp_avg=gradcore.zeros(1)),
     "a group more": lambda w: w.optimizer.add_param_group({"params": [nn.Parameter(gradcore.ones(1))]}),
     "a group less": lambda w: w.groups.pop(), "another option": lambda w: w.groups[1].update(eps=0.5),
-    "a list changed in place": lambda w: w.groups[1]["betas"].__setitem__(0, 0.25),
+    "a list changed in place": lambda w: w.groups[1]["betas"].__setitem__(1, 0.25),
     "an option more": lambda w: w.groups[1].update(more=1), "a parameter more": lambda w: w.groups[1]["params"].append(w.one),
     "another parameter": lambda w: w.groups[1]["params"].__setitem__(0, w.one),
     "a hook before": lambda w: w.optimizer.register_step_pre_hook(lambda *_: None),
@@ -141,6 +141,14 @@ def test_a_learning_rate_matters_only_to_code_that_reads_it(rates: bool) -> None
     w = Weights()
     holds = all_hold([OptimizerGuard(w.optimizer, rates)], {})
     w.groups[1]["lr"] = 0.5
+    assert holds() is not rates
+
+
+@pytest.mark.parametrize("rates", [False, True])
+def test_a_first_beta_changed_in_place_matters_only_to_code_that_reads_it(rates: bool) -> None:
+    w = Weights()
+    holds = all_hold([OptimizerGuard(w.optimizer, rates)], {})
+    w.groups[1]["betas"][0] = 0.25
     assert holds() is not rates
 
 

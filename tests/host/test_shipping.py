@@ -101,6 +101,11 @@ def test_a_training_program_goes_on_where_it_was(kind: Any, options: dict[str, A
             loaded.learning_rate = 0.005
             for group in training.optimizer.param_groups:
                 group["lr"] = 0.005
+            for group in (*loaded.param_groups, *training.optimizer.param_groups):
+                if "betas" in group:
+                    group["betas"] = 0.7, group["betas"][1]
+                elif group.get("momentum"):
+                    group["momentum"] = 0.7
         assert loaded(X, Y).item() == training.step(x, y).item()
     for name, p in training.model.state_dict().items():
         np.testing.assert_array_equal(loaded.state[name].detach().numpy(), p.numpy())

@@ -92,7 +92,7 @@ def of_kind(p: dict[str, Any], kind: str) -> list[Any]:
 
 
 CASES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
-    "another version": (lambda p: p.update(version=2), "version: expected 1"),
+    "another version": (lambda p: p.update(version=1), "version: expected 2"),
     "a part too many": (lambda p: p.update(more=1), "expected an object with"),
     "pairs of buffers that share a place": (lambda p: p.update(shared=[[5, 4]]), "expected an object with"),
     "an operand that ends before a result could take its place": (
@@ -161,7 +161,7 @@ CASES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "steps that are no count": (lambda p: p["updates"][0][3][0].__setitem__(1, "1"), "Adam counts step"),
     "an update of nothing": (lambda p: p["updates"][0].__setitem__(2, []), "has no parameters"),
     "a number out of place": (
-        lambda p: next(x for x in instruction(p, "adam_")[1] if "update" in x).update(update=[0, 5]), "has 2 numbers"),
+        lambda p: next(x for x in instruction(p, "adam_")[1] if "update" in x).update(update=[0, 5]), "has 3 numbers"),
     "a number of no update": (
         lambda p: next(x for x in instruction(p, "adam_")[1] if "update" in x).update(update=[7, 0]), "expected an integer"),
     "a learning rate that is a text": (lambda p: p["optimizers"][0][1][0][0].__setitem__(1, "fast"), "a number is bool"),

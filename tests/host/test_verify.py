@@ -60,7 +60,7 @@ UNSOUND: dict[str, tuple[Program, str]] = {
     "an operand of no group": (program("neg", PAIR, PAIR, makes=(PAIR,), counts=(1,)), "2 operands in groups of (1,) do not"),
     "a group of two for one": (program("add", PAIR, PAIR, PAIR, makes=(PAIR,), counts=(1, 2)), "in groups of (1, 2) do not"),
     "a number more than there are": (
-        program("sgd_", PAIR, PAIR, Number(1, 0), counts=(1, 1, 0, 1), writes=(0,)), "has 0 numbers"),
+        program("sgd_", PAIR, PAIR, Number(1, 0), Number(1, 1), counts=(1, 1, 0, 1, 1), writes=(0,)), "has 0 numbers"),
 }
 
 
