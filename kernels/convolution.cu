@@ -1,9 +1,11 @@
 // Two-dimensional convolution and its two gradients, as matrix products whose operands are never materialised in memory.
 //
-// A block computes 64 x 64 elements of the product, 16 deep at a time. It gathers the operands from the images on their
-// way into shared memory (implicit GEMM: Chetlur et al., cuDNN: Efficient Primitives for Deep Learning, arXiv:1410.0759).
-// Traffic in bytes, a product of (m, k) by (k, n) with elements of s: reads m k s for each 64 columns and n k s for each 64
-// rows, overlapping windows from cache, and writes m n s; the weight's gradient writes a partial result for each share of k.
+// A block of 128 threads computes M x N elements of the product, 4096 together (2048 in double), and gathers the operands from
+// the images on their way into shared memory (implicit GEMM: Chetlur et al., cuDNN: Efficient Primitives for Deep Learning,
+// arXiv:1410.0759). While it works on one slab, 64 bytes of k deep, the next one is on its way.
+// Traffic in bytes, a product of (m, k) by (k, n) with elements of s, by tiles of M x N: reads m k s for each N columns and n k s
+// for each M rows, overlapping windows from cache, and writes m n s; the weight's gradient writes a partial result for each share
+// of k.
 
 #include "common.cuh"
 
@@ -12,7 +14,7 @@ struct Windows {
     i64 kernel[2], stride[2], padding[2], dilation[2];
 };
 
-// All sizes within one image fit into 32 bits. Repeated divisions by the same number multiply by its reciprocal, rounded down, so
+// All sizes within one image and within one filter fit into 32 bits. Repeated divisions by the same number multiply by its reciprocal, rounded down, so
 // that a quotient is at most one too small: a quarter of the instructions.
 struct Divisor {
     u32 n, reciprocal;
@@ -26,194 +28,309 @@ struct Divisor {
     }
 };
 
-// The image that contains position i of all images, with as many positions each as `by` says.
-__device__ __forceinline__ i64 image_of(i64 i, const Divisor& by) {
-    u32 image = (u32)i;
-    if (i >> 32) return i / by.n;
-    by.rest(image);
-    return image;
-}
+// What an operand reads is the sum of two places, of one that its column stands for and of one that its step of k stands for, each
+// with the elements before it, its row and its column. One of them names the image, and the other is within it.
+struct alignas(16) Far {
+    i64 at;
+    int y, x;
+};
 
-struct Place { i64 base; int y, x; };
+struct alignas(16) Near {
+    u32 at;
+    int y, x;
+};
 
-// The element of the image [H, W] at base that tap (i, j) of the window at this row and column reads.
-template <typename A, typename T>
-__device__ __forceinline__ A seen(const T* x, const Windows& w, i64 base, i64 row, i64 column, i64 i, i64 j) {
-    i64 y = row * w.stride[0] + i * w.dilation[0] - w.padding[0], z = column * w.stride[1] + j * w.dilation[1] - w.padding[1];
-    return y < 0 || y >= w.height || z < 0 || z >= w.width ? (A)0 : (A)x[base + y * w.width + z];
-}
-
-// 64 x 64 elements of a product: left(m, k), right.column(n) and right(k, column), store(m, n, value). Each row of the shared
-// arrays is one step of k.
-template <typename A, typename Left, typename Right, typename Store>
-__device__ __forceinline__ void tile(i64 rows, i64 columns, i64 from, i64 to, i64 tile_row, i64 tile_column, const Left& left,
-                                     const Right& right, const Store& store) {
-    __shared__ Pack<A, 4> a[16][17], b[16][17];
-    int t = threadIdx.x, across = t % 16, down = t / 16;
-    i64 n = tile_column * 64 + t % 64;
-    auto column = right.column(n < columns ? n : 0);
-    A made[4][4] = {};
-    for (i64 k = from; k < to; k += 16) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-            i64 m = tile_row * 64 + down + 16 * j, deep = k + t / 64 + 4 * j;
-            a[across][down / 4 + 4 * j].of[down % 4] = m < rows && k + across < to ? left(m, k + across) : (A)0;
-            b[t / 64 + 4 * j][t % 64 / 4].of[t % 4] = n < columns && deep < to ? right(deep, column) : (A)0;
+// Planes of all images, with `channels` each: takes positions in one of them apart.
+struct Planes {
+    i64 area;
+    Divisor by, across;
+    __device__ Planes(i64 rows, i64 columns) : area(rows * columns), by(area), across(columns) {}
+    // The image of position i, which becomes its row in the plane, and its column.
+    __device__ __forceinline__ i64 split(i64 i, u32& y, u32& x) const {
+        u32 image = (u32)i;
+        if (i >> 32) {
+            i64 far = i / area;
+            y = (u32)(i - far * area);
+            x = across.rest(y);
+            return far;
         }
-        __syncthreads();
-#pragma unroll
-        for (int d = 0; d < 16; ++d) {
-            Pack<A, 4> u = a[d][down], v = b[d][across];
-#pragma unroll
-            for (int i = 0; i < 4; ++i)
-#pragma unroll
-                for (int j = 0; j < 4; ++j) made[i][j] += u.of[i] * v.of[j];
-        }
-        __syncthreads();
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-            i64 m = tile_row * 64 + down * 4 + i, c = tile_column * 64 + across * 4 + j;
-            if (m < rows && c < columns) store(m, c, made[i][j]);
-        }
-}
-
-// The tile and group that a block computes: consecutive blocks take tiles of one column, so that they share what they read.
-struct Share {
-    i64 group, row, column;
-    __device__ __forceinline__ Share(i64 block, i64 rows, i64 columns) {
-        i64 down = (rows + 63) / 64, over = (columns + 63) / 64;
-        row = block % down;
-        column = block / down % over;
-        group = block / down / over;
+        y = by.rest(image);
+        x = across.rest(y);
+        return image;
     }
 };
 
+// Channel, row and column of tap i of a window with all its channels.
+struct Taps {
+    Divisor down, across;
+    __device__ explicit Taps(const Windows& w) : down(w.kernel[0]), across(w.kernel[1]) {}
+    __device__ __forceinline__ u32 split(u32 i, int& y, int& x) const {
+        x = (int)across.rest(i);
+        y = (int)down.rest(i);
+        return i;
+    }
+};
+
+// The pointer, whose terms the compiler would otherwise add to the offset of each access anew: an access then takes one
+// instruction for its address instead of four.
 template <typename T>
-__global__ void conv2d(const T* x, const T* weight, const T* bias, T* out, const __grid_constant__ Windows w) {
-    typedef WIDE(T) A;
-    i64 area = w.rows * w.columns, deep = w.channels * w.kernel[0] * w.kernel[1], plane = w.height * w.width;
-    Share share(blockIdx.x, w.outputs, w.images * area);
-    i64 first = share.group * w.outputs;
-
-    struct Left {
-        const T* weight;
-        i64 deep;
-        __device__ A operator()(i64 m, i64 k) const { return (A)weight[m * deep + k]; }
-    } left{weight + first * deep, deep};
-
-    struct Right {
-        const T* x;
-        const Windows& w;
-        i64 group, area, plane;
-        Divisor across, down;
-        __device__ Place column(i64 n) const {
-            i64 image = n / area;
-            u32 i = (u32)(n - image * area);
-            int column = (int)Divisor(w.columns).rest(i);
-            return {(image * w.groups + group) * w.channels * plane, (int)i, column};
-        }
-        __device__ A operator()(i64 k, const Place& at) const {
-            u32 i = (u32)k;
-            i64 z = across.rest(i), y = down.rest(i);
-            return seen<A>(x, w, at.base + i * plane, at.y, at.x, y, z);
-        }
-    } right{x, w, share.group, area, plane, Divisor(w.kernel[1]), Divisor(w.kernel[0])};
-
-    tile<A>(w.outputs, w.images * area, 0, deep, share.row, share.column, left, right, [&](i64 m, i64 n, A value) {
-        i64 image = n / area;
-        if (bias) value += (A)bias[first + m];
-        out[(image * w.groups * w.outputs + first + m) * area + n - image * area] = (T)value;
-    });
+__device__ __forceinline__ const T* kept(const T* p) {
+#ifdef __CUDACC_RTC__
+    asm("" : "+l"(p));
+    __builtin_assume(__isGlobal(p));
+#endif
+    return p;
 }
 
-// For each element of the input, the sum over the windows that read it.
+// The element of images at two places together, 0 if that is outside.
 template <typename T>
-__global__ void conv2d_input_grad(const T* dy, const T* weight, T* out, const __grid_constant__ Windows w) {
+struct Seen {
+    const T* x;
+    u32 height, width;
+    __device__ __forceinline__ WIDE(T) operator()(Far image, Near within) const {
+        bool inside = ((u32)(image.y + within.y) < height) & ((u32)(image.x + within.x) < width);
+        WIDE(T) found = 0;
+        if (inside) found = (WIDE(T))kept(x + image.at)[within.at];
+        return found;
+    }
+};
+
+// No place at all: no row is so far up.
+#define NOWHERE (-(1 << 29))
+
+// The columns of a tile with M rows: each of 128 threads computes 128 bytes of it.
+template <int M, typename A>
+__device__ __forceinline__ constexpr int width() { return 16384 / (int)sizeof(A) / M; }
+
+// One tile of a product whose k goes from `from` to `to`: left is [rows, k] with `stride` elements between rows,
+// steps(k, offset) gives the place of a step of k and the offset of its column of left, right(column(n), step) the element of the
+// other operand. Row m of the result, n = 0, is at out + m * step + where(n).
+template <int M, typename Step, typename T, typename R, typename Steps, typename Column, typename Right, typename Where>
+__device__ __forceinline__ void tile(i64 rows, i64 columns, i64 from, i64 to, i64 block, const T* left, i64 stride,
+                                     const Steps& steps, const Column& column, const Right& right, const T* bias, R* out,
+                                     i64 step, const Where& where) {
     typedef WIDE(T) A;
-    i64 area = w.rows * w.columns, taps = w.kernel[0] * w.kernel[1], plane = w.height * w.width;
-    Share share(blockIdx.x, w.channels, w.images * plane);
+    const int N = width<M, A>(), DEEP = 64 / sizeof(A), OWN = 128 / DEEP, LEFTS = M / OWN, RIGHTS = DEEP * N / 128;
+    const int I = 32 / sizeof(A);  // rows of a thread, which has four columns
+    const int UNROLLED = sizeof(A) > 4 ? 2 : DEEP;  // with more there are not enough registers for double
+    __shared__ Pack<A, 4> a[2][DEEP][M / 4 + 1], b[2][DEEP][N / 4];
+    __shared__ Step places[2][DEEP];
+    __shared__ i64 offsets[2][DEEP];
+    u32 t = threadIdx.x, warp = t >> 5, lane = t & 31;
+    // Consecutive blocks take tiles of one column, so that they share what they read.
+    i64 over = (rows + M - 1) / M, first_row = block % over * M, first_column = block / over * N;
 
-    struct Left {
-        const T* weight;
-        i64 taps, channels;
-        Divisor by;
-        __device__ A operator()(i64 m, i64 k) const {
-            u32 i = (u32)k, tap = by.rest(i);
-            return (A)weight[(i * channels + m) * taps + tap];
+    // A slab takes three steps: its places, what is read there, and that in shared memory.
+    auto plan = [&](int side, i64 k) {
+        if (t < DEEP) {
+            i64 offset = -1;
+            Step place = {0, NOWHERE, 0};
+            if (k + t < to) place = steps(k + t, offset);
+            places[side][t] = place;
+            offsets[side][t] = offset;
         }
-    } left{weight + share.group * w.outputs * w.channels * taps, taps, w.channels, Divisor(taps)};
+    };
+    auto own = column(first_column + t % N < columns ? first_column + t % N : 0);
+    A lefts[LEFTS], rights[RIGHTS];
+    // Rows beyond the last one are computed as the last one, and not stored.
+    u32 last = (u32)(rows - 1 - first_row), row[LEFTS];
+#pragma unroll
+    for (u32 j = 0; j < LEFTS; ++j) {
+        u32 m = t / DEEP + j * OWN;
+        row[j] = (m < last ? m : last) * (u32)stride;
+    }
+    left += first_row * stride;
+    auto fetch = [&](int side) {
+        i64 offset = offsets[side][t % DEEP];
+        const T* from = kept(left + offset);
+#pragma unroll
+        for (int j = 0; j < LEFTS; ++j) lefts[j] = 0;
+        if (offset >= 0)
+#pragma unroll
+            for (int j = 0; j < LEFTS; ++j) lefts[j] = (A)from[row[j]];
+#pragma unroll
+        for (int j = 0; j < RIGHTS; ++j) rights[j] = right(own, places[side][t / N + j * (128 / N)]);
+    };
+    auto leave = [&](int side) {
+#pragma unroll
+        for (int j = 0; j < LEFTS; ++j) {
+            A* column = a[side][t % DEEP]->of;
+            column[t / DEEP + j * OWN] = lefts[j];
+        }
+#pragma unroll
+        for (int j = 0; j < RIGHTS; ++j) {
+            A* row = b[side][t / N + j * (128 / N)]->of;
+            row[t % N] = rights[j];
+        }
+    };
 
-    struct Right {
-        const T* dy;
-        const Windows& w;
-        i64 group, area, plane;
-        Divisor across, down;
-        __device__ Place column(i64 n) const {
-            i64 image = n / plane;
-            u32 i = (u32)(n - image * plane);
-            int column = (int)Divisor(w.width).rest(i);
-            return {(image * w.groups + group) * w.outputs * area, (int)i, column};
+    // A warp computes 4 I rows of 32 elements.
+    u32 down = warp % (M / (4 * I)) * 4 + lane / 8, across = warp / (M / (4 * I)) * 8 + lane % 8;
+    A made[I][4] = {};
+    plan(0, from);
+    __syncthreads();
+    fetch(0);
+    plan(1, from + DEEP);
+    leave(0);
+    __syncthreads();
+    int side = 0;
+    for (i64 k = from; k < to; k += DEEP, side ^= 1) {
+        bool more = k + DEEP < to;
+        if (more) {
+            fetch(side ^ 1);
+            plan(side, k + 2 * DEEP);
         }
-        __device__ A operator()(i64 k, const Place& at) const {
-            u32 i = (u32)k;
-            int z = (int)across.rest(i), y = (int)down.rest(i), steps = (int)w.stride[0], strides = (int)w.stride[1];
-            int below = at.y + (int)w.padding[0] - y * (int)w.dilation[0];
-            int beside = at.x + (int)w.padding[1] - z * (int)w.dilation[1];
-            int row = steps == 1 ? below : below / steps, column = strides == 1 ? beside : beside / strides;
-            bool seen = below >= 0 && beside >= 0 && row * steps == below && column * strides == beside
-                && row < w.rows && column < w.columns;
-            return seen ? (A)dy[at.base + i * area + row * w.columns + column] : (A)0;
+#pragma unroll UNROLLED
+        for (int d = 0; d < DEEP; ++d) {
+            Pack<A, 4> u[I / 4], v = b[side][d][across];
+#pragma unroll
+            for (int i = 0; i < I / 4; ++i) u[i] = a[side][d][down * (I / 4) + i];
+#pragma unroll
+            for (int i = 0; i < I; ++i)
+#pragma unroll
+                for (int j = 0; j < 4; ++j) made[i][j] += u[i / 4].of[i % 4] * v.of[j];
         }
-    } right{dy, w, share.group, area, plane, Divisor(w.kernel[1]), Divisor(w.kernel[0])};
+        if (more) leave(side ^ 1);
+        __syncthreads();
+    }
 
-    tile<A>(w.channels, w.images * plane, 0, w.outputs * taps, share.row, share.column, left, right,
-            [&](i64 m, i64 n, A value) {
-                i64 image = n / plane;
-                out[((image * w.groups + share.group) * w.channels + m) * plane + n - image * plane] = (T)value;
-            });
+    i64 n = first_column + across * 4, at[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) at[j] = where(n + j < columns ? n + j : columns - 1);
+    bool whole = n + 3 < columns && at[3] == at[0] + 3 && !(step & 3) && !((u64)(out + at[0]) & (sizeof(Pack<R, 4>) - 1));
+#pragma unroll
+    for (int i = 0; i < I; ++i) {
+        i64 m = first_row + down * I + i;
+        if (m >= rows) break;
+        A more = bias ? (A)bias[m] : (A)0;
+        Pack<R, 4> four;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) four.of[j] = (R)(made[i][j] + more);
+        if (whole) *(Pack<R, 4>*)(out + m * step + at[0]) = four;
+        else {
+#pragma unroll
+            for (int j = 0; j < 4; ++j)
+                if (n + j < columns) out[m * step + at[j]] = four.of[j];
+        }
+    }
+}
+
+// The tiles of one group.
+template <int M, typename A>
+__device__ __forceinline__ i64 tiles_of(i64 rows, i64 columns) {
+    const int N = width<M, A>();
+    return (rows + M - 1) / M * ((columns + N - 1) / N);
+}
+
+template <typename T, int M>
+__global__ void __launch_bounds__(128, 4) conv2d(const T* x, const T* weight, const T* bias, T* out,
+                                              const __grid_constant__ Windows w) {
+    i64 deep = w.channels * w.kernel[0] * w.kernel[1], plane = w.height * w.width, columns = w.images * w.rows * w.columns;
+    i64 tiles = tiles_of<M, WIDE(T)>(w.outputs, columns), group = blockIdx.x / tiles;
+    Planes windows(w.rows, w.columns);
+    Taps taps(w);
+    auto steps = [&](i64 k, i64& offset) -> Near {
+        int y, x;
+        i64 channel = taps.split((u32)k, y, x);
+        offset = k;
+        y *= (int)w.dilation[0];
+        x *= (int)w.dilation[1];
+        return {(u32)(channel * plane + y * w.width + x), y, x};
+    };
+    auto column = [&](i64 n) -> Far {
+        u32 row, column;
+        i64 image = windows.split(n, row, column);
+        int y = (int)(row * w.stride[0] - w.padding[0]), x = (int)(column * w.stride[1] - w.padding[1]);
+        return {(image * w.groups + group) * w.channels * plane + y * w.width + x, y, x};
+    };
+    auto where = [&](i64 n) {
+        u32 row, column;
+        i64 image = windows.split(n, row, column);
+        return (image * w.groups + group) * w.outputs * windows.area + row * w.columns + column;
+    };
+    tile<M, Near>(w.outputs, columns, 0, deep, blockIdx.x % tiles, weight + group * w.outputs * deep, deep, steps, column,
+            Seen<T>{x, (u32)w.height, (u32)w.width}, bias ? bias + group * w.outputs : bias, out, windows.area, where);
+}
+
+// The gradient of a window whose place is in steps of the input, 0 between the windows. `at` are the elements of whole planes.
+template <typename T>
+struct Between {
+    const T* dy;
+    u32 rows, columns;
+    Divisor down, across;
+    __device__ __forceinline__ WIDE(T) operator()(Far image, Near within) const {
+        u32 row = (u32)(image.y + within.y), column = (u32)(image.x + within.x);
+        bool inside = !((row | column) >> 31);
+        inside &= !(down.rest(row) | across.rest(column)) & (row < rows) & (column < columns);
+        WIDE(T) found = 0;
+        if (inside) found = (WIDE(T))kept(dy + image.at)[within.at + row * columns + column];
+        return found;
+    }
+};
+
+// For each element of the input, the sum over the windows that read it. Adjacent: the stride is 1.
+template <typename T, int M, bool Adjacent>
+__global__ void __launch_bounds__(128, 4) conv2d_input_grad(const T* dy, const T* weight, T* out,
+                                                         const __grid_constant__ Windows w) {
+    i64 area = w.rows * w.columns, size = w.kernel[0] * w.kernel[1], columns = w.images * w.height * w.width;
+    i64 tiles = tiles_of<M, WIDE(T)>(w.channels, columns), group = blockIdx.x / tiles;
+    // Elements between the first tap and the last one: steps count from the last one, so that none is negative.
+    i64 reach = Adjacent ? (w.kernel[0] - 1) * w.dilation[0] * w.columns + (w.kernel[1] - 1) * w.dilation[1] : 0;
+    Planes images(w.height, w.width);
+    Taps taps(w);
+    auto steps = [&](i64 k, i64& offset) -> Near {
+        int y, x;
+        i64 output = taps.split((u32)k, y, x);
+        offset = k + output * (w.channels - 1) * size;
+        y *= -(int)w.dilation[0];
+        x *= -(int)w.dilation[1];
+        return {(u32)(output * area + reach + (Adjacent ? y * w.columns + x : 0)), y, x};
+    };
+    auto column = [&](i64 n) -> Far {
+        u32 row, column;
+        i64 first = (images.split(n, row, column) * w.groups + group) * w.outputs * area - reach;
+        int y = (int)(row + w.padding[0]), x = (int)(column + w.padding[1]);
+        return {first + (Adjacent ? y * w.columns + x : 0), y, x};
+    };
+    auto where = [&](i64 n) {
+        u32 y, x;
+        i64 image = images.split(n, y, x);
+        return (image * w.groups + group) * w.channels * images.area + y * w.width + x;
+    };
+    auto compute = [&](const auto& right) {
+        tile<M, Near>(w.channels, columns, 0, w.outputs * size, blockIdx.x % tiles, weight + group * w.outputs * w.channels * size,
+                size, steps, column, right, (const T*)0, out, images.area, where);
+    };
+    if constexpr (Adjacent) compute(Seen<T>{dy, (u32)w.rows, (u32)w.columns});
+    else compute(Between<T>{dy, (u32)w.rows, (u32)w.columns, Divisor(w.stride[0]), Divisor(w.stride[1])});
 }
 
 // `parts` blocks per tile, each with its share of all windows; made is [parts, outputs, channels, kernel], group after group.
-template <typename T>
-__global__ void conv2d_weight_grad(const T* dy, const T* x, WIDE(T)* made, const __grid_constant__ Windows w, int parts) {
-    typedef WIDE(T) A;
-    i64 area = w.rows * w.columns, deep = w.channels * w.kernel[0] * w.kernel[1], plane = w.height * w.width;
-    i64 part = blockIdx.x % parts, all = w.images * area, each = (all + parts - 1) / parts;
-    Share share(blockIdx.x / parts, w.outputs, deep);
-
-    struct Left {
-        const T* dy;
-        i64 area, step;
-        Divisor by;
-        __device__ A operator()(i64 m, i64 k) const {
-            i64 image = image_of(k, by);
-            return (A)dy[image * step + m * area + k - image * area];
-        }
-    } left{dy + share.group * w.outputs * area, area, w.groups * w.outputs * area, Divisor(area)};
-
-    struct Right {
-        const T* x;
-        const Windows& w;
-        i64 group, area, plane;
-        Divisor by, across;
-        __device__ Place column(i64 n) const {
-            u32 i = (u32)n;
-            int z = (int)Divisor(w.kernel[1]).rest(i), y = (int)Divisor(w.kernel[0]).rest(i);
-            return {(group * w.channels + i) * plane, y, z};
-        }
-        __device__ A operator()(i64 k, const Place& at) const {
-            i64 image = image_of(k, by);
-            u32 i = (u32)(k - image * area);
-            i64 column = across.rest(i);
-            return seen<A>(x, w, at.base + image * w.groups * w.channels * plane, i, column, at.y, at.x);
-        }
-    } right{x, w, share.group, area, plane, Divisor(area), Divisor(w.columns)};
-
+template <typename T, int M>
+__global__ void __launch_bounds__(128, 4) conv2d_weight_grad(const T* dy, const T* x, WIDE(T)* made,
+                                                          const __grid_constant__ Windows w, int parts) {
+    i64 deep = w.channels * w.kernel[0] * w.kernel[1], plane = w.height * w.width, all = w.images * w.rows * w.columns;
+    i64 part = blockIdx.x % parts, each = (all + parts - 1) / parts, block = blockIdx.x / parts;
+    i64 tiles = tiles_of<M, WIDE(T)>(w.outputs, deep), group = block / tiles;
+    Planes windows(w.rows, w.columns);
+    Taps taps(w);
+    auto steps = [&](i64 k, i64& offset) -> Far {
+        u32 row, column;
+        i64 image = windows.split(k, row, column);
+        offset = image * w.groups * w.outputs * windows.area + row * w.columns + column;
+        int y = (int)(row * w.stride[0] - w.padding[0]), x = (int)(column * w.stride[1] - w.padding[1]);
+        return {image * w.groups * w.channels * plane + y * w.width + x, y, x};
+    };
+    auto column = [&](i64 n) -> Near {
+        int y, x;
+        i64 channel = group * w.channels + taps.split((u32)n, y, x);
+        y *= (int)w.dilation[0];
+        x *= (int)w.dilation[1];
+        return {(u32)(channel * plane + y * w.width + x), y, x};
+    };
     i64 end = each * (part + 1) < all ? each * (part + 1) : all;
-    made += (part * w.groups + share.group) * w.outputs * deep;
-    tile<A>(w.outputs, deep, each * part, end, share.row, share.column, left, right,
-            [&](i64 m, i64 n, A value) { made[m * deep + n] = value; });
+    Seen<T> seen = {x, (u32)w.height, (u32)w.width};
+    tile<M, Far>(w.outputs, deep, each * part, end, block % tiles, dy + group * w.outputs * windows.area, windows.area, steps, column,
+            [&](Near within, Far image) { return seen(image, within); }, (const T*)0, made + (part * w.groups + group) * w.outputs * deep, deep,
+            [](i64 n) { return n; });
 }

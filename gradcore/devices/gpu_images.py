@@ -24,45 +24,63 @@ POOLING = np.dtype([(name, "i8") for name in ("height", "width", "rows", "column
 
 def _convolution(x: Any, weight: Any, out: Any, stride: Pair, padding: Pair, dilation: Pair, groups: int) -> Any:
     """The kernels' argument of sizes, from the shapes of the input, the weight and the output."""
+    for image in (x, out, weight):
+        if math.prod(image[1:]) >= 1 << 32:
+            raise NotImplementedError("convolution on the GPU takes fewer than 2^32 elements in an image and in a filter, "
+                                      f"but got {math.prod(image[1:]):,}")
     return np.array((x[0], groups, weight[1], *x[2:], weight[0] // groups, *out[2:], weight[2:], stride, padding, dilation),
                     CONVOLUTION)
 
 
-def _tiles(groups: int, rows: int, columns: int) -> int:
-    return groups * -(-rows // 64) * -(-columns // 64)
+#: Threads of a block, and bytes of the product that it computes.
+_THREADS, _TILE = 128, 1 << 14
+
+
+def _tiles(dtype: Any, groups: int, rows: int, columns: int) -> tuple[int, int]:
+    """The rows of a tile, so that few of its elements are outside the product, and the number of tiles."""
+    tile = _TILE // wide(dtype).itemsize
+    counts = {height: -(-rows // height) * -(-columns // (tile // height)) for height in (64, 32)}
+    height = min(counts, key=counts.__getitem__)
+    return height, groups * counts[height]
+
+
+def _multiply(name: str, types: tuple[Any, ...], blocks: int, *arguments: Any) -> None:
+    if blocks:
+        gl.start("convolution", gl.instance(name, *types), blocks, _THREADS, arguments)
 
 
 @gl.kernel
 def conv2d(x: Any, weight: Any, bias: Any, out: Any, workspace: Any, *, stride: Pair, padding: Pair, dilation: Pair,
            groups: int) -> None:
     how = _convolution(x.shape, weight.shape, out.shape, stride, padding, dilation, groups)
-    blocks = _tiles(groups, weight.shape[0] // groups, out.shape[0] * math.prod(out.shape[2:]))
-    gl.run_blocks("convolution", "conv2d", (x.dtype,), blocks, x, weight, bias, out, how)
+    height, blocks = _tiles(x.dtype, groups, weight.shape[0] // groups, out.shape[0] * math.prod(out.shape[2:]))
+    _multiply("conv2d", (x.dtype, height), blocks, x, weight, bias, out, how)
 
 
 @gl.kernel
 def conv2d_input_grad(dy: Any, weight: Any, out: Any, workspace: Any, *, shape: Any, stride: Pair, padding: Pair,
                       dilation: Pair, groups: int) -> None:
     how = _convolution(shape, weight.shape, dy.shape, stride, padding, dilation, groups)
-    blocks = _tiles(groups, weight.shape[1], shape[0] * math.prod(shape[2:]))
-    gl.run_blocks("convolution", "conv2d_input_grad", (dy.dtype,), blocks, dy, weight, out, how)
+    height, blocks = _tiles(dy.dtype, groups, weight.shape[1], shape[0] * math.prod(shape[2:]))
+    _multiply("conv2d_input_grad", (dy.dtype, height, int(stride == (1, 1))), blocks, dy, weight, out, how)
 
 
 @gl.kernel
 def conv2d_weight_grad(dy: Any, x: Any, out: Any, workspace: Any, *, shape: Any, stride: Pair, padding: Pair, dilation: Pair,
                        groups: int) -> None:
     how = _convolution(x.shape, shape, dy.shape, stride, padding, dilation, groups)
-    tiles = _tiles(groups, shape[0] // groups, math.prod(shape[1:]))
+    height, tiles = _tiles(x.dtype, groups, shape[0] // groups, math.prod(shape[1:]))
+    types = x.dtype, height
     compute = wide(x.dtype)
     length = dy.shape[0] * math.prod(dy.shape[2:])
     # The windows are split into as many shares as keep the device busy and as the workspace has room for sums.
     room = workspace.nbytes // max(out.size * compute.itemsize, 1)
     parts = max(min(room, length // 256, BUSY // max(tiles, 1)), 1)
     if parts == 1 and compute == out.dtype:
-        gl.run_blocks("convolution", "conv2d_weight_grad", (x.dtype,), tiles, dy, x, out, how, np.int32(1))
+        _multiply("conv2d_weight_grad", types, tiles, dy, x, out, how, np.int32(1))
         return
     made = workspace[:parts * out.size * compute.itemsize].view(compute).reshape(parts, out.size)
-    gl.run_blocks("convolution", "conv2d_weight_grad", (x.dtype,), tiles * parts, dy, x, made, how, np.int32(parts))
+    _multiply("conv2d_weight_grad", types, tiles * parts, dy, x, made, how, np.int32(parts))
     if parts == 1:
         copy(made.reshape(out.shape), out)
     else:

@@ -45,6 +45,25 @@ def test_tensors_are_joined_by_one_launch(shapes: Any, dim: int, expected: dict[
     assert launched("cat", shapes, out, dim=dim) == expected
 
 
+@pytest.mark.parametrize("channels, outputs, shapes", [
+    (3, 32, (32, 32, 64)), (32, 64, (64, 32, 64)), (20, 100, (64, 32, 64)), (64, 96, (32, 64, 32)), (16, 5, (32, 32, 32))])
+def test_a_convolution_takes_tiles_that_few_elements_lie_outside(channels: int, outputs: int, shapes: tuple[int, ...]) -> None:
+    x, weight, out = (2, channels, 32, 32), (outputs, channels, 3, 3), (2, outputs, 32, 32)
+    how = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
+    found = (launched("conv2d", x, weight, None, out, (0,), **how),
+             launched("conv2d_input_grad", out, weight, x, (0,), shape=x, **how),
+             launched("conv2d_weight_grad", out, x, weight, np.zeros(0, np.uint8), shape=weight, **how))
+    assert [set(f) for f in found] == [{f"convolution: {name}{height}{rest}>"} for name, height, rest in zip(
+        ("conv2d<float, ", "conv2d_input_grad<float, ", "conv2d_weight_grad<float, "), shapes, ("", ", 1", ""), strict=True)]
+
+
+def test_a_convolution_of_too_large_an_image_is_refused() -> None:
+    x, weight, out = (np.broadcast_to(np.zeros(1, F4), shape) for shape in (
+        (1, 1 << 12, 1 << 10, 1 << 10), (1, 1 << 12, 1, 1), (1, 1, 1 << 10, 1 << 10)))
+    with pytest.raises(NotImplementedError, match=r"fewer than 2\^32 elements in an image and .* got 4,294,967,296"):
+        launched("conv2d", x, weight, None, out, (0,), stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1)
+
+
 def test_tensors_of_several_dtypes_are_copied_one_by_one() -> None:
     whole = np.zeros(4, np.int64)
     assert sum(launched("cat", [whole, (3,)], (7,), dim=0).values()) == 2
