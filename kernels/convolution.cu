@@ -8,95 +8,7 @@
 // of k.
 
 #include "common.cuh"
-
-struct Windows {
-    i64 images, groups, channels, height, width, outputs, rows, columns;  // channels and outputs are those of one group
-    i64 kernel[2], stride[2], padding[2], dilation[2];
-};
-
-// All sizes within one image and within one filter fit into 32 bits. Repeated divisions by the same number multiply by its reciprocal, rounded down, so
-// that a quotient is at most one too small: a quarter of the instructions.
-struct Divisor {
-    u32 n, reciprocal;
-    __device__ explicit Divisor(i64 n) : n((u32)n), reciprocal(0xffffffffu / (u32)n) {}
-    // Returns the remainder of i; i becomes the quotient.
-    __device__ __forceinline__ u32 rest(u32& i) const {
-        u32 q = __umulhi(i, reciprocal), r = i - q * n;
-        bool small = r >= n;
-        i = q + small;
-        return small ? r - n : r;
-    }
-};
-
-// What an operand reads is the sum of two places, of one that its column stands for and of one that its step of k stands for, each
-// with the elements before it, its row and its column. One of them names the image, and the other is within it.
-struct alignas(16) Far {
-    i64 at;
-    int y, x;
-};
-
-struct alignas(16) Near {
-    u32 at;
-    int y, x;
-};
-
-// Planes of all images, with `channels` each: takes positions in one of them apart.
-struct Planes {
-    i64 area;
-    Divisor by, across;
-    __device__ Planes(i64 rows, i64 columns) : area(rows * columns), by(area), across(columns) {}
-    // The image of position i, which becomes its row in the plane, and its column.
-    __device__ __forceinline__ i64 split(i64 i, u32& y, u32& x) const {
-        u32 image = (u32)i;
-        if (i >> 32) {
-            i64 far = i / area;
-            y = (u32)(i - far * area);
-            x = across.rest(y);
-            return far;
-        }
-        y = by.rest(image);
-        x = across.rest(y);
-        return image;
-    }
-};
-
-// Channel, row and column of tap i of a window with all its channels.
-struct Taps {
-    Divisor down, across;
-    __device__ explicit Taps(const Windows& w) : down(w.kernel[0]), across(w.kernel[1]) {}
-    __device__ __forceinline__ u32 split(u32 i, int& y, int& x) const {
-        x = (int)across.rest(i);
-        y = (int)down.rest(i);
-        return i;
-    }
-};
-
-// The pointer, whose terms the compiler would otherwise add to the offset of each access anew: an access then takes one
-// instruction for its address instead of four.
-template <typename T>
-__device__ __forceinline__ const T* kept(const T* p) {
-#ifdef __CUDACC_RTC__
-    asm("" : "+l"(p));
-    __builtin_assume(__isGlobal(p));
-#endif
-    return p;
-}
-
-// The element of images at two places together, 0 if that is outside.
-template <typename T>
-struct Seen {
-    const T* x;
-    u32 height, width;
-    __device__ __forceinline__ WIDE(T) operator()(Far image, Near within) const {
-        bool inside = ((u32)(image.y + within.y) < height) & ((u32)(image.x + within.x) < width);
-        WIDE(T) found = 0;
-        if (inside) found = (WIDE(T))kept(x + image.at)[within.at];
-        return found;
-    }
-};
-
-// No place at all: no row is so far up.
-#define NOWHERE (-(1 << 29))
+#include "windows.cuh"
 
 // The columns of a tile with M rows: each of 128 threads computes 128 bytes of it.
 template <int M, typename A>
@@ -215,18 +127,91 @@ __device__ __forceinline__ void tile(i64 rows, i64 columns, i64 from, i64 to, i6
     }
 }
 
-// The tiles of one group.
+// -- without tiles ------------------------------------------------------------------------------------------------------
+
+// A product of up to four rows and 64 steps, as of a group with one channel, which would leave most of a tile empty: a thread
+// computes all rows of four columns, from the steps and the rows in shared memory. The arguments are those of a tile.
+template <typename Step, typename T, typename Steps, typename Column, typename Right, typename Where>
+__device__ __forceinline__ void few_rows(i64 rows, i64 columns, int deep, i64 block, const T* left, i64 stride, const Steps& steps,
+                                         const Column& column, const Right& right, const T* bias, T* out, i64 step,
+                                         const Where& where) {
+    typedef WIDE(T) A;
+    __shared__ Step places[64];
+    __shared__ A own[64][4];
+    for (int k = threadIdx.x; k < deep; k += 128) {
+        i64 offset;
+        places[k] = steps(k, offset);
+        for (int m = 0; m < 4; ++m) own[k][m] = m < rows ? (A)left[m * stride + offset] : (A)0;
+    }
+    __syncthreads();
+    for (int j = 0; j < 4; ++j) {
+        i64 n = block * 512 + j * 128 + threadIdx.x;
+        if (n >= columns) return;
+        auto place = column(n);
+        A made[4] = {};
+        for (int k = 0; k < deep; ++k) {
+            A value = right(place, places[k]);
+#pragma unroll
+            for (int m = 0; m < 4; ++m) made[m] += own[k][m] * value;
+        }
+        i64 at = where(n);
+#pragma unroll
+        for (int m = 0; m < 4; ++m)
+            if (m < rows) out[m * step + at] = (T)(made[m] + (bias ? (A)bias[m] : (A)0));
+    }
+}
+
+// A product of few elements with many steps: a block sums up one row of four columns.
+template <typename Step, typename T, typename A, typename Steps, typename Column, typename Right>
+__device__ __forceinline__ void few_elements(i64 rows, i64 columns, i64 from, i64 to, i64 block, const T* left, i64 stride,
+                                             const Steps& steps, const Column& column, const Right& right, A* out) {
+    __shared__ A shares[4][4];
+    i64 m = block % rows, first = block / rows * 4;
+    decltype(column(0)) places[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) places[j] = column(first + j < columns ? first + j : columns - 1);
+    A made[4] = {};
+    for (i64 k = from + threadIdx.x; k < to; k += 128) {
+        i64 offset;
+        Step step = steps(k, offset);
+        A value = (A)left[m * stride + offset];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) made[j] += value * right(places[j], step);
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+        for (int offset = 16; offset; offset >>= 1) made[j] += __shfl_xor_sync(0xffffffffu, made[j], offset);
+        if (!(threadIdx.x & 31)) shares[threadIdx.x >> 5][j] = made[j];
+    }
+    __syncthreads();
+    int j = threadIdx.x;
+    if (j < 4 && first + j < columns) out[m * columns + first + j] = shares[0][j] + shares[1][j] + shares[2][j] + shares[3][j];
+}
+
+// -- kernels ------------------------------------------------------------------------------------------------------------
+// M is the number of rows of a tile, or 1: there are no tiles.
+
+// The blocks of one group.
 template <int M, typename A>
-__device__ __forceinline__ i64 tiles_of(i64 rows, i64 columns) {
+__device__ __forceinline__ i64 blocks_of(i64 rows, i64 columns) {
+    if (M == 1) return (columns + 511) / 512;
     const int N = width<M, A>();
     return (rows + M - 1) / M * ((columns + N - 1) / N);
 }
 
+template <int M, typename T, typename Steps, typename Column, typename Right, typename Where>
+__device__ __forceinline__ void multiply(i64 rows, i64 columns, i64 deep, i64 block, const T* left, i64 stride, const Steps& steps,
+                                         const Column& column, const Right& right, const T* bias, T* out, i64 step,
+                                         const Where& where) {
+    if constexpr (M == 1) few_rows<Near>(rows, columns, (int)deep, block, left, stride, steps, column, right, bias, out, step, where);
+    else tile<M, Near>(rows, columns, 0, deep, block, left, stride, steps, column, right, bias, out, step, where);
+}
+
 template <typename T, int M>
 __global__ void __launch_bounds__(128, 4) conv2d(const T* x, const T* weight, const T* bias, T* out,
-                                              const __grid_constant__ Windows w) {
+                                                 const __grid_constant__ Windows w) {
     i64 deep = w.channels * w.kernel[0] * w.kernel[1], plane = w.height * w.width, columns = w.images * w.rows * w.columns;
-    i64 tiles = tiles_of<M, WIDE(T)>(w.outputs, columns), group = blockIdx.x / tiles;
+    i64 blocks = blocks_of<M, WIDE(T)>(w.outputs, columns), group = blockIdx.x / blocks;
     Planes windows(w.rows, w.columns);
     Taps taps(w);
     auto steps = [&](i64 k, i64& offset) -> Near {
@@ -248,8 +233,8 @@ __global__ void __launch_bounds__(128, 4) conv2d(const T* x, const T* weight, co
         i64 image = windows.split(n, row, column);
         return (image * w.groups + group) * w.outputs * windows.area + row * w.columns + column;
     };
-    tile<M, Near>(w.outputs, columns, 0, deep, blockIdx.x % tiles, weight + group * w.outputs * deep, deep, steps, column,
-            Seen<T>{x, (u32)w.height, (u32)w.width}, bias ? bias + group * w.outputs : bias, out, windows.area, where);
+    multiply<M>(w.outputs, columns, deep, blockIdx.x % blocks, weight + group * w.outputs * deep, deep, steps, column,
+                Seen<T>{x, (u32)w.height, (u32)w.width}, bias ? bias + group * w.outputs : bias, out, windows.area, where);
 }
 
 // The gradient of a window whose place is in steps of the input, 0 between the windows. `at` are the elements of whole planes.
@@ -271,9 +256,9 @@ struct Between {
 // For each element of the input, the sum over the windows that read it. Adjacent: the stride is 1.
 template <typename T, int M, bool Adjacent>
 __global__ void __launch_bounds__(128, 4) conv2d_input_grad(const T* dy, const T* weight, T* out,
-                                                         const __grid_constant__ Windows w) {
+                                                            const __grid_constant__ Windows w) {
     i64 area = w.rows * w.columns, size = w.kernel[0] * w.kernel[1], columns = w.images * w.height * w.width;
-    i64 tiles = tiles_of<M, WIDE(T)>(w.channels, columns), group = blockIdx.x / tiles;
+    i64 blocks = blocks_of<M, WIDE(T)>(w.channels, columns), group = blockIdx.x / blocks;
     // Elements between the first tap and the last one: steps count from the last one, so that none is negative.
     i64 reach = Adjacent ? (w.kernel[0] - 1) * w.dilation[0] * w.columns + (w.kernel[1] - 1) * w.dilation[1] : 0;
     Planes images(w.height, w.width);
@@ -298,8 +283,8 @@ __global__ void __launch_bounds__(128, 4) conv2d_input_grad(const T* dy, const T
         return (image * w.groups + group) * w.channels * images.area + y * w.width + x;
     };
     auto compute = [&](const auto& right) {
-        tile<M, Near>(w.channels, columns, 0, w.outputs * size, blockIdx.x % tiles, weight + group * w.outputs * w.channels * size,
-                size, steps, column, right, (const T*)0, out, images.area, where);
+        multiply<M>(w.channels, columns, w.outputs * size, blockIdx.x % blocks, weight + group * w.outputs * w.channels * size,
+                    size, steps, column, right, (const T*)0, out, images.area, where);
     };
     if constexpr (Adjacent) compute(Seen<T>{dy, (u32)w.rows, (u32)w.columns});
     else compute(Between<T>{dy, (u32)w.rows, (u32)w.columns, Divisor(w.stride[0]), Divisor(w.stride[1])});
@@ -308,10 +293,10 @@ __global__ void __launch_bounds__(128, 4) conv2d_input_grad(const T* dy, const T
 // `parts` blocks per tile, each with its share of all windows; made is [parts, outputs, channels, kernel], group after group.
 template <typename T, int M>
 __global__ void __launch_bounds__(128, 4) conv2d_weight_grad(const T* dy, const T* x, WIDE(T)* made,
-                                                          const __grid_constant__ Windows w, int parts) {
+                                                             const __grid_constant__ Windows w, int parts) {
     i64 deep = w.channels * w.kernel[0] * w.kernel[1], plane = w.height * w.width, all = w.images * w.rows * w.columns;
     i64 part = blockIdx.x % parts, each = (all + parts - 1) / parts, block = blockIdx.x / parts;
-    i64 tiles = tiles_of<M, WIDE(T)>(w.outputs, deep), group = block / tiles;
+    i64 blocks = M == 1 ? w.outputs * ((deep + 3) / 4) : blocks_of<M, WIDE(T)>(w.outputs, deep), group = block / blocks;
     Planes windows(w.rows, w.columns);
     Taps taps(w);
     auto steps = [&](i64 k, i64& offset) -> Far {
@@ -328,9 +313,12 @@ __global__ void __launch_bounds__(128, 4) conv2d_weight_grad(const T* dy, const 
         x *= (int)w.dilation[1];
         return {(u32)(channel * plane + y * w.width + x), y, x};
     };
-    i64 end = each * (part + 1) < all ? each * (part + 1) : all;
+    i64 first = each * part, end = first + each < all ? first + each : all;
     Seen<T> seen = {x, (u32)w.height, (u32)w.width};
-    tile<M, Far>(w.outputs, deep, each * part, end, block % tiles, dy + group * w.outputs * windows.area, windows.area, steps, column,
-            [&](Near within, Far image) { return seen(image, within); }, (const T*)0, made + (part * w.groups + group) * w.outputs * deep, deep,
-            [](i64 n) { return n; });
+    auto right = [&](Near within, Far image) { return seen(image, within); };
+    dy += group * w.outputs * windows.area;
+    made += (part * w.groups + group) * w.outputs * deep;
+    if constexpr (M == 1) few_elements<Far>(w.outputs, deep, first, end, block % blocks, dy, windows.area, steps, column, right, made);
+    else tile<M, Far>(w.outputs, deep, first, end, block % blocks, dy, windows.area, steps, column, right, (const T*)0, made, deep,
+                      [](i64 n) { return n; });
 }

@@ -221,11 +221,12 @@ add("linear", floats(3, 5, 7), floats(4, 7), floats(4))
 add("matmul", floats(2, 3, 4, 5), floats(3, 5, 6), transpose_a=False, transpose_b=False)
 add("matmul", floats(2, 1, 4, 5), floats(3, 6, 5), transpose_a=False, transpose_b=True)
 
-# Full and partial tiles of a product; split windows; kernels of one column; windows that overlap and that do not.
+# Full and partial tiles of a product; split windows; kernels of one column; windows that overlap and that do not; few channels.
 for x, w, stride, padding, dilation, groups in (
         ((2, 3, 9, 11), (70, 3, 3, 3), (1, 1), (1, 1), (1, 1), 1), ((3, 6, 12, 8), (8, 3, 3, 2), (2, 1), (0, 1), (1, 2), 2),
         ((2, 20, 7, 7), (5, 20, 1, 1), (1, 1), (0, 0), (1, 1), 1), ((1, 2, 40, 40), (3, 2, 5, 5), (3, 3), (2, 2), (1, 1), 1),
-        ((3, 20, 9, 8), (33, 20, 3, 3), (1, 1), (1, 1), (1, 1), 1), ((2, 70, 6, 8), (40, 35, 2, 3), (2, 2), (1, 0), (1, 2), 2)):
+        ((3, 20, 9, 8), (33, 20, 3, 3), (1, 1), (1, 1), (1, 1), 1), ((2, 70, 6, 8), (40, 35, 2, 3), (2, 2), (1, 0), (1, 2), 2),
+        ((2, 6, 20, 17), (6, 1, 3, 3), (1, 1), (1, 1), (1, 1), 6), ((2, 3, 40, 30), (6, 1, 5, 3), (2, 1), (2, 0), (1, 2), 3)):
     how = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
     out = tuple((x[2 + d] + 2 * padding[d] - dilation[d] * (w[2 + d] - 1) - 1) // stride[d] + 1 for d in (0, 1))
     add("conv2d", floats(*x), floats(*w), floats(w[0]), **how)

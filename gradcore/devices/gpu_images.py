@@ -32,8 +32,8 @@ def _convolution(x: Any, weight: Any, out: Any, stride: Pair, padding: Pair, dil
                     CONVOLUTION)
 
 
-#: Threads of a block, and bytes of the product that it computes.
-_THREADS, _TILE = 128, 1 << 14
+#: Threads of a block, bytes of the product that it computes, and columns if there are no tiles.
+_THREADS, _TILE, _FEW = 128, 1 << 14, 512
 
 
 def _tiles(dtype: Any, groups: int, rows: int, columns: int) -> tuple[int, int]:
@@ -42,6 +42,11 @@ def _tiles(dtype: Any, groups: int, rows: int, columns: int) -> tuple[int, int]:
     counts = {height: -(-rows // height) * -(-columns // (tile // height)) for height in (64, 32)}
     height = min(counts, key=counts.__getitem__)
     return height, groups * counts[height]
+
+
+def _blocks(dtype: Any, groups: int, rows: int, columns: int, deep: int) -> tuple[int, int]:
+    """The same, or 1 and a number of blocks if the rows and steps are too few for tiles, as in depthwise convolution."""
+    return (1, groups * -(-columns // _FEW)) if rows <= 4 and deep <= 64 else _tiles(dtype, groups, rows, columns)
 
 
 def _multiply(name: str, types: tuple[Any, ...], blocks: int, *arguments: Any) -> None:
@@ -53,7 +58,8 @@ def _multiply(name: str, types: tuple[Any, ...], blocks: int, *arguments: Any) -
 def conv2d(x: Any, weight: Any, bias: Any, out: Any, workspace: Any, *, stride: Pair, padding: Pair, dilation: Pair,
            groups: int) -> None:
     how = _convolution(x.shape, weight.shape, out.shape, stride, padding, dilation, groups)
-    height, blocks = _tiles(x.dtype, groups, weight.shape[0] // groups, out.shape[0] * math.prod(out.shape[2:]))
+    height, blocks = _blocks(x.dtype, groups, weight.shape[0] // groups, out.shape[0] * math.prod(out.shape[2:]),
+                             math.prod(weight.shape[1:]))
     _multiply("conv2d", (x.dtype, height), blocks, x, weight, bias, out, how)
 
 
@@ -61,7 +67,8 @@ def conv2d(x: Any, weight: Any, bias: Any, out: Any, workspace: Any, *, stride: 
 def conv2d_input_grad(dy: Any, weight: Any, out: Any, workspace: Any, *, shape: Any, stride: Pair, padding: Pair,
                       dilation: Pair, groups: int) -> None:
     how = _convolution(shape, weight.shape, dy.shape, stride, padding, dilation, groups)
-    height, blocks = _tiles(dy.dtype, groups, weight.shape[1], shape[0] * math.prod(shape[2:]))
+    height, blocks = _blocks(dy.dtype, groups, weight.shape[1], shape[0] * math.prod(shape[2:]),
+                             weight.shape[0] // groups * math.prod(weight.shape[2:]))
     _multiply("conv2d_input_grad", (dy.dtype, height, int(stride == (1, 1))), blocks, dy, weight, out, how)
 
 
@@ -69,7 +76,9 @@ def conv2d_input_grad(dy: Any, weight: Any, out: Any, workspace: Any, *, shape: 
 def conv2d_weight_grad(dy: Any, x: Any, out: Any, workspace: Any, *, shape: Any, stride: Pair, padding: Pair, dilation: Pair,
                        groups: int) -> None:
     how = _convolution(x.shape, shape, dy.shape, stride, padding, dilation, groups)
-    height, tiles = _tiles(x.dtype, groups, shape[0] // groups, math.prod(shape[1:]))
+    rows, columns = shape[0] // groups, math.prod(shape[1:])
+    # Few elements, as of a depthwise convolution, are summed up four by four.
+    height, tiles = (1, groups * rows * -(-columns // 4)) if rows * columns <= 256 else _tiles(x.dtype, groups, rows, columns)
     types = x.dtype, height
     compute = wide(x.dtype)
     length = dy.shape[0] * math.prod(dy.shape[2:])

@@ -57,6 +57,16 @@ def test_a_convolution_takes_tiles_that_few_elements_lie_outside(channels: int, 
         ("conv2d<float, ", "conv2d_input_grad<float, ", "conv2d_weight_grad<float, "), shapes, ("", ", 1", ""), strict=True)]
 
 
+def test_a_depthwise_convolution_takes_no_tiles() -> None:
+    x, weight = (2, 16, 32, 32), (16, 1, 3, 3)
+    how = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 16}
+    for name, operands, shape, expected in (
+            ("conv2d", (x, weight, None, x), {}, "conv2d<float, 1>"),
+            ("conv2d_input_grad", (x, weight, x), {"shape": x}, "conv2d_input_grad<float, 1, 1>"),
+            ("conv2d_weight_grad", (x, x, weight), {"shape": weight}, "conv2d_weight_grad<float, 1>")):
+        assert launched(name, *operands, np.zeros(0, np.uint8), **shape, **how) == {f"convolution: {expected}": 1}
+
+
 def test_a_convolution_of_too_large_an_image_is_refused() -> None:
     x, weight, out = (np.broadcast_to(np.zeros(1, F4), shape) for shape in (
         (1, 1 << 12, 1 << 10, 1 << 10), (1, 1 << 12, 1, 1), (1, 1, 1 << 10, 1 << 10)))
