@@ -1,131 +1,15 @@
 // Two-dimensional convolution and its two gradients, as matrix products whose operands are never materialised in memory.
 //
-// A block of 128 threads computes M x N elements of the product, 4096 together (2048 in double), and gathers the operands from
-// the images on their way into shared memory (implicit GEMM: Chetlur et al., cuDNN: Efficient Primitives for Deep Learning,
-// arXiv:1410.0759). While it works on one slab, 64 bytes of k deep, the next one is on its way.
+// Blocks compute tiles of the product, and gather the operands from the images on their way into shared memory (implicit GEMM:
+// Chetlur et al., cuDNN: Efficient Primitives for Deep Learning, arXiv:1410.0759).
 // Traffic in bytes, a product of (m, k) by (k, n) with elements of s, by tiles of M x N: reads m k s for each N columns and n k s
 // for each M rows, overlapping windows from cache, and writes m n s; the weight's gradient writes a partial result for each share
 // of k.
 
 #include "common.cuh"
 #include "windows.cuh"
-
-// The columns of a tile with M rows: each of 128 threads computes 128 bytes of it.
-template <int M, typename A>
-__device__ __forceinline__ constexpr int width() { return 16384 / (int)sizeof(A) / M; }
-
-// One tile of a product whose k goes from `from` to `to`: left is [rows, k] with `stride` elements between rows,
-// steps(k, offset) gives the place of a step of k and the offset of its column of left, right(column(n), step) the element of the
-// other operand. Row m of the result, n = 0, is at out + m * step + where(n).
-template <int M, typename Step, typename T, typename R, typename Steps, typename Column, typename Right, typename Where>
-__device__ __forceinline__ void tile(i64 rows, i64 columns, i64 from, i64 to, i64 block, const T* left, i64 stride,
-                                     const Steps& steps, const Column& column, const Right& right, const T* bias, R* out,
-                                     i64 step, const Where& where) {
-    typedef WIDE(T) A;
-    const int N = width<M, A>(), DEEP = 64 / sizeof(A), OWN = 128 / DEEP, LEFTS = M / OWN, RIGHTS = DEEP * N / 128;
-    const int I = 32 / sizeof(A);  // rows of a thread, which has four columns
-    const int UNROLLED = sizeof(A) > 4 ? 2 : DEEP;  // with more there are not enough registers for double
-    __shared__ Pack<A, 4> a[2][DEEP][M / 4 + 1], b[2][DEEP][N / 4];
-    __shared__ Step places[2][DEEP];
-    __shared__ i64 offsets[2][DEEP];
-    u32 t = threadIdx.x, warp = t >> 5, lane = t & 31;
-    // Consecutive blocks take tiles of one column, so that they share what they read.
-    i64 over = (rows + M - 1) / M, first_row = block % over * M, first_column = block / over * N;
-
-    // A slab takes three steps: its places, what is read there, and that in shared memory.
-    auto plan = [&](int side, i64 k) {
-        if (t < DEEP) {
-            i64 offset = -1;
-            Step place = {0, NOWHERE, 0};
-            if (k + t < to) place = steps(k + t, offset);
-            places[side][t] = place;
-            offsets[side][t] = offset;
-        }
-    };
-    auto own = column(first_column + t % N < columns ? first_column + t % N : 0);
-    A lefts[LEFTS], rights[RIGHTS];
-    // Rows beyond the last one are computed as the last one, and not stored.
-    u32 last = (u32)(rows - 1 - first_row), row[LEFTS];
-#pragma unroll
-    for (u32 j = 0; j < LEFTS; ++j) {
-        u32 m = t / DEEP + j * OWN;
-        row[j] = (m < last ? m : last) * (u32)stride;
-    }
-    left += first_row * stride;
-    auto fetch = [&](int side) {
-        i64 offset = offsets[side][t % DEEP];
-        const T* from = kept(left + offset);
-#pragma unroll
-        for (int j = 0; j < LEFTS; ++j) lefts[j] = 0;
-        if (offset >= 0)
-#pragma unroll
-            for (int j = 0; j < LEFTS; ++j) lefts[j] = (A)from[row[j]];
-#pragma unroll
-        for (int j = 0; j < RIGHTS; ++j) rights[j] = right(own, places[side][t / N + j * (128 / N)]);
-    };
-    auto leave = [&](int side) {
-#pragma unroll
-        for (int j = 0; j < LEFTS; ++j) {
-            A* column = a[side][t % DEEP]->of;
-            column[t / DEEP + j * OWN] = lefts[j];
-        }
-#pragma unroll
-        for (int j = 0; j < RIGHTS; ++j) {
-            A* row = b[side][t / N + j * (128 / N)]->of;
-            row[t % N] = rights[j];
-        }
-    };
-
-    // A warp computes 4 I rows of 32 elements.
-    u32 down = warp % (M / (4 * I)) * 4 + lane / 8, across = warp / (M / (4 * I)) * 8 + lane % 8;
-    A made[I][4] = {};
-    plan(0, from);
-    __syncthreads();
-    fetch(0);
-    plan(1, from + DEEP);
-    leave(0);
-    __syncthreads();
-    int side = 0;
-    for (i64 k = from; k < to; k += DEEP, side ^= 1) {
-        bool more = k + DEEP < to;
-        if (more) {
-            fetch(side ^ 1);
-            plan(side, k + 2 * DEEP);
-        }
-#pragma unroll UNROLLED
-        for (int d = 0; d < DEEP; ++d) {
-            Pack<A, 4> u[I / 4], v = b[side][d][across];
-#pragma unroll
-            for (int i = 0; i < I / 4; ++i) u[i] = a[side][d][down * (I / 4) + i];
-#pragma unroll
-            for (int i = 0; i < I; ++i)
-#pragma unroll
-                for (int j = 0; j < 4; ++j) made[i][j] += u[i / 4].of[i % 4] * v.of[j];
-        }
-        if (more) leave(side ^ 1);
-        __syncthreads();
-    }
-
-    i64 n = first_column + across * 4, at[4];
-#pragma unroll
-    for (int j = 0; j < 4; ++j) at[j] = where(n + j < columns ? n + j : columns - 1);
-    bool whole = n + 3 < columns && at[3] == at[0] + 3 && !(step & 3) && !((u64)(out + at[0]) & (sizeof(Pack<R, 4>) - 1));
-#pragma unroll
-    for (int i = 0; i < I; ++i) {
-        i64 m = first_row + down * I + i;
-        if (m >= rows) break;
-        A more = bias ? (A)bias[m] : (A)0;
-        Pack<R, 4> four;
-#pragma unroll
-        for (int j = 0; j < 4; ++j) four.of[j] = (R)(made[i][j] + more);
-        if (whole) *(Pack<R, 4>*)(out + m * step + at[0]) = four;
-        else {
-#pragma unroll
-            for (int j = 0; j < 4; ++j)
-                if (n + j < columns) out[m * step + at[j]] = four.of[j];
-        }
-    }
-}
+#include "cores.cuh"
+#include "tiles.cuh"
 
 // -- without tiles ------------------------------------------------------------------------------------------------------
 
@@ -150,7 +34,7 @@ __device__ __forceinline__ void few_rows(i64 rows, i64 columns, int deep, i64 bl
         auto place = column(n);
         A made[4] = {};
         for (int k = 0; k < deep; ++k) {
-            A value = right(place, places[k]);
+            A value = (A)right(place, places[k]);
 #pragma unroll
             for (int m = 0; m < 4; ++m) made[m] += own[k][m] * value;
         }
@@ -176,7 +60,7 @@ __device__ __forceinline__ void few_elements(i64 rows, i64 columns, i64 from, i6
         Step step = steps(k, offset);
         A value = (A)left[m * stride + offset];
 #pragma unroll
-        for (int j = 0; j < 4; ++j) made[j] += value * right(places[j], step);
+        for (int j = 0; j < 4; ++j) made[j] += value * (A)right(places[j], step);
     }
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
@@ -189,7 +73,7 @@ __device__ __forceinline__ void few_elements(i64 rows, i64 columns, i64 from, i6
 }
 
 // -- kernels ------------------------------------------------------------------------------------------------------------
-// M is the number of rows of a tile, or 1: there are no tiles.
+// M is the number of rows of a tile, or 1: there are no tiles. Cores: half and bfloat, or float rounded to TF32, by tensor cores.
 
 // The blocks of one group.
 template <int M, typename A>
@@ -199,15 +83,17 @@ __device__ __forceinline__ i64 blocks_of(i64 rows, i64 columns) {
     return (rows + M - 1) / M * ((columns + N - 1) / N);
 }
 
-template <int M, typename T, typename Steps, typename Column, typename Right, typename Where>
+template <int M, bool Cores, typename T, typename Steps, typename Column, typename Right, typename Where>
 __device__ __forceinline__ void multiply(i64 rows, i64 columns, i64 deep, i64 block, const T* left, i64 stride, const Steps& steps,
                                          const Column& column, const Right& right, const T* bias, T* out, i64 step,
                                          const Where& where) {
-    if constexpr (M == 1) few_rows<Near>(rows, columns, (int)deep, block, left, stride, steps, column, right, bias, out, step, where);
-    else tile<M, Near>(rows, columns, 0, deep, block, left, stride, steps, column, right, bias, out, step, where);
+    if constexpr (M == 1)
+        few_rows<Near>(rows, columns, (int)deep, block, left, stride, steps, column, right, bias, out, step, where);
+    else
+        tile<M, Cores && HAS_CORES, Near>(rows, columns, 0, deep, block, left, stride, steps, column, right, bias, out, step, where);
 }
 
-template <typename T, int M>
+template <typename T, int M, bool Cores>
 __global__ void __launch_bounds__(128, 4) conv2d(const T* x, const T* weight, const T* bias, T* out,
                                                  const __grid_constant__ Windows w) {
     i64 deep = w.channels * w.kernel[0] * w.kernel[1], plane = w.height * w.width, columns = w.images * w.rows * w.columns;
@@ -233,7 +119,7 @@ __global__ void __launch_bounds__(128, 4) conv2d(const T* x, const T* weight, co
         i64 image = windows.split(n, row, column);
         return (image * w.groups + group) * w.outputs * windows.area + row * w.columns + column;
     };
-    multiply<M>(w.outputs, columns, deep, blockIdx.x % blocks, weight + group * w.outputs * deep, deep, steps, column,
+    multiply<M, Cores>(w.outputs, columns, deep, blockIdx.x % blocks, weight + group * w.outputs * deep, deep, steps, column,
                 Seen<T>{x, (u32)w.height, (u32)w.width}, bias ? bias + group * w.outputs : bias, out, windows.area, where);
 }
 
@@ -243,18 +129,18 @@ struct Between {
     const T* dy;
     u32 rows, columns;
     Divisor down, across;
-    __device__ __forceinline__ WIDE(T) operator()(Far image, Near within) const {
+    __device__ __forceinline__ T operator()(Far image, Near within) const {
         u32 row = (u32)(image.y + within.y), column = (u32)(image.x + within.x);
         bool inside = !((row | column) >> 31);
         inside &= !(down.rest(row) | across.rest(column)) & (row < rows) & (column < columns);
-        WIDE(T) found = 0;
-        if (inside) found = (WIDE(T))kept(dy + image.at)[within.at + row * columns + column];
+        T found = (T)(WIDE(T))0;
+        if (inside) found = kept(dy + image.at)[within.at + row * columns + column];
         return found;
     }
 };
 
 // For each element of the input, the sum over the windows that read it. Adjacent: the stride is 1.
-template <typename T, int M, bool Adjacent>
+template <typename T, int M, bool Cores, bool Adjacent>
 __global__ void __launch_bounds__(128, 4) conv2d_input_grad(const T* dy, const T* weight, T* out,
                                                             const __grid_constant__ Windows w) {
     i64 area = w.rows * w.columns, size = w.kernel[0] * w.kernel[1], columns = w.images * w.height * w.width;
@@ -283,7 +169,7 @@ __global__ void __launch_bounds__(128, 4) conv2d_input_grad(const T* dy, const T
         return (image * w.groups + group) * w.channels * images.area + y * w.width + x;
     };
     auto compute = [&](const auto& right) {
-        multiply<M>(w.channels, columns, w.outputs * size, blockIdx.x % blocks, weight + group * w.outputs * w.channels * size,
+        multiply<M, Cores>(w.channels, columns, w.outputs * size, blockIdx.x % blocks, weight + group * w.outputs * w.channels * size,
                     size, steps, column, right, (const T*)0, out, images.area, where);
     };
     if constexpr (Adjacent) compute(Seen<T>{dy, (u32)w.rows, (u32)w.columns});
@@ -291,7 +177,7 @@ __global__ void __launch_bounds__(128, 4) conv2d_input_grad(const T* dy, const T
 }
 
 // `parts` blocks per tile, each with its share of all windows; made is [parts, outputs, channels, kernel], group after group.
-template <typename T, int M>
+template <typename T, int M, bool Cores>
 __global__ void __launch_bounds__(128, 4) conv2d_weight_grad(const T* dy, const T* x, WIDE(T)* made,
                                                              const __grid_constant__ Windows w, int parts) {
     i64 deep = w.channels * w.kernel[0] * w.kernel[1], plane = w.height * w.width, all = w.images * w.rows * w.columns;
@@ -319,6 +205,6 @@ __global__ void __launch_bounds__(128, 4) conv2d_weight_grad(const T* dy, const 
     dy += group * w.outputs * windows.area;
     made += (part * w.groups + group) * w.outputs * deep;
     if constexpr (M == 1) few_elements<Far>(w.outputs, deep, first, end, block % blocks, dy, windows.area, steps, column, right, made);
-    else tile<M, Far>(w.outputs, deep, first, end, block % blocks, dy, windows.area, steps, column, right, (const T*)0, made, deep,
-                      [](i64 n) { return n; });
+    else tile<M, Cores && HAS_CORES, Far>(w.outputs, deep, first, end, block % blocks, dy, windows.area, steps, column, right,
+                                          (const T*)0, made, deep, [](i64 n) { return n; });
 }

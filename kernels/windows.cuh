@@ -78,10 +78,10 @@ template <typename T>
 struct Seen {
     const T* x;
     u32 height, width;
-    __device__ __forceinline__ WIDE(T) operator()(Far image, Near within) const {
+    __device__ __forceinline__ T operator()(Far image, Near within) const {
         bool inside = ((u32)(image.y + within.y) < height) & ((u32)(image.x + within.x) < width);
-        WIDE(T) found = 0;
-        if (inside) found = (WIDE(T))kept(x + image.at)[within.at];
+        T found = (T)(WIDE(T))0;
+        if (inside) found = kept(x + image.at)[within.at];
         return found;
     }
 };

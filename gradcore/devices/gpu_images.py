@@ -49,9 +49,10 @@ def _blocks(dtype: Any, groups: int, rows: int, columns: int, deep: int) -> tupl
     return (1, groups * -(-columns // _FEW)) if rows <= 4 and deep <= 64 else _tiles(dtype, groups, rows, columns)
 
 
-def _multiply(name: str, types: tuple[Any, ...], blocks: int, *arguments: Any) -> None:
+def _multiply(name: str, dtype: Any, height: int, blocks: int, *arguments: Any, types: tuple[Any, ...] = ()) -> None:
+    cores = height > 1 and dtype.itemsize == 2
     if blocks:
-        gl.start("convolution", gl.instance(name, *types), blocks, _THREADS, arguments)
+        gl.start("convolution", gl.instance(name, dtype, height, int(cores), *types), blocks, _THREADS, arguments)
 
 
 @gl.kernel
@@ -60,7 +61,7 @@ def conv2d(x: Any, weight: Any, bias: Any, out: Any, workspace: Any, *, stride: 
     how = _convolution(x.shape, weight.shape, out.shape, stride, padding, dilation, groups)
     height, blocks = _blocks(x.dtype, groups, weight.shape[0] // groups, out.shape[0] * math.prod(out.shape[2:]),
                              math.prod(weight.shape[1:]))
-    _multiply("conv2d", (x.dtype, height), blocks, x, weight, bias, out, how)
+    _multiply("conv2d", x.dtype, height, blocks, x, weight, bias, out, how)
 
 
 @gl.kernel
@@ -69,7 +70,7 @@ def conv2d_input_grad(dy: Any, weight: Any, out: Any, workspace: Any, *, shape: 
     how = _convolution(shape, weight.shape, dy.shape, stride, padding, dilation, groups)
     height, blocks = _blocks(dy.dtype, groups, weight.shape[1], shape[0] * math.prod(shape[2:]),
                              weight.shape[0] // groups * math.prod(weight.shape[2:]))
-    _multiply("conv2d_input_grad", (dy.dtype, height, int(stride == (1, 1))), blocks, dy, weight, out, how)
+    _multiply("conv2d_input_grad", dy.dtype, height, blocks, dy, weight, out, how, types=(int(stride == (1, 1)),))
 
 
 @gl.kernel
@@ -79,17 +80,16 @@ def conv2d_weight_grad(dy: Any, x: Any, out: Any, workspace: Any, *, shape: Any,
     rows, columns = shape[0] // groups, math.prod(shape[1:])
     # Few elements, as of a depthwise convolution, are summed up four by four.
     height, tiles = (1, groups * rows * -(-columns // 4)) if rows * columns <= 256 else _tiles(x.dtype, groups, rows, columns)
-    types = x.dtype, height
     compute = wide(x.dtype)
     length = dy.shape[0] * math.prod(dy.shape[2:])
     # The windows are split into as many shares as keep the device busy and as the workspace has room for sums.
     room = workspace.nbytes // max(out.size * compute.itemsize, 1)
     parts = max(min(room, length // 256, BUSY // max(tiles, 1)), 1)
     if parts == 1 and compute == out.dtype:
-        _multiply("conv2d_weight_grad", types, tiles, dy, x, out, how, np.int32(1))
+        _multiply("conv2d_weight_grad", x.dtype, height, tiles, dy, x, out, how, np.int32(1))
         return
     made = workspace[:parts * out.size * compute.itemsize].view(compute).reshape(parts, out.size)
-    _multiply("conv2d_weight_grad", types, tiles * parts, dy, x, made, how, np.int32(parts))
+    _multiply("conv2d_weight_grad", x.dtype, height, tiles * parts, dy, x, made, how, np.int32(parts))
     if parts == 1:
         copy(made.reshape(out.shape), out)
     else:

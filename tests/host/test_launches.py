@@ -54,16 +54,16 @@ def test_a_convolution_takes_tiles_that_few_elements_lie_outside(channels: int, 
              launched("conv2d_input_grad", out, weight, x, (0,), shape=x, **how),
              launched("conv2d_weight_grad", out, x, weight, np.zeros(0, np.uint8), shape=weight, **how))
     assert [set(f) for f in found] == [{f"convolution: {name}{height}{rest}>"} for name, height, rest in zip(
-        ("conv2d<float, ", "conv2d_input_grad<float, ", "conv2d_weight_grad<float, "), shapes, ("", ", 1", ""), strict=True)]
+        ("conv2d<float, ", "conv2d_input_grad<float, ", "conv2d_weight_grad<float, "), shapes, (", 0", ", 0, 1", ", 0"), strict=True)]
 
 
 def test_a_depthwise_convolution_takes_no_tiles() -> None:
     x, weight = (2, 16, 32, 32), (16, 1, 3, 3)
     how = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 16}
     for name, operands, shape, expected in (
-            ("conv2d", (x, weight, None, x), {}, "conv2d<float, 1>"),
-            ("conv2d_input_grad", (x, weight, x), {"shape": x}, "conv2d_input_grad<float, 1, 1>"),
-            ("conv2d_weight_grad", (x, x, weight), {"shape": weight}, "conv2d_weight_grad<float, 1>")):
+            ("conv2d", (x, weight, None, x), {}, "conv2d<float, 1, 0>"),
+            ("conv2d_input_grad", (x, weight, x), {"shape": x}, "conv2d_input_grad<float, 1, 0, 1>"),
+            ("conv2d_weight_grad", (x, x, weight), {"shape": weight}, "conv2d_weight_grad<float, 1, 0>")):
         assert launched(name, *operands, np.zeros(0, np.uint8), **shape, **how) == {f"convolution: {expected}": 1}
 
 

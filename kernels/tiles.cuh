@@ -1,0 +1,192 @@
+// Tiles of matrix products whose operands are gathered: a block of 128 threads computes M x N elements, 4096 together (2048 in
+// double), a warp 32 x 32 of them (16 x 32).
+
+// The columns of a tile with M rows: each thread computes 128 bytes of sums.
+template <int M, typename A>
+__device__ __forceinline__ constexpr int width() { return 16384 / (int)sizeof(A) / M; }
+
+// -- a thread's part of a tile ------------------------------------------------------------------------------------------
+// Shared memory holds words, each with STEPS steps of k of one row or column. A thread's elements stand in ROWS rows and in GROUPS
+// groups of SIDE neighbours.
+
+template <typename T, int M, bool Cores> struct Part;
+
+// By multiplications of single numbers: 8 x 4 elements (4 x 4).
+template <typename T, int M>
+struct Part<T, M, false> {
+    typedef WIDE(T) A;
+    typedef A Word;
+    static const int STEPS = 1, ROWS = 32 / sizeof(A), GROUPS = 1, SIDE = 4, DEEP = 64 / sizeof(A), N = width<M, A>(), PAST = 4;
+    static const int UNROLLED = sizeof(A) > 4 ? 2 : DEEP;  // with more there are not enough registers for double
+    A made[ROWS][4] = {};
+    u32 down, across;
+
+    __device__ __forceinline__ Part() {
+        u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, high = M / (4 * ROWS);
+        down = warp % high * 4 + lane / 8;
+        across = warp / high * 8 + lane % 8;
+    }
+    static __device__ __forceinline__ Word word(const T* x) { return (A)x[0]; }
+    __device__ __forceinline__ int row(int i) const { return down * ROWS + i; }
+    __device__ __forceinline__ int column(int) const { return across * 4; }
+    __device__ __forceinline__ A of(int, int i, int j) const { return made[i][j]; }
+    __device__ __forceinline__ void add(const Word (*a)[M + PAST], const Word (*b)[N + PAST]) {
+#pragma unroll UNROLLED
+        for (int d = 0; d < DEEP; ++d) {
+            Pack<A, 4> u[ROWS / 4], v = *(const Pack<A, 4>*)&b[d][across * 4];
+#pragma unroll
+            for (int i = 0; i < ROWS / 4; ++i) u[i] = *(const Pack<A, 4>*)&a[d][down * ROWS + i * 4];
+#pragma unroll
+            for (int i = 0; i < ROWS; ++i)
+#pragma unroll
+                for (int j = 0; j < 4; ++j) made[i][j] += u[i / 4].of[i % 4] * v.of[j];
+        }
+    }
+};
+
+// By tensor cores: 2 x 4 products of 16 x 8 elements by a warp, of which a thread has two rows of two neighbours each.
+template <typename T, int M>
+struct Part<T, M, true> {
+    typedef u32 Word;
+    static const int STEPS = 4 / sizeof(T), ROWS = 4, GROUPS = 4, SIDE = 2, N = width<M, float>(), PAST = 8;
+    static const int DEEP = STEPS * N > 128 ? 8 : 16;  // what is on its way is in registers
+    float made[2][4][4] = {};
+    u32 down, across, group, rank;
+
+    __device__ __forceinline__ Part() {
+        u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+        down = warp % (M / 32) * 32;
+        across = warp / (M / 32) * 32;
+        group = lane / 4;
+        rank = lane % 4;
+    }
+    static __device__ __forceinline__ Word word(const T* x) { return cores_word(x); }
+    __device__ __forceinline__ int row(int i) const { return down + i * 8 + group; }
+    __device__ __forceinline__ int column(int g) const { return across + g * 8 + rank * 2; }
+    __device__ __forceinline__ float of(int g, int i, int j) const { return made[i / 2][g][i % 2 * 2 + j]; }
+    __device__ __forceinline__ void add(const Word (*a)[M + PAST], const Word (*b)[N + PAST]) {
+#pragma unroll
+        for (int d = 0; d < DEEP; d += 8) {
+            u32 u[2][4], v[4][2];
+#pragma unroll
+            for (int i = 0; i < 2; ++i)
+#pragma unroll
+                for (int j = 0; j < 4; ++j) u[i][j] = a[d + rank + j / 2 * 4][down + i * 16 + j % 2 * 8 + group];
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+#pragma unroll
+                for (int j = 0; j < 2; ++j) v[i][j] = b[d + rank + j * 4][across + i * 8 + group];
+#pragma unroll
+            for (int i = 0; i < 2; ++i)
+#pragma unroll
+                for (int j = 0; j < 4; ++j) cores_add<T>(made[i][j], u[i], v[j]);
+        }
+    }
+};
+
+// -- tiles --------------------------------------------------------------------------------------------------------------
+
+// One tile of a product whose k goes from `from` to `to`: left is [rows, k] with `stride` elements between rows,
+// steps(k, offset) gives the place of a step of k and the offset of its column of left, right(column(n), step) the element of the
+// other operand. Row m of the result, n = 0, is at out + m * step + where(n). While the block works on one slab of DEEP
+// words, the next one is on its way.
+template <int M, bool Cores, typename Step, typename T, typename R, typename Steps, typename Column, typename Right, typename Where>
+__device__ __forceinline__ void tile(i64 rows, i64 columns, i64 from, i64 to, i64 block, const T* left, i64 stride,
+                                     const Steps& steps, const Column& column, const Right& right, const T* bias, R* out,
+                                     i64 step, const Where& where) {
+    typedef Part<T, M, Cores> Mine;
+    typedef typename Mine::Word Word;
+    const int N = Mine::N, DEEP = Mine::DEEP, STEPS = Mine::STEPS, OWN = 128 / DEEP, LEFTS = M / OWN, RIGHTS = DEEP * N / 128;
+    alignas(16) __shared__ Word a[2][DEEP][M + Mine::PAST], b[2][DEEP][N + Mine::PAST];
+    __shared__ Step places[2][DEEP * STEPS];
+    __shared__ i64 offsets[2][DEEP * STEPS];
+    u32 t = threadIdx.x;
+    // Consecutive blocks take tiles of one column, so that they share what they read.
+    i64 over = (rows + M - 1) / M, first_row = block % over * M, first_column = block / over * N;
+
+    // A slab takes three steps: its places, what is read there, and that in shared memory.
+    auto plan = [&](int side, i64 k) {
+        if (t < DEEP * STEPS) {
+            i64 offset = -1;
+            Step place = {0, NOWHERE, 0};
+            if (k + t < to) place = steps(k + t, offset);
+            places[side][t] = place;
+            offsets[side][t] = offset;
+        }
+    };
+    auto own = column(first_column + t % N < columns ? first_column + t % N : 0);
+    T lefts[LEFTS][STEPS], rights[RIGHTS][STEPS];
+    // Rows beyond the last one are computed as the last one, and not stored.
+    u32 last = (u32)(rows - 1 - first_row), row[LEFTS];
+#pragma unroll
+    for (u32 j = 0; j < LEFTS; ++j) {
+        u32 m = t / DEEP + j * OWN;
+        row[j] = (m < last ? m : last) * (u32)stride;
+    }
+    left += first_row * stride;
+    auto fetch = [&](int side) {
+#pragma unroll
+        for (int k = 0; k < STEPS; ++k) {
+            i64 offset = offsets[side][t % DEEP * STEPS + k];
+            const T* from = kept(left + offset);
+#pragma unroll
+            for (int j = 0; j < LEFTS; ++j) lefts[j][k] = (T)(WIDE(T))0;
+            if (offset >= 0)
+#pragma unroll
+                for (int j = 0; j < LEFTS; ++j) lefts[j][k] = from[row[j]];
+#pragma unroll
+            for (int j = 0; j < RIGHTS; ++j) rights[j][k] = right(own, places[side][(t / N + j * (128 / N)) * STEPS + k]);
+        }
+    };
+    auto leave = [&](int side) {
+#pragma unroll
+        for (int j = 0; j < LEFTS; ++j) a[side][t % DEEP][t / DEEP + j * OWN] = Mine::word(lefts[j]);
+#pragma unroll
+        for (int j = 0; j < RIGHTS; ++j) b[side][t / N + j * (128 / N)][t % N] = Mine::word(rights[j]);
+    };
+
+    Mine mine;
+    plan(0, from);
+    __syncthreads();
+    fetch(0);
+    plan(1, from + DEEP * STEPS);
+    leave(0);
+    __syncthreads();
+    int side = 0;
+    for (i64 k = from; k < to; k += DEEP * STEPS, side ^= 1) {
+        bool more = k + DEEP * STEPS < to;
+        if (more) {
+            fetch(side ^ 1);
+            plan(side, k + 2 * DEEP * STEPS);
+        }
+        mine.add(a[side], b[side]);
+        if (more) leave(side ^ 1);
+        __syncthreads();
+    }
+
+    typedef Pack<R, Mine::SIDE> Some;
+    const int SIDE = Mine::SIDE;
+#pragma unroll
+    for (int g = 0; g < Mine::GROUPS; ++g) {
+        i64 n = first_column + mine.column(g), at[SIDE];
+#pragma unroll
+        for (int j = 0; j < SIDE; ++j) at[j] = where(n + j < columns ? n + j : columns - 1);
+        bool whole = n + SIDE <= columns && at[SIDE - 1] == at[0] + SIDE - 1 && !(step & (SIDE - 1))
+            && !((u64)(out + at[0]) & (sizeof(Some) - 1));
+#pragma unroll
+        for (int i = 0; i < Mine::ROWS; ++i) {
+            i64 m = first_row + mine.row(i);
+            if (m >= rows) break;
+            WIDE(T) more = bias ? (WIDE(T))bias[m] : (WIDE(T))0;
+            Some some;
+#pragma unroll
+            for (int j = 0; j < SIDE; ++j) some.of[j] = (R)(mine.of(g, i, j) + more);
+            if (whole) *(Some*)(out + m * step + at[0]) = some;
+            else {
+#pragma unroll
+                for (int j = 0; j < SIDE; ++j)
+                    if (n + j < columns) out[m * step + at[j]] = some.of[j];
+            }
+        }
+    }
+}
