@@ -291,6 +291,9 @@ UNBOUND = {
                     "map<Add, float, 8, bfloat, const bfloat*, const bfloat*>",
                     "map_strided<Copy, float, 1, bfloat, const float*>"},
     "norm": {"layer_norm<bfloat, true, 8>"},
+    # Rounded to TF32, which a setting chooses.
+    "convolution": {f"{name}<float, {height}, 1{rest}>" for height in (32, 64) for name, rest in (
+        ("conv2d", ""), ("conv2d_input_grad", ", 0"), ("conv2d_input_grad", ", 1"), ("conv2d_weight_grad", ""))},
     "loss": {f"cross_entropy<{kind}, long long, 1, true>" for kind in ("float", "double", "half", "bfloat")},
     "softmax": {"softmax<bfloat, false, 8>"}, "reduce": {"fold<Sum, bfloat, bfloat>"}, "optim": {"adam<bfloat>", "adam<half>"},
 }

@@ -1,6 +1,7 @@
 """PyTorch's switches of what it computes with.
 
-``cuda.matmul.allow_tf32`` is another name for :func:`gradcore.set_float32_matmul_precision`; those of ``cudnn`` change nothing.
+``cuda.matmul.allow_tf32`` is another name for :func:`gradcore.set_float32_matmul_precision`; with ``cudnn.allow_tf32 = False``
+convolutions do not follow it. The other switches of ``cudnn`` change nothing.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import numpy as np
 from cupy.cuda import memory
 
 from gradcore.devices import gpu_launch as gl
-from gradcore.devices.precision import get_float32_matmul_precision
+from gradcore.devices.precision import rounded
 from gradcore.events import WRITTEN
 
 #: The most combinations of numbers and alignments that a kernel remembers, and the most operands of a kernel to write out.
@@ -38,7 +38,7 @@ def again(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(kernel, updated=())
     def launch(*operands: Any) -> None:
-        key: list[Any] = [get_float32_matmul_precision()]
+        key: list[Any] = [rounded()]
         for x in operands:
             if type(x) is _ndarray:
                 key.append(x.data.ptr & _PLACE)

@@ -10,6 +10,7 @@ import numpy as np
 from gradcore.devices import gpu_launch as gl
 from gradcore.devices.gpu_elementwise import copy, wide
 from gradcore.devices.gpu_folds import fold
+from gradcore.devices.precision import rounded
 from gradcore.tiling import BUSY
 
 Pair = tuple[int, int]
@@ -50,7 +51,7 @@ def _blocks(dtype: Any, groups: int, rows: int, columns: int, deep: int) -> tupl
 
 
 def _multiply(name: str, dtype: Any, height: int, blocks: int, *arguments: Any, types: tuple[Any, ...] = ()) -> None:
-    cores = height > 1 and dtype.itemsize == 2
+    cores = height > 1 and (dtype.itemsize == 2 or (dtype == np.float32 and rounded()[1]))
     if blocks:
         gl.start("convolution", gl.instance(name, dtype, height, int(cores), *types), blocks, _THREADS, arguments)
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from gradcore.devices.precision import get_float32_matmul_precision
+from gradcore.devices.precision import rounded
 
 #: cudaDataType of each kind of element.
 DATA = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
@@ -78,4 +78,4 @@ def compute_of(kind: str) -> int:
     """The cublasComputeType_t for a dtype: TF32 only if the precision of float32 products allows it."""
     if kind == "float64":
         return COMPUTE_64F
-    return COMPUTE_32F_FAST_TF32 if kind == "float32" and get_float32_matmul_precision() != "highest" else COMPUTE_32F
+    return COMPUTE_32F_FAST_TF32 if kind == "float32" and rounded()[0] else COMPUTE_32F

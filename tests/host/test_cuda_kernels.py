@@ -13,7 +13,8 @@ import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
 
-from gradcore.devices import gpu_elementwise, gpu_kernels, gpu_launch, gpu_optimizers
+import gradcore
+from gradcore.devices import gpu_elementwise, gpu_kernels, gpu_launch, gpu_optimizers, precision
 from gradcore.devices.host import host_table
 from gradcore.ops import all_ops
 from tests.host.cuda_rows import OWN, Both, calls, emulate, views
@@ -180,6 +181,44 @@ def test_adam_keeps_two_bytes_and_computes_in_four(emulated, kind):
     for copy, expected in zip(copies, (p, g, m, v), strict=True):
         copy.check("adam")
         np.testing.assert_allclose(read(copy.array), expected, rtol=2**-7, atol=1e-3)
+
+
+@pytest.mark.parametrize("outputs", [20, 70])
+def test_convolutions_take_tf32_only_when_asked(emulated, monkeypatch, outputs):
+    monkeypatch.setattr(precision, "_chosen", "highest")
+    monkeypatch.setattr(precision, "_in_convolutions", True)
+    random = np.random.default_rng(0)
+    x, weight, dy = (random.standard_normal(shape, np.float32)
+                     for shape in ((2, 12, 7, 9), (outputs, 12, 3, 3), (2, outputs, 7, 9)))
+    how = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
+    calls = (("conv2d", (x, weight, None), {}, dy.shape), ("conv2d_input_grad", (dy, weight), {"shape": x.shape}, x.shape),
+             ("conv2d_weight_grad", (dy, x), {"shape": weight.shape}, weight.shape))
+
+    def computed(cupy, name, operands, attrs, shape, change=lambda a: a):
+        out = np.zeros(shape, np.float32)
+        operands = [None if a is None else change(a) for a in operands]
+        if not cupy:
+            host_table()[name](*operands, out, np.zeros(1 << 20, np.uint8), **attrs, **how)
+            return out
+        copies = [a if a is None else Copy(a).cupy() for a in operands]
+        result = Copy(out)
+        OWN[name](*copies, result.cupy(), Copy(np.zeros(1 << 20, np.uint8)).cupy(), **attrs, **how)
+        return result.array
+
+    def nearest(a):
+        """Ten bits of mantissa beside the leading one, to nearest."""
+        return ((a.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+
+    for call in calls:
+        exact, coarse = computed(False, *call), computed(False, *call, change=nearest)
+        assert np.abs(exact - coarse).max() > 1e-4
+        for chosen, allowed, expected in (("highest", True, exact), ("high", True, coarse), ("high", False, exact),
+                                          ("medium", True, coarse)):
+            gradcore.set_float32_matmul_precision(chosen)
+            gradcore.backends.cudnn.allow_tf32 = allowed
+            assert gradcore.backends.cudnn.allow_tf32 is allowed
+            np.testing.assert_allclose(computed(True, *call), expected, rtol=2e-5, atol=2e-5,
+                                       err_msg=f"{call[0]} {chosen} {allowed}")
 
 
 def test_a_write_that_reads_what_it_writes_is_refused():

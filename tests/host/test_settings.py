@@ -28,7 +28,7 @@ def test_constants() -> None:
     assert gradcore.short == np.int16
 
 
-def test_switches_of_cudnn_are_taken_and_change_nothing() -> None:
+def test_switches_of_cudnn_are_taken_and_change_nothing_on_the_cpu() -> None:
     cudnn = importlib.import_module("gradcore.backends.cudnn")
     x, weight = gradcore.ones(1, 1, 4, 4), gradcore.ones(1, 1, 3, 3)
     before = gradcore.nn.functional.conv2d(x, weight).tolist()
