@@ -12,7 +12,7 @@ from gradcore.engine.below import captures_of
 from gradcore.engine.hooks import RemovableHandle, hang, hooks_of
 from gradcore.engine.node import Leaf, Node
 from gradcore.engine.owners import retag
-from gradcore.engine.value import Value, make_value
+from gradcore.engine.value import Edge, Value, make_value
 from gradcore.errors import DeviceError, SpecError
 from gradcore.spec import is_floating
 
@@ -50,21 +50,24 @@ class Gradients(Value):
             if not is_floating(self.spec.dtype):
                 raise RuntimeError(f"only Tensors of floating point dtype can require gradients, but this one is "
                                    f"{self.spec.dtype.name}")
-            self.edge = (self._thawed() or Leaf(self), 0)
+            self.edge = self._thawed() or (Leaf(self), 0)
         elif not self.is_leaf:
             raise RuntimeError("you can only change requires_grad flags of leaf variables. If you want to use a computed "
                                "variable in a subgraph that doesn't require differentiation use var_no_grad = "
                                "var.detach().")
         else:
             # The leaf is kept, with its gradient, since existing graphs still lead to it.
-            self.frozen, self.edge = self.edge[0], None  # type: ignore[index]
+            self.frozen, self.edge = self.edge, None
 
-    def _thawed(self) -> Leaf | None:
-        """The leaf that the tensor had before ``requires_grad`` was set to False, or None."""
-        leaf: Leaf | None = getattr(self, "frozen", None)
-        if leaf is not None:
-            leaf.spec, leaf.device = self.spec, self.storage.device
-        return leaf
+    def _thawed(self) -> Edge | None:
+        """The edge to the leaf that the tensor had before ``requires_grad`` was set to False, or None.
+
+        It is the same object again, so that the guards of compiled functions find the tensor as it was.
+        """
+        edge: Edge | None = getattr(self, "frozen", None)
+        if edge is not None:
+            edge[0].spec, edge[0].device = self.spec, self.storage.device
+        return edge
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
         self.requires_grad = requires_grad
@@ -83,8 +86,8 @@ class Gradients(Value):
         """The accumulated gradient of a leaf, None before the first backward; for other tensors after :meth:`retain_grad`."""
         edge = self.edge
         if edge is None:
-            leaf = getattr(self, "frozen", None)
-            return None if leaf is None else leaf.grad
+            edge = getattr(self, "frozen", None)
+            return None if edge is None else edge[0].grad
         if type(edge[0]) is Leaf:
             return edge[0].grad
         return None if edge[0].hooks is None else edge[0].hooks.retained.get(edge[1])
@@ -92,8 +95,9 @@ class Gradients(Value):
     @grad.setter
     def grad(self, value: Any) -> None:
         if self.edge is None and value is not None:
-            self.frozen = self._thawed() or Leaf(self)
-        leaf = self._thawed() if self.edge is None else self.edge[0]
+            self.frozen = self._thawed() or (Leaf(self), 0)
+        edge = self._thawed() if self.edge is None else self.edge
+        leaf = None if edge is None else edge[0]
         if type(leaf) is not Leaf:
             if value is None:
                 return

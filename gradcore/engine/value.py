@@ -30,7 +30,7 @@ class Value:
     edge: Edge | None
     #: The tensor that this one is a view of, or None.
     base: Value | None
-    #: The leaf, with its gradient, of a tensor whose requires_grad was set to False; otherwise unset.
+    #: The edge to the leaf, with its gradient, of a tensor whose requires_grad was set to False; otherwise unset.
     frozen: Any
 
 

@@ -229,3 +229,39 @@ def test_a_function_that_reads_an_option_is_traced_again_when_it_changes() -> No
     for momentum in (0.9, 0.9, 0.5, 0.5):
         optimizer.param_groups[0]["momentum"] = momentum
         assert step().tolist() == (p * momentum).tolist()
+
+
+def test_a_discriminator_that_is_frozen_during_the_generators_step() -> None:
+    def losses(wrap: Callable[[Any], Any]) -> tuple[list[float], list[Any]]:
+        gradcore.manual_seed(0)
+        generator, judge = nn.Linear(2, 3), nn.Linear(3, 1)
+        optimizers = [gradcore.optim.SGD(m.parameters(), lr=0.1) for m in (generator, judge)]
+
+        def generate(z: Any) -> Any:
+            optimizers[0].zero_grad()
+            loss = -judge(generator(z)).mean()
+            loss.backward()
+            optimizers[0].step()
+            return loss.detach()
+
+        def discriminate(z: Any, x: Any) -> Any:
+            optimizers[1].zero_grad()
+            loss = (judge(generator(z).detach()) - judge(x)).mean()
+            loss.backward()
+            optimizers[1].step()
+            return loss.detach()
+
+        steps, found = [wrap(generate), wrap(discriminate)], []
+        for k in range(8):
+            z, x = gradcore.full((4, 2), 0.1 * k), gradcore.full((4, 3), 0.2 * k)
+            judge.requires_grad_(False)
+            found.append(steps[0](z).item())
+            judge.requires_grad_(True)
+            found.append(steps[1](z, x).item())
+        return found, steps
+
+    eager, _ = losses(lambda f: f)
+    compiled, steps = losses(gradcore.compile)
+    assert compiled == eager
+    # The first step finds no gradients.
+    assert [len(step.traces) for step in steps] == [2, 2]
