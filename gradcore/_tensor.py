@@ -17,6 +17,7 @@ from gradcore.devices.device import Device
 from gradcore.engine import modes
 from gradcore.engine.dispatch import install_tensor
 from gradcore.engine.node import Node
+from gradcore.engine.state import local
 from gradcore.engine.value import Value
 from gradcore.functional.mathematics import scaled
 from gradcore.ops import creation, elementwise, movement
@@ -103,6 +104,7 @@ class Tensor(Operators, Conversions, Gradients):
         return self.spec.strides if dim is None else self.spec.strides[functional.dim_of(dim, self)]
 
     def storage_offset(self) -> int:
+        local.state.placed = True
         return self.spec.offset
 
     def is_contiguous(self) -> bool:

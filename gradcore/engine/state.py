@@ -26,7 +26,7 @@ SETUP = SCOPES.index(Scope("", "setup"))
 class State:
     """The mutable context of one thread. If ``site`` is None, ops look their source line up."""
 
-    __slots__ = ("grad", "scope", "site", "node", "launch", "recompute", "packing", "anomaly", "autocast")
+    __slots__ = ("grad", "scope", "site", "node", "launch", "recompute", "packing", "anomaly", "autocast", "placed")
 
     def __init__(self) -> None:
         self.grad = True
@@ -38,6 +38,8 @@ class State:
         self.anomaly = False
         #: The :class:`~gradcore.engine.autocast.Region` that the thread is in.
         self.autocast: Any = None
+        #: Did code ask where in its storage a tensor begins, or say where a view does?
+        self.placed = False
         self.scope = SETUP
         self.site: int | None = None
         #: Number of the node whose gradient is being computed, 0 outside backward.

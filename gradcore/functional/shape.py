@@ -10,6 +10,7 @@ import numpy as np
 
 from gradcore.arguments import refusal
 from gradcore.engine.owners import upload
+from gradcore.engine.state import local
 from gradcore.errors import DataDependentShape, DimError, SpecError
 from gradcore.ops import movement
 from gradcore.spec import broadcast_shapes, normalize_dim, normalize_dims, promote, resolve_shape
@@ -59,6 +60,7 @@ def as_strided(input: Tensor, size: Sequence[int], stride: Sequence[int], storag
     ``input`` must be contiguous. Views whose elements overlap, other than by expanded dimensions, have no gradient.
     """
     start = input.spec.offset if storage_offset is None else storage_offset
+    local.state.placed = local.state.placed or storage_offset is not None
     return movement.as_strided(input, shape=tuple(size), strides=tuple(stride), offset=start - input.spec.offset)
 
 

@@ -43,9 +43,13 @@ class Part(Storage):
         self.range.let_go(self.device.memory.release)
 
 
-def moved(spec: TensorSpec, given: TensorSpec) -> TensorSpec:
-    """``spec``, shifted by the offset of ``given``: for bytes that do not begin where the traced ones did."""
-    if not given.offset:
+def shift(given: TensorSpec, traced: TensorSpec) -> int:
+    """How many bytes further on in its storage a tensor of a run begins than that of the traced run did."""
+    return given.offset * given.dtype.itemsize - traced.offset * traced.dtype.itemsize
+
+
+def moved(spec: TensorSpec, by: int) -> TensorSpec:
+    """``spec``, shifted by a number of bytes: for bytes that do not begin where the traced ones did."""
+    if not by:
         return spec
-    return TensorSpec.strided(spec.shape, spec.dtype, spec.strides,
-                              spec.offset + given.offset * given.dtype.itemsize // spec.dtype.itemsize)
+    return TensorSpec.strided(spec.shape, spec.dtype, spec.strides, spec.offset + by // spec.dtype.itemsize)

@@ -14,7 +14,10 @@ import numpy as np
 from gradcore.engine.node import Leaf
 from gradcore.engine.value import Value
 from gradcore.program.guards import MOST
+from gradcore.spec import TensorSpec
 
+#: Kernels of a GPU may depend on the alignment of a tensor up to this many bytes.
+ALIGNED = 256
 #: The default of ``gradients``: of no leaf.
 _NONE: Mapping[int, Leaf] = MappingProxyType({})
 
@@ -61,7 +64,7 @@ def key_of(x: Any, tensors: list[Any], kept: list[Any], leaves: bool = False) ->
             kept += x, x.storage
             return id(x), id(x.storage)
         tensors.append(x)
-        return x.spec, x.storage.device, x.edge is not None
+        return _layout_of(x) if x.spec.offset else x.spec, x.storage.device, x.edge is not None
     if type(x) is float and not x:
         # 0.0 and -0.0 are equal.
         return float, str(x)
@@ -79,6 +82,22 @@ def key_of(x: Any, tensors: list[Any], kept: list[Any], leaves: bool = False) ->
         return (dict, *[(k, key_of(v, tensors, kept, leaves)) for k, v in x.items()])
     kept.append(x)
     return id(x)
+
+
+def _layout_of(x: Any) -> TensorSpec:
+    """A tensor's spec but for the place of its bytes in their storage, of which only a captured program depends on anything:
+    on the alignment, which the copies of its inputs have."""
+    spec: TensorSpec = x.spec
+    place = 0 if x.storage.device.graphs is None else spec.offset % (ALIGNED // spec.dtype.itemsize)
+    return TensorSpec.strided(spec.shape, spec.dtype, spec.strides, place)
+
+
+def distances(tensors: list[Any]) -> Iterator[int]:
+    """For each tensor: how many bytes it begins behind the first of ``tensors`` that has the same storage."""
+    firsts: dict[int, int] = {}
+    for t in tensors:
+        start = t.spec.offset * t.spec.dtype.itemsize
+        yield start - firsts.setdefault(id(t.storage), start)
 
 
 def gradients_of(leaves: Iterable[Leaf]) -> dict[int, Leaf]:

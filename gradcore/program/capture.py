@@ -21,6 +21,8 @@ from gradcore.devices.gpu_numbers import ROOM, Numbers
 from gradcore.devices.storage import Storage
 from gradcore.errors import CaptureError, DeviceFault
 from gradcore.events import TAGS, Tag
+from gradcore.program.arena import shift
+from gradcore.program.arguments import ALIGNED
 from gradcore.program.binding import Binding
 from gradcore.program.plan import Plan
 from gradcore.program.program import Instruction, Number
@@ -30,8 +32,6 @@ from gradcore.spec import TensorSpec, round_up
 
 #: After so many captures in succession that were never launched, a program is not captured any more.
 _MOST_UNUSED = 3
-#: Copies keep their address modulo so many bytes, on which alignment depends.
-_ALIGNED = 256
 _blocks = attrgetter("block")
 
 
@@ -97,8 +97,10 @@ class CapturedReplay(Replay):
         homes, at = {}, 0
         for buffer, places in self._brought.items():
             low, high = _span([spec for _, _, spec in places])
-            homes[buffer] = at, low, high - low
-            at += round_up(high - low)
+            # As well aligned as the bytes that are copied.
+            beyond = low % ALIGNED
+            homes[buffer] = at + beyond, low, high - low
+            at += round_up(beyond + high - low)
         count = sum(any(isinstance(x, Number) for x in i.operands) for i in self.program.instructions)
         if not at + count:
             return
@@ -160,7 +162,7 @@ class CapturedReplay(Replay):
     def _bring(self, bound: Binding, inputs: Sequence[Any]) -> None:
         super()._bring(bound, inputs)
         for k, home, low, nbytes in self._inputs_in:
-            source = inputs[k].storage.block.address + low
+            source = inputs[k].storage.block.address + low + shift(inputs[k].spec, self.program.inputs[k].spec)
             self.device.graphs.copy(home, source, nbytes)
             if self._writes_inputs:
                 self._back[self.program.inputs[k].buffer] = source, home, nbytes
@@ -176,7 +178,8 @@ class CapturedReplay(Replay):
             self._note_stream(self._bound, cotangents)
         for k, home, low, nbytes in self._cotangents_in:
             g = cotangents[k]
-            self.device.graphs.copy(home, g.storage.block.address + g.spec.offset * g.spec.dtype.itemsize + low, nbytes)
+            source = g.storage.block.address + low + shift(g.spec, self.program.cotangents[k].spec)
+            self.device.graphs.copy(home, source, nbytes)
         return super().backward(cotangents)
 
     def _note_stream(self, bound: Binding, inputs: Sequence[Any]) -> None:
@@ -257,6 +260,6 @@ def _run_named(calls: list[Call], instructions: Sequence[Instruction]) -> None:
 
 
 def _span(specs: Iterable[TensorSpec]) -> tuple[int, int]:
-    """The offset of the first byte that any of the specs covers, rounded down for alignment, and that behind the last."""
+    """The offset of the first byte that any of the specs covers, and that of the byte behind the last."""
     spans = [spec.span for spec in specs if spec.numel]
-    return (min(low for low, _ in spans) // _ALIGNED * _ALIGNED, max(high for _, high in spans)) if spans else (0, 0)
+    return (min(low for low, _ in spans), max(high for _, high in spans)) if spans else (0, 0)

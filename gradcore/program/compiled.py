@@ -21,6 +21,7 @@ from gradcore.forking import long
 from gradcore.functional import get_default_dtype
 from gradcore.nn.module import Module
 from gradcore.program.arguments import (
+    distances,
     gradients_of,
     kept_as_they_are,
     key_of,
@@ -42,7 +43,7 @@ from gradcore.program.shipping import save_entry
 from gradcore.program.tracing import Tracing
 
 #: The part of a thread's state that decides what a function computes; the rest only says what bytes are attributed to.
-_MODES = attrgetter(*[name for name in State.__slots__ if name not in ("scope", "site", "node", "launch")])
+_MODES = attrgetter(*[name for name in State.__slots__ if name not in ("scope", "site", "node", "launch", "placed")])
 
 
 #: One thread traces at a time, since a device has one log. Re-entrant only so that its owner can be asked for.
@@ -57,7 +58,7 @@ class Entry:
     """A program in the cache: its replay, the guards that must hold for it, and the template of its result."""
 
     def __init__(self, replay: Replay | Differentiable, guards: list[Any], results: Any, kept: list[Any],
-                 views: list[View]) -> None:
+                 views: list[View], offsets: list[int] | None) -> None:
         self.replay = replay
         self.guards = guards
         #: The function's result, with :class:`~gradcore.program.arguments.Output` in the place of tensors.
@@ -65,7 +66,13 @@ class Entry:
         #: Arguments that the key identifies by id, held so that no other object gets the same id.
         self.kept = kept
         self.views = views
+        #: Where in their storages the arguments must begin, if the function looked at that; otherwise anywhere.
+        self.offsets = offsets
         self.holds = all_hold(guards, replay.trace.presence)
+
+    def fits(self, tensors: list[Any]) -> bool:
+        """Does a call with these arguments, whose key is the entry's, do what was traced?"""
+        return self.holds() and (self.offsets is None or self.offsets == [t.spec.offset for t in tensors])
 
     def why_not(self) -> str:
         for guard in self.guards:
@@ -75,7 +82,7 @@ class Entry:
             if (leaf.grad is not None) is not wanted:
                 return (f"the gradient of {leaf.name or 'a leaf'}, {leaf.spec}, is "
                         + ("None and was a tensor" if wanted else "a tensor and was None"))
-        return "nothing has changed"
+        return "arguments begin elsewhere in their memory, which the function looks at"
 
 
 class Compiled:
@@ -159,16 +166,16 @@ class Compiled:
             seen: dict[int, int] = {}
             key = (*key, *[seen.setdefault(id(t.storage), k) for k, t in enumerate(tensors)])
             if len(seen) < len(tensors):
-                key = (*key, *[seen.setdefault(id(t), k) for k, t in enumerate(tensors)])
+                key = (*key, *[seen.setdefault(id(t), k) for k, t in enumerate(tensors)], *distances(tensors))
         for entry in self._entries.get(key, ()):
-            if entry.holds():
+            if entry.fits(tensors):
                 return self._replay(entry, tensors, args, kwargs)
         try:
             if not _tracing.acquire(timeout=_PATIENCE):
                 return self._function(*args, **kwargs)
             for entry in self._entries.get(key, ()):
                 # Another thread has traced it in the meantime.
-                if entry.holds():
+                if entry.fits(tensors):
                     return self._replay(entry, tensors, args, kwargs)
             return self._trace(key, tensors, kept, args, kwargs)
         finally:
@@ -210,6 +217,7 @@ class Compiled:
             tensors = own
         edges = [t.edge for t in tensors]
         before = key_of((args, kwargs), [], [], self._take_leaves)
+        local.state.placed = False
         with Tracing(self._function) as tracing:
             # With an empty cache of casts: a replay would not repeat casts that the region had made before.
             with resumed(local.state.autocast):
@@ -241,7 +249,8 @@ class Compiled:
         else:
             kept_as_they_are(shape, outputs, (t for guard in tracing.guards for t in guard.values()))
             replay = (replay_of if trace.second is None else Differentiable)(trace, plan(trace.program), self._capture)
-            self._remember(key, Entry(replay, tracing.guards, shape, kept, views))
+            offsets = [t.spec.offset for t in tensors] if local.state.placed else None
+            self._remember(key, Entry(replay, tracing.guards, shape, kept, views, offsets))
         return rebuilt(shape, outputs, tensors)
 
     def _remember(self, key: Any, entry: Entry) -> None:

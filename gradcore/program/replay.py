@@ -19,7 +19,7 @@ from gradcore.engine.value import make_value
 from gradcore.events import TAGS
 from gradcore.forking import long
 from gradcore.memory.arena import Range, close_ranges, hand_over, open_ranges
-from gradcore.program.arena import Arena, moved
+from gradcore.program.arena import Arena, moved, shift
 from gradcore.program.binding import Binding
 from gradcore.program.narration import Narration, most_live
 from gradcore.program.plan import Plan
@@ -169,7 +169,9 @@ class Replay:
             return
         array = self.device.array
         for x, tensor in zip(self.program.inputs, inputs, strict=True):
+            by = 0 if tensor.spec is x.spec else shift(tensor.spec, x.spec)
             for args, at, spec in bound.patches.get(x.buffer, ()):
+                spec = moved(spec, by) if by else spec
                 args[at] = tensor.array if spec is tensor.spec else array(tensor.storage.block, spec)
         for buffer, leaf in self.trace.slots.items():
             for args, at, spec in bound.patches.get(buffer, ()):
@@ -206,8 +208,9 @@ class Replay:
         bound = self._bound
         assert bound is not None
         for x, g in zip(self.program.cotangents, cotangents, strict=True):
+            by = shift(g.spec, x.spec)
             for args, at, spec in bound.patches.get(x.buffer, ()):
-                args[at] = self.device.array(g.storage.block, moved(spec, g.spec))
+                args[at] = self.device.array(g.storage.block, moved(spec, by))
         given = [*self._inputs, *cotangents]
         self._play(bound, 1, given)
         copies: dict[int, Any] = {}
@@ -243,12 +246,12 @@ class Replay:
         if buffer in self.trace.slots:
             found: Storage = self.trace.slots[buffer].grad.storage
             return found
-        return self._tensor(buffer, inputs).storage
+        return self._tensor(buffer, inputs)[1].storage
 
-    def _tensor(self, buffer: int, inputs: Sequence[Any]) -> Any:
-        """The tensor that a run got for a buffer: an input, or a cotangent."""
+    def _tensor(self, buffer: int, inputs: Sequence[Any]) -> tuple[Operand, Any]:
+        """An input or a cotangent over a buffer, and the tensor that a run got for it."""
         given = zip((*self.program.inputs, *self.program.cotangents), inputs, strict=False)
-        return next(t for x, t in given if x.buffer == buffer)
+        return next((x, t) for x, t in given if x.buffer == buffer)
 
     def _results(self, bound: Binding, inputs: Sequence[Any]) -> list[Any]:
         copies: dict[int, Any] = {}
@@ -261,9 +264,10 @@ class Replay:
             return bound.shown(x)
         if buffer.kind != "made":
             storage, spec = self._given(x.buffer, inputs), x.spec
-            if buffer.index in {c.buffer for c in self.program.cotangents}:
-                # A gradient that is the cotangent itself, which may have an offset of its own.
-                spec = moved(spec, self._tensor(x.buffer, inputs).spec)
+            if buffer.kind == "input":
+                # A view of an argument, or a gradient that is the cotangent itself, may lie elsewhere in its storage.
+                traced, tensor = self._tensor(x.buffer, inputs)
+                spec = moved(spec, shift(tensor.spec, traced.spec))
             return make_value(storage, spec, self.device.array(storage.block, spec), None)
         copy: Storage | None = copies.get(x.buffer)
         if copy is None:
