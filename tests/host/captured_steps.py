@@ -99,6 +99,8 @@ def launched(bed):
     for y in (x, x.transpose(0, 1), x[1:, 1:], gradcore.zeros(0, 4, **on)):
         (y.tanh() * 2 + 1).sum()
     x[0].add_(x[1])
+    for first in (0, 1):
+        gradcore.ones(9, **on)[first:first + 6].mul_(2).add(gradcore.ones(9, **on)[first + 2:first + 8])
     one_by_one = gradcore.compile(lambda x: (x * 2, (x * 2).sum()), capture=False)
     for _ in range(2):
         one_by_one(full(1))

@@ -101,6 +101,25 @@ def test_inputs_of_any_layout_and_inputs_that_share_bytes(bed):
     assert f.explain().count("are captured in one graph") == 4
 
 
+@pytest.mark.parametrize("places", [(64, 0, 128, 192), (7, 263, 519), (3, 0, 1, 259, 256)])
+def test_an_input_that_lies_elsewhere_in_its_storage(bed, places):
+    def step(part, other):
+        part.mul_(2)
+        return part + other, part[1:]
+
+    run = gradcore.compile(step)
+    expected = np.arange(800, dtype=np.float32)
+    x = gradcore.tensor(expected, **on)
+    for first in (*places, *places):
+        total, view = run(x[first:first + 6], x[first + 2:first + 8])
+        expected[first:first + 6] *= 2
+        assert bits(x) == expected.tobytes()
+        assert bits(total) == (expected[first:first + 6] + expected[first + 2:first + 8]).tobytes()
+        assert bits(view) == expected[first + 1:first + 6].tobytes()
+    assert len(run.traces) == len({first % 64 for first in places})
+    assert "are captured in one graph" in run.explain()
+
+
 def test_an_input_that_has_other_values_by_now(bed):
     f = gradcore.compile(lambda x: x.tanh() * 2)
     x = full(0)
