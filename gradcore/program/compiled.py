@@ -107,6 +107,8 @@ class Compiled:
         #: Traces since the last replay.
         self._retraces = 0
         self._eager = False
+        #: The key of the last trace that cannot be replayed.
+        self._refused: Any = None
         self.traces: list[str] = []
         functools.update_wrapper(self, function, updated=())
 
@@ -244,6 +246,7 @@ class Compiled:
             trace.obstacles.append("the function modifies an argument, which a replay would not do")
         if trace.obstacles:
             more = len(trace.obstacles) - _MOST_REASONS
+            self._refused = key
             self.traces[-1] += ("; it cannot be replayed: " + "; ".join(trace.obstacles[:_MOST_REASONS])
                                 + f"; and {more} more such reasons" * (more > 0))
         else:
@@ -266,6 +269,8 @@ class Compiled:
         entries = self._entries.get(key)
         if entries:
             return entries[0].why_not()
+        if key == self._refused:
+            return "the call before, which had the same arguments, could not be replayed"
         return "the arguments or the mode are new" if self.traces else "the first call"
 
     def _give_up(self) -> None:
@@ -307,7 +312,7 @@ class CompiledModule(Compiled):
     """A compiled module. Attributes that are set on it are set on the module."""
 
     _OWN = frozenset(("_function", "_capture", "_take_leaves", "_check_every", "_most", "_entries", "_calls", "_retraces",
-                      "_eager", "traces", "_unread", "_has_unread"))
+                      "_eager", "_refused", "traces", "_unread", "_has_unread"))
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self._OWN or name.startswith("__"):

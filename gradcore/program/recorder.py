@@ -242,8 +242,11 @@ class Builder:
         if borrowed:
             return [f"{borrowed[0].site}: a tensor shares memory that gradcore did not allocate (from_numpy, from_dlpack): "
                     "make it outside"]
-        return [f"{tag.site}: the result of {tag.op}, {tag.role} of {tag.layer or '(root)'}, is still referenced after the run"
-                for tag in dict.fromkeys(tags)]
+        # One reason for all of it: the first step of every optimizer makes it.
+        states = dict.fromkeys(f"{tag.site} makes optimizer state, as a first step does" for tag in tags
+                               if tag.role == "optimizer state")
+        return [*states, *(f"{tag.site}: the result of {tag.op}, {tag.role} of {tag.layer or '(root)'}, is still referenced "
+                           "after the run" for tag in dict.fromkeys(tags) if tag.role != "optimizer state")]
 
     def _add(self, serial: int, kind: str, storage: Storage | None) -> int:
         if serial in self._index:

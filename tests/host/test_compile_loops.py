@@ -265,3 +265,23 @@ def test_a_discriminator_that_is_frozen_during_the_generators_step() -> None:
     assert compiled == eager
     # The first step finds no gradients.
     assert [len(step.traces) for step in steps] == [2, 2]
+
+
+def test_the_reasons_of_the_first_two_traces_of_an_ordinary_step() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    optimizer = gradcore.optim.Adam(model.parameters())
+
+    @gradcore.compile
+    def step(x: Any) -> None:
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+
+    for _ in range(3):
+        step(gradcore.ones(5, 4))
+    first, second = step.traces
+    assert first.startswith("the first call; it cannot be replayed: ") and first.count("makes optimizer state") == 1
+    assert "test_compile_loops.py:" in first and "referenced" not in first
+    assert second == "the call before, which had the same arguments, could not be replayed"
+    step(gradcore.ones(6, 4))
+    assert step.traces[2] == "the arguments or the mode are new"
