@@ -36,6 +36,7 @@ from gradcore.program.checks import all_hold
 from gradcore.program.differentiable import Differentiable, entered
 from gradcore.program.plan import Plan, plan
 from gradcore.program.program import Program
+from gradcore.program.reasons import difference
 from gradcore.program.recorder import busy
 from gradcore.program.replay import Replay
 from gradcore.program.shared_results import View, relate, views_among
@@ -43,7 +44,8 @@ from gradcore.program.shipping import save_entry
 from gradcore.program.tracing import Tracing
 
 #: The part of a thread's state that decides what a function computes; the rest only says what bytes are attributed to.
-_MODES = attrgetter(*[name for name in State.__slots__ if name not in ("scope", "site", "node", "launch", "placed")])
+_STATE = [name for name in State.__slots__ if name not in ("scope", "site", "node", "launch", "placed")]
+_MODES = attrgetter(*_STATE)
 
 
 #: One thread traces at a time, since a device has one log. Re-entrant only so that its owner can be asked for.
@@ -107,8 +109,8 @@ class Compiled:
         #: Traces since the last replay.
         self._retraces = 0
         self._eager = False
-        #: The key of the last trace that cannot be replayed.
-        self._refused: Any = None
+        #: The key of the last trace.
+        self._before: Any = None
         self.traces: list[str] = []
         functools.update_wrapper(self, function, updated=())
 
@@ -208,6 +210,7 @@ class Compiled:
 
     def _trace(self, key: Any, tensors: list[Any], kept: list[Any], args: Any, kwargs: Any) -> Any:
         self.traces.append(self._reason(key))
+        self._before = key
         self._retraces += 1
         if self._retraces > self._most:
             self._give_up()
@@ -246,7 +249,6 @@ class Compiled:
             trace.obstacles.append("the function modifies an argument, which a replay would not do")
         if trace.obstacles:
             more = len(trace.obstacles) - _MOST_REASONS
-            self._refused = key
             self.traces[-1] += ("; it cannot be replayed: " + "; ".join(trace.obstacles[:_MOST_REASONS])
                                 + f"; and {more} more such reasons" * (more > 0))
         else:
@@ -269,9 +271,11 @@ class Compiled:
         entries = self._entries.get(key)
         if entries:
             return entries[0].why_not()
-        if key == self._refused:
+        if not self.traces:
+            return "the first call"
+        if key == self._before:
             return "the call before, which had the same arguments, could not be replayed"
-        return "the arguments or the mode are new" if self.traces else "the first call"
+        return difference(key, self._before, (*_STATE, "default dtype", "default device"))
 
     def _give_up(self) -> None:
         self._eager = True
@@ -312,7 +316,7 @@ class CompiledModule(Compiled):
     """A compiled module. Attributes that are set on it are set on the module."""
 
     _OWN = frozenset(("_function", "_capture", "_take_leaves", "_check_every", "_most", "_entries", "_calls", "_retraces",
-                      "_eager", "_refused", "traces", "_unread", "_has_unread"))
+                      "_eager", "_before", "traces", "_unread", "_has_unread"))
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self._OWN or name.startswith("__"):

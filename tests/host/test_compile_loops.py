@@ -284,4 +284,31 @@ def test_the_reasons_of_the_first_two_traces_of_an_ordinary_step() -> None:
     assert "test_compile_loops.py:" in first and "referenced" not in first
     assert second == "the call before, which had the same arguments, could not be replayed"
     step(gradcore.ones(6, 4))
-    assert step.traces[2] == "the arguments or the mode are new"
+    assert step.traces[2] == "argument 0 is float32[6, 4] on cpu and was float32[5, 4] on cpu"
+
+
+def test_the_reason_names_the_argument_that_is_new() -> None:
+    f = gradcore.compile(lambda x, *others, **options: x * 2, max_programs=20)
+    x, y = gradcore.zeros(4), gradcore.zeros(9)
+    w, v = gradcore.zeros(3, requires_grad=True), gradcore.zeros(3, requires_grad=True)
+    more = "there are more or fewer arguments or tensors in them, or they share memory in another way"
+    calls: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
+        ((x,), {}, "the first call"), ((x, 1), {}, more), ((x, 2), {}, "argument 1 is 2 and was 1"),
+        ((x, 2.0), {}, "argument 1 is 2.0 and was 2"), ((x, -0.0), {}, "argument 1 is -0.0 and was 2.0"),
+        ((x, [1, "a"]), {}, "argument 1 is a list of 2 and was -0.0"),
+        ((x, [1, "b"]), {}, "argument 1[1] is 'b' and was 'a'"),
+        ((x, [1]), {}, "argument 1 is a list of 1 and was a list of 2"),
+        ((x, {"k": 3}), {}, "argument 1 is a dict of 1 and was a list of 1"),
+        ((x, {"k": 4}), {}, "argument 1['k'] is 4 and was 3"),
+        ((x, w), {}, "argument 1 is a leaf that requires a gradient and was a dict of 1"),
+        ((x, v), {}, "argument 1 is another leaf that requires a gradient, and these are compared by identity"),
+        ((x,), {"by": x[:2]}, more), ((x,), {"by": y[1:4]}, more), ((v * 1,), {}, more),
+        ((w,), {}, "argument 0 is a leaf that requires a gradient and was float32[3] on cpu that requires a gradient"),
+        ((x, slice(2)), {}, more), ((x, slice(3)), {}, "argument 1 has changed"),
+    ]
+    for args, options, reason in calls:
+        f(*args, **options)
+        assert f.traces[-1].split(";")[0] == reason
+    with gradcore.no_grad():
+        f(x, slice(3))
+    assert f.traces[-1] == "the mode is new: grad is False and was True"
