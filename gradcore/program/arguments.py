@@ -84,6 +84,12 @@ def key_of(x: Any, tensors: list[Any], kept: list[Any], leaves: bool = False) ->
     return id(x)
 
 
+def contents(arguments: Any, leaves: bool) -> Any:
+    """What arguments contain, to be compared with what they contain after a run that holds their tensors."""
+    tensors: list[Any] = []
+    return key_of(arguments, tensors, [], leaves), [*map(id, tensors)]
+
+
 def _layout_of(x: Any) -> TensorSpec:
     """A tensor's spec but for the place of its bytes in their storage, of which only a captured program depends on anything:
     on the alignment, which the copies of its inputs have."""

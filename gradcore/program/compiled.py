@@ -21,6 +21,7 @@ from gradcore.forking import long
 from gradcore.functional import get_default_dtype
 from gradcore.nn.module import Module
 from gradcore.program.arguments import (
+    contents,
     distances,
     gradients_of,
     kept_as_they_are,
@@ -221,7 +222,7 @@ class Compiled:
             args, kwargs = replaced((args, kwargs), dict(zip(map(id, tensors), own, strict=True)))
             tensors = own
         edges = [t.edge for t in tensors]
-        before = key_of((args, kwargs), [], [], self._take_leaves)
+        before = contents((args, kwargs), self._take_leaves)
         local.state.placed = False
         with Tracing(self._function) as tracing:
             # With an empty cache of casts: a replay would not repeat casts that the region had made before.
@@ -245,7 +246,7 @@ class Compiled:
         trace.obstacles += unrelated
         trace.obstacles += [f"an argument is a {type(a).__name__}, which gives different values each time"
                             for a in kept if isinstance(a, Iterator)]
-        if before != key_of((args, kwargs), [], [], self._take_leaves):
+        if before != contents((args, kwargs), self._take_leaves):
             trace.obstacles.append("the function modifies an argument, which a replay would not do")
         if trace.obstacles:
             more = len(trace.obstacles) - _MOST_REASONS
@@ -268,8 +269,7 @@ class Compiled:
                 del self._entries[oldest]
 
     def _reason(self, key: Any) -> str:
-        entries = self._entries.get(key)
-        if entries:
+        if entries := self._entries.get(key):
             return entries[0].why_not()
         if not self.traces:
             return "the first call"

@@ -46,6 +46,19 @@ def test_a_function_that_changes_an_argument_is_not_replayed() -> None:
     assert "the function modifies an argument" in f.traces[0]
 
 
+def test_a_function_that_exchanges_the_tensors_of_a_list_is_not_replayed() -> None:
+    @gradcore.compile
+    def f(pair: list[Any]) -> Any:
+        pair[0], pair[1] = pair[1], pair[0]
+        return pair[0] - pair[1]
+
+    x, y = gradcore.ones(1), gradcore.zeros(1)
+    for _ in range(3):
+        pair = [x, y]
+        assert f(pair).item() == -1.0 and pair[0] is y and pair[1] is x
+    assert "the function modifies an argument" in f.traces[0]
+
+
 def test_what_is_returned_beside_tensors_is_the_callers() -> None:
     f = gradcore.compile(lambda x: (x * 2, {1, 2}, np.zeros(2), [1]))
     for k in range(3):
