@@ -18,6 +18,7 @@ from typing import Any
 from gradcore.devices.calls import Call
 from gradcore.devices.device import get_device
 from gradcore.devices.gpu_numbers import ROOM, Numbers
+from gradcore.devices.precision import rounded
 from gradcore.devices.storage import Storage
 from gradcore.errors import CaptureError, DeviceFault
 from gradcore.events import TAGS, Tag
@@ -37,10 +38,11 @@ _blocks = attrgetter("block")
 
 @dataclass
 class Captured:
-    """The graph of one part of a program, with the addresses of the gradients in slots that it was captured with."""
+    """The graph of one part of a program, with what it was captured with: the addresses of the gradients in slots, and the
+    precision of products."""
 
     graph: Any
-    slots: list[int]
+    given: list[Any]
     count: int
     launched: bool = False
 
@@ -193,9 +195,9 @@ class CapturedReplay(Replay):
             return
         if self._table is not None:
             self._table.fill()
-        slots = [leaf.grad.storage.block.address for leaf in self.trace.slots.values()]
+        given = [*[leaf.grad.storage.block.address for leaf in self.trace.slots.values()], rounded()]
         captured = self._captured.get(part)
-        if captured is not None and captured.slots == slots:
+        if captured is not None and captured.given == given:
             captured.launched = True
             captured.graph.launch(self.device.current)
             self._copy_back(part)
@@ -205,7 +207,7 @@ class CapturedReplay(Replay):
         if captured is not None:
             self._forget()
         if self._unused < _MOST_UNUSED:
-            self._capture(calls, part, slots)
+            self._capture(calls, part, given)
         else:
             self._give_up(f"the memory that it uses moved {_MOST_UNUSED} times before it was launched: a gradient that is "
                           "referenced after a run keeps its memory, and a new tensor as a gradient has other memory")
@@ -216,14 +218,14 @@ class CapturedReplay(Replay):
             if buffer in self._back:
                 self.device.graphs.copy(*self._back[buffer])
 
-    def _capture(self, calls: list[Call], part: int, slots: list[int]) -> None:
+    def _capture(self, calls: list[Call], part: int, given: list[Any]) -> None:
         if self._table is not None:
             self._table.frozen = True
         try:
             bound = self._bound
             assert bound is not None
             graph = self.device.graphs.capture(lambda: _run_named(calls, bound.callers[part]))
-            self._captured[part] = Captured(graph, slots, len(calls))
+            self._captured[part] = Captured(graph, given, len(calls))
         except DeviceFault:
             raise
         except Exception as error:

@@ -9,6 +9,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nod
 
 import gradcore
 from gradcore import cuda
+from gradcore.devices import precision
 from gradcore.events import TAGS
 from tests.conftest import raises
 from tests.host.captured_steps import Training, data, full, on, plant
@@ -238,6 +239,20 @@ def test_each_graph_has_a_workspace_for_products_of_its_own(bed):
         by_stream.setdefault(call["stream"], set()).add(call["workspace"])
     assert len(by_stream) == 3 and all(map(all, by_stream.values()))
     assert len(set().union(*by_stream.values())) == 3, "eager's, and one for each graph's stream"
+
+
+def test_another_precision_of_products_is_captured_anew(bed, monkeypatch):
+    monkeypatch.setattr(precision, "_chosen", "highest")
+    x = gradcore.tensor(np.random.default_rng(0).standard_normal((8, 8), np.float32), **on)
+    f = gradcore.compile(lambda x: x @ x)
+    found = {}
+    for chosen in ("highest", "high", "highest"):
+        gradcore.set_float32_matmul_precision(chosen)
+        for _ in range(3):
+            found.setdefault(chosen, bits(x @ x))
+            assert bits(f(x)) == found[chosen], chosen
+    assert found["highest"] != found["high"] and bed.card.calls["streamBeginCapture"] == 3
+    assert len(f.traces) == 1 and "are captured in one graph" in f.explain()
 
 
 def test_a_program_that_launches_nothing_has_no_graph(bed):
