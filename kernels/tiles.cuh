@@ -97,7 +97,7 @@ __device__ __forceinline__ void tile(i64 rows, i64 columns, i64 from, i64 to, i6
     typedef Part<T, M, Cores> Mine;
     typedef typename Mine::Word Word;
     const int N = Mine::N, DEEP = Mine::DEEP, STEPS = Mine::STEPS, OWN = 128 / DEEP, LEFTS = M / OWN, RIGHTS = DEEP * N / 128;
-    alignas(16) __shared__ Word a[2][DEEP][M + Mine::PAST], b[2][DEEP][N + Mine::PAST];
+    alignas(32) __shared__ Word a[2][DEEP][M + Mine::PAST], b[2][DEEP][N + Mine::PAST];
     __shared__ Step places[2][DEEP * STEPS];
     __shared__ i64 offsets[2][DEEP * STEPS];
     u32 t = threadIdx.x;

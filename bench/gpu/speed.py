@@ -229,6 +229,11 @@ def arithmetic(setting: Setting) -> Outcome:
         ("convolution", "conv2d", lambda: (rand(*x), rand(*w), rand(64)), seen, window),
         ("its input's gradient", "conv2d_input_grad", lambda: (rand(*dy), rand(*w)), seen, {**window, "shape": x}),
         ("its weight's gradient", "conv2d_weight_grad", lambda: (rand(*dy), rand(*x)), seen, {**window, "shape": w}),
+        ("convolution, float32 as TF32", "conv2d", lambda: (rand(*x), rand(*w), rand(64)), seen, window),
+        ("convolution, float16", "conv2d",
+         lambda: (rand(*x, dtype=np.float16), rand(*w, dtype=np.float16), rand(64, dtype=np.float16)), seen, window),
+        ("convolution, depthwise", "conv2d", lambda: (rand(*x), rand(64, 1, 3, 3), rand(64)), seen / 64,
+         {**window, "groups": 64}),
         ("attention", "attention", lambda: (rand(*q), rand(*q), rand(*q), None), 2 * scores, how),
         ("attention's gradient", "attention_grad",
          lambda: (rand(*q), rand(*q), rand(*q), rand(*q), None, rand(*q), rand(*q[:3])), 5 * scores, how)]
