@@ -6,6 +6,7 @@ what else refers to it. From the end of the run on the references are strong.
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from gradcore.devices.device import Device
 from gradcore.devices.storage import Storage
 from gradcore.engine.node import Leaf, all_leaves
 from gradcore.engine.plans import Call
+from gradcore.engine.value import Value
 from gradcore.errors import TraceError
 from gradcore.events import ALLOC, BORROW, DROP, KEEP, LAUNCH, MARK, TAGS, Raw
 from gradcore.memory.ledger import opening
@@ -45,6 +47,12 @@ def _every_leaf() -> list[Leaf]:
 def slot_of(leaf: Leaf) -> int:
     """The serial of a leaf's gradient, or 0 if it has none."""
     return 0 if leaf.grad is None else leaf.grad.storage.serial
+
+
+def _shown_by_tensors(blocks: list[Any]) -> set[int]:
+    """The serials of those blocks that a tensor lies in, rather than only what a graph keeps."""
+    storages = [x for x in gc.get_referrers(*blocks) if isinstance(x, Storage)] if blocks else []
+    return {x.storage.serial for x in gc.get_referrers(*storages) if isinstance(x, Value)} if storages else set()
 
 
 @dataclass
@@ -235,9 +243,13 @@ class Builder:
         kept = {s for s, index in self._index.items() if index in survivors}
         # The graph of a result keeps the gradient of a leaf that was freed itself; in a replay results have no such graph.
         kept |= {slot_of(leaf) for leaf, serial in log.leaves.items() if leaf not in before and serial not in live}
-        # If the gradient of the results was recorded too, the graph of the traced run still keeps its residuals.
-        tags = [TAGS[record[7]] for serial, record in self._made.items()
-                if serial in live and serial not in kept and not (self._second and live[serial].keeps)]
+        left = {serial: live[serial] for serial in self._made if serial in live and serial not in kept}
+        if self._second:
+            # The graph of the traced run still keeps its residuals; only what a tensor refers to as well outlives the graph.
+            residuals = [block for block in left.values() if block.keeps]
+            shown = _shown_by_tensors(residuals)
+            left = {serial: block for serial, block in left.items() if not block.keeps or serial in shown}
+        tags = [TAGS[self._made[serial][7]] for serial in left]
         borrowed = [TAGS[record[7]] for record in self._made.values() if TAGS[record[7]].op == BORROW]
         if borrowed:
             return [f"{borrowed[0].site}: a tensor shares memory that gradcore did not allocate (from_numpy, from_dlpack): "

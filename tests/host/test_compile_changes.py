@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import random
 import types
 from collections.abc import Callable
@@ -209,3 +210,45 @@ def test_a_hook_of_a_parameter_sees_each_gradient_once() -> None:
         layer.zero_grad()
         compiled(gradcore.ones(3, 2)).sum().backward()
         assert seen == [[3.0, 3.0]] * (k + 1) and layer.bias.grad.tolist() == [3.0, 3.0]
+
+
+def test_activations_that_a_differentiated_function_stores_are_those_of_the_last_call() -> None:
+    w, seen, lines = gradcore.tensor([2.0, -3.0], requires_grad=True), types.SimpleNamespace(), queue.SimpleQueue[Any]()
+
+    def by_name(x: Any) -> Any:
+        h = (x * w).exp()
+        setattr(seen, "h", h.detach())
+        return (h * h).sum()
+
+    def by_method(x: Any) -> Any:
+        h = (x * w).exp()
+        lines.put(h)
+        return (h * h).sum()
+
+    for f, last in ((by_name, lambda: seen.h), (by_method, lines.get)):
+        compiled = gradcore.compile(f)
+        for k in range(4):
+            x = gradcore.full((2,), float(k))
+            compiled(x).backward()
+            assert last().tolist() == (x * w).exp().tolist()
+        assert "the result of exp" in compiled.traces[0] and "still referenced after the run" in compiled.traces[0]
+
+
+def test_an_activation_that_is_both_stored_and_kept_by_a_graph_is_stored_again_by_each_call() -> None:
+    w, seen = gradcore.tensor([2.0, -3.0], requires_grad=True), types.SimpleNamespace()
+
+    def losses(x: Any) -> Any:
+        seen.h = (x * w).exp()
+        return (seen.h * seen.h).sum().detach()
+
+    def stored(x: Any) -> Any:
+        h = (x * w).exp()
+        setattr(seen, "h", h)
+        return (h * h).sum().detach()
+
+    for f in (losses, stored):
+        compiled = gradcore.compile(f)
+        for k in range(4):
+            x = gradcore.full((2,), float(k))
+            compiled(x)
+            assert seen.h.tolist() == (x * w).exp().tolist()
