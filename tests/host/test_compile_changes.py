@@ -252,3 +252,67 @@ def test_an_activation_that_is_both_stored_and_kept_by_a_graph_is_stored_again_b
             x = gradcore.full((2,), float(k))
             compiled(x)
             assert seen.h.tolist() == (x * w).exp().tolist()
+
+
+def test_gradients_that_lie_in_the_same_memory_when_traced_may_differ_later() -> None:
+    p, q = gradcore.ones(2, requires_grad=True), gradcore.ones(2, requires_grad=True)
+
+    @gradcore.compile
+    def step() -> None:
+        with gradcore.no_grad():
+            p.sub_(p.grad)
+            q.sub_(q.grad)
+
+    p.grad = q.grad = gradcore.ones(2)
+    step()
+    p.grad, q.grad = gradcore.full((2,), 2.0), gradcore.full((2,), 5.0)
+    step()
+    assert p.tolist() == [-2.0, -2.0] and q.tolist() == [-5.0, -5.0]
+
+
+def test_a_gradient_that_the_function_writes_to_and_then_replaces_may_be_the_users() -> None:
+    def trained(wrap: Callable[[Any], Any]) -> list[Any]:
+        p, found = gradcore.tensor([1.0, 2.0], requires_grad=True), []
+        p.grad = gradcore.ones(2)
+
+        def step(x: Any) -> None:
+            with gradcore.no_grad():
+                p.grad.mul_(2.0)
+                p.sub_(p.grad)
+            p.grad = None
+            (p * x).sum().backward()
+
+        f = wrap(step)
+        for k in range(5):
+            f(gradcore.tensor([1.0, float(k)]))
+            found.append((p.tolist(), p.grad.tolist()))
+            if k == 2:
+                p.grad = gradcore.tensor([7.0, 8.0])
+        return found
+
+    assert trained(gradcore.compile) == trained(lambda f: f)
+
+
+def test_counts_of_two_optimizers_in_one_step_stay_apart() -> None:
+    def trained(wrap: Callable[[Any], Any]) -> list[Any]:
+        p, q = gradcore.tensor([1.0, 2.0], requires_grad=True), gradcore.tensor([3.0, 4.0], requires_grad=True)
+        first, second = gradcore.optim.Adam([p], lr=0.1), gradcore.optim.Adam([q], lr=0.1)
+        for _ in range(3):
+            first.zero_grad()
+            (p * p).sum().backward()
+            first.step()
+
+        def step() -> None:
+            first.zero_grad()
+            second.zero_grad()
+            (p * q * p).sum().backward()
+            first.step()
+            second.step()
+            first.step()
+
+        f = wrap(step)
+        for _ in range(5):
+            f()
+        return [p.tolist(), q.tolist(), first.state[p]["step"], second.state[q]["step"]]
+
+    assert trained(gradcore.compile) == trained(lambda f: f)
