@@ -263,9 +263,10 @@ def test_gradients_that_lie_in_the_same_memory_when_traced_may_differ_later() ->
             p.sub_(p.grad)
             q.sub_(q.grad)
 
-    p.grad = q.grad = gradcore.ones(2)
+    shared, one, other = gradcore.ones(2), gradcore.full((2,), 2.0), gradcore.full((2,), 5.0)
+    p.grad = q.grad = shared
     step()
-    p.grad, q.grad = gradcore.full((2,), 2.0), gradcore.full((2,), 5.0)
+    p.grad, q.grad = one, other
     step()
     assert p.tolist() == [-2.0, -2.0] and q.tolist() == [-5.0, -5.0]
 
