@@ -317,3 +317,37 @@ def test_counts_of_two_optimizers_in_one_step_stay_apart() -> None:
         return [p.tolist(), q.tolist(), first.state[p]["step"], second.state[q]["step"]]
 
     assert trained(gradcore.compile) == trained(lambda f: f)
+
+
+def test_an_argument_with_a_graph_that_the_function_writes_to() -> None:
+    def trained(wrap: Callable[[Any], Any]) -> list[Any]:
+        w, found = gradcore.tensor([1.0, 2.0], requires_grad=True), []
+
+        def doubled(x: Any) -> Any:
+            x.mul_(2.0)
+            return (x * x).sum()
+
+        f = wrap(doubled)
+        for _ in range(3):
+            y = w * 1
+            loss = f(y)
+            (loss + y.sum()).backward()
+            found.append((loss.item(), w.grad.tolist()))
+        return found
+
+    assert trained(gradcore.compile) == trained(lambda f: f)
+
+
+def test_every_fourth_replay_is_checked() -> None:
+    ran: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def doubled(x: Any) -> Any:
+        ran.put(1)
+        return x * 2
+
+    f = gradcore.compile(doubled, check_every=4)
+    found = []
+    for _ in range(9):
+        f(gradcore.ones(1))
+        found.append(ran.qsize())
+    assert found == [1, 1, 1, 1, 2, 2, 2, 2, 3]

@@ -74,3 +74,15 @@ def test_several_updates_in_one_call_count_their_steps() -> None:
             losses.append(run(*data(k)))
         assert all(map(same, *losses)) and same_state(*models)
     assert len(runs[1].traces) == 2 and {s["step"] for s in optimizers[1].state.values()} == {12}
+
+
+def test_a_compiled_function_with_a_program_is_recorded_op_by_op() -> None:
+    w, x = gradcore.tensor([2.0, 3.0], requires_grad=True), gradcore.ones(2)
+    inner = gradcore.compile(lambda x: x * w)
+    inner(x)
+    inner(x)
+    with gradcore.record():
+        y = inner(x).sum()
+    x.copy_(gradcore.tensor([5.0, 7.0]))
+    y.forward().backward()
+    assert y.item() == 31 and w.grad.tolist() == [5.0, 7.0]
