@@ -49,7 +49,7 @@ template <typename T, int M>
 struct Part<T, M, true> {
     typedef u32 Word;
     static const int STEPS = 4 / sizeof(T), ROWS = 4, GROUPS = 4, SIDE = 2, N = width<M, float>(), PAST = 8;
-    static const int DEEP = STEPS * N > 128 ? 8 : 16;  // what is on its way is in registers
+    static const int DEEP = N > 64 ? 8 : 16;  // what is on its way is in registers
     float made[2][4][4] = {};
     u32 down, across, group, rank;
 
