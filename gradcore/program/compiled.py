@@ -232,8 +232,8 @@ class Compiled:
             shape = template_of(result, tensors, outputs, gradients_of(tracing.leaves()))
             tracing.differentiate(tensors, outputs)
             trace = tracing.finish(tensors, outputs)
-        views, unrelated = views_among(outputs, tensors, tracing.is_made)
         del result
+        views, unrelated = views_among(outputs, tensors, tracing.is_made)
         for tensor, passed, edge in zip(given, tensors, edges, strict=True):
             if tensor is not passed and passed.edge is not edge:
                 # The function wrote to it: the caller's tensor gets the graph of what was written.

@@ -1,15 +1,19 @@
-"""Views among the results of a compiled function: replays restore their bases, so that a write is in the history of all.
+"""Results of a compiled function that something else refers to, too: other results that are views of them, or the user.
 
 The engine knows a view by its base, and the results of a replay have none. They get the bases that the results of the traced
-run had, among the other results, the arguments, and captured tensors.
+run had, among the other results, the arguments, and captured tensors, so that a write is in the history of all.
 """
 
 from __future__ import annotations
 
+import gc
+import sys
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from gradcore.engine.node import Leaf, Node
+from gradcore.engine.value import Value
 from gradcore.engine.views import note_view
 
 
@@ -27,8 +31,11 @@ class View(NamedTuple):
 def views_among(outputs: list[Any], arguments: list[Any], is_made: Any) -> tuple[list[View], list[str]]:
     """The results that are views of something that a replay has too; and the reasons why a replay is not possible.
 
-    ``is_made`` says of a tensor whether its bytes were made in the traced run.
+    ``is_made`` says of a tensor whether its bytes were made in the traced run. Nothing else of the library may refer to the
+    results at this moment, so that those that the user has stored can be told.
     """
+    # Before a variable of this function refers to one.
+    reasons = _stored(outputs, is_made)
     places = {id(t): k for k, t in reversed([*enumerate(outputs)])}
     given = {id(t.storage): k for k, t in enumerate(arguments)}
     found: list[View] = []
@@ -46,8 +53,21 @@ def views_among(outputs: list[Any], arguments: list[Any], is_made: Any) -> tuple
         else:
             apart.setdefault(id(t.base), []).append(t)
     overlapping = [v for v in apart.values() if len(v) > 1 and any(t.edge is not None for t in v) and _overlap(v)]
-    return found, [f"results that overlap ({', '.join(str(t.spec) for t in v)}) are views of a tensor that is not returned: "
-                   "return that too, or clone() them" for v in overlapping]
+    return found, reasons + [f"results that overlap ({', '.join(str(t.spec) for t in v)}) are views of a tensor that is not "
+                             "returned: return that too, or clone() them" for v in overlapping]
+
+
+def _stored(outputs: list[Any], is_made: Any) -> list[str]:
+    """Reasons against a replay, which would not do it: the results that something of the user's refers to."""
+    found = []
+    for k in range(len(outputs)):
+        # An item of a container counts one more reference as an argument; a local variable does not from Python 3.14 on.
+        if sys.getrefcount(outputs[k]) > 2 and is_made(outputs[k]):
+            holders = [x for x in gc.get_referrers(outputs[k]) if x is not outputs and not isinstance(x, (Value, Node, Leaf))]
+            if holders:
+                found.append(f"the function stores a result, {outputs[k].spec}, in a {type(holders[0]).__name__}, which a "
+                             "replay would not do")
+    return found
 
 
 def _overlap(views: list[Any]) -> bool:

@@ -234,6 +234,37 @@ def test_activations_that_a_differentiated_function_stores_are_those_of_the_last
         assert "the result of exp" in compiled.traces[0] and "still referenced after the run" in compiled.traces[0]
 
 
+def test_a_result_that_a_function_stores_too_is_that_of_the_last_call() -> None:
+    lines = queue.SimpleQueue[Any]()
+    holder = types.SimpleNamespace()
+
+    def by_name(x: Any) -> Any:
+        y = x * 2
+        setattr(holder, "y", y)
+        return y, y.view(-1)
+
+    def by_method(x: Any) -> Any:
+        y = x * 2
+        lines.put(y)
+        return {"y": y}
+
+    for f, last in ((by_name, lambda: holder.y), (by_method, lines.get)):
+        compiled = gradcore.compile(f)
+        for k in range(4):
+            compiled(gradcore.full((2,), float(k)))
+            assert last().tolist() == [2.0 * k] * 2
+        assert "the function stores a result, float32[2], in a" in compiled.traces[0]
+
+    def plain(x: Any) -> Any:
+        y = x * 2
+        return y, [y, {"view": y[0]}], x
+
+    compiled = gradcore.compile(plain)
+    for k in range(3):
+        compiled(gradcore.full((2,), float(k)))
+    assert len(compiled.traces) == 1 == len(compiled.programs), compiled.explain()
+
+
 def test_an_activation_that_is_both_stored_and_kept_by_a_graph_is_stored_again_by_each_call() -> None:
     w, seen = gradcore.tensor([2.0, -3.0], requires_grad=True), types.SimpleNamespace()
 
