@@ -21,11 +21,11 @@ __device__ __forceinline__ void few_rows(i64 rows, i64 columns, int deep, i64 bl
                                          const Where& where) {
     typedef WIDE(T) A;
     __shared__ Step places[64];
-    __shared__ A own[64][4];
+    __shared__ Pack<A, 4> own[64];
     for (int k = threadIdx.x; k < deep; k += 128) {
         i64 offset;
         places[k] = steps(k, offset);
-        for (int m = 0; m < 4; ++m) own[k][m] = m < rows ? (A)left[m * stride + offset] : (A)0;
+        for (int m = 0; m < 4; ++m) own[k].of[m] = m < rows ? (A)left[m * stride + offset] : (A)0;
     }
     __syncthreads();
     for (int j = 0; j < 4; ++j) {
@@ -35,8 +35,9 @@ __device__ __forceinline__ void few_rows(i64 rows, i64 columns, int deep, i64 bl
         A made[4] = {};
         for (int k = 0; k < deep; ++k) {
             A value = (A)right(place, places[k]);
+            Pack<A, 4> mine = own[k];
 #pragma unroll
-            for (int m = 0; m < 4; ++m) made[m] += own[k][m] * value;
+            for (int m = 0; m < 4; ++m) made[m] += mine.of[m] * value;
         }
         i64 at = where(n);
 #pragma unroll
@@ -90,7 +91,8 @@ __device__ __forceinline__ void multiply(i64 rows, i64 columns, i64 deep, i64 bl
     if constexpr (M == 1)
         few_rows<Near>(rows, columns, (int)deep, block, left, stride, steps, column, right, bias, out, step, where);
     else
-        tile<M, Cores && HAS_CORES, Near>(rows, columns, 0, deep, block, left, stride, steps, column, right, bias, out, step, where);
+        tile<M, Cores && HAS_CORES, Near>(rows, columns, 0, deep, block, left, stride, steps, column, right, bias, out, step,
+                                          where);
 }
 
 template <typename T, int M, bool Cores>
@@ -131,8 +133,10 @@ struct Between {
     Divisor down, across;
     __device__ __forceinline__ T operator()(Far image, Near within) const {
         u32 row = (u32)(image.y + within.y), column = (u32)(image.x + within.x);
-        bool inside = !((row | column) >> 31);
-        inside &= !(down.rest(row) | across.rest(column)) & (row < rows) & (column < columns);
+        bool before = (row | column) >> 31;
+        // Both become windows.
+        u32 between = down.rest(row) | across.rest(column);
+        bool inside = !before & !between & (row < rows) & (column < columns);
         T found = (T)(WIDE(T))0;
         if (inside) found = kept(dy + image.at)[within.at + row * columns + column];
         return found;
@@ -169,8 +173,9 @@ __global__ void __launch_bounds__(128, 4) conv2d_input_grad(const T* dy, const T
         return (image * w.groups + group) * w.channels * images.area + y * w.width + x;
     };
     auto compute = [&](const auto& right) {
-        multiply<M, Cores>(w.channels, columns, w.outputs * size, blockIdx.x % blocks, weight + group * w.outputs * w.channels * size,
-                    size, steps, column, right, (const T*)0, out, images.area, where);
+        multiply<M, Cores>(w.channels, columns, w.outputs * size, blockIdx.x % blocks,
+                           weight + group * w.outputs * w.channels * size, size, steps, column, right, (const T*)0, out,
+                           images.area, where);
     };
     if constexpr (Adjacent) compute(Seen<T>{dy, (u32)w.rows, (u32)w.columns});
     else compute(Between<T>{dy, (u32)w.rows, (u32)w.columns, Divisor(w.stride[0]), Divisor(w.stride[1])});
@@ -204,7 +209,8 @@ __global__ void __launch_bounds__(128, 4) conv2d_weight_grad(const T* dy, const 
     auto right = [&](Near within, Far image) { return seen(image, within); };
     dy += group * w.outputs * windows.area;
     made += (part * w.groups + group) * w.outputs * deep;
-    if constexpr (M == 1) few_elements<Far>(w.outputs, deep, first, end, block % blocks, dy, windows.area, steps, column, right, made);
-    else tile<M, Cores && HAS_CORES, Far>(w.outputs, deep, first, end, block % blocks, dy, windows.area, steps, column, right,
+    block %= blocks;
+    if constexpr (M == 1) few_elements<Far>(w.outputs, deep, first, end, block, dy, windows.area, steps, column, right, made);
+    else tile<M, Cores && HAS_CORES, Far>(w.outputs, deep, first, end, block, dy, windows.area, steps, column, right,
                                           (const T*)0, made, deep, [](i64 n) { return n; });
 }

@@ -1,10 +1,10 @@
 // Tensor cores: a warp adds products of 16 x 8 elements, whose operands it holds in registers, to sums in float.
 //
 // A word of an operand holds two neighbours in k as half or bfloat, or one number rounded to TF32; a product is eight words deep.
-// With group = lane / 4 and rank = lane % 4, word w of a thread is that of row (column) group + w % 2 * 8 and depth rank + w / 2 * 4
-// of the left operand, of column group and depth rank + w * 4 of the right one; sums 0 and 1 are those of row group and columns
-// rank * 2 and rank * 2 + 1, sums 2 and 3 those of row group + 8 (PTX ISA, Matrix Fragments for mma.m16n8k16 and mma.m16n8k8).
-// sm_75 has none for these types.
+// With group = lane / 4 and rank = lane % 4, word w of a thread is that of row group + w % 2 * 8 and depth rank + w / 2 * 4 of the
+// left operand, of column group and depth rank + w * 4 of the right one; sums 0 and 1 are those of row group and columns rank * 2
+// and rank * 2 + 1, sums 2 and 3 those of row group + 8 (PTX ISA, Matrix Fragments for mma.m16n8k16 and mma.m16n8k8).
+// sm_75 has no products of these shapes.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 #define HAS_CORES false
 #else
@@ -14,11 +14,12 @@
 template <typename T>
 __device__ __forceinline__ u32 cores_word(const T* x) { return (u32)x[0].bits | (u32)x[1].bits << 16; }
 
-// Rounds to nearest, ties away from zero, as cvt.rna.tf32.f32 does.
+// Rounds to nearest, ties away from zero, as cvt.rna.tf32.f32 does. A NaN gets a bit that is not dropped.
 template <>
 __device__ __forceinline__ u32 cores_word<float>(const float* x) {
     u32 bits = __float_as_uint(x[0]);
-    return (bits & 0x7f800000) == 0x7f800000 ? bits : (bits + 0x1000) & 0xffffe000;
+    if ((bits & 0x7f800000) == 0x7f800000) return bits & 0x7fffff ? bits | 0x400000 : bits;
+    return (bits + 0x1000) & 0xffffe000;
 }
 
 #ifdef __CUDACC_RTC__
@@ -76,4 +77,6 @@ template <> struct Multiplied<float> {
 };
 
 template <typename T>
-__device__ __forceinline__ void cores_add(float (&sums)[4], const u32 (&a)[4], const u32 (&b)[2]) { Multiplied<T>::add(sums, a, b); }
+__device__ __forceinline__ void cores_add(float (&sums)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    Multiplied<T>::add(sums, a, b);
+}

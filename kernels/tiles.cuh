@@ -6,8 +6,9 @@ template <int M, typename A>
 __device__ __forceinline__ constexpr int width() { return 16384 / (int)sizeof(A) / M; }
 
 // -- a thread's part of a tile ------------------------------------------------------------------------------------------
-// Shared memory holds words, each with STEPS steps of k of one row or column. A thread's elements stand in ROWS rows and in GROUPS
-// groups of SIDE neighbours.
+// Shared memory holds words, each with STEPS steps of k of one row or column; row m of depth d is at m ^ swizzle(d), so that
+// neither a warp's stores nor its loads meet in a bank. A thread's elements stand in ROWS rows and in GROUPS groups of SIDE
+// neighbours.
 
 template <typename T, int M, bool Cores> struct Part;
 
@@ -27,6 +28,7 @@ struct Part<T, M, false> {
         across = warp / high * 8 + lane % 8;
     }
     static __device__ __forceinline__ Word word(const T* x) { return (A)x[0]; }
+    static __device__ __forceinline__ u32 swizzle(u32) { return 0; }
     __device__ __forceinline__ int row(int i) const { return down * ROWS + i; }
     __device__ __forceinline__ int column(int) const { return across * 4; }
     __device__ __forceinline__ A of(int, int i, int j) const { return made[i][j]; }
@@ -61,6 +63,7 @@ struct Part<T, M, true> {
         rank = lane % 4;
     }
     static __device__ __forceinline__ Word word(const T* x) { return cores_word(x); }
+    static __device__ __forceinline__ u32 swizzle(u32 d) { return d / 4 * (32 / DEEP); }
     __device__ __forceinline__ int row(int i) const { return down + i * 8 + group; }
     __device__ __forceinline__ int column(int g) const { return across + g * 8 + rank * 2; }
     __device__ __forceinline__ float of(int g, int i, int j) const { return made[i / 2][g][i % 2 * 2 + j]; }
@@ -71,7 +74,10 @@ struct Part<T, M, true> {
 #pragma unroll
             for (int i = 0; i < 2; ++i)
 #pragma unroll
-                for (int j = 0; j < 4; ++j) u[i][j] = a[d + rank + j / 2 * 4][down + i * 16 + j % 2 * 8 + group];
+                for (int j = 0; j < 4; ++j) {
+                    u32 deep = d + j / 2 * 4;
+                    u[i][j] = a[deep + rank][down + i * 16 + j % 2 * 8 + (group ^ swizzle(deep))];
+                }
 #pragma unroll
             for (int i = 0; i < 4; ++i)
 #pragma unroll
@@ -117,11 +123,11 @@ __device__ __forceinline__ void tile(i64 rows, i64 columns, i64 from, i64 to, i6
     auto own = column(first_column + t % N < columns ? first_column + t % N : 0);
     T lefts[LEFTS][STEPS], rights[RIGHTS][STEPS];
     // Rows beyond the last one are computed as the last one, and not stored.
-    u32 last = (u32)(rows - 1 - first_row), row[LEFTS];
+    u32 last = (u32)(rows - 1 - first_row), starts[LEFTS];
 #pragma unroll
     for (u32 j = 0; j < LEFTS; ++j) {
         u32 m = t / DEEP + j * OWN;
-        row[j] = (m < last ? m : last) * (u32)stride;
+        starts[j] = (m < last ? m : last) * (u32)stride;
     }
     left += first_row * stride;
     auto fetch = [&](int side) {
@@ -133,14 +139,14 @@ __device__ __forceinline__ void tile(i64 rows, i64 columns, i64 from, i64 to, i6
             for (int j = 0; j < LEFTS; ++j) lefts[j][k] = (T)(WIDE(T))0;
             if (offset >= 0)
 #pragma unroll
-                for (int j = 0; j < LEFTS; ++j) lefts[j][k] = from[row[j]];
+                for (int j = 0; j < LEFTS; ++j) lefts[j][k] = from[starts[j]];
 #pragma unroll
             for (int j = 0; j < RIGHTS; ++j) rights[j][k] = right(own, places[side][(t / N + j * (128 / N)) * STEPS + k]);
         }
     };
     auto leave = [&](int side) {
 #pragma unroll
-        for (int j = 0; j < LEFTS; ++j) a[side][t % DEEP][t / DEEP + j * OWN] = Mine::word(lefts[j]);
+        for (int j = 0; j < LEFTS; ++j) a[side][t % DEEP][(t / DEEP ^ Mine::swizzle(t % DEEP)) + j * OWN] = Mine::word(lefts[j]);
 #pragma unroll
         for (int j = 0; j < RIGHTS; ++j) b[side][t / N + j * (128 / N)][t % N] = Mine::word(rights[j]);
     };
@@ -177,10 +183,10 @@ __device__ __forceinline__ void tile(i64 rows, i64 columns, i64 from, i64 to, i6
         for (int i = 0; i < Mine::ROWS; ++i) {
             i64 m = first_row + mine.row(i);
             if (m >= rows) break;
-            WIDE(T) more = bias ? (WIDE(T))bias[m] : (WIDE(T))0;
+            WIDE(T) shift = bias ? (WIDE(T))bias[m] : (WIDE(T))0;
             Some some;
 #pragma unroll
-            for (int j = 0; j < SIDE; ++j) some.of[j] = (R)(mine.of(g, i, j) + more);
+            for (int j = 0; j < SIDE; ++j) some.of[j] = (R)(mine.of(g, i, j) + shift);
             if (whole) *(Some*)(out + m * step + at[0]) = some;
             else {
 #pragma unroll

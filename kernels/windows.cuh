@@ -5,8 +5,9 @@ struct Windows {
     i64 kernel[2], stride[2], padding[2], dilation[2];
 };
 
-// All sizes within one image and within one filter fit into 32 bits. Repeated divisions by the same number multiply by its reciprocal, rounded down, so
-// that a quotient is at most one too small: a quarter of the instructions.
+// The elements of an image, with what a window reaches beyond it, and those of the weight fit into 32 bits, padded sides and
+// strides into 29: gradcore/devices/gpu_images.py checks that. Repeated divisions by the same number multiply by its reciprocal,
+// rounded down, so that a quotient is at most one too small: a quarter of the instructions.
 struct Divisor {
     u32 n, reciprocal;
     __device__ explicit Divisor(i64 n) : n((u32)n), reciprocal(0xffffffffu / (u32)n) {}
@@ -63,7 +64,7 @@ struct Taps {
 };
 
 // The pointer, whose terms the compiler would otherwise add to the offset of each access anew: an access then takes one
-// instruction for its address instead of four.
+// instruction for its address instead of four. It may lie outside its array, and the compiler forgets that it is global memory.
 template <typename T>
 __device__ __forceinline__ const T* kept(const T* p) {
 #ifdef __CUDACC_RTC__
@@ -86,5 +87,5 @@ struct Seen {
     }
 };
 
-// No place at all: no row is so far up.
-#define NOWHERE (-(1 << 29))
+// No place at all: with any other one it is above the image.
+#define NOWHERE (-(1 << 30))

@@ -25,10 +25,14 @@ POOLING = np.dtype([(name, "i8") for name in ("height", "width", "rows", "column
 
 def _convolution(x: Any, weight: Any, out: Any, stride: Pair, padding: Pair, dilation: Pair, groups: int) -> Any:
     """The kernels' argument of sizes, from the shapes of the input, the weight and the output."""
-    for image in (x, out, weight):
-        if math.prod(image[1:]) >= 1 << 32:
-            raise NotImplementedError("convolution on the GPU takes fewer than 2^32 elements in an image and in a filter, "
-                                      f"but got {math.prod(image[1:]):,}")
+    # As places in an image and in the weight have 32 bits, those of rows and columns fewer.
+    beyond = [(taps - 1) * step for taps, step in zip(weight[2:], dilation, strict=True)]
+    most = max(math.prod(weight), *(math.prod(image[1:]) + beyond[0] * image[3] + beyond[1] for image in (x, out)))
+    longest = max(*stride, *(n + 2 * p for n, p in zip(x[2:], padding, strict=True)))
+    if most >= 1 << 32 or longest >= 1 << 29:
+        raise NotImplementedError("convolution on the GPU takes fewer than 2^32 elements in an image, with what a window "
+                                  "reaches beyond it, and in the weight, and padded sides and strides below 2^29, but got "
+                                  f"{most:,} and {longest:,}")
     return np.array((x[0], groups, weight[1], *x[2:], weight[0] // groups, *out[2:], weight[2:], stride, padding, dilation),
                     CONVOLUTION)
 

@@ -71,8 +71,16 @@ def test_a_depthwise_convolution_takes_no_tiles() -> None:
 def test_a_convolution_of_too_large_an_image_is_refused() -> None:
     x, weight, out = (np.broadcast_to(np.zeros(1, F4), shape) for shape in (
         (1, 1 << 12, 1 << 10, 1 << 10), (1, 1 << 12, 1, 1), (1, 1, 1 << 10, 1 << 10)))
-    with pytest.raises(NotImplementedError, match=r"fewer than 2\^32 elements in an image and .* got 4,294,967,296"):
+    with pytest.raises(NotImplementedError, match=r"fewer than 2\^32 elements in an image.* but got 4,294,967,296 and 1,024"):
         launched("conv2d", x, weight, None, out, (0,), stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1)
+
+
+@pytest.mark.parametrize("size, how, most, longest", [
+    ((1, 65536), {"padding": (65536, 0), "stride": (65536, 1), "dilation": (65536, 1)}, "4,295,032,832", "131,073"),
+    ((4, 4), {"padding": (1 << 29, 0), "stride": (1 << 29, 1), "dilation": (1, 1)}, "20", "1,073,741,828")])
+def test_a_convolution_that_reaches_too_far_is_refused(size: Any, how: Any, most: str, longest: str) -> None:
+    with pytest.raises(NotImplementedError, match=f"but got {most} and {longest}"):
+        launched("conv2d", (1, 1, *size), (8, 1, 2, 1), None, (1, 8, 2, 1), (0,), groups=1, **how)
 
 
 def test_tensors_of_several_dtypes_are_copied_one_by_one() -> None:
