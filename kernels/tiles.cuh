@@ -7,7 +7,8 @@ __device__ __forceinline__ constexpr int width() { return 16384 / (int)sizeof(A)
 
 // -- a thread's part of a tile ------------------------------------------------------------------------------------------
 // Shared memory holds words, each with STEPS steps of k of one row or column; row m of depth d is at m ^ swizzle(d), so that
-// neither a warp's stores nor its loads meet in a bank. A thread's elements stand in ROWS rows and in GROUPS groups of SIDE
+// neither a warp's stores nor its loads meet in a bank. A slab is DEEP words deep, fewer where they are many: they pass through
+// registers, of which there are none left. A thread's elements stand in ROWS rows and in GROUPS groups of SIDE
 // neighbours.
 
 template <typename T, int M, bool Cores> struct Part;
@@ -17,7 +18,8 @@ template <typename T, int M>
 struct Part<T, M, false> {
     typedef WIDE(T) A;
     typedef A Word;
-    static const int STEPS = 1, ROWS = 32 / sizeof(A), GROUPS = 1, SIDE = 4, DEEP = 64 / sizeof(A), N = width<M, A>(), PAST = 4;
+    static const int STEPS = 1, ROWS = 32 / sizeof(A), GROUPS = 1, SIDE = 4, N = width<M, A>(), PAST = 4;
+    static const int DEEP = (N > 64 ? 32 : 64) / sizeof(A);
     static const int UNROLLED = sizeof(A) > 4 ? 2 : DEEP;  // with more there are not enough registers for double
     A made[ROWS][4] = {};
     u32 down, across;
@@ -51,7 +53,7 @@ template <typename T, int M>
 struct Part<T, M, true> {
     typedef u32 Word;
     static const int STEPS = 4 / sizeof(T), ROWS = 4, GROUPS = 4, SIDE = 2, N = width<M, float>(), PAST = 8;
-    static const int DEEP = N > 64 ? 8 : 16;  // what is on its way is in registers
+    static const int DEEP = STEPS * N > 64 ? 8 : 16;
     float made[2][4][4] = {};
     u32 down, across, group, rank;
 
