@@ -1,0 +1,82 @@
+"""What a compiled function stores where no guard looks, by ``setattr`` or in a queue, is stored by each call."""
+
+from __future__ import annotations
+
+import queue
+import types
+from typing import Any
+
+import gradcore
+
+
+def test_activations_that_a_differentiated_function_stores_are_those_of_the_last_call() -> None:
+    w, seen, lines = gradcore.tensor([2.0, -3.0], requires_grad=True), types.SimpleNamespace(), queue.SimpleQueue[Any]()
+
+    def by_name(x: Any) -> Any:
+        h = (x * w).exp()
+        setattr(seen, "h", h.detach())
+        return (h * h).sum()
+
+    def by_method(x: Any) -> Any:
+        h = (x * w).exp()
+        lines.put(h)
+        return (h * h).sum()
+
+    for f, last in ((by_name, lambda: seen.h), (by_method, lines.get)):
+        compiled = gradcore.compile(f)
+        for k in range(4):
+            x = gradcore.full((2,), float(k))
+            compiled(x).backward()
+            assert last().tolist() == (x * w).exp().tolist()
+        assert "the result of exp" in compiled.traces[0] and "still referenced after the run" in compiled.traces[0]
+
+
+def test_a_result_that_a_function_stores_too_is_that_of_the_last_call() -> None:
+    lines = queue.SimpleQueue[Any]()
+    holder = types.SimpleNamespace()
+
+    def by_name(x: Any) -> Any:
+        y = x * 2
+        setattr(holder, "y", y)
+        return y, y.view(-1)
+
+    def by_method(x: Any) -> Any:
+        y = x * 2
+        lines.put(y)
+        return {"y": y}
+
+    for f, last in ((by_name, lambda: holder.y), (by_method, lines.get)):
+        compiled = gradcore.compile(f)
+        for k in range(4):
+            compiled(gradcore.full((2,), float(k)))
+            assert last().tolist() == [2.0 * k] * 2
+        assert "the function stores a result, float32[2], in a" in compiled.traces[0]
+
+    def plain(x: Any) -> Any:
+        y = x * 2
+        return y, [y, {"view": y[0]}], x
+
+    compiled = gradcore.compile(plain)
+    for k in range(3):
+        compiled(gradcore.full((2,), float(k)))
+    assert len(compiled.traces) == 1 == len(compiled.programs), compiled.explain()
+
+
+def test_an_activation_that_is_both_stored_and_kept_by_a_graph_is_stored_again_by_each_call() -> None:
+    w, seen = gradcore.tensor([2.0, -3.0], requires_grad=True), types.SimpleNamespace()
+
+    def losses(x: Any) -> Any:
+        seen.h = (x * w).exp()
+        return (seen.h * seen.h).sum().detach()
+
+    def stored(x: Any) -> Any:
+        h = (x * w).exp()
+        setattr(seen, "h", h)
+        return (h * h).sum().detach()
+
+    for f in (losses, stored):
+        compiled = gradcore.compile(f)
+        for k in range(4):
+            x = gradcore.full((2,), float(k))
+            compiled(x)
+            assert seen.h.tolist() == (x * w).exp().tolist()
