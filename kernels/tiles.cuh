@@ -6,10 +6,9 @@ template <int M, typename A>
 __device__ __forceinline__ constexpr int width() { return 16384 / (int)sizeof(A) / M; }
 
 // -- a thread's part of a tile ------------------------------------------------------------------------------------------
-// Shared memory holds words, each with STEPS steps of k of one row or column; row m of depth d is at m ^ swizzle(d), so that
-// neither a warp's stores nor its loads meet in a bank. A slab is DEEP words deep, fewer where they are many: they pass through
-// registers, of which there are none left. A thread's elements stand in ROWS rows and in GROUPS groups of SIDE
-// neighbours.
+// Shared memory holds words, each with STEPS steps of k of one row or column; row m of depth d is at m ^ swizzle(d), which keeps the
+// left operand's stores and loads apart in banks on tensor cores. A slab is DEEP words deep, fewer where they are many: they pass
+// through registers, of which there are none left. A thread's elements stand in ROWS rows and in GROUPS groups of SIDE neighbours.
 
 template <typename T, int M, bool Cores> struct Part;
 
