@@ -63,19 +63,19 @@ __global__ void batch_parts(const T* x, WIDE(T)* made, i64 count, i64 inner, i64
 
 // Stores a channel's statistics; the running variance uses the unbiased variance.
 template <typename T>
-__device__ __forceinline__ void keep_statistics(T* mean, T* rstd, T* running_mean, T* running_var, i64 c, i64 count, WIDE(T) m,
-                                                WIDE(T) var, WIDE(T) r, double momentum) {
+__device__ __forceinline__ void keep_statistics(WIDE(T)* mean, WIDE(T)* rstd, T* running_mean, T* running_var, i64 c, i64 count,
+                                                WIDE(T) m, WIDE(T) var, WIDE(T) r, double momentum) {
     typedef WIDE(T) A;
     A old = (A)(1 - momentum), now = (A)momentum;
-    mean[c] = (T)m;
-    rstd[c] = (T)r;
+    mean[c] = m;
+    rstd[c] = r;
     if (running_mean) running_mean[c] = (T)((A)running_mean[c] * old + m * now);
     if (running_var) running_var[c] = (T)((A)running_var[c] * old + var * (now * (A)count / (A)(count - 1)));
 }
 
-// The mean and rstd, which T may round, are stored in made[0, channels, 2] as well. `batches`, if given, counts this batch.
+// `batches`, if given, counts this batch.
 template <typename T>
-__global__ void batch_statistics(WIDE(T)* made, T* mean, T* rstd, T* running_mean, T* running_var, i64 count,
+__global__ void batch_statistics(const WIDE(T)* made, WIDE(T)* mean, WIDE(T)* rstd, T* running_mean, T* running_var, i64 count,
                                  i64 channels, int parts, double eps, double momentum, i64* batches) {
     typedef WIDE(T) A;
     EACH(c, channels) {
@@ -87,8 +87,6 @@ __global__ void batch_statistics(WIDE(T)* made, T* mean, T* rstd, T* running_mea
             all.take((A)(last - first), made[2 * (part * channels + c)], made[2 * (part * channels + c) + 1]);
         }
         A m = all.mean, var = all.square / (A)count, r = (A)1 / sqrt(var + (A)eps);
-        made[2 * c] = m;
-        made[2 * c + 1] = r;
         keep_statistics(mean, rstd, running_mean, running_var, c, count, m, var, r, momentum);
     }
 }
@@ -119,9 +117,9 @@ __device__ __forceinline__ void put_together(const A* pairs, i64 count, int part
 // Normalises one of `shares` of a channel. Each block combines the results of batch_parts; a block that has a channel to itself
 // computes the statistics too. With `relu`, relu is applied to the rounded result; NaN stays NaN.
 template <typename T, int N>
-__global__ void batch_norm(const T* x, const T* weight, const T* bias, const WIDE(T)* made, T* out, T* mean, T* rstd,
-                           T* running_mean, T* running_var, i64 count, i64 inner, i64 channels, int parts, int shares,
-                           double eps, double momentum, i64* batches, int relu) {
+__global__ void batch_norm(const T* x, const T* weight, const T* bias, const WIDE(T)* made, T* out, WIDE(T)* mean,
+                           WIDE(T)* rstd, T* running_mean, T* running_var, i64 count, i64 inner, i64 channels, int parts,
+                           int shares, double eps, double momentum, i64* batches, int relu) {
     typedef WIDE(T) A;
     __shared__ A room[8], pairs[64], both[2];
     Team team(256);
@@ -226,7 +224,7 @@ __device__ __forceinline__ void slopes_of(const Cotangent<T>& cotangent, const T
 // The same for each share, into made[parts, channels, 2].
 template <typename T, int N>
 __global__ void __launch_bounds__(256, 2)
-batch_grad_parts(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, WIDE(T)* made, const T* bias,
+batch_grad_parts(const T* dy, const T* x, const T* weight, const WIDE(T)* mean, const WIDE(T)* rstd, WIDE(T)* made, const T* bias,
                  const T* shown, i64 count, i64 inner, i64 channels, int parts, int relu) {
     typedef WIDE(T) A;
     __shared__ A room[8];
@@ -236,7 +234,7 @@ batch_grad_parts(const T* dy, const T* x, const T* weight, const T* mean, const 
     Cotangent<T> cotangent(dy, shown, weight, bias, relu, c, c * inner);
     A w, b;
     Walk<N> walk(first + team.rank * N, count, inner, channels);
-    slopes_of<T, N>(cotangent, x + c * inner, walk, first, last, (A)mean[c], (A)rstd[c], team, room, w, b);
+    slopes_of<T, N>(cotangent, x + c * inner, walk, first, last, mean[c], rstd[c], team, room, w, b);
     if (!team.rank) made[2 * blockIdx.x] = w, made[2 * blockIdx.x + 1] = b;
 }
 
@@ -252,13 +250,13 @@ __global__ void batch_grad_total(WIDE(T)* made, T* dweight, T* dbias, i64 channe
 }
 
 template <typename T, int N>
-__global__ void batch_norm_dx(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, const WIDE(T)* made,
+__global__ void batch_norm_dx(const T* dy, const T* x, const T* weight, const WIDE(T)* mean, const WIDE(T)* rstd, const WIDE(T)* made,
                               T* dx, const T* bias, const T* shown, i64 n, i64 inner, i64 channels, int relu) {
     typedef WIDE(T) A;
     i64 count = n / channels;
     EACH(i, n / N) {
         i64 at = i * N, c = n < (i64)1 << 32 ? (i64)((u32)at / (u32)inner % (u32)channels) : at / inner % channels;
-        A m = (A)mean[c], r = (A)rstd[c], own = weight ? r * (A)weight[c] : r;
+        A m = mean[c], r = rstd[c], own = weight ? r * (A)weight[c] : r;
         A level = made[2 * c + 1] / (A)count, slope = made[2 * c] / (A)count;
         Cotangent<T> cotangent(dy, shown, weight, bias, relu, c, 0);
         Pack<T, N> v = *(const Pack<T, N>*)(x + at), g, y;
@@ -275,7 +273,7 @@ __global__ void batch_norm_dx(const T* dy, const T* x, const T* weight, const T*
 // All three gradients, for one of `shares` of a channel, divided among blocks as in batch_norm; no dx if it is not needed.
 template <typename T, int N>
 __global__ void __launch_bounds__(256, 2)
-batch_norm_grads(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, const WIDE(T)* made, T* dx,
+batch_norm_grads(const T* dy, const T* x, const T* weight, const WIDE(T)* mean, const WIDE(T)* rstd, const WIDE(T)* made, T* dx,
                  T* dweight, T* dbias, const T* bias, const T* shown, i64 count, i64 inner, i64 channels, int parts,
                  int shares, int relu) {
     typedef WIDE(T) A;
@@ -286,7 +284,7 @@ batch_norm_grads(const T* dy, const T* x, const T* weight, const T* mean, const 
     Walk<N> walk(first + team.rank * N, count, inner, channels);
     Cotangent<T> cotangent(dy, shown, weight, bias, relu, c, c * inner);
     x += c * inner;
-    A m = (A)mean[c], r = (A)rstd[c], w = 0, b = 0;
+    A m = mean[c], r = rstd[c], w = 0, b = 0;
     if (made) gather(made, c, channels, parts, pairs);
     else slopes_of<T, N>(cotangent, x, walk, first, last, m, r, team, room, w, b);
     if (!team.rank) {

@@ -22,7 +22,7 @@ __device__ __forceinline__ void given(const T* x, i64 at, bool same, A none, A (
 // Contiguous rows, whose lengths and addresses are multiples of N elements. Centred is layer norm, of `a` + `b` if these are given,
 // whose sum is stored in x first. Otherwise the mean is taken to be 0, which is RMS norm.
 template <typename T, bool Centred, int N>
-__global__ void layer_norm(T* x, const T* weight, const T* bias, T* out, T* mean, T* rstd, i64 rows, i64 width, double eps,
+__global__ void layer_norm(T* x, const T* weight, const T* bias, T* out, WIDE(T)* mean, WIDE(T)* rstd, i64 rows, i64 width, double eps,
                            const T* a, const T* b, int lanes) {
     typedef WIDE(T) A;
     __shared__ A room[8];
@@ -69,25 +69,22 @@ __global__ void layer_norm(T* x, const T* weight, const T* bias, T* out, T* mean
             *(Pack<T, N>*)(out + from + at) = made;
         });
     }
-    if (team.rank) return;
-    if (mean) mean[team.row] = (T)m;
-    rstd[team.row] = (T)r;
+    if (Centred && !team.rank) mean[team.row] = m, rstd[team.row] = r;
 }
 
 // (x - mean) rstd weight + bias, for given mean and rstd. The statistics and the affine map belong to the rows and the
 // columns of [rows, width], or both belong to channels: then `inner` elements share one of `channels` (0 for rows). N neighbours
 // are in one row.
-// If S is wider than T, a channel's statistics are adjacent: element c of them is at 2 c. With `relu`, relu is applied to the
-// rounded result, where NaN stays NaN; with `dy`, the result is the gradient of relu for that cotangent.
-template <typename T, typename S, int N>
-__global__ void affine(const T* x, const T* weight, const T* bias, const S* mean, const S* rstd, T* out, i64 n, i64 inner,
-                       i64 channels, int relu, const T* dy) {
+// With `relu`, relu is applied to the rounded result, where NaN stays NaN; with `dy`, the result is the gradient of relu for that
+// cotangent.
+template <typename T, int N>
+__global__ void affine(const T* x, const T* weight, const T* bias, const WIDE(T)* mean, const WIDE(T)* rstd, T* out, i64 n,
+                       i64 inner, i64 channels, int relu, const T* dy) {
     typedef WIDE(T) A;
-    const int step = sizeof(S) > sizeof(T) ? 2 : 1;
     EACH(i, n / N) {
         i64 row = n < (i64)1 << 32 ? (i64)((u32)(i * N) / (u32)inner) : i * N / inner, column = i * N - row * inner;
         if (channels) row = column = row < (i64)1 << 32 ? (i64)((u32)row % (u32)channels) : row % channels;
-        A m = (A)mean[step * row], r = (A)rstd[step * row], factor[N], level[N];
+        A m = mean[row], r = rstd[row], factor[N], level[N];
         Pack<T, N> v = *(const Pack<T, N>*)(x + i * N), g;
         if (dy) g = *(const Pack<T, N>*)(dy + i * N);
         given(weight, column, channels, (A)1, factor);
@@ -105,13 +102,13 @@ __global__ void affine(const T* x, const T* weight, const T* bias, const S* mean
 // A row has at most C parts of the type P, or any number if C is 0. `seen` is called with each part of dy and of hat, which are 0
 // beyond the row, and its number.
 template <typename P, int C, typename T, typename F>
-__device__ __forceinline__ void row_dx(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, T* dx, i64 row,
+__device__ __forceinline__ void row_dx(const T* dy, const T* x, const T* weight, const WIDE(T)* mean, const WIDE(T)* rstd, T* dx, i64 row,
                                        i64 width, int added, const Team& team, WIDE(T)* room, F seen) {
     typedef WIDE(T) A;
     dy += row * width;
     x += row * width;
     dx += row * width;
-    A m = (A)mean[row], r = (A)rstd[row], level = 0, slope = 0;
+    A m = mean[row], r = rstd[row], level = 0, slope = 0;
     constexpr int N = P::neighbours;
     P g, hat;
     auto load = [&](i64 from, int part) {
@@ -155,7 +152,7 @@ __device__ __forceinline__ void row_dx(const T* dy, const T* x, const T* weight,
 
 template <typename T, int N>
 __global__ void __launch_bounds__(256, 2)
-layer_norm_dx(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, T* dx, i64 rows, i64 width, int added,
+layer_norm_dx(const T* dy, const T* x, const T* weight, const WIDE(T)* mean, const WIDE(T)* rstd, T* dx, i64 rows, i64 width, int added,
               int lanes) {
     __shared__ WIDE(T) room[8];
     Team team(lanes);
@@ -166,11 +163,11 @@ layer_norm_dx(const T* dy, const T* x, const T* weight, const T* mean, const T* 
 
 // The contribution of one row to the gradients of weight and bias at a column.
 template <typename T>
-__device__ __forceinline__ void add_slopes(const T* dy, const T* x, const T* mean, const T* rstd, i64 row, i64 width,
+__device__ __forceinline__ void add_slopes(const T* dy, const T* x, const WIDE(T)* mean, const WIDE(T)* rstd, i64 row, i64 width,
                                            i64 column, WIDE(T)& w, WIDE(T)& b) {
     typedef WIDE(T) A;
     A g = (A)dy[row * width + column];
-    w += g * (((A)x[row * width + column] - (A)mean[row]) * (A)rstd[row]);
+    w += g * (((A)x[row * width + column] - mean[row]) * rstd[row]);
     b += g;
 }
 
@@ -201,7 +198,7 @@ __device__ __forceinline__ void fold_warps(A& w, A& b) {
 
 // Sums over rows of dy hat and of dy: 32 columns per tile; eight warps share the rows of one of `parts`.
 template <typename T>
-__global__ void affine_parts(const T* dy, const T* x, const T* mean, const T* rstd, WIDE(T)* made, T* dweight, T* dbias,
+__global__ void affine_parts(const T* dy, const T* x, const WIDE(T)* mean, const WIDE(T)* rstd, WIDE(T)* made, T* dweight, T* dbias,
                              i64 rows, i64 width, int parts) {
     i64 part = blockIdx.x % parts, column = blockIdx.x / parts * 32 + (threadIdx.x & 31);
     i64 each = (rows + parts - 1) / parts, end = each * (part + 1) < rows ? each * (part + 1) : rows;
@@ -232,7 +229,7 @@ __global__ void affine_total(const WIDE(T)* made, T* dweight, T* dbias, i64 widt
 // accesses to each of a row's C parts, and adds up the same columns of all rows that the team takes.
 template <typename T, int N, int K, int C>
 __global__ void __launch_bounds__(256, 2)
-layer_norm_grads(const T* dy, const T* x, const T* weight, const T* mean, const T* rstd, T* dx, WIDE(T)* made, T* dweight,
+layer_norm_grads(const T* dy, const T* x, const T* weight, const WIDE(T)* mean, const WIDE(T)* rstd, T* dx, WIDE(T)* made, T* dweight,
                  T* dbias, i64 rows, i64 width, int parts, int added, int lanes) {
     typedef WIDE(T) A;
     typedef Part<T, N, K> P;

@@ -80,6 +80,10 @@ def bools(*shape: int, layout: str = "plain") -> Operand:
     return Operand(shape, "bool", 0, 2, layout)
 
 
+#: Inputs of ops that are in float32 beside 16-bit floats.
+STATISTICS = frozenset(("mean", "rstd", "lse"))
+
+
 @dataclass(frozen=True)
 class Row:
     """A sample call. ``args`` hold operands, numbers, None and lists of operands, in the op's order."""
@@ -108,26 +112,24 @@ class Row:
 
     def operands(self) -> list[Operand]:
         """The tensors among the arguments, lists flattened."""
-        return [a for a in self._flat() if isinstance(a, Operand)]
+        return [operand for _, operand in self._named()]
 
-    def _flat(self) -> Iterator[Any]:
-        for a in self.args:
-            yield from a if isinstance(a, list) else (a,)
+    def _named(self) -> Iterator[tuple[str, Operand]]:
+        """The same with the names of the op's inputs."""
+        for name, a in zip(self.declared.inputs, self.args, strict=False):
+            for part in a if isinstance(a, list) else (a,):
+                if isinstance(part, Operand):
+                    yield name, part
 
     def wanted(self) -> list[int]:
         """The indices of the operands that get a gradient."""
-        result, at = [], 0
-        for name, a in zip(self.declared.inputs, self.args, strict=False):
-            for part in a if isinstance(a, list) else [a]:
-                if isinstance(part, Operand):
-                    if self.gradient and name in self.declared.differentiable and part.kind == "float":
-                        result.append(at)
-                    at += 1
-        return result
+        differentiable = self.declared.differentiable if self.gradient else ()
+        return [k for k, (name, a) in enumerate(self._named()) if name in differentiable and a.kind == "float"]
 
     def values(self, dtype: Any = np.float32, seed: int = 0) -> list[Array]:
         rng = np.random.default_rng(seed)
-        return [operand.values(rng, dtype) for operand in self.operands()]
+        wide = np.float32 if np.dtype(dtype).itemsize == 2 else dtype
+        return [operand.values(rng, wide if name in STATISTICS else dtype) for name, operand in self._named()]
 
     def arguments(self, tensors: list[Any]) -> list[Any]:
         """The op's arguments, given a contiguous tensor for each operand."""

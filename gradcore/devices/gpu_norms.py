@@ -36,7 +36,7 @@ def layer_norm(x: Any, weight: Any, bias: Any, out: Any, mean: Any, rstd: Any, w
 def rms_norm(x: Any, weight: Any, out: Any, workspace: Any, *, dims: int, eps: float) -> None:
     width = math.prod(x.shape[x.ndim - dims:])
     if width:
-        _rows(False, x, weight, None, out, None, workspace, width, eps)
+        _rows(False, x, weight, None, out, None, None, width, eps)
 
 
 def _rows(centred: bool, x: Any, weight: Any, bias: Any, out: Any, mean: Any, rstd: Any, width: int, eps: float, a: Any = None,
@@ -55,7 +55,7 @@ def layer_norm_apply(x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, out: 
 def _affine(x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, out: Any, inner: int, channels: int, relu: bool = False,
             dy: Any = None) -> None:
     length = gl.length_of(inner, x, out, dy, *(() if channels else (weight, bias)))
-    gl.run("norm", "affine", (x.dtype, mean.dtype, length), x.size // length, x, weight, bias, mean, rstd, out,
+    gl.run("norm", "affine", (x.dtype, length), x.size // length, x, weight, bias, mean, rstd, out,
            np.int64(x.size), np.int64(inner), np.int64(channels), np.int32(relu), dy)
 
 
@@ -135,9 +135,6 @@ def batch_norm(x: Any, weight: Any, bias: Any, running_mean: Any, running_var: A
         return
     gl.run("batch_norm", "batch_statistics", (x.dtype,), by.channels, by.made, *kept, by.sizes[0], by.sizes[2],
            np.int32(by.parts), *numbers)
-    if by.made.dtype != x.dtype:
-        # The statistics before rounding.
-        mean, rstd = by.made, by.made[1:]
     _affine(x, weight, bias, mean, rstd, out, int(by.sizes[1]), by.channels, relu)
 
 

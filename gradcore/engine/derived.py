@@ -8,7 +8,7 @@ from typing import Any
 from gradcore.engine.backward import Sweep
 from gradcore.engine.state import local
 from gradcore.engine.value import Value, make_value
-from gradcore.ops.movement import expand
+from gradcore.ops.movement import cast_to, expand
 from gradcore.ops.op import install_differentiation
 
 
@@ -28,6 +28,7 @@ def differentiate(fn: Callable[..., Any], places: Sequence[int], gs: Sequence[An
         made = fn(*inputs)
         for y, g in zip(made if isinstance(made, tuple) else (made,), gs, strict=True):
             if y is not None and y.edge is not None and g is not None:
+                g = cast_to(g, y.spec)  # a function of 16-bit floats may compute in float32
                 sweep.deliver(y.edge, make_value(g.storage, g.spec, g.array, g.edge))
         made = y = None
         state.grad = recorded

@@ -14,7 +14,7 @@ from gradcore.errors import SpecError
 from gradcore.ops.creation import full
 from gradcore.ops.elementwise import exp, ge, where
 from gradcore.ops.linalg import matmul
-from gradcore.ops.movement import cast, narrow, reshape, tril
+from gradcore.ops.movement import cast, cast_to, narrow, reshape, tril
 from gradcore.ops.op import Inferred, derived, joint, op
 from gradcore.ops.random import STATE, uniform
 from gradcore.ops.reduce import sum
@@ -68,7 +68,7 @@ def _spec(q: TensorSpec, k: TensorSpec, v: TensorSpec, mask: TensorSpec | None =
     (matrices, rows), keys = _block(q, k), k.shape[2]
     # Scores, scaled queries, ones to add scores up with, a number a row, the triangle that a causal block masks.
     room = matrices * rows * (keys + q.shape[3] + 1) + keys + rows * rows
-    return Inferred((_laid_like((*q.shape[:3], v.shape[3]), q),), (("lse", TensorSpec.of(q.shape[:3], q.dtype)),),
+    return Inferred((_laid_like((*q.shape[:3], v.shape[3]), q),), (("lse", TensorSpec.of(q.shape[:3], q.widened().dtype)),),
                     room * q.dtype.itemsize + 80 + _drawn(k, matrices, rows, state is not None))
 
 
@@ -87,15 +87,21 @@ def _rule(g: Any, g_lse: Any, q: Any, k: Any, v: Any, mask: Any, out: Any, lse: 
           scale: float) -> Any:
     if g_lse is None:
         return attention_grad(g, q, k, v, mask, out, lse, state, drop, causal=causal, scale=scale)
-    slopes = _weights(q, k, mask, lse, causal, scale) * _column(g_lse) * scale
-    dq, dk = matmul(slopes, k), matmul(slopes, q, transpose_a=True)
-    if g is None:
-        return dq, dk, None
-    found = attention_grad(g, q, k, v, mask, out, lse, state, drop, causal=causal, scale=scale)
-    return found[0] + dq, found[1] + dk, found[2]
+    wide_q, wide_k = _widened(q, k)
+    slopes = _weights(wide_q, wide_k, mask, lse, causal, scale) * _column(g_lse) * scale
+    dq, dk, dv = matmul(slopes, wide_k), matmul(slopes, wide_q, transpose_a=True), None
+    if g is not None:
+        found = attention_grad(g, q, k, v, mask, out, lse, state, drop, causal=causal, scale=scale)
+        dq, dk, dv = found[0] + dq, found[1] + dk, found[2]
+    return cast_to(dq, q.spec), cast_to(dk, k.spec), dv
 
 
 # -- the gradient out of ops that store the scores, for whoever differentiates it --------------------------------------
+
+
+def _widened(*tensors: Any) -> list[Any]:
+    """16-bit floats in float32, in which lse is."""
+    return [cast_to(x, x.spec.widened()) for x in tensors]
 
 
 def _column(rows: Any) -> Any:
@@ -123,6 +129,7 @@ def _left(weights: Any, state: Any, drop: float) -> Any:
 
 def _slopes(dy: Any, q: Any, k: Any, v: Any, mask: Any, out: Any, lse: Any, state: Any, drop: Any, causal: bool,
             scale: float) -> Any:
+    dy, q, k, v = _widened(dy, q, k, v)
     weights = dropped = _weights(q, k, mask, lse, causal, scale)
     slopes = matmul(dy, v, transpose_b=True)
     if state is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from gradcore.errors import SpecError
 from gradcore.ops.elementwise import mul, sub
-from gradcore.ops.movement import reshape
+from gradcore.ops.movement import cast_to, reshape
 from gradcore.ops.op import Inferred, derived, joint, op
 from gradcore.ops.reduce import sum
 from gradcore.ops.shapes import need_float
@@ -29,8 +29,9 @@ def _check(x: TensorSpec, **channels: TensorSpec | None) -> None:
     if x.ndim < 2:
         raise SpecError(f"batch_norm: expected an input [N, C, ...], but got {list(x.shape)}")
     for name, spec in channels.items():
-        if spec is not None and (spec.shape != (x.shape[1],) or spec.dtype != x.dtype):
-            raise SpecError(f"batch_norm: {name} should contain {x.shape[1]} elements of {x.dtype.name} and not "
+        dtype = x.widened().dtype if name in ("mean", "rstd") else x.dtype
+        if spec is not None and (spec.shape != (x.shape[1],) or spec.dtype != dtype):
+            raise SpecError(f"batch_norm: {name} should contain {x.shape[1]} elements of {dtype.name} and not "
                             f"{list(spec.shape)} of {spec.dtype.name}")
 
 
@@ -40,8 +41,8 @@ def _spec(x: TensorSpec, weight: TensorSpec | None = None, bias: TensorSpec | No
     _check(x, weight=weight, bias=bias, running_mean=running_mean, running_var=running_var)
     if x.numel // max(x.shape[1], 1) <= 1:
         raise SpecError(f"Expected more than 1 value per channel when training, got input size {list(x.shape)}")
-    channel = TensorSpec.of((x.shape[1],), x.dtype)
-    return Inferred((x.like(),), (("mean", channel), ("rstd", channel)), _room(x, 1, 3))
+    statistic = TensorSpec.of((x.shape[1],), x.widened().dtype)
+    return Inferred((x.like(),), (("mean", statistic), ("rstd", statistic)), _room(x, 1, 3))
 
 
 def _apply_spec(x: TensorSpec, weight: TensorSpec | None, bias: TensorSpec | None, mean: TensorSpec,
@@ -63,7 +64,7 @@ def _rule(g: Any, g_mean: Any, g_rstd: Any, x: Any, weight: Any, mean: Any, rstd
     if needs[0] and (g_mean is not None or g_rstd is not None):
         columns = [None if v is None else _column(v, x) for v in (mean, rstd, g_mean, g_rstd)]
         aside = by_statistics(x, *columns, count=x.spec.numel // x.spec.shape[1])
-        dx = aside if dx is None else dx + aside
+        dx = cast_to(aside if dx is None else dx + aside, x.spec)
     return dx, dweight, dbias
 
 
@@ -83,8 +84,9 @@ def _apply_rule(g: Any, x: Any, weight: Any, mean: Any, rstd: Any, needs: tuple[
     """Elementary, for statistics that do not depend on the input."""
     dims = (0, *range(2, g.spec.ndim))
     factor = rstd if weight is None else mul(rstd, weight)
-    return (mul(g, _column(factor, g)) if needs[0] else None,
-            sum(mul(g, mul(sub(x, _column(mean, g)), _column(rstd, g))), dims=dims, keepdim=False) if needs[1] else None,
+    dweight = sum(mul(g, mul(sub(x, _column(mean, g)), _column(rstd, g))), dims=dims, keepdim=False) if needs[1] else None
+    return (cast_to(mul(g, _column(factor, g)), g.spec) if needs[0] else None,
+            None if dweight is None else cast_to(dweight, g.spec),
             sum(g, dims=dims, keepdim=False) if needs[2] else None)
 
 

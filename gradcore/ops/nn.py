@@ -6,7 +6,7 @@ from typing import Any
 
 from gradcore.errors import SpecError
 from gradcore.ops.elementwise import exp, ne, where
-from gradcore.ops.movement import cast, reshape, take
+from gradcore.ops.movement import cast, cast_to, reshape, take
 from gradcore.ops.op import Inferred, derived, joint, op
 from gradcore.ops.reduce import mean as average
 from gradcore.ops.reduce import sum
@@ -181,7 +181,7 @@ def _layer_norm_spec(x: TensorSpec, weight: TensorSpec | None = None, bias: Tens
         if spec is not None and spec.shape != shape:
             raise SpecError(f"layer_norm: expected {name} to be of same shape as normalized_shape, but got {name} of "
                             f"shape {list(spec.shape)} and normalized_shape = {list(shape)}")
-    rows = TensorSpec.of((*x.shape[:x.ndim - dims], *[1] * dims), x.dtype)
+    rows = TensorSpec.of((*x.shape[:x.ndim - dims], *[1] * dims), x.widened().dtype)
     return Inferred((x.like(),), (("mean", rows), ("rstd", rows)), row_bytes(x, _width(x, dims)))
 
 
@@ -212,7 +212,7 @@ def _layer_norm_rule(g: Any, g_mean: Any, g_rstd: Any, x: Any, weight: Any, mean
         dx, dweight, dbias = layer_norm_grad(g, x, weight, mean, rstd, dims=dims, needs=needs)
     if needs[0] and (g_mean is not None or g_rstd is not None):
         aside = by_statistics(x, mean, rstd, g_mean, g_rstd, count=_width(x.spec, dims))
-        dx = aside if dx is None else dx + aside
+        dx = cast_to(aside if dx is None else dx + aside, x.spec)
     return dx, dweight, dbias
 
 
