@@ -138,7 +138,9 @@ class _Attention:
         limits = xp.finfo(q.dtype)
         for block in _blocks(q, k, causal):
             p = self._scores(block, q, k, mask, scale, queries, room, future)
-            top, total, made = block.over_queries(numbers, 1), block.queries(lse), block.queries(out)
+            top, norms, made = block.over_queries(numbers, 1), block.queries(lse), block.queries(out)
+            # A product has one dtype; the scaled queries are read no more.
+            total = norms if lse.dtype == q.dtype else block.over_queries(queries, 1)[:, :, 0]
             xp.amax(p, axis=2, out=top, keepdims=True)
             if mask is not None:
                 # In a fully masked row the largest score is minus infinity and the sum 0: the result must be 0.
@@ -152,8 +154,8 @@ class _Attention:
                 xp.multiply(p, self._dropout(block, q, k, state, drop, drops), p)
             xp.matmul(p.swapaxes(2, 3), block.seen(v), out=made)
             xp.true_divide(made, total[..., None], made)
-            xp.log(total, total)
-            xp.add(total, top[:, :, 0], total)
+            xp.log(total, norms, dtype=lse.dtype)
+            xp.add(norms, top[:, :, 0], norms)
 
     def backward(self, dy: Any, q: Any, k: Any, v: Any, mask: Any, out: Any, lse: Any, state: Any, drop: Any, dq: Any, dk: Any,
                  dv: Any, workspace: Any, *, causal: bool, scale: float) -> None:

@@ -12,7 +12,8 @@ from gradcore.devices.gpu_elementwise import wide
 from gradcore.devices.gpu_linalg import CupyWithProducts
 from gradcore.devices.gpu_random import uniform
 
-_SIZES = ("heads", "length", "keys", "width", "values", "causal")
+_SIZES = ("heads", "length", "keys", "width", "values", "causal", "whole")
+_THREADS = 128
 _TENSORS = ("q", "k", "v", "mask", "out", "dy", "dq", "dk", "dv")
 ATTENTION_ARGUMENT = np.dtype([(name, "i8") for name in _SIZES] + [(name, "f8") for name in ("scale", "drop", "left")]
                               + [(name, "i8", (4,)) for name in _TENSORS])
@@ -26,9 +27,22 @@ def _room(q: Any, v: Any) -> int:
     return 0
 
 
+def _whole(*tensors: Any) -> bool:
+    """Do rows of all tensors consist of accesses of 16 bytes?"""
+    length = 16 // tensors[0].itemsize
+    return gl.packed(*tensors) and not any(
+        x.shape[3] % length or x.strides[3] != x.itemsize or any(s % 16 for s in x.strides[:3]) for x in tensors)
+
+
+def _rows(dtype: Any, forward: bool) -> int:
+    """The queries of a block (in a gradient, or keys)."""
+    return 64 if dtype.itemsize == 2 else 32 if forward else 16
+
+
 def _argument(q: Any, k: Any, v: Any, mask: Any, drop: Any, causal: bool, scale: float, **others: Any) -> Any:
     found = np.zeros((), ATTENTION_ARGUMENT)
-    for name, value in zip(_SIZES, (q.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3], causal), strict=True):
+    sizes = q.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3], causal, _whole(q, k, v, *others.values())
+    for name, value in zip(_SIZES, sizes, strict=True):
         found[name] = value
     found["scale"] = scale
     found["drop"] = drop or 0.0
@@ -51,6 +65,11 @@ def _wider(op: str, q: Any, v: Any) -> Any:
     return _WIDER[op]
 
 
+def _start(name: str, dtype: Any, room: int, blocks: int, *arguments: Any) -> None:
+    if blocks:
+        gl.start("attention", gl.instance(name, dtype, room), blocks, _THREADS, arguments)
+
+
 @gl.kernel
 def attention(q: Any, k: Any, v: Any, mask: Any, state: Any, drop: Any, out: Any, lse: Any, workspace: Any, *, causal: bool,
               scale: float) -> None:
@@ -58,9 +77,9 @@ def attention(q: Any, k: Any, v: Any, mask: Any, state: Any, drop: Any, out: Any
     if not room:
         _wider("attention", q, v)(q, k, v, mask, state, drop, out, lse, workspace, causal=causal, scale=scale)
         return
-    blocks = q.shape[0] * q.shape[1] * -(-q.shape[2] // 32)
-    gl.run_blocks("attention", "attention", (q.dtype, room), blocks, q, k, v, mask, state, out, lse,
-                  _argument(q, k, v, mask, drop, causal, scale, out=out))
+    blocks = q.shape[0] * q.shape[1] * -(-q.shape[2] // _rows(q.dtype, True))
+    _start("attention", q.dtype, room, blocks, q, k, v, mask, state, out, lse,
+           _argument(q, k, v, mask, drop, causal, scale, out=out))
 
 
 @gl.kernel
@@ -73,6 +92,6 @@ def attention_grad(dy: Any, q: Any, k: Any, v: Any, mask: Any, out: Any, lse: An
         return
     heads = q.shape[0] * q.shape[1]
     how = _argument(q, k, v, mask, drop, causal, scale, out=out, dy=dy, dq=dq, dk=dk, dv=dv)
-    queries, keys = (heads * -(-x.shape[2] // 16) for x in (q, k))
-    gl.run_blocks("attention", "attention_grads", (q.dtype, room), queries + keys, dy, q, k, v, mask, out, lse, state, dq, dk,
-                  dv, np.int32(queries), how)
+    queries, keys = (heads * -(-x.shape[2] // _rows(q.dtype, False)) for x in (q, k))
+    _start("attention_grads", q.dtype, room, queries + keys, dy, q, k, v, mask, out, lse, state, dq, dk, dv, np.int32(queries),
+           how)

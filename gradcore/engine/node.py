@@ -91,7 +91,8 @@ def build_node(call: Call, plan: KeepPlan, args: tuple[Any, ...], outputs: Any, 
         for slot in plan.slots:
             kind, index, name = slot
             edge = edges[index] if kind == INPUT else None
-            if kind == INPUT and (edge is None or edge[0].recipe is None) and type(args[index]) not in PLAIN:
+            if kind == INPUT and (edge is None or edge[0].recipe is None or local.state.packing is not None) and (
+                    type(args[index]) not in PLAIN):
                 # What _residual does in the usual case.
                 saved.append(keep(args[index], edge, None, number, name))
             else:
@@ -108,7 +109,8 @@ def _residual(node: Node, slot: tuple[int, int, str], args: tuple[Any, ...], out
         if type(value) in PLAIN:
             return value
         edge = edges[index]
-        if edge is not None and edge[0].recipe is not None and not edge[1] and not value.storage.version:
+        if edge is not None and edge[0].recipe is not None and not edge[1] and not value.storage.version and (
+                local.state.packing is None):
             return Again(edge[0].recipe, edge, None, node.id, name)
         return keep(value, edge, None, node.id, name)
     if kind == OVERWRITTEN:

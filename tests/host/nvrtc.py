@@ -33,10 +33,10 @@ class Usage:
     shared: int
     threads: int
 
-    def fits(self, threads: int) -> bool:
-        """Can blocks with this many threads be launched? A warp allocates registers in units of 256, of a block's 65,536."""
+    def fits(self, threads: int, blocks: int = 1) -> bool:
+        """Have a multiprocessor's registers room for some blocks of so many threads? A warp allocates 256 of 65,536 at a time."""
         warps, taken = -(-threads // 32), -(-32 * self.registers // 256) * 256
-        return threads <= self.threads and warps * taken <= 65536 and self.shared <= 48 << 10
+        return threads <= self.threads and blocks * warps * taken <= 65536 and self.shared <= 48 << 10
 
 
 class Nvrtc:

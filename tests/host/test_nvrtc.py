@@ -71,8 +71,8 @@ def test_kernels_compile_for_every_target(family, target, table):
         print(table[-1])
         allowed = 64 if STACK.search(name) else 0
         assert amount.stack <= allowed, f"{name} for {target} has {amount.stack} bytes of stack: it spills registers"
-        assert 0 < amount.registers <= 128, name
-        assert amount.fits(noted().threads.get(name, 1)), f"{name} for {target}: blocks of {noted().threads[name]} threads"
+        threads = noted().threads.get(name, min(amount.threads, 256))
+        assert amount.registers and amount.fits(threads, 2), f"{name} for {target}: not two blocks of {threads} threads at once"
 
 
 def test_each_file_says_what_it_computes_and_moves():
