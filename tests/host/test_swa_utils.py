@@ -16,7 +16,7 @@ FUNCTIONS: dict[str, Any] = {
     "mean": lambda s: {}, "mean of lists": lambda s: {"multi_avg_fn": s.get_swa_multi_avg_fn()},
     "ema": lambda s: {"avg_fn": s.get_ema_avg_fn(0.9)}, "ema of lists": lambda s: {"multi_avg_fn": s.get_ema_multi_avg_fn(0.7)},
     "mean one by one": lambda s: {"avg_fn": s.get_swa_avg_fn()},
-    "with buffers": lambda s: {"multi_avg_fn": s.get_ema_multi_avg_fn(0.9), "use_buffers": True},
+    "with buffers": lambda s: {"multi_avg_fn": s.get_ema_multi_avg_fn(0.3), "use_buffers": True},
     "one's own": lambda s: {"avg_fn": lambda averaged, current, count: averaged + current * count}}
 
 
@@ -54,7 +54,7 @@ def test_averages_are_pytorchs(torch: Any, name: str) -> None:
         same(averages[gradcore].state_dict(), averages[torch].state_dict())
     for library, utils in ((gradcore, swa_utils), (torch, theirs)):
         averages[library].eval()
-        utils.update_bn([(batch(library, k), 0) for k in range(3)], averages[library])
+        utils.update_bn([(batch(library, 0), 0), [batch(library, 1)], batch(library, 2)], averages[library])
         assert not averages[library].training and averages[library].module[1].momentum == 0.1
     same(averages[gradcore].state_dict(), averages[torch].state_dict())
     shown = [averages[library](batch(library, 9)).detach().numpy() for library in models]
@@ -95,6 +95,14 @@ def test_the_first_average_is_the_model_and_an_update_keeps_nothing() -> None:
         average.update_parameters(first)
     assert gradcore.memory_requested() == before
     assert average.module.weight.tolist() == first.weight.tolist() and average.module.weight.requires_grad
+
+
+def test_a_decay_of_one_keeps_the_first_model() -> None:
+    for decay in ({"avg_fn": swa_utils.get_ema_avg_fn(1.0)}, {"multi_avg_fn": swa_utils.get_ema_multi_avg_fn(1.0)}):
+        average = swa_utils.AveragedModel(first := nn.Linear(2, 2), **decay)
+        average.update_parameters(first)
+        average.update_parameters(nn.Linear(2, 2))
+        assert average.module.weight.tolist() == first.weight.tolist()
 
 
 def test_errors_say_what_was_given() -> None:
