@@ -10,7 +10,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nod
 import gradcore
 from gradcore.devices import gpu_numbers, gpu_optimizers
 from gradcore.errors import CaptureError
-from tests.host.captured_steps import KINDS, Training, full
+from tests.host.captured_steps import KINDS, Training, full, on
 from tests.host.graph_bed import bits
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("emulator")]
@@ -30,6 +30,17 @@ def test_a_captured_step_is_the_eager_one_bit_for_bit(bed, kind, settings):
     captured.step(9)
     given = bed.take()
     assert given.count("graph") == 1 and given[:given.index("graph")][-3:] == ["copy", "copy", "upload"]
+
+
+def test_a_caller_whose_gradient_is_read_in_part(bed):
+    w, v = (gradcore.ones(4, requires_grad=True, **on) for _ in range(2))
+    f = gradcore.compile(lambda x: gradcore.cat([x[1:], (w * x).tanh()]))
+    for k in range(5):
+        g = gradcore.tensor(np.arange(7, dtype=np.float32), **on)
+        f(full(k / 8)).backward(g)
+        (v * full(k / 8)).tanh().backward(g[3:].clone())
+        assert bits(w.grad) == bits(v.grad), k
+    assert "of the second part" in f.explain()
 
 
 # -- what would be baked ---------------------------------------------------------------------------------------------------
