@@ -22,7 +22,7 @@ PROBLEMS: dict[str, tuple[Callable[[Any, Any], Any], list[float], list[float]]] 
     "steep": (lambda a, b: (a * 3).exp().sum() + (-a).exp().sum() + (b ** 4).sum(), [2.0], [3.0, -1.0])}
 OPTIONS: list[dict[str, Any]] = [
     {"line_search_fn": "strong_wolfe"}, {"lr": 0.01, "max_iter": 7}, {"line_search_fn": "strong_wolfe", "history_size": 2},
-    {"line_search_fn": "strong_wolfe", "lr": 0.3, "max_iter": 4, "max_eval": 5}]
+    {"line_search_fn": "strong_wolfe", "lr": 0.3, "max_iter": 4, "max_eval": 5}, {"lr": 0.01, "tolerance_change": 0.03}]
 
 
 def problem(library: Any, name: str, options: dict[str, Any], dtype: Any = None) -> tuple[list[Any], Any, Any]:
@@ -57,6 +57,30 @@ def test_steps_are_pytorchs(torch: Any, name: str, options: dict[str, Any]) -> N
 
 
 @pytest.mark.oracle
+def test_line_searches_in_hilly_country_are_pytorchs(torch: Any) -> None:
+    """Where most first steps go too far or not far enough, so that an interval is found and narrowed."""
+    generator = np.random.default_rng(0)
+    for _ in range(150):
+        start, scales, waves = generator.standard_normal((3, 3)) * [[2], [3], [1]]
+        lr, most = 10 ** generator.uniform(-3, 2), int(generator.integers(2, 12))
+        found = []
+        for library in (gradcore, torch):
+            p = library.tensor(start.tolist(), dtype=library.float64, requires_grad=True)
+            by, of = (library.tensor(x.tolist(), dtype=library.float64) for x in (scales, waves))
+            optimizer = library.optim.LBFGS([p], lr, 2, most, line_search_fn="strong_wolfe")
+
+            def closure(p: Any = p, by: Any = by, of: Any = of, optimizer: Any = optimizer) -> Any:
+                optimizer.zero_grad()
+                loss = ((p * by).sin() * of).sum() + (p * p).sum() / 50 + (p[0] * p[1]).cos()
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+            found.append([*p.tolist(), optimizer.state_dict()["state"][0]["func_evals"]])
+        np.testing.assert_allclose(*found, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.oracle
 @pytest.mark.parametrize("options", OPTIONS[:2], ids=str)
 def test_a_state_is_taken_over_from_pytorch_and_from_a_file(torch: Any, options: dict[str, Any]) -> None:
     options = {**options, "max_iter": 5}
@@ -72,6 +96,7 @@ def test_a_state_is_taken_over_from_pytorch_and_from_a_file(torch: Any, options:
         file = io.BytesIO()
         gradcore.save(a.state_dict(), file)
         state = gradcore.load(file)
+        assert type(a.state[ours[0]]["n_iter"]) is int
         a.step(first)
         for p, q in zip(ours, theirs, strict=True):
             np.testing.assert_allclose(p.tolist(), q.tolist(), rtol=1e-6)
@@ -103,6 +128,23 @@ def test_a_network_is_fitted_on_the_closures_own_account_and_all_goes_back() -> 
 
     fit()
     assert gradcore.memory_requested() == before
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 2.0])
+def test_a_step_ends_where_no_gradient_exceeds_the_tolerance(tolerance: float) -> None:
+    p = gradcore.tensor([0.0, tolerance], requires_grad=True)
+    optimizer = optim.LBFGS([p], tolerance_grad=tolerance)
+    calls: list[float] = []
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = (p * p).sum() / 2
+        loss.backward()
+        calls.append(loss.item())
+        return loss
+
+    assert optimizer.step(closure).item() == tolerance ** 2 / 2
+    assert p.tolist() == [0.0, tolerance] and len(calls) == 1
 
 
 def test_errors_say_what_to_do() -> None:
