@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict, defaultdict, namedtuple
 from typing import Any
 
 import numpy as np
@@ -10,16 +11,42 @@ import pytest
 import gradcore
 
 
-@pytest.mark.parametrize("given", [{1, 2}, np.array([2.0]), np.float32(2.0), slice(0, 2), 2 + 0j])
-def test_arguments_count_by_value(given: Any) -> None:
+@pytest.mark.parametrize("made", [lambda n: {*range(n)}, lambda n: np.array([float(n)]), np.float32, lambda n: slice(0, n),
+                                  complex], ids=["set", "array", "scalar", "slice", "complex"])
+def test_arguments_count_by_value(made: Any) -> None:
     def f(x: Any, by: Any) -> Any:
         return x * (len(by) if isinstance(by, set) else by.stop if isinstance(by, slice) else float(np.real(np.ravel(by)[0])))
 
-    compiled = gradcore.compile(f)
-    others = {set: {1, 2, 3}, np.ndarray: np.array([3.0]), np.float32: np.float32(3.0), slice: slice(0, 3), complex: 3 + 0j}
-    again = type(given)(given) if isinstance(given, (set, np.float32)) else given
-    assert [compiled(gradcore.ones(1), by).item() for by in (given, again, others[type(given)])] == [2.0, 2.0, 3.0]
+    compiled, given = gradcore.compile(f), [made(2), made(2), made(3)]
+    assert [compiled(gradcore.ones(1), by).item() for by in given] == [2.0, 2.0, 3.0]
     assert len(compiled.traces) == 2
+
+
+def test_a_zero_with_a_sign_is_another_argument() -> None:
+    f = gradcore.compile(lambda x, by: x * by)
+    assert [str(f(gradcore.ones(1), by).item()) for by in (0.0, -0.0, 0.0)] == ["0.0", "-0.0", "0.0"]
+
+
+Pair = namedtuple("Pair", "x y")
+
+
+@pytest.mark.parametrize("kind", [list, tuple, Pair._make, lambda pair: dict(enumerate(pair)),
+                                  lambda pair: OrderedDict(enumerate(pair))])
+def test_tensors_with_a_graph_in_an_argument_of_any_kind(kind: Any) -> None:
+    w = gradcore.ones(2, requires_grad=True)
+
+    def f(pair: Any) -> Any:
+        x, y = pair.values() if isinstance(pair, dict) else pair
+        return type(pair), x * 2 + y
+
+    compiled = gradcore.compile(f)
+    for k in range(1, 4):
+        w.grad = None
+        given = kind([w * k, gradcore.ones(2)])
+        found, result = compiled(given)
+        result.sum().backward()
+        assert found is type(given) and result.tolist() == [2 * k + 1] * 2 and w.grad.tolist() == [2 * k] * 2
+    assert len(compiled.traces) == 1
 
 
 def test_an_array_that_is_written_to_is_another_argument() -> None:
@@ -67,3 +94,11 @@ def test_what_is_returned_beside_tensors_is_the_callers() -> None:
         numbers.add(k + 10)
         array += 1
         items.append(k)
+
+
+def test_a_dict_of_a_kind_of_its_own_is_returned_with_each_calls_tensors() -> None:
+    f = gradcore.compile(lambda x: (OrderedDict(twice=x * 2), defaultdict(list, sum=x.sum())))
+    for k in range(3):
+        ordered, default = f(gradcore.full((2,), float(k)))
+        assert type(ordered) is OrderedDict and ordered["twice"].tolist() == [2 * k] * 2
+        assert default["sum"].item() == 2 * k and default["other"] == []
