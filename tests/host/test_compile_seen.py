@@ -164,13 +164,21 @@ def test_what_gives_something_else_each_time_is_not_frozen() -> None:
         local.append(x)
         return local[0] * len(items)
 
+    def defaulting(x: Any, before: list[Any] = []) -> Any:  # noqa: B006
+        before.append(1)
+        return x * len(before)
+
     x, items = gradcore.ones(1), []  # type: ignore[var-annotated]
-    functions = counting, listing, lambda x: x * next(source), lambda x: x * seen.random()
+    functions = counting, listing, lambda x: x * next(source), lambda x: x * seen.random(), defaulting
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = [[compiled(x).item() for _ in range(3)] for compiled in map(gradcore.compile, functions)]
     again = random.Random(0)
-    assert found == [[1, 2, 3], [1, 2, 3], [0, 1, 2], pytest.approx([again.random() for _ in range(3)])]
+    assert found == [[1, 2, 3], [1, 2, 3], [0, 1, 2], pytest.approx([again.random() for _ in range(3)]), [1, 2, 3]]
+    f = gradcore.compile(lambda x: x * random.Random().random())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert len({f(x).item() for _ in range(3)}) == 3
 
 
 def test_what_another_thread_does_meanwhile_is_no_part_of_a_program() -> None:
