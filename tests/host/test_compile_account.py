@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 import gradcore
 from gradcore import folds, nn
@@ -172,6 +175,33 @@ def test_the_cache_is_bounded_and_gives_memory_back() -> None:
     assert gradcore.memory_allocated() == live and len(gradcore.device("cpu").ledger.arenas) == 3
     del f
     assert gradcore.memory_allocated() == live and not gradcore.device("cpu").ledger.arenas
+
+
+def test_a_function_that_is_always_traced_runs_eagerly_after_as_many_traces_as_programs() -> None:
+    f = gradcore.compile(lambda x: x * 2, max_programs=3)
+    for n in range(1, 4):
+        f(gradcore.ones(n))
+    assert len(f.programs) == 3 and "without writing results over operands" not in f.explain()
+    f(gradcore.ones(2))
+    for n in range(4, 7):
+        f(gradcore.ones(n))
+    with pytest.warns(RuntimeWarning, match="was traced 3 times without one replay"):
+        assert f(gradcore.ones(7)).tolist() == [2.0] * 7
+    assert not f.programs
+
+
+def test_pythons_hooks_are_those_of_before_the_trace() -> None:
+    def f(x: Any, box: Any) -> Any:
+        box.x = x * 2
+        return box.x
+
+    before = sys.gettrace(), sys.getprofile()
+    sys.settrace(None)
+    try:
+        gradcore.compile(f)(gradcore.ones(1), SimpleNamespace())
+        assert (sys.gettrace(), sys.getprofile()) == (None, before[1])
+    finally:
+        sys.settrace(before[0])
 
 
 def test_regions_of_autocast_are_part_of_the_case() -> None:
