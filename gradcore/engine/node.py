@@ -111,7 +111,7 @@ def _residual(node: Node, slot: tuple[int, int, str], args: tuple[Any, ...], out
         edge = edges[index]
         if edge is not None and edge[0].recipe is not None and not edge[1] and not value.storage.version and (
                 local.state.packing is None):
-            return Again(edge[0].recipe, edge, None, node.id, name)
+            return Again(edge[0].recipe, edge, None, name)
         return keep(value, edge, None, node.id, name)
     if kind == OVERWRITTEN:
         return overwritten
@@ -145,7 +145,7 @@ def _plan_again(node: Node, args: tuple[Any, ...], outputs: Any, aux: Any, edges
     for k, slot in enumerate(plan.slots):
         if slot[0] == OUTPUT:
             saved[k] = (_residual(node, slot, args, outputs, aux, edges, None) if node.recipe is None or slot[1]
-                        else Again(node.recipe, None, 0, node.id, slot[2]))
+                        else Again(node.recipe, None, 0, slot[2]))
     node.saved = saved or None
 
 

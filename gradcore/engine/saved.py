@@ -149,13 +149,12 @@ def forget(remade: list[ref[Recipe]]) -> None:
 class Again:
     """A residual that is not kept, but recomputed when the node runs."""
 
-    __slots__ = ("recipe", "edge", "output", "node", "name")
+    __slots__ = ("recipe", "edge", "output", "name")
 
-    def __init__(self, recipe: Recipe, edge: Edge | None, output: int | None, node: int, name: str) -> None:
+    def __init__(self, recipe: Recipe, edge: Edge | None, output: int | None, name: str) -> None:
         self.recipe = recipe
         self.edge = edge
         self.output = output
-        self.node = node
         self.name = name
         recipe.users += 1
 
