@@ -30,6 +30,8 @@ from gradcore.program.reach import Found, Names, Reach, is_library, names_of
 
 _GETS_GRADIENT: CodeType = Gradients.grad.fget.__code__  # type: ignore[attr-defined]
 _SETS_GRADIENT: CodeType = Gradients.grad.fset.__code__  # type: ignore[attr-defined]
+#: What NumPy and ``secrets`` call for a new seed.
+_TAKES_ENTROPY: CodeType = random.SystemRandom.getrandbits.__code__
 
 
 class Watcher:
@@ -80,6 +82,8 @@ class Watcher:
 
     def _saw(self, frame: FrameType, event: str, arg: Any) -> None:
         code = frame.f_code
+        if code is _TAKES_ENTROPY and event == "call":
+            self._saw_entropy(frame)
         if event not in ("call", "c_call") or is_library(code.co_filename):
             return
         inside = is_inside(code)
@@ -162,6 +166,14 @@ class Watcher:
         if called is next or kind in ("random", "_random") or kind.startswith("numpy.random"):
             what = getattr(called, "__qualname__", repr(called))
             self.drawn.append(f"{frame.f_code.co_filename}:{frame.f_lineno} calls {what}, which gives a different value each "
+                              "time")
+
+    def _saw_entropy(self, frame: FrameType | None) -> None:
+        """Record a user's line that takes a seed from the system: NumPy's compiled generators report no calls themselves."""
+        while frame is not None and is_library(frame.f_code.co_filename):
+            frame = frame.f_back
+        if frame is not None and not is_inside(frame.f_code):
+            self.drawn.append(f"{frame.f_code.co_filename}:{frame.f_lineno} takes a seed from the system, which differs each "
                               "time")
 
     def guards(self) -> list[Any]:
