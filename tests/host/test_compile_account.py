@@ -190,6 +190,19 @@ def test_a_function_that_is_always_traced_runs_eagerly_after_as_many_traces_as_p
     assert not f.programs
 
 
+def test_the_reason_for_a_trace_names_the_leaf_whose_gradient_came_or_went() -> None:
+    layer = nn.Linear(2, 1)
+    f = gradcore.compile(lambda x: layer(x).sum().backward())
+    layer.weight.grad = gradcore.zeros(1, 2)
+    f(gradcore.ones(3, 2))
+    layer.zero_grad()
+    f(gradcore.ones(3, 2))
+    layer.weight.grad = None
+    f(gradcore.ones(3, 2))
+    assert f.traces[1:] == ["the gradient of weight, float32[1, 2], is None and was float32[1, 2]",
+                            "the gradient of bias, float32[1], is a tensor and was None"]
+
+
 def test_pythons_hooks_are_those_of_before_the_trace() -> None:
     def f(x: Any, box: Any) -> Any:
         box.x = x * 2
