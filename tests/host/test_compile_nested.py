@@ -44,6 +44,8 @@ def test_compiled_functions_inside_graphs_and_records() -> None:
         y = f(x) + 1
     x.fill_(3)
     assert y.forward().tolist() == [7, 7]
+    g = gradcore.compile(lambda x: x * 3)
+    assert g(x).tolist() == [9, 9] and len(g.programs) == 1
 
 
 def test_a_step_inside_a_traced_function_is_refused() -> None:

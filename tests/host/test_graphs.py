@@ -275,6 +275,16 @@ def test_leaves_that_are_made_inside_keep_their_values_and_get_gradients() -> No
         assert same(y, expected) and all(same(g, p.grad) for g, p in zip(found, leaves, strict=True))
 
 
+def test_a_leaf_that_was_filled_in_place_inside_is_not_filled_again() -> None:
+    with gradcore.record():
+        w = gradcore.empty(2)
+        w.fill_(3.0)
+        y = w.requires_grad_() * 2
+    with gradcore.no_grad():
+        w.fill_(5.0)
+    assert y.forward().tolist() == [10, 10] and w.tolist() == [5, 5]
+
+
 def test_a_leaf_that_is_made_of_other_tensors_inside_is_refused() -> None:
     x = gradcore.ones(2)
     with gradcore.record():
