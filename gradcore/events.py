@@ -18,6 +18,9 @@ BORROW = "borrow"
 
 RESERVE, UNRESERVE, ALLOC, FREE, KEEP, DROP, LAUNCH, RETAG, MARK, VIEW, UPLOAD, READ, FOREIGN = range(13)
 
+#: What a mark may say in the log of a step.
+MARKS = ("begin", "end", "pack", "unpack")
+
 #: Why a residual was dropped.
 CONSUMED, DIED = 0, 1
 DROP_REASONS = ("consumed", "graph died")

@@ -265,15 +265,15 @@ _FIRST = [*{row.op: row for row in reversed(ROWS) if any(o.kind == "float" for o
 _NARROW_SIZES = frozenset((
     "sum mean var softmax layer_norm layer_norm_grad batch_norm batch_norm_grad cross_entropy cross_entropy_grad cat "
     "embedding_grad "
-    "conv2d conv2d_input_grad conv2d_weight_grad attention windows_grad").split())
-BFLOAT = [*_FIRST, *[row for row in SIZES if row.op in _NARROW_SIZES], *rows_recurrent.NARROW]
+    "conv2d conv2d_input_grad conv2d_weight_grad attention attention_grad windows_grad").split())
+BFLOAT = [*_FIRST, *[row for row in (*SIZES, *SINGLE) if row.op in _NARROW_SIZES], *rows_recurrent.NARROW]
 #: Ops that also run in float16, by the same templates.
 _HALF_OPS = frozenset((
     "add mul relu_grad gelu_tanh sum mean amax softmax log_softmax softmax_grad cross_entropy cross_entropy_grad layer_norm "
     "take take_grad cat clone cast linear matmul uniform dropout maximum where argmax conv2d conv2d_input_grad "
     "conv2d_weight_grad max_pool2d "
-    "batch_norm attention attention_grad silu silu_grad mish elu elu_grad softplus hardtanh leaky_relu lerp addcmul masked_fill_ exp2 flip "
-    "roll cumsum ranked windows_grad var adam_").split())
+    "batch_norm attention attention_grad silu silu_grad mish elu elu_grad softplus hardtanh leaky_relu lerp addcmul "
+    "masked_fill_ exp2 flip roll cumsum ranked windows_grad var adam_").split())
 #: Values whose squares overflow float16.
 _LARGE = floats(5, 70, low=-300.0, high=300.0)
 HALF = [*[row for row in BFLOAT if row.op in _HALF_OPS | _RECURRENT],

@@ -170,8 +170,9 @@ class GradScaler:
 
 
 def _are_finite(folded: list[Value]) -> bool:
+    """On meta, where nothing has values, gradients are taken to be finite: the update is done, which takes more memory."""
     try:
-        return all(bool(f) for f in folded)
+        return all(bool(f) for f in folded if f.storage.device.type != "meta")
     except TraceError:
         raise TraceError(f"{SITES[here()]}: GradScaler.step() and update() depend on whether the gradients are finite, which a "
                          "replay cannot follow: call both after the compiled function; scaler.scale(loss).backward() can stay "

@@ -91,7 +91,12 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _new_file(options: argparse.Namespace, about: dict[str, Any]) -> RunWriter:
-    """A file named after the present time; runs that begin in the same second get a number each."""
+    """A file named after the present time; runs that begin in the same second get a number each.
+
+    Raises NotADirectoryError if the folder is a file.
+    """
+    if options.out.exists() and not options.out.is_dir():
+        raise NotADirectoryError(f"--out must be a folder, but {options.out} is a file")
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{Path(options.model).stem}-{about['data']}"
     for number in count(1):
         try:

@@ -133,8 +133,8 @@ def batch_norm(input: Tensor, running_mean: Tensor | None, running_var: Tensor |
                                                momentum, eps), input.spec)
     if training and not input.spec.numel and input.spec.ndim > 1:
         # An empty batch has no statistics, and leaves the running ones as they are.
-        mean, rstd = (creation.full(v, shape=input.spec.shape[1:2], dtype=input.spec.widened().dtype, device=input.storage.device)
-                      for v in (0, 1))
+        dtype = input.spec.widened().dtype
+        mean, rstd = (creation.full(v, shape=input.spec.shape[1:2], dtype=dtype, device=input.storage.device) for v in (0, 1))
         return norms.batch_norm_apply(input, weight, bias, mean, rstd)
     if training:
         return norms.batch_norm(input, weight, bias, running_mean, running_var, momentum=float(momentum), eps=float(eps))

@@ -66,11 +66,13 @@ def load(module: Module, state_dict: Mapping[str, Any], strict: bool, assign: bo
         raise TypeError(f"Expected state_dict to be dict-like, got {type(state_dict)}.")
     own: dict[str, Tensor] = {}
     extra: dict[str, Module] = {}
+    optional: set[str] = set()
     for path, owner in _paths(module, ""):
+        optional.update(path + name for name in owner._may_be_missing)
         own.update(_tensors(owner, path, True))
         if type(owner).set_extra_state is not Named.set_extra_state:
             extra[path + _EXTRA] = owner
-    missing = [k for k in (*own, *extra) if k not in state_dict]
+    missing = [k for k in (*own, *extra) if k not in state_dict and k not in optional]
     unexpected = [k for k in state_dict if k not in own and k not in extra]
     errors = []
     if strict and missing:

@@ -41,6 +41,8 @@ class Module(Hooked, Named):
     _modules: dict[str, Module | None]
     #: Names of the buffers that are not persistent.
     _transient: set[str]
+    #: Names that a state dict may lack, since earlier ones did.
+    _may_be_missing: frozenset[str] = frozenset()
     #: The module's place in each tree.
     _places: dict[paths.Tree | None, paths.Place]
     _tree: paths.Tree | None

@@ -71,6 +71,7 @@ class _BatchNorm(Module):
     running_mean: Tensor
     running_var: Tensor
     num_batches_tracked: Tensor
+    _may_be_missing = frozenset(("num_batches_tracked",))
     #: Numbers of dimensions that the input may have.
     _dims: tuple[int, ...] = ()
 

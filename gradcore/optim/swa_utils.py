@@ -99,7 +99,8 @@ class AveragedModel(Module):
         pairs = list(zip(self.module.parameters(), model.parameters(), strict=True))
         buffers = list(zip(self.module.buffers(), model.buffers(), strict=True))
         averaged = pairs + buffers if self.use_buffers else pairs
-        if self.n_averaged.item() == 0:
+        # Without values, an average is taken to be one of several: it takes more memory than a copy.
+        if self.n_averaged.device.type != "meta" and self.n_averaged.item() == 0:
             for mine, given in averaged:
                 mine.copy_(given)
         else:

@@ -20,7 +20,7 @@ import numpy as np
 
 from gradcore import optim
 from gradcore.errors import ProgramError
-from gradcore.events import DROP, DROP_REASONS, KEEP, LAUNCH, MARK
+from gradcore.events import DROP, DROP_REASONS, KEEP, LAUNCH, MARK, MARKS
 from gradcore.program.encoding import (
     Tags,
     array,
@@ -251,7 +251,7 @@ class _Reader:
         kind, *rest = array(x, where) or [None]
         if kind == "launch" and not rest:
             return (LAUNCH,)
-        if kind == "mark" and len(rest) == 2 and rest[0] in ("begin", "end"):
+        if kind == "mark" and len(rest) == 2 and rest[0] in MARKS:
             return MARK, rest[0], string(rest[1], where)
         if kind in ("keep", "drop") and len(rest) == 3:
             what = string(rest[2], where) if kind == "keep" else whole(rest[2], where, len(DROP_REASONS))

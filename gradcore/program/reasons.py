@@ -34,7 +34,8 @@ def difference(key: Any, before: Any, modes: Sequence[str]) -> str:
             name = f"{name}[{i - 1}]"
     texts = _text(now), _text(was)
     if texts[0] == texts[1] and texts[0] in (_LEAF, _OBJECT):
-        return f"{name} is another {texts[0].split(' ', 1)[1]}, and these are compared by identity"
+        inside = ": call x = x.detach().requires_grad_() inside of the function" if texts[0] == _LEAF else ""
+        return f"{name} is another {texts[0].split(' ', 1)[1]}, and these are compared by identity{inside}"
     return f"{name} is {texts[0]} and was {texts[1]}" if all(texts) and texts[0] != texts[1] else f"{name} has changed"
 
 

@@ -195,7 +195,7 @@ class StepReport:
 
     @property
     def graph_share(self) -> float:
-        """The share of the step's time that was spent on building the graph."""
+        """The share of the step's time that was spent on making nodes; deciding who needs a gradient is not in it."""
         return min(self.graph_seconds / self.seconds, 1.0) if self.seconds else 0.0
 
     def to_dict(self) -> dict[str, Any]:

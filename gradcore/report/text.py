@@ -42,7 +42,7 @@ def render(report: StepReport) -> str:
         return "\n".join([*lines[:2], *_growth(report.growth), *_tail(report)])
     if report.bytes_per_sample is not None:
         each = f"{report.bytes_per_sample:,.0f} bytes per sample"
-        lines.append(f"  {each}, not counting parameters, gradients and optimizer state")
+        lines.append(f"  {each}, not counting parameters, buffers, gradients and optimizer state")
     for title, sums in (("role", report.by_role), ("layer", report.by_layer), ("op", report.by_op)):
         lines += ["", f"At the peak, by {title}:", *_bars(sums, peak.allocated)]
     if report.outside_bytes:
@@ -115,7 +115,8 @@ def _growth(growth: Growth | None) -> Iterable[str]:
     if growth is None:
         return
     yield ""
-    yield f"Live bytes have grown for {growth.steps} steps, typically by {growth.requested:,} per step:"
+    end = ":" if growth.grown or growth.carried else ", by nothing that piles up: what a step leaves live got larger"
+    yield f"Live bytes have grown for {growth.steps} steps, typically by {growth.requested:,} per step{end}"
     for x in growth.grown[:4]:
         who = _WHO[x.held_by] + (f" for {_op_line(x.keeper)}" if x.held_by == "graph" else "")
         yield (f"  {x.allocated:>15,} bytes in {x.count} results of {x.op} in {x.layer or '(root)'}, {short_path(x.line)}: "

@@ -34,7 +34,7 @@ class Usage:
     threads: int
 
     def fits(self, threads: int, blocks: int = 1) -> bool:
-        """Have a multiprocessor's registers room for some blocks of so many threads? A warp allocates 256 of 65,536 at a time."""
+        """Can ``blocks`` blocks of so many threads run at once? A warp allocates registers in units of 256, of 65,536."""
         warps, taken = -(-threads // 32), -(-32 * self.registers // 256) * 256
         return threads <= self.threads and blocks * warps * taken <= 65536 and self.shared <= 48 << 10
 

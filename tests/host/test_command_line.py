@@ -113,3 +113,9 @@ def test_a_reader_that_leaves_is_no_growth(tmp_path: Path, command: str) -> None
     finally:
         os.close(writing)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_the_folder_for_runs_is_no_file(capsys: Any, tmp_path: Path) -> None:
+    (tmp_path / "runs").touch()
+    assert main(["train", "--steps", "1", "--device", "cpu", "--out", str(tmp_path / "runs")]) == 1
+    assert f"--out must be a folder, but {tmp_path / 'runs'} is a file" in capsys.readouterr().err

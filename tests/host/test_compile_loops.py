@@ -301,7 +301,8 @@ def test_the_reason_names_the_argument_that_is_new() -> None:
         ((x, {"k": 3}), {}, "argument 1 is a dict of 1 and was a list of 1"),
         ((x, {"k": 4}), {}, "argument 1['k'] is 4 and was 3"),
         ((x, w), {}, "argument 1 is a leaf that requires a gradient and was a dict of 1"),
-        ((x, v), {}, "argument 1 is another leaf that requires a gradient, and these are compared by identity"),
+        ((x, v), {}, "argument 1 is another leaf that requires a gradient, and these are compared by identity: "
+         "call x = x.detach().requires_grad_() inside of the function"),
         ((x,), {"by": x[:2]}, more), ((x,), {"by": y[1:4]}, more), ((v * 1,), {}, more),
         ((w,), {}, "argument 0 is a leaf that requires a gradient and was float32[3] on cpu that requires a gradient"),
         ((x, slice(2)), {}, more), ((x, slice(3)), {}, "argument 1 has changed"),

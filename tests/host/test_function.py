@@ -260,6 +260,31 @@ def test_a_checkpoint_saves_bytes_and_changes_no_bit(name: str) -> None:
         report.peak.requested, report.peak.allocated, report.residual_bytes)
 
 
+@pytest.mark.parametrize("stem", [nn.GELU, nn.SiLU, lambda: nn.Sequential(nn.BatchNorm1d(32), nn.ReLU()),
+                                  lambda: nn.LayerNorm(32)], ids=["gelu", "silu", "batch norm, relu", "layer norm"])
+@pytest.mark.parametrize("rows", [32, 7])
+def test_what_a_checkpoint_reads_may_be_recomputed_itself(stem: Any, rows: int) -> None:
+    gradcore.manual_seed(0)
+    first, middle = nn.Sequential(nn.Linear(32, 32), stem()), nn.Sequential(nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 32))
+    x = gradcore.randn(rows, 32)
+    found = []
+    for run in (middle, lambda x: checkpoint(middle, x)):
+        first.zero_grad(), middle.zero_grad()
+        (run(first(x)) ** 2).mean().backward()
+        found.append([p.grad.numpy().copy() for p in (*first.parameters(), *middle.parameters())])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_pack_hooks_get_tensors_that_could_be_recomputed() -> None:
+    x, w = gradcore.ones(2, 3), gradcore.ones(4, 3, requires_grad=True)
+    y = nn.functional.gelu(nn.functional.linear(x, w))
+    with gradcore.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t * 2):
+        v = gradcore.ones(5, 4, requires_grad=True)
+        nn.functional.linear(y, v).sum().backward()
+    np.testing.assert_allclose(v.grad.numpy(), np.full((5, 4), 4 * y[0, 0].item()), rtol=1e-6)
+
+
 def test_a_checkpoint_must_do_the_same_again() -> None:
     widths = iter((3, 4))
     x = gradcore.ones(2, 5, requires_grad=True)

@@ -1,7 +1,8 @@
-"""What a loaded program is given: inputs in one memory, in other layouts, and gradients that are too small."""
+"""What a loaded program is given: inputs in one memory, in other layouts, and gradients that are too small; pack hooks."""
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import gradcore
 from gradcore import nn
 from gradcore.errors import SpecError, TraceError
+from gradcore.utils.checkpoint import checkpoint
 from tests.conftest import raises
 
 
@@ -60,3 +62,28 @@ def test_a_program_without_an_optimizer_has_no_learning_rate(tmp_path: Path) -> 
         loaded.learning_rate  # noqa: B018
     with pytest.raises(AttributeError, match="updates no parameters"):
         loaded.learning_rate = 0.5
+
+
+@pytest.mark.parametrize("packing", ["checkpoint", "save_on_cpu"])
+def test_a_step_with_pack_hooks_is_loaded(packing: str, tmp_path: Path) -> None:
+    gradcore.manual_seed(0)
+    first, middle, last = nn.Linear(4, 8), nn.Sequential(nn.Linear(8, 8), nn.GELU()), nn.Linear(8, 2)
+    parameters = [*first.parameters(), *middle.parameters(), *last.parameters()]
+    optimizer = gradcore.optim.SGD(parameters, lr=0.1)
+
+    @gradcore.compile
+    def step(x: Any) -> Any:
+        optimizer.zero_grad()
+        with gradcore.autograd.graph.save_on_cpu() if packing == "save_on_cpu" else contextlib.nullcontext():
+            h = first(x)
+            loss = last(checkpoint(middle, h) if packing == "checkpoint" else middle(h)).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    x = gradcore.ones(3, 4)
+    for _ in range(3):
+        step(x)
+    step.save(tmp_path / "step")
+    loaded = gradcore.load_program(tmp_path / "step")
+    assert [loaded(x).item() for _ in range(3)] == [step(x).item() for _ in range(3)]

@@ -95,6 +95,22 @@ def test_a_plateau_is_pytorchs(torch: Any, options: dict[str, Any]) -> None:
         assert (a.num_bad_epochs, a.cooldown_counter, a.best) == (b.num_bad_epochs, b.cooldown_counter, b.best)
 
 
+def test_a_plateau_lowers_groups_that_came_later() -> None:
+    def plateau(**options: Any) -> tuple[Any, Any]:
+        o = gradcore.optim.SGD([gradcore.ones(2, requires_grad=True)], lr=0.1)
+        schedule = S.ReduceLROnPlateau(o, patience=0, **options)
+        schedule.step(1.0)
+        o.add_param_group({"params": [gradcore.ones(2, requires_grad=True)], "lr": 0.2})
+        return o, schedule
+
+    o, schedule = plateau()
+    schedule.step(1.0)
+    assert [group["lr"] for group in o.param_groups] == pytest.approx([0.01, 0.02])
+    _, schedule = plateau(min_lr=[0.0])
+    with raises(RuntimeError, "The number of param groups in the `optimizer` (2) differs from when", "was initialized (1)"):
+        schedule.step(1.0)
+
+
 @pytest.mark.oracle
 @WARNS
 def test_two_schedules_of_one_optimizer_multiply(torch: Any) -> None:

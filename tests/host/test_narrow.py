@@ -25,6 +25,7 @@ from tests.rows import ROWS, Row, parts
 from tests.rows_big import BIG
 
 bfloat16 = gradcore.bfloat16
+F = gradcore.nn.functional
 #: Ops whose matrices are decomposed in at least single precision, in PyTorch too.
 WIDE = {"inv", "solve", "det", "slogdet", "cholesky"}
 FLOATS = [r for r in ROWS if any(o.kind == "float" for o in r.operands()) and r.op not in WIDE
@@ -120,6 +121,27 @@ def test_results_and_gradients_are_near_torchs(name: str, torch: Any) -> None:
     assert len(found[0]) == len(found[1])
     for a, b in zip(*found, strict=True):
         np.testing.assert_allclose(a, b, rtol=0.02, atol=0.02 * max(np.abs(b).max(), 1))
+
+
+@pytest.mark.parametrize("name", ["attention", "layer_norm", "batch_norm"])
+@pytest.mark.parametrize("dtype", [bfloat16, gradcore.float16], ids=["bfloat16", "float16"])
+def test_gradients_are_as_accurate_as_their_dtype(name: str, dtype: Any) -> None:
+    """What forward keeps of its sums is in float32: rounded, it would be wrong for a whole row."""
+    rng = np.random.default_rng(0)
+    given = [2 * rng.standard_normal((2, 2, 64, 32)) for _ in range(4)]
+    given[0] += 8
+    functions = {"attention": lambda x, y, z: F.scaled_dot_product_attention(y, z, y, is_causal=True),
+                 "layer_norm": lambda x, y, z: F.layer_norm(x, (32,)) * y, "batch_norm": lambda x, y, z: F.batch_norm(
+                     x, None, None, training=True) * z}
+    found = []
+    for each in (dtype, gradcore.float64):
+        *xs, dy = (gradcore.tensor(v).to(dtype).to(each) for v in given)
+        for x in xs:
+            x.requires_grad_()
+        functions[name](*xs).backward(dy)
+        found.append([x.grad.double().numpy() for x in xs if x.grad is not None])
+    for a, b in zip(*found, strict=True):
+        assert np.linalg.norm(a - b) < 0.7 * gradcore.finfo(dtype).eps * np.linalg.norm(b)
 
 
 def test_a_long_sum_is_not_stuck_at_256() -> None:

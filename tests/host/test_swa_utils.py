@@ -97,6 +97,21 @@ def test_the_first_average_is_the_model_and_an_update_keeps_nothing() -> None:
     assert average.module.weight.tolist() == first.weight.tolist() and average.module.weight.requires_grad
 
 
+def test_an_average_is_measured_without_values() -> None:
+    peaks = []
+    for device in ("cpu", "meta"):
+        with gradcore.device(device):
+            model = nn.Linear(40, 50)
+            average = swa_utils.AveragedModel(model, multi_avg_fn=swa_utils.get_ema_multi_avg_fn())
+            average.update_parameters(model)
+            with gradcore.step(device=device) as s:
+                average.update_parameters(model)
+        peaks.append((s.report.peak.requested, s.report.peak.allocated))
+        del model, average
+        gradcore.empty_cache(device)
+    assert peaks[0] == peaks[1]
+
+
 def test_a_decay_of_one_keeps_the_first_model() -> None:
     for decay in ({"avg_fn": swa_utils.get_ema_avg_fn(1.0)}, {"multi_avg_fn": swa_utils.get_ema_multi_avg_fn(1.0)}):
         average = swa_utils.AveragedModel(first := nn.Linear(2, 2), **decay)

@@ -29,6 +29,8 @@ class ReduceLROnPlateau(LRScheduler):
             raise ValueError(f"threshold mode {threshold_mode} is unknown! Expected rel or abs")
         self.optimizer = need_optimizer(optimizer)
         count = len(optimizer.param_groups)
+        #: For groups that are added later; None if each group has its own.
+        self.default_min_lr = None if isinstance(min_lr, Sequence) else min_lr
         self.min_lrs = list(min_lr) if isinstance(min_lr, Sequence) else [min_lr] * count
         if len(self.min_lrs) != count:
             raise ValueError(f"expected {count} min_lrs, got {len(self.min_lrs)}")
@@ -70,6 +72,14 @@ class ReduceLROnPlateau(LRScheduler):
         return sign * figure < sign * self.best - self.threshold
 
     def _reduce(self) -> None:
+        count = len(self.optimizer.param_groups)
+        if count != len(self.min_lrs):
+            if self.default_min_lr is None:
+                raise RuntimeError(f"The number of param groups in the `optimizer` ({count}) differs from when "
+                                   f"`ReduceLROnPlateau` was initialized ({len(self.min_lrs)}), usually due to a new param "
+                                   "group being added to the optimizer. Please modify the `min_lrs` field to match the length "
+                                   "of the `optimizer` param groups.")
+            self.min_lrs = [self.default_min_lr] * count
         for group, least in zip(self.optimizer.param_groups, self.min_lrs, strict=True):
             old = rate_of(group)
             new = max(old * self.factor, least)

@@ -1,0 +1,124 @@
+"""Loss scaling: the factor, what is skipped, and its memory without values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore import nn
+from gradcore.amp import GradScaler, autocast
+from tests.conftest import raises
+
+float16 = gradcore.float16
+
+
+def scaled_steps(library: Any, steps: list[float]) -> list[Any]:
+    """A scaler's factor and the parameter after each of some steps with these gradients."""
+    p = library.tensor([1.0, 2.0], requires_grad=True)
+    optimizer = library.optim.SGD([p], lr=0.5)
+    scaler = library.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
+    found = []
+    for k, slope in enumerate(steps):
+        optimizer.zero_grad()
+        scaler.scale((p * slope).sum()).backward()
+        if k % 2:
+            scaler.unscale_(optimizer)
+            library.nn.utils.clip_grad_norm_([p], 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        found.append((scaler.get_scale(), p.tolist(), scaler.state_dict()))
+    return found
+
+
+@pytest.mark.oracle
+def test_the_factor_follows_torchs(torch: Any) -> None:
+    slopes = [1.0, 0.5, float("inf"), 1.0, float("nan"), 1.0, 1.0, 1.0, 1.0]
+    ours, theirs = scaled_steps(gradcore, slopes), scaled_steps(torch, slopes)
+    for a, b in zip(ours, theirs, strict=True):
+        assert a[0] == b[0] and a[2] == b[2]
+        np.testing.assert_allclose(a[1], b[1], rtol=1e-6)
+
+
+def test_small_gradients_vanish_in_float16_without_a_scaler() -> None:
+    def gradient(scaler: GradScaler) -> float:
+        p = gradcore.full((4, 4), 1.0, requires_grad=True)
+        optimizer = gradcore.optim.SGD([p], lr=1.0)
+        with autocast("cpu", dtype=float16):
+            loss = (p @ gradcore.full((4, 4), 1e-4)).sum() * 1e-5
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        return float(p.grad.abs().max().item())
+
+    assert gradient(GradScaler(enabled=False)) == 0
+    assert gradient(GradScaler("cpu")) == pytest.approx(4e-9, rel=1e-2)
+
+
+def test_state_and_errors() -> None:
+    p = gradcore.tensor([1.0], requires_grad=True)
+    optimizer = gradcore.optim.SGD([p], lr=1.0)
+    scaler = GradScaler("cpu", init_scale=4.0)
+    with raises(AssertionError, "No inf checks were recorded prior to update"):
+        scaler.update()
+    with raises(AssertionError, "No inf checks were recorded for this optimizer"):
+        scaler.step(optimizer)
+    scaler.update(4.0)
+    scaler.scale(p.sum()).backward()
+    scaler.unscale_(optimizer)
+    assert p.grad.item() == 1
+    with raises(RuntimeError, "unscale_() has already been called"):
+        scaler.unscale_(optimizer)
+    with raises(RuntimeError, "Closure use is not currently supported"):
+        scaler.step(optimizer, closure=lambda: None)
+    scaler.step(optimizer)
+    with raises(RuntimeError, "step() has already been called since the last update()"):
+        scaler.step(optimizer)
+    with raises(RuntimeError, "unscale_() is being called after step()"):
+        scaler.unscale_(optimizer)
+    scaler.update(2.0)
+    other = GradScaler("cpu")
+    other.load_state_dict(scaler.state_dict())
+    assert other.get_scale() == 2.0 and other.state_dict() == scaler.state_dict()
+    with raises(RuntimeError, "source state dict is empty"):
+        other.load_state_dict({})
+    off = GradScaler(enabled=False)
+    assert off.scale(p) is p and off.get_scale() == 1.0 and off.state_dict() == {} and not off.is_enabled()
+    with raises(AssertionError, "growth factor must be > 1.0"):
+        GradScaler(growth_factor=1.0)
+    with raises(AssertionError, "backoff factor must be < 1.0"):
+        GradScaler(backoff_factor=1.0)
+    with raises(ValueError, "iterable of Tensors"):
+        scaler.scale(1.0)
+    assert [t.tolist() for t in scaler.scale([p.detach(), p.detach()])] == [[0.0], [0.0]]
+    narrow = gradcore.tensor([1.0], dtype=float16, requires_grad=True)
+    narrow.sum().backward()
+    with raises(ValueError, "Attempting to unscale FP16 gradients"):
+        scaler.unscale_(gradcore.optim.SGD([narrow], lr=1.0))
+
+
+@pytest.mark.parametrize("clipped", [False, True])
+def test_a_scaled_step_is_measured_without_values(clipped: bool) -> None:
+    peaks = []
+    for device in ("cpu", "meta"):
+        gradcore.manual_seed(0)
+        with gradcore.device(device):
+            model = nn.Sequential(nn.Linear(40, 80), nn.ReLU(), nn.Linear(80, 8))
+            optimizer = gradcore.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+            scaler = GradScaler(device, init_scale=16.0)
+            x = gradcore.ones(32, 40)
+            with gradcore.step(device=device) as s:
+                with autocast(device, dtype=float16):
+                    loss = model(x).float().square().mean()
+                scaler.scale(loss).backward()
+                if clipped:
+                    scaler.unscale_(optimizer)
+                    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                scaler.step(optimizer)
+                scaler.update()
+        peaks.append((s.report.peak.requested, s.report.peak.allocated, s.report.by_role))
+        assert optimizer.state, "the update is measured"
+        del x, loss, optimizer, model
+        gradcore.empty_cache(device)
+    assert peaks[0] == peaks[1]
