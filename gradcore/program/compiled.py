@@ -249,8 +249,8 @@ class Compiled:
         if before != contents((args, kwargs), self._take_leaves):
             trace.obstacles.append("the function modifies an argument, which a replay would not do")
         if trace.obstacles:
-            more = len(trace.obstacles) - _MOST_REASONS
-            self.traces[-1] += ("; it cannot be replayed: " + "; ".join(trace.obstacles[:_MOST_REASONS])
+            more = len(reasons := [*dict.fromkeys(trace.obstacles)]) - _MOST_REASONS
+            self.traces[-1] += ("; it cannot be replayed: " + "; ".join(reasons[:_MOST_REASONS])
                                 + f"; and {more} more such reasons" * (more > 0))
         else:
             kept_as_they_are(shape, outputs, (t for guard in tracing.guards for t in guard.values()))

@@ -18,7 +18,7 @@ from gradcore.engine.node import Leaf, all_leaves
 from gradcore.engine.plans import Call
 from gradcore.engine.value import Value
 from gradcore.errors import TraceError
-from gradcore.events import ALLOC, BORROW, DROP, KEEP, LAUNCH, MARK, TAGS, Raw
+from gradcore.events import ALLOC, BORROW, DROP, KEEP, LAUNCH, MARK, RETAG, TAGS, Raw
 from gradcore.memory.ledger import opening
 from gradcore.optim import optimizer as optimizers
 from gradcore.program.program import Buffer, Instruction, Number, Operand, Program, Update, with_lifetimes
@@ -223,10 +223,7 @@ class Builder:
         for leaf, before in self._leaves.items():
             now = slot_of(leaf)
             if now and now != before:
-                index = self._buffer(now, leaf.grad.storage)
-                # It was allocated under another tag, and became a gradient later.
-                self._buffers[index] = replace(self._buffers[index], tag=TAGS[leaf.grad.storage.block.tag])
-                left.append((leaf, Operand(index, leaf.grad.spec)))
+                left.append((leaf, Operand(self._buffer(now, leaf.grad.storage), leaf.grad.spec)))
             elif before and not now:
                 left.append((leaf, None))
             if before in self._index:
@@ -236,6 +233,10 @@ class Builder:
             elif not before and now:
                 # If there were a gradient, the run would have added to it.
                 presence[leaf] = False
+        for r in self._records:
+            # What was allocated under another tag, and became a gradient later.
+            if r[0] == RETAG and r[1] in self._index and TAGS[r[2]].role == "gradient":
+                self._buffers[self._index[r[1]]] = replace(self._buffers[self._index[r[1]]], tag=TAGS[r[2]])
         return left, presence
 
     def _escaped(self, survivors: set[int]) -> list[str]:

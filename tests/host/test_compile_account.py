@@ -38,6 +38,28 @@ def test_a_report_names_what_lies_in_the_arena() -> None:
     assert "test_compile.py:" in str(after) and not any(t.role == "arena" for t in after.top)
 
 
+def test_gradients_that_the_step_clears_at_its_end_are_gradients() -> None:
+    found = []
+    for wrap in (lambda f: f, gradcore.compile):
+        model = nn.Linear(100, 200)
+        optimizer = gradcore.optim.SGD(model.parameters(), lr=0.05)
+
+        def training(x: Any, model: Any = model, optimizer: Any = optimizer) -> Any:
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        run, x = wrap(training), gradcore.ones(8, 100)
+        for _ in range(4):
+            with gradcore.step() as s:
+                run(x)
+        found.append(s.report.by_role["gradient"])
+        assert wrap is not gradcore.compile or len(run.programs) == 1
+    assert found[0] == found[1] > 0
+
+
 def test_a_replay_of_what_was_traced_outside_a_step_has_the_phases_and_the_live_bytes_of_eager() -> None:
     found = []
     for wrap in (lambda f: f, gradcore.compile):
