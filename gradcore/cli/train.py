@@ -151,13 +151,18 @@ def train_step(workload: Any, optimizer: Any, x: np.ndarray, y: np.ndarray, devi
                level: str = "events", batch_size: int | None = None) -> tuple[float, gradcore.step]:
     """One training step; returns the loss and the recorded step. On meta the loss is NaN, since there are no values.
 
-    ``batch_size`` is needed for arrays without one row for each sample.
+    ``batch_size`` is needed for arrays without one row for each sample. Raises ValueError for a loss that is no tensor with one
+    element and a gradient.
     """
     with gradcore.step(batch_size=len(x) if batch_size is None else batch_size, device=device, level=level) as step:
         inputs = gradcore.tensor(x, device=device)
         labels = gradcore.tensor(y, device=device)
         optimizer.zero_grad()
         loss = workload.loss(workload.module, inputs, labels)
+        if not (isinstance(loss, gradcore.Tensor) and loss.numel() == 1 and loss.requires_grad):
+            what = (f"{loss.spec}{'' if loss.requires_grad else ' without a gradient'}" if isinstance(loss, gradcore.Tensor)
+                    else f"a {type(loss).__name__}")
+            raise ValueError(f"the model's loss must be one number that requires a gradient, but is {what}")
         loss.backward()
         optimizer.step()
         value = math.nan if device == "meta" else loss.item()

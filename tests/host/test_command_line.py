@@ -119,3 +119,18 @@ def test_the_folder_for_runs_is_no_file(capsys: Any, tmp_path: Path) -> None:
     (tmp_path / "runs").touch()
     assert main(["train", "--steps", "1", "--device", "cpu", "--out", str(tmp_path / "runs")]) == 1
     assert f"--out must be a folder, but {tmp_path / 'runs'} is a file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("loss, what", [
+    ("module(x)", "float32[4, 3]"), ("module(x).sum().detach()", "float32[] without a gradient"),
+    ("module(x).sum().item()", "a float")])
+@pytest.mark.parametrize("command", ["measure", "train"])
+def test_a_loss_is_one_number_with_a_gradient(capsys: Any, tmp_path: Path, command: str, loss: str, what: str) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("import numpy as np\nfrom gradcore import nn\n\n\ndef build(batch_size, dataset=None):\n"
+                    "    x, y = np.zeros((batch_size, 64), np.float32), np.zeros(batch_size, np.int64)\n"
+                    f"    return nn.Linear(64, 3), (x, y), lambda module, x, y: {loss}\n")
+    given = {"measure": [str(path), "--batch-sizes", "4"],
+             "train": ["--model", str(path), "--batch-size", "4", "--steps", "1", "--out", str(tmp_path / "runs")]}[command]
+    assert main([command, *given, "--device", "cpu"]) == 1
+    assert f"the model's loss must be one number that requires a gradient, but is {what}\n" in capsys.readouterr().err
