@@ -234,9 +234,12 @@ def arithmetic(setting: Setting) -> Outcome:
          lambda: (rand(*x, dtype=np.float16), rand(*w, dtype=np.float16), rand(64, dtype=np.float16)), seen, window),
         ("convolution, depthwise", "conv2d", lambda: (rand(*x), rand(64, 1, 3, 3), rand(64)), seen / 64,
          {**window, "groups": 64}),
-        ("attention", "attention", lambda: (rand(*q), rand(*q), rand(*q), None), 2 * scores, how),
-        ("attention's gradient", "attention_grad",
-         lambda: (rand(*q), rand(*q), rand(*q), rand(*q), None, rand(*q), rand(*q[:3])), 5 * scores, how)]
+        *(row for kind in (np.float32, np.float16) for row in (
+            (f"attention, {np.dtype(kind).name}", "attention",
+             lambda kind=kind: (*[rand(*q, dtype=kind) for _ in "qkv"], None), 2 * scores, how),
+            (f"attention's gradient, {np.dtype(kind).name}", "attention_grad",
+             lambda kind=kind: (*[rand(*q, dtype=kind) for _ in "dqkv"], None, rand(*q, dtype=kind), rand(*q[:3]) + 8),
+             5 * scores, how)))]
     outcome = Outcome(table=[["kernel", "ms", "TFLOP/s", "of the float32 product"]])
     ceiling = None
     with gradcore.no_grad():
