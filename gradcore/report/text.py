@@ -115,7 +115,7 @@ def _growth(growth: Growth | None) -> Iterable[str]:
     if growth is None:
         return
     yield ""
-    end = ":" if growth.grown or growth.carried else ", by nothing that piles up: what a step leaves live got larger"
+    end = ":" if growth.grown or growth.carried else "."
     yield f"Live bytes have grown for {growth.steps} steps, typically by {growth.requested:,} per step{end}"
     for x in growth.grown[:4]:
         who = _WHO[x.held_by] + (f" for {_op_line(x.keeper)}" if x.held_by == "graph" else "")

@@ -32,6 +32,11 @@ def normal(seed: int, dtype: Any, *shape: int) -> Any:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32).astype(dtype)
 
 
+def statistics(dtype: Any, *shape: int) -> list[Any]:
+    """A mean and an rstd, which are in float32 beside floats of 16 bits."""
+    return [normal(seed, np.float32 if dtype.itemsize == 2 else dtype, *shape) for seed in (4, 5)]
+
+
 def room(name: str, *values: Any, **attrs: Any) -> Any:
     """The workspace that an op declares, filled with NaN."""
     specs = [None if v is None else TensorSpec.of(v.shape, v.dtype) for v in values]
@@ -66,7 +71,7 @@ def batch_norm(shape: tuple[int, ...], dtype: Any) -> tuple[list[Any], list[Any]
     given = channels(shape, dtype)
     running = [normal(4, dtype, shape[1]), normal(5, dtype, shape[1])]
     how = {"momentum": 0.1, "eps": 1e-5}
-    results = [np.zeros_like(given[0]), np.zeros_like(given[1]), np.zeros_like(given[1])]
+    results = [np.zeros_like(given[0]), *statistics(dtype, shape[1])]
     workspace = room("batch_norm", *given, *running, **how)
     count = np.array(41)
     apart = made("batch_norm", *given, *running, *results, workspace, **how)
@@ -77,7 +82,7 @@ def batch_norm(shape: tuple[int, ...], dtype: Any) -> tuple[list[Any], list[Any]
 
 def batch_norm_apply(shape: tuple[int, ...], dtype: Any) -> tuple[list[Any], list[Any]]:
     """The map, relu, and its gradient."""
-    given = [*channels(shape, dtype), normal(4, dtype, shape[1]), normal(5, dtype, shape[1])]
+    given = [*channels(shape, dtype), *statistics(dtype, shape[1])]
     out, dy, workspace = np.zeros_like(given[0]), normal(6, dtype, *shape), room("batch_norm_apply", *given)
     relu = made("relu", made("batch_norm_apply", *given, out, workspace)[5], out)[1]
     slopes = made("relu_grad", dy, relu, out)[2]
@@ -87,12 +92,12 @@ def batch_norm_apply(shape: tuple[int, ...], dtype: Any) -> tuple[list[Any], lis
 def batch_norm_grad(shape: tuple[int, ...], dtype: Any) -> tuple[list[Any], list[Any]]:
     """The gradients of relu, recomputed or kept, and of batch norm; dx is separate, or overwrites the cotangent."""
     x, weight, bias = channels(shape, dtype)
-    mean, rstd, dy = normal(4, dtype, shape[1]), normal(5, dtype, shape[1]), normal(6, dtype, *shape)
+    (mean, rstd), dy = statistics(dtype, shape[1]), normal(6, dtype, *shape)
     how = {"needs": (True, True, True)}
     workspace, out = room("batch_norm_grad", dy, x, weight, mean, rstd, **how), np.zeros_like(x)
     shown = made("relu", made("batch_norm_apply", x, weight, bias, mean, rstd, out, workspace)[5], out)[1]
     slopes = made("relu_grad", dy, shown, out)[2]
-    results = [out, np.zeros_like(mean), np.zeros_like(mean), workspace]
+    results = [out, np.zeros_like(weight), np.zeros_like(weight), workspace]
     apart = made("batch_norm_grad", slopes, x, weight, mean, rstd, *results, **how)[5:8]
     again, held = (made("batch_norm_grad", dy, x, weight, mean, rstd, *results, more=(True, *more), **how)[5:8]
                    for more in ((bias, None), (None, shown)))
@@ -106,7 +111,7 @@ def layer_norm(shape: tuple[int, ...], dtype: Any) -> tuple[list[Any], list[Any]
     """A sum and its layer norm, with separate results, and with results that overwrite their inputs."""
     x, y, weight = normal(1, dtype, *shape), normal(2, dtype, *shape), normal(3, dtype, shape[1])
     how: dict[str, Any] = {"dims": 1, "eps": 1e-5}
-    results = [np.zeros_like(x), np.zeros_like(x[:, :1]), np.zeros_like(x[:, :1]), room("layer_norm", x, weight, weight, **how)]
+    results = [np.zeros_like(x), *statistics(dtype, shape[0], 1), room("layer_norm", x, weight, weight, **how)]
     total = made("add", x, y, results[0])[2]
     apart = made("layer_norm", total, weight, weight, *results, **how)
     together = made("layer_norm", results[0], weight, weight, *results, more=(x, y), **how)
@@ -119,8 +124,7 @@ def layer_norm(shape: tuple[int, ...], dtype: Any) -> tuple[list[Any], list[Any]
 def layer_norm_grad(shape: tuple[int, ...], dtype: Any) -> tuple[list[Any], list[Any]]:
     """Three gradients, of which the first is added to another one."""
     rows, width = shape
-    given = [normal(1, dtype, *shape), normal(2, dtype, *shape), normal(3, dtype, width), normal(4, dtype, rows, 1),
-             normal(5, dtype, rows, 1)]
+    given = [normal(1, dtype, *shape), normal(2, dtype, *shape), normal(3, dtype, width), *statistics(dtype, rows, 1)]
     how: dict[str, Any] = {"dims": 1, "needs": (True, True, True)}
     other = normal(6, dtype, *shape)
     results = [np.zeros_like(given[2]), np.zeros_like(given[2]), room("layer_norm_grad", *given, **how)]

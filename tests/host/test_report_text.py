@@ -59,7 +59,7 @@ TEXT = """\
 Device memory of one step on cuda:1, batch 4: peak 4.00 KiB
   requested 3,000  allocated 4,096  reserved 8,192 bytes
   reached by mul in layer (root), phase forward, model.py:3 in f
-  768 bytes per sample, not counting parameters, gradients and optimizer state
+  768 bytes per sample, not counting parameters, buffers, gradients and optimizer state
 
 At the peak, by role:
   parameter                        1,024   25.0%  ██████
@@ -135,7 +135,7 @@ def test_without_records_there_are_totals_growth_and_the_pool(tmp_path: Path, mo
 Device memory of one step on cuda:1: peak 4.00 KiB
   requested 3,000  allocated 4,096  reserved 8,192 bytes
 
-Live bytes have grown for 3 steps, typically by 1,234 per step:
+Live bytes have grown for 3 steps, typically by 1,234 per step.
 
 Pool: 10 allocations, 7 served without the driver; 2 segments, 4.00 KiB cached, fragmentation 75.0%
 Driver (none):
