@@ -6,10 +6,10 @@
 // (queries).
 //
 // Traffic in bytes per head, L queries and S keys of width E in elements of s: forward reads L E s, and 2 S E s for each 32
-// queries (64 on tensor cores), from cache if a head's keys fit; it writes L E s and 4 L. Backward reads 5 S E s for each 16
-// queries and 5 L E s for each 16 keys (64), and writes each gradient once. Causal attention skips the masked half. The dropout
-// mask is drawn by forward and drawn again by each gradient. W is a power of two, at least 32, that holds the widths of keys and
-// values.
+// queries (64 on tensor cores), from cache if a head's keys fit; it writes L E s and a number per query. Backward reads 4 L E s,
+// 2 S E s for each 16 queries (64), and 2 S E s, and 4 L E s (5 of 512 bytes a row) for each 16 keys (64), and writes each
+// gradient once. Causal attention skips the masked half. The dropout mask is drawn by forward and drawn again by each gradient.
+// W is a power of two, at least 32, that holds the widths of keys and values.
 
 #include "attention.cuh"
 #include "attention_cores.cuh"

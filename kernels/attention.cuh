@@ -59,7 +59,7 @@ __device__ __forceinline__ A masked(A score, const T* mask, const Attention& a, 
     return mask ? score + (A)mask[query * a.mask[2] + key * a.mask[3]] : score;
 }
 
-// The probability of a score, 0 for -inf: in a fully masked row lse may be -inf as well.
+// The probability of a score, 0 for -inf, whatever the given lse is.
 template <typename A>
 __device__ __forceinline__ A share(A score, A lse) { return score == -infinity<A>() ? (A)0 : exp(score - lse); }
 
@@ -95,6 +95,21 @@ __device__ __forceinline__ A lse_of(A top, A total, const Attention& a) {
     return total != (A)0 ? log(total) + top : a.keys ? least_of<A>() : (A)0;
 }
 
+// The sum of dy out over a row, of the elements of every ACROSS-th access to it, N at a time.
+template <int ACROSS, int N, typename A, typename T>
+__device__ __forceinline__ A slope_of(const T* dy, const T* out, const Attention& a, i64 row) {
+    A sum = 0;
+    dy += row * a.dy[2];
+    out += row * a.out[2];
+#pragma unroll 1
+    for (int e = threadIdx.x % ACROSS * N; e < a.values; e += ACROSS * N) {
+        Pack<T, N> g = *(const Pack<T, N>*)(dy + e * a.dy[3]), y = *(const Pack<T, N>*)(out + e * a.out[3]);
+#pragma unroll
+        for (int k = 0; k < N; ++k) sum += (A)g.of[k] * (A)y.of[k];
+    }
+    return sum;
+}
+
 // What the gradient of softmax subtracts: dy . out of some rows of a head, some threads for each.
 template <int Rows, typename A, typename T>
 __device__ __forceinline__ void slopes(A (&made)[Rows], const T* dy, const T* out, const Attention& a, i64 start) {
@@ -102,9 +117,7 @@ __device__ __forceinline__ void slopes(A (&made)[Rows], const T* dy, const T* ou
     i64 row = start + threadIdx.x / EACH_ROW;
     A sum = 0;
     if (row < a.length)
-#pragma unroll 4
-        for (i64 e = threadIdx.x % EACH_ROW; e < a.values; e += EACH_ROW)
-            sum += (A)dy[row * a.dy[2] + e * a.dy[3]] * (A)out[row * a.out[2] + e * a.out[3]];
+        sum = a.whole ? slope_of<EACH_ROW, 16 / sizeof(T), A>(dy, out, a, row) : slope_of<EACH_ROW, 1, A>(dy, out, a, row);
     for (int offset = EACH_ROW / 2; offset; offset >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
     if (threadIdx.x % EACH_ROW == 0) made[threadIdx.x / EACH_ROW] = sum;
 }

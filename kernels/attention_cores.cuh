@@ -3,8 +3,8 @@
 // they are multiplied.
 //
 // Rows lie in shared memory as they do in the tensors, 8 elements longer: then neither of the two ways to read them makes
-// lanes of a warp wait for a bank. A thread has elements (group, rank * 2 + 0 and 1) and (group + 8, the same) of each product of 16 x 8
-// elements, see cores.cuh; as those of neighbouring products, they are also its words of a left operand 16 columns deep.
+// lanes of a warp wait for a bank. A thread has elements (group, rank * 2 + 0 and 1) and (group + 8, the same) of each product
+// of 16 x 8 elements, see cores.cuh; as those of neighbouring products, they are also its words of a left operand 16 columns deep.
 
 // Rows of the other side at a time.
 template <int W> struct Tile { static const int FORWARD = W > 64 ? 32 : 64, GRADIENTS = W > 64 ? 16 : 32; };

@@ -1,8 +1,9 @@
 // Shared by all kernel families: storage types, reductions over teams of threads, positions in strided tensors.
 //
-// A block has 256 threads. A team is one thread, a power of two of threads within a warp, or the whole block, and works on one row.
-// Every thread of a team gets the team's result, reduced in an order that does not change from run to run. All teams of a warp
-// take part in its shuffles together: teams smaller than a warp take one row each, and then exit.
+// A block has 256 threads, unless a family says otherwise. A team is one thread, a power of two of threads within a warp, or the
+// whole block, and works on one row. Every thread of a team gets the team's result, reduced in an order that does not change
+// from run to run. All teams of a warp take part in its shuffles together: teams smaller than a warp take one row each, and
+// then exit.
 
 typedef long long i64;
 typedef unsigned long long u64;

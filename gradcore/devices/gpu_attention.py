@@ -29,13 +29,15 @@ def _room(q: Any, v: Any) -> int:
 
 def _whole(*tensors: Any) -> bool:
     """Do rows of all tensors consist of accesses of 16 bytes?"""
-    length = 16 // tensors[0].itemsize
-    return gl.packed(*tensors) and not any(
-        x.shape[3] % length or x.strides[3] != x.itemsize or any(s % 16 for s in x.strides[:3]) for x in tensors)
+    def along(x: Any) -> bool:
+        return x.strides[3] == x.itemsize and not x.shape[3] * x.itemsize % 16 and not any(
+            s % 16 for n, s in zip(x.shape[:3], x.strides[:3], strict=True) if n > 1)
+
+    return gl.packed(*tensors) and all(map(along, tensors))
 
 
 def _rows(dtype: Any, forward: bool) -> int:
-    """The queries of a block (in a gradient, or keys)."""
+    """The queries of a block (in a gradient, or keys): ``Own`` in kernels/attention.cu."""
     return 64 if dtype.itemsize == 2 else 32 if forward else 16
 
 

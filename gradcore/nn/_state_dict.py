@@ -72,6 +72,9 @@ def load(module: Module, state_dict: Mapping[str, Any], strict: bool, assign: bo
         own.update(_tensors(owner, path, True))
         if type(owner).set_extra_state is not Named.set_extra_state:
             extra[path + _EXTRA] = owner
+    if assign:
+        # What keeps its own value must have one.
+        optional = {k for k in optional if k in own and own[k].device.type != "meta"}
     missing = [k for k in (*own, *extra) if k not in state_dict and k not in optional]
     unexpected = [k for k in state_dict if k not in own and k not in extra]
     errors = []

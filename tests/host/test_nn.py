@@ -225,6 +225,19 @@ def test_load_state_dict_copies_into_the_same_bytes() -> None:
     np.testing.assert_array_equal(b[0].weight.detach().numpy(), a[0].weight.detach().numpy())
 
 
+def test_a_state_dict_may_lack_the_number_of_batches() -> None:
+    m = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2))
+    state = {k: v for k, v in m.state_dict().items() if not k.endswith("num_batches_tracked")}
+    m(gradcore.ones(4, 3))
+    m.load_state_dict(state)
+    assert m[0].num_batches_tracked.item() == 1
+    del state["1.bias"]
+    with raises(RuntimeError, 'Missing key(s) in state_dict: "1.bias".'):
+        m.load_state_dict(state)
+    with raises(RuntimeError, '"0.num_batches_tracked", "1.bias"'):
+        m.to("meta").load_state_dict(state, assign=True)
+
+
 def test_load_state_dict_lists_everything_and_changes_nothing() -> None:
     m = net()
     state = {k: v.numpy() + 1 for k, v in m.state_dict().items()}
