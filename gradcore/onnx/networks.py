@@ -85,14 +85,14 @@ def _adaptive_avg_pool2d(g: Graph, out: TensorSpec, x: Value, *, size: Pair) -> 
 @converts("batch_norm_apply")
 def _batch_norm_apply(g: Graph, out: TensorSpec, x: Value, weight: Value | None, bias: Value | None, mean: Value,
                       rstd: Value) -> Value:
-    t = x.dtype
+    t = rstd.dtype
     scale = rstd if weight is None else g.pointwise("Mul", weight, rstd, dtype=t)
     shift = g.node("Neg", g.pointwise("Mul", mean, scale, dtype=t))
     if bias is not None:
         shift = g.pointwise("Add", bias, shift, dtype=t)
     column = (-1, *[1] * (x.ndim - 2))
     scale, shift = (g.reshape(v, (x.shape[1], *column[1:])) for v in (scale, shift))
-    return g.pointwise("Add", g.pointwise("Mul", x, scale, dtype=t), shift, dtype=t)
+    return g.cast(g.pointwise("Add", g.pointwise("Mul", x, scale, dtype=t), shift, dtype=t), x.dtype)
 
 
 @converts("batch_norm")

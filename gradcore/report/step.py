@@ -169,7 +169,7 @@ class StepReport:
     residual_bytes_returned: int
     pool: PoolFigures
     nodes: int
-    #: Seconds spent building graph: nodes times the measured cost of one.
+    #: Seconds spent building graph: nodes times the measured cost of one that keeps two operands.
     graph_seconds: float
     records: int
     driver: DriverFigures | None = None
@@ -195,7 +195,7 @@ class StepReport:
 
     @property
     def graph_share(self) -> float:
-        """The share of the step's time that was spent on making nodes; deciding who needs a gradient is not in it."""
+        """The share of the step's time that was spent on building graph, by :attr:`graph_seconds`."""
         return min(self.graph_seconds / self.seconds, 1.0) if self.seconds else 0.0
 
     def to_dict(self) -> dict[str, Any]:

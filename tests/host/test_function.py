@@ -1,4 +1,4 @@
-"""Custom autograd functions, hooks on saved tensors, checkpoints, anomaly mode, threads."""
+"""Custom autograd functions, hooks on saved tensors, anomaly mode, threads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from gradcore import nn
 from gradcore.errors import ModifiedInPlace, NoSecondDerivative, SpecError
 from gradcore.events import Mark
 from gradcore.reading import normalized
-from gradcore.utils.checkpoint import checkpoint, checkpoint_sequential
 from tests.conftest import raises, torch_or_skip
 
 
@@ -223,59 +222,6 @@ def test_what_is_saved_may_be_packed() -> None:
         gradcore.autograd.graph.save_on_cpu().__enter__()
 
 
-def blocks() -> Any:
-    gradcore.manual_seed(0)
-    return nn.Sequential(*[nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Dropout(0.5)) for _ in range(6)])
-
-
-RUNS: dict[str, Any] = {
-    "plain": lambda m, x: m(x),
-    "each": lambda m, x: [x := checkpoint(layer, x) for layer in m][-1],
-    "nested": lambda m, x: checkpoint(lambda x: checkpoint(m, x), x),
-    "reentrant": lambda m, x: [x := checkpoint(layer, x, use_reentrant=True) for layer in m][-1],
-    "sequential": lambda m, x: checkpoint_sequential(m, 3, x)}
-
-
-def train(device: str, name: str) -> tuple[list[Any], Any]:
-    model = blocks().to(device)
-    gradcore.empty_cache(device)
-    gradcore.manual_seed(1)
-    x = gradcore.ones(256, 32, device=device, requires_grad=True)
-    with gradcore.step(device=device) as s:
-        loss = (RUNS[name](model, x) ** 2).mean()
-        loss.backward()
-    gradients = [] if device == "meta" else [p.grad.numpy().copy() for p in model.parameters()]
-    return gradients, s.report
-
-
-@pytest.mark.parametrize("name", [n for n in RUNS if n != "plain"])
-def test_a_checkpoint_saves_bytes_and_changes_no_bit(name: str) -> None:
-    """Dropout draws the same numbers again, and meta predicts its memory."""
-    (expected, plain), (found, report) = train("cpu", "plain"), train("cpu", name)
-    for a, b in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(a, b)
-    assert report.residual_bytes < plain.residual_bytes * 0.75
-    predicted = train("meta", name)[1]
-    assert (predicted.peak.requested, predicted.peak.allocated, predicted.residual_bytes) == (
-        report.peak.requested, report.peak.allocated, report.residual_bytes)
-
-
-@pytest.mark.parametrize("stem", [nn.GELU, nn.SiLU, lambda: nn.Sequential(nn.BatchNorm1d(32), nn.ReLU()),
-                                  lambda: nn.LayerNorm(32)], ids=["gelu", "silu", "batch norm, relu", "layer norm"])
-@pytest.mark.parametrize("rows", [32, 7])
-def test_what_a_checkpoint_reads_may_be_recomputed_itself(stem: Any, rows: int) -> None:
-    gradcore.manual_seed(0)
-    first, middle = nn.Sequential(nn.Linear(32, 32), stem()), nn.Sequential(nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 32))
-    x = gradcore.randn(rows, 32)
-    found = []
-    for run in (middle, lambda x: checkpoint(middle, x)):
-        first.zero_grad(), middle.zero_grad()
-        (run(first(x)) ** 2).mean().backward()
-        found.append([p.grad.numpy().copy() for p in (*first.parameters(), *middle.parameters())])
-    for a, b in zip(*found, strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
 def test_pack_hooks_get_tensors_that_could_be_recomputed() -> None:
     x, w = gradcore.ones(2, 3), gradcore.ones(4, 3, requires_grad=True)
     y = nn.functional.gelu(nn.functional.linear(x, w))
@@ -283,19 +229,6 @@ def test_pack_hooks_get_tensors_that_could_be_recomputed() -> None:
         v = gradcore.ones(5, 4, requires_grad=True)
         nn.functional.linear(y, v).sum().backward()
     np.testing.assert_allclose(v.grad.numpy(), np.full((5, 4), 4 * y[0, 0].item()), rtol=1e-6)
-
-
-def test_a_checkpoint_must_do_the_same_again() -> None:
-    widths = iter((3, 4))
-    x = gradcore.ones(2, 5, requires_grad=True)
-    y = checkpoint(lambda x: (x @ gradcore.ones(5, next(widths))).exp(), x)
-    with raises(RuntimeError, "Recomputed values for the following tensors have different metadata"):
-        y.sum().backward()
-    with raises(ValueError, "segments must be between 1 and 6, but got 7"):
-        checkpoint_sequential(blocks(), 7, x)
-    with raises(ValueError, "determinism_check must be"):
-        checkpoint(lambda x: x, x, determinism_check="some")
-    del y
 
 
 def test_the_first_nan_is_named() -> None:

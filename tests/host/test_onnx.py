@@ -142,6 +142,18 @@ def test_a_layer(name: str) -> None:
     agrees(model, gradcore.tensor(R.standard_normal(shape).astype(np.float32)), 5e-6)
 
 
+def test_statistics_of_half_a_batch_norm_stay_in_float32() -> None:
+    # In float16 mean times rstd, 578.2, would be rounded to a multiple of 0.5.
+    model = nn.BatchNorm1d(3, affine=False).eval().to(gradcore.float16)
+    model.running_mean.fill_(1001.5), model.running_var.fill_(3.0)
+    x = gradcore.tensor(np.array([[1000, 1001, 1002.5]], np.float16))
+    # onnxruntime would compute all of it in float32 on a CPU.
+    from onnx.reference import ReferenceEvaluator
+
+    found, = ReferenceEvaluator(gradcore.onnx.export(model, x, None)).run(None, {"input": x.numpy()})
+    np.testing.assert_allclose(found, model(x).numpy(), rtol=1e-3)
+
+
 # -- every op ----------------------------------------------------------------------------------------------------------
 
 #: Where onnxruntime differs, or results are unspecified, by op: sample calls with one of these words in their name.
