@@ -33,15 +33,17 @@ class Both:
     Ours run with their result in the place of each input that the op declares, too: bits must be the same. What the pool
     hands out is filled with NaN first, so that results of an earlier call are none of this one's: many rows may run on one
     device. ``own`` are the kernels that are tried, and ``copy`` makes the operands that they are given. With ``off``, ours are
-    given inputs that lie an element from where NumPy's lie, as a view may.
+    given inputs that lie an element from where NumPy's lie, as a view may. ``orders`` says for each run whether threads run in
+    descending order.
     """
 
     def __init__(self, emulator: Any, own: dict[str, Callable[..., Any]] = OWN, copy: Callable[..., Any] = Copy,
-                 off: bool = False) -> None:
+                 off: bool = False, orders: tuple[bool, ...] = (False, True)) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("GRADCORE_POISON", "1")
             self.device = make_host()
         self.emulator = emulator
+        self.orders = orders
         self.relaxed = 1.0
         self.own = own
         self.copy = copy
@@ -58,8 +60,7 @@ class Both:
     def both(self, name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
         def run(*values: Any, **attrs: Any) -> None:
             arrays = [a for a in _flat(values) if isinstance(a, np.ndarray)]
-            first = self.ours(name, values, attrs, falling=False)
-            second = self.ours(name, values, attrs, falling=True)
+            found = [self.ours(name, values, attrs, falling) for falling in self.orders]
             over = self.over(name, values, attrs)
             if not self.emulator.libraries:
                 return
@@ -68,15 +69,16 @@ class Both:
             # Some ops declare one only for large operands.
             with_workspace = "workspace" in names[:len(values)]
             in_single(kernel, values, attrs, with_workspace)
-            whole = list(zip(first, second, arrays, strict=True))
+            first = found[0]
+            whole = list(zip(first, found[-1], arrays, strict=True))
             # A kernel may leave any values in its workspace, which comes last.
             for one, other, expected in whole[:-1] if with_workspace else whole:
                 np.testing.assert_array_equal(_plain(one), _plain(other),
                                               err_msg=f"{name}: the order of the threads decides the result")
                 compare(name, one, expected, self.relaxed)
-            for place, found in over:
+            for place, made in over:
                 result = first[sum(isinstance(v, np.ndarray) for v in values[:len(all_ops()[name].inputs)])]
-                np.testing.assert_array_equal(_plain(found), _plain(result), err_msg=f"{name} cannot be written over {place}")
+                np.testing.assert_array_equal(_plain(made), _plain(result), err_msg=f"{name} cannot be written over {place}")
                 self.aliased.add((name, place))
             self.compared.append(name)
 
@@ -101,7 +103,7 @@ class Both:
         return [copy.array for copy in made]
 
     def over(self, name: str, values: Any, attrs: dict[str, Any]) -> list[tuple[str, np.ndarray]]:
-        """The result written over each declared input that has the same layout, with threads in two orders."""
+        """The result written over each declared input that has the same layout."""
         inputs = all_ops()[name].inputs
         found = []
         for place in all_ops()[name].may_alias:
@@ -109,7 +111,7 @@ class Both:
             if not isinstance(given, np.ndarray) or not given.flags.c_contiguous or out.size < 2 or (
                     (given.shape, given.dtype, given.strides) != (out.shape, out.dtype, out.strides)):
                 continue
-            for self.emulator.falling in (False, True):
+            for self.emulator.falling in self.orders:
                 copies = [self.copy(v, exact=self.emulator.sanitize) if isinstance(v, np.ndarray) else v for v in values]
                 whole = copies[len(inputs)] = copies[inputs.index(place)]
                 self.own[name](*[v.cupy() if hasattr(v, "cupy") else v for v in copies], **attrs)
@@ -216,9 +218,9 @@ def noted() -> Emulator:
     return emulator
 
 
-def emulate(folder: Path, sanitize: bool = False) -> Emulator:
+def emulate(folder: Path, **checks: bool) -> Emulator:
     """An emulator with every requested instance."""
-    emulator = Emulator(folder, sanitize)
+    emulator = Emulator(folder, **checks)
     emulator.wanted = noted().wanted
     emulator.compile()
     return emulator

@@ -25,6 +25,28 @@
 extern "C" char __start_block_memory[] __attribute__((weak)), __stop_block_memory[] __attribute__((weak));
 #endif
 #define __grid_constant__
+extern "C" char __bss_start __attribute__((visibility("hidden"))), _end __attribute__((visibility("hidden")));
+
+// races.cpp, where accesses are checked.
+#ifdef __SANITIZE_THREAD__
+extern "C" {
+void races_launch(void* stacks, uint64_t nbytes, void* zeroed, void* end, void* block_memory, void* block_end);
+void races_block(unsigned b);
+void races_thread(unsigned t);
+void races_barrier();
+void races_sync(unsigned warp);
+void races_fence();
+void races_arrive();
+}
+#else
+static void races_launch(void*, uint64_t, void*, void*, void*, void*) {}
+static void races_block(unsigned) {}
+static void races_thread(unsigned) {}
+static void races_barrier() {}
+static void races_sync(unsigned) {}
+static void races_fence() {}
+static void races_arrive() {}
+#endif
 
 using std::acos; using std::acosh; using std::asin; using std::asinh; using std::atan; using std::atan2; using std::atanh;
 using std::erfc; using std::exp2; using std::hypot; using std::trunc; using std::ceil; using std::copysign; using std::cos; using std::cosh; using std::erf; using std::exp;
@@ -79,6 +101,8 @@ static char* stacks;
 static unsigned started, running;
 static uint64_t slots[2][MOST];
 static unsigned char turns[MOST];
+// Is a warp at __syncwarp(), which orders accesses of memory, as no shuffle does?
+static bool ordering[MOST / 32];
 static void (*work)(void*);
 static void* work_of;
 
@@ -107,6 +131,8 @@ static bool release(unsigned first, unsigned last, State at) {
     }
     for (unsigned i = first; found && i < last; ++i)
         if (states[i] == at) states[i] = READY;
+    if (found && at == AT_BLOCK) races_barrier();
+    if (found && at == AT_WARP && ordering[first / 32]) ordering[first / 32] = false, races_sync(first / 32);
     return found;
 }
 
@@ -114,7 +140,6 @@ static bool run_block(unsigned threads, bool falling) {
 #ifndef __SANITIZE_ADDRESS__
     if (__start_block_memory) std::memset(__start_block_memory, 0xff, __stop_block_memory - __start_block_memory);
 #endif
-    if (!stacks) stacks = (char*)aligned_alloc(64, MOST * STACK);
     for (; started < threads; ++started) contexts[started].start(stacks + started * STACK, live);
     for (unsigned i = 0; i < threads; ++i) states[i] = READY, turns[i] = 0;
     for (;;) {
@@ -124,7 +149,9 @@ static bool run_block(unsigned threads, bool falling) {
             if (states[i] != READY) continue;
             moved = true;
             running = threadIdx.x = i;
+            races_thread(i);
             home.switch_to(contexts[i]);
+            races_thread(MOST);
         }
         for (unsigned w = 0; w < threads; w += 32) moved |= release(w, w + 32 < threads ? w + 32 : threads, AT_WARP);
         moved |= release(0, threads, AT_BLOCK);
@@ -144,8 +171,15 @@ bool launch(unsigned blocks, unsigned threads, bool falling, F&& body) {
     blockDim.x = threads;
     work = [](void* f) { (*(std::remove_reference_t<F>*)f)(); };
     work_of = (void*)&body;
+    if (!stacks) stacks = (char*)aligned_alloc(64, MOST * STACK);
+#ifdef __SANITIZE_ADDRESS__
+    races_launch(stacks, MOST * STACK, &__bss_start, &_end, nullptr, nullptr);
+#else
+    races_launch(stacks, MOST * STACK, &__bss_start, &_end, __start_block_memory, __stop_block_memory);
+#endif
     for (unsigned b = 0; b < blocks; ++b) {
         blockIdx.x = falling ? blocks - 1 - b : b;
+        races_block(blockIdx.x);
         if (!run_block(threads, falling)) return false;
     }
     return true;
@@ -184,8 +218,11 @@ uint64_t* exchange(T v) {
 }  // namespace emulator
 
 static void __syncthreads() { emulator::stop(emulator::AT_BLOCK); }
-static void __syncwarp() { emulator::exchange(0); }
-static void __threadfence() {}
+static void __syncwarp() {
+    emulator::ordering[threadIdx.x / 32] = true;
+    emulator::exchange(0);
+}
+static void __threadfence() { races_fence(); }
 
 template <typename T>
 T __shfl_sync(unsigned, T v, int lane) {
@@ -204,7 +241,8 @@ static unsigned __ballot_sync(unsigned, int vote) {
     return found;
 }
 
-static unsigned atomicInc(unsigned* at, unsigned last) {
+__attribute__((no_sanitize("thread"))) static unsigned atomicInc(unsigned* at, unsigned last) {
+    races_arrive();
     unsigned before = *at;
     *at = before >= last ? 0 : before + 1;
     return before;

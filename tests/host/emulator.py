@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,11 +23,14 @@ from gradcore.devices.gpu_sources import source_of
 from tests.host.fake_cublas import FakeLt
 
 HEADER = Path(__file__).parent / "emulator.h"
+RACES = HEADER.with_name("races.cpp")
 #: A misaligned access ends a kernel on a GPU, and here the process, with a message that has the line.
 COMPILER = ["g++", "-std=c++17", "-Og", "-ffp-contract=off", "-shared", "-fPIC", "-fpermissive", "-fvisibility=hidden", "-w",
             "-fsanitize=alignment", "-fno-sanitize-recover=alignment"]
 #: Checks as calls compile faster than inline ones.
 SANITIZED = ["-g1", "-fsanitize=address", "-fno-omit-frame-pointer", "--param", "asan-instrumentation-with-call-threshold=0"]
+#: For races.cpp, which takes the calls that the library of this sanitizer otherwise would.
+WATCHED = ["-g1", "-fno-threadsafe-statics", "-fsanitize=thread", "--param", "tsan-instrument-func-entry-exit=0"]
 #: Bytes on either side of an array that a kernel must not change.
 MARGIN = 64
 
@@ -88,9 +92,10 @@ class Emulator:
     As long as a family is not compiled, it only notes which instances are needed, and runs nothing.
     """
 
-    def __init__(self, folder: Path, sanitize: bool = False) -> None:
+    def __init__(self, folder: Path, sanitize: bool = False, races: bool = False) -> None:
         self.folder = folder
         self.sanitize = sanitize
+        self.races = races
         self.wanted: dict[str, set[str]] = {}
         #: By kernel: the largest number of threads in a block that it was launched with.
         self.threads: dict[str, int] = {}
@@ -119,9 +124,12 @@ class Emulator:
                         f"{{ return emulator::sizes({name}); }}")
         path, library = self.folder / f"{family}.cpp", self.folder / f"{family}.so"
         path.write_text("\n".join(code))
-        command = [*COMPILER, *(SANITIZED if self.sanitize else []), str(path), "-o", str(library)]
-        made = subprocess.run(command, stderr=subprocess.PIPE, text=True)
-        assert made.returncode == 0, f"{family}.cu for a CPU:\n{made.stderr[:4000]}"
+        inputs = [str(path)]
+        if self.races:
+            inputs = [str(self.folder / f"{family}.o"), str(self.folder / f"{family}_races.o")]
+            _run([*COMPILER, *WATCHED, "-c", str(path), "-o", inputs[0]], family)
+            _run(["g++", "-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-c", str(RACES), "-o", inputs[1]], family)
+        _run([*COMPILER, *(SANITIZED if self.sanitize else []), *inputs, "-o", str(library)], family)
         return ctypes.CDLL(str(library)), {name: k for k, name in enumerate(instances)}
 
     def launch(self, family: str, instance: str, blocks: int, threads: int, arguments: tuple[Any, ...]) -> None:
@@ -143,6 +151,22 @@ class Emulator:
         call.restype = ctypes.c_bool
         assert call(blocks, threads, self.falling, pointers), f"{instance}: threads wait where others never come"
 
+        if self.races:
+            library.races_found.restype = ctypes.c_char_p
+            text = library.races_found().decode()
+            assert not text, f"{instance}: {self._with_lines(family, text)}"
+
+    def _with_lines(self, family: str, text: str) -> str:
+        """The text with lines of the source in the place of addresses of code."""
+
+        def line(found: re.Match[str]) -> str:
+            # The address is that of the next instruction, which may be of the next line.
+            command = ["addr2line", "-e", str(self.folder / f"{family}.so"), "-f", "-C", hex(int(found[1], 16) - 1)]
+            function, place = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n")[:2]
+            return f" at {place.rsplit('/', 1)[-1]} in {function}"
+
+        return re.sub(r" at (0x[0-9a-f]+)(?=,)", line, text)
+
     def clear(self, pointer: memory.MemoryPointer, nbytes: int) -> None:
         if self.libraries:
             ctypes.memset(pointer.ptr, 0, nbytes)
@@ -160,6 +184,11 @@ class Emulator:
                 streamSynchronize=lambda stream: None,
                 memcpyAsync=lambda to, source, nbytes, kind, stream: ctypes.memmove(to, source, nbytes)))
             yield
+
+
+def _run(command: list[str], family: str) -> None:
+    made = subprocess.run(command, stderr=subprocess.PIPE, text=True)
+    assert made.returncode == 0, f"{family}.cu for a CPU:\n{made.stderr[:4000]}"
 
 
 def products(lt: FakeLt, nbytes: int = 1 << 20) -> gpu_gemm.CublasLt:

@@ -1,0 +1,171 @@
+// Finds races in the kernels that emulator.h runs: g++ calls these functions at every access if told -fsanitize=thread.
+//
+// Two accesses of one byte race if they are not both reads and nothing orders them. Within a block a barrier does, within a warp
+// also __syncwarp(); shuffles do not. Blocks are ordered only where all but the last to arrive write, fence and count
+// themselves, and the last one counts itself and reads. For each byte it is enough to remember the last write and the reads since,
+// as one read of "several threads" if they differ (Flanagan and Freund, FastTrack, PLDI 2009). What is in a block's own memory
+// must have been written before it is read.
+
+#include <dlfcn.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <unordered_map>
+
+namespace {
+
+constexpr uint16_t SEVERAL = 0xffff;
+constexpr uint32_t BLOCKS = 0xffffffff;
+constexpr uint64_t PAGE = 4096, MOST_PAGES = 2000;
+
+struct Access {
+    uint32_t launch, block, barriers, syncs, code;
+    uint16_t thread, warp;
+};
+struct Byte {
+    Access write, read;
+};
+struct Range {
+    uint64_t first, last;
+    bool has(uint64_t at) const { return at >= first && at < last; }
+};
+
+// What a block has done by its arrival: its own thread's accesses count, and those of others before the last barrier.
+struct Arrival {
+    uint32_t launch, barriers;
+    uint16_t thread;
+    bool fenced;
+};
+
+std::unordered_map<uint64_t, Byte*> pages;
+std::unordered_map<uint32_t, Arrival> arrivals;
+uint64_t near_page[64];
+Byte* near_bytes[64];
+Range own, ignored[2];
+uint32_t launch, block, barriers, syncs[32];
+uint16_t thread = SEVERAL;
+bool fenced[1024];
+char found[400];
+
+Byte& shadow(uint64_t at) {
+    uint64_t page = at / PAGE, k = page % 64;
+    if (near_page[k] != page || !near_bytes[k]) {
+        Byte*& bytes = pages[page];
+        if (!bytes) bytes = new Byte[PAGE]();
+        near_page[k] = page;
+        near_bytes[k] = bytes;
+    }
+    return near_bytes[k][at % PAGE];
+}
+
+// Does everything in `a` happen before what the running thread does now?
+bool before(const Access& a, uint64_t at) {
+    if (a.launch != launch) return true;
+    if (a.block != block) {
+        if (own.has(at)) return true;
+        if (a.block == BLOCKS) return false;
+        auto left = arrivals.find(a.block), came = arrivals.find(block);
+        if (left == arrivals.end() || came == arrivals.end()) return false;
+        const Arrival &l = left->second, &c = came->second;
+        return l.launch == launch && c.launch == launch && l.fenced && (a.barriers < l.barriers || a.thread == l.thread) && (
+            barriers > c.barriers || thread == c.thread);
+    }
+    return a.barriers < barriers || a.thread == thread || (a.warp == thread / 32 && a.syncs < syncs[thread / 32]);
+}
+
+void report(const char* what, const Access& first, uint64_t at, uint32_t code) {
+    if (found[0]) return;
+    auto name = [](char* text, uint32_t block, uint16_t thread) {
+        int n = block == BLOCKS ? std::sprintf(text, "several blocks") : std::sprintf(text, "block %u, ", block);
+        if (block == BLOCKS) return;
+        thread == SEVERAL ? std::sprintf(text + n, "several threads") : std::sprintf(text + n, "thread %u", thread);
+    };
+    char one[64] = "nobody", other[64];
+    if (first.launch) name(one, first.block, first.thread);
+    name(other, block, thread);
+    std::snprintf(found, sizeof found, "%s: %s at %#x, then %s at %#x, at address %#llx in %s", what, one, first.code, other,
+                  code, (unsigned long long)at, own.has(at) ? "the block's memory" : "global memory");
+}
+
+void access(void* where, uint64_t nbytes, bool writes, void* caller) {
+    uint64_t at = (uint64_t)where;
+    if (thread == SEVERAL || ignored[0].has(at) || ignored[1].has(at)) return;
+    static const uint64_t base = [] {
+        Dl_info info;
+        dladdr((void*)access, &info);
+        return (uint64_t)info.dli_fbase;
+    }();
+    uint32_t code = (uint64_t)caller - base;
+    uint16_t warp = thread / 32;
+    Access now{launch, block, barriers, syncs[warp], code, thread, warp};
+    bool local = own.has(at);
+    for (; nbytes; --nbytes, ++at) {
+        Byte& b = shadow(at);
+        if (!before(b.write, at)) report(writes ? "two writes race" : "a read races with a write", b.write, at, code);
+        if (writes) {
+            if (!before(b.read, at)) report("a write races with a read", b.read, at, code);
+            b.write = now;
+            b.read.launch = 0;
+            continue;
+        }
+        if (local && (b.write.launch != launch || b.write.block != block))
+            report("a read of what was not written", Access{}, at, code);
+        Access& read = b.read;
+        if (before(read, at)) {
+            read = now;
+        } else if (read.block != block) {
+            read.block = BLOCKS;
+        } else {
+            read.thread = SEVERAL;
+            if (read.warp != warp) read.warp = SEVERAL;
+        }
+    }
+}
+
+}  // namespace
+
+// What emulator.h tells: the running thread (1024 and above: none), barriers that all have reached, fences and arrivals.
+extern "C" {
+void races_launch(void* stacks, uint64_t nbytes, void* zeroed, void* end, void* block_memory, void* block_end) {
+    ++launch;
+    // All that came before is ordered.
+    if (pages.size() > MOST_PAGES) {
+        for (auto& page : pages) delete[] page.second;
+        pages.clear();
+        std::memset(near_bytes, 0, sizeof near_bytes);
+    }
+    ignored[0] = {(uint64_t)stacks, (uint64_t)stacks + nbytes};
+    ignored[1] = {(uint64_t)zeroed, (uint64_t)end};
+    own = {(uint64_t)block_memory, (uint64_t)block_end};
+}
+void races_block(unsigned b) {
+    block = b;
+    barriers = 0;
+    std::memset(syncs, 0, sizeof syncs);
+    std::memset(fenced, 0, sizeof fenced);
+}
+void races_thread(unsigned t) { thread = t < 1024 ? t : SEVERAL; }
+void races_barrier() { ++barriers; }
+void races_sync(unsigned warp) { ++syncs[warp]; }
+void races_fence() { fenced[thread] = true; }
+void races_arrive() { arrivals[block] = {launch, barriers, thread, fenced[thread]}; }
+
+__attribute__((visibility("default"))) const char* races_found() {
+    static char text[sizeof found];
+    std::memcpy(text, found, sizeof found);
+    found[0] = 0;
+    return text;
+}
+
+void __tsan_init() {}
+#define ACCESS(name, nbytes, writes) \
+    void __tsan_##name(void* at) { access(at, nbytes, writes, __builtin_return_address(0)); }
+ACCESS(read1, 1, false) ACCESS(read2, 2, false) ACCESS(read4, 4, false) ACCESS(read8, 8, false) ACCESS(read16, 16, false)
+ACCESS(write1, 1, true) ACCESS(write2, 2, true) ACCESS(write4, 4, true) ACCESS(write8, 8, true) ACCESS(write16, 16, true)
+ACCESS(unaligned_read2, 2, false) ACCESS(unaligned_read4, 4, false) ACCESS(unaligned_read8, 8, false)
+ACCESS(unaligned_read16, 16, false) ACCESS(unaligned_write2, 2, true) ACCESS(unaligned_write4, 4, true)
+ACCESS(unaligned_write8, 8, true) ACCESS(unaligned_write16, 16, true)
+void __tsan_read_range(void* at, unsigned long n) { access(at, n, false, __builtin_return_address(0)); }
+void __tsan_write_range(void* at, unsigned long n) { access(at, n, true, __builtin_return_address(0)); }
+}
