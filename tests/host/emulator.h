@@ -17,20 +17,17 @@
 #define __global__
 #define __launch_bounds__(...)
 #define __forceinline__ inline
-// A separate section, so that it can be filled with NaN when a block begins; the sanitizer does not check it.
-#ifdef __SANITIZE_ADDRESS__
 #define __shared__ static
-#else
-#define __shared__ static __attribute__((section("block_memory")))
-extern "C" char __start_block_memory[] __attribute__((weak)), __stop_block_memory[] __attribute__((weak));
-#endif
 #define __grid_constant__
+// Nothing but shared memory is in the section of zeroed memory, so that it can be told from all else, and filled with NaN when a
+// block begins. (g++ ignores sections that are given to variables of templates.)
+#define STATE static __attribute__((section("emulator_state")))
 extern "C" char __bss_start __attribute__((visibility("hidden"))), _end __attribute__((visibility("hidden")));
 
 // races.cpp, where accesses are checked.
 #ifdef __SANITIZE_THREAD__
 extern "C" {
-void races_launch(void* stacks, uint64_t nbytes, void* zeroed, void* end, void* block_memory, void* block_end);
+void races_launch(void* stacks, uint64_t nbytes, void* shared, void* end);
 void races_block(unsigned b);
 void races_thread(unsigned t);
 void races_barrier();
@@ -39,7 +36,7 @@ void races_fence();
 void races_arrive();
 }
 #else
-static void races_launch(void*, uint64_t, void*, void*, void*, void*) {}
+static void races_launch(void*, uint64_t, void*, void*) {}
 static void races_block(unsigned) {}
 static void races_thread(unsigned) {}
 static void races_barrier() {}
@@ -54,7 +51,7 @@ using std::expm1; using std::floor; using std::fmod; using std::log; using std::
 using std::pow; using std::rint; using std::sin; using std::sinh; using std::sqrt; using std::tan; using std::tanh;
 
 struct Index { unsigned x = 0; };
-static Index gridDim, blockDim, blockIdx, threadIdx;
+STATE Index gridDim, blockDim, blockIdx, threadIdx;
 
 namespace emulator {
 
@@ -95,16 +92,16 @@ struct Context {
 };
 #endif
 
-static Context contexts[MOST], home;
-static State states[MOST];
-static char* stacks;
-static unsigned started, running;
-static uint64_t slots[2][MOST];
-static unsigned char turns[MOST];
+STATE Context contexts[MOST], home;
+STATE State states[MOST];
+STATE char* stacks;
+STATE unsigned started, running;
+STATE uint64_t slots[2][MOST];
+STATE unsigned char turns[MOST];
 // Is a warp at __syncwarp(), which orders accesses of memory, as no shuffle does?
-static bool ordering[MOST / 32];
-static void (*work)(void*);
-static void* work_of;
+STATE bool ordering[MOST / 32];
+STATE void (*work)(void*);
+STATE void* work_of;
 
 static void stop(State state) {
     unsigned me = running;
@@ -138,7 +135,7 @@ static bool release(unsigned first, unsigned last, State at) {
 
 static bool run_block(unsigned threads, bool falling) {
 #ifndef __SANITIZE_ADDRESS__
-    if (__start_block_memory) std::memset(__start_block_memory, 0xff, __stop_block_memory - __start_block_memory);
+    std::memset(&__bss_start, 0xff, &_end - &__bss_start);
 #endif
     for (; started < threads; ++started) contexts[started].start(stacks + started * STACK, live);
     for (unsigned i = 0; i < threads; ++i) states[i] = READY, turns[i] = 0;
@@ -172,11 +169,7 @@ bool launch(unsigned blocks, unsigned threads, bool falling, F&& body) {
     work = [](void* f) { (*(std::remove_reference_t<F>*)f)(); };
     work_of = (void*)&body;
     if (!stacks) stacks = (char*)aligned_alloc(64, MOST * STACK);
-#ifdef __SANITIZE_ADDRESS__
-    races_launch(stacks, MOST * STACK, &__bss_start, &_end, nullptr, nullptr);
-#else
-    races_launch(stacks, MOST * STACK, &__bss_start, &_end, __start_block_memory, __stop_block_memory);
-#endif
+    races_launch(stacks, MOST * STACK, &__bss_start, &_end);
     for (unsigned b = 0; b < blocks; ++b) {
         blockIdx.x = falling ? blocks - 1 - b : b;
         races_block(blockIdx.x);

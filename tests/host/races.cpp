@@ -3,8 +3,8 @@
 // Two accesses of one byte race if they are not both reads and nothing orders them. Within a block a barrier does, within a warp
 // also __syncwarp(); shuffles do not. Blocks are ordered only where all but the last to arrive write, fence and count
 // themselves, and the last one counts itself and reads. For each byte it is enough to remember the last write and the reads since,
-// as one read of "several threads" if they differ (Flanagan and Freund, FastTrack, PLDI 2009). What is in a block's own memory
-// must have been written before it is read.
+// as one read of "several threads" if they differ (Flanagan and Freund, FastTrack, PLDI 2009). Shared memory must have been
+// written before it is read.
 
 #include <dlfcn.h>
 
@@ -12,6 +12,11 @@
 #include <cstdio>
 #include <cstring>
 #include <unordered_map>
+
+// As in emulator.h: variables that are not shared memory.
+#define STATE static __attribute__((section("emulator_state")))
+extern "C" char __start_emulator_state[] __attribute__((visibility("hidden"))),
+    __stop_emulator_state[] __attribute__((visibility("hidden")));
 
 namespace {
 
@@ -38,15 +43,15 @@ struct Arrival {
     bool fenced;
 };
 
-std::unordered_map<uint64_t, Byte*> pages;
-std::unordered_map<uint32_t, Arrival> arrivals;
-uint64_t near_page[64];
-Byte* near_bytes[64];
-Range own, ignored[2];
-uint32_t launch, block, barriers, syncs[32];
-uint16_t thread = SEVERAL;
-bool fenced[1024];
-char found[400];
+STATE std::unordered_map<uint64_t, Byte*> pages;
+STATE std::unordered_map<uint32_t, Arrival> arrivals;
+STATE uint64_t near_page[64], base;
+STATE Byte* near_bytes[64];
+STATE Range shared, ignored[2];
+STATE uint32_t launch, block, barriers, syncs[32];
+STATE uint16_t thread = SEVERAL;
+STATE bool fenced[1024];
+STATE char found[400], text[sizeof found];
 
 Byte& shadow(uint64_t at) {
     uint64_t page = at / PAGE, k = page % 64;
@@ -63,7 +68,7 @@ Byte& shadow(uint64_t at) {
 bool before(const Access& a, uint64_t at) {
     if (a.launch != launch) return true;
     if (a.block != block) {
-        if (own.has(at)) return true;
+        if (shared.has(at)) return true;
         if (a.block == BLOCKS) return false;
         auto left = arrivals.find(a.block), came = arrivals.find(block);
         if (left == arrivals.end() || came == arrivals.end()) return false;
@@ -85,21 +90,17 @@ void report(const char* what, const Access& first, uint64_t at, uint32_t code) {
     if (first.launch) name(one, first.block, first.thread);
     name(other, block, thread);
     std::snprintf(found, sizeof found, "%s: %s at %#x, then %s at %#x, at address %#llx in %s", what, one, first.code, other,
-                  code, (unsigned long long)at, own.has(at) ? "the block's memory" : "global memory");
+                  code, (unsigned long long)at, shared.has(at) ? "shared memory" : "global memory");
 }
 
 void access(void* where, uint64_t nbytes, bool writes, void* caller) {
     uint64_t at = (uint64_t)where;
     if (thread == SEVERAL || ignored[0].has(at) || ignored[1].has(at)) return;
-    static const uint64_t base = [] {
-        Dl_info info;
-        dladdr((void*)access, &info);
-        return (uint64_t)info.dli_fbase;
-    }();
     uint32_t code = (uint64_t)caller - base;
     uint16_t warp = thread / 32;
     Access now{launch, block, barriers, syncs[warp], code, thread, warp};
-    bool local = own.has(at);
+    // A single byte may be g++'s own: whether a static variable was initialized.
+    bool must_be_written = shared.has(at) && nbytes > 1;
     for (; nbytes; --nbytes, ++at) {
         Byte& b = shadow(at);
         if (!before(b.write, at)) report(writes ? "two writes race" : "a read races with a write", b.write, at, code);
@@ -109,7 +110,7 @@ void access(void* where, uint64_t nbytes, bool writes, void* caller) {
             b.read.launch = 0;
             continue;
         }
-        if (local && (b.write.launch != launch || b.write.block != block))
+        if (must_be_written && (b.write.launch != launch || b.write.block != block))
             report("a read of what was not written", Access{}, at, code);
         Access& read = b.read;
         if (before(read, at)) {
@@ -127,7 +128,7 @@ void access(void* where, uint64_t nbytes, bool writes, void* caller) {
 
 // What emulator.h tells: the running thread (1024 and above: none), barriers that all have reached, fences and arrivals.
 extern "C" {
-void races_launch(void* stacks, uint64_t nbytes, void* zeroed, void* end, void* block_memory, void* block_end) {
+void races_launch(void* stacks, uint64_t nbytes, void* first, void* end) {
     ++launch;
     // All that came before is ordered.
     if (pages.size() > MOST_PAGES) {
@@ -135,9 +136,12 @@ void races_launch(void* stacks, uint64_t nbytes, void* zeroed, void* end, void* 
         pages.clear();
         std::memset(near_bytes, 0, sizeof near_bytes);
     }
+    Dl_info info;
+    dladdr((void*)races_launch, &info);
+    base = (uint64_t)info.dli_fbase;
     ignored[0] = {(uint64_t)stacks, (uint64_t)stacks + nbytes};
-    ignored[1] = {(uint64_t)zeroed, (uint64_t)end};
-    own = {(uint64_t)block_memory, (uint64_t)block_end};
+    ignored[1] = {(uint64_t)__start_emulator_state, (uint64_t)__stop_emulator_state};
+    shared = {(uint64_t)first, (uint64_t)end};
 }
 void races_block(unsigned b) {
     block = b;
@@ -152,7 +156,6 @@ void races_fence() { fenced[thread] = true; }
 void races_arrive() { arrivals[block] = {launch, barriers, thread, fenced[thread]}; }
 
 __attribute__((visibility("default"))) const char* races_found() {
-    static char text[sizeof found];
     std::memcpy(text, found, sizeof found);
     found[0] = 0;
     return text;
