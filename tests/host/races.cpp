@@ -2,7 +2,7 @@
 //
 // Two accesses of one byte race if they are not both reads and nothing orders them. Within a block a barrier does, within a warp
 // also __syncwarp(); shuffles do not. Blocks are ordered only where all but the last to arrive write, fence and count
-// themselves, and the last one counts itself and reads. For each byte it is enough to remember the last write and the reads since,
+// themselves, and the last one counts itself, fences and reads. For each byte it is enough to remember the last write and the reads since,
 // as one read of "several threads" if they differ (Flanagan and Freund, FastTrack, PLDI 2009). Shared memory must have been
 // written before it is read.
 
@@ -36,11 +36,11 @@ struct Range {
     bool has(uint64_t at) const { return at >= first && at < last; }
 };
 
-// What a block has done by its arrival: its own thread's accesses count, and those of others before the last barrier.
+// A block's arrival: which thread has counted the block, after how many barriers, and all threads' fences until then.
 struct Arrival {
     uint32_t launch, barriers;
     uint16_t thread;
-    bool fenced;
+    uint32_t fences[1024];
 };
 
 STATE std::unordered_map<uint64_t, Byte*> pages;
@@ -50,7 +50,8 @@ STATE Byte* near_bytes[64];
 STATE Range shared, ignored[2];
 STATE uint32_t launch, block, barriers, syncs[32];
 STATE uint16_t thread = SEVERAL;
-STATE bool fenced[1024];
+// One more than the number of barriers before a thread's last fence.
+STATE uint32_t fences[1024];
 STATE char found[400], text[sizeof found];
 
 Byte& shadow(uint64_t at) {
@@ -71,10 +72,13 @@ bool before(const Access& a, uint64_t at) {
         if (shared.has(at)) return true;
         if (a.block == BLOCKS) return false;
         auto left = arrivals.find(a.block), came = arrivals.find(block);
-        if (left == arrivals.end() || came == arrivals.end()) return false;
+        if (left == arrivals.end() || came == arrivals.end() || a.thread == SEVERAL) return false;
         const Arrival &l = left->second, &c = came->second;
-        return l.launch == launch && c.launch == launch && l.fenced && (a.barriers < l.barriers || a.thread == l.thread) && (
-            barriers > c.barriers || thread == c.thread);
+        if (l.launch != launch || c.launch != launch) return false;
+        // Fenced by who wrote, and then by a barrier before who counted; or after the barrier by who counted.
+        bool released = l.fences[l.thread] > a.barriers + 1 || (
+            l.fences[a.thread] > a.barriers && (a.barriers < l.barriers || a.thread == l.thread));
+        return released && fences[thread] > c.barriers + (thread == c.thread ? 0 : 1);
     }
     return a.barriers < barriers || a.thread == thread || (a.warp == thread / 32 && a.syncs < syncs[thread / 32]);
 }
@@ -147,13 +151,18 @@ void races_block(unsigned b) {
     block = b;
     barriers = 0;
     std::memset(syncs, 0, sizeof syncs);
-    std::memset(fenced, 0, sizeof fenced);
+    std::memset(fences, 0, sizeof fences);
 }
 void races_thread(unsigned t) { thread = t < 1024 ? t : SEVERAL; }
 void races_barrier() { ++barriers; }
 void races_sync(unsigned warp) { ++syncs[warp]; }
-void races_fence() { fenced[thread] = true; }
-void races_arrive() { arrivals[block] = {launch, barriers, thread, fenced[thread]}; }
+void races_fence() { fences[thread] = barriers + 1; }
+void races_arrive() {
+    Arrival& a = arrivals[block];
+    a = {launch, barriers, thread};
+    std::memcpy(a.fences, fences, sizeof fences);
+    fences[thread] = 0;
+}
 
 __attribute__((visibility("default"))) const char* races_found() {
     std::memcpy(text, found, sizeof found);

@@ -69,7 +69,7 @@ extern "C" __global__ void unwritten(int* out, int all) {
     out[threadIdx.x] = room[threadIdx.x];
 }
 // What the last block does in reductions over several blocks; it needs the barrier only if others write than who counts.
-template <bool Fence, bool Wait>
+template <bool Fence, bool Wait, bool After>
 __device__ void arrive(int* out) {
     __shared__ unsigned before;
     if (threadIdx.x == 1) out[1 + blockIdx.x] = 1;
@@ -77,15 +77,31 @@ __device__ void arrive(int* out) {
     if (Wait) __syncthreads();
     if (!threadIdx.x) before = atomicInc((unsigned*)out, gridDim.x - 1);
     __syncthreads();
+    if (After) __threadfence();
     if (before == gridDim.x - 1 && threadIdx.x < gridDim.x) out[1 + gridDim.x + threadIdx.x] = out[1 + threadIdx.x];
 }
 extern "C" __global__ void counted(int* out, int fence) {
-    if (fence) arrive<true, true>(out);
-    else arrive<false, true>(out);
+    if (fence) arrive<true, true, true>(out);
+    else arrive<false, true, true>(out);
 }
 extern "C" __global__ void waited(int* out, int wait) {
-    if (wait) arrive<true, true>(out);
-    else arrive<true, false>(out);
+    if (wait) arrive<true, true, true>(out);
+    else arrive<true, false, true>(out);
+}
+extern "C" __global__ void fenced(int* out, int after) {
+    if (after) arrive<true, true, true>(out);
+    else arrive<true, true, false>(out);
+}
+extern "C" __global__ void counter_fences(int* out, int fence) {
+    __shared__ unsigned before;
+    if (threadIdx.x == 1) out[1 + blockIdx.x] = 1;
+    __syncthreads();
+    if (!threadIdx.x) {
+        if (fence) __threadfence();
+        before = atomicInc((unsigned*)out, gridDim.x - 1);
+        __threadfence();
+    }
+    if (!threadIdx.x && before == gridDim.x - 1) out[1 + gridDim.x] = out[1] + out[2];
 }
 """
 #: What is found where the last argument is 0, with threads in ascending order; nothing is where it is 1.
@@ -100,6 +116,8 @@ RACES = {
     "beside": "a read races with a write: block 1, thread 0 at planted.cpp:",
     "unwritten": "a read of what was not written: nobody at 0, then block 0, thread 0",
     "counted": "a read races with a write: block 0, thread 1 at planted.cpp:",
+    "fenced": "a read races with a write: block 0, thread 1 at planted.cpp:",
+    "counter_fences": "a read races with a write: block 0, thread 1 at planted.cpp:",
     "waited": "a read races with a write: block 0, thread 1 at planted.cpp:",
 }
 
@@ -118,7 +136,7 @@ def test_a_planted_race_is_found(planted, name, falling):
     planted.falling = falling
 
     def launch(last):
-        blocks = 4 if name in ("grid", "beside", "counted", "waited") else 1
+        blocks = 4 if name in ("grid", "beside", "counted", "waited", "fenced", "counter_fences") else 1
         planted.launch("planted", name, blocks, 64, (Copy(np.zeros(64, np.int32)).cupy(), np.int32(last)))
 
     launch(1)
