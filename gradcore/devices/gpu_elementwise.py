@@ -104,7 +104,7 @@ def apply(function: str, compute: Any, out: Any, *operands: Any) -> None:
         else:
             values.append(x)
     head = (np.int64(out.size),) if axes is None else (np.int64(threads), axes)
-    gl.start("elementwise", name, min(-(-threads // gl.BLOCK), 1 << 16), gl.BLOCK, (*head, out, *values))
+    gl.start("elementwise", name, gl.blocks_for(threads), gl.BLOCK, (*head, out, *values))
 
 
 def _common(*operands: Any) -> np.dtype[Any]:

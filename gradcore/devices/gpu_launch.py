@@ -31,6 +31,8 @@ def kernel(fn: Callable[..., Any]) -> Callable[..., Any]:
     return fn
 
 
+#: The most blocks of kernels that take any number.
+MOST_BLOCKS = 1 << 16
 #: The widest row that a warp reduces; wider ones take a block.
 WARP_ROW = 1024
 
@@ -139,10 +141,15 @@ def instance(name: str, *types: Any) -> str:
     return f"{name}<{', '.join([str(t) if isinstance(t, (str, int)) else name_of(t) for t in types])}>"
 
 
+def blocks_for(threads: int) -> int:
+    """Blocks for a kernel whose threads take more than one element each where there are too many."""
+    return min(-(-threads // BLOCK), MOST_BLOCKS)
+
+
 def run(family: str, name: str, types: Sequence[Any], count: int, *arguments: Any) -> None:
     """Launch a kernel over ``count`` elements, with as many threads as are useful."""
     if count:
-        start(family, instance(name, *types), min(-(-count // BLOCK), 1 << 16), BLOCK, arguments)
+        start(family, instance(name, *types), blocks_for(count), BLOCK, arguments)
 
 
 def run_blocks(family: str, name: str, types: Sequence[Any], blocks: int, *arguments: Any) -> None:

@@ -154,7 +154,7 @@ def test_no_kernel_races(tmp_path):
     """Sample calls but those in double precision, whose accesses are those of single."""
     emulator = emulate(tmp_path, races=True)
     with emulator.in_place():
-        both = Both(emulator, orders=(False,))
+        both = Both(emulator, orders=(True,))
         for row, dtype in calls():
             if dtype is not np.float64:
                 both.run(row, dtype, max(row.tolerance / 1e-5, 1))
