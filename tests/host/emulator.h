@@ -24,25 +24,25 @@
 #define STATE static __attribute__((section("emulator_state")))
 extern "C" char __bss_start __attribute__((visibility("hidden"))), _end __attribute__((visibility("hidden")));
 
-// races.cpp, where accesses are checked.
+// watch.h, which looks at accesses.
 #ifdef __SANITIZE_THREAD__
 extern "C" {
-void races_launch(void* stacks, uint64_t nbytes, void* shared, void* end);
-void races_block(unsigned b);
-void races_thread(unsigned t);
-void races_barrier();
-void races_sync(unsigned warp);
-void races_fence();
-void races_arrive();
+void watch_launch(void* stacks, uint64_t nbytes, void* shared, void* end);
+void watch_block(unsigned b);
+void watch_thread(unsigned t);
+void watch_barrier();
+void watch_sync(unsigned warp);
+void watch_fence();
+void watch_arrive();
 }
 #else
-static void races_launch(void*, uint64_t, void*, void*) {}
-static void races_block(unsigned) {}
-static void races_thread(unsigned) {}
-static void races_barrier() {}
-static void races_sync(unsigned) {}
-static void races_fence() {}
-static void races_arrive() {}
+static void watch_launch(void*, uint64_t, void*, void*) {}
+static void watch_block(unsigned) {}
+static void watch_thread(unsigned) {}
+static void watch_barrier() {}
+static void watch_sync(unsigned) {}
+static void watch_fence() {}
+static void watch_arrive() {}
 #endif
 
 using std::acos; using std::acosh; using std::asin; using std::asinh; using std::atan; using std::atan2; using std::atanh;
@@ -128,8 +128,8 @@ static bool release(unsigned first, unsigned last, State at) {
     }
     for (unsigned i = first; found && i < last; ++i)
         if (states[i] == at) states[i] = READY;
-    if (found && at == AT_BLOCK) races_barrier();
-    if (found && at == AT_WARP && ordering[first / 32]) ordering[first / 32] = false, races_sync(first / 32);
+    if (found && at == AT_BLOCK) watch_barrier();
+    if (found && at == AT_WARP && ordering[first / 32]) ordering[first / 32] = false, watch_sync(first / 32);
     return found;
 }
 
@@ -146,9 +146,9 @@ static bool run_block(unsigned threads, bool falling) {
             if (states[i] != READY) continue;
             moved = true;
             running = threadIdx.x = i;
-            races_thread(i);
+            watch_thread(i);
             home.switch_to(contexts[i]);
-            races_thread(MOST);
+            watch_thread(MOST);
         }
         for (unsigned w = 0; w < threads; w += 32) moved |= release(w, w + 32 < threads ? w + 32 : threads, AT_WARP);
         moved |= release(0, threads, AT_BLOCK);
@@ -169,10 +169,10 @@ bool launch(unsigned blocks, unsigned threads, bool falling, F&& body) {
     work = [](void* f) { (*(std::remove_reference_t<F>*)f)(); };
     work_of = (void*)&body;
     if (!stacks) stacks = (char*)aligned_alloc(64, MOST * STACK);
-    races_launch(stacks, MOST * STACK, &__bss_start, &_end);
+    watch_launch(stacks, MOST * STACK, &__bss_start, &_end);
     for (unsigned b = 0; b < blocks; ++b) {
         blockIdx.x = falling ? blocks - 1 - b : b;
-        races_block(blockIdx.x);
+        watch_block(blockIdx.x);
         if (!run_block(threads, falling)) return false;
     }
     return true;
@@ -215,7 +215,7 @@ static void __syncwarp() {
     emulator::ordering[threadIdx.x / 32] = true;
     emulator::exchange(0);
 }
-static void __threadfence() { races_fence(); }
+static void __threadfence() { watch_fence(); }
 
 template <typename T>
 T __shfl_sync(unsigned, T v, int lane) {
@@ -235,7 +235,7 @@ static unsigned __ballot_sync(unsigned, int vote) {
 }
 
 __attribute__((no_sanitize("thread"))) static unsigned atomicInc(unsigned* at, unsigned last) {
-    races_arrive();
+    watch_arrive();
     unsigned before = *at;
     *at = before >= last ? 0 : before + 1;
     return before;

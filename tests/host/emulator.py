@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import re
 import subprocess
@@ -23,14 +24,13 @@ from gradcore.devices.gpu_sources import source_of
 from tests.host.fake_cublas import FakeLt
 
 HEADER = Path(__file__).parent / "emulator.h"
-RACES = HEADER.with_name("races.cpp")
 #: A misaligned access ends a kernel on a GPU, and here the process, with a message that has the line.
 COMPILER = ["g++", "-std=c++17", "-Og", "-ffp-contract=off", "-shared", "-fPIC", "-fpermissive", "-fvisibility=hidden", "-w",
             "-fsanitize=alignment", "-fno-sanitize-recover=alignment"]
 #: Checks as calls compile faster than inline ones.
 SANITIZED = ["-g1", "-fsanitize=address", "-fno-omit-frame-pointer", "--param", "asan-instrumentation-with-call-threshold=0"]
-#: For races.cpp, which takes the calls that the library of this sanitizer otherwise would.
-WATCHED = ["-g1", "-fno-threadsafe-statics", "-fsanitize=thread", "--param", "tsan-instrument-func-entry-exit=0"]
+#: For watch.h, which takes the calls that the library of this sanitizer otherwise would. Nothing is joined into wider accesses.
+WATCHED = ["-O2", "-fno-tree-vectorize", "-fno-store-merging", "-g1", "-fno-threadsafe-statics", "-fsanitize=thread", "--param", "tsan-instrument-func-entry-exit=0"]
 #: Bytes on either side of an array that a kernel must not change.
 MARGIN = 64
 
@@ -92,10 +92,13 @@ class Emulator:
     As long as a family is not compiled, it only notes which instances are needed, and runs nothing.
     """
 
-    def __init__(self, folder: Path, sanitize: bool = False, races: bool = False) -> None:
+    def __init__(self, folder: Path, sanitize: bool = False, watch: str = "") -> None:
         self.folder = folder
         self.sanitize = sanitize
-        self.races = races
+        #: What looks at every access: ``races`` or ``traffic``, if anything.
+        self.watch = watch
+        #: The traffic of each launch.
+        self.traffic: list[tuple[str, dict[str, Any]]] = []
         self.wanted: dict[str, set[str]] = {}
         #: By kernel: the largest number of threads in a block that it was launched with.
         self.threads: dict[str, int] = {}
@@ -125,10 +128,11 @@ class Emulator:
         path, library = self.folder / f"{family}.cpp", self.folder / f"{family}.so"
         path.write_text("\n".join(code))
         inputs = [str(path)]
-        if self.races:
-            inputs = [str(self.folder / f"{family}.o"), str(self.folder / f"{family}_races.o")]
+        if self.watch:
+            inputs = [str(self.folder / f"{family}.o"), str(self.folder / f"{family}_watch.o")]
             _run([*COMPILER, *WATCHED, "-c", str(path), "-o", inputs[0]], family)
-            _run(["g++", "-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-c", str(RACES), "-o", inputs[1]], family)
+            _run(["g++", "-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-c", str(HEADER.with_name(f"{self.watch}.cpp")),
+                  "-o", inputs[1]], family)
         _run([*COMPILER, *(SANITIZED if self.sanitize else []), *inputs, "-o", str(library)], family)
         return ctypes.CDLL(str(library)), {name: k for k, name in enumerate(instances)}
 
@@ -151,10 +155,13 @@ class Emulator:
         call.restype = ctypes.c_bool
         assert call(blocks, threads, self.falling, pointers), f"{instance}: threads wait where others never come"
 
-        if self.races:
-            library.races_found.restype = ctypes.c_char_p
-            text = library.races_found().decode()
-            assert not text, f"{instance}: {self._with_lines(family, text)}"
+        if self.watch:
+            library.watch_result.restype = ctypes.c_char_p
+            text = library.watch_result().decode()
+            if self.watch == "races":
+                assert not text, f"{instance}: {self._with_lines(family, text)}"
+            else:
+                self.traffic.append((instance, json.loads(self._with_lines(family, text))))
 
     def _with_lines(self, family: str, text: str) -> str:
         """The text with lines of the source in the place of addresses of code."""

@@ -25,7 +25,7 @@ CONDITION = "#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800"
 
 @pytest.fixture(scope="module")
 def emulated(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    emulator = Emulator(tmp_path_factory.mktemp("emulator"), races=True)
+    emulator = Emulator(tmp_path_factory.mktemp("emulator"), watch="races")
     for family in OPS:
         source = source_of(family)
         assert source.count(CONDITION) == 1

@@ -124,7 +124,7 @@ RACES = {
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory):
-    emulator = Emulator(tmp_path_factory.mktemp("planted"), races=True)
+    emulator = Emulator(tmp_path_factory.mktemp("planted"), watch="races")
     emulator.wanted["planted"] = set(RACES)
     emulator.libraries["planted"] = emulator._compile("planted", PLANTED)
     return emulator
@@ -152,7 +152,7 @@ def test_a_planted_race_is_found(planted, name, falling):
 
 def test_no_kernel_races(tmp_path):
     """Sample calls but those in double precision, whose accesses are those of single."""
-    emulator = emulate(tmp_path, races=True)
+    emulator = emulate(tmp_path, watch="races")
     with emulator.in_place():
         both = Both(emulator, orders=(True,))
         for row, dtype in calls():
