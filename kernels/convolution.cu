@@ -91,7 +91,7 @@ __device__ __forceinline__ void multiply(i64 rows, i64 columns, i64 deep, i64 bl
     if constexpr (M == 1)
         few_rows<Near>(rows, columns, (int)deep, block, left, stride, steps, column, right, bias, out, step, where);
     else
-        tile<M, Cores && HAS_CORES, Near>(rows, columns, 0, deep, block, left, stride, steps, column, right, bias, out, step,
+        tile<M, Cores && HAS_CORES, false, Near>(rows, columns, 0, deep, block, left, stride, steps, column, right, bias, out, step,
                                           where);
 }
 
@@ -211,6 +211,6 @@ __global__ void __launch_bounds__(128, 4) conv2d_weight_grad(const T* dy, const 
     made += (part * w.groups + group) * w.outputs * deep;
     block %= blocks;
     if constexpr (M == 1) few_elements<Far>(w.outputs, deep, first, end, block, dy, windows.area, steps, column, right, made);
-    else tile<M, Cores && HAS_CORES, Far>(w.outputs, deep, first, end, block, dy, windows.area, steps, column, right,
-                                          (const T*)0, made, deep, [](i64 n) { return n; });
+    else tile<M, Cores && HAS_CORES, true, Far>(w.outputs, deep, first, end, block, dy, windows.area, steps, column, right,
+                                                (const T*)0, made, deep, [](i64 n) { return n; });
 }

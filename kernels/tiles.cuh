@@ -95,9 +95,10 @@ struct Part<T, M, true> {
 
 // One tile of a product whose k goes from `from` to `to`: left is [rows, k] with `stride` elements between rows,
 // steps(k, offset) gives the place of a step of k and the offset of its column of left, right(column(n), step) the element of the
-// other operand. Row m of the result, n = 0, is at out + m * step + where(n). While the block works on one slab of DEEP
-// words, the next one is on its way.
-template <int M, bool Cores, typename Step, typename T, typename R, typename Steps, typename Column, typename Right, typename Where>
+// other operand, whose neighbours in memory are steps if Along, else columns: threads of a warp read neighbours. Row m of the
+// result, n = 0, is at out + m * step + where(n). While the block works on one slab of DEEP words, the next one is on its way.
+template <int M, bool Cores, bool Along, typename Step, typename T, typename R, typename Steps, typename Column, typename Right,
+          typename Where>
 __device__ __forceinline__ void tile(i64 rows, i64 columns, i64 from, i64 to, i64 block, const T* left, i64 stride,
                                      const Steps& steps, const Column& column, const Right& right, const T* bias, R* out,
                                      i64 step, const Where& where) {
@@ -105,8 +106,8 @@ __device__ __forceinline__ void tile(i64 rows, i64 columns, i64 from, i64 to, i6
     typedef typename Mine::Word Word;
     const int N = Mine::N, DEEP = Mine::DEEP, STEPS = Mine::STEPS, OWN = 128 / DEEP, LEFTS = M / OWN, RIGHTS = DEEP * N / 128;
     alignas(32) __shared__ Word a[2][DEEP][M + Mine::PAST], b[2][DEEP][N + Mine::PAST];
-    __shared__ Step places[2][DEEP * STEPS];
-    __shared__ i64 offsets[2][DEEP * STEPS];
+    __shared__ Step places[2][STEPS][DEEP];
+    __shared__ i64 offsets[2][STEPS][DEEP];
     u32 t = threadIdx.x;
     // Consecutive blocks take tiles of one column, so that they share what they read.
     i64 over = (rows + M - 1) / M, first_row = block % over * M, first_column = block / over * N;
@@ -117,11 +118,15 @@ __device__ __forceinline__ void tile(i64 rows, i64 columns, i64 from, i64 to, i6
             i64 offset = -1;
             Step place = {0, NOWHERE, 0};
             if (k + t < to) place = steps(k + t, offset);
-            places[side][t] = place;
-            offsets[side][t] = offset;
+            places[side][t % STEPS][t / STEPS] = place;
+            offsets[side][t % STEPS][t / STEPS] = offset;
         }
     };
-    auto own = column(first_column + t % N < columns ? first_column + t % N : 0);
+    auto column_of = [&](u32 n) { return column(first_column + n < columns ? first_column + n : 0); };
+    decltype(column(0)) own;
+    __shared__ decltype(column(0)) owns[Along ? N : 1];
+    if constexpr (!Along) own = column_of(t % N);
+    else if (t < N) owns[t] = column_of(t);
     T lefts[LEFTS][STEPS], rights[RIGHTS][STEPS];
     // Rows beyond the last one are computed as the last one, and not stored.
     u32 last = (u32)(rows - 1 - first_row), starts[LEFTS];
@@ -134,7 +139,7 @@ __device__ __forceinline__ void tile(i64 rows, i64 columns, i64 from, i64 to, i6
     auto fetch = [&](int side) {
 #pragma unroll
         for (int k = 0; k < STEPS; ++k) {
-            i64 offset = offsets[side][t % DEEP * STEPS + k];
+            i64 offset = offsets[side][k][t % DEEP];
             const T* from = kept(left + offset);
 #pragma unroll
             for (int j = 0; j < LEFTS; ++j) lefts[j][k] = (T)(WIDE(T))0;
@@ -142,14 +147,22 @@ __device__ __forceinline__ void tile(i64 rows, i64 columns, i64 from, i64 to, i6
 #pragma unroll
                 for (int j = 0; j < LEFTS; ++j) lefts[j][k] = from[starts[j]];
 #pragma unroll
-            for (int j = 0; j < RIGHTS; ++j) rights[j][k] = right(own, places[side][(t / N + j * (128 / N)) * STEPS + k]);
+            for (int j = 0; j < RIGHTS && !Along; ++j) rights[j][k] = right(own, places[side][k][t / N + j * (128 / N)]);
+            if constexpr (Along) {
+                Step place = places[side][k][t % DEEP];
+#pragma unroll
+                for (int j = 0; j < RIGHTS; ++j) rights[j][k] = right(owns[t / DEEP + j * OWN], place);
+            }
         }
     };
     auto leave = [&](int side) {
 #pragma unroll
         for (int j = 0; j < LEFTS; ++j) a[side][t % DEEP][(t / DEEP ^ Mine::swizzle(t % DEEP)) + j * OWN] = Mine::word(lefts[j]);
 #pragma unroll
-        for (int j = 0; j < RIGHTS; ++j) b[side][t / N + j * (128 / N)][t % N] = Mine::word(rights[j]);
+        for (int j = 0; j < RIGHTS; ++j) {
+            if constexpr (Along) b[side][t % DEEP][t / DEEP + j * OWN] = Mine::word(rights[j]);
+            else b[side][t / N + j * (128 / N)][t % N] = Mine::word(rights[j]);
+        }
     };
 
     Mine mine;

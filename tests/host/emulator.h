@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -181,7 +182,8 @@ bool launch(unsigned blocks, unsigned threads, bool falling, F&& body) {
 // A kernel's arguments as CUDA's driver takes them: one pointer to each value.
 template <typename... A, size_t... I>
 bool call(void (*kernel)(A...), unsigned blocks, unsigned threads, bool falling, void** arguments, std::index_sequence<I...>) {
-    return launch(blocks, threads, falling, [&] { kernel(*(std::remove_cv_t<A>*)arguments[I]...); });
+    std::tuple<std::remove_cv_t<A>...> values(*(std::remove_cv_t<A>*)arguments[I]...);
+    return launch(blocks, threads, falling, [&] { kernel(std::get<I>(values)...); });
 }
 
 template <typename... A>

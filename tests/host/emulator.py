@@ -29,8 +29,8 @@ COMPILER = ["g++", "-std=c++17", "-Og", "-ffp-contract=off", "-shared", "-fPIC",
             "-fsanitize=alignment", "-fno-sanitize-recover=alignment"]
 #: Checks as calls compile faster than inline ones.
 SANITIZED = ["-g1", "-fsanitize=address", "-fno-omit-frame-pointer", "--param", "asan-instrumentation-with-call-threshold=0"]
-#: For watch.h, which takes the calls that the library of this sanitizer otherwise would. Nothing is joined into wider accesses.
-WATCHED = ["-O2", "-fno-tree-vectorize", "-fno-store-merging", "-g1", "-fno-threadsafe-statics", "-fsanitize=thread", "--param", "tsan-instrument-func-entry-exit=0"]
+#: For watch.h, which takes the calls that the library of this sanitizer otherwise would. Accesses are neither joined nor split.
+WATCHED = ["-O2", "-fno-tree-vectorize", "-fno-store-merging", "-fno-tree-sra", "-fno-ipa-sra", "-g1", "-fno-threadsafe-statics", "-fsanitize=thread", "--param", "tsan-instrument-func-entry-exit=0"]
 #: Bytes on either side of an array that a kernel must not change.
 MARGIN = 64
 
@@ -55,18 +55,18 @@ class Copy:
     """A copy of an array, with the same strides, between two margins that are checked.
 
     With ``exact`` there are no margins, as for the address sanitizer, which checks the surroundings of an allocation; ``off``
-    shifts the copy by a number of elements.
+    shifts the copy by a number of elements. Without it, its address modulo ``unit`` is the array's.
     """
 
-    def __init__(self, array: np.ndarray, exact: bool = False, off: int = 0) -> None:
+    def __init__(self, array: np.ndarray, exact: bool = False, off: int = 0, unit: int = 16) -> None:
         spans = [(n - 1) * s for n, s in zip(array.shape, array.strides, strict=True)] if array.size else []
         below, above = -sum(s for s in spans if s < 0), sum(s for s in spans if s > 0)
         self.nbytes = below + above + array.itemsize if array.size else 0
         # Keep the alignment within 16 bytes, by which launches choose the width of accesses.
-        place = (array.ctypes.data - below + off * array.itemsize) % 16
+        place = (array.ctypes.data - below + off * array.itemsize) % unit
         margin = 0 if exact else MARGIN
-        self.bytes = np.full(self.nbytes + place + 16 + 2 * margin, 0xA5, np.uint8)
-        self.start = margin + (place - self.bytes.ctypes.data - margin) % 16
+        self.bytes = np.full(self.nbytes + place + unit + 2 * margin, 0xA5, np.uint8)
+        self.start = margin + (place - self.bytes.ctypes.data - margin) % unit
         if exact:
             # malloc returns multiples of 16, so bytes before the array's first element belong to its allocation.
             self.bytes = np.full(self.nbytes + place, 0xA5, np.uint8)

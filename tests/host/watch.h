@@ -21,7 +21,7 @@ struct Range {
     uint64_t first, last;
     bool has(uint64_t at) const { return at >= first && at < last; }
 };
-STATE Range shared, ignored[2];
+STATE Range shared, ignored[3];
 STATE uint64_t base;
 STATE uint32_t block;
 // The running thread; THREADS if none is.
@@ -39,7 +39,10 @@ const char* result();
 
 void access(void* where, uint64_t nbytes, bool writes, void* caller) {
     uint64_t at = (uint64_t)where;
-    if (thread < THREADS && !ignored[0].has(at) && !ignored[1].has(at)) on_access(at, nbytes, writes, (uint64_t)caller - base);
+    if (thread == THREADS) return;
+    for (const Range& r : ignored)
+        if (r.has(at)) return;
+    on_access(at, nbytes, writes, (uint64_t)caller - base);
 }
 
 }  // namespace
@@ -52,6 +55,9 @@ void watch_launch(void* stacks, uint64_t nbytes, void* first, void* end) {
     base = (uint64_t)info.dli_fbase;
     ignored[0] = {(uint64_t)stacks, (uint64_t)stacks + nbytes};
     ignored[1] = {(uint64_t)__start_emulator_state, (uint64_t)__stop_emulator_state};
+    // The launch's own stack has the arguments, which are in constant memory on a GPU.
+    uint64_t here = (uint64_t)&info;
+    ignored[2] = {here - (64 << 10), here + (64 << 10)};
     shared = {(uint64_t)first, (uint64_t)end};
     on_launch();
 }
