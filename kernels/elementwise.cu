@@ -181,8 +181,9 @@ template <typename C, int N, typename T>
 __device__ __forceinline__ Pack<C, N> load(const Same<T>& x, i64 i) { return load<C, N>(Number<T>{x.of[i]}, 0); }
 template <typename C, int N, typename T>
 __device__ __forceinline__ Pack<C, N> load(const Row<T>& x, i64 i) {
-    Pack<C, N> made;
     i64 at = (u64)(i | x.width) >> 32 ? i % x.width : (i64)((u32)i % (u32)x.width);
+    if (!((u32)x.width & (N - 1)) && !((u64)x.of & (sizeof(T) * N - 1))) return load<C, N>(x.of, at);
+    Pack<C, N> made;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
         made.of[k] = (C)x.of[at];

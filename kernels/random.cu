@@ -8,7 +8,7 @@
 // Writes K neighbours, or fewer at the end.
 template <typename T, typename A, int K>
 __device__ __forceinline__ void put(T* out, i64 start, i64 n, const A (&v)[K]) {
-    const int N = 16 / sizeof(A);
+    const int N = K < 16 / (int)sizeof(T) ? K : 16 / (int)sizeof(T);
     if (start + K <= n && !((u64)out & 15)) {
 #pragma unroll
         for (int j = 0; j < K; j += N) {
@@ -79,17 +79,29 @@ __global__ void normal(const u64* state, double mean, double std, T* out, i64 n)
     }
 }
 
-// The mask comes from single-precision uniforms for every T, as on the CPU: element i uses number i of the stream.
+// The mask comes from single-precision uniforms for every T, as on the CPU: element i uses number i of the stream. The TEAM threads
+// that draw for TEAM accesses of 16 bytes each make these together, one block after another, so that a warp moves whole sectors.
 template <typename T>
 __global__ void dropout(const T* x, const u64* state, float p, double scale, T* out, i64 n) {
-    EACH(block, (n + 7) / 8) {
+    const int N = 16 / sizeof(T), TEAM = 8 / N;
+    int lane = threadIdx.x & 31, rank = lane % TEAM;
+    // The threads of a warp exchange bits as long as one of them has elements.
+    for (i64 block = (i64)blockIdx.x * 256 + threadIdx.x; (block - lane) * 8 < n; block += (i64)gridDim.x * 256) {
         float u[8];
-        WIDE(T) v[8];
-        get(x, block * 8, n, v);
+        u32 kept = 0;
         draw(state, block, u);
 #pragma unroll
-        for (int k = 0; k < 8; ++k) v[k] *= (WIDE(T))(u[k] >= p ? (float)scale : 0.0f);
-        put(out, block * 8, n, v);
+        for (int k = 0; k < 8; ++k) kept |= (u32)(u[k] >= p) << k;
+#pragma unroll
+        for (int k = 0; k < TEAM; ++k) {
+            u32 bits = __shfl_sync(0xffffffffu, kept, lane - rank + k) >> rank * N;
+            i64 start = (block - rank + k) * 8 + rank * N;
+            WIDE(T) v[N];
+            get(x, start, n, v);
+#pragma unroll
+            for (int j = 0; j < N; ++j) v[j] *= (WIDE(T))(bits >> j & 1 ? (float)scale : 0.0f);
+            put(out, start, n, v);
+        }
     }
 }
 

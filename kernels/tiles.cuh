@@ -6,8 +6,8 @@ template <int M, typename A>
 __device__ __forceinline__ constexpr int width() { return 16384 / (int)sizeof(A) / M; }
 
 // -- a thread's part of a tile ------------------------------------------------------------------------------------------
-// Shared memory holds words, each with STEPS steps of k of one row or column; row m of depth d is at m ^ swizzle(d), which keeps the
-// left operand's stores and loads apart in banks on tensor cores. A slab is DEEP words deep, fewer where they are many: they pass
+// Shared memory holds words, each with STEPS steps of k of one row or column; row m of depth d is at m ^ swizzle(d), which keeps
+// stores and loads apart in banks on tensor cores. A slab is DEEP words deep, fewer where they are many: they pass
 // through registers, of which there are none left. A thread's elements stand in ROWS rows and in GROUPS groups of SIDE neighbours.
 
 template <typename T, int M, bool Cores> struct Part;
@@ -82,7 +82,7 @@ struct Part<T, M, true> {
 #pragma unroll
             for (int i = 0; i < 4; ++i)
 #pragma unroll
-                for (int j = 0; j < 2; ++j) v[i][j] = b[d + rank + j * 4][across + i * 8 + group];
+                for (int j = 0; j < 2; ++j) v[i][j] = b[d + rank + j * 4][across + i * 8 + (group ^ swizzle(d + j * 4))];
 #pragma unroll
             for (int i = 0; i < 2; ++i)
 #pragma unroll
@@ -118,8 +118,8 @@ __device__ __forceinline__ void tile(i64 rows, i64 columns, i64 from, i64 to, i6
             i64 offset = -1;
             Step place = {0, NOWHERE, 0};
             if (k + t < to) place = steps(k + t, offset);
-            places[side][t % STEPS][t / STEPS] = place;
-            offsets[side][t % STEPS][t / STEPS] = offset;
+            places[side][t / DEEP][t % DEEP] = place;
+            offsets[side][t / DEEP][t % DEEP] = offset;
         }
     };
     auto column_of = [&](u32 n) { return column(first_column + n < columns ? first_column + n : 0); };
@@ -129,14 +129,14 @@ __device__ __forceinline__ void tile(i64 rows, i64 columns, i64 from, i64 to, i6
     else if (t < N) owns[t] = column_of(t);
     T lefts[LEFTS][STEPS], rights[RIGHTS][STEPS];
     // Rows beyond the last one are computed as the last one, and not stored.
-    u32 last = (u32)(rows - 1 - first_row), starts[LEFTS];
-#pragma unroll
-    for (u32 j = 0; j < LEFTS; ++j) {
-        u32 m = t / DEEP + j * OWN;
-        starts[j] = (m < last ? m : last) * (u32)stride;
-    }
+    u32 last = (u32)(rows - 1 - first_row);
+    auto start = [&](u32 m) { return (m < last ? m : last) * (u32)stride; };
     left += first_row * stride;
     auto fetch = [&](int side) {
+#ifdef __CUDACC_RTC__
+        // What depends on the thread would be kept in registers, of which there are none left.
+        if constexpr (Along) asm volatile("" : "+r"(t));
+#endif
 #pragma unroll
         for (int k = 0; k < STEPS; ++k) {
             i64 offset = offsets[side][k][t % DEEP];
@@ -145,7 +145,7 @@ __device__ __forceinline__ void tile(i64 rows, i64 columns, i64 from, i64 to, i6
             for (int j = 0; j < LEFTS; ++j) lefts[j][k] = (T)(WIDE(T))0;
             if (offset >= 0)
 #pragma unroll
-                for (int j = 0; j < LEFTS; ++j) lefts[j][k] = from[starts[j]];
+                for (int j = 0; j < LEFTS; ++j) lefts[j][k] = from[start(t / DEEP + j * OWN)];
 #pragma unroll
             for (int j = 0; j < RIGHTS && !Along; ++j) rights[j][k] = right(own, places[side][k][t / N + j * (128 / N)]);
             if constexpr (Along) {
@@ -160,8 +160,8 @@ __device__ __forceinline__ void tile(i64 rows, i64 columns, i64 from, i64 to, i6
         for (int j = 0; j < LEFTS; ++j) a[side][t % DEEP][(t / DEEP ^ Mine::swizzle(t % DEEP)) + j * OWN] = Mine::word(lefts[j]);
 #pragma unroll
         for (int j = 0; j < RIGHTS; ++j) {
-            if constexpr (Along) b[side][t % DEEP][t / DEEP + j * OWN] = Mine::word(rights[j]);
-            else b[side][t / N + j * (128 / N)][t % N] = Mine::word(rights[j]);
+            if constexpr (Along) b[side][t % DEEP][(t / DEEP ^ Mine::swizzle(t % DEEP)) + j * OWN] = Mine::word(rights[j]);
+            else b[side][t / N + j * (128 / N)][t % N ^ Mine::swizzle(t / N + j * (128 / N))] = Mine::word(rights[j]);
         }
     };
 
