@@ -118,7 +118,8 @@ class Both:
             if not isinstance(given, np.ndarray) or not given.flags.c_contiguous or out.size < 2 or (
                     (given.shape, given.dtype, given.strides) != (out.shape, out.dtype, out.strides)):
                 continue
-            for self.emulator.falling in self.orders:
+            for falling in self.orders:
+                self.emulator.falling = falling
                 copies = [self.copy(v, exact=self.emulator.sanitize) if isinstance(v, np.ndarray) else v for v in values]
                 whole = copies[len(inputs)] = copies[inputs.index(place)]
                 self.own[name](*[v.cupy() if hasattr(v, "cupy") else v for v in copies], **attrs)

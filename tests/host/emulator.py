@@ -30,7 +30,8 @@ COMPILER = ["g++", "-std=c++17", "-Og", "-ffp-contract=off", "-shared", "-fPIC",
 #: Checks as calls compile faster than inline ones.
 SANITIZED = ["-g1", "-fsanitize=address", "-fno-omit-frame-pointer", "--param", "asan-instrumentation-with-call-threshold=0"]
 #: For watch.h, which takes the calls that the library of this sanitizer otherwise would. Accesses are neither joined nor split.
-WATCHED = ["-O2", "-fno-tree-vectorize", "-fno-store-merging", "-fno-tree-sra", "-fno-ipa-sra", "-g1", "-fno-threadsafe-statics", "-fsanitize=thread", "--param", "tsan-instrument-func-entry-exit=0"]
+WATCHED = ["-O2", "-fno-tree-vectorize", "-fno-store-merging", "-fno-tree-sra", "-fno-ipa-sra", "-g1",
+           "-fno-threadsafe-statics", "-fsanitize=thread", "--param", "tsan-instrument-func-entry-exit=0"]
 #: Bytes on either side of an array that a kernel must not change.
 MARGIN = 64
 

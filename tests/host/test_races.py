@@ -143,7 +143,8 @@ def test_a_planted_race_is_found(planted, name, falling):
     with pytest.raises(AssertionError) as raised:
         launch(0)
     found = str(raised.value)
-    assert re.match(rf"{name}: (two writes race|a (read|write) races with a (write|read)|a read of what was not written): ", found)
+    assert re.match(rf"{name}: (two writes race|a (read|write) races with a (write|read)|a read of what was not written): ",
+                    found)
     if not falling:
         assert RACES[name] in found, found
     # It is forgotten by the next launch.
