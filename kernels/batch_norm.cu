@@ -1,4 +1,5 @@
-// Batch norm, forward and backward. Several blocks share a channel, or one block has a channel to itself.
+// Batch norm, forward and backward. Several blocks share a channel, one block has a channel to itself, or, where channels are
+// adjacent in memory, blocks share 32 of them.
 //
 // Traffic in bytes, n elements of s: forward reads 2 n s and writes n s; the gradient reads 4 n s, or 6 n s if it uses relu's
 // output, and writes n s. The workspace holds two numbers per share of a channel.
@@ -59,6 +60,54 @@ __global__ void batch_parts(const T* x, WIDE(T)* made, i64 count, i64 inner, i64
     Walk<N> walk(first + team.rank * N, count, inner, channels);
     moments_of<T, N>(x + blockIdx.x % channels * inner, walk, first, last, team, room, m, square);
     if (!team.rank) made[2 * blockIdx.x] = m, made[2 * blockIdx.x + 1] = square;
+}
+
+// A block's part of adjacent channels, of [count, channels]: a warp reads 32 of them in each of its rows, of which eight are on
+// their way at once.
+struct Columns {
+    i64 channels, part, c, first, last;
+    __device__ __forceinline__ Columns(i64 count, i64 channels, int parts) : channels(channels) {
+        i64 tiles = (channels + 31) / 32;
+        part = blockIdx.x / tiles;
+        c = blockIdx.x % tiles * 32 + (threadIdx.x & 31);
+        share_of(count, part, parts, first, last);
+        first += threadIdx.x >> 5;
+        if (c >= channels) last = first;
+    }
+    // How many of the rows `row`, `row` + 8, ... `row` + 56 exist.
+    __device__ __forceinline__ int there(i64 row) const { return last - row >= 64 ? 8 : (int)(last - row + 7) / 8; }
+};
+
+// As batch_parts, for channels that are adjacent in memory.
+template <typename T>
+__global__ void batch_columns(const T* x, WIDE(T)* made, i64 count, i64 channels, int parts) {
+    typedef WIDE(T) A;
+    __shared__ A rooms[3][8][32];
+    Columns columns(count, channels, parts);
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    Moments<A> own;
+    for (i64 row = columns.first; row < columns.last; row += 64) {
+        int there = columns.there(row);
+        T v[8];
+        A sum = 0, more = 0;
+#pragma unroll
+        for (int k = 0; k < 8; ++k)
+            if (k < there) v[k] = x[(row + 8 * k) * channels + columns.c];
+#pragma unroll
+        for (int k = 0; k < 8; ++k)
+            if (k < there) sum += (A)v[k];
+        sum /= (A)there;
+#pragma unroll
+        for (int k = 0; k < 8; ++k)
+            if (k < there) more += ((A)v[k] - sum) * ((A)v[k] - sum);
+        own.take((A)there, sum, more);
+    }
+    rooms[0][warp][lane] = own.seen, rooms[1][warp][lane] = own.mean, rooms[2][warp][lane] = own.square;
+    __syncthreads();
+    if (warp || columns.c >= channels) return;
+    for (int k = 1; k < 8; ++k) own.take(rooms[0][k][lane], rooms[1][k][lane], rooms[2][k][lane]);
+    i64 at = columns.part * channels + columns.c;
+    made[2 * at] = own.mean, made[2 * at + 1] = own.square;
 }
 
 // Stores a channel's statistics; the running variance uses the unbiased variance.
@@ -236,6 +285,41 @@ batch_grad_parts(const T* dy, const T* x, const T* weight, const WIDE(T)* mean, 
     Walk<N> walk(first + team.rank * N, count, inner, channels);
     slopes_of<T, N>(cotangent, x + c * inner, walk, first, last, mean[c], rstd[c], team, room, w, b);
     if (!team.rank) made[2 * blockIdx.x] = w, made[2 * blockIdx.x + 1] = b;
+}
+
+// As batch_grad_parts, for channels that are adjacent in memory.
+template <typename T>
+__global__ void __launch_bounds__(256, 2)
+batch_grad_columns(const T* dy, const T* x, const T* weight, const WIDE(T)* mean, const WIDE(T)* rstd, WIDE(T)* made, const T* bias,
+                   const T* shown, i64 count, i64 channels, int parts, int relu) {
+    typedef WIDE(T) A;
+    __shared__ A rooms[2][8][32];
+    Columns columns(count, channels, parts);
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    i64 c = columns.c < channels ? columns.c : 0;
+    Cotangent<T> cotangent(dy, shown, weight, bias, relu, c, c);
+    A m = mean[c], r = rstd[c], w = 0, b = 0;
+    x += c;
+    for (i64 row = columns.first; row < columns.last; row += 64) {
+        int there = columns.there(row);
+        Pack<T, 1> v[8], g[8], y[8];
+#pragma unroll
+        for (int k = 0; k < 8; ++k) {
+            i64 at = (row + 8 * k) * channels;
+            if (k < there) v[k].of[0] = x[at], cotangent.load(at, g[k], y[k]);
+        }
+#pragma unroll
+        for (int k = 0; k < 8; ++k) {
+            A hat = ((A)v[k].of[0] - m) * r, slope = cotangent.of(g[k].of[0], y[k].of[0], hat);
+            if (k < there) w += slope * hat, b += slope;
+        }
+    }
+    rooms[0][warp][lane] = w, rooms[1][warp][lane] = b;
+    __syncthreads();
+    if (warp || columns.c >= channels) return;
+    for (int k = 1; k < 8; ++k) w += rooms[0][k][lane], b += rooms[1][k][lane];
+    i64 at = columns.part * channels + c;
+    made[2 * at] = w, made[2 * at + 1] = b;
 }
 
 // Their sums, which are also stored in the first share's place, where dx reads them in full precision.

@@ -57,6 +57,10 @@ def _images(rows: int, on: dict[str, Any]) -> Any:
     return _x(rows, on).view(-1, 32, 32, 32)
 
 
+def _many(on: dict[str, Any]) -> tuple[Any, Any]:
+    return gradcore.zeros(_WIDTH, **on), _row(on)
+
+
 def _channels(on: dict[str, Any]) -> tuple[Any, Any]:
     return gradcore.zeros(32, **on), gradcore.ones(32, **on)
 
@@ -109,6 +113,9 @@ CASES = (
     case("batch norm", "batch_norm", lambda n, on: (_images(n, on), *_channels(on), *_channels(on)), 3, momentum=0.1, eps=1e-5),
     case("batch norm's gradient", "batch_norm_grad",
          lambda n, on: (_images(n, on), _images(n, on), _channels(on)[1], *_channels(on)), 5, needs=(True, True, True)),
+    case("batch norm of rows", "batch_norm", lambda n, on: (_x(n, on), *_many(on), *_many(on)), 3, momentum=0.1, eps=1e-5),
+    case("batch norm of rows' gradient", "batch_norm_grad",
+         lambda n, on: (_x(n, on), _x(n, on), _many(on)[1], *_many(on)), 5, needs=(True, True, True)),
     case("max pooling", "max_pool2d", lambda n, on: (_images(n, on),), 1 + 5 / 16, ceil_mode=False, **_POOL),
     case("embedding", "embedding", lambda n, on: (gradcore.rand(256, 256, **on), _ids(4 * n, 256, on)), 1, padding=None),
     case("embedding's gradient", "embedding_grad", lambda n, on: (_x(n, on).view(-1, 256), _ids(4 * n, 256, on)), 1,

@@ -110,12 +110,15 @@ class _Channels:
         count, inner = x.size // max(channels, 1), math.prod(x.shape[2:])
         each = max(2 * channels * compute.itemsize, 1)
         near, self.alone = _near(x), alone(x)
-        self.parts = 1 if self.alone else max(min(workspace.nbytes // each, count // 2048, BUSY // max(channels, 1)), 1)
+        #: Do blocks take 32 channels together, which are adjacent?
+        self.columns = inner == 1 and not near
+        tiles, least = (-(-channels // 32), 256) if self.columns else (channels, 2048)
+        self.parts = 1 if self.alone else max(min(workspace.nbytes // each, count // least, BUSY // max(tiles, 1)), 1)
         #: Do the blocks that need a channel's totals combine the shares themselves?
         self.together = near and self.parts <= _SHARES
         #: Room for two numbers from each block.
         self.made: Any = None if self.alone else workspace[:self.parts * each].view(compute)
-        self.channels, self.blocks = channels, channels * self.parts
+        self.channels, self.blocks = channels, tiles * self.parts
         self.sizes = (np.int64(count), np.int64(inner), np.int64(channels))
         #: Blocks for each channel in the launch that combines the shares.
         self.shares = 1 if self.alone else max(min(-(-count // 2048), 4 * BUSY // max(channels, 1)), 1)
@@ -127,7 +130,10 @@ def batch_norm(x: Any, weight: Any, bias: Any, running_mean: Any, running_var: A
     """Batch norm by the batch's statistics; if ``batches`` is given, it is increased by 1."""
     by, numbers = _Channels(x, workspace), (np.float64(eps), np.float64(momentum), batches)
     types, kept = (x.dtype, gl.length_of(int(by.sizes[1]), x, out)), (mean, rstd, running_mean, running_var)
-    if not by.alone:
+    if by.columns:
+        gl.run_blocks("batch_norm", "batch_columns", (x.dtype,), by.blocks, x, by.made, by.sizes[0], by.sizes[2],
+                      np.int32(by.parts))
+    elif not by.alone:
         gl.run_blocks("batch_norm", "batch_parts", types, by.blocks, x, by.made, *by.sizes, np.int32(by.parts))
     if by.together:
         gl.run_blocks("batch_norm", "batch_norm", types, by.channels * by.shares, x, weight, bias, by.made, out, *kept,
@@ -151,7 +157,10 @@ def batch_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any,
     """The gradients of batch norm; with ``relu``, of relu of it, whose result is in ``shown`` or recomputed with ``bias``."""
     by, given, last = _Channels(x, workspace), (dy, x, weight, mean, rstd), np.int32(relu)
     types = x.dtype, gl.length_of(int(by.sizes[1]), dy, x, dx, shown)
-    if not by.alone:
+    if by.columns:
+        gl.run_blocks("batch_norm", "batch_grad_columns", (x.dtype,), by.blocks, *given, by.made, bias, shown, by.sizes[0],
+                      by.sizes[2], np.int32(by.parts), last)
+    elif not by.alone:
         gl.run_blocks("batch_norm", "batch_grad_parts", types, by.blocks, *given, by.made, bias, shown, *by.sizes,
                       np.int32(by.parts), last)
     if by.together:

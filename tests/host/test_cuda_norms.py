@@ -226,6 +226,7 @@ def names(name: str, shape: tuple[int, ...], **attrs: Any) -> list[str]:
 
 
 APART = ["batch_parts", "batch_statistics", "affine"], ["batch_grad_parts", "batch_grad_total", "batch_norm_dx"]
+BESIDE = [[name.replace("parts", "columns") for name in found] for found in APART]
 
 
 @pytest.mark.parametrize("shape, forward, backward", [
@@ -235,7 +236,7 @@ APART = ["batch_parts", "batch_statistics", "affine"], ["batch_grad_parts", "bat
     ((32, 1024), ["batch_norm"], ["batch_norm_grads"]),
     ((64, 32, 32, 32), ["batch_parts", "batch_norm"], ["batch_grad_parts", "batch_norm_grads"]),
     ((2, 1, 200, 100), ["batch_parts", "batch_norm"], ["batch_grad_parts", "batch_norm_grads"]),
-    ((2, 1, 200, 400), *APART), ((512, 1024), *APART)])
+    ((2, 1, 200, 400), *APART), ((512, 1024), *BESIDE), ((512, 512, 2), *APART)])
 def test_launches_of_batch_norm(shape: tuple[int, ...], forward: list[str], backward: list[str]) -> None:
     assert names("batch_norm", shape, momentum=0.1, eps=1e-5) == forward
     assert names("batch_norm_grad", shape, needs=(True, True, True)) == backward

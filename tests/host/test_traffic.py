@@ -25,11 +25,11 @@ from tests.host.emulator import Copy, Emulator, view_of
 pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed: the emulator cannot be compiled"),
               pytest.mark.timeout(600), pytest.mark.xdist_group("races")]
 
-#: Rows of 1024 floats that the memory-bound calls of ``bench.gpu`` are counted with.
-ROWS = 64
+#: Rows of 1024 floats that the memory-bound calls of ``bench.gpu`` are counted with; more where so few would stay in a cache.
+ROWS, MANY = 64, {"batch norm of rows": 512, "batch norm of rows' gradient": 512}
 #: How many times the operand's bytes a kernel asks for where that is more than ``Case.passes``: caches have the rest.
 CACHED = {"add a row": 3, "layer norm": 4, "layer norm's gradient": 7.6, "embedding": 2.1, "embedding's gradient": 4.1,
-          "rows added at positions": 4.3}
+          "rows added at positions": 4.3, "batch norm of rows": 7.1, "batch norm of rows' gradient": 11.2}
 WINDOW = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
 IMAGES, WEIGHT, HEADS = (4, 64, 16, 16), (64, 64, 3, 3), (1, 2, 256, 64)
 #: Calls that compute more than they move: operands, attributes, and the most bytes that may be moved for one that is asked for.
@@ -114,7 +114,7 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> Any:
             both = Alone(emulator, copy=functools.partial(Copy, unit=128))
             on = {"device": both.device}
             for case in CASES:
-                call(both, case.name, case.op, case.make(ROWS, on), case.attrs)
+                call(both, case.name, case.op, case.make(MANY.get(case.name, ROWS), on), case.attrs)
             for name, (op, shapes, attrs, _) in PRODUCTS.items():
                 for dtype in (np.float32, np.float16):
                     args = tuple(None if s is None else gradcore.rand(*HEADS[:3], **on) if s == "lse"
@@ -135,9 +135,10 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_a_memory_bound_kernel_moves_whole_sectors_and_each_as_often_as_counted_on(counted: Any, case: Any) -> None:
     t = counted[case.name]
     asked, moved = t["read"] + t["written"], t["read_sectors"] + t["written_sectors"]
-    assert 0 < asked <= 1.03 * max(case.passes, CACHED.get(case.name, 0)) * ROWS * 4096
-    # Statistics of rows, one element each, take a part of a sector.
-    assert moved <= 1.12 * asked
+    size = MANY.get(case.name, ROWS) * 4096
+    assert 0 < asked <= 1.03 * max(case.passes, CACHED.get(case.name, 0)) * size
+    # Statistics of rows or channels, one element each, take a part of a sector.
+    assert moved <= 1.2 * asked
     assert t["shared"] <= 1.03 * t["shared_needed"]
 
 
