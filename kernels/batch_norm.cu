@@ -62,7 +62,7 @@ __global__ void batch_parts(const T* x, WIDE(T)* made, i64 count, i64 inner, i64
     if (!team.rank) made[2 * blockIdx.x] = m, made[2 * blockIdx.x + 1] = square;
 }
 
-// A block's part of adjacent channels, of [count, channels]: a warp reads 32 of them in each of its rows, of which eight are on
+// A block's part of adjacent channels, of [count, channels]: a warp reads 32 of them in each of its rows, of which some are on
 // their way at once.
 struct Columns {
     i64 channels, part, c, first, last;
@@ -74,8 +74,10 @@ struct Columns {
         first += threadIdx.x >> 5;
         if (c >= channels) last = first;
     }
-    // How many of the rows `row`, `row` + 8, ... `row` + 56 exist.
-    __device__ __forceinline__ int there(i64 row) const { return last - row >= 64 ? 8 : (int)(last - row + 7) / 8; }
+    // How many of the `some` rows `row`, `row` + 8 and so on exist.
+    __device__ __forceinline__ int there(i64 row, int some) const {
+        return last - row >= 8 * some ? some : (int)(last - row + 7) / 8;
+    }
 };
 
 // As batch_parts, for channels that are adjacent in memory.
@@ -87,7 +89,7 @@ __global__ void batch_columns(const T* x, WIDE(T)* made, i64 count, i64 channels
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     Moments<A> own;
     for (i64 row = columns.first; row < columns.last; row += 64) {
-        int there = columns.there(row);
+        int there = columns.there(row, 8);
         T v[8];
         A sum = 0, more = 0;
 #pragma unroll
@@ -293,6 +295,7 @@ __global__ void __launch_bounds__(256, 2)
 batch_grad_columns(const T* dy, const T* x, const T* weight, const WIDE(T)* mean, const WIDE(T)* rstd, WIDE(T)* made, const T* bias,
                    const T* shown, i64 count, i64 channels, int parts, int relu) {
     typedef WIDE(T) A;
+    const int SOME = sizeof(A) > 4 ? 4 : 8;
     __shared__ A rooms[2][8][32];
     Columns columns(count, channels, parts);
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
@@ -300,16 +303,16 @@ batch_grad_columns(const T* dy, const T* x, const T* weight, const WIDE(T)* mean
     Cotangent<T> cotangent(dy, shown, weight, bias, relu, c, c);
     A m = mean[c], r = rstd[c], w = 0, b = 0;
     x += c;
-    for (i64 row = columns.first; row < columns.last; row += 64) {
-        int there = columns.there(row);
-        Pack<T, 1> v[8], g[8], y[8];
+    for (i64 row = columns.first; row < columns.last; row += 8 * SOME) {
+        int there = columns.there(row, SOME);
+        Pack<T, 1> v[SOME], g[SOME], y[SOME];
 #pragma unroll
-        for (int k = 0; k < 8; ++k) {
+        for (int k = 0; k < SOME; ++k) {
             i64 at = (row + 8 * k) * channels;
             if (k < there) v[k].of[0] = x[at], cotangent.load(at, g[k], y[k]);
         }
 #pragma unroll
-        for (int k = 0; k < 8; ++k) {
+        for (int k = 0; k < SOME; ++k) {
             A hat = ((A)v[k].of[0] - m) * r, slope = cotangent.of(g[k].of[0], y[k].of[0], hat);
             if (k < there) w += slope * hat, b += slope;
         }
