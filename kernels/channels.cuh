@@ -48,3 +48,28 @@ struct Places {
             if (k < there) found[k] = *(const Pack<T, N>*)(x + at[k]);
     }
 };
+
+// Loads the two numbers of each of a channel's shares (`parts`, at most 32) into adjacent shared memory.
+template <typename A>
+__device__ __forceinline__ void gather(const A* made, i64 c, i64 channels, int parts, A* pairs) {
+    if (threadIdx.x < 2 * parts) pairs[threadIdx.x] = made[2 * ((threadIdx.x >> 1) * channels + c) + (threadIdx.x & 1)];
+    __syncthreads();
+}
+
+// A block's part of adjacent channels, of [count, channels]: a warp reads 32 of them in each of its rows, of which some are on
+// their way at once.
+struct Columns {
+    i64 channels, part, c, first, last;
+    __device__ __forceinline__ Columns(i64 count, i64 channels, int parts) : channels(channels) {
+        i64 tiles = (channels + 31) / 32;
+        part = blockIdx.x / tiles;
+        c = blockIdx.x % tiles * 32 + (threadIdx.x & 31);
+        share_of(count, part, parts, first, last);
+        first += threadIdx.x >> 5;
+        if (c >= channels) last = first;
+    }
+    // How many of the `some` rows `row`, `row` + 8 and so on exist.
+    __device__ __forceinline__ int there(i64 row, int some) const {
+        return last - row >= 8 * some ? some : (int)(last - row + 7) / 8;
+    }
+};

@@ -17,7 +17,7 @@ from gradcore.tiling import BUSY
 #: A number of blocks that keeps most devices busy, and the most rows that a team handles in sequence with fewer blocks.
 _FILLED, _TURNS = 128, 8
 #: The most elements of a channel for one block, and the most shares of a channel that blocks combine without a launch of its
-#: own (the room in kernels/batch_norm.cu).
+#: own (the room in kernels/channels.cuh and batch_norm*.cu).
 _CHANNEL, _SHARES = 4096, 32
 #: Adjacent elements of a channel that fill a memory access, and elements that stay in any device's cache for other blocks.
 _NEIGHBOURS, _CACHED = 32, 1 << 18
@@ -129,19 +129,19 @@ def batch_norm(x: Any, weight: Any, bias: Any, running_mean: Any, running_var: A
                workspace: Any, relu: bool = False, batches: Any = None, *, momentum: float, eps: float) -> None:
     """Batch norm by the batch's statistics; if ``batches`` is given, it is increased by 1."""
     by, numbers = _Channels(x, workspace), (np.float64(eps), np.float64(momentum), batches)
-    types, kept = (x.dtype, gl.length_of(int(by.sizes[1]), x, out)), (mean, rstd, running_mean, running_var)
+    kept, parts = (mean, rstd, running_mean, running_var), np.int32(by.parts)
+    count, inner, channels = by.sizes
+    types = x.dtype, gl.length_of(int(inner), x, out)
     if by.columns:
-        gl.run_blocks("batch_norm", "batch_columns", (x.dtype,), by.blocks, x, by.made, by.sizes[0], by.sizes[2],
-                      np.int32(by.parts))
+        gl.run_blocks("batch_norm", "batch_columns", types[:1], by.blocks, x, by.made, count, channels, parts)
     elif not by.alone:
-        gl.run_blocks("batch_norm", "batch_parts", types, by.blocks, x, by.made, *by.sizes, np.int32(by.parts))
+        gl.run_blocks("batch_norm", "batch_parts", types, by.blocks, x, by.made, *by.sizes, parts)
     if by.together:
         gl.run_blocks("batch_norm", "batch_norm", types, by.channels * by.shares, x, weight, bias, by.made, out, *kept,
-                      *by.sizes, np.int32(by.parts), np.int32(by.shares), *numbers, np.int32(relu))
+                      *by.sizes, parts, np.int32(by.shares), *numbers, np.int32(relu))
         return
-    gl.run("batch_norm", "batch_statistics", (x.dtype,), by.channels, by.made, *kept, by.sizes[0], by.sizes[2],
-           np.int32(by.parts), *numbers)
-    _affine(x, weight, bias, mean, rstd, out, int(by.sizes[1]), by.channels, relu)
+    gl.run("batch_norm", "batch_statistics", types[:1], by.channels, by.made, *kept, count, channels, parts, *numbers)
+    _affine(x, weight, bias, mean, rstd, out, int(inner), by.channels, relu)
 
 
 @gl.kernel
@@ -156,19 +156,18 @@ def batch_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any,
                     relu: bool = False, bias: Any = None, shown: Any = None, *, needs: Any) -> None:
     """The gradients of batch norm; with ``relu``, of relu of it, whose result is in ``shown`` or recomputed with ``bias``."""
     by, given, last = _Channels(x, workspace), (dy, x, weight, mean, rstd), np.int32(relu)
-    types = x.dtype, gl.length_of(int(by.sizes[1]), dy, x, dx, shown)
+    count, inner, channels = by.sizes
+    family, types, parts = "batch_norm_grad", (x.dtype, gl.length_of(int(inner), dy, x, dx, shown)), np.int32(by.parts)
     if by.columns:
-        gl.run_blocks("batch_norm", "batch_grad_columns", (x.dtype,), by.blocks, *given, by.made, bias, shown, by.sizes[0],
-                      by.sizes[2], np.int32(by.parts), last)
-    elif not by.alone:
-        gl.run_blocks("batch_norm", "batch_grad_parts", types, by.blocks, *given, by.made, bias, shown, *by.sizes,
-                      np.int32(by.parts), last)
-    if by.together:
-        gl.run_blocks("batch_norm", "batch_norm_grads", types, by.channels * by.shares, *given, by.made,
-                      dx if needs[0] else None, dweight, dbias, bias, shown, *by.sizes, np.int32(by.parts), np.int32(by.shares),
+        gl.run_blocks(family, "batch_grad_columns", types[:1], by.blocks, *given, by.made, bias, shown, count, channels, parts,
                       last)
+    elif not by.alone:
+        gl.run_blocks(family, "batch_grad_parts", types, by.blocks, *given, by.made, bias, shown, *by.sizes, parts, last)
+    if by.together:
+        gl.run_blocks(family, "batch_norm_grads", types, by.channels * by.shares, *given, by.made, dx if needs[0] else None,
+                      dweight, dbias, bias, shown, *by.sizes, parts, np.int32(by.shares), last)
         return
-    gl.run("batch_norm", "batch_grad_total", (x.dtype,), by.channels, by.made, dweight, dbias, by.sizes[2], np.int32(by.parts))
+    gl.run(family, "batch_grad_total", types[:1], by.channels, by.made, dweight, dbias, channels, parts)
     if needs[0]:
-        gl.run("batch_norm", "batch_norm_dx", types, x.size // types[1], *given, by.made, dx, bias, shown, np.int64(x.size),
-               *by.sizes[1:], last)
+        gl.run(family, "batch_norm_dx", types, x.size // types[1], *given, by.made, dx, bias, shown, np.int64(x.size), inner,
+               channels, last)
