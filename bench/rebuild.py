@@ -51,7 +51,7 @@ def main() -> None:
             times = max(1, WORKLOADS[name].times * WORKLOADS[name].batch // (4 * batch))
             row = results[f"{name} {batch}"] = measured(workload, options.rounds, min(times, 50))
             if not options.json:
-                print(f"| {name} | {batch} | {row['nodes']} | {row['eager'] * 1e3:.2f} ms | {row['graph']:.2%} | "
+                print(f"| {name} | {batch} | {row['nodes']} | {row['eager'] * 1e3:.2f} ms | {row['graph']:.1%} | "
                       f"{row['python']:.0%} | {row['replay'] * 1e3:.2f} ms | {row['ratio']:.2f} |", flush=True)
     if options.json:
         print(json.dumps(results, indent=2))
