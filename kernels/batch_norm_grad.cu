@@ -154,6 +154,38 @@ __global__ void batch_norm_dx(const T* dy, const T* x, const T* weight, const WI
     }
 }
 
+// As batch_norm_dx, for channels that are adjacent in memory: a thread has the numbers of one channel.
+template <typename T>
+__global__ void __launch_bounds__(256, 2)
+batch_dx_columns(const T* dy, const T* x, const T* weight, const WIDE(T)* mean, const WIDE(T)* rstd, const WIDE(T)* made, T* dx,
+                 const T* bias, const T* shown, i64 count, i64 channels, int parts, int relu) {
+    typedef WIDE(T) A;
+    const int SOME = sizeof(A) > 4 ? 4 : 8;
+    Columns columns(count, channels, parts);
+    i64 c = columns.c;
+    if (c >= channels) return;
+    Cotangent<T> cotangent(dy, shown, weight, bias, relu, c, c);
+    A m = mean[c], r = rstd[c], own = weight ? r * (A)weight[c] : r;
+    A level = made[2 * c + 1] / (A)count, slope = made[2 * c] / (A)count;
+    x += c;
+    dx += c;
+    for (i64 row = columns.first; row < columns.last; row += 8 * SOME) {
+        int there = columns.there(row, SOME);
+        Pack<T, 1> v[SOME], g[SOME], y[SOME];
+#pragma unroll
+        for (int k = 0; k < SOME; ++k) {
+            i64 at = (row + 8 * k) * channels;
+            if (k < there) v[k].of[0] = x[at], cotangent.load(at, g[k], y[k]);
+        }
+#pragma unroll
+        for (int k = 0; k < SOME; ++k) {
+            A hat = ((A)v[k].of[0] - m) * r;
+            if (k < there)
+                dx[(row + 8 * k) * channels] = (T)(own * (cotangent.of(g[k].of[0], y[k].of[0], hat) - level - hat * slope));
+        }
+    }
+}
+
 // All three gradients, for one of `shares` of a channel, divided among blocks as in batch_norm; no dx if it is not needed.
 template <typename T, int N>
 __global__ void __launch_bounds__(256, 2)

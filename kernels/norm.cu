@@ -92,7 +92,7 @@ __global__ void affine(const T* x, const T* weight, const T* bias, const WIDE(T)
 #pragma unroll
         for (int k = 0; k < N; ++k) {
             T made = (T)affine_of(((A)v.of[k] - m) * r, weight, factor[k], bias, level[k]);
-            v.of[k] = dy ? (T)((A)made <= 0 ? (A)0 : (A)g.of[k]) : relu && (A)made < 0 ? (T)0 : made;
+            v.of[k] = through_relu<A>(made, relu, dy, g.of[k]);
         }
         *(Pack<T, N>*)(out + i * N) = v;
     }

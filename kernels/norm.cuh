@@ -11,3 +11,10 @@ __device__ __forceinline__ A affine_of(A hat, bool weighted, A weight, bool bias
     A y = weighted ? hat * weight : hat;
     return biased ? plus(y, bias) : y;
 }
+
+// With `relu`, relu of a rounded result, where NaN stays NaN; with `gradient`, the gradient of relu for the cotangent g.
+template <typename A, typename T>
+__device__ __forceinline__ T through_relu(T made, bool relu, bool gradient, T g) {
+    if (gradient) return (T)((A)made <= 0 ? (A)0 : (A)g);
+    return relu && (A)made < 0 ? (T)0 : made;
+}

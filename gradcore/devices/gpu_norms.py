@@ -21,6 +21,8 @@ _FILLED, _TURNS = 128, 8
 _CHANNEL, _SHARES = 4096, 32
 #: Adjacent elements of a channel that fill a memory access, and elements that stay in any device's cache for other blocks.
 _NEIGHBOURS, _CACHED = 32, 1 << 18
+#: The fewest adjacent channels of which a warp reads up to 32 together.
+_ROW = 8
 
 # -- rows --------------------------------------------------------------------------------------------------------------
 
@@ -54,6 +56,12 @@ def layer_norm_apply(x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, out: 
 
 def _affine(x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, out: Any, inner: int, channels: int, relu: bool = False,
             dy: Any = None) -> None:
+    if _beside(inner, channels):
+        count = x.size // channels
+        parts, blocks = _parts_of_columns(count, channels)
+        gl.run_blocks("batch_norm", "affine_columns", (x.dtype,), blocks, x, weight, bias, mean, rstd, out, np.int64(count),
+                      np.int64(channels), parts, np.int32(relu), dy)
+        return
     length = gl.length_of(inner, x, out, dy, *(() if channels else (weight, bias)))
     gl.run("norm", "affine", (x.dtype, length), x.size // length, x, weight, bias, mean, rstd, out,
            np.int64(x.size), np.int64(inner), np.int64(channels), np.int32(relu), dy)
@@ -92,6 +100,18 @@ def layer_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any,
 # -- channels ----------------------------------------------------------------------------------------------------------
 
 
+def _beside(inner: int, channels: int) -> bool:
+    """Are the elements of all channels beside each other, in rows of enough of them for a warp?"""
+    return inner == 1 and channels >= _ROW
+
+
+def _parts_of_columns(count: int, channels: int) -> tuple[Any, int]:
+    """The blocks that share 32 adjacent channels of ``count`` rows, which all write, and the number of all blocks."""
+    tiles = -(-channels // 32)
+    parts = max(min(-(-count // 64), 4 * BUSY // tiles), 1)
+    return np.int32(parts), parts * tiles if count else 0
+
+
 def _near(x: Any) -> bool:
     """Do blocks with one channel each read adjacent elements, or elements in cache?"""
     return bool(math.prod(x.shape[2:]) >= _NEIGHBOURS or x.size <= _CACHED)
@@ -111,7 +131,7 @@ class _Channels:
         each = max(2 * channels * compute.itemsize, 1)
         near, self.alone = _near(x), alone(x)
         #: Do blocks take 32 channels together, which are adjacent?
-        self.columns = inner == 1 and not near
+        self.columns = _beside(inner, channels) and not near
         tiles, least = (-(-channels // 32), 256) if self.columns else (channels, 2048)
         self.parts = 1 if self.alone else max(min(workspace.nbytes // each, count // least, BUSY // max(tiles, 1)), 1)
         #: Do the blocks that need a channel's totals combine the shares themselves?
@@ -168,6 +188,10 @@ def batch_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any,
                       dweight, dbias, bias, shown, *by.sizes, parts, np.int32(by.shares), last)
         return
     gl.run(family, "batch_grad_total", types[:1], by.channels, by.made, dweight, dbias, channels, parts)
-    if needs[0]:
+    if needs[0] and by.columns:
+        parts, blocks = _parts_of_columns(int(count), by.channels)
+        gl.run_blocks(family, "batch_dx_columns", types[:1], blocks, *given, by.made, dx, bias, shown, count, channels, parts,
+                      last)
+    elif needs[0]:
         gl.run(family, "batch_norm_dx", types, x.size // types[1], *given, by.made, dx, bias, shown, np.int64(x.size), inner,
                channels, last)
