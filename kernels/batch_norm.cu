@@ -186,24 +186,26 @@ __global__ void batch_norm(const T* x, const T* weight, const T* bias, const WID
 
 // As `affine` in norm.cu, for channels that are adjacent in memory: a thread has the numbers of one channel.
 template <typename T>
-__global__ void affine_columns(const T* x, const T* weight, const T* bias, const WIDE(T)* mean, const WIDE(T)* rstd, T* out,
-                               i64 count, i64 channels, int parts, int relu, const T* dy) {
+__global__ void __launch_bounds__(256, 2)
+affine_columns(const T* x, const T* weight, const T* bias, const WIDE(T)* mean, const WIDE(T)* rstd, T* out, i64 count,
+               i64 channels, int parts, int relu, const T* dy) {
     typedef WIDE(T) A;
+    const int SOME = sizeof(A) > 4 ? 4 : 8;
     Columns columns(count, channels, parts);
     i64 c = columns.c;
     if (c >= channels) return;
     A m = mean[c], r = rstd[c], factor = weight ? (A)weight[c] : (A)1, level = bias ? (A)bias[c] : (A)0;
-    for (i64 row = columns.first; row < columns.last; row += 64) {
-        int there = columns.there(row, 8);
-        T v[8], g[8];
+    for (i64 row = columns.first; row < columns.last; row += 8 * SOME) {
+        int there = columns.there(row, SOME);
+        T v[SOME], g[SOME];
 #pragma unroll
-        for (int k = 0; k < 8; ++k) {
+        for (int k = 0; k < SOME; ++k) {
             i64 at = (row + 8 * k) * channels + c;
             if (k < there) v[k] = x[at];
             if (dy && k < there) g[k] = dy[at];
         }
 #pragma unroll
-        for (int k = 0; k < 8; ++k) {
+        for (int k = 0; k < SOME; ++k) {
             T made = (T)affine_of(((A)v[k] - m) * r, weight, factor, bias, level);
             if (k < there) out[(row + 8 * k) * channels + c] = through_relu<A>(made, relu, dy, g[k]);
         }
