@@ -117,6 +117,7 @@ CASES = (
     case("batch norm of rows' gradient", "batch_norm_grad",
          lambda n, on: (_x(n, on), _x(n, on), _many(on)[1], *_many(on)), 5, needs=(True, True, True)),
     case("max pooling", "max_pool2d", lambda n, on: (_images(n, on),), 1 + 5 / 16, ceil_mode=False, **_POOL),
+    case("global average pooling", "adaptive_avg_pool2d", lambda n, on: (_images(n, on),), 1, size=(1, 1)),
     case("embedding", "embedding", lambda n, on: (gradcore.rand(256, 256, **on), _ids(4 * n, 256, on)), 1, padding=None),
     case("embedding's gradient", "embedding_grad", lambda n, on: (_x(n, on).view(-1, 256), _ids(4 * n, 256, on)), 1,
          shape=(256, 256), padding=None),
