@@ -121,8 +121,9 @@ for shape in ((2, 3, 6, 16), (1, 2, 4, 12), (3, 1, 5, 16), (2, 2, 4, 6), (0, 2, 
     add("max_pool2d_grad", floats(*half), taps, shape=shape, **how)
 for divisor in (None, 3):
     # The mean of whole images.
-    add("avg_pool2d", floats(3, 5, 33, 40), kernel=(33, 40), stride=(1, 1), padding=(0, 0), ceil_mode=False, count_pad=False,
-        divisor=divisor)
+    how = {"kernel": (33, 40), "stride": (1, 1), "padding": (0, 0), "ceil_mode": False, "count_pad": False, "divisor": divisor}
+    add("avg_pool2d", floats(3, 5, 33, 40), **how)
+    add("avg_pool2d_grad", floats(3, 5, 1, 1), **how, shape=(3, 5, 33, 40))
 # Joined with accesses of 16 bytes or one element; within rows, as whole rows, strided; more tensors than one launch takes.
 for shape in ((3, 5, 8), (2, 4, 6), (3, 16, 1)):
     parts_of = [(*shape[:2], n * shape[2]) for n in (1, 3, 2)]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices import gpu_launch as gl
-from gradcore.devices.gpu_elementwise import copy, wide
+from gradcore.devices.gpu_elementwise import apply, copy, wide
 from gradcore.devices.gpu_folds import fold
 from gradcore.devices.precision import rounded
 from gradcore.tiling import BUSY
@@ -159,10 +159,19 @@ def _mean(x: Any, out: Any) -> None:
         fold("Sum", x, out, (2, 3), math.prod(x.shape[2:]))
 
 
+def _mean_grad(dy: Any, out: Any) -> None:
+    apply("Div", wide(dy.dtype), out, dy, float(math.prod(out.shape[2:])))
+
+
+def _takes_all(shape: Any, kernel: Pair, padding: Pair, divisor: int | None) -> bool:
+    """Does a window take the whole image, and divide by its size?"""
+    return kernel == tuple(shape[2:]) and padding == (0, 0) and not divisor
+
+
 @gl.kernel
 def avg_pool2d(x: Any, out: Any, *, kernel: Pair, stride: Pair, padding: Pair, ceil_mode: bool, count_pad: bool,
                divisor: int | None) -> None:
-    if kernel == x.shape[2:] and padding == (0, 0) and not divisor and out.shape[2:] == (1, 1):
+    if _takes_all(x.shape, kernel, padding, divisor):
         _mean(x, out)
         return
     _pool("avg_pool2d", (x.dtype,), out, x, out, _pooling(x.shape, out.shape, kernel, stride, padding), np.int64(out.size),
@@ -172,6 +181,9 @@ def avg_pool2d(x: Any, out: Any, *, kernel: Pair, stride: Pair, padding: Pair, c
 @gl.kernel
 def avg_pool2d_grad(dy: Any, out: Any, workspace: Any, *, shape: Any, kernel: Pair, stride: Pair, padding: Pair,
                     ceil_mode: bool, count_pad: bool, divisor: int | None) -> None:
+    if _takes_all(shape, kernel, padding, divisor):
+        _mean_grad(dy, out)
+        return
     _pool("avg_pool2d_grad", (dy.dtype,), out, dy, out, _pooling(shape, dy.shape, kernel, stride, padding),
           np.int64(out.size), np.int32(count_pad), np.int64(divisor or 0))
 
@@ -186,4 +198,7 @@ def adaptive_avg_pool2d(x: Any, out: Any, *, size: Pair) -> None:
 
 @gl.kernel
 def adaptive_avg_pool2d_grad(dy: Any, out: Any, workspace: Any, *, shape: Any) -> None:
+    if dy.shape[2:] == (1, 1):
+        _mean_grad(dy, out)
+        return
     _pool("adaptive_avg_pool2d_grad", (dy.dtype,), out, dy, out, *map(np.int64, (*shape[2:], *dy.shape[2:], out.size)))
