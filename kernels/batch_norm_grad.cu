@@ -86,13 +86,35 @@ batch_grad_parts(const T* dy, const T* x, const T* weight, const WIDE(T)* mean, 
     if (!team.rank) made[2 * blockIdx.x] = w, made[2 * blockIdx.x + 1] = b;
 }
 
+// The same for a thread's next rows of adjacent channels, of which `there` exist.
+template <typename T>
+struct RowCotangents {
+    typedef WIDE(T) A;
+    static constexpr int some = sizeof(A) > 4 ? 4 : 8;
+    int there;
+    A g[some], hat[some];
+    __device__ __forceinline__ RowCotangents(const Cotangent<T>& cotangent, const T* x, const Columns& columns, i64 row, A m, A r)
+        : there(columns.there(row, some)) {
+        Pack<T, 1> v[some], dy[some], shown[some];
+#pragma unroll
+        for (int k = 0; k < some; ++k) {
+            i64 at = (row + 8 * k) * columns.channels;
+            if (k < there) v[k].of[0] = x[at], cotangent.load(at, dy[k], shown[k]);
+        }
+#pragma unroll
+        for (int k = 0; k < some; ++k) {
+            hat[k] = ((A)v[k].of[0] - m) * r;
+            g[k] = cotangent.of(dy[k].of[0], shown[k].of[0], hat[k]);
+        }
+    }
+};
+
 // As batch_grad_parts, for channels that are adjacent in memory.
 template <typename T>
 __global__ void __launch_bounds__(256, 2)
 batch_grad_columns(const T* dy, const T* x, const T* weight, const WIDE(T)* mean, const WIDE(T)* rstd, WIDE(T)* made, const T* bias,
                    const T* shown, i64 count, i64 channels, int parts, int relu) {
     typedef WIDE(T) A;
-    const int SOME = sizeof(A) > 4 ? 4 : 8;
     __shared__ A rooms[2][8][32];
     Columns columns(count, channels, parts);
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
@@ -100,19 +122,11 @@ batch_grad_columns(const T* dy, const T* x, const T* weight, const WIDE(T)* mean
     Cotangent<T> cotangent(dy, shown, weight, bias, relu, c, c);
     A m = mean[c], r = rstd[c], w = 0, b = 0;
     x += c;
-    for (i64 row = columns.first; row < columns.last; row += 8 * SOME) {
-        int there = columns.there(row, SOME);
-        Pack<T, 1> v[SOME], g[SOME], y[SOME];
+    for (i64 row = columns.first; row < columns.last; row += 8 * RowCotangents<T>::some) {
+        RowCotangents<T> next(cotangent, x, columns, row, m, r);
 #pragma unroll
-        for (int k = 0; k < SOME; ++k) {
-            i64 at = (row + 8 * k) * channels;
-            if (k < there) v[k].of[0] = x[at], cotangent.load(at, g[k], y[k]);
-        }
-#pragma unroll
-        for (int k = 0; k < SOME; ++k) {
-            A hat = ((A)v[k].of[0] - m) * r, slope = cotangent.of(g[k].of[0], y[k].of[0], hat);
-            if (k < there) w += slope * hat, b += slope;
-        }
+        for (int k = 0; k < next.some; ++k)
+            if (k < next.there) w += next.g[k] * next.hat[k], b += next.g[k];
     }
     rooms[0][warp][lane] = w, rooms[1][warp][lane] = b;
     __syncthreads();
@@ -160,7 +174,6 @@ __global__ void __launch_bounds__(256, 2)
 batch_dx_columns(const T* dy, const T* x, const T* weight, const WIDE(T)* mean, const WIDE(T)* rstd, const WIDE(T)* made, T* dx,
                  const T* bias, const T* shown, i64 count, i64 channels, int parts, int relu) {
     typedef WIDE(T) A;
-    const int SOME = sizeof(A) > 4 ? 4 : 8;
     Columns columns(count, channels, parts);
     i64 c = columns.c;
     if (c >= channels) return;
@@ -169,20 +182,11 @@ batch_dx_columns(const T* dy, const T* x, const T* weight, const WIDE(T)* mean, 
     A level = made[2 * c + 1] / (A)count, slope = made[2 * c] / (A)count;
     x += c;
     dx += c;
-    for (i64 row = columns.first; row < columns.last; row += 8 * SOME) {
-        int there = columns.there(row, SOME);
-        Pack<T, 1> v[SOME], g[SOME], y[SOME];
+    for (i64 row = columns.first; row < columns.last; row += 8 * RowCotangents<T>::some) {
+        RowCotangents<T> next(cotangent, x, columns, row, m, r);
 #pragma unroll
-        for (int k = 0; k < SOME; ++k) {
-            i64 at = (row + 8 * k) * channels;
-            if (k < there) v[k].of[0] = x[at], cotangent.load(at, g[k], y[k]);
-        }
-#pragma unroll
-        for (int k = 0; k < SOME; ++k) {
-            A hat = ((A)v[k].of[0] - m) * r;
-            if (k < there)
-                dx[(row + 8 * k) * channels] = (T)(own * (cotangent.of(g[k].of[0], y[k].of[0], hat) - level - hat * slope));
-        }
+        for (int k = 0; k < next.some; ++k)
+            if (k < next.there) dx[(row + 8 * k) * channels] = (T)(own * (next.g[k] - level - next.hat[k] * slope));
     }
 }
 
