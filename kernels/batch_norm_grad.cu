@@ -8,8 +8,7 @@
 #include "norm.cuh"
 
 // The cotangent of batch norm's output. With `relu`, dy is that of relu's output, and the gradient of relu follows from `shown`,
-// relu's output, or without it from batch norm's output, which is recomputed. Positions count from
-// `first` on.
+// relu's output, or without it from batch norm's output, which is recomputed. Positions count from `first` on.
 template <typename T>
 struct Cotangent {
     typedef WIDE(T) A;
@@ -86,7 +85,7 @@ batch_grad_parts(const T* dy, const T* x, const T* weight, const WIDE(T)* mean, 
     if (!team.rank) made[2 * blockIdx.x] = w, made[2 * blockIdx.x + 1] = b;
 }
 
-// The same for a thread's next rows of adjacent channels, of which `there` exist.
+// As Cotangents, for a thread's next rows of adjacent channels, of which `there` exist.
 template <typename T>
 struct RowCotangents {
     typedef WIDE(T) A;

@@ -99,7 +99,7 @@ class Alone(Both):
 def counted(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """By call: its traffic in all launches."""
     emulator = Emulator(tmp_path_factory.mktemp("emulator"), watch="traffic")
-    found: dict[str, dict[str, float]] = {}
+    found: dict[str, dict[str, Any]] = {}
 
     def call(both: Alone, name: str, op: str, args: tuple[Any, ...], attrs: dict[str, Any]) -> None:
         both.op = op
@@ -107,6 +107,8 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> Any:
         all_ops()[op](*args, **attrs)
         both.op = ""
         found[name] = {k: sum(each[k] for _, each in emulator.traffic) for k in (*NAMES, "sectors_once")}
+        found[name]["worst"] = [f"{kernel}{line} {moved:,} bytes for {asked:,}" for kernel, each in emulator.traffic
+                                for line, moved, asked in each["worst"]]
 
     # The first time, launches only note what is to be compiled.
     with emulator.in_place(), gradcore.no_grad():
@@ -138,13 +140,13 @@ def test_a_memory_bound_kernel_moves_whole_sectors_and_each_as_often_as_counted_
     size = MANY.get(case.name, ROWS) * 4096
     assert 0 < asked <= 1.03 * max(case.passes, CACHED.get(case.name, 0)) * size
     # Statistics of rows or channels, one element each, take a part of a sector.
-    assert moved <= 1.2 * asked
-    assert t["shared"] <= 1.03 * t["shared_needed"]
+    assert moved <= 1.12 * asked, t["worst"]
+    assert t["shared"] <= 1.03 * t["shared_needed"], t["worst"]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products_read_few_sectors_in_vain_and_have_no_conflicts_of_banks(counted: Any, name: str, dtype: str) -> None:
     t = counted[f"{name}, {dtype}"]
-    assert t["read_sectors"] + t["written_sectors"] <= PRODUCTS[name][3] * (t["read"] + t["written"])
-    assert t["shared"] <= 1.07 * t["shared_needed"]
+    assert t["read_sectors"] + t["written_sectors"] <= PRODUCTS[name][3] * (t["read"] + t["written"]), t["worst"]
+    assert t["shared"] <= 1.07 * t["shared_needed"], t["worst"]
