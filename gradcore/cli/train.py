@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import time
 from collections.abc import Iterable
 from contextlib import nullcontext
@@ -47,13 +48,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="do not print a line per step")
     parser.add_argument("--live", action="store_true", help="on a terminal, draw each step's memory by role, and the loss; "
                                                             "elsewhere print a line per step")
-    parser.add_argument("--record", choices=LEVELS[1:], default="events",
-                        help="counts: only peaks, at the lowest cost; stacks: also the call stack of each line")
+    parser.add_argument("--record", choices=LEVELS[1:],
+                        help="counts: only peaks, at the lowest cost; stacks: also the call stack of each line; "
+                             "default $GRADCORE_RECORD, or events")
     add_common(parser)
 
 
 def run(options: argparse.Namespace) -> None:
     """Train, and print where the memory went."""
+    options.record = options.record or _level_by_default()
     console = Console(quiet=options.json, highlight=False, markup=False)
     device, note = pick_device(options.device)
     if note:
@@ -67,9 +70,10 @@ def run(options: argparse.Namespace) -> None:
     task = workload.task or _task_of(dataset)
     optimizer = make_optimizer(chosen, workload.module.parameters(), rate)
     steps = options.steps or min(EPOCHS * task.epoch(options.batch_size), usual.steps)
-    console.print(f"{options.model} on {task.about}, batch {options.batch_size}, {steps} steps of {chosen} on {device}",
-                  soft_wrap=True)
-    about = {"model": options.model, "data": dataset.name, "batch_size": options.batch_size, "optimizer": chosen,
+    # ImageTask's batches are never larger than the data.
+    size = min(options.batch_size, len(dataset.train_x)) if isinstance(task, ImageTask) else options.batch_size
+    console.print(f"{options.model} on {task.about}, batch {size}, {steps} steps of {chosen} on {device}", soft_wrap=True)
+    about = {"model": options.model, "data": dataset.name, "batch_size": size, "optimizer": chosen,
              "device": device.name, "seed": options.seed, "planned_steps": steps}
     started = time.perf_counter()
     batches = islice(task.batches(options.batch_size, options.seed), steps)
@@ -88,6 +92,15 @@ def run(options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps({"version": 1, **about, **result.figures, "seconds": seconds, "peak_step": top_step,
                           "report": top.to_dict(), "steps": [asdict(x) for x in lines], "file": str(file.path)}))
+
+
+def _level_by_default() -> str:
+    """The level that the environment asks for. Raises ValueError for one without figures of each step."""
+    level = os.environ.get("GRADCORE_RECORD") or "events"
+    if level not in LEVELS[1:]:
+        raise ValueError(f"GRADCORE_RECORD must be {', '.join(LEVELS[1:-1])} or {LEVELS[-1]} for gradcore train, "
+                         f"but is {level!r}")
+    return level
 
 
 def _new_file(options: argparse.Namespace, about: dict[str, Any]) -> RunWriter:

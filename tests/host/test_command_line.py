@@ -134,3 +134,22 @@ def test_a_loss_is_one_number_with_a_gradient(capsys: Any, tmp_path: Path, comma
              "train": ["--model", str(path), "--batch-size", "4", "--steps", "1", "--out", str(tmp_path / "runs")]}[command]
     assert main([command, *given, "--device", "cpu"]) == 1
     assert f"the model's loss must be one number that requires a gradient, but is {what}\n" in capsys.readouterr().err
+
+
+def test_the_environment_chooses_what_train_records(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    argv = ["train", "--steps", "1", "--json", "--device", "cpu", "--out", str(tmp_path)]
+    monkeypatch.setenv("GRADCORE_RECORD", "counts")
+    assert main(argv) == 0
+    assert not json.loads(capsys.readouterr().out)["report"]["records"]
+    assert main([*argv, "--record", "events"]) == 0
+    assert json.loads(capsys.readouterr().out)["report"]["records"]
+    for level in ("off", "everything"):
+        monkeypatch.setenv("GRADCORE_RECORD", level)
+        assert main(argv) == 1
+        assert f"must be counts, events or stacks for gradcore train, but is '{level}'" in capsys.readouterr().err
+
+
+def test_a_batch_is_no_larger_than_the_data(capsys: Any, tmp_path: Path) -> None:
+    assert main(["train", "--steps", "1", "--batch-size", "100000", "--json", "--device", "cpu", "--out", str(tmp_path)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["batch_size"] == told["report"]["batch_size"] == 1437
