@@ -70,8 +70,7 @@ def run(options: argparse.Namespace) -> None:
     task = workload.task or _task_of(dataset)
     optimizer = make_optimizer(chosen, workload.module.parameters(), rate)
     steps = options.steps or min(EPOCHS * task.epoch(options.batch_size), usual.steps)
-    # ImageTask's batches are never larger than the data.
-    size = min(options.batch_size, len(dataset.train_x)) if isinstance(task, ImageTask) else options.batch_size
+    size = min(options.batch_size, task.samples) if isinstance(task, ImageTask) else options.batch_size
     console.print(f"{options.model} on {task.about}, batch {size}, {steps} steps of {chosen} on {device}", soft_wrap=True)
     about = {"model": options.model, "data": dataset.name, "batch_size": size, "optimizer": chosen,
              "device": device.name, "seed": options.seed, "planned_steps": steps}

@@ -47,6 +47,8 @@ class ImageTask:
 
     def __init__(self, dataset: Dataset) -> None:
         self._data = dataset
+        #: Training samples; a batch has no more.
+        self.samples = len(dataset.train_x)
 
     @property
     def about(self) -> str:
@@ -54,7 +56,7 @@ class ImageTask:
 
     def _rows(self, batch_size: int, seed: int) -> Batches:
         return Batches(self._data.train_x, self._data.train_y, batch_size=batch_size, seed=seed,
-                       drop_last=len(self._data.train_x) >= batch_size)
+                       drop_last=self.samples >= batch_size)
 
     def epoch(self, batch_size: int) -> int:
         return len(self._rows(batch_size, 0))

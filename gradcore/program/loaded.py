@@ -164,8 +164,8 @@ class LoadedProgram:
         for leaf, wanted in self._trace.presence.items():
             if (leaf.grad is not None) is not wanted:
                 raise TraceError(f"the gradient of {leaf.name} must be {'a tensor' if wanted else 'None'} when the program "
-                                 "begins, as in the traced run: set it before each run, or save the program of a step that "
-                                 "clears gradients at its start")
+                                 "begins, as in the traced run: set it before each run, or save the program of a later step, "
+                                 "which finds gradients and clears them")
         for b, leaf in self._trace.slots.items():
             if leaf.grad is not None and leaf.grad.storage.nbytes < self._trace.program.buffers[b].nbytes:
                 raise TraceError(f"the gradient of {leaf.name} has {leaf.grad.storage.nbytes} bytes of memory, fewer than in "

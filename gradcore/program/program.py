@@ -90,7 +90,7 @@ class Update:
     numbers: tuple[tuple[str, Any], ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Program:
     """What a traced run did, as data. Printing it gives a line for each instruction.
 
@@ -153,10 +153,15 @@ class Program:
         where = f"{layer} {i.tag.phase} {line}"
         return f"{k:4} {made} = {i.op}({', '.join(map(self._text, i.operands))}{attrs}){room}  # {where}; {lives}".rstrip("; ")
 
-    def __str__(self) -> str:
-        head = (f"program on {self.device}: {len(self.instructions)} instructions, {len(self.made())} buffers made, "
+    def _counts(self) -> str:
+        return (f"program on {self.device}: {len(self.instructions)} instructions, {len(self.made())} buffers made, "
                 f"{sum(b.kind == 'captured' for b in self.buffers)} captured")
-        return "\n".join([head, "inputs  " + ", ".join(map(self._text, self.inputs)),
+
+    def __repr__(self) -> str:
+        return f"<{self._counts()}>"
+
+    def __str__(self) -> str:
+        return "\n".join([self._counts(), "inputs  " + ", ".join(map(self._text, self.inputs)),
                           *(self.line(k) for k in range(len(self.instructions))),
                           "outputs " + ", ".join(map(self._text, self.outputs))])
 

@@ -44,12 +44,15 @@ _LIMIT = 1 << 63
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Recording:
     """A step's report with the records that it was computed from."""
 
     report: StepReport
     records: tuple[Record, ...]
+
+    def __repr__(self) -> str:
+        return f"<recording of {self.report!r}>"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as docs/report-schema.md describes it."""

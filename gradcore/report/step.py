@@ -14,6 +14,7 @@ from gradcore.events import Alloc, Launch, Mark, Record, View
 from gradcore.report.exported import Exported, exported
 from gradcore.report.growth import MADE, Growth, explained, held_by, line_of
 from gradcore.report.plain import read
+from gradcore.units import format_bytes
 
 #: Version of the JSON format, which docs/report-schema.md describes. Readers refuse other versions.
 SCHEMA_VERSION = 1
@@ -146,7 +147,7 @@ class Left:
     held_by: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StepReport:
     """Device memory over one step, in bytes and seconds.
 
@@ -215,6 +216,9 @@ class StepReport:
         from gradcore.report.html import frame, of_report
 
         return frame(of_report(self))
+
+    def __repr__(self) -> str:
+        return f"<report of a step on {self.device}: peak {format_bytes(self.peak.allocated)}, {self.records:,} records>"
 
     def __str__(self) -> str:
         from gradcore.report.text import render

@@ -243,7 +243,7 @@ def test_a_program_is_printed_a_line_an_instruction() -> None:
         compiled(*data(k))
     program = compiled.programs[0]
     lines = str(program).splitlines()
-    assert len(lines) == len(program.instructions) + 3
+    assert len(lines) == len(program.instructions) + 3 and repr(program) == f"<{lines[0]}>"
     assert "linear(in0:float32[5, 6]" in lines[2] and "test_compile.py:" in lines[2] and "# 0 forward" in lines[2]
     assert any("adam_(" in line and "update0[0], update0[1], update0[2]" in line for line in lines)
     assert "lower bound" in compiled.explain() and "trace 1: the first call" in compiled.explain()

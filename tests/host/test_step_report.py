@@ -10,6 +10,7 @@ from gradcore import folds
 from gradcore.events import OUTSIDE, Alloc, Drop, Free, Keep, Launch, Mark, Record, Reserve
 from gradcore.report.exported import Exported
 from gradcore.report.growth import Growth
+from gradcore.report.recording import Recording
 from gradcore.report.step import (
     DriverFigures,
     KeptTensor,
@@ -60,6 +61,13 @@ def test_every_figure_of_a_step() -> None:
         residual_bytes=3584, residual_bytes_returned=512, pool=POOL, nodes=3, graph_seconds=1.5, records=20,
         left=(Left("mul", "l1", FORWARD, 3072, "graph"),),
         exported=(Exported("upload", "", BATCH, "numpy()", "/code/train.py:81 in main", False, 1, 2048),))
+
+
+def test_a_report_and_a_recording_are_short_where_python_shows_their_values() -> None:
+    records = by_hand()
+    report = report_of(records)
+    assert repr(report) == "<report of a step on cpu: peak 7.50 KiB, 20 records>"
+    assert repr(Recording(report, tuple(records))) == f"<recording of {report!r}>"
 
 
 def test_shares_of_a_report() -> None:
