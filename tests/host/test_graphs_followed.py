@@ -78,3 +78,35 @@ def test_of_two_tensors_in_one_memory_both_have_to_move() -> None:
         graph.execute(x)
     row.data = w[0]
     assert [t.tolist() for t in graph.execute(x)] == [[[2] * 3] * 2, [2] * 3]
+
+
+def test_a_tensor_that_is_on_another_device_now_is_refused() -> None:
+    w, x = gradcore.zeros(2), gradcore.ones(2)
+    graph = gradcore.trace(lambda x: x + w, x)
+    graph.execute(x)
+    w.data = gradcore.zeros(2, device="meta")
+    with pytest.raises(TraceError, match=r"a tensor, float32\[2\] on cpu, which is now float32\[2\] on meta: trace it again"):
+        graph.execute(x)
+
+
+def test_memory_that_is_too_small_for_what_the_graph_reads_of_it_is_refused() -> None:
+    whole, w, x = gradcore.arange(8.0), gradcore.zeros(4), gradcore.ones(4)
+    w.data = whole[:4]
+    graph = gradcore.trace(lambda x: x + w + whole[4:], x)
+    assert graph.execute(x).tolist() == [5, 7, 9, 11]
+    # Of the two tensors in this memory only the part is left.
+    del whole
+    w.data = gradcore.zeros(4)
+    with pytest.raises(TraceError, match="trace it again"):
+        graph.execute(x)
+    w.data = gradcore.zeros(8)[:4]
+    assert graph.execute(x).tolist() == [1] * 4
+
+
+def test_a_leaf_that_moved_is_named() -> None:
+    layer, x = nn.Linear(3, 1), gradcore.ones(3)
+    graph = gradcore.trace(lambda x: layer(x), x)
+    graph.execute(x)
+    layer.weight.data = gradcore.ones(2)
+    with pytest.raises(TraceError, match=r"traced with weight, float32\[1, 3\]"):
+        graph.execute(x)
