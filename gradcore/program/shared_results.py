@@ -51,7 +51,7 @@ def views_among(outputs: list[Any], arguments: list[Any], is_made: Any) -> tuple
         elif id(t.base) in places:
             found.append(View(k, places[id(t.base)], -1, None, recorded))
         else:
-            apart.setdefault(id(t.base), []).append(t)
+            apart.setdefault(id(t.storage), []).append(t)
     overlapping = [v for v in apart.values() if len(v) > 1 and any(t.edge is not None for t in v) and _overlap(v)]
     return found, reasons + [f"results that overlap ({', '.join(str(t.spec) for t in v)}) are views of a tensor that is not "
                              "returned: return that too, or clone() them" for v in overlapping]
@@ -71,11 +71,9 @@ def _stored(outputs: list[Any], is_made: Any) -> list[str]:
 
 
 def _overlap(views: list[Any]) -> bool:
-    """Do any two of these views have an element in common?"""
-    seen = np.zeros(views[0].base.storage.nbytes // views[0].spec.dtype.itemsize, np.bool_)
+    """Do any two of these views of one storage have an element in common?"""
+    seen = np.zeros(views[0].storage.nbytes // views[0].spec.dtype.itemsize, np.bool_)
     for t in views:
-        if t.spec.dtype != views[0].spec.dtype:
-            return True
         shown = np.lib.stride_tricks.as_strided(seen[t.spec.offset:], t.spec.shape, t.spec.strides)
         if shown.any():
             return True

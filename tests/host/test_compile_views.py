@@ -111,3 +111,19 @@ def test_what_cannot_be_related_runs_eagerly_and_says_so() -> None:
     halves = gradcore.compile(Net(RETURNED["halves"]))
     halves(gradcore.ones(3, 4))
     assert len(halves.programs) == 1
+
+
+@pytest.mark.parametrize("part", [False, True])
+def test_a_write_to_a_view_of_an_argument_is_in_the_history_of_the_argument_of_each_call(part: bool) -> None:
+    function = gradcore.compile(lambda x: (x * 2, x.view(-1)))
+    for k in range(3):
+        whole = gradcore.full((4, 2), k + 1.0)
+        x = whole[1:3] if part else whole
+        _, flat = function(x)
+        w = gradcore.ones(flat.shape, requires_grad=True)
+        flat.mul_(w)
+        assert x.requires_grad and whole.requires_grad
+        whole.sum().backward()
+        assert w.grad.tolist() == [k + 1.0] * len(flat)
+        del flat, x
+    assert len(function.programs) == 1
