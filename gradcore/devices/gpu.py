@@ -224,11 +224,17 @@ class CudaDevice(Device):
         found.use()
 
     def prepare_capture(self, stream: Stream) -> None:
-        """Allocate the workspaces of a stream that is going to capture, if kernels that need them have run."""
+        """Allocate the workspaces of a stream that is going to capture, if kernels that need them have run.
+
+        The workspaces are ready when it returns: what used their bytes before is done, and counters in them are cleared, since
+        nothing orders the streams that the graph will be launched on after this one.
+        """
+        self.order(self.current, stream)
         library, shared = gpu_gemm.LIBRARIES.get(self.index), gpu_workspaces.SHARED.get(self.index)
         for found in (library.workspaces if isinstance(library, gpu_gemm.CublasLt) else None, shared):
             if found is not None:
                 found.of(stream.handle)
+        self._cuda.streamSynchronize(stream.handle)
 
     def refuse_memory(self, thread: int | None) -> None:
         """Refuse allocations by the thread that captures; None allows all threads again."""

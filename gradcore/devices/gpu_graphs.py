@@ -15,6 +15,7 @@ from gradcore.devices.gpu_faults import Watch, raise_fault
 from gradcore.devices.gpu_numbers import Numbers
 from gradcore.errors import CaptureError
 from gradcore.forking import long
+from gradcore.memory.driver import capturing
 from gradcore.memory.resource import Block, MemoryResource, Stream
 
 # Calls that are forbidden during a capture (cudaMalloc, waiting for the device) fail in this thread only.
@@ -28,14 +29,15 @@ class Graph:
     The stream that it was captured on is reserved for it, since a library's workspace belongs to a stream.
     """
 
-    def __init__(self, cuda: Any, handle: int, stream: Stream, idle: list[Stream]) -> None:
+    def __init__(self, cuda: Any, handle: int, stream: Stream, idle: list[tuple[Stream, Stream]]) -> None:
         self._cuda = cuda
         self._handle = handle
-        self._stream = stream
+        self._stream = self._last = stream
         self._idle = idle
 
     def launch(self, stream: Stream) -> None:
         """Launch on ``stream``, after the work submitted to it so far and after earlier launches of this graph."""
+        self._last = stream
         try:
             self._cuda.graphLaunch(self._handle, stream.handle)
         except self._cuda.CUDARuntimeError as error:
@@ -46,7 +48,7 @@ class Graph:
         # The driver keeps a graph that is still running. At exit the driver may be unloaded already.
         with suppress(self._cuda.CUDARuntimeError):
             self._cuda.graphExecDestroy(self._handle)
-        self._idle.append(self._stream)
+        self._idle.append((self._stream, self._last))
 
 
 class Refusing:
@@ -80,8 +82,9 @@ class Graphs:
     def __init__(self, device: Any, cuda: Any) -> None:
         self._device = device
         self._cuda = cuda
-        #: Streams for captures that no live graph has: each live graph needs one of its own.
-        self._idle: list[Stream] = []
+        #: Streams for captures that no live graph has, since each live graph needs one of its own; and the stream on which the
+        #: graph before was launched last, which may still run, in the same workspaces.
+        self._idle: list[tuple[Stream, Stream]] = []
         self._lock = long()
 
     def capture(self, run: Callable[[], None]) -> Graph:
@@ -96,13 +99,15 @@ class Graphs:
                 # Objects that garbage collection destroys may call the driver.
                 always.callback(gc.enable)
                 gc.disable()
-            stream = self._idle.pop() if self._idle else Stream(-1, device.driver.create_stream(0))
-            failed.callback(self._take_back, stream)
+            stream, last = self._idle.pop() if self._idle else [Stream(-1, device.driver.create_stream(0))] * 2
+            failed.callback(self._take_back, stream, last)
+            device.order(last, stream)
             device.prepare_capture(stream)
             always.callback(device.activate, device.current)
             device.activate(stream)
             always.callback(device.refuse_memory, None)
             device.refuse_memory(threading.get_ident())
+            always.enter_context(capturing)
             cuda.streamBeginCapture(stream.handle, _THREAD_LOCAL)
             failed.callback(self._abandon, stream)
             run()
@@ -119,12 +124,12 @@ class Graphs:
             if graph:
                 self._cuda.graphDestroy(graph)
 
-    def _take_back(self, stream: Stream) -> None:
+    def _take_back(self, stream: Stream, last: Stream) -> None:
         """Reuse a stream for later captures, unless it is stuck in a capture."""
         # CuPy raises RuntimeError if a capture was broken and not ended.
         with suppress(RuntimeError, self._cuda.CUDARuntimeError):
             if not self._cuda.streamIsCapturing(stream.handle):
-                self._idle.append(stream)
+                self._idle.append((stream, last))
 
     # -- what a captured program finds at addresses that stay --------------------------------------------------------------
 

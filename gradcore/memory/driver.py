@@ -11,11 +11,15 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from gradcore.errors import SourceExhausted
+from gradcore.forking import long
 from gradcore.memory.resource import Segment, Stream
 
 # Numbers of the CUDA runtime: cudaErrorMemoryAllocation, cudaErrorNotReady, and flags of its calls.
 OUT_OF_MEMORY, NOT_READY = 2, 600
 _DISABLE_TIMING, _NON_BLOCKING, _PORTABLE = 2, 1, 1
+
+#: Held by a thread that captures a graph: no thread may wait for the whole of a device meanwhile, which would end the capture.
+capturing: Any = long()
 
 
 class Runtime(Protocol):
@@ -119,7 +123,8 @@ class CudaDriver:
             self._cuda.eventDestroy(event)
 
     def synchronize(self) -> None:
-        self._cuda.deviceSynchronize()
+        with capturing:
+            self._cuda.deviceSynchronize()
 
     def create_stream(self, priority: int) -> int:
         self._cuda.setDevice(self._index)

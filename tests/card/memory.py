@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from ctypes import c_int, c_size_t, c_uint, c_void_p
 from typing import Any
 
@@ -35,7 +35,7 @@ class Memory:
     def mine(self) -> int:
         raise NotImplementedError
 
-    def ends(self) -> int:
+    def ends(self, captured: Collection[int] = ()) -> int:
         raise NotImplementedError
 
     def submit(self, stream: int | None, work: Callable[[], Any], kind: int) -> int:
@@ -65,11 +65,15 @@ class Memory:
 
     @entry(c_void_p, c_size_t, c_uint)
     def cudaHostAlloc(self, out: int, nbytes: int, flags: int) -> int:
+        if self.mine():
+            return self.ends()
         put(out, c_void_p, _take(self.pinned, nbytes))
         return 0
 
     @entry(c_void_p)
     def cudaFreeHost(self, address: int) -> int:
+        if self.mine():
+            return self.ends()
         self.drain()
         return 0 if self.pinned.pop(address, None) else self.fault(f"cudaFreeHost of {address:#x}, which is none", INVALID)
 
@@ -123,5 +127,7 @@ def _take(held: dict[int, tuple[int, Any]], nbytes: int) -> int:
     pages = mmap.mmap(-1, max(nbytes, 1) + PAGE)
     address = ctypes.addressof(ctypes.c_char.from_buffer(pages))
     address += -address % PAGE
+    # A driver does not promise zeros.
+    ctypes.memset(address, 0xA5, nbytes)
     held[address] = nbytes, pages
     return address

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from ctypes import c_float, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
 from typing import Any
 
@@ -98,9 +98,13 @@ class Streams(Memory):
         """The stream that this thread is capturing, 0 for none."""
         return self._capturing.get(threading.get_ident(), 0)
 
-    def ends(self) -> int:
-        """Invalidate this thread's capture."""
-        self._broken.add(self.mine())
+    def captured(self) -> set[int]:
+        """The streams that any thread is capturing."""
+        return set(self._capturing.values())
+
+    def ends(self, captured: Collection[int] = ()) -> int:
+        """Invalidate this thread's capture, or the given ones."""
+        self._broken.update(captured or [self.mine()])
         return CAPTURING
 
     @entry(c_void_p, c_uint, c_int)

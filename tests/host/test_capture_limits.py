@@ -109,6 +109,23 @@ def test_other_threads_allocate_while_one_captures(bed):
     assert found == [512]
 
 
+def test_other_threads_wait_for_the_device_after_the_capture(bed):
+    thread = threading.Thread(target=bed.device.driver.synchronize)
+    done = []
+
+    def run():
+        thread.start()
+        thread.join(0.1)
+        assert thread.is_alive()
+        bed.card.give("work", lambda: done.append(1))
+
+    graph = bed.device.graphs.capture(run)
+    thread.join()
+    graph.launch(bed.device.stream)
+    bed.device.driver.synchronize()
+    assert done == [1]
+
+
 def test_a_library_that_refuses_is_named(bed):
     bed.use_cublas()
     eager, captured = Training(), Training(wrap=gradcore.compile)

@@ -127,3 +127,20 @@ def test_a_write_to_a_view_of_an_argument_is_in_the_history_of_the_argument_of_e
         assert w.grad.tolist() == [k + 1.0] * len(flat)
         del flat, x
     assert len(function.programs) == 1
+
+
+def test_a_view_that_was_taken_in_no_grad_is_known_as_such() -> None:
+    def f(x: Any) -> Any:
+        with gradcore.no_grad():
+            apart = x.view(-1)
+        return x * 2, apart, x.view(-1)
+
+    function = gradcore.compile(f)
+    for _ in range(3):
+        x, w = gradcore.ones(3), gradcore.ones(3, requires_grad=True)
+        _, apart, flat = function(x)
+        with pytest.raises(RuntimeError, match="A view was created in no_grad mode"):
+            apart.mul_(w)
+        flat.mul_(w)
+        assert x.requires_grad
+    assert len(function.programs) == 1

@@ -90,12 +90,12 @@ def test_a_tensor_that_is_on_another_device_now_is_refused() -> None:
 
 
 def test_memory_that_is_too_small_for_what_the_graph_reads_of_it_is_refused() -> None:
-    whole, w, x = gradcore.arange(8.0), gradcore.zeros(4), gradcore.ones(4)
-    w.data = whole[:4]
-    graph = gradcore.trace(lambda x: x + w + whole[4:], x)
+    whole, w, x = [gradcore.arange(8.0)], gradcore.zeros(4), gradcore.ones(4)
+    w.data = whole[0][:4]
+    graph = gradcore.trace(lambda x: x + w + whole[0][4:], x)
     assert graph.execute(x).tolist() == [5, 7, 9, 11]
     # Of the two tensors in this memory only the part is left.
-    del whole
+    whole.clear()
     w.data = gradcore.zeros(4)
     with pytest.raises(TraceError, match="trace it again"):
         graph.execute(x)

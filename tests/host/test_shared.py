@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import shutil
 from typing import Any
 
@@ -83,6 +84,34 @@ def test_it_is_made_before_a_capture(kernels: Any) -> None:
             bed.card.streamBeginCapture(side.handle, 0)
             assert gpu_workspaces.shared()
             bed.card.streamEndCapture(side.handle)
+
+
+def test_it_is_cleared_before_any_graph_can_run(kernels: Any) -> None:
+    """A graph is launched on other streams than the one that it was captured on, which nothing orders after that."""
+    with Bed(kernels).in_place() as bed:
+        folded(numbers()[0])
+        done: list[str] = []
+        bed.card.give("what used these bytes before", lambda: done.append("used"))
+        stream = bed.device.make_stream()
+        bed.device.prepare_capture(stream)
+        with bed.device.use(stream):
+            place = gpu_workspaces.shared()
+        assert done and ctypes.string_at(place, gpu_workspaces.SHARED_BYTES) == bytes(gpu_workspaces.SHARED_BYTES)
+
+
+def test_a_new_graph_waits_for_the_one_that_had_its_workspaces(kernels: Any) -> None:
+    with Bed(kernels).in_place() as bed:
+        graphs, side = bed.device.graphs, bed.device.make_stream()
+        done: list[str] = []
+        first = graphs.capture(lambda: bed.card.give("first", lambda: done.append("first")))
+        first.launch(side)
+        assert not done
+        del first
+        second = graphs.capture(lambda: bed.card.give("second", lambda: done.append("second")))
+        assert done == ["first"] and graphs._idle == []
+        second.launch(bed.device.stream)
+        bed.card.deviceSynchronize()
+        assert done == ["first", "second"]
 
 
 def test_a_captured_sum_is_the_eager_one(kernels: Any) -> None:

@@ -184,6 +184,8 @@ class HostCard(Card):
         self._called("malloc")
         memory = (ctypes.c_char * (nbytes + 4096))()
         address = -(-ctypes.addressof(memory) // 4096) * 4096
+        # A driver does not promise zeros.
+        ctypes.memset(address, 0xA5, nbytes)
         self.held[address] = memory
         return address
 
