@@ -18,8 +18,7 @@ from bench.gpu.part import Part, Setting, run_part
 #: In order of importance; the seconds add up to less than nine minutes.
 PARTS = (
     Part("environment", "Which machine is it?", "bench.gpu.facts:environment", 20),
-    Part("compile", "Does every kernel compile for it, and how long does that take?", "bench.gpu.facts:compile_all", 70,
-         needs_gpu=True),
+    Part("compile", "Does every kernel compile for it, and how long does that take?", "bench.gpu.facts:compile_all", 55),
     Part("tests", "Do the GPU's tests pass in strict mode?", "bench.gpu.correct:tests", 62),
     Part("logs", "Is the log the same on NumPy, meta and CUDA?", "bench.gpu.correct:logs", 30),
     Part("kernels", "Do all kernels agree with NumPy, and write only to their outputs?", "bench.gpu.correct:kernels", 60),
@@ -32,7 +31,7 @@ PARTS = (
     Part("whole card", "Does everything work after the device was out of memory?", "bench.gpu.limits:whole_card", 12),
     Part("largest batch", "Does the largest GPT that is predicted to fit run?", "bench.gpu.limits:largest_batch", 18),
     Part("steps", "How do a step's time and peak compare with torch's?", "bench.gpu.steps:steps", 42),
-    Part("graphs", "How does a captured step's time compare with torch's graph?", "bench.gpu.graphs:graphs", 30),
+    Part("graphs", "How does a captured step's time compare with torch's graph?", "bench.gpu.graphs:graphs", 45),
     Part("bandwidth", "What share of a copy's bandwidth do memory-bound kernels reach?", "bench.gpu.speed:bandwidth", 29),
     Part("arithmetic", "How fast are products, convolutions and attention?", "bench.gpu.speed:arithmetic", 15),
     Part("host", "How much host time does a call take?", "bench.gpu.host:host_cost", 10),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import xml.etree.ElementTree as ElementTree
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.gpu import pytest_lines
 from bench.gpu.facts import sanitizer_path
 from bench.gpu.part import Outcome, Setting, python, run_limited
 
@@ -20,22 +20,22 @@ def tests(setting: Setting) -> Outcome:
 
     The forms of calls are left out, since their kernels take minutes to compile.
     """
-    path = setting.folder / "tests.xml"
+    path = setting.folder / "tests.jsonl"
     path.unlink(missing_ok=True)
     code, output = run_limited(python("pytest", "tests/gpu", "--ignore=tests/gpu/test_forms.py", "-q", "-p", "no:cacheprovider",
-                                      f"--junitxml={path}"),
-                               setting.seconds, {"GRADCORE_STRICT": "1"})
-    if not path.exists():
-        how = "pytest timed out" if code is None else f"pytest wrote no results and ended with code {code}"
-        return Outcome(how, [f"{how}:\n{output[-3000:]}"])
+                                      "-p", "bench.gpu.pytest_lines"),
+                               setting.seconds, {"GRADCORE_STRICT": "1", pytest_lines.PATH: str(path)})
     counts = {"passed": 0, "failed": 0, "skipped": 0}
-    problems = []
-    for case in ElementTree.parse(path).iter("testcase"):
-        bad = [e for kind in ("failure", "error") for e in case.findall(kind)]
-        counts["failed" if bad else "skipped" if case.find("skipped") is not None else "passed"] += 1
-        problems += [f"{case.get('name')}: {(e.get('message') or e.text or '')[:300]}" for e in bad]
+    problems, how = [], "pytest timed out" if code is None else f"pytest ended with code {code}"
+    for line in _lines(path):
+        counts[line["outcome"]] += 1
+        if line["outcome"] == "failed":
+            problems.append(f"{line['name']}: {line['why']}")
+    if code not in (0, 1) or bool(code) != bool(problems):
+        problems.insert(0, f"{how}:\n{output[-3000:]}")
     if not setting.rehearsal and not counts["passed"]:
         problems.append("no test ran")
+    path.unlink(missing_ok=True)
     return Outcome(", ".join(f"{n} {what}" for what, n in counts.items()), problems[:40], figures=counts)
 
 
@@ -66,6 +66,7 @@ def logs(setting: Setting) -> Outcome:
                                       "no" if difference else "yes"])
                 if difference:
                     outcome.problems.append(f"{name}, batch {batch}, {device}: {difference}")
+                setting.keep(outcome)
     same = sum(row[-1] == "yes" for row in outcome.table[1:])
     outcome.summary = f"{same} of {len(outcome.table) - 1} logs equal meta's, record by record"
     return outcome
@@ -106,7 +107,9 @@ def kernels(setting: Setting) -> Outcome:
         start = last["call"] + 1
         with path.open("a") as log:
             log.write("\n")
-    return _of_calls(_lines(path), crashes)
+    found = _of_calls(_lines(path), crashes)
+    path.unlink(missing_ok=True)
+    return found
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
@@ -140,11 +143,13 @@ def sanitizer(setting: Setting) -> Outcome:
         code, output = run_limited([tool, "--tool", name, "--error-exitcode", "77", *python(
             "bench.gpu.rows", setting.device, str(path), "0", str(every), "1")], share * setting.seconds)
         calls = sum("error" in line for line in _lines(path))
+        path.unlink(missing_ok=True)
         result = "out of time, nothing found so far" if code is None else "nothing found" if code == 0 else f"code {code}"
         found = [line for line in output.splitlines() if line.startswith("========= ") and "ERROR SUMMARY: 0" not in line]
         if code not in (0, None) or (code is None and any("Invalid" in line or "hazard" in line for line in found)):
             outcome.problems.append(f"{name}: {result}: " + "\n".join(found[:15] or [output[-1500:]]))
         outcome.table.append([name, str(calls), result])
+        setting.keep(outcome)
     outcome.summary = "; ".join(f"{row[0]} over {row[1]} calls: {row[2]}" for row in outcome.table[1:])
     return outcome
 

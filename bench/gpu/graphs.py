@@ -64,6 +64,7 @@ def graphs(setting: Setting) -> Outcome:
             _compare(name, small, torch, setting, outcome)
         except Exception as error:
             outcome.problems.append(f"{name}: {type(error).__name__}: {str(error)[:800]}")
+        setting.keep(outcome)
     outcome.summary = "; ".join(f"{row[0]}: {row[4] or row[3]} ms" + (f", {row[8]} of torch's graph" if row[8] else "")
                                 for row in outcome.table[1:])
     return outcome

@@ -44,6 +44,7 @@ def host_cost(setting: Setting) -> Outcome:
             best = min(best, (perf_counter() - start) / times)
         outcome.figures[name] = best
         outcome.table.append([name, f"{best * 1e6:.1f}"])
+        setting.keep(outcome)
     del added, multiplied
     outcome.summary = ", ".join(f"{name}: {text} us" for name, text in outcome.table[1:])
     return outcome

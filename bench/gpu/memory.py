@@ -21,6 +21,7 @@ def reconciliation(setting: Setting) -> Outcome:
         if figures is None:
             outcome.table.append([after, "no driver", "", f"{device.ledger.reserved:,}", "0", "", "", ""])
             return
+        setting.keep(outcome)
         numbers = (figures.used, figures.context, figures.segments, figures.library, figures.remainder)
         share = "" if not figures.used or figures.remainder is None else f"{figures.remainder / figures.used:.2%}"
         outcome.table.append([after, *["N/A" if n is None else f"{n:,}" for n in numbers], share, figures.source])

@@ -38,6 +38,15 @@ class Setting:
     rehearsal: bool
     folder: Path
     seconds: float = 0.0
+    #: The file for the outcome.
+    path: Path | None = None
+
+    def keep(self, outcome: Outcome) -> None:
+        """Write the outcome so far, which is what remains of the part if it runs out of time, or crashes."""
+        if self.path is not None:
+            beside = self.path.with_suffix(".new")
+            beside.write_text(json.dumps(dataclasses.asdict(outcome)))
+            beside.rename(self.path)
 
 
 @dataclass
@@ -74,16 +83,22 @@ def run_part(part: Part, setting: Setting) -> Outcome:
     start = perf_counter()
     code, output = run_limited(command, limit)
     seconds = perf_counter() - start
-    if path.exists():
-        found = Outcome(**json.loads(path.read_text()))
-        path.unlink()
-    else:
+    found = _so_far(path)
+    for left in (path, path.with_suffix(".new")):
+        left.unlink(missing_ok=True)
+    if code != 0:
         why = f"timed out after {limit} s" if code is None else f"ended with code {code} and printed no result"
-        found = Outcome(why, [f"{why}; the end of its output:\n{output[-3000:]}"])
+        found.summary = f"{why}; before: {found.summary}" if found.summary else why
+        found.problems.append(f"{why}; the end of its output:\n{output[-3000:]}")
     if found.status == "ok" and found.problems:
         found.status = "failed"
     found.seconds = seconds
     return found
+
+
+def _so_far(path: Path) -> Outcome:
+    """The outcome that a part has written."""
+    return Outcome(**json.loads(path.read_text())) if path.exists() else Outcome()
 
 
 def run_limited(command: list[str], seconds: float, environment: dict[str, str] | None = None) -> tuple[int | None, str]:
@@ -103,12 +118,12 @@ def main() -> None:
     function, device, rehearsal, path, seconds = sys.argv[1:]
     try:
         # Child processes of a part must end before its own time limit.
-        found = find(function)(Setting(device, rehearsal == "1", Path(path).parent, float(seconds) - 4))
+        setting = Setting(device, rehearsal == "1", Path(path).parent, float(seconds) - 4, Path(path))
+        found = find(function)(setting)
     except Exception:
-        found = Outcome("raised an exception", [traceback.format_exc()])
-    beside = Path(path).with_suffix(".new")
-    beside.write_text(json.dumps(dataclasses.asdict(found)))
-    beside.rename(path)
+        found = _so_far(Path(path))
+        found.problems.append(traceback.format_exc())
+    setting.keep(found)
 
 
 if __name__ == "__main__":

@@ -191,6 +191,7 @@ def bandwidth(setting: Setting) -> Outcome:
             gradcore.empty_cache(setting.device)
             outcome.table.append([c.name, *cells])
             outcome.figures[c.name] = shares
+            setting.keep(outcome)
     outcome.summary = f"copy: {copies[sizes[-1]] / 1e9:,.0f} GB/s at {sizes[-1]} MiB; below, shares of the copy at each size"
     return outcome
 
@@ -268,5 +269,6 @@ def arithmetic(setting: Setting) -> Outcome:
             ceiling = ceiling or rate
             outcome.figures[name] = {"seconds": taken, "operations a second": rate}
             outcome.table.append([name, f"{taken * 1e3:.3f}", f"{rate / 1e12:.2f}", f"{rate / ceiling:.0%}"])
+            setting.keep(outcome)
     outcome.summary = f"{outcome.table[1][0]}: {outcome.table[1][2]} TFLOP/s" if len(outcome.table) > 1 else "nothing ran"
     return outcome

@@ -35,6 +35,7 @@ def steps(setting: Setting) -> Outcome:
                 _compare(name, workload, torch, setting, outcome)
             except Exception as error:
                 outcome.problems.append(f"{name}, batch {workload.batch}: {type(error).__name__}: {str(error)[:800]}")
+            setting.keep(outcome)
     outcome.summary = "; ".join(f"{row[0]} {row[1]}: {row[4] or row[2] + ' ms'}" for row in outcome.table[1:])
     if torch is None:
         outcome.summary += " (torch is not installed, or sees no GPU)"

@@ -16,7 +16,7 @@ import cupy
 import numpy as np
 from cupy.cuda import memory, runtime
 
-from gradcore.devices import gpu_faults, gpu_gemm, gpu_workspaces
+from gradcore.devices import gpu_faults, gpu_gemm, gpu_loaded, gpu_workspaces
 from gradcore.devices.device import Device, Operands
 from gradcore.devices.dtypes import numbers_fitted
 from gradcore.devices.gpu_again import again
@@ -196,6 +196,7 @@ class CudaDevice(Device):
         scratch = build(WatchedSource(index, cuda, owner), WatchedDriver(cuda, index))
         self.bridge = Bridge(scratch.ledger, lambda: self.current, index, strict)
         gpu_workspaces.RESERVES[index] = self._reserve
+        gpu_loaded.HELD[index] = lambda: self.ledger.reserved + self.bridge.ledger.reserved
         self._blocking = gpu_faults.blocking()
         # Waiting after each kernel is impossible if all are one launch.
         self.graphs = None if self._blocking else Graphs(self, cuda)
@@ -300,7 +301,8 @@ class CudaDevice(Device):
 
     def driver_figures(self) -> DriverFigures | None:
         """The driver's figures for this process, compared with what the pools hold."""
-        return self._account.figures(self.ledger.reserved, self.bridge.libraries(), gpu_gemm.unseen(self.index))
+        return self._account.figures(self.ledger.reserved, [*self.bridge.libraries(), *gpu_loaded.code(self.index)],
+                                     gpu_gemm.unseen(self.index))
 
 
 def array_over(owner: Any, offset: int, spec: TensorSpec) -> cupy.ndarray:

@@ -17,6 +17,7 @@ import numpy as np
 from cupy.cuda import runtime
 
 from gradcore.devices.gpu_launch import refuse_notes
+from gradcore.devices.gpu_loaded import loading
 from gradcore.devices.gpu_problems import (
     COMPUTE_32F,
     COMPUTE_32F_FAST_TF32,
@@ -44,7 +45,7 @@ class Plan:
     """cuBLASLt's descriptors of a product, which the plan owns, and the chosen algorithm."""
 
     __slots__ = ("kind", "descriptor", "layouts", "one", "zero", "not_a_number", "result", "algorithm", "bytes", "vector",
-                 "exact", "_at", "_destroy")
+                 "exact", "loaded", "_at", "_destroy")
 
     def __init__(self, lt: Any, descriptor: int, layouts: tuple[int, int, int], problem: Problem) -> None:
         self.kind = problem.kind
@@ -60,6 +61,8 @@ class Plan:
         self.vector = np.zeros(1, np.int64) if problem.then else None
         #: Does relu propagate NaN? None until it has been tried.
         self.exact: bool | None = None if problem.then == "relu_bias" else True
+        #: Has it run? The first run may load its kernel's code.
+        self.loaded = False
         self._at: int = 0 if self.vector is None else self.vector.ctypes.data
         self._destroy = lt.matrix_layout_destroy, lt.matmul_desc_destroy
 
@@ -76,15 +79,16 @@ class Plan:
 
 
 class CublasLt:
-    """cuBLASLt by nvmath-python's bindings, on one device. Handles, plans and descriptors live as long as this object.
+    """cuBLASLt by nvmath-python's bindings, on device number ``index``; handles, plans and descriptors live as long as this.
 
     ``reserve(nbytes)`` returns an object with an address ``ptr``, whose memory is valid as long as it is held.
     """
 
     unseen = ""
 
-    def __init__(self, lt: Any, workspace: int, reserve: Callable[[int], Any]) -> None:
+    def __init__(self, lt: Any, workspace: int, reserve: Callable[[int], Any], index: int = 0) -> None:
         self._lt = lt
+        self._index = index
         self._handle = lt.create()
         #: Bytes of workspace for each stream.
         self.workspace = workspace
@@ -200,6 +204,11 @@ class CublasLt:
 
     def run(self, plan: Plan, x: int, y: int, out: int, vector: int, factor: int = 0) -> None:
         """Run a plan. ``factor`` is the address of a factor for the product, 0 for the factor 1."""
+        if not plan.loaded:
+            plan.loaded = True
+            with loading("cuBLASLt", self._index):
+                self.run(plan, x, y, out, vector, factor)
+            return
         stream = current_stream()
         workspace = self.workspaces.of(stream) if plan.bytes else 0
         factor = factor or plan.one
@@ -284,11 +293,12 @@ def make_library(index: int) -> Library:
         return Cublas("GRADCORE_GEMM=cupy")
     try:
         from nvmath.bindings import cublasLt
-    except ImportError as error:
+    except Exception as error:  # the package imports many others, whose versions may not suit
         return Cublas(f"nvmath-python cannot be imported ({error})")
     nbytes = workspace_bytes(index)
     try:
-        return CublasLt(cublasLt, nbytes, lambda size: reserve(index, size, "cuBLASLt", "matmul"))
+        with loading("cuBLASLt", index):
+            return CublasLt(cublasLt, nbytes, lambda size: reserve(index, size, "cuBLASLt", "matmul"), index)
     except Exception as error:  # nvmath has its own types of errors for missing and for failing libraries
         return Cublas(f"nvmath-python cannot use cuBLASLt ({error})")
 

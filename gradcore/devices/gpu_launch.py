@@ -17,6 +17,7 @@ import numpy as np
 from cupy.cuda import compiler, driver, runtime
 
 from gradcore.devices.gpu_faults import of_launch
+from gradcore.devices.gpu_loaded import loading
 from gradcore.devices.gpu_sources import source_of
 from gradcore.devices.gpu_workspaces import shared
 from gradcore.tiling import BLOCK as BLOCK
@@ -52,7 +53,8 @@ LAYOUT = np.dtype([("rows", "i8"), ("width", "i8"), ("kept", AXES), ("folded", A
 @functools.cache
 def _function(family: str, instance: str, device: int) -> Any:
     names = (instance,) if "<" in instance else None
-    return cupy.RawModule(code=source_of(family), options=("--std=c++17",), name_expressions=names).get_function(instance)
+    with loading("gradcore's kernels", device):
+        return cupy.RawModule(code=source_of(family), options=("--std=c++17",), name_expressions=names).get_function(instance)
 
 
 #: Placeholder for the address of the memory that the blocks of a launch share, which depends on the stream.

@@ -77,7 +77,7 @@ def _tail(report: StepReport) -> Iterable[str]:
     if report.driver is not None:
         d = report.driver
         used, context, remainder = ("N/A" if n is None else f"{n:,}" for n in (d.used, d.context, d.remainder))
-        share = f" ({d.remainder / d.used:.1%}: kernel code, and memory that libraries allocated themselves)" if (
+        share = f" ({d.remainder / d.used:.1%}: what the driver and libraries take for themselves)" if (
             d.used and d.remainder is not None) else ""
         yield f"Driver ({d.source}):"
         yield (f"  {used} bytes used = context {context} + segments {d.segments:,} + libraries {d.library:,} + "

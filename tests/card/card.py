@@ -34,7 +34,6 @@ class Card(Streams):
         #: By name: how often a function of the runtime or the driver was called.
         self.calls: Counter[str] = Counter()
         #: By handle: the machine code of a module.
-        self.modules: dict[int, bytes] = {}
         self.functions: dict[int, str] = {}
         #: By handle of a function: the resources that it uses.
         self.taken: dict[int, Usage] = {}

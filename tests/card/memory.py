@@ -20,6 +20,8 @@ class Memory:
     faults: list[str]
 
     def __init__(self) -> None:
+        #: The code of loaded modules.
+        self.modules: dict[int, bytes] = {}
         #: By address: the number of bytes, and the object that keeps them.
         self.device: dict[int, tuple[int, Any]] = {}
         self.pinned: dict[int, tuple[int, Any]] = {}
@@ -79,7 +81,8 @@ class Memory:
 
     @entry(c_void_p, c_void_p)
     def cudaMemGetInfo(self, free: int, total: int) -> int:
-        put(free, c_size_t, BYTES - sum(size for size, _ in self.device.values()))
+        taken = sum(size for size, _ in self.device.values()) + sum(map(len, self.modules.values()))
+        put(free, c_size_t, BYTES - taken)
         put(total, c_size_t, BYTES)
         return 0
 

@@ -31,7 +31,10 @@ def test_the_command_rehearses_on_the_cpu(tmp_path):
     found = json.loads((tmp_path / "gpu.json").read_text())
     assert found["rehearsal"] is True
     assert {name: part["status"] for name, part in found["parts"].items()} == {
-        part.name: "not run" if part.needs_gpu or (part.name == "kernels" and not CUPY) else "ok" for part in PARTS}
+        part.name: "not run" if part.needs_gpu or (part.name in ("kernels", "compile") and not CUPY) else "ok"
+        for part in PARTS}
+    assert not CUPY or found["parts"]["compile"]["figures"]["instances"] > 1500
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["gpu.json", "gpu.md"]
     assert not any(part["problems"] for part in found["parts"].values())
     logs = found["parts"]["logs"]["table"]
     assert [row[-1] for row in logs] == ["same as meta", "yes", "yes", "yes"]
@@ -70,6 +73,27 @@ def raises(setting):
 
 def finds(setting):
     return Outcome("found something", ["it is wrong"], [["a | b"], ["1"]], {"device": setting.device})
+
+
+def hangs_later(setting):
+    setting.keep(Outcome("found one", table=[["a"], ["1"]]))
+    time.sleep(600)
+
+
+def raises_later(setting):
+    setting.keep(Outcome("found one", table=[["a"], ["1"]]))
+    raise ValueError("planted")
+
+
+@pytest.mark.parametrize(("function", "summary", "problem"), [
+    (hangs_later, "timed out after 3 s; before: found one", "timed out after 3 s"),
+    (raises_later, "found one", "ValueError: planted")])
+def test_what_a_part_has_measured_is_not_lost(function, summary, problem, tmp_path):
+    part = Part("planted", "Does it fail?", f"tests.host.test_bench_gpu:{function.__name__}", 3)
+    outcome = run_part(part, Setting("cpu", False, tmp_path))
+    assert (outcome.status, outcome.summary, outcome.table) == ("failed", summary, [["a"], ["1"]])
+    assert len(outcome.problems) == 1 and problem in outcome.problems[0]
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("function", "seconds", "text"), [

@@ -145,7 +145,7 @@ def test_the_report_shows_the_account():
     report = dataclasses.replace(s.report, driver=account(Machine()))
     text = str(report)
     assert "Driver (NVML, this process):\n  554,696,704 bytes used = context 524,288,000 + segments 20,971,520 + " in text
-    assert ("libraries 6,291,456 + remainder 3,145,728 (0.6%: kernel code, and memory that libraries allocated themselves)\n"
+    assert ("libraries 6,291,456 + remainder 3,145,728 (0.6%: what the driver and libraries take for themselves)\n"
             "        4,194,304 bytes for cublasLt in matmul\n"
             "        2,097,152 bytes for cached scratch memory (of sort)") in text
     assert load_report(report.to_dict()) == report

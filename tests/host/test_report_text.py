@@ -110,8 +110,8 @@ Pool: 10 allocations, 7 served without the driver; 2 segments, 4.00 KiB cached, 
 Graph: 3 nodes, 25.0% of the step's 4000.00 ms; 12 records
 Pinned host memory: 1,000 bytes live, at most 2,000 in this step; 3,000 held by its pool
 Driver (NVML, this process):
-  100,000 bytes used = context 50,000 + segments 8,192 + libraries 1,308 + remainder 40,500 (40.5%: kernel code, and memory \
-that libraries allocated themselves)
+  100,000 bytes used = context 50,000 + segments 8,192 + libraries 1,308 + remainder 40,500 (40.5%: what the driver and \
+libraries take for themselves)
             1,000 bytes for cuBLAS
               308 bytes for cuFFT
   the remainder includes what nobody sees"""
