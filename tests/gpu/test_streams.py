@@ -129,5 +129,5 @@ def test_the_drivers_figure_reconciles():
     assert found is not None and found.used is not None, found
     assert found.used == (found.context or 0) + found.segments + found.library + found.remainder
     assert found.segments >= held.nbytes and abs(found.remainder) < found.used / 4, found
-    # The tests' card takes nothing for itself, and has no library.
-    assert "GRADCORE_ON_CARD" not in os.environ or found.remainder == 0, found
+    # The tests' card takes nothing for itself, and has no library; the tests have a small kernel of their own.
+    assert "GRADCORE_ON_CARD" not in os.environ or 0 <= found.remainder < 8192, found
