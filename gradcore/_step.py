@@ -6,20 +6,21 @@ import functools
 import os
 from collections import deque
 from contextlib import ExitStack
-from time import perf_counter
+from time import perf_counter, perf_counter_ns
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from gradcore.devices.device import Device, devices, get_device
+from gradcore.devices.device import Device, arrivals, devices, get_device
 from gradcore.devices.meta import make_meta
 from gradcore.engine import owners
 from gradcore.engine.exports import settle
 from gradcore.engine.node import Leaf, build_node
 from gradcore.engine.state import local, mark, scoped, whole_stacks
 from gradcore.engine.value import PLAIN
-from gradcore.events import LAUNCH, Raw, Record
+from gradcore.errors import require_int
+from gradcore.events import LAUNCH, MARK, Raw, Record
 from gradcore.memory.ledger import Ledger
 from gradcore.memory.peaks import Measured
 from gradcore.reading import read_log
@@ -50,15 +51,20 @@ class step:
     def __init__(self, batch_size: int | None = None, device: str | Device | None = None, level: str | None = None) -> None:
         if isinstance(batch_size, np.integer):
             batch_size = int(batch_size)
-        if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
-            raise ValueError(f"batch_size must be an int of at least 1, but got {batch_size!r}")
+        if batch_size is not None:
+            require_int("batch_size", batch_size, 1)
         self.level = os.environ.get("GRADCORE_RECORD", "events") if level is None else level
         if self.level not in LEVELS:
             raise ValueError(f"level must be one of {', '.join(LEVELS)}, but got {self.level!r}")
         self._batch_size = batch_size
         self._wanted = None if device is None else get_device(device)
-        self._starts: list[_Start] = []
         self._opened = ExitStack()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begin without figures, also if the same object records a second time."""
+        self.__dict__.pop("report", None)
+        self._starts: list[_Start] = []
         self._raw: list[Raw] = []
         self._began = 0.0
         self._seconds = 0.0
@@ -75,6 +81,7 @@ class step:
     def __enter__(self) -> step:
         if self.level == "off":
             return self
+        self._forget()
         recorded = [self._wanted] if self._wanted is not None else devices() or [get_device("cpu")]
         logged = self.level != "counts"
         pool = next((d for d in devices() if d.name == "pinned" and d not in recorded), None)
@@ -91,6 +98,9 @@ class step:
             if pool is not None:
                 self._beside = _Start(pool)
                 self._beside.begin(False)
+            if self._wanted is None:
+                arrivals.append(self._arrived)
+                self._opened.callback(arrivals.remove, self._arrived)
             if logged:
                 self._opened.enter_context(scoped(phase="forward"))
                 mark("begin", "step")
@@ -98,6 +108,14 @@ class step:
             self._end()
             raise
         return self
+
+    def _arrived(self, device: Device) -> None:
+        """A device is used for the first time within the step."""
+        start = _Start(device)
+        self._starts.append(start)
+        start.begin(self.level != "counts")
+        if start.log is not None:
+            start.log.append((MARK, "begin", "step", perf_counter_ns()))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:

@@ -118,3 +118,9 @@ class NotCoveredModule(NotCoveredImport, ModuleNotFoundError):
 
 class ExportError(GradcoreError, NotImplementedError):
     """Part of a program has no counterpart in the export format; the text names op, layer and line."""
+
+
+def require_int(name: str, value: object, least: int) -> None:
+    """Raise ValueError, naming the argument, unless ``value`` is an int of at least ``least``."""
+    if type(value) is not int or value < least:
+        raise ValueError(f"{name} must be an int of at least {least}, but got {value!r}")

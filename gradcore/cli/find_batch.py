@@ -18,8 +18,8 @@ from gradcore.report.step import StepReport
 from gradcore.report.text import short_path
 from gradcore.units import format_bytes, parse_bytes
 
-#: The largest batch that is considered.
-MOST = 1 << 24
+#: The largest batch that is tried.
+MOST = 1 << 40
 #: The largest peak, in bytes, that is tried on a CPU, where it takes seconds.
 _TRIED = 1 << 30
 
@@ -97,7 +97,8 @@ def run(options: argparse.Namespace) -> None:
         print(note)
     tried = {None: f"not run on {device}", True: f"run on {device}: it fits, and its peak is as predicted",
              False: f"run on {device}: it fits, but its peak differs from the prediction"}[found.confirmed]
-    print(f"The largest batch of {options.model} with {chosen} in {format_bytes(budget)} ({format_bytes(options.memory)} minus "
+    largest = "largest batch" if found.batch_size < MOST else "largest batch that was tried, and it fits,"
+    print(f"The {largest} of {options.model} with {chosen} in {format_bytes(budget)} ({format_bytes(options.memory)} minus "
           f"{options.margin:.1%}): {found.batch_size:,}\n"
           f"  peak requested {found.requested:,} allocated {found.allocated:,} reserved {found.reserved:,} bytes\n"
           f"  reached by {found.reached_by}\n"

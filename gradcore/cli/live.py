@@ -55,7 +55,7 @@ class LiveView:
         """The picture of a step."""
         width = max(20, min(self._live.console.width - 16, 100))
         title = Text(f"step {line.step}/{self._steps}  peak {format_bytes(line.allocated)}  kept for backward "
-                     f"{format_bytes(line.kept)}  live at the end {format_bytes(line.live)}", style="bold")
+                     f"{format_bytes(line.kept or 0)}  live at the end {format_bytes(line.live)}", style="bold")
         loss = Text(f"{f'loss {self._losses[-1]:.4f}':>11} {sparkline(self._losses, width)}\n")
         return Group(title, block_plot(done.recording, width=width, height=8), loss)
 

@@ -16,12 +16,10 @@ import gradcore
 from gradcore import data, models
 from gradcore.cli.common import add_common, make_optimizer, pick_device, positive, positives
 from gradcore.cli.train import train_step
+from gradcore.events import ROLES
 from gradcore.models.examples import batch
 from gradcore.report.step import StepReport
 from gradcore.report.text import bar, short_path
-
-ROLES = ("parameter", "gradient", "optimizer state", "residual", "output", "temporary", "workspace", "input", "buffer",
-         "arena")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,9 +84,10 @@ def measure(model: str, batch_size: int, device: Any, optimizer: str = "sgd", da
 
 
 def fit(reports: Sequence[StepReport]) -> dict[str, Any] | None:
-    """The least-squares line through allocated peaks (bytes) by batch size; None for fewer than two batch sizes."""
+    """The least-squares line through allocated peaks (bytes) by batch size; None for fewer than three batch sizes, since a line
+    through two says nothing about others."""
     points = [(r.batch_size or 0, r.peak.allocated) for r in reports]
-    if len({n for n, _ in points}) < 2:
+    if len({n for n, _ in points}) < 3:
         return None
     x = sum(n for n, _ in points) / len(points)
     y = sum(size for _, size in points) / len(points)

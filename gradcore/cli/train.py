@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import os
+import shlex
 import time
 from collections.abc import Iterable
 from contextlib import nullcontext
@@ -70,6 +71,9 @@ def run(options: argparse.Namespace) -> None:
     task = workload.task or _task_of(dataset)
     optimizer = make_optimizer(chosen, workload.module.parameters(), rate)
     steps = options.steps or min(EPOCHS * task.epoch(options.batch_size), usual.steps)
+    late = [k for k in options.events if k > steps]
+    if late:
+        raise ValueError(f"--events asks for step {late[0]}, but the run has {steps} steps")
     size = min(options.batch_size, task.samples) if isinstance(task, ImageTask) else options.batch_size
     console.print(f"{options.model} on {task.about}, batch {size}, {steps} steps of {chosen} on {device}", soft_wrap=True)
     about = {"model": options.model, "data": dataset.name, "batch_size": size, "optimizer": chosen,
@@ -87,7 +91,8 @@ def run(options: argparse.Namespace) -> None:
         console.print(line, soft_wrap=True)
     console.print(f"Step {top_step} had the highest peak:\n", soft_wrap=True)
     console.print(str(top), soft_wrap=True)
-    console.print(f"\nThe run was written to {file.path}; gradcore report {file.path} shows it", soft_wrap=True)
+    console.print(f"\nThe run was written to {file.path}; gradcore report {shlex.quote(str(file.path))} shows it",
+                  soft_wrap=True)
     if options.json:
         print(json.dumps({"version": 1, **about, **result.figures, "seconds": seconds, "peak_step": top_step,
                           "report": top.to_dict(), "steps": [asdict(x) for x in lines], "file": str(file.path)}))

@@ -295,6 +295,8 @@ class Device:
 _makers: dict[str, Callable[[int], Device]] = {}
 _devices: dict[str, Device] = {}
 _used: list[Device] = []
+#: Called with each device when it is made.
+arrivals: list[Callable[[Device], None]] = []
 _making = brief()
 
 
@@ -323,6 +325,8 @@ def get_device(name: str | Device | None = None) -> Device:
             if canonical not in _devices:
                 _devices[canonical] = _makers[kind](int(index or 0))
                 _used.append(_devices[canonical])
+                for call in arrivals:
+                    call(_devices[canonical])
             found = _devices[name] = _devices[canonical]
     return found
 

@@ -63,7 +63,7 @@ def as_workload(made: Any, name: str, batch_size: int) -> Workload:
 def _fixed(name: str, inputs: Any, made_for: int) -> Example:
     if not isinstance(inputs, tuple) or len(inputs) != 2:
         raise TypeError(f"{name}: the inputs must be a tuple (x, y) of arrays or a function of the batch size, but are "
-                        f"{type(inputs).__name__}")
+                        f"{f'a tuple of {len(inputs)}' if isinstance(inputs, tuple) else type(inputs).__name__}")
     x, y = map(as_array, inputs)
     # More rows may be several per sample, or a whole data set: neither should be cut off silently.
     if not x.ndim or not y.ndim or len(x) != made_for or len(y) != made_for:

@@ -16,7 +16,7 @@ from gradcore.devices.device import get_default_device
 from gradcore.engine.autocast import resumed
 from gradcore.engine.state import State, local
 from gradcore.engine.value import PLAIN
-from gradcore.errors import TraceError
+from gradcore.errors import TraceError, require_int
 from gradcore.forking import long
 from gradcore.functional import get_default_dtype
 from gradcore.nn.module import Module
@@ -47,8 +47,6 @@ from gradcore.program.tracing import Tracing
 #: The part of a thread's state that decides what a function computes; the rest only says what bytes are attributed to.
 _STATE = [name for name in State.__slots__ if name not in ("scope", "site", "node", "launch", "placed")]
 _MODES = attrgetter(*_STATE)
-
-
 #: One thread traces at a time, since a device has one log. Re-entrant only so that its owner can be asked for.
 _tracing: Any = long()
 #: Seconds after which a thread runs without a trace: the thread that traces may be waiting for this one.
@@ -344,6 +342,8 @@ def compile(function: Any = None, *, check_every: int = 0, max_programs: int = 8
         return functools.partial(compile, check_every=check_every, max_programs=max_programs, capture=capture, disable=disable)
     if not callable(function):
         raise TypeError(f"compile expected a function or a module, but got {type(function).__name__}")
+    require_int("check_every", check_every, 0)
+    require_int("max_programs", max_programs, 1)
     if disable:
         return function
     kind = CompiledModule if isinstance(function, Module) else Compiled

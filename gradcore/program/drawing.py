@@ -89,8 +89,10 @@ def _words(box: Box) -> str:
 
 
 def drawn(program: Program, found: Plan, path: str | os.PathLike[str] | None = None) -> Text:
-    """A plan as text; with a ``path`` the SVG is also written there. Raises OSError."""
+    """A plan as text; with a ``path`` the SVG is also written there. Raises OSError, and ValueError if it is no SVG's."""
     if path is not None:
+        if Path(path).suffix.lower() not in ("", ".svg"):
+            raise ValueError(f"a plan is drawn as SVG: expected a path that ends with .svg, but got {os.fspath(path)!r}")
         with replacing(Path(path)) as file:
             file.write(draw(program, found).encode())
     return sketch(program, found)

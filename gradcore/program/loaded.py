@@ -113,6 +113,8 @@ class LoadedProgram:
     def learning_rate(self, value: float) -> None:
         if not self.param_groups:
             raise AttributeError("this program updates no parameters: it has no learning rate")
+        if not value >= 0:
+            raise ValueError(f"Invalid learning rate: {value}")
         for group in self.param_groups:
             group["lr"] = float(value)
 

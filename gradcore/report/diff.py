@@ -11,6 +11,7 @@ from typing import Any
 from gradcore import folds
 from gradcore.report.growth import line_of
 from gradcore.report.recording import Recording
+from gradcore.report.step import StepReport
 from gradcore.report.text import short_path
 from gradcore.units import format_bytes, parse_bytes
 
@@ -93,9 +94,10 @@ def owners_of(recording: Recording) -> Owners:
     return Owners(report.peak.allocated, {group: sums for group, sums in known.items() if sums or not report.peak.allocated})
 
 
-def compare(before: Recording | Owners, after: Recording | Owners) -> Diff:
+def compare(before: Recording | StepReport | Owners, after: Recording | StepReport | Owners) -> Diff:
     """The change of the peak from ``before`` to ``after``, by each grouping that is known for both."""
-    a, b = (x if isinstance(x, Owners) else owners_of(x) for x in (before, after))
+    a, b = (x if isinstance(x, Owners) else owners_of(Recording(x, ()) if isinstance(x, StepReport) else x)
+            for x in (before, after))
     return Diff(a.peak, b.peak, {group: _changes(group, a.by[group], b.by[group])
                                  for group in GROUPS if group in a.by and group in b.by})
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,22 +15,26 @@ from typing import BinaryIO
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A temporary file to write into, which replaces ``path`` when the block ends without an exception.
 
-    A reader sees the old file or the whole new one. Raises OSError if writing fails; the temporary file is removed then.
+    A reader sees the old file or the whole new one. Of a symbolic link, the file that it leads to is replaced; pipes and
+    devices are written to. Raises OSError if writing fails, and for a folder; the temporary file is removed then.
     """
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "expected the path of a file, but this is a folder", str(path))
+    if path.exists() and not path.is_file():
+        with path.open("wb") as file:
+            yield file
+        return
+    path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    name = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with name.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        # mkstemp makes files that only their owner can read; a report gets the mode of any new file.
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)
         os.replace(name, path)
     except BaseException:
-        os.unlink(name)
+        name.unlink(missing_ok=True)
         raise
     if os.name == "posix":
         folder = os.open(path.parent, os.O_RDONLY)

@@ -104,7 +104,7 @@ def _recording(step: int, recording: Recording) -> dict[str, Any]:
     # The page computes these from the records.
     del report["top"], report["kept"]
     log = pack(recording.records)
-    for i in {file for file, _, _ in log["sites"]}:
+    for i in {file for file, *_ in log["sites"]}:
         log["strings"][i] = short_path(log["strings"][i])
     return {"step": step, "report": report, "log": log}
 

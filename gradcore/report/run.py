@@ -11,7 +11,7 @@ import math
 import os
 import reprlib
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Protocol
@@ -28,15 +28,18 @@ RUN_VERSION = 1
 
 @dataclass(frozen=True)
 class StepFigures:
-    """The figures of one step, in bytes and seconds. ``live`` are the requested bytes live at the step's end."""
+    """The figures of one step, in bytes and seconds. ``live`` are the requested bytes live at the step's end.
+
+    What was kept for backward, and ``returned`` by it, is None at the level ``counts``.
+    """
 
     step: int
     loss: float | None
     requested: int
     allocated: int
     reserved: int
-    kept: int
-    returned: int
+    kept: int | None
+    returned: int | None
     live: int
     seconds: float
 
@@ -44,13 +47,15 @@ class StepFigures:
     def of(step: int, loss: float | None, report: StepReport) -> StepFigures:
         """The figures of a report."""
         peak = report.peak
-        return StepFigures(step, loss, peak.requested, peak.allocated, peak.reserved, report.residual_bytes,
-                           report.residual_bytes_returned, report.phases[-1].requested if report.phases else 0, report.seconds)
+        kept, returned = (report.residual_bytes, report.residual_bytes_returned) if report.records else (None, None)
+        return StepFigures(step, loss, peak.requested, peak.allocated, peak.reserved, kept, returned,
+                           report.phases[-1].requested if report.phases else 0, report.seconds)
 
     def __str__(self) -> str:
         loss = "" if self.loss is None else f"loss {self.loss:7.4f}  "
+        kept = "" if self.kept is None else f"  kept {self.kept:,} released {self.returned:,}"
         return (f"step {self.step:4}  {loss}peak requested {self.requested:,} allocated {self.allocated:,} reserved "
-                f"{self.reserved:,}  kept {self.kept:,} released {self.returned:,}")
+                f"{self.reserved:,}{kept}")
 
 
 class Recorded(Protocol):
@@ -88,7 +93,9 @@ class Run:
         """
         there = sorted(self.recordings)
         if not there:
-            raise ValueError("the file has no step's events: the run ended before its first step")
+            raise ValueError("the file has no step's events: " + (
+                f"it ends before those of the first, after the figures of {len(self.steps)} steps" if self.steps else
+                "the run ended before its first step"))
         if which == "peak":
             number = max(there, key=lambda n: (self.recordings[n].report.peak.allocated, -n))
         elif which in ("first", "last"):
@@ -126,7 +133,8 @@ class RunWriter:
 
     def add(self, figures: StepFigures, source: Recorded) -> None:
         """Write the figures of a step; its recording is taken from ``source`` now or later. Raises OSError as writing does."""
-        self._write(astuple(figures))
+        # A run that diverges is worth a file, too.
+        self._write(list(_finite(asdict(figures)).values()))
         step = figures.step
         if self._last is None:
             self._wanted.add(step)
@@ -212,6 +220,8 @@ def load_run(path: str | os.PathLike[str]) -> Run:
     OSError if the file cannot be read, and ValueError, naming the file and the line, for any other contents.
     """
     path = Path(path)
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise ValueError(f"{path} is a pipe or a device, which cannot be read twice: write it to a file first")
     if looks_like_snapshot(path):
         records, report = load_snapshot(path)
         return _of(Recording(report, tuple(records)))

@@ -238,8 +238,10 @@ def build_report(records: Sequence[Record], *, device: str, batch_size: int | No
     ended = marks[-1][1].time if marks else 0
     live = list(folds.timeline(records))
     backward = [i for i, m in marks if m.label == "backward"]
-    kept_before = _residual_serials(records, backward[0]) if backward else {}
-    kept_after = {h.serial for h in folds.live_at(records, backward[-1])} if backward else set()
+    # Of several that began, the first with most; the position before the end, if none did.
+    kept_before = max((_residual_serials(records, i) for i in _beginnings(marks) or [len(records) - 1]),
+                      key=lambda found: sum(found.values()))
+    kept_after = {h.serial for h in folds.live_at(records, backward[-1])} if backward else kept_before.keys()
     return StepReport(
         device=device, batch_size=batch_size, seconds=(ended - began) / 1e9,
         peak=_point(records, highest),
@@ -291,6 +293,11 @@ def _phase_ends(marks: list[tuple[int, Mark]]) -> list[tuple[str, int, int]]:
         ends.append(("forward", i, mark.time))
     ends += [(m.label, i, m.time) for i, m in marks if m.what == "end"]
     return ends
+
+
+def _beginnings(marks: list[tuple[int, Mark]]) -> list[int]:
+    """Where a backward began."""
+    return [i for i, m in marks if m.label == "backward" and m.what == "begin"]
 
 
 def _residual_serials(records: Sequence[Record], position: int) -> dict[int, int]:

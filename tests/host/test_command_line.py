@@ -153,3 +153,26 @@ def test_a_batch_is_no_larger_than_the_data(capsys: Any, tmp_path: Path) -> None
     assert main(["train", "--steps", "1", "--batch-size", "100000", "--json", "--device", "cpu", "--out", str(tmp_path)]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["batch_size"] == told["report"]["batch_size"] == 1437
+
+
+def test_steps_beyond_the_run_have_no_events(capsys: Any, tmp_path: Path) -> None:
+    assert main(["train", "--steps", "2", "--events", "1,99", "--device", "cpu", "--out", str(tmp_path)]) == 1
+    assert "--events asks for step 99, but the run has 2 steps" in capsys.readouterr().err
+
+
+#: Arrays that a model of a test holds.
+KEPT: list[Any] = []
+
+
+def test_bytes_that_other_libraries_hold_have_a_column(capsys: Any, tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("import numpy as np\nfrom gradcore import nn\nfrom tests.host.test_command_line import KEPT\n\n\n"
+                    "def build(n):\n"
+                    "    x, y = np.zeros((n, 64), np.float32), np.zeros(n, np.int64)\n"
+                    "    return nn.Linear(64, 3), (x, y), loss\n\n\n"
+                    "def loss(module, x, y):\n    out = module(x)\n    KEPT.append(out.detach().exp().numpy())\n"
+                    "    return out.sum()\n")
+    assert main(["measure", str(path), "--batch-sizes", "100", "--device", "cpu", "--json"]) == 0
+    row, = json.loads(capsys.readouterr().out)["rows"]
+    KEPT.clear()
+    assert row["by_role"]["held outside"] > 0 and sum(row["by_role"].values()) == row["allocated"]

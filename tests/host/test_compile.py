@@ -269,3 +269,9 @@ def test_pytorchs_options_are_taken() -> None:
 def test_what_cannot_be_compiled_says_so() -> None:
     with raises(TypeError, "expected a function or a module", "int"):
         gradcore.compile(3)
+
+
+@pytest.mark.parametrize(("name", "value"), [("max_programs", 0), ("max_programs", "a"), ("check_every", -1)])
+def test_options_that_are_no_counts_are_refused(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"{name} must be an int of at least \d, but got {value!r}"):
+        gradcore.compile(abs, **{name: value})

@@ -87,6 +87,11 @@ def test_a_line_that_only_moved_is_no_change() -> None:
     assert sorted(c.change for c in other.by["line"]) == [-512, 512]
 
 
+def test_reports_without_records_can_be_compared(small: Recording, large: Recording) -> None:
+    ours = compare(small.report, large.report)
+    assert ours.change == large.report.peak.allocated - small.report.peak.allocated and set(ours.by) == {"role", "layer", "op"}
+
+
 def test_what_is_not_known_has_no_table(small: Recording) -> None:
     counts, events = recorded(64, 1, "counts"), recorded(64, 1)
     diff = compare(counts, events)

@@ -78,7 +78,7 @@ def test_a_search_ends(capsys):
     """If everything fits, the largest batch that is tried; otherwise the exact one, with few attempts."""
     report = measure("mlp", 1, "meta")
     found = find(lambda n, limit: report, 1 << 30)
-    assert found.batch_size == MOST and len(found.tried) == 25
+    assert found.batch_size == MOST and len(found.tried) == 41
     for most in (1, 2, 3, 5, 1000, 1023, 1024):
         def attempt(n, limit, most=most):
             if limit is not None and n > most:
@@ -99,6 +99,8 @@ def test_measure_fits_a_line(capsys):
     # Least squares: the residuals have no slope.
     assert abs(sum(errors)) < 4 and abs(sum(e * r["batch_size"] for e, r in zip(errors, data["rows"], strict=True))) < 4 * 512
     _, out, _ = run(capsys, "measure", "mlp", "--batch-sizes", "64,128", "--device", "meta")
+    assert "per sample, within " not in out
+    _, out, _ = run(capsys, "measure", "mlp", "--batch-sizes", "64,128,256", "--device", "meta")
     assert "per sample, within " in out
     _, out, _ = run(capsys, "measure", "mlp", "--batch-sizes", "64", "--device", "meta")
     assert "per sample, within" not in out

@@ -14,7 +14,7 @@ import pytest
 import gradcore
 from gradcore import nn
 from gradcore._step import node_seconds
-from gradcore.events import HELD_OUTSIDE, Launch, Mark
+from gradcore.events import HELD_OUTSIDE, Alloc, Launch, Mark
 from gradcore.report import load_report
 from gradcore.report.recording import pack, unpack
 from tests.conftest import raises
@@ -229,3 +229,43 @@ def test_a_batch_size_may_be_a_number_of_numpy_s() -> None:
     for wrong, shown in ((0, "0"), (2.0, "2.0"), (np.int64(-1), "-1")):
         with raises(ValueError, f"batch_size must be an int of at least 1, but got {shown}"):
             gradcore.step(batch_size=wrong)  # type: ignore[arg-type]
+
+
+def test_a_step_object_can_record_again() -> None:
+    s = gradcore.step(device="meta")
+    seen = []
+    for n in (1000, 100_000):
+        with s:
+            gradcore.ones(n, device="meta")
+        seen.append((s.report.peak.requested, [r.requested for r in s.log if isinstance(r, Alloc)][-1]))
+    assert seen[1][0] - seen[0][0] == 4 * 99_000 and [n for _, n in seen] == [4000, 400_000]
+
+
+@pytest.mark.parametrize("level", ["events", "counts"])
+def test_a_device_that_is_first_used_within_a_step_is_recorded(level: str) -> None:
+    code = ("import gradcore\n"
+            f"with gradcore.step(level={level!r}) as s:\n"
+            "    x = gradcore.ones(1000, device='meta') * 2\n"
+            "print(s.report.device, s.report.peak.requested, s.report.phases[-1].requested)\n"
+            "with gradcore.step() as s:\n"
+            "    pass\n"
+            "print(s.report.device)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["meta", "8000", "4000", "cpu"], done.stdout
+
+
+def test_what_is_kept_without_a_backward_is_what_is_kept_at_the_end() -> None:
+    x = gradcore.ones(1000, requires_grad=True)
+    with gradcore.step() as s:
+        y = x.exp().sin()
+    assert (s.report.residual_bytes, s.report.residual_bytes_returned) == (4096, 0)
+    assert "Kept for backward: 4,096 bytes; released by backward: 0." in str(s.report)
+    del y
+
+
+def test_of_several_backwards_the_one_that_began_with_most_counts() -> None:
+    x = gradcore.ones(1000, requires_grad=True)
+    with gradcore.step() as s:
+        for n in (100, 1000, 10):
+            x[:n].exp().sum().backward()
+    assert (s.report.residual_bytes, s.report.residual_bytes_returned) == (4096, 4096)

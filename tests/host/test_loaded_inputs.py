@@ -56,6 +56,28 @@ def test_a_gradient_with_fewer_bytes_than_the_program_writes_is_refused(tmp_path
         loaded(gradcore.ones(4))
 
 
+@pytest.mark.parametrize("rate", [float("nan"), -1])
+def test_a_learning_rate_is_no_negative_number(rate: float, tmp_path: Path) -> None:
+    model = nn.Linear(2, 1)
+    optimizer = gradcore.optim.SGD(model.parameters(), lr=0.1)
+
+    @gradcore.compile
+    def step(x: Any) -> Any:
+        optimizer.zero_grad()
+        loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    for _ in range(2):
+        step(gradcore.ones(3, 2))
+    step.save(tmp_path / "p")
+    loaded = gradcore.load_program(tmp_path / "p")
+    with pytest.raises(ValueError, match=f"Invalid learning rate: {rate}"):
+        loaded.learning_rate = rate
+    assert loaded.learning_rate == 0.1
+
+
 def test_a_program_without_an_optimizer_has_no_learning_rate(tmp_path: Path) -> None:
     loaded = gradcore.load_program(saved(lambda x: x + 1, tmp_path, gradcore.ones(2)))
     with pytest.raises(AttributeError, match="updates no parameters"):

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import gradcore
 from gradcore.cli.main import main
 from gradcore.report import Recording, load_run
 from gradcore.report.html import SCRIPTS, escaped, of_recording, of_report
@@ -102,6 +103,13 @@ def test_a_page_of_a_report_has_its_figures(recording: Recording, tmp_path: Path
 def test_paths_are_shown_from_where_it_was_made(recording: Recording) -> None:
     text = of_recording(recording)
     assert "tests/meta/test_recording.py" in text and str(Path.cwd()) not in text
+
+
+def test_a_page_of_a_step_with_call_stacks() -> None:
+    with gradcore.step(level="stacks", device="meta") as step:
+        gradcore.ones(3, device="meta").exp()
+    _, data, _ = Elements(of_recording(step.recording)).raw
+    assert any("test_page.py" in text for text in json.loads(data)["runs"][0]["recordings"][0]["log"]["strings"])
 
 
 def test_a_frame_for_notebooks(recording: Recording) -> None:

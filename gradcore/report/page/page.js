@@ -27,11 +27,12 @@ function show(run, recording) {
   const about = Object.entries(run.about).map(([name, value]) => `${name} ${value}`).join(", ");
   byId("step-name").textContent = run.steps.step.length > 1 ? `step ${recording.step} of ${run.name}` : run.name;
   byId("run-about").textContent = `${about}${run.result === null && about ? "; the run has not finished" : ""}`;
-  byId("peak-line").textContent = `The peak is reached by ${report.peak.op} in layer ${layerName(report.peak.layer)}, ` +
-    `phase ${report.peak.phase}, ${report.peak.line}`;
+  byId("peak-line").textContent = report.peak.op ? `The peak is reached by ${report.peak.op} in layer ` +
+    `${layerName(report.peak.layer)}, phase ${report.peak.phase}, ${report.peak.line}` : "";
   fillList(byId("figures"), [["peak allocated", `${bytes(report.peak.allocated)} (${count(report.peak.allocated)})`],
     ["requested", count(report.peak.requested)], ["reserved", count(report.peak.reserved)],
-    ["kept for backward", count(report.residual_bytes)], ["released by backward", count(report.residual_bytes_returned)],
+    ...(report.records ? [["kept for backward", count(report.residual_bytes)],
+      ["released by backward", count(report.residual_bytes_returned)]] : []),
     ["device", report.device], ...(report.batch_size ? [["batch", count(report.batch_size)]] : [])]);
   warn(report);
   byId("recording").value = optionOf(run, recording);

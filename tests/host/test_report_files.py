@@ -1,0 +1,115 @@
+"""Files that reports write: whole or not at all, where a link leads, into pipes, never in the place of a folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gradcore
+from gradcore.cli.main import main
+from gradcore.report import load_run
+from gradcore.report.files import replacing
+from gradcore.report.run import RunWriter, StepFigures
+from tests.meta.test_recording import recorded
+
+posix = pytest.mark.skipif(os.name != "posix", reason="symbolic links and pipes as POSIX has them")
+
+
+@pytest.fixture(scope="module")
+def ended() -> gradcore.step:
+    return recorded()
+
+
+def put(path: Path, text: bytes = b"new") -> None:
+    with replacing(path) as file:
+        file.write(text)
+
+
+@posix
+def test_a_file_has_the_mode_of_any_new_file(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        put(tmp_path / "a" / "b")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o640
+    assert [p.name for p in (tmp_path / "a").iterdir()] == ["b"]
+
+
+def test_what_fails_leaves_the_file_of_before(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("old")
+    with pytest.raises(ZeroDivisionError), replacing(path) as file:
+        file.write(b"new")
+        raise ZeroDivisionError
+    assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+@posix
+def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
+    target, link = tmp_path / "there" / "target", tmp_path / "link"
+    target.parent.mkdir()
+    link.symlink_to(target)
+    for text in (b"first", b"second"):
+        put(link, text)
+        assert link.is_symlink() and target.read_bytes() == text
+
+
+@posix
+def test_a_pipe_is_written_to(tmp_path: Path) -> None:
+    pipe, found = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: found.append(pipe.read_bytes()))
+    reader.start()
+    put(pipe)
+    reader.join(30)
+    assert found == [b"new"] and stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+@pytest.mark.parametrize("path", ["", ".", "folder"])
+def test_a_folder_is_refused(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError, match="expected the path of a file, but this is a folder"):
+        put(Path(path))
+    assert [p.name for p in tmp_path.rglob("*")] == ["folder"]
+
+
+@posix
+def test_the_command_writes_to_standard_output(tmp_path: Path, ended: gradcore.step) -> None:
+    path = tmp_path / "one.json"
+    path.write_text(json.dumps(ended.recording.to_dict()))
+    done = subprocess.run([sys.executable, "-m", "gradcore", "export", str(path), "--format", "csv", "-o", "/dev/stdout"],
+                          capture_output=True, text=True, cwd=Path(gradcore.__file__).parents[1], check=True)
+    assert len(done.stdout.splitlines()) > 5 and Path("/dev/stdout").is_symlink()
+
+
+@posix
+def test_a_pipe_is_not_read_twice(tmp_path: Path, capsys: Any) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert main(["report", str(tmp_path / "pipe")]) == 1
+    assert "is a pipe or a device, which cannot be read twice: write it to a file first" in capsys.readouterr().err
+
+
+def test_a_run_that_diverges_has_its_file(tmp_path: Path, ended: gradcore.step) -> None:
+    with RunWriter(tmp_path / "run.jsonl", {}) as file:
+        for k, loss in enumerate((1.0, float("nan"), float("inf")), 1):
+            file.add(StepFigures.of(k, loss, ended.report), ended)
+    assert [s.loss for s in load_run(tmp_path / "run.jsonl").steps] == [1.0, None, None]
+
+
+def test_a_run_that_is_cut_before_its_first_events(tmp_path: Path, ended: gradcore.step, capsys: Any) -> None:
+    with RunWriter(tmp_path / "run.jsonl", {}) as file:
+        file.add(StepFigures.of(1, 1.0, ended.report), ended)
+    lines = (tmp_path / "run.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "cut.jsonl").write_bytes(b"".join(lines[:2]))
+    assert main(["report", str(tmp_path / "cut.jsonl")]) == 1
+    assert "it ends before those of the first, after the figures of 1 steps" in capsys.readouterr().err
