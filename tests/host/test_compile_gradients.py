@@ -233,3 +233,49 @@ def test_a_function_may_keep_numbers_for_its_backward() -> None:
     layer = nn.Linear(3, 2)
     compiled = once_and_compiled(lambda x: Reverse.apply(layer(x), -0.5).square().sum(), [layer.weight], gradcore.ones(2, 3))
     assert len(compiled.programs) == 1
+
+
+def second_part(function: Any) -> list[str]:
+    """The ops of the gradient of a compiled function's only program."""
+    program, = function.programs
+    return [i.op for i in program.instructions[program.split:]]
+
+
+def test_only_gradients_that_are_wanted_are_computed() -> None:
+    product = gradcore.compile(lambda x, y: (x * y).sum())
+    for _ in range(3):
+        x, y = gradcore.full((3,), 2.0, requires_grad=True) * 1, gradcore.full((3,), 5.0)
+        product(x, y).backward()
+    assert second_part(product).count("mul") == 1
+    # What is behind an argument is the caller's.
+    doubled = gradcore.compile(lambda x: x * 2)
+    for _ in range(3):
+        w = gradcore.ones(3, requires_grad=True)
+        doubled(w.exp().sin()).sum().backward()
+        np.testing.assert_allclose(w.grad.numpy(), 2 * np.e * np.cos(np.e), rtol=1e-6)
+    assert second_part(doubled) == ["mul"]
+
+
+def test_an_argument_that_does_not_matter_has_no_gradient() -> None:
+    f = gradcore.compile(lambda x, y: (x * 2, y.detach() + 1)[0])
+    for _ in range(3):
+        v, w = (gradcore.ones(3, requires_grad=True) for _ in range(2))
+        f(v * 1, w * 1).sum().backward()
+        assert v.grad.tolist() == [2, 2, 2] and w.grad is None
+
+
+def test_calls_without_a_backward_give_their_arena_back() -> None:
+    w = gradcore.ones(1000, requires_grad=True)
+    f = gradcore.compile(lambda x: (x * w).exp())
+    for _ in range(2):
+        f(gradcore.ones(1000)).sum().backward()
+    replay, = f._entries[next(iter(f._entries))]
+    before = [*replay.replay._free]
+    assert len(before) == 1
+    waiting = f(gradcore.ones(1000))
+    assert "program of" in f.explain() and replay.replay._free == []
+    del waiting
+    assert replay.replay._free == before
+    found = f(gradcore.ones(1000))
+    found.sum().backward()
+    assert replay.replay._free == before and "Compiled" in str(gradcore.graph(found))
