@@ -28,24 +28,29 @@ def kinds(program: Program) -> list[str]:
     return [group.kind for group in groups(program)]
 
 
-def changed(program: Program, of: str, **changes: Any) -> Program:
-    """The program with something else in its first instruction of an op."""
-    at = [i.op for i in program.instructions].index(of)
+def changed(program: Program, at: int, **changes: Any) -> Program:
+    """The program with something else in one of its instructions."""
     return replace(program, instructions=(*program.instructions[:at], replace(program.instructions[at], **changes),
                                           *program.instructions[at + 1:]))
 
 
-def operands(program: Program, op: str) -> tuple[Any, ...]:
-    return next(i.operands for i in program.instructions if i.op == op)
+def relinked(program: Program, at: int, k: int) -> Program:
+    """The program with another buffer, of the same spec, as one operand."""
+    operands = list(program.instructions[at].operands)
+    new = replace(program.buffers[operands[k].buffer], index=len(program.buffers), kind="made")
+    operands[k] = replace(operands[k], buffer=new.index)
+    return changed(replace(program, buffers=(*program.buffers, new)), at, operands=tuple(operands))
 
 
-def other(operand: Any) -> Operand:
-    """An operand of the same spec in a buffer that the program does not have."""
-    return Operand(10_000, operand.spec)
+def lasting(program: Program, at: int) -> Program:
+    """The program with a first result that lives to the end."""
+    buffers = list(program.buffers)
+    b = program.instructions[at].outputs[0].buffer
+    buffers[b] = replace(buffers[b], last=len(program.instructions))
+    return replace(program, buffers=tuple(buffers))
 
 
-@pytest.fixture(scope="module")
-def loss() -> Program:
+def loss_step() -> Program:
     w = gradcore.ones(5, 3, device="meta", requires_grad=True)
 
     def step(x: Any, y: Any) -> Any:
@@ -57,20 +62,14 @@ def loss() -> Program:
     return program_of(step, gradcore.ones(4, 5, device="meta"), gradcore.zeros(4, dtype=np.int64, device="meta"))
 
 
+@pytest.fixture(scope="module")
+def loss() -> Program:
+    return loss_step()
+
+
 def test_a_loss_and_its_gradient_are_one(loss: Program) -> None:
     assert kinds(loss) == ["loss with slopes"]
-
-
-@pytest.mark.parametrize("change", [
-    lambda p: changed(p, "cross_entropy", op="nll"), lambda p: changed(p, "full", op="empty"),
-    lambda p: changed(p, "cross_entropy_grad", op="nll_grad"), lambda p: changed(p, "full", operands=(2.0,)),
-    lambda p: changed(p, "cross_entropy_grad", attrs=(("reduction", "sum"), ("ignore_index", -100))),
-    lambda p: changed(p, "cross_entropy_grad", attrs=(("reduction", "mean"), ("ignore_index", 0))),
-    *(lambda p, k=k: changed(p, "cross_entropy_grad", operands=tuple(
-        other(x) if at == k else x for at, x in enumerate(operands(p, "cross_entropy_grad")))) for k in range(3)),
-    *(lambda p, k=k: replace(p, split=[i.op for i in p.instructions].index("cross_entropy") + k) for k in (1, 2))])
-def test_another_loss_is_not(loss: Program, change: Callable[[Program], Program]) -> None:
-    assert kinds(change(loss)) == []
+    assert kinds(changed(loss, [i.op for i in loss.instructions].index("full"), operands=(2.0,))) == []
 
 
 @pytest.mark.parametrize("k", [0, 3])
@@ -103,3 +102,74 @@ def test_the_last_instruction_may_be_alone() -> None:
     """A pattern that begins in the last instruction is not there."""
     layer = nn.Linear(5, 3, device="meta")
     assert kinds(program_of(lambda x: layer(x), gradcore.ones(4, 5, device="meta"))) == []
+
+
+# -- every pattern, with one thing changed --------------------------------------------------------------------------------
+
+
+class Block(nn.Module):
+    """A part of a transformer, without attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList([nn.LayerNorm(8), nn.LayerNorm(8)])
+        self.a, self.up, self.down = nn.Linear(8, 8), nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x: Any) -> Any:
+        x = x + self.a(self.norms[0](x))
+        return x + self.down(F.gelu(self.up(self.norms[1](x))))
+
+
+def convolutions(training: bool) -> nn.Module:
+    layers = [nn.Conv2d(3, 3, 3, padding=1, bias=False), nn.BatchNorm2d(3), nn.ReLU()] * 2
+    return nn.Sequential(*layers[:2], nn.ReLU(), nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)).train(training)
+
+
+def pooled() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3), nn.ReLU(), nn.MaxPool2d(2))
+
+
+def training_of(module: nn.Module, *shape: int) -> Program:
+    module.to("meta")
+
+    def step(x: Any) -> None:
+        module.zero_grad()
+        module(x).sum().backward()
+
+    return program_of(step, gradcore.ones(shape, device="meta"))
+
+
+#: By kind: a program with it; the operands that must be others' results (instruction, operand); the instructions with
+#: attributes that must agree; and those whose first result must not outlive the group.
+PATTERNS: dict[str, tuple[Callable[[], Program], set[tuple[int, int]], set[int], set[int]]] = {
+    "loss with slopes": (lambda: loss_step(), {(2, 0), (2, 1), (2, 2), (0, 0), (0, 1)}, {0, 2}, set()),
+    "linear with relu": (lambda: training_of(nn.Sequential(nn.Linear(8, 8), nn.ReLU()), 2, 8), {(1, 0)}, set(), {0}),
+    "gelu with slopes": (lambda: training_of(nn.Sequential(Block(), Block()), 2, 8), {(1, 1), (2, 0), (2, 1), (0, 0)}, {0, 2},
+                         {1}),
+    "layer norm gradient added": (lambda: training_of(nn.Sequential(Block(), Block()), 2, 8), {(1, 1)}, set(), {0}),
+    "sum with layer norm": (lambda: training_of(nn.Sequential(Block(), Block()), 2, 8), {(1, 0)}, set(), set()),
+    "counted batch norm with relu": (lambda: training_of(convolutions(True), 2, 3, 4, 4), {(2, 0)}, set(), {1}),
+    "counted batch norm": (lambda: training_of(convolutions(True)[:2], 2, 3, 4, 4), set(), set(), set()),
+    "batch norm with relu": (lambda: training_of(convolutions(False), 2, 3, 4, 4), {(1, 0)}, set(), {0}),
+    "batch norm again with relu and gradients": (lambda: training_of(pooled(), 2, 3, 4, 4), {
+        *((0, k) for k in (0, 1, 3, 4)), (1, 0), (2, 1), *((3, k) for k in range(5))}, set(), {0, 1, 2}),
+    "relu gradient with batch norm's": (lambda: training_of(convolutions(True), 2, 3, 4, 4), {(1, 0)}, set(), {0})}
+
+
+@pytest.mark.parametrize("kind", PATTERNS)
+def test_a_pattern_holds_by_what_it_says_alone(kind: str) -> None:
+    make, links, attributes, short = PATTERNS[kind]
+    program = make()
+    group = next(g for g in groups(program) if g.kind == kind)
+    places = range(group.length)
+
+    def breaks(change: Program) -> bool:
+        return group not in [*groups(change)]
+
+    first = program.instructions[group.first:group.first + group.length]
+    assert {k for k in places if breaks(changed(program, group.first + k, op="nothing"))} == {*places}
+    assert {(k, at) for k in places for at, x in enumerate(first[k].operands)
+            if isinstance(x, Operand) and breaks(relinked(program, group.first + k, at))} == links
+    assert {k for k in places if breaks(changed(program, group.first + k, attrs=(("other", 1),)))} == attributes
+    assert {k for k in places if first[k].outputs and breaks(lasting(program, group.first + k))} == short
+    assert {k for k in range(group.length + 1) if breaks(replace(program, split=group.first + k))} == {*places} - {0}
