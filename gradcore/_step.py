@@ -139,9 +139,10 @@ class step:
         ledger = self._device.ledger
         self._pool = pool_figures(ledger, most.allocations, most.misses)
         self._driver = self._device.driver_figures()
-        self._live = ledger.requested, ledger.allocated
+        with ledger.lock:
+            self._live = ledger.present[:2]
         ends = _ends.setdefault(self._device.name, deque(maxlen=16))
-        ends.append(ledger.requested)
+        ends.append(self._live[0])
         self._growth = growth_of(ends)
 
     def _end(self) -> None:

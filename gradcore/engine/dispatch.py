@@ -197,7 +197,7 @@ def _on_stream(device: Device, args: tuple[Any, ...]) -> Stream:
 
 def _log_launch(log: list[Raw], call: Call, tag: int, number: int, args: tuple[Any, ...],
                 outputs: tuple[Any, ...]) -> None:
-    inputs = tuple([a.storage.serial if type(a) in TENSORS else 0 for a in args])
+    inputs = tuple([a.storage.block.serial if type(a) in TENSORS else 0 for a in args])
     if type(log) is not list:
         # A trace needs the tensors and the values of the numbers.
         log.launched(call, args, outputs)  # type: ignore[attr-defined]

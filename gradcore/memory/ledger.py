@@ -284,7 +284,8 @@ class Ledger:
             log.extend((RESERVE, s.index, s.nbytes) for s in self.pool.segments.values())
             for b in (*(b for b in self.pool.live.values() if b not in self.arenas), *self.ranges):
                 log.append(opening(b))
-                log.extend([(KEEP, b.serial, 0, "kept before the log began")] * b.keeps)
+                if b.keeps:
+                    log.extend([(KEEP, b.serial, 0, "kept before the log began")] * b.keeps)
             if self.log is not None:
                 self._outer.append((self.log, len(log)))
             self.log = log
