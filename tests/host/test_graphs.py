@@ -98,6 +98,32 @@ def test_structures_of_inputs_and_outputs() -> None:
     assert kept["sum"].tolist() == [2, 2] and kept["scaled"] == [None]
 
 
+def test_graphs_take_dicts_and_can_be_asked_before_they_run() -> None:
+    x, y = gradcore.full((3,), 2.0), gradcore.full((3,), 5.0)
+    first = gradcore.trace(lambda given: {"sum": given["x"] + given["y"][0]}, ({"x": x, "y": [y]},))
+    second = gradcore.trace(lambda given: given["sum"] * 2, (first.outputs,))
+    assert repr(first) == "<graph of <lambda>, part 1 of 2>" and "<output 0 of <graph of <lambda>, part 1 of 2>" in repr(
+        first.outputs["sum"])
+    assert first.plan is second.plan and [i.op for i in second.program.instructions] == ["mul"]
+    for k in range(3):
+        assert first.execute(x * k, y)["sum"].tolist() == [2 * k + 5] * 3
+        assert second.execute().tolist() == [4 * k + 10] * 3
+
+
+def test_an_execution_that_failed_does_not_count() -> None:
+    """What a later graph reads is of the last run of the one before."""
+    x = gradcore.ones(3)
+    first = gradcore.trace(lambda x: x * 2, x)
+    second = gradcore.trace(lambda y: y + 1, first.outputs)
+    first.execute(x), second.execute()
+    with raises(TraceError, "was traced with float32[3] as input 0, but got float32[2]"):
+        first.execute(gradcore.ones(2))
+    with raises(TraceError, "execute that first, once for each execution"):
+        second.execute()
+    first.execute(x * 3)
+    assert second.execute().tolist() == [7] * 3
+
+
 def test_mistakes_are_named() -> None:
     model, graph, loss_graph, slope = chain()
     x, y = data(0)
@@ -123,6 +149,8 @@ def test_mistakes_are_named() -> None:
         gradcore.trace(lambda x: x * x.sum().item(), x)
     with raises(TypeError, "at least one tensor"):
         gradcore.trace(lambda x: x, 3)
+    with raises(TraceError, "ran no op on cpu: there is nothing to execute"):
+        gradcore.trace(lambda x: x, x)
     with raises(TypeError, "a function and example inputs, or a matrix", "int"):
         gradcore.trace(3)
     others = gradcore.trace(lambda x: x * 2, x), gradcore.trace(lambda x: x * 3, x)
