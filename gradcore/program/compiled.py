@@ -194,13 +194,14 @@ class Compiled:
     # -- replay --------------------------------------------------------------------------------------------------------
 
     def _replay(self, entry: Entry, tensors: list[Any], args: Any, kwargs: Any) -> Any:
-        if self._retraces:
-            self._retraces = 0
+        self._retraces = 0
         if self._check_every:
             self._calls += 1
             if self._calls % self._check_every == 0:
                 return checked(entry.replay, entry.results, tensors, lambda: self._function(*args, **kwargs))
         outputs = entry.replay.run(tensors)
+        for module, mode in entry.replay.trace.modes:
+            module.training = mode
         if entry.views:
             relate(entry.views, outputs, tensors)
         return rebuilt(entry.results, outputs, tensors)
@@ -231,7 +232,7 @@ class Compiled:
             tracing.differentiate(tensors, outputs)
             trace = tracing.finish(tensors, outputs)
         del result
-        views, unrelated = views_among(outputs, tensors, tracing.is_made)
+        views, unrelated = views_among(outputs, tensors, tracing.is_made, [] if trace is None else [leaf for leaf, _ in trace.left])
         for tensor, passed, edge in zip(given, tensors, edges, strict=True):
             if tensor is not passed and passed.edge is not edge:
                 # The function wrote to it: the caller's tensor gets the graph of what was written.
@@ -300,7 +301,6 @@ class Compiled:
         Raises IndexError if there is no such program, OSError if the file cannot be written.
         """
         from gradcore.program.drawing import drawn
-
         if program >= len(self.programs):
             raise IndexError(f"cannot draw program {program}: there are {len(self.programs)} programs in the cache; call the "
                              "function first")

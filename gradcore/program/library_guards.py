@@ -67,13 +67,17 @@ class OptimizerGuard:
     may read it.
     """
 
-    __slots__ = ("optimizer", "state", "groups", "rates", "hooks", "kept", "places", "tensors")
+    __slots__ = ("optimizer", "state", "groups", "free", "rates", "hooks", "kept", "places",
+                 "tensors")
 
     def __init__(self, optimizer: Optimizer, rates: bool) -> None:
         self.optimizer = optimizer
         self.rates = rates
         self.state = optimizer.state
         self.groups = self._groups()
+        #: By group: the options that are only operands, where they are tensors, else None.
+        self.free = [{k: group[k] if isinstance(group[k], Value) else None for k in optimizer._free if k in group}
+                     for group in optimizer.param_groups]
         self.hooks = step_hooks(optimizer)
         #: Parameters that have state, and the dicts with it.
         self.kept = [p for p, state in optimizer.state.items() if state]
@@ -110,11 +114,18 @@ class OptimizerGuard:
             yield f"{name(options)}({group}) == {name(values)}"
             if decisive is not None:
                 yield f"{name(self.optimizer._decisive)}({group}) == {name(decisive)}"
+            for key, value in self.free[k].items():
+                # A tensor is read where it lies; a number may become any other number.
+                if value is None:
+                    yield f"not isinstance({group}[{key!r}], {name(Value)})"
+                else:
+                    yield f"{group}[{key!r}] is {name(value)}"
+                    yield f"{name(value)}.storage is {name(value.storage)}"
             yield f"len({group}['params']) == {len(params)}"
             yield f"all(map({name(is_)}, {group}['params'], {name(params)}))"
 
     def values(self) -> list[Any]:
-        return [x for _, _, x in self.tensors]
+        return [*(x for _, _, x in self.tensors), *(x for free in self.free for x in free.values() if x is not None)]
 
     def why_not(self) -> str:
         what = "state" if self.optimizer.state is not self.state else "options or parameters"

@@ -95,6 +95,8 @@ class Trace:
     script: list[tuple[Any, ...]] = field(default_factory=list)
     #: The buffers of the leaves that the run read.
     leaves: dict[Leaf, int] = field(default_factory=dict)
+    #: The modules that the run put into a mode, each with the last one.
+    modes: list[tuple[Any, bool]] = field(default_factory=list)
 
 
 class Recorder:
@@ -293,13 +295,13 @@ class Builder:
     def _instruction(self, record: Raw, call: Call, operands: list[Any], update: int | None) -> Instruction:
         _, _, tag, number, serials, outputs, _ = record
         found: list[Any] = []
-        position = 0
-        for operand, serial in zip(operands, serials, strict=True):
+        # An update's operands after its lists of tensors, of which some may be tensors: a learning rate, say.
+        single = [i for k, group in enumerate(call.positions) if k not in call.op.lists for i in group]
+        for i, (operand, serial) in enumerate(zip(operands, serials, strict=True)):
             if type(operand) is tuple:
                 found.append(Operand(self._buffer(serial, operand[0]()), operand[1]))
             elif update is not None and operand is not None:
-                found.append(Number(update, position))
-                position += 1
+                found.append(Number(update, single.index(i)))
             else:
                 found.append(operand)
         made = tuple(Operand(self._buffer(serial, None), spec)

@@ -36,9 +36,10 @@ class Replay:
         self.plan = plan
         self.device: Device = get_device(self.program.device)
         self._lock = long()
-        firsts = [params[0] for _, _, params in trace.updates]
-        #: By update: the last earlier update of the same parameters in the same run, whose counts it continues from; or None.
-        self._updated_before = [next((j for j in range(k - 1, -1, -1) if firsts[j] is p), None) for k, p in enumerate(firsts)]
+        whose = [(id(optimizer), id(params[0])) for optimizer, _, params in trace.updates]
+        #: By update: the last earlier update of the same parameters by the same optimizer in the same run, whose counts it
+        #: continues from; or None.
+        self._updated_before = [next((j for j in range(k - 1, -1, -1) if whose[j] == own), None) for k, own in enumerate(whose)]
         #: Leaves whose gradients a run reads. If one still lies in the arena, this run would overwrite it.
         self._read = set(trace.slots.values())
         written = self.program.written()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,10 @@ import numpy as np
 from gradcore.engine.node import Leaf, Node
 from gradcore.engine.value import Value
 from gradcore.engine.views import note_view
+
+
+#: What may refer to a tensor and is not the user's; a frame is a function's that runs.
+_ENGINE = (Value, Node, Leaf, FrameType)
 
 
 class View(NamedTuple):
@@ -28,14 +33,14 @@ class View(NamedTuple):
     recorded: bool
 
 
-def views_among(outputs: list[Any], arguments: list[Any], is_made: Any) -> tuple[list[View], list[str]]:
+def views_among(outputs: list[Any], arguments: list[Any], is_made: Any, leaves: list[Leaf]) -> tuple[list[View], list[str]]:
     """The results that are views of something that a replay has too; and the reasons why a replay is not possible.
 
-    ``is_made`` says of a tensor whether its bytes were made in the traced run. Nothing else of the library may refer to the
-    results at this moment, so that those that the user has stored can be told.
+    ``is_made`` says of a tensor whether its bytes were made in the traced run, which may have left gradients in ``leaves``.
+    Nothing else of the library may refer to the results at this moment, so that those that the user has stored can be told.
     """
     # Before a variable of this function refers to one.
-    reasons = _stored(outputs, is_made)
+    reasons = _stored(outputs, is_made) or _stored_apart(outputs, is_made, leaves)
     places = {id(t): k for k, t in reversed([*enumerate(outputs)])}
     given = {id(t.storage): k for k, t in enumerate(arguments)}
     found: list[View] = []
@@ -63,11 +68,23 @@ def _stored(outputs: list[Any], is_made: Any) -> list[str]:
     for k in range(len(outputs)):
         # An item of a container counts one more reference as an argument; a local variable does not from Python 3.14 on.
         if sys.getrefcount(outputs[k]) > 2 and is_made(outputs[k]):
-            holders = [x for x in gc.get_referrers(outputs[k]) if x is not outputs and not isinstance(x, (Value, Node, Leaf))]
+            holders = [x for x in gc.get_referrers(outputs[k]) if x is not outputs and not isinstance(x, _ENGINE)]
             if holders:
                 found.append(f"the function stores a result, {outputs[k].spec}, in a {type(holders[0]).__name__}, which a "
                              "replay would not do")
     return found
+
+
+def _stored_apart(outputs: list[Any], is_made: Any, leaves: list[Leaf]) -> list[str]:
+    """The same for other tensors that share the bytes of results or of gradients, and for the gradients themselves."""
+    gradients = [leaf.grad for leaf in leaves if leaf.grad is not None]
+    storages = [*{id(t.storage): t.storage for t in (*outputs, *gradients) if is_made(t)}.values()]
+    known = {id(t) for t in outputs} | {id(t.base) for t in outputs}
+    shown = [x for x in gc.get_referrers(*storages) if isinstance(x, Value) and id(x) not in known] if storages else []
+    ours = {id(x) for x in (gradients, storages, shown)}
+    holders = [x for x in gc.get_referrers(*shown) if not isinstance(x, _ENGINE) and id(x) not in ours] if shown else []
+    return [f"the function stores a tensor with the memory of a result or of a gradient in a {type(x).__name__}, which a replay "
+            "would not do" for x in sorted(holders, key=lambda x: type(x) is tuple)[:1]]
 
 
 def _overlap(views: list[Any]) -> bool:

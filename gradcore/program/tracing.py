@@ -15,7 +15,7 @@ from gradcore.errors import TraceError
 from gradcore.events import ALLOC, LAUNCH, MARK
 from gradcore.program.differentiable import second_of
 from gradcore.program.guards import Guard, identical, same_bytes
-from gradcore.program.library_guards import CountsGuard, GradientGuard, OptimizerGuard
+from gradcore.program.library_guards import CountsGuard, GradientGuard, ModuleGuard, OptimizerGuard
 from gradcore.program.recorder import Recorder, Second, Trace, busy
 from gradcore.program.watch import Watcher
 
@@ -91,6 +91,10 @@ class Tracing:
             return None
         trace = ran[0].finish(inputs, outputs, self._second)
         trace.obstacles += self._watcher.changes()
+        trace.modes = [(module, module.training) for module in self._watcher.modes]
+        if "state" in self._watcher.names().read:
+            trace.obstacles += [f"it reads {name!r} in the state of the optimizer {type(o).__name__}, which each run changes"
+                                for o, _, _ in trace.updates for name in o._numbers if name in self._watcher.constants()][:1]
         self._ran = ran[0]
         # Code that found a gradient may do something else if there is none.
         trace.presence |= {leaf: True for leaf, serial in self._watcher.found.items() if ran[0].before.get(leaf) == serial}
@@ -110,7 +114,12 @@ class Tracing:
         seen = {id(o): o for o in (*(o for o, _, _ in trace.updates), *self._watcher.optimizers())}
         # If only the library's own update reads the learning rate, it is an operand of the program and may change.
         rates = "param_groups" in self._watcher.names().read
-        found += [OptimizerGuard(o, rates or i not in updated or self._watcher.is_extended(o)) for i, o in seen.items()]
+        found += [OptimizerGuard(o, rates or self._watcher.is_extended(o) or
+                                 (i not in updated and not self._watcher.only_clears(o))) for i, o in seen.items()]
+        for guard in found:
+            if isinstance(guard, ModuleGuard):
+                # The mode in which the run began.
+                guard.training = self._watcher.modes.get(guard.module, guard.training)
         found += [CountsGuard(o, params) for o, _, params in trace.updates if o._numbers and len(params) > 1]
         covered = {id(t.storage) for guard in found for t in guard.values()}
         found += [Guard(f"a parameter, {p.spec}, that is updated", lambda p=p: p,  # type: ignore[misc]

@@ -30,6 +30,8 @@ from gradcore.program.reach import Found, Names, Reach, is_library, names_of
 
 _GETS_GRADIENT: CodeType = Gradients.grad.fget.__code__  # type: ignore[attr-defined]
 _SETS_GRADIENT: CodeType = Gradients.grad.fset.__code__  # type: ignore[attr-defined]
+_SETS_MODE: CodeType = Module.train.__code__
+_CLEARS: CodeType = Optimizer.zero_grad.__code__
 #: What NumPy and ``secrets`` call for a new seed.
 _TAKES_ENTROPY: CodeType = random.SystemRandom.getrandbits.__code__
 
@@ -62,6 +64,8 @@ class Watcher:
         self.without: dict[Leaf, None] = {}
         self.found: dict[Leaf, int] = {}
         self.frozen_without: dict[int, Parameter] = {}
+        #: The modules whose mode ``train()`` or ``eval()`` set, each with the mode of before.
+        self.modes: dict[Module, bool] = {}
 
     def __enter__(self) -> Watcher:
         for name, generator in (("random", random._inst), ("numpy.random", np.random.mtrand._rand)):
@@ -96,9 +100,12 @@ class Watcher:
             self.dropped.add((frame.f_back.f_code, frame.f_back.f_lasti))
         if code is _GETS_GRADIENT and first is not None:
             self._saw_gradient_read(first, frame.f_back)
+        if code is _SETS_MODE and isinstance(first, Module):
+            for module in first.modules():
+                self.modes.setdefault(module, module.training)
         if isinstance(first, (Module, LRScheduler, Optimizer)):
             self._enters(first, code, inside)
-        if isinstance(first, Optimizer):
+        if _is_optimizer(first):
             self.counted.setdefault(id(first), _numbers_of(first))
         if isinstance(first, FunctionCtx):
             self.keeping.add(code)
@@ -189,7 +196,7 @@ class Watcher:
         # The attribute names in the library's own methods apply only to the object that these ran with.
         reach = Reach(self.names(), {i: Names().union(*map(names_of, codes)) for i, (_, codes) in self.methods.items()})
         for owner in (self._function, *[owner for owner, _ in self.methods.values()]):
-            if not isinstance(owner, (Optimizer, LRScheduler)):
+            if not isinstance(owner, LRScheduler) and not _is_optimizer(owner):
                 for guard, key in reach.of_object(owner):
                     add(key, guard)
         for code, (variables, free) in self.codes.items():
@@ -199,7 +206,15 @@ class Watcher:
 
     def optimizers(self) -> list[Optimizer]:
         """The optimizers whose methods ran."""
-        return [owner for owner, _ in self.methods.values() if isinstance(owner, Optimizer)]
+        return [owner for owner, _ in self.methods.values() if _is_optimizer(owner)]
+
+    def only_clears(self, optimizer: Optimizer) -> bool:
+        """Did no method of an optimizer run but ``zero_grad``?"""
+        return self.methods[id(optimizer)][1] == {_CLEARS}
+
+    def constants(self) -> set[Any]:
+        """The constants of the user's functions."""
+        return {c for code in self.codes for c in code.co_consts if isinstance(c, str)}
 
     def is_extended(self, owner: Any) -> bool:
         """Did the object run methods that are defined outside the library?"""
@@ -247,6 +262,11 @@ class Watcher:
 #: Methods that change a list, a dict or a set.
 _CHANGING = frozenset(("append", "extend", "insert", "pop", "popitem", "remove", "discard", "add", "clear", "update",
                        "setdefault", "sort", "reverse"))
+
+
+def _is_optimizer(x: Any) -> bool:
+    """Is it an optimizer, whose ``__init__`` has run? A wrapper may have none of an optimizer's own attributes."""
+    return isinstance(x, Optimizer) and "_before" in x.__dict__
 
 
 def _numbers_of(optimizer: Optimizer) -> dict[int, dict[str, Any]]:

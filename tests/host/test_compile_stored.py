@@ -6,7 +6,10 @@ import queue
 import types
 from typing import Any
 
+import pytest
+
 import gradcore
+from gradcore.engine.value import Value
 
 
 def test_activations_that_a_differentiated_function_stores_are_those_of_the_last_call() -> None:
@@ -80,3 +83,46 @@ def test_an_activation_that_is_both_stored_and_kept_by_a_graph_is_stored_again_b
             x = gradcore.full((2,), float(k))
             compiled(x)
             assert seen.h.tolist() == (x * w).exp().tolist()
+
+
+#: How a step stores its loss, or the gradient of its weight, where no guard looks.
+STORES: dict[str, Any] = {
+    "an item": lambda of, loss, w: of.log.__setitem__("loss", loss.detach()),
+    "appended": lambda of, loss, w: of.lines.append(loss.detach()),
+    "updated": lambda of, loss, w: of.log.update(loss=loss.detach()),
+    "in a new list": lambda of, loss, w: of.log.setdefault("losses", []).append(loss.detach()),
+    "with a number": lambda of, loss, w: of.lines.append((loss.detach(), 3)),
+    "in a queue": lambda of, loss, w: of.queue.put(loss.detach()),
+    "by name": lambda of, loss, w: setattr(of, "loss", loss.detach()),
+    "data": lambda of, loss, w: of.lines.append(loss.data),
+    "a view": lambda of, loss, w: of.lines.append(loss.view(1)),
+    "a gradient": lambda of, loss, w: of.log.__setitem__("gradient", w.grad),
+    "gradients": lambda of, loss, w: of.lines.append(w.grad),
+    "a detached gradient": lambda of, loss, w: of.lines.append(w.grad.detach())}
+
+
+@pytest.mark.parametrize("how", STORES)
+def test_what_shares_the_memory_of_a_result_or_a_gradient_is_stored_by_each_call(how: str) -> None:
+    def plain(x: Any) -> Any:
+        if isinstance(x, queue.SimpleQueue):
+            return [plain(x.get()) for _ in range(x.qsize())]
+        if isinstance(x, (list, tuple)):
+            return [plain(v) for v in x]
+        return {k: plain(v) for k, v in x.items()} if isinstance(x, dict) else x.tolist() if isinstance(x, Value) else x
+
+    found = []
+    for wrap in (lambda f: f, gradcore.compile):
+        w = gradcore.tensor([2.0, -3.0], requires_grad=True)
+        of = types.SimpleNamespace(log={}, lines=[], queue=queue.SimpleQueue())
+
+        def step(x: Any, w: Any = w, of: Any = of) -> Any:
+            w.grad = None
+            loss = (x * w).exp().sum()
+            loss.backward()
+            STORES[how](of, loss, w)
+            return loss.detach()
+
+        run = wrap(step)
+        found.append([(run(gradcore.full((2,), k / 4)).item(), plain(vars(of))) for k in range(5)])
+    assert found[0] == found[1]
+    assert "the function stores a tensor with the memory of a result or of a gradient in a" in run.traces[0]

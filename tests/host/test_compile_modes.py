@@ -1,0 +1,93 @@
+"""Modes that a compiled function sets itself: a replay begins as the traced run did, and leaves modules as it did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gradcore
+from gradcore import nn
+
+
+def both(run: Callable[[Callable[[Any], Any]], Any]) -> tuple[Any, Any, Any]:
+    """What a run gives eagerly and compiled, and the compiled function."""
+    made: list[Any] = []
+
+    def compiled(f: Any) -> Any:
+        made.append(gradcore.compile(f))
+        return made[0]
+
+    found = []
+    for wrap in (lambda f: f, compiled):
+        gradcore.manual_seed(0)
+        found.append(run(wrap))
+    return found[0], found[1], made[0]
+
+
+def network() -> Any:
+    return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Dropout(0.5))
+
+
+def modes(model: Any) -> list[bool]:
+    return [m.training for m in model.modules()]
+
+
+def test_a_function_that_ends_in_another_mode_than_it_began_in() -> None:
+    def run(wrap: Any) -> Any:
+        model = network()
+
+        def f(x: Any) -> Any:
+            first = model(x).sum()
+            model.eval()
+            return first.detach(), model(x).sum().detach()
+
+        f, seen = wrap(f), []
+        for k in range(8):
+            model.train(k % 3 == 0)
+            gradcore.manual_seed(k)
+            found = f(gradcore.ones(4, 2) * k)
+            seen.append(([t.item() for t in found], modes(model), model[1].running_mean.tolist()))
+        return seen
+
+    eager, compiled, f = both(run)
+    assert eager == compiled and len(f.programs) == 2 and len(f.traces) <= 3
+
+
+def test_a_function_that_sets_its_mode_first_is_traced_once() -> None:
+    def run(wrap: Any) -> Any:
+        model = network()
+
+        def f(x: Any) -> Any:
+            model.train()
+            return model(x).sum().detach()
+
+        f, seen = wrap(f), []
+        for k in range(6):
+            model.eval()
+            gradcore.manual_seed(k)
+            seen.append((f(gradcore.ones(4, 2) * k).item(), modes(model), model[1].running_var.tolist()))
+        return seen
+
+    eager, compiled, f = both(run)
+    assert eager == compiled and len(f.traces) == 1
+
+
+def test_one_layer_in_another_mode() -> None:
+    def run(wrap: Any) -> Any:
+        model = network()
+
+        def f(x: Any) -> Any:
+            model[1].eval()
+            found = model(x).sum().detach()
+            model[1].train()
+            return found
+
+        f, seen = wrap(f), []
+        for k in range(6):
+            model.train(k < 4)
+            gradcore.manual_seed(k)
+            seen.append((f(gradcore.ones(4, 2) * k).item(), modes(model), model[1].running_var.tolist()))
+        return seen
+
+    eager, compiled, f = both(run)
+    assert eager == compiled and len(f.programs) == 2

@@ -1,0 +1,153 @@
+"""Optimizers of compiled steps: rates that are tensors, several optimizers, optimizers of the user's, state that code reads."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import gradcore
+from gradcore import nn, optim
+
+Wrap = Callable[[Any], Any]
+
+
+def both(run: Callable[[Wrap], Any]) -> tuple[Any, Any]:
+    """What a training gives eagerly and compiled, from the same weights."""
+    found = []
+    for wrap in (lambda f: f, gradcore.compile):
+        gradcore.manual_seed(0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            found.append(run(wrap))
+    return found[0], found[1]
+
+
+def step_of(model: Any, *optimizers: Any, read: Callable[[Any], Any] = lambda loss: loss) -> Callable[[Any], Any]:
+    def step(x: Any) -> Any:
+        model.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        return read(loss.detach())
+
+    return step
+
+
+X = (2, 4)
+
+
+@pytest.mark.parametrize("change", ["fill", "tensor", "memory", "number", "and back"])
+@pytest.mark.parametrize("kind", ["Adam", "AdamW", "NAdam", "RAdam", "RMSprop", "SGD", "Lion", "Adagrad", "Adadelta"])
+def test_a_rate_that_is_a_tensor(kind: str, change: str) -> None:
+    def train(wrap: Wrap) -> list[float]:
+        model = nn.Linear(4, 3)
+        more = {"momentum": 0.9} if kind == "SGD" else {}
+        optimizer = getattr(optim, kind)(model.parameters(), lr=gradcore.tensor(0.1), **more)
+        step, losses = wrap(step_of(model, optimizer)), []
+        for k in range(9):
+            losses.append(step(gradcore.ones(*X)).item())
+            group = optimizer.param_groups[0]
+            if k == 4 and change == "fill":
+                group["lr"].fill_(0.03)
+            elif k == 4 and change == "memory":
+                group["lr"].data = gradcore.tensor(0.03)
+            elif k == 4:
+                group["lr"] = gradcore.tensor(0.03) if change == "tensor" else 0.03
+            elif k == 6 and change == "and back":
+                group["lr"] = gradcore.tensor(0.05)
+        return losses
+
+    eager, compiled = both(train)
+    assert eager == compiled
+
+
+@pytest.mark.parametrize("kinds", [("SGD", "Adam"), ("Adam", "SGD"), ("Adam", "Adam"), ("Adam", "NAdam")])
+def test_two_optimizers_of_the_same_parameters_count_apart(kinds: tuple[str, str]) -> None:
+    def train(wrap: Wrap) -> Any:
+        model = nn.Linear(4, 3)
+        a, b = (getattr(optim, kind)(model.parameters(), lr=rate) for kind, rate in zip(kinds, (0.1, 0.01), strict=True))
+        step = wrap(step_of(model, a, b))
+        losses = [step(gradcore.ones(*X)).item() for _ in range(6)]
+        return losses, [[s.get("step") for s in o.state.values()] for o in (a, b)]
+
+    eager, compiled = both(train)
+    assert eager == compiled and {6} in [set(counts) for counts in eager[1]]
+
+
+def test_counts_that_the_function_reads_are_not_frozen() -> None:
+    def train(wrap: Wrap) -> Any:
+        model = nn.Linear(4, 3)
+        optimizer = optim.Adam(model.parameters(), lr=0.1)
+        step = wrap(step_of(model, optimizer, read=lambda loss: loss * optimizer.state[model.weight]["step"]))
+        losses = [step(gradcore.ones(*X)).item() for _ in range(6)]
+        return losses if wrap is not gradcore.compile else (losses, step.traces[-1])
+
+    eager, (compiled, reason) = both(train)
+    assert eager == compiled and "it reads 'step' in the state of the optimizer Adam, which each run changes" in reason
+
+
+def test_an_optimizer_that_is_made_inside() -> None:
+    def train(wrap: Wrap) -> Any:
+        def solve(x: Any) -> Any:
+            w = gradcore.zeros(3, requires_grad=True)
+            optimizer = optim.SGD([w], lr=0.1)
+            for _ in range(2):
+                optimizer.zero_grad()
+                (w - x).square().sum().backward()
+                optimizer.step()
+            return w.detach() * 1
+
+        solve = wrap(solve)
+        return [solve(gradcore.full((3,), float(k))).tolist() for k in range(5)]
+
+    eager, compiled = both(train)
+    assert eager == compiled and eager[4] == pytest.approx([1.44] * 3)
+
+
+class Wrapper(optim.Optimizer):
+    """Has another optimizer, and nothing of its own."""
+
+    def __init__(self, base: Any) -> None:
+        self.base, self.param_groups, self.state = base, base.param_groups, base.state
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.base.zero_grad(set_to_none)
+
+    def step(self, closure: Any = None) -> Any:
+        return self.base.step(closure)
+
+
+def test_an_optimizer_without_an_optimizers_attributes() -> None:
+    def train(wrap: Wrap) -> Any:
+        model = nn.Linear(4, 3)
+        optimizer = Wrapper(optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+        step = wrap(step_of(model, optimizer))
+        return [step(gradcore.ones(*X)).item() for _ in range(6)]
+
+    eager, compiled = both(train)
+    assert eager == compiled
+
+
+@pytest.mark.parametrize("inside", ["model", "optimizer"])
+def test_a_schedule_beside_a_function_that_only_clears_gradients_costs_no_trace(inside: str) -> None:
+    model = nn.Linear(4, 3)
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    schedule = optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    cleared = {"model": model, "optimizer": optimizer}[inside]
+
+    @gradcore.compile
+    def run(x: Any) -> Any:
+        cleared.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss
+
+    for _ in range(12):
+        run(gradcore.ones(*X))
+        optimizer.step()
+        schedule.step()
+    assert len(run.traces) == 2 and len(run.programs) == 2
