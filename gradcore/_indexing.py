@@ -76,7 +76,7 @@ def _is_plain(item: Any) -> bool:
     """Is it made of Python numbers only? A trace treats these as constants, with guards on where they came from."""
     if isinstance(item, (list, tuple)):
         return all(map(_is_plain, item))
-    return type(item) in (int, bool, float)
+    return type(item) in (int, bool, float, range)
 
 
 def _is_mask(item: Any) -> bool:

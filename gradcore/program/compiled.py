@@ -232,7 +232,7 @@ class Compiled:
             tracing.differentiate(tensors, outputs)
             trace = tracing.finish(tensors, outputs)
         del result
-        views, unrelated = views_among(outputs, tensors, tracing.is_made, [] if trace is None else [leaf for leaf, _ in trace.left])
+        views, unrelated = views_among(outputs, tensors, tracing.is_made, [] if trace is None else trace.left)
         for tensor, passed, edge in zip(given, tensors, edges, strict=True):
             if tensor is not passed and passed.edge is not edge:
                 # The function wrote to it: the caller's tensor gets the graph of what was written.

@@ -7,7 +7,7 @@ Python, which :mod:`gradcore.program.checks` compiles together.
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from operator import is_
 from typing import Any
@@ -97,6 +97,25 @@ def is_plain(x: Any, depth: int = 4) -> bool:
         return all(is_plain(v, depth - 1) for v in x)
     return bool(depth) and isinstance(x, dict) and len(x) <= MOST and all(
         isinstance(k, _PLAIN) and is_plain(v, depth - 1) for k, v in x.items())
+
+
+def copied(x: Any) -> Any:
+    """A copy of plain data, of the same types; methods of subclasses are not called, which may fail without their items."""
+    kind: Any = type(x)
+    if isinstance(x, dict):
+        base = OrderedDict if isinstance(x, OrderedDict) else dict
+        made = kind.__new__(kind)
+        for k, v in base.items(x):
+            base.__setitem__(made, k, copied(v))
+        return made
+    if isinstance(x, (tuple, frozenset)):
+        return (tuple if isinstance(x, tuple) else frozenset).__new__(kind, map(copied, x))
+    if isinstance(x, (list, deque, set)):
+        made = kind.__new__(kind)
+        for v in x:
+            set.add(made, v) if isinstance(x, set) else (list if isinstance(x, list) else deque).append(made, copied(v))
+        return made
+    return x
 
 
 def equal(now: Any, seen: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dis
 import functools
 import io
@@ -26,6 +25,7 @@ from gradcore.program.guards import (
     Draws,
     Guard,
     Options,
+    copied,
     equal,
     identical,
     is_plain,
@@ -138,7 +138,7 @@ class Reach:
         if isinstance(value, Value):
             yield Guard(name, look, (value, value.storage, value.edge), same_bytes), key
         elif is_plain(value):
-            yield Guard(name, look, copy.deepcopy(value), equal), key
+            yield Guard(name, look, copied(value), equal), key
         elif isinstance(value, np.ndarray) and value.size <= MOST:
             yield Guard(name, look, value.copy(), same_array), key
         elif isinstance(value, GENERATORS):
@@ -240,5 +240,5 @@ class Reach:
 
 
 def _options(optimizer: Optimizer) -> list[Any]:
-    return [{name: copy.deepcopy(v) for name, v in group.items() if name != "params" and is_plain(v)}
+    return [{name: copied(v) for name, v in group.items() if name != "params" and is_plain(v)}
             for group in optimizer.param_groups]

@@ -17,7 +17,6 @@ from gradcore.engine.node import Leaf, Node
 from gradcore.engine.value import Value
 from gradcore.engine.views import note_view
 
-
 #: What may refer to a tensor and is not the user's; a frame is a function's that runs.
 _ENGINE = (Value, Node, Leaf, FrameType)
 
@@ -33,14 +32,14 @@ class View(NamedTuple):
     recorded: bool
 
 
-def views_among(outputs: list[Any], arguments: list[Any], is_made: Any, leaves: list[Leaf]) -> tuple[list[View], list[str]]:
+def views_among(outputs: list[Any], arguments: list[Any], is_made: Any, left: list[Any]) -> tuple[list[View], list[str]]:
     """The results that are views of something that a replay has too; and the reasons why a replay is not possible.
 
-    ``is_made`` says of a tensor whether its bytes were made in the traced run, which may have left gradients in ``leaves``.
+    ``is_made`` says of a tensor whether its bytes were made in the traced run, which ``left`` gradients: pairs with a leaf.
     Nothing else of the library may refer to the results at this moment, so that those that the user has stored can be told.
     """
     # Before a variable of this function refers to one.
-    reasons = _stored(outputs, is_made) or _stored_apart(outputs, is_made, leaves)
+    reasons = _stored(outputs, is_made) or _stored_apart(outputs, is_made, [leaf for leaf, _ in left])
     places = {id(t): k for k, t in reversed([*enumerate(outputs)])}
     given = {id(t.storage): k for k, t in enumerate(arguments)}
     found: list[View] = []
@@ -83,8 +82,8 @@ def _stored_apart(outputs: list[Any], is_made: Any, leaves: list[Leaf]) -> list[
     shown = [x for x in gc.get_referrers(*storages) if isinstance(x, Value) and id(x) not in known] if storages else []
     ours = {id(x) for x in (gradients, storages, shown)}
     holders = [x for x in gc.get_referrers(*shown) if not isinstance(x, _ENGINE) and id(x) not in ours] if shown else []
-    return [f"the function stores a tensor with the memory of a result or of a gradient in a {type(x).__name__}, which a replay "
-            "would not do" for x in sorted(holders, key=lambda x: type(x) is tuple)[:1]]
+    return [f"the function stores a tensor with the memory of a result or of a gradient in a {type(x).__name__}, which a "
+            "replay would not do" for x in sorted(holders, key=lambda x: type(x) is tuple)[:1]]
 
 
 def _overlap(views: list[Any]) -> bool:

@@ -11,7 +11,7 @@ import gc
 import random
 import sys
 from types import CodeType, FrameType, FunctionType
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -68,6 +68,8 @@ class Watcher:
         self.modes: dict[Module, bool] = {}
 
     def __enter__(self) -> Watcher:
+        # What is in the collector's young generation from now on is new: see _is_new.
+        gc.collect(0)
         for name, generator in (("random", random._inst), ("numpy.random", np.random.mtrand._rand)):
             self._note(Reach(Names()).of_value(name, lambda g=generator: g, generator,  # type: ignore[misc]
                                                ("draws", name)))
@@ -103,14 +105,14 @@ class Watcher:
         if code is _SETS_MODE and isinstance(first, Module):
             for module in first.modules():
                 self.modes.setdefault(module, module.training)
-        if isinstance(first, (Module, LRScheduler, Optimizer)):
+        if code.co_name == "__init__" and not isinstance(first, (Optimizer, FunctionCtx)):
+            self.fresh.add(id(first))
+        if isinstance(first, (Module, LRScheduler, Optimizer)) and id(first) not in self.fresh:
             self._enters(first, code, inside)
         if _is_optimizer(first):
             self.counted.setdefault(id(first), _numbers_of(first))
         if isinstance(first, FunctionCtx):
             self.keeping.add(code)
-        elif code.co_name == "__init__" and not isinstance(first, (Module, Optimizer)):
-            self.fresh.add(id(first))
         if not inside:
             self._saw_arguments(frame)
             if code not in self.codes:
@@ -132,7 +134,7 @@ class Watcher:
         for name in code.co_varnames[:code.co_argcount]:
             x = frame.f_locals.get(name)
             if not isinstance(x, (type, Value, Module, Optimizer, FunctionCtx)) and id(x) not in self.fresh and (
-                    hasattr(x, "__dict__") or hasattr(x, "__slots__")):
+                    hasattr(x, "__dict__") or hasattr(x, "__slots__")) and not _is_new(x):
                 self._enters(x, code, False)
             if isinstance(x, GENERATORS):
                 self._note(Reach(Names()).of_value(f"the argument {name}",
@@ -264,7 +266,12 @@ _CHANGING = frozenset(("append", "extend", "insert", "pop", "popitem", "remove",
                        "setdefault", "sort", "reverse"))
 
 
-def _is_optimizer(x: Any) -> bool:
+def _is_new(x: Any) -> bool:
+    """Was it made in this run, without an ``__init__`` in Python (a named tuple, say)? False if that is not known any more."""
+    return any(other is x for other in gc.get_objects(generation=0))
+
+
+def _is_optimizer(x: Any) -> TypeGuard[Optimizer]:
     """Is it an optimizer, whose ``__init__`` has run? A wrapper may have none of an optimizer's own attributes."""
     return isinstance(x, Optimizer) and "_before" in x.__dict__
 

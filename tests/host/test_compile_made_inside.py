@@ -1,0 +1,81 @@
+"""Objects that a compiled function makes itself, and gives to its helpers, are new in each run: they are no obstacle."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore import nn
+
+Pair = namedtuple("Pair", "logits inputs")
+
+
+class Output(OrderedDict[str, Any]):
+    """As transformers return, with items as attributes."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self[name]
+
+
+@dataclass
+class Data:
+    logits: Any
+
+
+class Slots:
+    __slots__ = ("logits",)
+
+
+def slots(logits: Any) -> Slots:
+    made = Slots()
+    made.logits = logits
+    return made
+
+
+def total(out: Any) -> Any:
+    return out.logits.sum()
+
+
+LAYER = nn.Linear(4, 3)
+LABELS, WEIGHT = gradcore.zeros(5, dtype=gradcore.int64), gradcore.ones(3)
+MADE: dict[str, Any] = {
+    "a named tuple": lambda x: total(Pair(LAYER(x), x)), "a namespace": lambda x: total(SimpleNamespace(logits=LAYER(x))),
+    "an ordered dict": lambda x: total(Output(logits=LAYER(x))), "a dataclass": lambda x: total(Data(LAYER(x))),
+    "a module with buffers": lambda x: nn.BatchNorm1d(4, affine=False)(x) * 2,
+    "a loss with weights": lambda x: nn.CrossEntropyLoss(weight=WEIGHT)(LAYER(x), LABELS),
+    "a range as an index": lambda x: LAYER(x)[range(5), LABELS].sum()}
+
+
+@pytest.mark.parametrize("what", MADE)
+def test_what_is_made_inside_is_made_anew(what: str) -> None:
+    function = MADE[what]
+    compiled = gradcore.compile(function)
+    for k in range(4):
+        x = gradcore.tensor(np.random.default_rng(k).normal(size=(5, 4)).astype(np.float32))
+        assert compiled(x).tolist() == function(x).tolist()
+    assert len(compiled.programs) == len(compiled.traces) == 1
+
+
+def test_what_was_there_before_is_still_guarded() -> None:
+    holder = SimpleNamespace(options=SimpleNamespace(scale=2.0), pair=Pair(3.0, None), output=Output(scale=4.0))
+
+    def scaled(x: Any, options: Any, pair: Any, output: Any) -> Any:
+        return x * options.scale * pair.logits * output.scale
+
+    compiled = gradcore.compile(lambda x: scaled(x, holder.options, holder.pair, holder.output))
+    for k in range(12):
+        found = compiled(gradcore.ones(1)).item()
+        assert found == holder.options.scale * holder.pair.logits * holder.output.scale
+        if k == 2:
+            holder.options.scale = 5.0
+        elif k == 5:
+            holder.pair = Pair(7.0, None)
+        elif k == 8:
+            holder.output["scale"] = 11.0
+    assert len(compiled.traces) == 4
