@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gradcore.devices.device import Device
 from gradcore.devices.storage import Storage
 from gradcore.events import TAGS, Tag
@@ -31,12 +33,14 @@ class Arena(Storage):
 class Part(Storage):
     """A range of an arena as a storage of its own. The arena lives as long as any of its parts."""
 
-    __slots__ = ("arena", "range")
+    __slots__ = ("arena", "range", "replay")
 
     def __init__(self, arena: Arena, offset: int, nbytes: int, tag: int, node: int = 0) -> None:
         device = arena.device
         self.arena = arena
         self.range = range_of(device.ledger, arena.block, offset, nbytes, round_up(nbytes), tag, node)
+        #: A weak reference to the replay that leaves a gradient here, if one does.
+        self.replay: Any = None
         super().__init__(device, self.range)
 
     def __del__(self) -> None:

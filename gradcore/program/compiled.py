@@ -33,14 +33,13 @@ from gradcore.program.arguments import (
 )
 from gradcore.program.capture import replay_of
 from gradcore.program.check import checked
-from gradcore.program.checks import all_hold
 from gradcore.program.differentiable import Differentiable, entered
+from gradcore.program.entry import Entry
 from gradcore.program.plan import Plan, plan
 from gradcore.program.program import Program
 from gradcore.program.reasons import difference
 from gradcore.program.recorder import busy
-from gradcore.program.replay import Replay
-from gradcore.program.shared_results import View, relate, views_among
+from gradcore.program.shared_results import relate, views_among
 from gradcore.program.shipping import save_entry
 from gradcore.program.tracing import Tracing
 
@@ -53,37 +52,6 @@ _tracing: Any = long()
 _PATIENCE = 5.0
 #: The most reasons that are given for one trace that cannot be replayed.
 _MOST_REASONS = 4
-
-
-class Entry:
-    """A program in the cache: its replay, the guards that must hold for it, and the template of its result."""
-
-    def __init__(self, replay: Replay | Differentiable, guards: list[Any], results: Any, kept: list[Any],
-                 views: list[View], offsets: list[int] | None) -> None:
-        self.replay = replay
-        self.guards = guards
-        #: The function's result, with :class:`~gradcore.program.arguments.Output` in the place of tensors.
-        self.results = results
-        #: Arguments that the key identifies by id, held so that no other object gets the same id.
-        self.kept = kept
-        self.views = views
-        #: Where in their storages the arguments must begin, if the function looked at that; otherwise anywhere.
-        self.offsets = offsets
-        self.holds = all_hold(guards, replay.trace.presence)
-
-    def fits(self, tensors: list[Any]) -> bool:
-        """Does a call with these arguments, whose key is the entry's, do what was traced?"""
-        return self.holds() and (self.offsets is None or self.offsets == [t.spec.offset for t in tensors])
-
-    def why_not(self) -> str:
-        for guard in self.guards:
-            if not all_hold([guard], {})():
-                return str(guard.why_not())
-        for leaf, wanted in self.replay.trace.presence.items():
-            if (leaf.grad is not None) is not wanted:
-                return (f"the gradient of {leaf.name or 'a leaf'}, {leaf.spec}, is "
-                        + ("None and was a tensor" if wanted else "a tensor and was None"))
-        return "arguments begin elsewhere in their memory, which the function looks at"
 
 
 class Compiled:
@@ -259,6 +227,9 @@ class Compiled:
         return rebuilt(shape, outputs, tensors)
 
     def _remember(self, key: Any, entry: Entry) -> None:
+        for other in self._cached():
+            # The traced run has replaced the gradients that it left.
+            other.replay.let_go()
         self._entries.setdefault(key, []).insert(0, entry)
         self._entries.move_to_end(key)
         while len(self._cached()) > self._most:

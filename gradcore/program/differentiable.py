@@ -121,6 +121,9 @@ class Differentiable:
         replay.release()
         self._free.append(replay)
 
+    def let_go(self) -> None:
+        """Nothing to do: its calls leave no gradients in leaves."""
+
     def explain(self) -> list[str]:
         """How calls are run, in the words of a replay that waits for no gradient."""
         return self._free[-1].explain() if self._free else []

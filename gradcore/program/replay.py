@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from typing import Any
+from weakref import ref
 
 from gradcore.devices.calls import Call
 from gradcore.devices.device import Device, get_device
@@ -19,7 +20,7 @@ from gradcore.engine.value import make_value
 from gradcore.events import TAGS
 from gradcore.forking import long
 from gradcore.memory.arena import Range, close_ranges, hand_over, open_ranges
-from gradcore.program.arena import Arena, moved, shift
+from gradcore.program.arena import Arena, Part, moved, shift
 from gradcore.program.binding import Binding
 from gradcore.program.narration import Narration, most_live
 from gradcore.program.plan import Plan
@@ -62,6 +63,9 @@ class Replay:
         self._bound = None
         self._clone = self.device.kernel("clone")
         self._bound = Binding(self.trace, self.plan, self.device, self._take_arena())
+        for _, g in self._bound.gradients:
+            if g is not None and type(g.storage) is Part:
+                g.storage.replay = ref(self)
         return self._bound
 
     def _take_arena(self) -> Arena:
@@ -74,10 +78,17 @@ class Replay:
         with self._lock:
             bound = self._bind() if self._bound is None or self._held(self._bound) else self._bound
             self._bring(bound, inputs)
+            others = set()
             for leaf, g in bound.replaced:
                 if leaf.grad is not g:
                     # As in the traced run, where the function replaced the gradient that it found.
+                    if leaf.grad is not None and type(leaf.grad.storage) is Part and leaf.grad.storage.replay is not None:
+                        others.add(leaf.grad.storage.replay)
                     leaf.grad = None
+            for found in others:
+                other = found()
+                if other is not None and other is not self:
+                    other.let_go()
             updates: list[tuple[Any, dict[str, Any], list[Any]]] = []
             for places, before, (optimizer, group, params) in zip(bound.numbers, self._updated_before, self.trace.updates,
                                                                   strict=True):
@@ -106,6 +117,18 @@ class Replay:
             for leaf, g in bound.gradients:
                 leaf.grad = g
             return results
+
+    def let_go(self) -> None:
+        """Stop counting the gradients that the last run left, if nothing refers to them any more."""
+        if self.program.split is not None or not self._lock.acquire(False):
+            return
+        try:
+            bound = self._bound
+            if bound is not None and not any(leaf.grad is g for leaf, g in bound.gradients if g is not None) and (
+                    not self._held(bound)):
+                close_ranges(self.device.ledger, bound.lasting)
+        finally:
+            self._lock.release()
 
     def _play(self, bound: Binding, part: int, inputs: Sequence[Any]) -> None:
         """Run the calls of ``part`` 0, the first or only one, or 1, and account for the bytes live during them.

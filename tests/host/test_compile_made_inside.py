@@ -28,33 +28,28 @@ class Data:
     logits: Any
 
 
-class Slots:
-    __slots__ = ("logits",)
-
-
-def slots(logits: Any) -> Slots:
-    made = Slots()
-    made.logits = logits
-    return made
-
-
 def total(out: Any) -> Any:
     return out.logits.sum()
 
 
-LAYER = nn.Linear(4, 3)
-LABELS, WEIGHT = gradcore.zeros(5, dtype=gradcore.int64), gradcore.ones(3)
+#: By what is made: a function of an input, a layer, labels and weights.
 MADE: dict[str, Any] = {
-    "a named tuple": lambda x: total(Pair(LAYER(x), x)), "a namespace": lambda x: total(SimpleNamespace(logits=LAYER(x))),
-    "an ordered dict": lambda x: total(Output(logits=LAYER(x))), "a dataclass": lambda x: total(Data(LAYER(x))),
-    "a module with buffers": lambda x: nn.BatchNorm1d(4, affine=False)(x) * 2,
-    "a loss with weights": lambda x: nn.CrossEntropyLoss(weight=WEIGHT)(LAYER(x), LABELS),
-    "a range as an index": lambda x: LAYER(x)[range(5), LABELS].sum()}
+    "a named tuple": lambda x, layer, y, w: total(Pair(layer(x), x)),
+    "a namespace": lambda x, layer, y, w: total(SimpleNamespace(logits=layer(x))),
+    "an ordered dict": lambda x, layer, y, w: total(Output(logits=layer(x))),
+    "a dataclass": lambda x, layer, y, w: total(Data(layer(x))),
+    "a module with buffers": lambda x, layer, y, w: nn.BatchNorm1d(4, affine=False)(x) * 2,
+    "a loss with weights": lambda x, layer, y, w: nn.CrossEntropyLoss(weight=w)(layer(x), y),
+    "a range as an index": lambda x, layer, y, w: layer(x)[range(5), y].sum()}
 
 
 @pytest.mark.parametrize("what", MADE)
 def test_what_is_made_inside_is_made_anew(what: str) -> None:
-    function = MADE[what]
+    layer, y, w = nn.Linear(4, 3), gradcore.zeros(5, dtype=gradcore.int64), gradcore.ones(3)
+
+    def function(x: Any) -> Any:
+        return MADE[what](x, layer, y, w)
+
     compiled = gradcore.compile(function)
     for k in range(4):
         x = gradcore.tensor(np.random.default_rng(k).normal(size=(5, 4)).astype(np.float32))
