@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="power: only powers of two; binsearch: any batch size (default binsearch)")
     parser.add_argument("--data", help="data set that sets the sizes of an included model (default: the one it is trained on)")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda", "meta"), default="auto",
-                        help="where to run the result; meta runs nothing, a CPU only if the peak is at most "
+                        help="where to run the result; meta runs nothing, a CPU only if it reserves at most "
                              f"{format_bytes(_TRIED)}")
     parser.add_argument("--steps", type=positive, default=3, help="take the highest peak of this many steps (default 3)")
     add_common(parser)
