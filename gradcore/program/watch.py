@@ -104,7 +104,8 @@ class Watcher:
             self._saw_gradient_read(first, frame.f_back)
         if code is _SETS_MODE and isinstance(first, Module):
             for module in first.modules():
-                self.modes.setdefault(module, module.training)
+                if id(module) not in self.fresh:
+                    self.modes.setdefault(module, module.training)
         if code.co_name == "__init__" and not isinstance(first, (Optimizer, FunctionCtx)):
             self.fresh.add(id(first))
         if isinstance(first, (Module, LRScheduler, Optimizer)) and id(first) not in self.fresh:

@@ -39,6 +39,7 @@ MADE: dict[str, Any] = {
     "an ordered dict": lambda x, layer, y, w: total(Output(logits=layer(x))),
     "a dataclass": lambda x, layer, y, w: total(Data(layer(x))),
     "a module with buffers": lambda x, layer, y, w: nn.BatchNorm1d(4, affine=False)(x) * 2,
+    "a module in another mode": lambda x, layer, y, w: nn.Sequential(nn.BatchNorm1d(4, affine=False), nn.Dropout()).eval()(x),
     "a loss with weights": lambda x, layer, y, w: nn.CrossEntropyLoss(weight=w)(layer(x), y),
     "a range as an index": lambda x, layer, y, w: layer(x)[range(5), y].sum()}
 
