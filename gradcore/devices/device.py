@@ -6,12 +6,12 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from gradcore.devices.calls import Call
+from gradcore.devices.operands import Operands
 from gradcore.devices.storage import Storage, new_storage
 from gradcore.errors import DeviceError
 from gradcore.events import READ, UPLOAD
@@ -21,21 +21,6 @@ from gradcore.memory.resource import Block, MemoryResource, Segment, Stream
 from gradcore.memory.stack import Stack
 from gradcore.report.step import DriverFigures
 from gradcore.spec import TensorSpec
-
-
-@dataclass(frozen=True)
-class Operands:
-    """The operands of an op, for a device whose kernels do not take every dtype."""
-
-    op: str
-    inputs: tuple[Any, ...]
-    #: Results, then auxiliary ones.
-    outputs: tuple[TensorSpec, ...]
-    #: Positions of the inputs that the kernel writes to.
-    writes: tuple[int, ...]
-    #: Returns the bytes of workspace that the op would declare with float32 in place of 16-bit floats; None for none.
-    wide_workspace: Callable[[], int | None]
-
 
 #: Streams of each priority that a device creates; after the last, the first is handed out again.
 POOL = 32

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.device import Operands
+from gradcore.devices.operands import Operands
 from gradcore.spec import TensorSpec, is_floating
 
 Kernel = Callable[..., Any]

@@ -17,7 +17,7 @@ import numpy as np
 from cupy.cuda import memory, runtime
 
 from gradcore.devices import gpu_faults, gpu_gemm, gpu_loaded, gpu_workspaces
-from gradcore.devices.device import Device, Operands
+from gradcore.devices.device import Device
 from gradcore.devices.dtypes import numbers_fitted
 from gradcore.devices.gpu_again import again
 from gradcore.devices.gpu_faults import WatchedDriver, WatchedSource
@@ -25,6 +25,7 @@ from gradcore.devices.gpu_fused import fused
 from gradcore.devices.gpu_graphs import Graphs, Refusing, refuse
 from gradcore.devices.gpu_kernels import KERNELS
 from gradcore.devices.gpu_launch import refuse_notes
+from gradcore.devices.operands import Operands
 from gradcore.devices.storage import Storage
 from gradcore.errors import OutOfMemory, UndeclaredAllocation
 from gradcore.events import TAGS, Site, Tag

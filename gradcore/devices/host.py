@@ -32,7 +32,7 @@ from gradcore.devices import (  # noqa: F401 - their kernels register themselves
 )
 from gradcore.devices.attention import build_attention
 from gradcore.devices.calls import Call
-from gradcore.devices.device import Device, Operands, register
+from gradcore.devices.device import Device, register
 from gradcore.devices.dtypes import suited
 from gradcore.devices.host_extremes import in_rows
 from gradcore.devices.host_fused import fused
@@ -40,6 +40,7 @@ from gradcore.devices.host_kernels import HOST_KERNELS
 from gradcore.devices.host_pieces import in_pieces
 from gradcore.devices.host_pointwise import in_place_kernels
 from gradcore.devices.host_tape import written_out
+from gradcore.devices.operands import Operands
 from gradcore.memory.resource import Block, Segment, Stream
 from gradcore.memory.sources import HostSource
 from gradcore.memory.stack import build

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.device import Device, Operands
+from gradcore.devices.device import Device
+from gradcore.devices.operands import Operands
 from gradcore.engine.state import SCOPES, SITES
 from gradcore.events import INVOCATIONS, TAGS, WRITTEN, Invocation, Tag
 from gradcore.ops.op import Inferred, Op

@@ -283,9 +283,7 @@ class Ledger:
             log = [] if log is None else log
             log.extend((RESERVE, s.index, s.nbytes) for s in self.pool.segments.values())
             for b in (*(b for b in self.pool.live.values() if b not in self.arenas), *self.ranges):
-                log.append(opening(b))
-                if b.keeps:
-                    log.extend([(KEEP, b.serial, 0, "kept before the log began")] * b.keeps)
+                log += [opening(b), *[(KEEP, b.serial, 0, "kept before the log began")] * b.keeps]
             if self.log is not None:
                 self._outer.append((self.log, len(log)))
             self.log = log
