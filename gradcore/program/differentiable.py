@@ -63,9 +63,12 @@ def second_of(recorder: Recorder, arguments: list[Any], outputs: list[Any], root
     slots = [(leaf, leaf.grad) for leaf in recorder.before]
     for leaf, _ in slots:
         leaf.grad = None
+    # What it writes to (running statistics in a checkpoint) is written by the caller's own backward.
+    recorder.log.undo = {}
     try:
         run_backward(tensors, cotangents, retain_graph=True, create_graph=False, captures=captures)
     finally:
+        recorder.log.undone()
         for node, before in beyond:
             node.edges = before
         for leaf, of in hooks:
@@ -75,6 +78,21 @@ def second_of(recorder: Recorder, arguments: list[Any], outputs: list[Any], root
             leaf.grad = grad
     return Second(split, roots, cotangents, targets, [captures[id(target), at][0] for target, at in edges],
                   [_INNER] if inner else [])
+
+
+def hooked(outputs: list[Any], first: int) -> bool:
+    """Does the graph of these results, as far as its nodes have numbers from ``first`` on, have hooks of the user's?"""
+    waiting = [t.edge[0] for t in outputs if t.edge is not None]
+    met = set()
+    while waiting:
+        node = waiting.pop()
+        if node in met or type(node) is Leaf or node.id < first:
+            continue
+        met.add(node)
+        if node.hooks is not None and (node.hooks.tensor or node.hooks.before or node.hooks.after):
+            return True
+        waiting += [edge[0] for edge in node.edges if edge is not None]
+    return False
 
 
 class Differentiable:

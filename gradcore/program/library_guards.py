@@ -6,7 +6,7 @@ import copy
 import sys
 from collections.abc import Callable, Iterator
 from operator import is_, itemgetter
-from typing import Any
+from typing import Any, TypeGuard
 
 from gradcore.engine.node import Leaf
 from gradcore.engine.value import Value
@@ -223,3 +223,8 @@ def hooks_on(leaf: Leaf) -> tuple[int, ...]:
 def step_hooks(optimizer: Optimizer) -> tuple[int, ...]:
     """The hooks before and after an optimizer's step, by the keys under which they were registered."""
     return (*optimizer._before, *optimizer._after)
+
+
+def is_optimizer(x: Any) -> TypeGuard[Optimizer]:
+    """Is it an optimizer, whose ``__init__`` has run? A wrapper may have none of an optimizer's own attributes."""
+    return isinstance(x, Optimizer) and "_before" in x.__dict__

@@ -37,7 +37,7 @@ from gradcore.program.guards import (
     same_object,
     state_of,
 )
-from gradcore.program.library_guards import ModuleGuard, OptimizerGuard
+from gradcore.program.library_guards import ModuleGuard, OptimizerGuard, is_optimizer
 
 #: Guards, each with a key that identifies the place that it reads.
 Found = Iterator[tuple[Any, tuple[Any, ...]]]
@@ -164,7 +164,7 @@ class Reach:
         else:
             yield self._identity(name, look, value), key
             yield from self.of_object(value)
-            if isinstance(value, Optimizer) and "param_groups" in self._names.read:
+            if is_optimizer(value) and "param_groups" in self._names.read:
                 yield OptimizerGuard(value, True), (*key, "options")
                 yield Options(f"the options of {name}", lambda: _options(value), _options(value), equal), (*key, "changed")
 
@@ -182,6 +182,9 @@ class Reach:
             members = {name for part in ("_parameters", "_buffers", "_modules") for name in own[part]}
             for name in names.among({a: x for a, x in own.items() if a not in members and a not in _INTERNAL}):
                 yield from self._attribute(owner, name, own[name])
+            for child in own["_modules"].values():
+                # Code may read a child's options and not call it.
+                yield from self.of_object(child)
             # A call of a module runs its forward without naming it.
             yield from self._of_class(owner, Names(names.read | {"forward"}, names.called))
         elif not isinstance(owner, Optimizer) and not (

@@ -6,6 +6,8 @@ import threading
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
+import numpy as np
+
 from gradcore.devices.storage import Storage
 from gradcore.engine.dispatch import next_number
 from gradcore.engine.node import Leaf
@@ -14,9 +16,14 @@ from gradcore.engine.plans import Call
 from gradcore.engine.state import SITES, here, local
 from gradcore.errors import TraceError
 from gradcore.events import LAUNCH, READ, UPLOAD, Raw
+from gradcore.spec import TensorSpec
 
 #: The name of the node at which a trace ends and the graph of an argument begins.
 ARGUMENT = "Argument"
+
+
+def _bytes_of(storage: Storage) -> TensorSpec:
+    return TensorSpec.of((storage.nbytes,), np.uint8)
 
 
 class TraceLog(list[Raw]):
@@ -39,6 +46,8 @@ class TraceLog(list[Raw]):
         self.first = next_number()
         #: By serial: storages that the library filled with values that depend on shapes and attributes only.
         self.constants: dict[int, Storage] = {}
+        #: If the run from now on is to be undone: what is written to, by serial, with its version and bytes of before.
+        self.undo: dict[int, tuple[Storage, int, Any]] | None = None
 
     def viewed(self, source: Any) -> None:
         """A view of ``source`` is taken. A program needs no record of it, since the operands of launches have their specs."""
@@ -70,7 +79,24 @@ class TraceLog(list[Raw]):
                 self._read(a)
             else:
                 operands.append(a)
+        for i in call.writes if self.undo is not None else ():
+            self._keep(args[i].storage)
         self.launches.append((call, operands))
+
+    def _keep(self, storage: Storage) -> None:
+        assert self.undo is not None
+        if storage.serial not in self.undo:
+            device = storage.device
+            held = None if device.type == "meta" else device.copy_out(device.array(storage.block, _bytes_of(storage)))
+            self.undo[storage.serial] = storage, storage.version, held
+
+    def undone(self) -> None:
+        """Write back what was written to since :attr:`undo` was set."""
+        for storage, version, held in (self.undo or {}).values():
+            if held is not None:
+                storage.device.copy_in(storage.device.array(storage.block, _bytes_of(storage)), held)
+            storage.version = version
+        self.undo = None
 
     def append(self, record: Raw) -> None:
         if threading.get_ident() != self._thread:

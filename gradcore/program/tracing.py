@@ -13,7 +13,7 @@ from gradcore.engine.node import Leaf
 from gradcore.engine.state import SCOPES, local, scoped
 from gradcore.errors import TraceError
 from gradcore.events import ALLOC, LAUNCH, MARK
-from gradcore.program.differentiable import second_of
+from gradcore.program.differentiable import hooked, second_of
 from gradcore.program.guards import Guard, identical, same_bytes
 from gradcore.program.library_guards import CountsGuard, GradientGuard, ModuleGuard, OptimizerGuard
 from gradcore.program.recorder import Recorder, Second, Trace, busy
@@ -32,6 +32,7 @@ class Tracing:
         self._function = getattr(function, "forward", function)
         self._watcher = Watcher(self._function)
         self._second: Second | None = None
+        self._hooked = False
         #: The guards of the trace, set when it is finished.
         self.guards: list[Any] = []
         self._recorders = [Recorder(device) for device in devices()]
@@ -66,6 +67,10 @@ class Tracing:
             roots = [k for k in roots if is_held(outputs[k])]
         if not roots or len(ran) != 1:
             return
+        if hooked([outputs[k] for k in roots], ran[0].log.first):
+            # They may do anything, and with placeholders for cotangents it would be wrong.
+            self._hooked = True
+            return
         self._second = second_of(ran[0], arguments, outputs, roots)
 
     def leaves(self) -> list[Leaf]:
@@ -91,6 +96,8 @@ class Tracing:
             return None
         trace = ran[0].finish(inputs, outputs, self._second)
         trace.obstacles += self._watcher.changes()
+        if self._hooked:
+            trace.obstacles.append("its result has hooks in its graph, which its caller's backward calls")
         trace.modes = [(module, module.training) for module in self._watcher.modes]
         if "state" in self._watcher.names().read:
             trace.obstacles += [f"it reads {name!r} in the state of the optimizer {type(o).__name__}, which each run changes"
@@ -101,6 +108,9 @@ class Tracing:
         self.guards = self._all_guards(trace)
         shared = {id(t.storage) for t in inputs} & {id(t.storage) for guard in self.guards for t in guard.values()}
         known = {id(t) for guard in self.guards for t in guard.values()}
+        read = {t.storage.serial for t in inputs} | {t.storage.serial for guard in self.guards for t in guard.values()}
+        if read & {ran[0].before.get(leaf) for leaf in (*trace.slots.values(), *trace.presence)}:
+            trace.obstacles.append("a gradient that it reads lies in the memory of an argument, or of another tensor")
         if any(t.edge is not None and self._is_older(t) and id(t) not in known for t in outputs):
             trace.obstacles.append("it returns a tensor with a graph that was built before and that no guard checks: detach it")
         if shared:

@@ -11,7 +11,7 @@ import gc
 import random
 import sys
 from types import CodeType, FrameType, FunctionType
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from gradcore.optim import Optimizer
 from gradcore.optim.lr_scheduler import LRScheduler
 from gradcore.program.assignments import Steps, assigned
 from gradcore.program.guards import GENERATORS, Draws, Guard, Options, is_plain
+from gradcore.program.library_guards import is_optimizer
 from gradcore.program.reach import Found, Names, Reach, is_library, names_of
 
 _GETS_GRADIENT: CodeType = Gradients.grad.fget.__code__  # type: ignore[attr-defined]
@@ -110,7 +111,7 @@ class Watcher:
             self.fresh.add(id(first))
         if isinstance(first, (Module, LRScheduler, Optimizer)) and id(first) not in self.fresh:
             self._enters(first, code, inside)
-        if _is_optimizer(first):
+        if is_optimizer(first):
             self.counted.setdefault(id(first), _numbers_of(first))
         if isinstance(first, FunctionCtx):
             self.keeping.add(code)
@@ -199,7 +200,7 @@ class Watcher:
         # The attribute names in the library's own methods apply only to the object that these ran with.
         reach = Reach(self.names(), {i: Names().union(*map(names_of, codes)) for i, (_, codes) in self.methods.items()})
         for owner in (self._function, *[owner for owner, _ in self.methods.values()]):
-            if not isinstance(owner, LRScheduler) and not _is_optimizer(owner):
+            if not isinstance(owner, LRScheduler) and not is_optimizer(owner):
                 for guard, key in reach.of_object(owner):
                     add(key, guard)
         for code, (variables, free) in self.codes.items():
@@ -209,7 +210,7 @@ class Watcher:
 
     def optimizers(self) -> list[Optimizer]:
         """The optimizers whose methods ran."""
-        return [owner for owner, _ in self.methods.values() if _is_optimizer(owner)]
+        return [owner for owner, _ in self.methods.values() if is_optimizer(owner)]
 
     def only_clears(self, optimizer: Optimizer) -> bool:
         """Did no method of an optimizer run but ``zero_grad``?"""
@@ -270,11 +271,6 @@ _CHANGING = frozenset(("append", "extend", "insert", "pop", "popitem", "remove",
 def _is_new(x: Any) -> bool:
     """Was it made in this run, without an ``__init__`` in Python (a named tuple, say)? False if that is not known any more."""
     return any(other is x for other in gc.get_objects(generation=0))
-
-
-def _is_optimizer(x: Any) -> TypeGuard[Optimizer]:
-    """Is it an optimizer, whose ``__init__`` has run? A wrapper may have none of an optimizer's own attributes."""
-    return isinstance(x, Optimizer) and "_before" in x.__dict__
 
 
 def _numbers_of(optimizer: Optimizer) -> dict[int, dict[str, Any]]:
