@@ -68,13 +68,16 @@ def _of_library(module: str) -> bool:
 
 
 class Names(NamedTuple):
-    """Attributes that code names: those that it reads or writes, and those that it only calls as methods."""
+    """Attributes that code names: those that it reads or writes, those that it only calls as methods, and of the first those
+    that it may ask for by a string, whether they are there or not."""
 
     read: frozenset[str] = frozenset()
     called: frozenset[str] = frozenset()
+    asked: frozenset[str] = frozenset()
 
     def union(self, *others: Names) -> Names:
-        return Names(self.read.union(*[n.read for n in others]), self.called.union(*[n.called for n in others]))
+        return Names(self.read.union(*[n.read for n in others]), self.called.union(*[n.called for n in others]),
+                     self.asked.union(*[n.asked for n in others]))
 
     def among(self, own: Mapping[str, Any]) -> list[str]:
         """The attributes in ``own`` that the code can read. A call such as ``optimizer.step()`` reads no number ``step``."""
@@ -85,14 +88,14 @@ class Names(NamedTuple):
 def names_of(code: CodeType) -> Names:
     """The attributes that a code object names."""
     read, called = set(), set()
-    if _BY_NAME & {*code.co_names}:
-        read |= {x for x in code.co_consts if isinstance(x, str) and x.isidentifier()}
+    asked = {x for x in code.co_consts if isinstance(x, str) and x.isidentifier()} if _BY_NAME & {*code.co_names} else set()
+    read |= asked
     for i in dis.get_instructions(code):
         if i.opname == "LOAD_METHOD" or (i.opname == "LOAD_ATTR" and sys.version_info >= (3, 12) and (i.arg or 0) & 1):
             called.add(str(i.argval))
         elif i.opcode in dis.hasname and i.opname not in _GLOBAL:
             read.add(str(i.argval))
-    return Names(frozenset(read), frozenset(called))
+    return Names(frozenset(read), frozenset(called), frozenset(asked))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -170,9 +173,19 @@ class Reach:
 
     def of_object(self, owner: Any) -> Found:
         """Guards for the attributes of an object that code names, and for the parameters, buffers and children of a module."""
-        if not self._enters(owner) or isinstance(owner, FunctionType):
+        if not self._enters(owner):
             return
         names = self._names.union(*[self._own[i] for i in (id(owner),) if i in self._own])
+        if isinstance(owner, FunctionType):
+            for name in names.among(vars(owner)):
+                yield from self._attribute(owner, name, vars(owner)[name])
+            return
+        if names.asked and not isinstance(owner, (type, ModuleType)) and not (
+                isinstance(owner, Module) and _of_library(type(owner).__module__)):
+            own = getattr(owner, "__dict__", {})
+            for name in sorted(n for n in names.asked if n not in own and not hasattr(type(owner), n)):
+                yield (Guard(f"whether a {type(owner).__name__} has {name}", lambda n=name, own=own: n in own,  # type: ignore[misc]
+                             False, identical), ("absent", id(owner), name))
         if isinstance(owner, functools.partial):
             for part in ("func", "args", "keywords"):
                 yield from self._attribute(owner, part, getattr(owner, part))

@@ -78,6 +78,8 @@ def _stored_apart(outputs: list[Any], is_made: Any, leaves: list[Leaf]) -> list[
     """The same for other tensors that share the bytes of results or of gradients, and for the gradients themselves."""
     gradients = [leaf.grad for leaf in leaves if leaf.grad is not None]
     storages = [*{id(t.storage): t.storage for t in (*outputs, *gradients) if is_made(t)}.values()]
+    if any(t.storage is g.storage and t is not g for t in outputs for g in gradients):
+        return ["it returns a view of a gradient that it leaves in a parameter: return the gradient, or clone() the view"]
     known = {id(t) for t in outputs} | {id(t.base) for t in outputs}
     shown = [x for x in gc.get_referrers(*storages) if isinstance(x, Value) and id(x) not in known] if storages else []
     ours = {id(x) for x in (gradients, storages, shown)}

@@ -7,7 +7,6 @@ import pytest
 
 import gradcore
 from gradcore import nn
-from tests.host.cuda_rows import compare
 from tests.host.test_one_log import SIZES, check_prediction
 from tests.rows import ROWS, tensors_of
 
@@ -21,6 +20,8 @@ def test_the_gpu_writes_the_log_that_meta_predicts(model, batch, kind):
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_kernels_agree_with_numpys(row):
+    from tests.host.cuda_rows import compare
+
     def results(name):
         device = gradcore.device(name)
         inputs = tensors_of(row, device)

@@ -1,8 +1,9 @@
 """What a compiled function shares with its caller: hooks and writes of the caller's backward, memory of gradients, options of
-children that it only reads."""
+children that it only reads, and attributes that come and go."""
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -133,8 +134,54 @@ def a_wrapper_that_reads_groups(wrap: Wrap) -> Any:
     return [step(ones(4, 2)).item() for _ in range(4)]
 
 
+def attributes_that_come_and_go(wrap: Wrap) -> Any:
+    class Scaled(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x * (self.scale if hasattr(self, "scale") else 1.0)
+
+    holder, module = types.SimpleNamespace(), Scaled()
+    f, g = wrap(lambda x: x * getattr(holder, "scale", 1.0)), wrap(lambda x: module(x))
+    seen = []
+    for k in range(8):
+        seen.append((f(ones(1)).item(), g(ones(1)).item()))
+        if k == 1:
+            holder.scale = module.scale = 9.0
+        elif k == 3:
+            holder.scale = module.scale = 3.0
+        elif k == 5:
+            del holder.scale, module.scale
+    return seen
+
+
+def attributes_of_functions(wrap: Wrap) -> Any:
+    def scaled(x: Any) -> Any:
+        return x * scaled.gain  # type: ignore[attr-defined]
+
+    f, seen = wrap(lambda x: scaled(x)), []
+    for gain in (2.0, 2.0, 9.0, 9.0):
+        scaled.gain = gain  # type: ignore[attr-defined]
+        seen.append(f(ones(1)).item())
+    return seen
+
+
+def views_of_gradients(wrap: Wrap) -> Any:
+    w = nn.Parameter(ones(4))
+
+    def step(x: Any) -> Any:
+        w.grad = None
+        (w * x).sum().backward()
+        return w.grad.view(2, 2)
+
+    step, seen = wrap(step), []
+    for _ in range(4):
+        step(ones(4)).mul_(0)
+        seen.append(w.grad.tolist())
+    return seen
+
+
 @pytest.mark.parametrize("run", [
-    hooks_run_once, statistics_in_a_checkpoint_are_written_once, a_backward_of_ones_own_writes_once, options_of_children,
+    attributes_that_come_and_go, attributes_of_functions, views_of_gradients, hooks_run_once,
+    statistics_in_a_checkpoint_are_written_once, a_backward_of_ones_own_writes_once, options_of_children,
     a_gradient_that_was_a_tensor_that_is_read, a_gradient_that_was_an_argument, a_wrapper_that_reads_groups],
     ids=lambda run: run.__name__)
 def test_as_in_an_eager_run(run: Callable[[Wrap], Any]) -> None:
