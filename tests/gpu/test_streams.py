@@ -123,11 +123,14 @@ def test_residuals_in_pinned_memory():
 
 
 def test_the_drivers_figure_reconciles():
+    before = gradcore.device("cuda").driver_figures()
     with gradcore.step(device="cuda") as s:
         held = gradcore.zeros(64 << 20, device="cuda")
+        # Code that other tests hardly load.
+        gradcore.ones(3, dtype=gradcore.float64, device="cuda").asinh().acosh()
     found = s.report.driver
     assert found is not None and found.used is not None, found
     assert found.used == (found.context or 0) + found.segments + found.library + found.remainder
     assert found.segments >= held.nbytes and abs(found.remainder) < found.used / 4, found
-    # The tests' card takes nothing for itself, and has no library; the tests have a small kernel of their own.
-    assert "GRADCORE_ON_CARD" not in os.environ or 0 <= found.remainder < 8192, found
+    # The tests' card takes nothing for itself: all that came is a segment's, or code's.
+    assert "GRADCORE_ON_CARD" not in os.environ or found.remainder == before.remainder, (before, found)
