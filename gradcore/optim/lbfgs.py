@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradcore import functional
-from gradcore.engine.state import local
+from gradcore.engine.modes import enable_grad, no_grad
 from gradcore.optim.optimizer import Group, Optimizer, check, state_of
 
 Tensor = Any
@@ -59,23 +59,19 @@ class LBFGS(Optimizer):
         if closure is None:
             raise TypeError("LBFGS computes the loss several times in a step: it needs step(closure), where closure() calls "
                             "zero_grad() and backward(), and returns the loss")
-        scope = local.state.scope
-
+        # The closure is called several times; the loss as a number decides when to stop.
         def loss_of() -> Any:
-            """Call the closure as the caller would: with gradients recorded, and in the caller's phase of the report."""
-            state = local.state
-            before = state.grad, state.scope
-            state.grad, state.scope = True, scope
-            try:
+            with enable_grad():
                 loss = closure()
-            finally:
-                state.grad, state.scope = before
             self._loss = float(loss)
             return loss
 
         self._evaluate = loss_of
         try:
-            return super().step(loss_of)
+            loss = loss_of()
+            with no_grad():
+                self._update(self.param_groups[0])
+            return loss
         finally:
             self._evaluate = None
 

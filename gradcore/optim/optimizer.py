@@ -13,6 +13,7 @@ from gradcore import functional
 from gradcore._tensor import Tensor
 from gradcore.engine import modes
 from gradcore.engine.hooks import RemovableHandle, hang
+from gradcore.engine.owners import retag
 from gradcore.engine.state import SCOPES, local, mark, scoped
 from gradcore.events import TAGS
 
@@ -28,10 +29,18 @@ watchers: list[Callable[[Any, Group, list[Any], Numbers], None]] = []
 class Optimizer:
     """Base class. ``param_groups`` are dicts with ``params`` and options, ``state`` maps a parameter to a dict.
 
-    Subclasses define ``_update(group)``, which runs without a graph, in the phase ``optimizer``, and calls ``_launch``.
+    Subclasses define ``step(closure=None)``, as in PyTorch: hooks are called around it, it runs in the phase ``optimizer``, and
+    the tensors that it puts into the state count as optimizer state. Those of this package define ``_update(group)``, which
+    runs without a graph, and calls ``_launch``.
+
     Raises ValueError for an empty list of parameters, a parameter that is listed twice, or one that is not a leaf, TypeError
     for anything but tensors.
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "step" in vars(cls):
+            cls.step = _whole(vars(cls)["step"])  # type: ignore[method-assign]
 
     def __init__(self, params: Iterable[Any], defaults: Group) -> None:
         if isinstance(params, Tensor):
@@ -94,10 +103,7 @@ class Optimizer:
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update the parameters that have a gradient. ``closure`` recomputes the loss, which is returned."""
-        given: tuple[tuple[Any, ...], dict[str, Any]] = ((self,) if closure is None else (self, closure), {})
-        for hook in list(self._before.values()):
-            changed = hook(self, *given)
-            given = given if changed is None else changed
+        given = self._call_before((self,) if closure is None else (self, closure), {})
         closure = given[0][1] if len(given[0]) > 1 else given[1].get("closure")
         loss = None
         if closure is not None:
@@ -117,6 +123,12 @@ class Optimizer:
         for hook in list(self._after.values()):
             hook(self, *given)
         return loss
+
+    def _call_before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        for hook in list(self._before.values()):
+            changed = hook(self, args, kwargs)
+            args, kwargs = (args, kwargs) if changed is None else changed
+        return args, kwargs
 
     def register_step_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call ``hook(optimizer, args, kwargs)`` before each step; what it returns, unless None, replaces ``(args, kwargs)``.
@@ -227,6 +239,58 @@ class Optimizer:
 def _scope(scope: int) -> int:
     """The scope of an update, in the caller's layer."""
     return SCOPES.index(SCOPES[scope]._replace(phase="optimizer"))
+
+
+def _whole(step: Callable[..., Any]) -> Callable[..., Any]:
+    """A subclass's own ``step`` with what belongs to every step: the hooks, and the account of its bytes."""
+    @functools.wraps(step)
+    def whole(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        # One that wraps another optimizer may have no hooks, since it need not call __init__.
+        args, kwargs = given = self._call_before((self, *args), kwargs) if hasattr(self, "_before") else ((self, *args), kwargs)
+        state = local.state
+        caller, inside = state.scope, _scope(state.scope)
+        args = (args[0], *(_as_caller(a, caller) if callable(a) else a for a in args[1:]))
+        kwargs = {name: _as_caller(a, caller) if callable(a) else a for name, a in kwargs.items()}
+        if caller != inside:
+            mark("begin", "optimizer")
+        state.scope = inside
+        try:
+            result = step(*args, **kwargs)
+        finally:
+            state.scope = caller
+            if caller != inside:
+                mark("end", "optimizer")
+        _own_state(self.state)
+        for hook in list(getattr(self, "_after", {}).values()):
+            hook(self, *given)
+        return result
+
+    return whole
+
+
+def _as_caller(closure: Callable[..., Any], scope: int) -> Callable[..., Any]:
+    """``closure``, run in the scope of the step's caller: the loss that it computes is no part of the update."""
+    @functools.wraps(closure)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        state = local.state
+        before, state.scope = state.scope, scope
+        try:
+            return closure(*args, **kwargs)
+        finally:
+            state.scope = before
+
+    return called
+
+
+def _own_state(state: dict[Tensor, dict[str, Any]]) -> None:
+    """Make the tensors that a step has put into the state optimizer state of the parameter's layer, but for those that have
+    another role, such as the gradient."""
+    for p, entries in state.items():
+        for entry in entries.values() if isinstance(p, Tensor) and isinstance(entries, dict) else ():
+            for value in entry if isinstance(entry, (list, tuple)) else (entry,):
+                if isinstance(value, Tensor) and TAGS[value.storage.block.tag].role in ("output", "temporary"):
+                    like = TAGS[p.storage.block.tag]
+                    retag(value, role="optimizer state", layer=like.layer, network=like.network)
 
 
 def state_of(p: Tensor) -> Any:
