@@ -101,25 +101,60 @@ def peak(records: Sequence[Record], start: int = 0) -> Peak:
     return best
 
 
+def at_peak(records: Sequence[Record]) -> tuple[Peak, list[Holder]]:
+    """A step's peak, from its mark ``begin step`` on, and the buffers that are live there, the largest first."""
+    highest = peak(records, position_of(records, "begin", "step") or 0)
+    return highest, sorted(live_at(records, highest.position), key=lambda h: (-h.allocated, h.serial))
+
+
 def live_at(records: Sequence[Record], position: int) -> list[Holder]:
     """The buffers that are live after the record at ``position``, in order of allocation."""
-    blocks: dict[int, Alloc] = {}
-    tags: dict[int, Tag] = {}
-    kept: dict[int, list[tuple[int, str]]] = {}
+    books = _Books()
     for record in records[:position + 1]:
+        books.enter(record)
+    return [books.holder(serial) for serial in books.blocks]
+
+
+def residuals_at(records: Sequence[Record], positions: Iterable[int]) -> list[dict[int, int]]:
+    """For each of the positions, in ascending order: the bytes of each buffer, by serial, whose role is then "residual"."""
+    books, done, found = _Books(), 0, []
+    for position in positions:
+        for record in records[done:position + 1]:
+            books.enter(record)
+        done = max(done, position + 1)
+        holders = (books.holder(serial) for serial in books.kept)
+        found.append({h.serial: h.allocated for h in holders if h.role == "residual"})
+    return found
+
+
+class _Books:
+    """What is live, by serial, and what keeps it, after the records that were entered."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[int, Alloc] = {}
+        self.tags: dict[int, Tag] = {}
+        self.kept: dict[int, list[tuple[int, str]]] = {}
+
+    def enter(self, record: Record) -> None:
         if isinstance(record, Alloc):
-            blocks[record.serial] = record
-            tags[record.serial] = record.tag
+            self.blocks[record.serial] = record
+            self.tags[record.serial] = record.tag
         elif isinstance(record, Free):
-            del blocks[record.serial]
-            kept.pop(record.serial, None)
+            del self.blocks[record.serial]
+            self.kept.pop(record.serial, None)
         elif isinstance(record, Retag):
-            tags[record.serial] = record.tag
+            self.tags[record.serial] = record.tag
         elif isinstance(record, Keep):
-            kept.setdefault(record.serial, []).append((record.node, record.name))
-        elif isinstance(record, Drop):
-            _forget(kept.get(record.serial, []), record.node)
-    return [Holder(s, b.requested, b.allocated, tags[s], b.node, tuple(kept.get(s, ()))) for s, b in blocks.items()]
+            self.kept.setdefault(record.serial, []).append((record.node, record.name))
+        elif isinstance(record, Drop) and record.serial in self.kept:
+            keepers = self.kept[record.serial]
+            _forget(keepers, record.node)
+            if not keepers:
+                del self.kept[record.serial]
+
+    def holder(self, serial: int) -> Holder:
+        block = self.blocks[serial]
+        return Holder(serial, block.requested, block.allocated, self.tags[serial], block.node, tuple(self.kept.get(serial, ())))
 
 
 def _forget(keepers: list[tuple[int, str]], node: int) -> None:

@@ -15,7 +15,7 @@ from gradcore.cli.measure import measure
 from gradcore.devices.device import get_device
 from gradcore.errors import OutOfMemory
 from gradcore.report.step import StepReport
-from gradcore.report.text import short_path
+from gradcore.report.text import reached_by
 from gradcore.units import format_bytes, parse_bytes
 
 #: The largest batch that is tried.
@@ -142,7 +142,7 @@ def find(attempt: Any, budget: int, mode: str = "binsearch") -> Found:
     assert best is not None
     peak = best.peak
     return Found(low, peak.requested, peak.allocated, peak.reserved, attempt(low + 1, None).peak.allocated,
-                 f"{peak.op} in layer {peak.layer or '(root)'}, phase {peak.phase}, {short_path(peak.line)}", tuple(tried))
+                 reached_by(peak), tuple(tried))
 
 
 def _limited(limit: int | None, device: Any, work: Any) -> StepReport:

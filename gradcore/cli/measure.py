@@ -19,7 +19,7 @@ from gradcore.cli.train import train_step
 from gradcore.events import ROLES
 from gradcore.models.examples import batch
 from gradcore.report.step import StepReport
-from gradcore.report.text import bar, short_path
+from gradcore.report.text import bar, reached_by
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,9 +58,7 @@ def run(options: argparse.Namespace) -> None:
             console.print(f"{report.batch_size:>9,} {bar(report.peak.allocated / top, 60)}")
         console.print()
         for report in reports:
-            peak = report.peak
-            console.print(f"batch {report.batch_size}: the peak is reached by {peak.op} in layer {peak.layer or '(root)'}, "
-                          f"phase {peak.phase}, {short_path(peak.line)}", soft_wrap=True)
+            console.print(f"batch {report.batch_size}: the peak is reached by {reached_by(report.peak)}", soft_wrap=True)
         line = fit(reports)
         if line is not None:
             console.print(f"allocated is about {line['fixed']:,} bytes plus {line['per_sample']:,.1f} per sample, within "

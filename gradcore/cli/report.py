@@ -13,12 +13,13 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from gradcore.report.blocks import block_plot, holders_at_peak
+from gradcore import folds
+from gradcore.report.blocks import block_plot
 from gradcore.report.growth import growth_of
 from gradcore.report.html import Named, page, save
 from gradcore.report.recording import Recording
 from gradcore.report.run import Run, load_run
-from gradcore.report.text import short_path
+from gradcore.report.text import reached_by, short_path
 from gradcore.units import format_bytes
 
 #: The most rows of the table of live buffers at the peak.
@@ -107,14 +108,13 @@ def of_step(number: int, recording: Recording) -> str:
     """A step's peak, on one line."""
     peak, report = recording.report.peak, recording.report
     batch = f", batch {report.batch_size}" if report.batch_size else ""
-    where = (f", reached by {peak.op} in layer {peak.layer or '(root)'}, phase {peak.phase}, {short_path(peak.line)}"
-             if peak.op else "")
+    where = f", reached by {reached_by(peak)}" if peak.op else ""
     return f"Step {number} on {report.device}{batch}: peak {format_bytes(peak.allocated)}{where}"
 
 
 def _table(recording: Recording) -> Table:
-    position, holders = holders_at_peak(recording)
-    table = Table(title=f"Live at the peak, after record {position}", title_justify="left", box=box.SIMPLE_HEAD)
+    peak, holders = folds.at_peak(recording.records)
+    table = Table(title=f"Live at the peak, after record {peak.position}", title_justify="left", box=box.SIMPLE_HEAD)
     for name in ("bytes", "role", "op", "layer", "shape", "dtype", "line"):
         table.add_column(name, justify="right" if name in ("bytes", "shape") else "left", no_wrap=True)
     for h in holders[:_ROWS]:

@@ -101,8 +101,8 @@ class Sweep:
         self.remade: list[ref[Recipe]] = []
         #: The gradients so far of leaves with hooks, which are called with the whole gradient.
         self.held: dict[Leaf, list[Any]] = {}
-        #: For each of them the oldest node that may still add to it.
-        self.last_use: dict[Leaf, int] = {}
+        #: For each leaf the oldest node that may still add to its gradient; None before a leaf with hooks has one.
+        self.last_use: dict[Leaf, int] | None = None
 
     def run(self, node: Node, gs: list[Any], rules: list[Any] | None = None, read: Container[int] | None = None) -> None:
         """Run a node's rules, or some of them, which read these residuals; deliver what they return; release the residuals."""
@@ -217,13 +217,14 @@ class Sweep:
                 slot[0] = make_value(g.storage, g.spec, g.array, g.edge)
 
     def _hold(self, leaf: Leaf, g: Any) -> None:
-        if not self.held:
+        if self.last_use is None:
             self.last_use = last_uses(self.roots)
         _add_to(self.held.setdefault(leaf, [None]), 0, g)
 
     def let_go(self, number: int) -> None:
         """After node ``number``: run the hooks of leaves whose gradient no older node adds to, and accumulate it."""
-        for leaf in [leaf for leaf in self.held if self.last_use.get(leaf, 0) >= number]:
+        last_use = self.last_use or {}
+        for leaf in [leaf for leaf in self.held if last_use.get(leaf, 0) >= number]:
             g, = self.held.pop(leaf)
             with as_user():
                 g = seen(g, 0, leaf.hooks, "a leaf")

@@ -85,7 +85,12 @@ class Watcher:
 
     def __exit__(self, *exc: object) -> None:
         self._steps.__exit__()
-        sys.setprofile(self._before)
+        before = self._before
+        if before is None or callable(before):
+            sys.setprofile(before)
+        else:
+            # A profiler in C, such as cProfile's, sets itself.
+            before.enable()
 
     def _saw(self, frame: FrameType, event: str, arg: Any) -> None:
         code = frame.f_code

@@ -6,7 +6,6 @@ from itertools import groupby
 
 from rich.text import Text
 
-from gradcore import folds
 from gradcore.events import Mark
 from gradcore.report.recording import Recording
 from gradcore.report.timeline import COLOURS, ROLE_ORDER, Column, columns, stacking
@@ -69,10 +68,3 @@ def _phases(recording: Recording, shown: list[Column]) -> str:
             if label in ("forward", "backward", "optimizer") and column >= len(line):
                 line = f"{line:{column}}{label} "
     return line.rstrip()
-
-
-def holders_at_peak(recording: Recording) -> tuple[int, list[folds.Holder]]:
-    """The position of the step's peak in the records, and the buffers that are live there, the largest first."""
-    start = folds.position_of(recording.records, "begin", "step") or 0
-    position = folds.peak(recording.records, start).position
-    return position, sorted(folds.live_at(recording.records, position), key=lambda h: (-h.allocated, h.serial))

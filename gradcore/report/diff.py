@@ -85,9 +85,7 @@ def owners_of(recording: Recording) -> Owners:
     """The owners of the bytes at a step's peak. Raises ValueError for a report whose sums are not equal to its peak."""
     report, records = recording.report, recording.records
     if records:
-        start = folds.position_of(records, "begin", "step") or 0
-        highest = folds.peak(records, start)
-        holders = folds.live_at(records, highest.position)
+        highest, holders = folds.at_peak(records)
         return Owners(highest.allocated, {group: folds.total(holders, key) for group, key in GROUPS.items()})
     known = {"role": report.by_role, "layer": report.by_layer, "op": report.by_op}
     # A step at the level ``counts`` has totals without owners.

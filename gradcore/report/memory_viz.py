@@ -7,7 +7,6 @@ from typing import Any
 
 from gradcore import folds
 from gradcore.events import OUTSIDE, Alloc, Free, Keep, Launch, Mark, Record, Reserve, Retag, Tag, Unreserve
-from gradcore.report.blocks import holders_at_peak
 from gradcore.report.label import frames_of
 from gradcore.report.recording import Recording
 
@@ -87,7 +86,7 @@ def _owners(recording: Recording) -> dict[int, tuple[Tag, str]]:
     kept = {r.serial for r in recording.records if isinstance(r, Keep)}
     tags = {r.serial: r.tag for r in recording.records if isinstance(r, (Alloc, Retag))}
     found = {serial: (tag, folds.role_of(tag, serial in kept)) for serial, tag in tags.items()}
-    return found | {h.serial: (h.tag, h.role) for h in holders_at_peak(recording)[1]}
+    return found | {h.serial: (h.tag, h.role) for h in folds.at_peak(recording.records)[1]}
 
 
 def _segments(records: Sequence[Record]) -> tuple[dict[int, int], dict[int, int]]:

@@ -231,15 +231,14 @@ def build_report(records: Sequence[Record], *, device: str, batch_size: int | No
                  pinned: PinnedFigures | None = None) -> StepReport:
     """The report of a step's log; the step lasts from the mark ``begin step`` to ``end step``."""
     start = folds.position_of(records, "begin", "step") or 0
-    highest = folds.peak(records, start)
-    holders = folds.live_at(records, highest.position)
+    highest, holders = folds.at_peak(records)
     marks = [(i, r) for i, r in enumerate(records) if isinstance(r, Mark)]
     began = marks[0][1].time if marks else 0
     ended = marks[-1][1].time if marks else 0
     live = list(folds.timeline(records))
     backward = [i for i, m in marks if m.label == "backward"]
     # Of several that began, the first with most; the position before the end, if none did.
-    kept_before = max((_residual_serials(records, i) for i in _beginnings(marks) or [len(records) - 1]),
+    kept_before = max(folds.residuals_at(records, _beginnings(marks) or [len(records) - 1]),
                       key=lambda found: sum(found.values()))
     kept_after = {h.serial for h in folds.live_at(records, backward[-1])} if backward else kept_before.keys()
     return StepReport(
@@ -248,7 +247,7 @@ def build_report(records: Sequence[Record], *, device: str, batch_size: int | No
         by_role=folds.total(holders, lambda h: h.role),
         by_layer=folds.total(holders, lambda h: h.tag.layer),
         by_op=folds.total(holders, lambda h: h.tag.op),
-        top=tuple(_top(h) for h in sorted(holders, key=lambda h: (-h.allocated, h.serial))[:10]),
+        top=tuple(_top(h) for h in holders[:10]),
         phases=tuple(PhaseEnd(label, live[i].requested, live[i].allocated, (time - began) / 1e9)
                      for label, i, time in _phase_ends(marks)),
         kept=tuple(_kept(r) for r in folds.residuals(records)),
@@ -300,21 +299,16 @@ def _beginnings(marks: list[tuple[int, Mark]]) -> list[int]:
     return [i for i, m in marks if m.label == "backward" and m.what == "begin"]
 
 
-def _residual_serials(records: Sequence[Record], position: int) -> dict[int, int]:
-    return {h.serial: h.allocated for h in folds.live_at(records, position) if h.role == "residual"}
-
-
 def _nodes(records: Sequence[Record]) -> int:
     return len({r.node for r in records if isinstance(r, (Launch, View)) and r.node and r.tag.phase != "backward"})
 
 
 def _point(records: Sequence[Record], highest: folds.Peak) -> PeakPoint:
-    for record in reversed(records[:highest.position + 1]):
-        if isinstance(record, Alloc):
-            tag = record.tag
-            return PeakPoint(highest.position, highest.requested, highest.allocated, highest.reserved, tag.op, tag.layer,
-                             tag.phase, line_of(tag))
-    return PeakPoint(highest.position, highest.requested, highest.allocated, highest.reserved, "", "", "", "")
+    record = records[highest.position] if records else None
+    # Nothing reached it if the most was live before the step.
+    by = ((record.tag.op, record.tag.layer, record.tag.phase, line_of(record.tag)) if isinstance(record, Alloc)
+          else ("", "", "", ""))
+    return PeakPoint(highest.position, highest.requested, highest.allocated, highest.reserved, *by)
 
 
 def _top(holder: folds.Holder) -> TopTensor:

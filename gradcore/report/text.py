@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 
 from gradcore.report.growth import Growth
-from gradcore.report.step import StepReport
+from gradcore.report.step import PeakPoint, StepReport
 from gradcore.units import format_bytes
 
 _BAR = 24
@@ -29,6 +29,11 @@ def bar(share: float, width: int = _BAR) -> str:
     return "█" * full + (" ▏▎▍▌▋▊▉"[part] if part else "")
 
 
+def reached_by(peak: PeakPoint) -> str:
+    """What allocated the last bytes of a peak: op, layer, phase and line; empty if the step allocated nothing."""
+    return f"{peak.op} in layer {peak.layer or '(root)'}, phase {peak.phase}, {short_path(peak.line)}" if peak.op else ""
+
+
 def render(report: StepReport) -> str:
     """The report for a terminal."""
     peak = report.peak
@@ -36,10 +41,10 @@ def render(report: StepReport) -> str:
     lines = [
         f"Device memory of one step on {report.device}{batch}: peak {format_bytes(peak.allocated)}",
         f"  requested {peak.requested:,}  allocated {peak.allocated:,}  reserved {peak.reserved:,} bytes",
-        f"  reached by {peak.op} in layer {peak.layer or '(root)'}, phase {peak.phase}, {short_path(peak.line)}",
     ]
     if not report.records:
-        return "\n".join([*lines[:2], *_growth(report.growth), *_tail(report)])
+        return "\n".join([*lines, *_growth(report.growth), *_tail(report)])
+    lines.append(f"  reached by {reached_by(peak) or 'what was live before the step, which allocated nothing'}")
     if report.bytes_per_sample is not None:
         each = f"{report.bytes_per_sample:,.0f} bytes per sample"
         lines.append(f"  {each}, not counting parameters, buffers, gradients and optimizer state")

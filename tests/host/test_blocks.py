@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from gradcore import folds
 from gradcore.events import Alloc, Free, Keep, Mark, Record, Reserve, Site, Tag
 from gradcore.report import Recording, build_report
-from gradcore.report.blocks import block_plot, holders_at_peak
+from gradcore.report.blocks import block_plot
 from gradcore.report.step import PoolFigures
 from gradcore.report.timeline import COLOURS
 
@@ -71,8 +72,8 @@ def test_a_role_that_has_no_letter_and_a_step_without_bytes() -> None:
 
 
 def test_the_holders_of_the_peak_are_those_within_the_step_largest_first_then_oldest() -> None:
-    position, holders = holders_at_peak(STEP)
-    assert position == 12 and [h.serial for h in holders] == [2, 3, 1]
+    highest, holders = folds.at_peak(STEP.records)
+    assert highest.position == 12 and [h.serial for h in holders] == [2, 3, 1]
     unmarked = step(alloc(2, 512, "input"), alloc(1, 1024, "input")._replace(requested=1), Free(2))
-    assert [h.serial for h in holders_at_peak(unmarked)[1]] == [1, 2]
-    assert holders_at_peak(step(alloc(1, 512, "input"), Free(1)))[0] == 0
+    assert [h.serial for h in folds.at_peak(unmarked.records)[1]] == [1, 2]
+    assert folds.at_peak(step(alloc(1, 512, "input"), Free(1)).records)[0].position == 0

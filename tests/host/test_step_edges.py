@@ -1,0 +1,86 @@
+"""Reports of steps at the edges: that allocate nothing, or run backward many times."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+import gradcore
+from gradcore import folds
+from gradcore.events import Alloc, Drop, Free, Keep, Retag, Site, Tag
+
+
+def test_a_step_that_allocates_nothing_has_a_peak_that_nothing_in_it_reached() -> None:
+    before = gradcore.ones(1000)
+    with gradcore.step() as s:
+        pass
+    peak = s.report.peak
+    assert peak.allocated >= 4096 and (peak.op, peak.layer, peak.phase, peak.line) == ("", "", "", "")
+    assert "reached by what was live before the step, which allocated nothing" in str(s.report)
+    # Nor one that allocates less than was free before.
+    with gradcore.step() as s:
+        del before
+        gradcore.ones(10)
+    assert s.report.peak.op == ""
+
+
+def test_residuals_at_several_positions_are_those_of_each() -> None:
+    tag = Tag("mul", "", "forward", "output", Site("x.py", 1, "f"), None, None)
+    parameter = tag._replace(role="parameter")
+
+    def alloc(serial: int) -> Alloc:
+        return Alloc(serial, 0, 0, 512, 512, 0, tag, 0)
+
+    records = [alloc(1), Keep(1, 1, "x"), Keep(1, 2, "y"), Drop(1, 1, "used"), alloc(2), Keep(2, 3, "x"), Drop(1, 2, "used"),
+               Retag(2, parameter), Free(1)]
+    found = folds.residuals_at(records, range(len(records)))
+    assert [sorted(at) for at in found] == [[], [1], [1], [1], [1], [1, 2], [2], [], []]
+    assert found == [{h.serial: h.allocated for h in folds.live_at(records, i) if h.role == "residual"}
+                     for i in range(len(records))]
+    assert folds.residuals_at(records, [4, 4]) == [{1: 512}, {1: 512}]
+
+
+def test_a_profiler_in_c_survives_a_trace() -> None:
+    # As python -m cProfile has it.
+    import cProfile
+
+    profiler = cProfile.Profile()
+    before = sys.getprofile()
+    profiler.enable()
+    try:
+        step = gradcore.compile(lambda x: x * 2)
+        assert step(gradcore.ones(2)).tolist() == [2.0, 2.0]
+        assert sys.getprofile() is not None
+    finally:
+        profiler.disable()
+        sys.setprofile(before)
+
+
+def test_hooks_on_many_leaves_walk_the_graph_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gradcore.engine import backward
+
+    walks = []
+    whole = backward.last_uses
+    monkeypatch.setattr(backward, "last_uses", lambda roots: walks.append(1) or whole(roots))
+    leaves = [gradcore.ones(2, requires_grad=True) for _ in range(20)]
+    seen: list[float] = []
+    for leaf in leaves:
+        leaf.register_hook(lambda g: seen.append(g.sum().item()))
+    y = leaves[0]
+    for leaf in leaves[1:]:
+        y = y * leaf
+    y.sum().backward()
+    assert len(seen) == 20 and len(walks) == 1
+
+
+def test_a_refused_move_to_another_device_allocates_nothing_there() -> None:
+    x = gradcore.ones(1000, requires_grad=True) * 2
+    before = gradcore.memory_stats("meta")["allocations"]
+    try:
+        x.to("meta")
+    except NotImplementedError as error:
+        assert "call detach() first" in str(error)
+    else:
+        raise AssertionError("a tensor with a graph was moved")
+    assert gradcore.memory_stats("meta")["allocations"] == before
