@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import copy
+import functools
 import sys
 import threading
 from collections.abc import Iterator
@@ -90,8 +91,9 @@ _PACKAGE = str(Path(__file__).parent.parent) + "/"
 #: Parts of the package that use it as users do: their lines are sites.
 _OUTSIDE = (_PACKAGE + "cli/", _PACKAGE + "models/")
 
-#: A copy belongs to whoever asked for it: a user's deepcopy of a model, or a layer here that copies another.
-_COPY = copy.deepcopy.__code__.co_filename
+#: Python's own code that calls us for somebody. A copy belongs to whoever asked for it, a user or a layer here, and what a
+#: context does to whoever enters it.
+_GO_BETWEENS = frozenset(f.__code__.co_filename for f in (copy.deepcopy, contextmanager, functools.update_wrapper))
 
 # By id of a code object: its sites by instruction, or None for code inside gradcore. The code objects are held, so that ids
 # are not reused.
@@ -163,7 +165,7 @@ def is_inside(code: CodeType | None) -> bool:
 
 def _nameless(code: CodeType) -> bool:
     """Is a line of the code never the one that an op ran for?"""
-    return code.co_filename == _COPY or is_inside(code)
+    return code.co_filename in _GO_BETWEENS or is_inside(code)
 
 
 def _learn(code: CodeType) -> dict[int, int] | None:

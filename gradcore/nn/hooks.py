@@ -1,15 +1,12 @@
 """Hooks of modules: functions called with a module's inputs, its outputs, and the gradients of both.
 
-A module without hooks has no overhead. The first hook gives the instance a ``forward`` of its own, which calls the class's
-``forward`` between the hooks; it refers to the module weakly, to avoid a reference cycle.
+A module has a table of hooks from its first hook on; until then, a call only looks whether there is one.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
-from weakref import ref
 
 from gradcore.autograd.function import Function
 from gradcore.engine.hooks import RemovableHandle, hang
@@ -42,7 +39,11 @@ class Hooks:
 
 
 class Hooked:
-    """The part of :class:`Module` that registers hooks, and copies them with the module."""
+    """The part of :class:`Module` that registers and runs hooks, and copies them with the module."""
+
+    #: The hooks, from the first one on.
+    _hooks: Hooks | None = None
+    forward: Callable[..., Any]
 
     def register_forward_pre_hook(self, hook: Hook, *, prepend: bool = False, with_kwargs: bool = False) -> RemovableHandle:
         """Call ``hook(module, args)`` before ``forward``; what it returns, unless None, replaces the arguments.
@@ -74,11 +75,35 @@ class Hooked:
         hooks = self.__dict__.get("_hooks")
         return () if hooks is None else tuple(hook for kind in hooks.__slots__ for hook, _ in getattr(hooks, kind).values())
 
+    def _run_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call ``forward`` between the hooks."""
+        hooks = self._hooks
+        if hooks is None:
+            return self.forward(*args, **kwargs)
+        for hook, with_kwargs in list(hooks.before.values()):
+            changed = hook(self, args, kwargs) if with_kwargs else hook(self, args)
+            if changed is None:
+                continue
+            if not with_kwargs:
+                args = changed if isinstance(changed, tuple) else (changed,)
+            elif isinstance(changed, tuple) and len(changed) == 2:
+                args, kwargs = changed
+            else:
+                raise RuntimeError("forward pre-hook must return None or a tuple of (new_args, new_kwargs), but got "
+                                   f"{changed}.")
+        watch = _Watch(self, hooks) if hooks.gradients or hooks.gradients_before else None
+        if watch is not None:
+            args = watch.inputs(args)
+        output = self.forward(*args, **kwargs)
+        for hook, with_kwargs in list(hooks.after.values()):
+            changed = hook(self, args, kwargs, output) if with_kwargs else hook(self, args, output)
+            output = output if changed is None else changed
+        return output if watch is None else watch.outputs(output)
+
     def __getstate__(self) -> dict[str, Any]:
-        """The state of a copy: without the places in trees, and without the ``forward`` that calls this module's hooks."""
+        """The state of a copy: without the places in trees, and with tables of hooks of its own."""
         state = {**self.__dict__, "_places": {}, "_tree": None, "_parents": []}
         if "_hooks" in state:
-            del state["forward"]
             state["_hooks"] = state["_hooks"].copy()
         return state
 
@@ -87,15 +112,13 @@ class Hooked:
         for child in state["_modules"].values():
             if child is not None:
                 paths.adopted(child, self)
-        if "_hooks" in state:
-            install(self)
 
 
 def _hang(module: Any, kind: str, hook: Hook, with_kwargs: bool, prepend: bool) -> RemovableHandle:
     own = module.__dict__
     if "_hooks" not in own:
-        own["_hooks"] = Hooks()
-        install(module)
+        # Hooks are not of gradcore, so their ops look their lines up.
+        own.update(_hooks=Hooks(), _foreign=True)
     entries: Entries = getattr(own["_hooks"], kind)
     handle = hang(entries, (hook, with_kwargs))
     if prepend:
@@ -104,34 +127,6 @@ def _hang(module: Any, kind: str, hook: Hook, with_kwargs: bool, prepend: bool) 
         entries.clear()
         entries.update({handle.id: first, **rest})
     return handle
-
-
-def install(module: Any) -> None:
-    """Wrap the ``forward`` of a module that has hooks."""
-    module.__dict__["forward"] = functools.partial(_forward, ref(module))
-
-
-def _forward(reference: Any, *args: Any, **kwargs: Any) -> Any:
-    module = reference()
-    hooks: Hooks = module.__dict__["_hooks"]
-    for hook, with_kwargs in list(hooks.before.values()):
-        changed = hook(module, args, kwargs) if with_kwargs else hook(module, args)
-        if changed is None:
-            continue
-        if not with_kwargs:
-            args = changed if isinstance(changed, tuple) else (changed,)
-        elif isinstance(changed, tuple) and len(changed) == 2:
-            args, kwargs = changed
-        else:
-            raise RuntimeError(f"forward pre-hook must return None or a tuple of (new_args, new_kwargs), but got {changed}.")
-    watch = _Watch(module, hooks) if hooks.gradients or hooks.gradients_before else None
-    if watch is not None:
-        args = watch.inputs(args)
-    output = type(module).forward(module, *args, **kwargs)
-    for hook, with_kwargs in list(hooks.after.values()):
-        changed = hook(module, args, kwargs, output) if with_kwargs else hook(module, args, output)
-        output = output if changed is None else changed
-    return output if watch is None else watch.outputs(output)
 
 
 class _Watch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from sys import _getframe
+from types import FunctionType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -48,12 +49,14 @@ class Module(Hooked, Named):
     _tree: paths.Tree | None
     #: Weak references to the modules that it is or has been a child of.
     _parents: list[Any]
-    #: Whether ``forward`` is defined outside gradcore.
+    #: Whether a call may run code from outside gradcore: a ``forward`` or another method that a subclass defines, a ``forward``
+    #: or a hook of this module alone, or a function that it was given.
     _foreign = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls._foreign = not is_inside(getattr(cls.forward, "__code__", None))
+        methods = (cls.forward, *(f for f in vars(cls).values() if isinstance(f, FunctionType)))
+        cls._foreign = cls._foreign or not all(is_inside(getattr(f, "__code__", None)) for f in methods)
 
     def __init__(self) -> None:
         self.__dict__.update(training=True, _parameters={}, _buffers={}, _modules={}, _transient=set(), _places={},
@@ -74,12 +77,12 @@ class Module(Hooked, Named):
         before, site = state.scope, state.site
         try:
             state.scope = place[before]
-            # Only a user's forward has lines of its own to report; ops of a gradcore layer are attributed to the calling line.
+            # Only a user's code has lines of its own to report; ops of a gradcore layer are attributed to the calling line.
             if self._foreign:
                 state.site = None
             elif site is None:
                 state.site = find_site(_getframe(1))
-            return self.forward(*args, **kwargs)
+            return self.forward(*args, **kwargs) if self._hooks is None else self._run_forward(args, kwargs)
         except AttributeError as error:
             blame(type(self).__name__, error)
             raise
@@ -119,6 +122,8 @@ class Module(Hooked, Named):
                 (self._transient.discard if value.persistent else self._transient.add)(name)
         else:
             object.__setattr__(self, name, value)
+            if name == "forward":
+                own["_foreign"] = True
 
     def _put(self, kind: str, name: str, value: Any) -> None:
         for other in _KINDS:

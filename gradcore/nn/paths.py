@@ -68,7 +68,7 @@ def structure_changed() -> None:
 def call_outermost(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a module that is not in the current tree: in its own tree, or in its caller's scope if there is a caller."""
     if calls.tree is not None:
-        return module.forward(*args, **kwargs)
+        return module._run_forward(args, kwargs)
     tree = tree_of(module)
     calls.tree = tree
     try:

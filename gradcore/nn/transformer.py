@@ -50,6 +50,8 @@ class _Layer(Module):
         for k in range(2 + crossed):
             self.add_module(f"dropout{k + 1}", Dropout(dropout))
         self.activation = _activation(activation)
+        if not isinstance(activation, str):
+            self._foreign = True
 
     def _part(self, k: int, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
         """norm(x + dropout(part(x))), or x + dropout(part(norm(x))) with ``norm_first``; the norm is number ``k``."""

@@ -159,14 +159,14 @@ class CountsGuard:
 class ModuleGuard:
     """A module is in the same mode, has the same hooks, and consists of the same parameters, buffers and modules."""
 
-    __slots__ = ("module", "training", "forward", "tensors", "others", "hooks", "counts", "leaves")
+    __slots__ = ("module", "training", "forward", "tensors", "others", "table", "hooks", "counts", "leaves")
 
     def __init__(self, module: Module) -> None:
         own = module.__dict__
         self.module = module
         self.training = own["training"]
-        #: Hooks on a module are implemented as a ``forward`` in its own ``__dict__``.
         self.forward = own.get("forward")
+        self.table = own.get("_hooks")
         self.hooks = tuple(module.hooks_in_order())
         # The attributes themselves: a compiled child is another object than the module in ``_modules``.
         members = [(name, own.get(name)) for part in ("_parameters", "_buffers", "_modules") for name in own[part]]
@@ -182,7 +182,8 @@ class ModuleGuard:
 
     def terms(self, name: Namer) -> Iterator[str]:
         own = name(self.module.__dict__)
-        for key, value, *_ in (("training", self.training), ("forward", self.forward), *self.tensors, *self.others):
+        own_attributes = ("training", self.training), ("forward", self.forward), ("_hooks", self.table)
+        for key, value, *_ in (*own_attributes, *self.tensors, *self.others):
             # An attribute that is missing raises, and the guard then does not hold.
             yield f"{own}.get({key!r}) is None" if value is None else f"{own}[{key!r}] is {name(value)}"
         for part, count in self.counts:
@@ -194,7 +195,7 @@ class ModuleGuard:
         for _, tensor, storage, edge in self.tensors:
             yield f"{name(tensor)}.storage is {name(storage)}"
             yield f"{name(tensor)}.edge is {name(edge)}"
-        if self.forward is not None:
+        if self.table is not None:
             yield f"tuple({name(self.module)}.hooks_in_order()) == {name(self.hooks)}"
 
     def why_not(self) -> str:
@@ -211,6 +212,8 @@ class ModuleGuard:
                 return f"requires_grad of {name} of {kind} has changed"
         if any(len(own[part]) != count for part, count in self.counts):
             return f"{kind} has different parameters, buffers or modules"
+        if own.get("forward") is not self.forward:
+            return f"forward of {kind} was replaced"
         return f"the hooks of {kind} have changed"
 
 
