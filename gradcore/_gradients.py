@@ -14,6 +14,7 @@ from gradcore.engine.node import Leaf, Node
 from gradcore.engine.owners import retag
 from gradcore.engine.value import Edge, Value, make_value
 from gradcore.errors import DeviceError, SpecError
+from gradcore.events import LASTING, TAGS
 from gradcore.spec import is_floating
 
 
@@ -144,6 +145,9 @@ class Gradients(Value):
             raise TypeError(f"data must be a Tensor, but got {type(value).__name__}")
         if value.spec.dtype != self.spec.dtype and self.requires_grad and not is_floating(value.spec.dtype):
             raise SpecError(f"data of {self.spec.dtype.name} that requires grad cannot become {value.spec.dtype.name}")
+        before, given = TAGS[self.storage.block.tag], TAGS[value.storage.block.tag]
+        if before.role in LASTING and given.role not in LASTING:
+            retag(value, role=before.role, layer=before.layer, network=before.network)
         self.storage, self.spec, self.array = value.storage, value.spec, value.array
         if self.edge is not None and type(self.edge[0]) is Leaf:
             self.edge[0].spec, self.edge[0].device = value.spec, value.storage.device

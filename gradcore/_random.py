@@ -122,7 +122,8 @@ def manual_seed(seed: int) -> Generator:
     """
     cpu = default_generator("cpu").manual_seed(seed)
     for device in devices():
-        default_generator(device).manual_seed(seed)
+        if device is not cpu.device:
+            default_generator(device).manual_seed(seed)
     _seed[0] = cpu.initial_seed()
     return cpu
 

@@ -17,8 +17,10 @@ from gradcore.devices.device import Device
 from gradcore.engine import modes
 from gradcore.engine.dispatch import install_tensor
 from gradcore.engine.node import Node
+from gradcore.engine.owners import retag
 from gradcore.engine.state import local
 from gradcore.engine.value import Value
+from gradcore.events import LASTING, TAGS
 from gradcore.functional.mathematics import scaled
 from gradcore.ops import creation, elementwise, movement
 from gradcore.spec import is_floating
@@ -165,6 +167,9 @@ class Tensor(Operators, Conversions, Gradients):
         with modes.no_grad():
             copy = movement.clone(self)
         copy.requires_grad = self.requires_grad
+        role = TAGS[self.storage.block.tag].role
+        if role in LASTING:
+            retag(copy, role=role)
         memo[id(self)] = copy
         return copy
 

@@ -29,6 +29,8 @@ DROP_REASONS = ("consumed", "graph died")
 HELD_OUTSIDE = "held outside"
 ROLES = ("parameter", "buffer", "gradient", "input", "output", "residual", "temporary", "workspace",
          "optimizer state", "communication", "arena", HELD_OUTSIDE)
+#: Roles that follow from what a tensor is, rather than from where its memory came from.
+LASTING = frozenset(("parameter", "buffer", "gradient", "optimizer state"))
 
 #: The file name, as in tracebacks, of code that gradcore generates at run time; a line of it is never a site.
 WRITTEN = "<gradcore>"

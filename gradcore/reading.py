@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,8 @@ from gradcore.events import (
     typed,
 )
 
+#: A node in the label of a mark.
+_NODE = re.compile(r"\bnode (\d+)")
 #: The position of the tag in those kinds of records that have one.
 _TAG_AT = {ALLOC: 7, LAUNCH: 2, RETAG: 2, VIEW: 2}
 
@@ -87,7 +90,8 @@ def normalized(records: Iterable[Raw], *, lines: bool = True) -> list[Record]:
             record = record._replace(tag=tag(record.tag), node=number("node", record.node), time=0,
                                      inputs=serials(record.inputs), outputs=serials(record.outputs))
         elif isinstance(record, Mark):
-            record = record._replace(time=0)
+            label = _NODE.sub(lambda found: f"node {number('node', int(found[1]))}", record.label)
+            record = record._replace(time=0, label=label)
         else:
             changes: dict[str, Any] = {}
             for name in record._fields:

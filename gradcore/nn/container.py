@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from gradcore.nn import paths
 from gradcore.nn.module import Module
 
 
@@ -25,11 +26,19 @@ class _Numbered(Module):
 
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
-            return self._of(list(self._modules.items())[index])
+            items = list(self._modules.items())[index]
+            if type(self) not in (Sequential, ModuleList):
+                return self._of(items)
+            part = type(self)()
+            paths.part_of(part, self)
+            return part._filled(items)
         return self._modules[self._name(index)]
 
     def _of(self, items: list[tuple[str, Any]]) -> Module:
         return type(self)([m for _, m in items])  # type: ignore[call-arg]
+
+    def _filled(self, items: list[tuple[str, Any]]) -> Any:
+        return self.extend(m for _, m in items)
 
     def __setitem__(self, index: int, module: Module) -> None:
         setattr(self, self._name(index), module)
@@ -97,6 +106,11 @@ class Sequential(_Numbered):
 
     def _of(self, items: list[tuple[str, Any]]) -> Module:
         return type(self)(dict(items))
+
+    def _filled(self, items: list[tuple[str, Any]]) -> Any:
+        for name, module in items:
+            self.add_module(name, module)
+        return self
 
     def forward(self, input: Any) -> Any:
         for module in self._modules.values():

@@ -103,6 +103,7 @@ class Hooked:
     def __getstate__(self) -> dict[str, Any]:
         """The state of a copy: without the places in trees, and with tables of hooks of its own."""
         state = {**self.__dict__, "_places": {}, "_tree": None, "_parents": []}
+        state.pop("_whole", None)
         if "_hooks" in state:
             state["_hooks"] = state["_hooks"].copy()
         return state

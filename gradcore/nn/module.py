@@ -15,7 +15,6 @@ from gradcore.arguments import blame
 from gradcore.devices.device import Device
 from gradcore.engine import owners
 from gradcore.engine.state import find_site, is_inside, local
-from gradcore.events import TAGS
 from gradcore.functional import empty_like
 from gradcore.nn import _state_dict, paths
 from gradcore.nn.hooks import Hooked
@@ -262,12 +261,10 @@ class Module(Hooked, Named):
     def _convert(self: M, change: Callable[[Tensor], Tensor]) -> M:
         """Replace the storage of every parameter, gradient and buffer; the tensor objects stay."""
         for tensor in (*self.parameters(), *self.buffers()):
-            was = TAGS[tensor.storage.block.tag]
             grad = tensor.grad
             tensor.data = change(tensor.detach())
-            owners.retag(tensor, role=was.role, layer=was.layer, network=was.network)
             if grad is not None:
-                tensor.grad = change(grad.detach())
+                grad.data = change(grad.detach())
         paths.structure_changed()
         return self
 

@@ -80,16 +80,34 @@ def call_outermost(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 def adopted(child: Module, parent: Module) -> None:
     """Note that ``child`` became a child of ``parent``."""
     child.__dict__["_parents"] = [*(r for r in child._parents if r() is not None), ref(parent)]
-    if child._places:
+    part = child.__dict__.pop("_whole", None)
+    if (child._places or part is not None) and _whole(parent) is None:
         structure_changed()
+
+
+def part_of(part: Module, whole: Module) -> None:
+    """Note that ``part``, which has no children yet, will be a slice of ``whole``.
+
+    While that exists, and until the slice is assigned to a module, the children keep their paths: networks often call slices
+    of themselves, which are new in every step.
+    """
+    part.__dict__["_whole"] = ref(_whole(whole) or whole)
+
+
+def _whole(part: Module) -> Module | None:
+    """The module that this is a slice of, if it still exists."""
+    found = part.__dict__.get("_whole")
+    return None if found is None else found()
 
 
 def root_of(module: Module) -> Module:
     """The root of the tree that a module is in: the nearest of the module and its ancestors without a single parent."""
     seen = {id(module)}
     while True:
-        found = {id(p): p for p in (r() for r in module._parents)
-                 if p is not None and any(m is module for m in p._modules.values())}
+        whole = _whole(module)
+        found = {id(whole): whole} if whole is not None else {
+            id(p): p for p in (r() for r in module._parents)
+            if p is not None and _whole(p) is None and any(m is module for m in p._modules.values())}
         if len(found) != 1 or not seen.isdisjoint(found):
             return module
         seen |= found.keys()

@@ -10,6 +10,7 @@ import numpy as np
 
 from gradcore import functional
 from gradcore.engine.modes import enable_grad, no_grad
+from gradcore.engine.state import scoped
 from gradcore.optim.optimizer import Group, Optimizer, check, state_of
 
 Tensor = Any
@@ -87,8 +88,7 @@ class LBFGS(Optimizer):
             state["n_iter"] = n = n + 1
             if n == 1:
                 state.update(old_dirs=[], old_stps=[], ro=[], H_diag=1)
-            with state_of(params[0]):
-                direction = self._direction(state, grad, group["history_size"]) if n > 1 else -grad
+            direction = self._direction(state, grad, group["history_size"]) if n > 1 else -grad
             t = lr if n > 1 else min(1.0, 1 / grad.abs().sum().item()) * lr
             here = Point(0.0, self._loss, grad, grad.dot(direction).item())
             state.update(d=direction, t=t, prev_flat_grad=grad, prev_loss=here.loss)
@@ -120,7 +120,9 @@ class LBFGS(Optimizer):
     def _direction(state: Group, grad: Tensor, history_size: int) -> Tensor:
         """Minus the approximate inverse Hessian times the gradient, by the two-loop recursion over the kept steps."""
         dirs, steps, ro = state["old_dirs"], state["old_stps"], state["ro"]
-        y, s = grad - state["prev_flat_grad"], state["d"] * state["t"]
+        with scoped(role="optimizer state"):
+            y, s = grad - state["prev_flat_grad"], state["d"] * state["t"]
+            direction = -grad
         ys = y.dot(s)
         if ys.item() > 1e-10:
             if len(dirs) == history_size:
@@ -130,7 +132,6 @@ class LBFGS(Optimizer):
             steps.append(s)
             ro.append(1 / ys)
             state["H_diag"] = ys / y.dot(y)
-        direction = -grad
         shares = []
         # The coefficients stay on the device, since reading them would synchronize.
         for y, s, r in zip(reversed(dirs), reversed(steps), reversed(ro), strict=True):
@@ -171,7 +172,9 @@ class LBFGS(Optimizer):
 
 def _flat_grad(params: list[Tensor]) -> Tensor:
     """All gradients concatenated, with zeros for parameters without one."""
-    return functional.cat([(functional.zeros_like(p) if p.grad is None else p.grad.detach()).reshape(-1) for p in params])
+    parts = [(functional.zeros_like(p) if p.grad is None else p.grad.detach()).reshape(-1) for p in params]
+    with scoped(role="optimizer state"):
+        return functional.cat(parts)
 
 
 def _move(params: list[Tensor], direction: Tensor, t: float) -> None:

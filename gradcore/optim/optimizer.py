@@ -91,6 +91,9 @@ class Optimizer:
                 raise ValueError("some parameters appear in more than one parameter group, or twice in one")
             seen.add(id(p))
         self.param_groups.append({**named, **self.defaults, **param_group, "params": params})
+        for p in params:
+            if TAGS[p.storage.block.tag].role in ("output", "input"):
+                retag(p, role="parameter")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set the gradients to None, or fill them with zeros."""
@@ -216,17 +219,18 @@ class Optimizer:
     def _loaded(self, p: Tensor, name: str, value: Any) -> Any:
         if value is None or isinstance(value, (bool, int, float)):
             return value
-        if hasattr(value, "detach"):
-            value = value.detach().cpu().numpy()
-        array = np.asarray(value)
+        ours = isinstance(value, Tensor)
+        if not ours:
+            value = np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
         # PyTorch keeps counts as 0-d tensors; other 0-d state is a tensor only if its parameter is 0-d.
-        if array.ndim == 0 and (name in self._numbers or p.spec.ndim):
-            return array.item()
-        if array.shape != p.spec.shape:
-            raise ValueError(f"loaded state {name!r} has shape {list(array.shape)}, and its parameter "
+        if value.ndim == 0 and (name in self._numbers or p.spec.ndim):
+            return value.item()
+        if tuple(value.shape) != p.spec.shape:
+            raise ValueError(f"loaded state {name!r} has shape {list(value.shape)}, and its parameter "
                              f"{list(p.spec.shape)}")
-        with state_of(p):
-            return functional.tensor(array, dtype=p.dtype, device=p.device)
+        with state_of(p), modes.no_grad():
+            return (functional.clone(value.detach().to(device=p.device, dtype=p.dtype)) if ours else
+                    functional.tensor(value, dtype=p.dtype, device=p.device))
 
     def __repr__(self) -> str:
         lines = []
@@ -290,7 +294,9 @@ def _own_state(state: dict[Tensor, dict[str, Any]]) -> None:
             for value in entry if isinstance(entry, (list, tuple)) else (entry,):
                 if isinstance(value, Tensor) and TAGS[value.storage.block.tag].role in ("output", "temporary"):
                     like = TAGS[p.storage.block.tag]
-                    retag(value, role="optimizer state", layer=like.layer, network=like.network)
+                    # What is larger belongs to several parameters, and so to no layer.
+                    layer = like.layer if value.spec.numel <= p.spec.numel else ""
+                    retag(value, role="optimizer state", layer=layer, network=like.network)
 
 
 def state_of(p: Tensor) -> Any:

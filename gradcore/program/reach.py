@@ -50,7 +50,7 @@ _STANDARD = str(Path(dis.__file__).parent)
 _BUILT_ON = ("/numpy/", "/cupy", "/ml_dtypes/", "/nvmath/")
 #: Attributes that modules use internally, which need no guards of their own.
 _INTERNAL = frozenset(("training", "forward", "_parameters", "_buffers", "_modules", "_transient", "_places", "_tree",
-                       "_parents", "_hooks", "_foreign"))
+                       "_parents", "_hooks", "_foreign", "_whole"))
 
 _absent = object()
 

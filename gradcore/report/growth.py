@@ -76,7 +76,10 @@ def growth_of(ends: Sequence[int]) -> Growth | None:
 
 def explained(growth: Growth, records: Sequence[Record], start: int) -> Growth:
     """The growth with its causes, from the log of the last step, which begins at position ``start``."""
-    return replace(growth, grown=_grown(records), carried=_carried(records, start))
+    grown = _grown(records)
+    # A state that goes from step to step without its graph is no cause.
+    linked = any(g.held_by == "graph" for g in grown)
+    return replace(growth, grown=grown, carried=_carried(records, start) if linked else ())
 
 
 def line_of(tag: Tag | Export) -> str:

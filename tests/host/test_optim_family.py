@@ -196,4 +196,4 @@ def test_loaded_state_is_the_state_of_its_layer() -> None:
         second.load_state_dict(state)
     loaded = [h.tag for h in folds.live_at(s.log, len(s.log) - 1) if h.tag.phase == "optimizer"][-4:]
     # Two moments of a weight and of a bias.
-    assert {(tag.role, tag.layer, tag.op) for tag in loaded} == {("optimizer state", "0", "tensor")} and len(loaded) == 4
+    assert {(tag.role, tag.layer, tag.op) for tag in loaded} == {("optimizer state", "0", "clone")} and len(loaded) == 4
