@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dis
 from collections.abc import Iterable, Iterator, Mapping
-from operator import is_
 from types import MappingProxyType, MethodType
 from typing import Any
 
@@ -187,18 +186,3 @@ def rebuilt(shape: Any, outputs: list[Any], arguments: list[Any]) -> Any:
     if isinstance(shape, dict):
         return _filled(shape, {k: rebuilt(v, outputs, arguments) for k, v in shape.items()})
     return _own(shape)
-
-
-def replaced(x: Any, others: dict[int, Any]) -> Any:
-    """Arguments with some objects replaced: ``others`` maps the id of an object to its replacement."""
-    if id(x) in others:
-        return others[id(x)]
-    if isinstance(x, (list, tuple)):
-        parts = [replaced(v, others) for v in x]
-        if all(map(is_, x, parts)):
-            return x
-        return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
-    if isinstance(x, dict):
-        items = {k: replaced(v, others) for k, v in x.items()}
-        return x if all(map(is_, x.values(), items.values())) else _filled(x, items)
-    return x

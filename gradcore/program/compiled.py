@@ -27,13 +27,12 @@ from gradcore.program.arguments import (
     kept_as_they_are,
     key_of,
     rebuilt,
-    replaced,
     template_of,
     unread_by,
 )
 from gradcore.program.capture import replay_of
 from gradcore.program.check import checked
-from gradcore.program.differentiable import Differentiable, entered
+from gradcore.program.differentiable import Differentiable, Entered
 from gradcore.program.entry import Entry
 from gradcore.program.plan import Plan, plan
 from gradcore.program.program import Program
@@ -183,33 +182,27 @@ class Compiled:
         if self._retraces > self._most:
             self._give_up()
             return self._function(*args, **kwargs)
-        given = tensors
-        if local.state.grad and any(t.edge is not None for t in tensors):
-            own = entered(tensors)
-            args, kwargs = replaced((args, kwargs), dict(zip(map(id, tensors), own, strict=True)))
-            tensors = own
-        edges = [t.edge for t in tensors]
         before = contents((args, kwargs), self._take_leaves)
         local.state.placed = False
-        with Tracing(self._function) as tracing:
-            # With an empty cache of casts: a replay would not repeat casts that the region had made before.
-            with resumed(local.state.autocast):
-                result = self._function(*args, **kwargs)
-            outputs: list[Any] = []
-            shape = template_of(result, tensors, outputs, gradients_of(tracing.leaves()))
-            tracing.differentiate(tensors, outputs)
-            trace = tracing.finish(tensors, outputs)
+        entered = Entered(tensors if local.state.grad else [])
+        try:
+            with Tracing(self._function) as tracing:
+                # With an empty cache of casts: a replay would not repeat casts that the region had made before.
+                with resumed(local.state.autocast):
+                    result = self._function(*args, **kwargs)
+                outputs: list[Any] = []
+                shape = template_of(result, tensors, outputs, gradients_of(tracing.leaves()))
+                tracing.differentiate(tensors, outputs)
+                trace = tracing.finish(tensors, outputs)
+        finally:
+            written = entered.leave()
         del result
         views, unrelated = views_among(outputs, tensors, tracing.is_made, [] if trace is None else trace.left)
-        for tensor, passed, edge in zip(given, tensors, edges, strict=True):
-            if tensor is not passed and passed.edge is not edge:
-                # The function wrote to it: the caller's tensor gets the graph of what was written.
-                tensor.edge = passed.edge
-                if trace is not None:
-                    trace.obstacles.append("it writes to an argument that needs a gradient: write to a clone of it")
         if trace is None:
             self.traces[-1] += "; it runs no op, so there is nothing to replay"
             return rebuilt(shape, outputs, tensors)
+        if written:
+            trace.obstacles.append("it writes to an argument that needs a gradient: write to a clone of it")
         trace.obstacles += unrelated
         trace.obstacles += [f"an argument is a {type(a).__name__}, which gives different values each time"
                             for a in kept if isinstance(a, Iterator)]

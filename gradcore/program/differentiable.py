@@ -14,7 +14,7 @@ from gradcore.engine.custom import custom_node
 from gradcore.engine.dispatch import fresh
 from gradcore.engine.node import Leaf
 from gradcore.engine.state import local
-from gradcore.engine.value import make_value
+from gradcore.engine.value import Edge, make_value
 from gradcore.errors import AlreadyReleased, NoSecondDerivative
 from gradcore.functional import zeros
 from gradcore.memory.arena import Range
@@ -30,23 +30,36 @@ _INNER = ("a backward inside its backward (checkpoint with use_reentrant=True) a
           "function, or pass use_reentrant=False")
 
 
-def entered(tensors: list[Any]) -> list[Any]:
-    """The arguments; those that require a gradient as new tensors, behind a node that marks the end of the traced graph."""
-    found = []
-    for t in tensors:
-        if t.edge is None:
-            found.append(t)
-        else:
-            passed = make_value(t.storage, t.spec, t.array, None)
-            passed.edge = (custom_node(ARGUMENT, [t.edge], [passed], (), lambda gs, values: gs), 0)
-            found.append(passed)
-    return found
+class Entered:
+    """While a function is traced, the arguments that have a graph end in nodes of their own, where the traced graph stops.
+
+    They stay the same objects: the function may return them, write to them, or to a base that they show.
+    """
+
+    def __init__(self, tensors: list[Any]) -> None:
+        self._ends: list[tuple[Any, Edge, Edge]] = []
+        for t in {id(t): t for t in tensors if t.edge is not None}.values():
+            before = t.edge
+            t.edge = (custom_node(ARGUMENT, [before], [t], (), lambda gs, values: gs), 0)
+            self._ends.append((t, before, t.edge))
+
+    def leave(self) -> bool:
+        """Take the ends away; those that the function has written to keep their new graphs. Returns whether there are any."""
+        written = False
+        for t, before, end in self._ends:
+            if t.edge is end:
+                t.edge = before
+            else:
+                written = True
+        self._ends = []
+        return written
 
 
 def second_of(recorder: Recorder, arguments: list[Any], outputs: list[Any], roots: list[int]) -> Second:
     """Record backward from the results at ``roots``, with placeholder cotangents; graph and leaves are left unchanged."""
     split = len(recorder.log.launches)
-    inside = [(k, t.edge) for k, t in enumerate(arguments) if t.edge is not None]
+    # A tensor that is given twice gets its gradient once.
+    inside = [(k, t.edge) for k, t in enumerate(arguments) if t.edge is not None and all(t is not a for a in arguments[:k])]
     targets: list[Leaf | int] = [*recorder.log.leaves, *[k for k, _ in inside]]
     edges = [*[(leaf, 0) for leaf in recorder.log.leaves], *[edge for _, edge in inside]]
     captures: dict[tuple[int, int], list[Any]] = {(id(target), at): [None] for target, at in edges}
