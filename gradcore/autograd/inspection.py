@@ -6,7 +6,7 @@ The results hold numbers and strings, and keep no tensor, storage or node alive.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import Any
@@ -169,10 +169,12 @@ def nodes_behind(tensor: Value) -> list[Node]:
     return [found[number] for number in sorted(found, reverse=True)]
 
 
-def is_held(tensor: Value) -> bool:
-    """Does a tensor's graph still keep all residuals that its backward needs, and are there any?"""
-    keeping = [node for node in nodes_behind(tensor) if node.plan.slots]
-    return bool(keeping) and all(node.saved is not None for node in keeping)
+def is_held(tensor: Value, ran: Set[int]) -> bool:
+    """Does a tensor's graph still keep all residuals that its backward needs? If it needs none: is it none of the nodes that
+    have ``ran``, by number?"""
+    nodes = list(nodes_behind(tensor))
+    keeping = [node for node in nodes if node.plan.slots]
+    return all(node.saved is not None for node in keeping) if keeping else ran.isdisjoint(node.id for node in nodes)
 
 
 def _seen(node: Node, leaves: dict[Leaf, str], names: Mapping[Network, str]) -> GraphNode:

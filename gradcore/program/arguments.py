@@ -64,9 +64,9 @@ def key_of(x: Any, tensors: list[Any], kept: list[Any], leaves: bool = False) ->
             return id(x), id(x.storage)
         tensors.append(x)
         return _layout_of(x) if x.spec.offset else x.spec, x.storage.device, x.edge is not None
-    if type(x) is float and not x:
+    if isinstance(x, float) and not x:
         # 0.0 and -0.0 are equal.
-        return float, str(x)
+        return type(x), str(x)
     if x is None or isinstance(x, (bool, int, float, str, complex, bytes, range, np.dtype)):
         return type(x), x
     if isinstance(x, np.generic) or (isinstance(x, np.ndarray) and x.size <= MOST and not x.dtype.hasobject):
@@ -75,10 +75,14 @@ def key_of(x: Any, tensors: list[Any], kept: list[Any], leaves: bool = False) ->
         return type(x), frozenset((type(v), v) for v in x)
     if isinstance(x, slice):
         return slice, *[key_of(v, tensors, kept, leaves) for v in (x.start, x.stop, x.step)]
-    if isinstance(x, (list, tuple)):
-        return (type(x), *[key_of(v, tensors, kept, leaves) for v in x])
-    if isinstance(x, dict):
-        return (dict, *[(k, key_of(v, tensors, kept, leaves)) for k, v in x.items()])
+    if isinstance(x, (list, tuple, dict)):
+        if isinstance(x, dict):
+            # 1, 1.0 and True are equal.
+            items: Any = [(k if type(k) is str else (type(k), k), key_of(v, tensors, kept, leaves)) for k, v in x.items()]
+        else:
+            items = [key_of(v, tensors, kept, leaves) for v in x]
+        own = getattr(x, "__dict__", None)
+        return (type(x), *items, key_of(own, tensors, kept, leaves)) if own else (type(x), *items)
     kept.append(x)
     return id(x)
 

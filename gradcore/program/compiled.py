@@ -130,7 +130,7 @@ class Compiled:
         if args:
             key = (*key, *[key_of(a, tensors, kept, leaves) for a in seen_args])
         if kwargs:
-            key = (*key, *[(name, key_of(a, tensors, kept, leaves)) for name, a in sorted(seen_kwargs.items())])
+            key = (*key, *[(name, key_of(a, tensors, kept, leaves)) for name, a in seen_kwargs.items()])
         if len(tensors) > 1:
             # A program for arguments that share memory is not valid for arguments that do not, and the other way round.
             seen: dict[int, int] = {}
@@ -192,14 +192,17 @@ class Compiled:
                     result = self._function(*args, **kwargs)
                 outputs: list[Any] = []
                 shape = template_of(result, tensors, outputs, gradients_of(tracing.leaves()))
-                tracing.differentiate(tensors, outputs)
-                trace = tracing.finish(tensors, outputs)
+                trace = None
+                if not tracing.replayed():
+                    tracing.differentiate(tensors, outputs)
+                    trace = tracing.finish(tensors, outputs)
         finally:
             written = entered.leave()
         del result
         views, unrelated = views_among(outputs, tensors, tracing.is_made, [] if trace is None else trace.left)
         if trace is None:
-            self.traces[-1] += "; it runs no op, so there is nothing to replay"
+            self.traces[-1] += ("; it cannot be replayed: it runs the gradient of an earlier compiled call: compile both as "
+                                "one function" if tracing.replayed() else "; it runs no op, so there is nothing to replay")
             return rebuilt(shape, outputs, tensors)
         if written:
             trace.obstacles.append("it writes to an argument that needs a gradient: write to a clone of it")
@@ -277,14 +280,34 @@ class Compiled:
 class CompiledModule(Compiled):
     """A compiled module. Attributes that are set on it are set on the module."""
 
-    _OWN = frozenset(("_function", "_capture", "_take_leaves", "_check_every", "_most", "_entries", "_calls", "_retraces",
-                      "_eager", "_before", "traces", "_unread", "_has_unread"))
-
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self._OWN or name.startswith("__"):
             object.__setattr__(self, name, value)
         else:
             setattr(self._function, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._function, name)
+
+    def __getattr__(self, name: str) -> Any:
+        found = super().__getattr__(name)
+        if name not in _CHAINED:
+            return found
+
+        def chained(*args: Any, **kwargs: Any) -> Any:
+            """The module's method, whose result is the compiled module instead of the module."""
+            result = found(*args, **kwargs)
+            return self if result is self._function else result
+
+        return chained
+
+    #: What belongs to the wrapper.
+    _OWN = frozenset(vars(Compiled(len)))
+
+
+#: Methods of a module that return it.
+_CHAINED = frozenset(("to", "to_empty", "cpu", "cuda", "float", "double", "half", "bfloat16", "train", "eval", "requires_grad_",
+                      "apply", "type"))
 
 
 def compile(function: Any = None, *, check_every: int = 0, max_programs: int = 8, capture: bool = True, fullgraph: bool = False,

@@ -23,7 +23,7 @@ from gradcore.program.plan import Plan
 from gradcore.program.program import Operand, Program
 from gradcore.program.recorder import Recorder, Second, Trace
 from gradcore.program.replay import Replay
-from gradcore.program.trace_log import ARGUMENT
+from gradcore.program.trace_log import ARGUMENT, TraceLog
 from gradcore.spec import TensorSpec
 
 _INNER = ("a backward inside its backward (checkpoint with use_reentrant=True) adds to gradients: call backward inside the "
@@ -124,7 +124,9 @@ class Differentiable:
         for x in chain(*(i.operands for i in self.program.instructions[self.program.split:])):
             if isinstance(x, Operand):
                 specs.setdefault(x.buffer, x.spec)
-        #: The captured buffers that the second part reads or writes.
+        #: The positions of the inputs that the second part reads or writes.
+        self._read = [k for k, x in enumerate(self.program.inputs) if x.buffer in specs]
+        #: The captured buffers that it reads or writes.
         self._later = [(b, specs[b]) for b in trace.storages if b in specs]
 
     def run(self, inputs: list[Any]) -> list[Any]:
@@ -138,7 +140,8 @@ class Differentiable:
         edges = [(x, 0) if isinstance(x, Leaf) else inputs[x].edge for x in second.targets]
         call = _Call(self, replay)
         differentiable = [results[k] for k in second.roots]
-        node = custom_node("Compiled", edges, differentiable, [*inputs, *self._read_later()], call.rule)
+        node = custom_node("Compiled", edges, differentiable, [*(inputs[k] for k in self._read), *self._read_later()],
+                           call.rule)
         for k, result in enumerate(differentiable):
             result.edge = (node, k)
         return results
@@ -194,6 +197,8 @@ class _Call:
             raise AlreadyReleased("Trying to backward through the graph a second time: a compiled function releases its "
                                   "residuals after one backward, also with retain_graph=True. Call it again, or uncompiled")
         replay, self.replay = self.replay, None
+        if isinstance(log := replay.device.ledger.log, TraceLog):
+            log.replayed = True
         try:
             specs = [x.spec for x in replay.program.cotangents]
             cotangents = [zeros(spec.shape, dtype=spec.dtype, device=replay.device) if g is None

@@ -190,6 +190,9 @@ class _Chain:
         return self._stages
 
     def execute(self, part: int, inputs: list[Any], keep: Sequence[Symbol] | None) -> Any:
+        for s in keep or ():
+            if not isinstance(s, Symbol):
+                raise TypeError(f"keep expects outputs of this graph, such as graph.outputs, but got {type(s).__name__}")
         stages = self.stages()
         self._check(part, inputs)
         if self._last >= 0:

@@ -159,11 +159,12 @@ class CountsGuard:
 class ModuleGuard:
     """A module is in the same mode, has the same hooks, and consists of the same parameters, buffers and modules."""
 
-    __slots__ = ("module", "training", "forward", "tensors", "others", "table", "hooks", "counts", "leaves")
+    __slots__ = ("module", "training", "forward", "tensors", "others", "table", "hooks", "kind", "names", "leaves")
 
     def __init__(self, module: Module) -> None:
         own = module.__dict__
         self.module = module
+        self.kind = type(module)
         self.training = own["training"]
         self.forward = own.get("forward")
         self.table = own.get("_hooks")
@@ -172,7 +173,8 @@ class ModuleGuard:
         members = [(name, own.get(name)) for part in ("_parameters", "_buffers", "_modules") for name in own[part]]
         self.tensors = [(name, value, value.storage, value.edge) for name, value in members if isinstance(value, Value)]
         self.others: list[tuple[str, Any]] = [(name, value) for name, value in members if not isinstance(value, Value)]
-        self.counts = [(part, len(own[part])) for part in ("_parameters", "_buffers", "_modules")]
+        #: Their names, in order: code may call all children, or update all parameters, one after the other.
+        self.names = [(part, tuple(own[part])) for part in ("_parameters", "_buffers", "_modules")]
         #: Leaves, with the hooks on their gradients.
         self.leaves = [(edge[0], edge[0].hooks, hooks_on(edge[0])) for _, _, _, edge in self.tensors
                        if edge is not None and type(edge[0]) is Leaf]
@@ -186,8 +188,9 @@ class ModuleGuard:
         for key, value, *_ in (*own_attributes, *self.tensors, *self.others):
             # An attribute that is missing raises, and the guard then does not hold.
             yield f"{own}.get({key!r}) is None" if value is None else f"{own}[{key!r}] is {name(value)}"
-        for part, count in self.counts:
-            yield f"len({own}[{part!r}]) == {count}"
+        yield f"type({name(self.module)}) is {name(self.kind)}"
+        for part, names in self.names:
+            yield f"tuple({own}[{part!r}]) == {names!r}" if names else f"not {own}[{part!r}]"
         for leaf, hooks, seen in self.leaves:
             yield f"{name(leaf)}.hooks is {name(hooks)}"
             if hooks is not None:
@@ -210,8 +213,10 @@ class ModuleGuard:
                 return f"the memory of {name} of {kind} was replaced"
             if tensor.edge is not edge:
                 return f"requires_grad of {name} of {kind} has changed"
-        if any(len(own[part]) != count for part, count in self.counts):
-            return f"{kind} has different parameters, buffers or modules"
+        if type(self.module) is not self.kind:
+            return f"a {self.kind.__name__} has become a {kind}"
+        if any(tuple(own[part]) != names for part, names in self.names):
+            return f"{kind} has different parameters, buffers or modules, or has them in another order"
         if own.get("forward") is not self.forward:
             return f"forward of {kind} was replaced"
         return f"the hooks of {kind} have changed"

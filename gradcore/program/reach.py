@@ -90,12 +90,14 @@ def names_of(code: CodeType) -> Names:
     read, called = set(), set()
     asked = {x for x in code.co_consts if isinstance(x, str) and x.isidentifier()} if _BY_NAME & {*code.co_names} else set()
     read |= asked
+    # One that catches the error goes on without the attribute.
+    catches = bool({"AttributeError", "Exception"} & {*code.co_names})
     for i in dis.get_instructions(code):
         if i.opname == "LOAD_METHOD" or (i.opname == "LOAD_ATTR" and sys.version_info >= (3, 12) and (i.arg or 0) & 1):
             called.add(str(i.argval))
         elif i.opcode in dis.hasname and i.opname not in _GLOBAL:
             read.add(str(i.argval))
-    return Names(frozenset(read), frozenset(called), frozenset(asked))
+    return Names(frozenset(read), frozenset(called), frozenset(read | called if catches else asked))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -124,6 +126,9 @@ class Reach:
             if name in variables:
                 yield from self.of_value(f"the global {name}", lambda name=name: variables[name],  # type: ignore[misc]
                                          variables[name], ("global", id(variables), name))
+            elif "globals" in code.co_names:
+                yield (Guard(f"whether there is a global {name}", lambda n=name: n in variables,  # type: ignore[misc]
+                             False, identical), ("absent", id(variables), name))
         if function is None:
             return
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
@@ -180,12 +185,9 @@ class Reach:
             for name in names.among(vars(owner)):
                 yield from self._attribute(owner, name, vars(owner)[name])
             return
-        if names.asked and not isinstance(owner, (type, ModuleType)) and not (
-                isinstance(owner, Module) and _of_library(type(owner).__module__)):
-            own = getattr(owner, "__dict__", {})
-            for name in sorted(n for n in names.asked if n not in own and not hasattr(type(owner), n)):
-                yield (Guard(f"whether a {type(owner).__name__} has {name}", lambda n=name, own=own: n in own,  # type: ignore[misc]
-                             False, identical), ("absent", id(owner), name))
+        if names.asked and not (isinstance(owner, (type, ModuleType)) and _of_library(
+                owner.__name__ if isinstance(owner, ModuleType) else owner.__module__)):
+            yield from self._absent(owner, names.asked)
         if isinstance(owner, functools.partial):
             for part in ("func", "args", "keywords"):
                 yield from self._attribute(owner, part, getattr(owner, part))
@@ -208,6 +210,18 @@ class Reach:
                 yield from self._attribute(owner, name, own[name])
             if not isinstance(owner, ModuleType):
                 yield from self._of_class(owner, names)
+
+    def _absent(self, owner: Any, asked: frozenset[str]) -> Found:
+        """Guards that an object still lacks those attributes that it lacks, of which code asks whether there are any."""
+        own = getattr(owner, "__dict__", {})
+        if isinstance(owner, type):
+            for name in sorted(n for n in asked if not hasattr(owner, n)):
+                yield (Guard(f"whether {owner.__name__} has {name}", lambda n=name: hasattr(owner, n),  # type: ignore[misc]
+                             False, identical), ("absent", id(owner), name))
+            return
+        for name in sorted(n for n in asked if n not in own and not hasattr(type(owner), n)):
+            yield (Guard(f"whether a {type(owner).__name__} has {name}", lambda n=name, own=own: n in own,  # type: ignore[misc]
+                         False, identical), ("absent", id(owner), name))
 
     def _of_class(self, owner: Any, names: Names) -> Found:
         """Guards for what an object, or a class, has from its class: data, slots included, and methods."""

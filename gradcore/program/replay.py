@@ -50,7 +50,11 @@ class Replay:
         self._written_later = [(b, self._tag(k)) for b, k in written.items() if b not in trace.storages]
         self._most = [most_live(self.program, plan.shared, *span) for span in self.program.spans]
         self._bound: Binding | None = None
+        #: Of a first part whose second has not run: the inputs that this reads, and the serials of the others.
         self._inputs: list[Any] = []
+        later = self.program.instructions[self.program.split:] if self.program.split is not None else ()
+        self._read_later = {x.buffer for i in later for x in i.operands if isinstance(x, Operand)}
+        self._read_later |= {x.buffer for x in self.program.gradients if x is not None}
 
     def _tag(self, k: int) -> int:
         return TAGS.index(self.program.instructions[k].tag)
@@ -168,7 +172,7 @@ class Replay:
     def _serials(self, inputs: Sequence[Any]) -> dict[int, int]:
         """The serials in the log of the buffers that the program does not make."""
         found = {buffer: storage.serial for buffer, storage in self.trace.storages.items()}
-        found |= {x.buffer: t.storage.serial
+        found |= {x.buffer: t if type(t) is int else t.storage.serial
                   for x, t in zip((*self.program.inputs, *self.program.cotangents), inputs, strict=False)}
         found |= {buffer: leaf.grad.storage.serial for buffer, leaf in self.trace.slots.items()}
         return found
@@ -186,13 +190,18 @@ class Replay:
         return False
 
     def _bring(self, bound: Binding, inputs: Sequence[Any]) -> None:
-        """Put the arrays of this run's inputs, and of the gradients in slots, into the arguments of the calls."""
+        """Put the arrays of this run's inputs, and of the gradients in slots, into the arguments of the calls.
+
+        Inputs that are not needed any more are given by their serials.
+        """
         if self.device.several:
             self._note_stream(bound, inputs)
         if not bound.patches:
             return
         array = self.device.array
         for x, tensor in zip(self.program.inputs, inputs, strict=True):
+            if type(tensor) is int:
+                continue
             by = 0 if tensor.spec is x.spec else shift(tensor.spec, x.spec)
             for args, at, spec in bound.patches.get(x.buffer, ()):
                 spec = moved(spec, by) if by else spec
@@ -212,10 +221,11 @@ class Replay:
             storage.block.use_on(stream)
 
     def forward(self, inputs: Sequence[Any]) -> list[Any]:
-        """Run the first of two parts. What the second reads stays in the arena, and the inputs are held, until it has run."""
+        """Run the first of two parts. What the second reads of the arena and of the inputs is held until it has run."""
         bound = self._bound or self._bind()
         self._bring(bound, inputs)
-        self._inputs = list(inputs)
+        self._inputs = [t if x.buffer in self._read_later else t.storage.serial
+                        for x, t in zip(self.program.inputs, inputs, strict=True)]
         # The first part computes no gradients, but may drop some.
         for leaf, _ in bound.replaced:
             leaf.grad = None

@@ -42,6 +42,8 @@ class TraceLog(list[Raw]):
         self.foreign: dict[int, Raw] = {}
         #: The line that read a tensor whose graph was built before the trace, or "".
         self.beyond = ""
+        #: Did the gradient of an earlier compiled call run? Its launches are those of another program.
+        self.replayed = False
         #: Nodes built during the trace have larger numbers.
         self.first = next_number()
         #: By serial: storages that the library filled with values that depend on shapes and attributes only.

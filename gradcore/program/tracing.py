@@ -12,7 +12,7 @@ from gradcore.devices.device import devices
 from gradcore.engine.node import Leaf
 from gradcore.engine.state import SCOPES, local, scoped
 from gradcore.errors import TraceError
-from gradcore.events import ALLOC, LAUNCH, MARK
+from gradcore.events import ALLOC, LAUNCH, MARK, TAGS, VIEW
 from gradcore.program.differentiable import hooked, second_of
 from gradcore.program.guards import Guard, identical, same_bytes
 from gradcore.program.library_guards import CountsGuard, GradientGuard, ModuleGuard, OptimizerGuard
@@ -59,12 +59,17 @@ class Tracing:
     def _stop(self) -> None:
         self._watcher.__exit__()
 
+    def replayed(self) -> bool:
+        """Did the gradient of an earlier compiled call run?"""
+        return any(r.log.replayed for r in self._recorders)
+
     def differentiate(self, arguments: list[Any], outputs: list[Any]) -> None:
         """Record the gradient of those results that have a graph which no backward in the function has consumed."""
         roots = [k for k, t in enumerate(outputs) if t.edge is not None and not self._is_older(t)]
         ran = [r for r in self._recorders if r.log.launches]
         if len(ran) == 1 and any(r[0] == MARK and r[2] == "backward" for r in ran[0].log):
-            roots = [k for k in roots if is_held(outputs[k])]
+            swept = {r[3] for r in ran[0].log if r[0] in (LAUNCH, VIEW) and TAGS[r[2]].phase == "backward"}
+            roots = [k for k in roots if is_held(outputs[k], swept)]
         if not roots or len(ran) != 1:
             return
         if hooked([outputs[k] for k in roots], ran[0].log.first):
@@ -80,6 +85,11 @@ class Tracing:
     def _is_older(self, tensor: Any) -> bool:
         """Was the graph of a tensor built before the run?"""
         return any(tensor.edge[0].id < r.log.first for r in self._recorders if r.device is tensor.storage.device.compute)
+
+    def _is_written(self, tensor: Any) -> bool:
+        """Did a tensor of before the run, or its base, get a graph in it?"""
+        edges = [t.edge for t in (tensor, tensor.base) if t is not None and t.edge is not None]
+        return any(type(node) is not Leaf and node.id >= self._ran.log.first for node, _ in edges)
 
     def is_made(self, tensor: Any) -> bool:
         """Was a tensor's storage allocated in the run?"""
@@ -113,6 +123,8 @@ class Tracing:
             trace.obstacles.append("a gradient that it reads lies in the memory of an argument, or of another tensor")
         if any(t.edge is not None and self._is_older(t) and id(t) not in known for t in outputs):
             trace.obstacles.append("it returns a tensor with a graph that was built before and that no guard checks: detach it")
+        if any(self._is_written(t) for guard in self.guards for t in guard.values()):
+            trace.obstacles.append("it writes what has a graph to a tensor that it refers to: write it detached, or return it")
         if shared:
             trace.obstacles.append("the function also refers to an argument in another way")
         return trace

@@ -140,7 +140,7 @@ class Watcher:
         code = frame.f_code
         for name in code.co_varnames[:code.co_argcount]:
             x = frame.f_locals.get(name)
-            if not isinstance(x, (type, Value, Module, Optimizer, FunctionCtx)) and id(x) not in self.fresh and (
+            if not isinstance(x, (Value, Module, Optimizer, FunctionCtx)) and id(x) not in self.fresh and (
                     hasattr(x, "__dict__") or hasattr(x, "__slots__")) and not _is_new(x):
                 self._enters(x, code, False)
             if isinstance(x, GENERATORS):
@@ -153,6 +153,10 @@ class Watcher:
         self.codes[code] = frame.f_globals, {n: id(seen[n]) for n in code.co_freevars if n in seen}
         reach = Reach(names_of(code))
         self._note(reach.of_code(code, frame.f_globals))
+        for n in code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]:
+            if isinstance(x := seen.get(n), (list, dict, set)) and _is_default(x, code):
+                self._note(reach.of_value(f"the default of {n} of {code.co_name}", lambda x=x: x,  # type: ignore[misc]
+                                          x, ("default", id(x))))
         for n in code.co_freevars:
             if n in seen and not isinstance(seen[n], Value):
                 self._note(reach.of_value(f"the variable {n} of {code.co_name}'s closure",
@@ -175,6 +179,9 @@ class Watcher:
 
     def _saw_builtin(self, frame: FrameType, called: Any) -> None:
         """Record calls of builtins that change a container, or that draw a number or an item, which differs the next time."""
+        if called is setattr or called is delattr:
+            where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            self.drawn.append(f"{where} calls {called.__name__}(), which a replay would not do")
         of = getattr(called, "__self__", None)
         kind = type(of).__module__
         if isinstance(of, (list, dict, set)) and called.__name__ in _CHANGING:
@@ -271,6 +278,12 @@ class Watcher:
 #: Methods that change a list, a dict or a set.
 _CHANGING = frozenset(("append", "extend", "insert", "pop", "popitem", "remove", "discard", "add", "clear", "update",
                        "setdefault", "sort", "reverse"))
+
+
+def _is_default(x: Any, code: CodeType) -> bool:
+    """Is the object a default of a function that has this code?"""
+    return any(x is default for f in gc.get_referrers(code) if isinstance(f, FunctionType)
+               for default in (*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()))
 
 
 def _is_new(x: Any) -> bool:

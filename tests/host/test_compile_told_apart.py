@@ -1,0 +1,211 @@
+"""What two calls of a compiled function may differ in, although it looks alike: order, types, classes, defaults, attributes
+that are asked for and absent."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+from gradcore import nn, ones
+
+Wrap = Callable[[Any], Any]
+
+
+def keyword_arguments_in_another_order(wrap: Wrap) -> Any:
+    f = wrap(lambda **named: gradcore.stack(list(named.values())))
+    return [f(a=ones(1), b=ones(1) * 2).tolist(), f(b=ones(1) * 2, a=ones(1)).tolist()]
+
+
+def children_in_another_order(wrap: Wrap) -> Any:
+    m = nn.Sequential(OrderedDict(a=nn.ReLU(), b=nn.Softplus()))
+    f = wrap(m)
+    found = [f(-ones(1)).item(), f(-ones(1)).item()]
+    a = m.a
+    del m.a
+    m.add_module("a", a)
+    return [*found, f(-ones(1)).item()]
+
+
+def parameters_in_another_order(wrap: Wrap) -> Any:
+    m = nn.Linear(2, 2)
+    m.weight.data, m.bias.data = ones(2, 2), ones(2) * 2
+    f = wrap(lambda: gradcore.stack([p.detach().sum() for p in m.parameters()]))
+    found = [f().tolist(), f().tolist()]
+    weight = m.weight
+    del m.weight
+    m.weight = weight
+    return [*found, f().tolist()]
+
+
+def a_module_of_another_class(wrap: Wrap) -> Any:
+    m = nn.Sequential(nn.ReLU())
+    f = wrap(m)
+    found = [f(-ones(1)).item(), f(-ones(1)).item()]
+    m[0].__class__ = nn.Tanh
+    return [*found, f(-ones(1)).item()]
+
+
+def a_class_as_an_argument(wrap: Wrap) -> Any:
+    class Settings:
+        scale = 1.0
+
+    f = wrap(lambda x, settings: x * settings.scale)
+    found = [f(ones(1), Settings).item(), f(ones(1), Settings).item()]
+    Settings.scale = 3.0
+    return [*found, f(ones(1), Settings).item()]
+
+
+def a_class_that_counts(wrap: Wrap) -> Any:
+    class Counter:
+        calls: dict[str, int] = {}
+
+        @classmethod
+        def note(cls, name: str) -> None:
+            cls.calls[name] = cls.calls.get(name, 0) + 1
+
+    f = wrap(lambda x: (Counter.note("a"), x * 2)[1])
+    for _ in range(3):
+        f(ones(1))
+    return Counter.calls
+
+
+def a_default_that_grows(wrap: Wrap) -> Any:
+    def inner(x: Any, seen: list[int] = []) -> Any:  # noqa: B006 - that is the case
+        seen.append(1)
+        return x * len(seen)
+
+    f = wrap(lambda x: inner(x))
+    return [f(ones(1)).item() for _ in range(3)]
+
+
+def a_keyword_default_that_changes(wrap: Wrap) -> Any:
+    def inner(x: Any, *, seen: dict[str, int] = {"k": 0}) -> Any:  # noqa: B006 - that is the case
+        return x * seen["k"]
+
+    f = wrap(lambda x: inner(x))
+    found = [f(ones(1)).item(), f(ones(1)).item()]
+    inner.__kwdefaults__["seen"]["k"] = 5
+    return [*found, f(ones(1)).item()]
+
+
+def absent(of: Callable[[], Any], ask: Callable[[Any], float]) -> Callable[[Wrap], Any]:
+    def run(wrap: Wrap) -> Any:
+        owner = of()
+        f = wrap(lambda x: x * ask(owner))
+        found = [f(ones(1)).item(), f(ones(1)).item()]
+        owner.scale = 3.0
+        return [*found, f(ones(1)).item()]
+
+    return run
+
+
+def asked(owner: Any) -> float:
+    return getattr(owner, "scale", 1.0)
+
+
+def caught(owner: Any) -> float:
+    try:
+        return owner.scale
+    except AttributeError:
+        return 1.0
+
+
+def made_class() -> Any:
+    return type("Settings", (), {"__module__": "users"})
+
+
+def a_global_that_is_not_there(wrap: Wrap) -> Any:
+    f = wrap(lambda x: x * (3.0 if "SCALE_OF_TEST" in globals() else 1.0))
+    found = [f(ones(1)).item(), f(ones(1)).item()]
+    globals()["SCALE_OF_TEST"] = 1
+    try:
+        return [*found, f(ones(1)).item()]
+    finally:
+        del globals()["SCALE_OF_TEST"]
+
+
+def keys_that_are_equal(wrap: Wrap) -> Any:
+    x = gradcore.tensor([2])
+    f = wrap(lambda d: next(k * x for k, x in d.items()))
+    return [str(f({key: x}).dtype) for key in (1, 1.0, True, 1)]
+
+
+def kinds_of_dicts(wrap: Wrap) -> Any:
+    f = wrap(lambda d: d["a"] * (2 if type(d) is dict else 1))
+    return [f({"a": ones(1)}).item(), f(OrderedDict(a=ones(1))).item()]
+
+
+class Described(dict[str, Any]):
+    scale: float
+
+
+def dicts_with_attributes(wrap: Wrap) -> Any:
+    a, b = Described(a=ones(1)), Described(a=ones(1))
+    a.scale, b.scale = 1.0, 5.0
+    f = wrap(lambda d: d["a"] * d.scale)
+    return [f(a).item(), f(b).item(), f(a).item()]
+
+
+def zeros_of_numpy(wrap: Wrap) -> Any:
+    f = wrap(lambda x, by: x / by)
+    return [f(ones(1), np.float64(by)).item() for by in (0.0, -0.0, 0.0)]
+
+
+def setattr_by_name(wrap: Wrap) -> Any:
+    m = nn.ReLU()
+    f = wrap(lambda x: (setattr(m, "rows", x.shape[0]), x * 2)[1])
+    f(ones(2))
+    f(ones(2))
+    m.rows = 0
+    f(ones(2))
+    return m.rows
+
+
+def a_deleted_attribute_of_a_module(wrap: Wrap) -> Any:
+    m = wrap(nn.ReLU())
+    m.scale = 3
+    del m.scale
+    return hasattr(m, "scale")
+
+
+def methods_that_return_the_module(wrap: Wrap) -> Any:
+    m = wrap(nn.Linear(2, 2))
+    return [result is m for result in (m.eval(), m.to("cpu"), m.float(), m.requires_grad_(False), m.apply(lambda c: None))]
+
+
+@pytest.mark.parametrize("program", [
+    keyword_arguments_in_another_order, children_in_another_order, parameters_in_another_order, a_module_of_another_class,
+    a_class_as_an_argument, a_class_that_counts, a_default_that_grows, a_keyword_default_that_changes,
+    a_global_that_is_not_there, keys_that_are_equal, kinds_of_dicts, dicts_with_attributes, zeros_of_numpy, setattr_by_name,
+    a_deleted_attribute_of_a_module, methods_that_return_the_module,
+    *(pytest.param(absent(of, ask), id=f"{of.__name__} {how}")
+      for of in (nn.ReLU, made_class, lambda: ModuleType("settings_of_users"))
+      for how, ask in (("getattr", asked), ("except", caught)))])
+def test_it_is_as_in_eager_mode(program: Callable[[Wrap], Any]) -> None:
+    assert program(gradcore.compile) == program(lambda f: f)
+
+
+def test_reasons_name_the_class_and_the_order() -> None:
+    m = nn.Sequential(OrderedDict(a=nn.ReLU(), b=nn.Softplus()))
+    f = gradcore.compile(m)
+    f(ones(1))
+    m[1].__class__ = nn.Tanh
+    f(ones(1))
+    assert "a Softplus has become a Tanh" in f.traces[1]
+    a = m.a
+    del m.a
+    m.add_module("a", a)
+    f(ones(1))
+    assert "has them in another order" in f.traces[2]
+
+
+def test_what_is_kept_must_be_an_output() -> None:
+    graph = gradcore.trace(lambda x: x * 2, (ones(2),))
+    with pytest.raises(TypeError, match=r"keep expects outputs of this graph, such as graph\.outputs, but got int"):
+        graph.execute(ones(2), keep=[0])
