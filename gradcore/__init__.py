@@ -28,6 +28,7 @@ from gradcore.functional import (
 from gradcore.functional.arranging import *
 from gradcore.functional.composed import *
 from gradcore.functional.counting import *
+from gradcore.functional.diagonals import *
 from gradcore.functional.estimates import *
 from gradcore.functional.folding import *
 from gradcore.functional.gathering import *

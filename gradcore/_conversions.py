@@ -217,7 +217,10 @@ class Conversions(Value):
     def __format__(self, spec: str) -> str:
         if not self.spec.ndim and self.storage.device.type != "meta":
             return format(self.item(), spec)
-        return NotImplemented if spec else str(self)
+        if spec:
+            raise TypeError(f"unsupported format string passed to Tensor.__format__: {spec!r} for a tensor of "
+                            f"{self.spec.numel} elements; only one of shape [] is formatted as a number")
+        return str(self)
 
 
 def is_dtype(name: Any) -> bool:

@@ -32,6 +32,13 @@ class Size(tuple[int, ...]):
     def numel(self) -> int:
         return int(np.prod(self, dtype=np.int64))
 
+    def __add__(self, other: Any) -> Any:
+        return Size(super().__add__(tuple(other))) if isinstance(other, tuple) else NotImplemented
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        return Size(found) if isinstance(index, slice) else found
+
     def __repr__(self) -> str:
         return f"gradcore.Size({list(self)})"
 

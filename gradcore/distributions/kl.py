@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 from gradcore import functional
-from gradcore.distributions.continuous import Exponential, Laplace, Normal
+from gradcore.distributions.continuous import Exponential, Laplace, Normal, Uniform
 from gradcore.distributions.discrete import Bernoulli, Categorical
 from gradcore.distributions.distribution import Distribution, summed
 from gradcore.distributions.joint import Independent
@@ -29,12 +30,22 @@ def _exponential(p: Exponential, q: Exponential) -> Any:
 
 def _bernoulli(p: Bernoulli, q: Bernoulli) -> Any:
     softplus = functional.softplus
-    return (p.probs * (softplus(-q.logits) - softplus(-p.logits))
-            + (1 - p.probs) * (softplus(q.logits) - softplus(p.logits)))
+    one = _weighted(p.probs, q.probs, softplus(-q.logits) - softplus(-p.logits))
+    return one + _weighted(1 - p.probs, 1 - q.probs, softplus(q.logits) - softplus(p.logits))
 
 
 def _categorical(p: Categorical, q: Categorical) -> Any:
-    return (p.probs * (p.logits - q.logits)).sum(-1)
+    return _weighted(p.probs, q.probs, p.logits - q.logits).sum(-1)
+
+
+def _uniform(p: Uniform, q: Uniform) -> Any:
+    inside = (q.low <= p.low) & (q.high >= p.high)
+    return functional.where(inside, ((q.high - q.low) / (p.high - p.low)).log(), math.inf)
+
+
+def _weighted(p: Any, q: Any, difference: Any) -> Any:
+    """p * (log p - log q), given the difference: 0 where p is 0, and else infinite where q is 0."""
+    return functional.where(p == 0, 0.0, functional.where(q == 0, math.inf, p * difference))
 
 
 def _independent(p: Independent, q: Independent) -> Any:
@@ -45,7 +56,7 @@ def _independent(p: Independent, q: Independent) -> Any:
 
 _OF: dict[type, Callable[[Any, Any], Any]] = {
     Normal: _normal, Laplace: _laplace, Exponential: _exponential, Bernoulli: _bernoulli, Categorical: _categorical,
-    Independent: _independent}
+    Uniform: _uniform, Independent: _independent}
 
 
 def kl_divergence(p: Distribution, q: Distribution) -> Any:

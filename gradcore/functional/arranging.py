@@ -1,4 +1,4 @@
-"""More functions of shape: flipping, repeating, joining, splitting, diagonals and windows."""
+"""More functions of shape: flipping, repeating, joining, splitting and windows."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.device import device_of_new
 from gradcore.engine.owners import upload
 from gradcore.errors import SpecError
 from gradcore.functional import shape as sh
-from gradcore.ops import arrangement, creation, movement, reduce
-from gradcore.spec import contiguous_strides, normalize_dim
+from gradcore.ops import arrangement, creation, movement
 
 Tensor = Any
 Ints = int | Sequence[int]
@@ -51,6 +49,8 @@ def flipud(input: Tensor) -> Tensor:
 
 def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
     """The tensor rotated ``k`` times by 90 degrees in the plane of two dimensions, from the first towards the second."""
+    if len(dims) != 2:
+        raise SpecError(f"expected total rotation dims == 2, but got dims = {len(dims)}")
     a, b = _dims(input, dims)
     k %= 4
     if k == 0:
@@ -128,7 +128,7 @@ def repeat_interleave(input: Tensor, repeats: Any = None, dim: int | None = None
         if repeats < 0:
             raise SpecError(f"Repeats must be non-negative, but got {repeats}")
         wide = movement.expand(sh.unsqueeze(input, d + 1), shape=(*shape[:d + 1], repeats, *shape[d + 1:]))
-        return sh.reshape(wide, (*shape[:d], shape[d] * repeats, *shape[d + 1:]))
+        return sh.apart(sh.reshape(wide, (*shape[:d], shape[d] * repeats, *shape[d + 1:])), input)
     if repeats.spec.dtype.kind not in "iu" or repeats.spec.ndim > 1:
         raise SpecError(f"repeat_interleave: expected a 1-d tensor of integers as repeats, but got {repeats.spec}")
     counts = repeats.storage.device.read(repeats.storage, repeats.spec).reshape(-1)
@@ -169,15 +169,20 @@ def column_stack(tensors: Sequence[Tensor]) -> Tensor:
 
 def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
     """Views of parts along ``dim``: a number of nearly equal ones, or those between the given indices."""
+    if not input.spec.ndim:
+        raise SpecError("tensor_split expected at least a 1-dimensional tensor, but got a tensor with 0 dims")
     d = sh.dim_of(dim, input)
     n = input.spec.shape[d]
+    if hasattr(indices_or_sections, "tolist"):
+        indices_or_sections = indices_or_sections.tolist()
     if isinstance(indices_or_sections, int):
         if indices_or_sections <= 0:
             raise SpecError(f"number of sections must be larger than 0, got {indices_or_sections}")
         each, more = divmod(n, indices_or_sections)
         return sh.split(input, [each + (k < more) for k in range(indices_or_sections)], d)
-    if hasattr(indices_or_sections, "tolist"):
-        indices_or_sections = indices_or_sections.tolist()
+    if not isinstance(indices_or_sections, (list, tuple)):
+        raise TypeError(f"tensor_split(): expected a number of sections, or a tuple of indices, but got "
+                        f"{type(indices_or_sections).__name__}")
     ends = [builtins.min(builtins.max(i + n if i < 0 else i, 0), n) for i in indices_or_sections]
     starts = [0, *ends]
     return tuple(movement.narrow(input, d, a, builtins.max(b - a, 0)) for a, b in zip(starts, [*ends, n], strict=True))
@@ -224,65 +229,6 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
                  for x, axis in zip(parts, axes, strict=True))
 
 
-# -- diagonals ---------------------------------------------------------------------------------------------------------
-
-
-def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-    """A view of a diagonal of two dimensions, as the last dimension; ``offset`` > 0 is above the main diagonal, < 0 below."""
-    return arrangement.diagonal(input, offset=offset, dim1=sh.dim_of(dim1, input), dim2=sh.dim_of(dim2, input))
-
-
-def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
-    """Matrices with the last dimension of ``input`` on a diagonal of two new dimensions, and zeros elsewhere."""
-    length = input.spec.shape[-1]
-    size, ndim = length + builtins.abs(offset), input.spec.ndim + 1
-    one, two = normalize_dim(dim1, ndim), normalize_dim(dim2, ndim)
-    if one == two:
-        raise SpecError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
-    lead = list(input.spec.shape[:-1])
-    for d in sorted((one, two)):
-        lead.insert(d, size)
-    strides = contiguous_strides(tuple(lead))
-    kept = [s for d, s in enumerate(strides) if d not in (one, two)]
-    return movement.as_strided_grad(input, like=tuple(lead), strides=(*kept, strides[one] + strides[two]),
-                                    offset=offset * strides[two] if offset >= 0 else -offset * strides[one])
-
-
-def diag(input: Tensor, diagonal: int = 0) -> Tensor:
-    """For a 1-d tensor, a matrix with it on a diagonal; for a matrix, a copy of a diagonal."""
-    if input.spec.ndim == 1:
-        return diag_embed(input, diagonal)
-    if input.spec.ndim != 2:
-        raise SpecError(f"diag(): Supports 1D or 2D tensors. Got {input.spec.ndim}D")
-    return sh.clone(arrangement.diagonal(input, offset=diagonal, dim1=0, dim2=1))
-
-
-def diagflat(input: Tensor, offset: int = 0) -> Tensor:
-    """A matrix with all elements of ``input``, flattened, on a diagonal."""
-    return diag_embed(sh.reshape(input, -1), offset)
-
-
-def trace(input: Tensor) -> Tensor:
-    """The sum of the diagonal of a matrix."""
-    if input.spec.ndim != 2:
-        raise SpecError(f"trace: expected a matrix, but got tensor with dim {input.spec.ndim}")
-    return reduce.sum(arrangement.diagonal(input, offset=0, dim1=0, dim2=1), dims=(0,), keepdim=False)
-
-
-def _positions(found: Any, dtype: Any, device: Any) -> Tensor:
-    return upload(np.stack(found).astype(np.dtype(dtype)), device_of_new(device))
-
-
-def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = np.int64, device: Any = None) -> Tensor:
-    """Row and column indices [2, N] of the lower triangle of a [row, col] matrix, row by row."""
-    return _positions(np.tril_indices(row, offset, col), dtype, device)
-
-
-def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = np.int64, device: Any = None) -> Tensor:
-    """Row and column indices [2, N] of the upper triangle of a [row, col] matrix, row by row."""
-    return _positions(np.triu_indices(row, offset, col), dtype, device)
-
-
 # -- windows -----------------------------------------------------------------------------------------------------------
 
 
@@ -295,8 +241,8 @@ def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
 
 
 def ravel(input: Tensor) -> Tensor:
-    """The tensor flattened to one dimension: a view if the layout allows, else a copy."""
-    return sh.reshape(input, -1)
+    """The tensor flattened to one dimension: a view of a contiguous one, else a copy."""
+    return sh.reshape(sh.contiguous(input), -1)
 
 
 def view_as(input: Tensor, other: Tensor) -> Tensor:
@@ -328,23 +274,15 @@ def triu_(input: Tensor, diagonal: int = 0) -> Tensor:
     return movement.copy_(input, sh.triu(input, diagonal))
 
 
-def fill_diagonal_(input: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
-    """Write a number to the main diagonal, in place; returns the tensor. Raises NotImplementedError for ``wrap``."""
-    if wrap or input.spec.ndim != 2:
-        raise NotImplementedError(f"fill_diagonal_: only matrices without wrap, but got {list(input.spec.shape)}, wrap={wrap}")
-    creation.fill_(arrangement.diagonal(input, offset=0, dim1=0, dim2=1), fill_value)
-    return input
-
-
 concat = concatenate = sh.cat
 swapaxes = swapdims = sh.transpose
 movedim, row_stack = moveaxis, vstack
 
-METHODS = ("flip fliplr flipud rot90 roll moveaxis movedim tile repeat_interleave tensor_split hsplit vsplit dsplit diagonal "
-           "diag_embed diag diagflat trace ravel adjoint split_with_sizes swapaxes swapdims").split()
+METHODS = ("flip fliplr flipud rot90 roll moveaxis movedim tile repeat_interleave tensor_split hsplit vsplit dsplit ravel "
+           "adjoint split_with_sizes swapaxes swapdims").split()
 #: Methods of a tensor that are not functions of the package.
-TENSOR_METHODS = {fn.__name__: fn for fn in (repeat, unfold, view_as, reshape_as, tril_, triu_, fill_diagonal_)}
+TENSOR_METHODS = {fn.__name__: fn for fn in (repeat, unfold, view_as, reshape_as, tril_, triu_)}
 
 __all__ = [  # noqa: PLE0604 - strings all
     *METHODS, "atleast_1d", "atleast_2d", "atleast_3d", "column_stack", "concat", "concatenate", "dstack", "hstack", "meshgrid",
-    "row_stack", "tril_indices", "triu_indices", "vstack"]
+    "row_stack", "vstack"]

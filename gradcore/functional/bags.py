@@ -8,7 +8,8 @@ import numpy as np
 
 from gradcore.engine.owners import upload
 from gradcore.errors import DataDependentShape, SpecError
-from gradcore.functional import amax, sum
+from gradcore.functional import max as max_of
+from gradcore.functional import sum
 from gradcore.functional.attention import embedding
 from gradcore.ops import elementwise, linalg, movement
 
@@ -54,7 +55,8 @@ def embedding_bag(input: Tensor, weight: Tensor, offsets: Tensor | None = None, 
         raise NotImplementedError("embedding_bag(mode='max') is not supported with offsets or padding_idx")
     rows = embedding(input, weight, padding_idx)
     if mode == "max":
-        return amax(rows, 1)
+        # The gradient goes to the first of equal elements.
+        return max_of(rows, 1).values
     dtype = weight.spec.dtype
     counts = None
     if padding_idx is not None:

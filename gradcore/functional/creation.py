@@ -210,12 +210,20 @@ def arange(start: float, end: float | None = None, step: float = 1, *, dtype: An
                            device=device)
 
 
-def linspace(start: float, end: float, steps: int, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """``steps`` evenly spaced numbers from ``start`` to ``end`` inclusive."""
+def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """``steps`` evenly spaced numbers from ``start`` to ``end`` inclusive; bounds that are tensors are read on the host."""
+    if not isinstance(steps, (int, np.integer)):
+        raise TypeError(f"linspace(): argument 'steps' must be int, not {type(steps).__name__}")
+    start, end = (v.item() if hasattr(v, "item") else v for v in (start, end))
     if steps < 0:
         raise SpecError(f"number of steps must be non-negative, but got {steps}")
     step = (end - start) / (steps - 1) if steps > 1 else 0.0
-    return creation.arange(float(start), step, length=steps, dtype=np.dtype(dtype or get_default_dtype()), device=device)
+    found = creation.arange(float(start), step, length=steps, dtype=np.dtype(dtype or get_default_dtype()), device=device)
+    if steps > 1 and not (float(start).is_integer() and float(step).is_integer()):
+        # Rounding misses the end, which may make another integer of it.
+        last = full((1,), end, dtype=found.spec.dtype, device=device)
+        movement.copy_(movement.narrow(found, 0, steps - 1, 1), last)
+    return found
 
 
 def logspace(start: float, end: float, steps: int, base: float = 10.0, *, dtype: Any = None, device: Any = None) -> Tensor:
@@ -236,15 +244,16 @@ def range(start: float, end: float | None = None, step: float = 1, *, dtype: Any
                            device=device)
 
 
-def scalar_tensor(s: float, *, dtype: Any = None, device: Any = None) -> Tensor:
+def scalar_tensor(s: float, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A 0-d tensor of a number, of the default dtype unless ``dtype`` is given."""
-    return full((), s, dtype=dtype or get_default_dtype(), device=device)
+    return full((), s, dtype=dtype or get_default_dtype(), device=device, requires_grad=requires_grad)
 
 
-def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None) -> Tensor:
+def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """The identity matrix [n, m], where m is n by default."""
-    return creation.eye(rows=n, columns=n if m is None else m, dtype=np.dtype(dtype or get_default_dtype()),
-                        device=device)
+    result = creation.eye(rows=n, columns=n if m is None else m, dtype=np.dtype(dtype or get_default_dtype()), device=device)
+    result.requires_grad = requires_grad
+    return result
 
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.errors import DimError, SpecError
-from gradcore.functional import arranging, folding
+from gradcore.functional import arranging, diagonals, folding
 from gradcore.functional import mathematics as m
 from gradcore.functional import shape as sh
 from gradcore.functional.counting import diff
@@ -68,7 +68,7 @@ def corrcoef(input: Tensor) -> Tensor:
     found = cov(input)
     if not found.spec.ndim:
         return found / found
-    deviations = elementwise.sqrt(arranging.diagonal(found))
+    deviations = elementwise.sqrt(diagonals.diagonal(found))
     return elementwise.clamp(found / sh.unsqueeze(deviations, 1) / sh.unsqueeze(deviations, 0), -1.0, 1.0)
 
 

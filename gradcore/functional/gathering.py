@@ -10,7 +10,7 @@ import numpy as np
 
 from gradcore.engine.owners import upload
 from gradcore.errors import SpecError
-from gradcore.functional import arranging, folding, picking
+from gradcore.functional import arranging, diagonals, folding, picking
 from gradcore.functional import shape as sh
 from gradcore.functional.padding import pad
 from gradcore.ops import arrangement, creation, elementwise, movement
@@ -114,7 +114,7 @@ def slice_scatter(input: Tensor, src: Tensor, dim: int = 0, start: int | None = 
 def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     """A copy of ``input`` with ``src`` written to a diagonal of two dimensions; see :func:`diagonal`."""
     copy = sh.clone(input)
-    return _put("diagonal_scatter", copy, arranging.diagonal(copy, offset, dim1, dim2), src)
+    return _put("diagonal_scatter", copy, diagonals.diagonal(copy, offset, dim1, dim2), src)
 
 
 # -- folded into places ----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from gradcore.errors import LinAlgError, SpecError
 from gradcore.functional import mathematics as m
 from gradcore.functional import shape as sh
-from gradcore.functional.arranging import diagonal as _diagonal
+from gradcore.functional.diagonals import diagonal as _diagonal
 from gradcore.functional.products import cross as _cross
 from gradcore.functional.products import multi_dot
 from gradcore.ops import creation, decompositions, statistics
@@ -118,6 +118,8 @@ def matrix_power(A: Tensor, n: int) -> Tensor:
     """The ``n``-th power of square matrices, by repeated squaring; for a negative ``n``, that of the inverse."""
     if n < 0:
         return matrix_power(inv(A), -n)
+    if n == 1:
+        return sh.clone(A)
     size = A.spec.shape[-1]
     result = None
     while n:

@@ -94,6 +94,7 @@ def div(input: Tensor, other: Any, *, rounding_mode: str | None = None, out: Non
     if is_floating(dtype):
         x, y = (v.detach() if hasattr(v, "detach") else v for v in (input, other))
         return _without_slope(pointwise.trunc(elementwise.div(x, y)), input, other)
+    input, other = (movement.cast(v, dtype=dtype) if isinstance(v, Value) else v for v in (input, other))
     # Floats cannot represent all large integers.
     return elementwise.floor_divide(elementwise.sub(input, pointwise.fmod(input, other)), other)
 
@@ -302,9 +303,8 @@ def matmul(input: Tensor, other: Tensor, *, out: None = None) -> Tensor:
         raise refusal("matmul", "out")
     if not isinstance(other, Value):
         raise TypeError(f"matmul takes two tensors, but got {type(other).__name__}")
-    if not input.spec.ndim or not other.spec.ndim:
-        raise SpecError(f"both arguments to matmul need to be at least 1D, but they are {input.spec.ndim}D and "
-                        f"{other.spec.ndim}D")
+    if 0 in (input.spec.ndim, other.spec.ndim):
+        raise SpecError(f"both arguments to matmul need to be at least 1D, but they are {input.spec} and {other.spec}")
     row, column = input.spec.ndim == 1, other.spec.ndim == 1
     made = linalg.matmul(unsqueeze(input, 0) if row else input, unsqueeze(other, 1) if column else other)
     made = squeeze(made, -1) if column else made
@@ -315,6 +315,8 @@ def _checked(name: str, x: Tensor, y: Tensor, ndims: tuple[int, int]) -> Tensor:
     if (x.spec.ndim, y.spec.ndim) != ndims:
         raise SpecError(f"{name}: expected tensors of {ndims[0]} and {ndims[1]} dimensions, but got "
                         f"{list(x.spec.shape)} and {list(y.spec.shape)}")
+    if ndims == (3, 3) and x.spec.shape[0] != y.spec.shape[0]:
+        raise SpecError(f"{name}: expected the same number of batches, got {x.spec.shape[0]} and {y.spec.shape[0]}")
     return matmul(x, y)
 
 

@@ -66,6 +66,14 @@ def _surrounded(x: Tensor, edges: list[tuple[int, int, int]], value: float) -> T
 
 def _positions(n: int, before: int, after: int, mode: str) -> np.ndarray[Any, Any]:
     """The index, among n elements, of each of the before + n + after padded ones."""
+    if mode == "circular":
+        # Cropped first: what is repeated is what is left.
+        cut = max(-before, 0)
+        left = n - cut - max(-after, 0)
+        if before > left or after > left or left <= 0:
+            raise SpecError(f"Padding value causes wrapping around more than once: got padding ({before}, {after}) at a "
+                            f"dimension of {n} elements with mode circular")
+        return cut + np.arange(-max(before, 0), left + max(after, 0)) % left
     most = n - 1 if mode == "reflect" else n
     if mode != "replicate" and (before > most or after > most):
         raise SpecError(f"Padding size should be less than the corresponding input dimension, but got: padding ({before}, "
@@ -75,8 +83,6 @@ def _positions(n: int, before: int, after: int, mode: str) -> np.ndarray[Any, An
     places = np.arange(-before, n + after)
     if mode == "replicate":
         return np.clip(places, 0, n - 1)
-    if mode == "circular":
-        return places % n
     turned = np.abs(places) % max(2 * (n - 1), 1)
     return np.minimum(turned, 2 * (n - 1) - turned)
 
@@ -97,7 +103,7 @@ def unfold(input: Tensor, kernel_size: Size, dilation: Size = 1, padding: Size =
     x = arrangement.windows(x, dim=2, size=kh, step=sh_, dilation=dh)
     x = arrangement.windows(x, dim=3, size=kw, step=sw, dilation=dw)  # N, C, rows, columns, kh, kw
     n, c, rows, columns, *_ = x.spec.shape
-    out = movement.reshape(movement.permute(x, dims=(0, 1, 4, 5, 2, 3)), (n, c * kh * kw, rows * columns))
+    out = sh.apart(movement.reshape(movement.permute(x, dims=(0, 1, 4, 5, 2, 3)), (n, c * kh * kw, rows * columns)), input)
     return out if input.spec.ndim == 4 else sh.squeeze(out, 0)
 
 

@@ -115,6 +115,8 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
 
 def isclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
     """Whether |input - other| <= atol + rtol * |other|, or both are equal; with ``equal_nan``, NaNs are close to each other."""
+    if not isinstance(other, Value):
+        raise TypeError(f"isclose(): argument 'other' must be Tensor, not {type(other).__name__}")
     # The difference of integers could overflow; that of floats cannot.
     x, y = movement.as_float(input), movement.as_float(other)
     found = elementwise.eq(input, other)

@@ -13,6 +13,7 @@ from gradcore.errors import SpecError
 from gradcore.functional import squeeze, transpose, unsqueeze
 from gradcore.functional.images import adaptive_avg_pool2d, avg_pool2d, conv2d, max_pool2d, pair
 from gradcore.functional.padding import pad
+from gradcore.functional.shape import apart
 from gradcore.ops import convolution, elementwise, linalg, movement
 
 __all__ = ["adaptive_avg_pool1d", "avg_pool1d", "channel_shuffle", "conv1d", "conv_transpose1d", "conv_transpose2d",
@@ -58,17 +59,21 @@ def interpolate(input: Tensor, size: Size | None = None, scale_factor: float | S
         scales = [m / n for m, n in zip(new, old, strict=False)]
     if len(new) != len(old):
         raise SpecError(f"interpolate: expected {len(old)} sizes for an input of {list(input.spec.shape)}, but got {new}")
+    x = input
     for d, (n, m, scale) in enumerate(zip(old, new, scales, strict=True), 2):
+        if m <= 0:
+            raise SpecError(f"interpolate: Input and output sizes should be greater than 0, but got input {list(old)} and "
+                            f"output {new}")
         if mode.startswith("nearest"):
-            input = _nearest(input, d, n, m, scale, 0.5 if mode == "nearest-exact" else 0.0)
-        elif mode != "area" or m != n:
+            x = _nearest(x, d, n, m, scale, 0.5 if mode == "nearest-exact" else 0.0)
+        elif m != n or mode == "bicubic":
             matrix = _shares(n, m) if mode == "area" else _weights(mode == "bicubic", n, m, scale, bool(align_corners))
-            input = _mixed(input, d, matrix)
-    return input
+            x = _mixed(x, d, matrix)
+    return apart(x, input)
 
 
 def _nearest(x: Tensor, dim: int, old: int, new: int, scale: float, middle: float) -> Tensor:
-    if new == old:
+    if new == old and scale == 1:
         return x
     if new % old == 0 and scale == new // old:
         # A whole factor repeats each element: an expanded view and one copy, with a sum as its backward.
@@ -136,9 +141,9 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
         raise SpecError(f"pixel_shuffle expects its input's 'channel' dimension to be divisible by the square of "
                         f"upscale_factor, but input.size(-3)={c} is not divisible by {r * r}")
     k = len(lead)
-    apart = movement.reshape(input, (*lead, c // (r * r), r, r, h, w))
-    mixed = movement.permute(apart, dims=(*range(k), k, k + 3, k + 1, k + 4, k + 2))
-    return movement.reshape(mixed, (*lead, c // (r * r), h * r, w * r))
+    split = movement.reshape(input, (*lead, c // (r * r), r, r, h, w))
+    mixed = movement.permute(split, dims=(*range(k), k, k + 3, k + 1, k + 4, k + 2))
+    return apart(movement.reshape(mixed, (*lead, c // (r * r), h * r, w * r)), input)
 
 
 def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
@@ -149,9 +154,9 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
         raise SpecError(f"pixel_unshuffle expects height and width to be divisible by downscale_factor, but input.size(-2)={h} "
                         f"and input.size(-1)={w} are not divisible by {r}")
     k = len(lead)
-    apart = movement.reshape(input, (*lead, c, h // r, r, w // r, r))
-    mixed = movement.permute(apart, dims=(*range(k), k, k + 2, k + 4, k + 1, k + 3))
-    return movement.reshape(mixed, (*lead, c * r * r, h // r, w // r))
+    split = movement.reshape(input, (*lead, c, h // r, r, w // r, r))
+    mixed = movement.permute(split, dims=(*range(k), k, k + 2, k + 4, k + 1, k + 3))
+    return apart(movement.reshape(mixed, (*lead, c * r * r, h // r, w // r)), input)
 
 
 def channel_shuffle(input: Tensor, groups: int) -> Tensor:
@@ -159,8 +164,8 @@ def channel_shuffle(input: Tensor, groups: int) -> Tensor:
     shape = input.spec.shape
     if len(shape) < 3 or groups < 1 or shape[1] % groups:
         raise SpecError(f"Number of channels must be divisible by groups. Got {list(shape)} and {groups} groups.")
-    apart = movement.reshape(input, (shape[0], groups, shape[1] // groups, *shape[2:]))
-    return movement.reshape(transpose(apart, 1, 2), shape)
+    grouped = movement.reshape(input, (shape[0], groups, shape[1] // groups, *shape[2:]))
+    return apart(movement.reshape(transpose(grouped, 1, 2), shape), input)
 
 
 def _images(name: str, x: Tensor) -> tuple[int, ...]:

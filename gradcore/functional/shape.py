@@ -34,7 +34,9 @@ def size_of(shape: tuple[Any, ...]) -> tuple[int, ...]:
 
 def reshape(input: Tensor, *sizes: Any, shape: Any = None) -> Tensor:
     """The tensor in another shape: a view if the layout allows, else a copy. One size may be -1."""
-    return movement.reshape(input, size_of(sizes if shape is None else (shape,)))
+    result = movement.reshape(input, size_of(sizes if shape is None else (shape,)))
+    # Of the same shape it is the input itself, but what is made in no_grad mode has no graph.
+    return input.detach() if result is input and input.edge is not None and not local.state.grad else result
 
 
 def view(input: Tensor, *sizes: Any, size: Any = None, dtype: None = None) -> Tensor:
@@ -177,11 +179,18 @@ def _need_dims(message: str, x: Tensor) -> None:
         raise SpecError(message)
 
 
+def apart(result: Tensor, input: Tensor) -> Tensor:
+    """``result``, or a copy if it shows the bytes of ``input``, for functions whose results are never views."""
+    return movement.clone(result) if result.storage is input.storage else result
+
+
 def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
     """A view of ``length`` elements of ``dim`` from ``start`` on; a negative ``start`` counts from the end."""
     _need_dims("narrow() cannot be applied to a 0-dim tensor.", input)
     d = dim_of(dim, input)
     n = input.spec.shape[d]
+    # It may be a tensor, which is read on the host.
+    start = int(start)
     if length < 0:
         raise SpecError(f"narrow(): length must be non-negative, but got {length}.")
     if not -n <= start <= n:

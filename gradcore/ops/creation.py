@@ -56,6 +56,8 @@ def length_of_range(start: float, end: float, step: float) -> int:
     """How many numbers ``arange`` makes. Raises :class:`SpecError` for a step that never arrives."""
     if step == 0:
         raise SpecError("step must be nonzero")
+    if not (np.isfinite(start) and np.isfinite(end)):
+        raise SpecError(f"unsupported range: {start} -> {end}")
     if (end - start) * step < 0:
         raise SpecError(f"upper bound and lower bound inconsistent with step sign: {start}, {end}, {step}")
     return int(np.ceil((end - start) / step))

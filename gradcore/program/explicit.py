@@ -19,7 +19,7 @@ from gradcore.devices.device import Device
 from gradcore.engine.value import Value
 from gradcore.errors import ModifiedInPlace, TraceError
 from gradcore.events import MARK
-from gradcore.functional import arranging
+from gradcore.functional import diagonals
 from gradcore.memory.arena import close_ranges
 from gradcore.program.arena import Arena
 from gradcore.program.arguments import rebuilt, template_of
@@ -250,7 +250,7 @@ def trace(function: Any, example_inputs: Any = None) -> Any:
     matrix's diagonal, as in PyTorch.
     """
     if isinstance(function, Value) and example_inputs is None:
-        return arranging.trace(function)
+        return diagonals.trace(function)
     if not callable(function):
         raise TypeError(f"trace expected a function and example inputs, or a matrix, but got {type(function).__name__}")
     arguments = example_inputs if isinstance(example_inputs, (tuple, list)) else (example_inputs,)

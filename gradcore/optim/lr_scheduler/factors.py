@@ -19,12 +19,16 @@ class _Factor(LRScheduler):
 
     #: The limit that the rate falls to.
     _floor = 0.0
+    #: As in PyTorch: does a schedule that is resumed, with a ``last_epoch``, begin with the rate that the optimizer has?
+    _keeps = True
 
     def _factor(self, epoch: int) -> float:
         raise NotImplementedError
 
     def get_lr(self) -> list[float]:
         rates = [rate_of(group) for group in self.optimizer.param_groups]
+        if self._keeps and not self._step_count and self.last_epoch:
+            return rates
         floor, now = self._floor, self._factor(self.last_epoch)
         before = 1.0 if not self.last_epoch else self._factor(self.last_epoch - 1)
         if now == before:
@@ -40,6 +44,8 @@ class _Factor(LRScheduler):
 class StepLR(_Factor):
     """base * gamma^(epoch // step_size)."""
 
+    _keeps = False
+
     def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1) -> None:
         self.step_size = step_size
         self.gamma = gamma
@@ -51,6 +57,8 @@ class StepLR(_Factor):
 
 class MultiStepLR(_Factor):
     """base * gamma^(number of ``milestones`` reached); a milestone that is listed twice counts twice."""
+
+    _keeps = False
 
     def __init__(self, optimizer: Optimizer, milestones: Iterable[int], gamma: float = 0.1, last_epoch: int = -1) -> None:
         self.milestones = Counter(milestones)
@@ -74,6 +82,8 @@ class ExponentialLR(_Factor):
 
 class ConstantLR(_Factor):
     """base * factor for ``total_iters`` epochs, then base. Raises ValueError for a factor outside [0, 1]."""
+
+    _keeps = False
 
     def __init__(self, optimizer: Optimizer, factor: float = 1.0 / 3, total_iters: int = 5, last_epoch: int = -1) -> None:
         if not 0 <= factor <= 1:
@@ -195,6 +205,6 @@ class MultiplicativeLR(LambdaLR):
 
     def get_lr(self) -> list[float]:
         rates = [rate_of(group) for group in self.optimizer.param_groups]
-        if not self.last_epoch:
+        if not self._step_count:
             return rates
         return [rate * fn(self.last_epoch) for rate, fn in zip(rates, self.lr_lambdas, strict=True)]

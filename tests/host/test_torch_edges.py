@@ -1,0 +1,170 @@
+"""Edges at which PyTorch does one thing of several: each case runs with both libraries, and gives the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradcore
+
+Case = Callable[[Any], Any]
+
+
+def values(x: Any) -> Any:
+    """Results as nested lists."""
+    if isinstance(x, (list, tuple)):
+        return [values(v) for v in x]
+    return x.tolist() if hasattr(x, "tolist") else x
+
+
+def scaled(mode: str, factor: float, dims: int) -> Case:
+    def run(t: Any) -> Any:
+        x = t.arange(3.0).reshape(1, 1, *(3,) + (1,) * (dims - 1)).expand(1, 1, *(3,) * dims)
+        return t.nn.functional.interpolate(x, scale_factor=factor, mode=mode)
+
+    return run
+
+
+def resumed(make: Callable[[Any, Any, int], Any]) -> Case:
+    def run(t: Any) -> Any:
+        def optimizer() -> Any:
+            return t.optim.SGD([t.nn.Parameter(t.ones(1))], lr=0.1)
+
+        first = optimizer()
+        schedule = make(t.optim.lr_scheduler, first, -1)
+        for _ in range(5):
+            first.step()
+            schedule.step()
+        second = optimizer()
+        second.load_state_dict(first.state_dict())
+        schedule = make(t.optim.lr_scheduler, second, 5)
+        rates = [second.param_groups[0]["lr"]]
+        for _ in range(4):
+            second.step()
+            schedule.step()
+            rates.append(second.param_groups[0]["lr"])
+        return rates
+
+    return run
+
+
+def wrapped(t: Any) -> Any:
+    x = t.arange(4.0).reshape(1, 1, 4).requires_grad_()
+    found = [t.nn.functional.pad(x, pad, "circular") for pad in ((-1, 1), (2, -1), (1, 1), (-2, 2))]
+    sum((y * y).sum() for y in found).backward()
+    return [*found, x.grad]
+
+
+def divergences(t: Any) -> Any:
+    d = t.distributions
+    kl = d.kl_divergence
+    return [kl(d.Categorical(t.tensor([0.5, 0.5])), d.Categorical(t.tensor([1.0, 0.0]))),
+            kl(d.Categorical(t.tensor([1.0, 0.0])), d.Categorical(t.tensor([0.5, 0.5]))),
+            kl(d.Bernoulli(t.tensor(0.3)), d.Bernoulli(t.tensor([0.0, 1.0, 0.5]))),
+            kl(d.Bernoulli(t.tensor([0.0, 1.0])), d.Bernoulli(t.tensor(0.5))),
+            kl(d.Uniform(0.0, 1.0), d.Uniform(t.tensor([0.0, -1.0, 0.5]), t.tensor([1.0, 3.0, 2.0])))]
+
+
+def ties_in_bags(t: Any) -> Any:
+    weight = t.ones(4, 2).requires_grad_()
+    t.nn.functional.embedding_bag(t.tensor([[0, 1, 2]]), weight, mode="max").sum().backward()
+    return weight.grad
+
+
+def ends(t: Any) -> Any:
+    return [t.linspace(0, 4, 50, dtype=t.int64)[-1], t.linspace(0, 1, 50)[-1], t.linspace(3, -0.1, 7)[-1], t.linspace(1, 2, 1),
+            t.linspace(t.tensor(1.0), t.tensor(3.0), 3)]
+
+
+def narrowed_by_a_tensor(t: Any) -> Any:
+    x = t.ones(2, 3).requires_grad_()
+    t.narrow(x, 1, t.tensor(1), 2).sum().backward()
+    return x.grad
+
+
+def results_that_are_no_views(t: Any) -> Any:
+    found = []
+    for make in (lambda x: t.repeat_interleave(x, 1), lambda x: t.pixel_shuffle(x, 1), lambda x: t.pixel_unshuffle(x, 1),
+                 lambda x: t.channel_shuffle(x[None, 0], 1), lambda x: t.linalg.matrix_power(x, 1),
+                 lambda x: t.nn.functional.unfold(x, 1), lambda x: t.nn.functional.interpolate(x[None], size=(3, 3)),
+                 lambda x: x[:, ::2].ravel(), lambda x: t.repeat_interleave(t.tensor(3.0), 2)):
+        x = t.arange(9.0).reshape(1, 3, 3)
+        make(x).add_(1)
+        found.append(x)
+    return found
+
+
+def reshaped_without_a_graph(t: Any) -> Any:
+    x = t.ones(3).requires_grad_()
+    with t.no_grad():
+        y = x.reshape(-1)
+    ((y * 2).sum() + x.sum()).backward()
+    return x.grad
+
+
+def rounded_quotients(t: Any) -> Any:
+    return [t.div(t.tensor([True]), t.tensor([2]), rounding_mode="trunc"),
+            t.div(t.tensor([-7]), t.tensor([True]), rounding_mode="trunc"),
+            t.tensor_split(t.arange(6), t.tensor(3)), t.eye(2, requires_grad=True).requires_grad,
+            t.scalar_tensor(2.0, requires_grad=True).requires_grad]
+
+
+def shapes(t: Any) -> Any:
+    size = t.ones(2, 3, 4).shape
+    return [type(x) is type(size) for x in (size + (1,), size[:2], size[1:])] + [size[1], list(size + size)]
+
+
+SCHEDULES: dict[str, Callable[[Any, Any, int], Any]] = {
+    "exponential": lambda s, o, at: s.ExponentialLR(o, 0.9, last_epoch=at),
+    "linear": lambda s, o, at: s.LinearLR(o, 0.5, total_iters=12, last_epoch=at),
+    "polynomial": lambda s, o, at: s.PolynomialLR(o, 12, 2.0, last_epoch=at),
+    "cosine": lambda s, o, at: s.CosineAnnealingLR(o, 12, last_epoch=at),
+    "multiplicative": lambda s, o, at: s.MultiplicativeLR(o, lambda epoch: 0.9, last_epoch=at),
+    "steps": lambda s, o, at: s.StepLR(o, 3, last_epoch=at),
+    "milestones": lambda s, o, at: s.MultiStepLR(o, [2, 6, 8], last_epoch=at),
+    "constant": lambda s, o, at: s.ConstantLR(o, 0.5, 7, last_epoch=at),
+    "lambda": lambda s, o, at: s.LambdaLR(o, lambda epoch: 0.9 ** epoch, last_epoch=at),
+}
+CASES: dict[str, Case] = {
+    **{f"{mode} by {factor}": scaled(mode, factor, dims) for mode, dims in (
+        ("linear", 1), ("bilinear", 2), ("trilinear", 3), ("nearest", 1), ("nearest-exact", 2), ("bicubic", 2), ("area", 1))
+       for factor in (1.3, 1.0, 2.0)},
+    **{f"resumed {name}": resumed(make) for name, make in SCHEDULES.items()},
+    **{f.__name__: f for f in (wrapped, divergences, ties_in_bags, ends, narrowed_by_a_tensor, results_that_are_no_views,
+                               reshaped_without_a_graph, rounded_quotients, shapes)}}
+
+
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore:Detected call of")
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_as_in_pytorch(name: str, torch: Any) -> None:
+    ours, theirs = (values(CASES[name](t)) for t in (gradcore, torch))
+    flat = [_flat(x) for x in (ours, theirs)]
+    np.testing.assert_allclose(flat[0], flat[1], rtol=1e-5, atol=1e-6)
+
+
+def _flat(x: Any) -> Any:
+    """All numbers in nested lists, in order."""
+    if isinstance(x, list):
+        return np.concatenate([_flat(v) for v in x]) if x else np.zeros(0)
+    return np.asarray([x], np.float64)
+
+
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda: gradcore.nn.functional.interpolate(gradcore.ones(1, 1, 3), scale_factor=0.3, mode="linear"), "greater than 0"),
+    (lambda: gradcore.nn.functional.pad(gradcore.ones(1, 1, 3), (-2, 2), "circular"), "wrapping around more than once"),
+    (lambda: gradcore.tensor_split(gradcore.tensor(1.0), 2), "at least a 1-dimensional"),
+    (lambda: gradcore.hsplit(gradcore.ones(4), "abc"), "a number of sections, or a tuple of indices, but got str"),
+    (lambda: gradcore.rot90(gradcore.ones(2, 2), dims=(0,)), "total rotation dims == 2"),
+    (lambda: gradcore.arange(0, float("inf")), "unsupported range"),
+    (lambda: gradcore.linspace(0, 1, 1.0), "'steps' must be int, not float"),
+    (lambda: gradcore.isclose(gradcore.ones(1), 1), "must be Tensor, not int"),
+    (lambda: gradcore.bmm(gradcore.ones(1, 2, 3), gradcore.ones(2, 3, 2)), "the same number of batches, got 1 and 2"),
+    (lambda: format(gradcore.ones(2), ".3f"), "unsupported format string"),
+])
+def test_bad_input_is_told_in_words(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises((RuntimeError, ValueError, TypeError), match=message):
+        call()
