@@ -129,7 +129,7 @@ class Conversions(Value):
         if device is not None:
             source, target = result.storage.device, get_device(device)
             # Without a GPU the CPU stands for one: an upload from pinned memory takes bytes there, as it would on a GPU.
-            if target.compute is not source.compute or not getattr(source, "locked", True):
+            if target.compute is not source.compute or (source.pinned and not source.locked):
                 result = functional.transfer(result, target, non_blocking)
         return movement.clone(result) if copy and result is self else result
 
@@ -139,7 +139,7 @@ class Conversions(Value):
         Without a GPU the copy is in pageable host memory, in a pool that keeps the same records. Raises RuntimeError for a
         tensor that is not on the CPU, or has a graph.
         """
-        if self.storage.device.name == "pinned":
+        if self.storage.device.pinned:
             return self
         if self.storage.device.type != "cpu":
             raise RuntimeError(f"cannot pin a tensor on {self.storage.device}: only dense CPU tensors can be pinned")
@@ -151,7 +151,7 @@ class Conversions(Value):
 
     def is_pinned(self) -> Any:
         """Is the tensor in page-locked memory? Always False without a GPU."""
-        return getattr(self.storage.device, "locked", False)
+        return self.storage.device.locked
 
     def type(self, dtype: Any = None, non_blocking: Any = False) -> Any:
         """The tensor with another dtype, or itself if it has that. Without a dtype, the name of PyTorch's class for it."""

@@ -84,7 +84,7 @@ class step:
         self._forget()
         recorded = [self._wanted] if self._wanted is not None else devices() or [get_device("cpu")]
         logged = self.level != "counts"
-        pool = next((d for d in devices() if d.name == "pinned" and d not in recorded), None)
+        pool = next((d for d in devices() if d.pinned and d not in recorded), None)
         if logged and any(d.name in _recorded for d in recorded):
             raise RuntimeError("a step is already being recorded: gradcore.step() cannot be nested")
         try:
@@ -216,7 +216,7 @@ class _Start:
 
 def _pinned_figures(starts: list[_Start]) -> PinnedFigures | None:
     """The figures of the pinned pool, or None if it was not used; it may have been created within the step."""
-    pool = next((d for d in devices() if d.name == "pinned"), None)
+    pool = next((d for d in devices() if d.pinned), None)
     if pool is None:
         return None
     peak = next((start.peaks[1] for start in starts if start.device is pool), pool.ledger.peak_allocated)

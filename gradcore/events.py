@@ -16,7 +16,7 @@ OUTSIDE = -1
 #: The op in the tags of such blocks.
 BORROW = "borrow"
 
-RESERVE, UNRESERVE, ALLOC, FREE, KEEP, DROP, LAUNCH, RETAG, MARK, VIEW, UPLOAD, READ, FOREIGN = range(13)
+RESERVE, UNRESERVE, ALLOC, FREE, KEEP, DROP, LAUNCH, RETAG, MARK, VIEW, UPLOAD, READ = range(12)
 
 #: What a mark may say in the log of a step.
 MARKS = ("begin", "end", "pack", "unpack")
@@ -209,7 +209,7 @@ class Retag(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A named moment. ``what`` is ``begin`` or ``end``; ``time`` is in nanoseconds of the monotonic clock.
+    """A named moment. ``what`` is one of :data:`MARKS`; ``time`` is in nanoseconds of the monotonic clock.
 
     ``what`` may also be ``at``, with an empty label: the time of the records that follow, in another program's log.
     """
@@ -242,14 +242,7 @@ class Read(NamedTuple):
     nbytes: int
 
 
-class Foreign(NamedTuple):
-    """A library allocated bytes for itself, outside the pool."""
-
-    library: str
-    nbytes: int
-
-
-Record = (Reserve | Unreserve | Alloc | Free | Keep | Drop | Launch | Retag | Mark | View | Upload | Read | Foreign)
+Record = (Reserve | Unreserve | Alloc | Free | Keep | Drop | Launch | Retag | Mark | View | Upload | Read)
 Raw = tuple[Any, ...]
 
 
@@ -276,4 +269,4 @@ def typed(raw: Raw, tags: Mapping[int, Tag] | Table[Tag] = TAGS) -> Record:
     return record
 
 
-_PLAIN: dict[int, Any] = {RESERVE: Reserve, UNRESERVE: Unreserve, UPLOAD: Upload, READ: Read, FOREIGN: Foreign}
+_PLAIN: dict[int, Any] = {RESERVE: Reserve, UNRESERVE: Unreserve, UPLOAD: Upload, READ: Read}

@@ -28,7 +28,6 @@ _VARIABLES = ("NVIDIA_TF32_OVERRIDE", "NVIDIA_VISIBLE_DEVICES", "LD_LIBRARY_PATH
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
-    parser.add_argument("--traceback", action="store_true", help="print the traceback of an error")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -35,7 +35,6 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--optimizer", choices=OPTIMIZERS, help="sgd has momentum 0.9; the default depends on the model")
     parser.add_argument("--seed", type=int, default=0, help="seed for weights, batches and dropout (default 0)")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
-    parser.add_argument("--traceback", action="store_true", help="print the traceback of an error")
 
 
 def pick_device(name: str) -> tuple[Device, str | None]:

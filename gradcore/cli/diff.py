@@ -34,7 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="exit with status 1 if the peak has grown by more than this")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     parser.add_argument("--html", type=Path, metavar="OUT", help="write the tables as a page to this file")
-    parser.add_argument("--traceback", action="store_true", help="print the traceback of an error")
     # Status 1 is for a peak that has grown, so errors need another one.
     parser.set_defaults(error_status=2)
 

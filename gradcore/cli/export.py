@@ -18,7 +18,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True)
     parser.add_argument("--step", type=which_step, default="peak", metavar="N|peak|first|last",
                         help="which step, of those whose events are in the file (default peak)")
-    parser.add_argument("--traceback", action="store_true", help="print the traceback of an error")
 
 
 def run(options: argparse.Namespace) -> None:

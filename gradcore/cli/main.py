@@ -17,55 +17,41 @@ from gradcore.models import registry as models
 #: Errors that are printed without a traceback wherever they come from.
 _SAID = (GradcoreError, ValueError, OSError, ImportError, AttributeError, TypeError)
 
+#: By name of a command: its module, what it does in a line, and more about that.
+_COMMANDS = (
+    ("train", train, "train a network on real data, with a memory report for every step",
+     "Train a network, print memory figures for every step, and the full report of the step with the highest peak."),
+    ("measure", measure, "peak memory by batch size",
+     "Peak device memory of a training step, one row per batch size. With --device meta it is predicted from shapes only.\n\n"
+     + (models.__doc__ or "")),
+    ("report", report, "where the memory of a run went",
+     "The memory of one step of a run: its timeline, and what is live at the peak."),
+    ("diff", diff, "how a peak has changed between two runs, and because of what",
+     "How the peak of B differs from that of A, by role, layer, op and source line. Exit status: 0; 1 if it grew by more than "
+     "--fail-above; 2 for an error; 141 if the reader of the output closed it early."),
+    ("export", export, "write the events of a step for other programs",
+     "Write the events of one step for pytorch.org/memory_viz (snapshot), for ui.perfetto.dev (trace), for a spreadsheet (csv) "
+     "or for gradcore itself (json)."),
+    ("find-batch", find_batch, "the largest batch size that fits in a given amount of memory",
+     "The largest batch size whose training step fits in SIZE bytes: predicted from shapes by a pool of that size, then run on "
+     "the device. MODEL is as for gradcore measure."),
+    ("collect-env", collect_env, "print what a bug report needs",
+     "The machine, the GPUs, and the versions of the packages: what a bug report needs."),
+)
+
 
 def parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
     top = argparse.ArgumentParser(prog="gradcore", description="Train networks, and see where device memory goes.")
     top.add_argument("--version", action="version", version=f"gradcore {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    text = argparse.RawDescriptionHelpFormatter
-
-    one = commands.add_parser("train", help="train a network on real data, with a memory report for every step",
-                              description="Train a network, print memory figures for every step, and the full report of "
-                                          "the step with the highest peak.")
-    train.add_arguments(one)
-    one.set_defaults(run=train.run)
-
-    two = commands.add_parser("measure", help="peak memory by batch size", formatter_class=text,
-                              description="Peak device memory of a training step, one row per batch size. With --device "
-                                          "meta it is predicted from shapes only.\n\n" + (models.__doc__ or ""))
-    measure.add_arguments(two)
-    two.set_defaults(run=measure.run)
-
-    three = commands.add_parser("report", help="where the memory of a run went",
-                                description="The memory of one step of a run: its timeline, and what is live at the peak.")
-    report.add_arguments(three)
-    three.set_defaults(run=report.run)
-
-    four = commands.add_parser("diff", help="how a peak has changed between two runs, and because of what",
-                               description="How the peak of B differs from that of A, by role, layer, op and source "
-                                           "line. Exit status: 0; 1 if it grew by more than --fail-above; 2 for an error; "
-                                           "141 if the reader of the output closed it early.")
-    diff.add_arguments(four)
-    four.set_defaults(run=diff.run)
-
-    five = commands.add_parser("export", help="write the events of a step for other programs",
-                               description="Write the events of one step for pytorch.org/memory_viz (snapshot), for "
-                                           "ui.perfetto.dev (trace), for a spreadsheet (csv) or for gradcore itself (json).")
-    export.add_arguments(five)
-    five.set_defaults(run=export.run)
-
-    six = commands.add_parser("find-batch", help="the largest batch size that fits in a given amount of memory",
-                              description="The largest batch size whose training step fits in SIZE bytes: predicted from "
-                                          "shapes by a pool of that size, then run on the device. MODEL is as for gradcore "
-                                          "measure.")
-    find_batch.add_arguments(six)
-    six.set_defaults(run=find_batch.run)
-
-    seven = commands.add_parser("collect-env", help="print what a bug report needs",
-                                description="The machine, the GPUs, and the versions of the packages: what a bug report needs.")
-    collect_env.add_arguments(seven)
-    seven.set_defaults(run=collect_env.run)
+    for name, module, about, description in _COMMANDS:
+        one = commands.add_parser(name, help=about, description=description,
+                                  formatter_class=argparse.RawDescriptionHelpFormatter if "\n" in description
+                                  else argparse.HelpFormatter)
+        module.add_arguments(one)
+        one.add_argument("--traceback", action="store_true", help="print the traceback of an error")
+        one.set_defaults(run=module.run)
     return top
 
 

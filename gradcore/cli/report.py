@@ -46,7 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--beside", type=Path, action="append", default=[], metavar="RUN",
                         help="another run to compare with on the page; may be given several times")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
-    parser.add_argument("--traceback", action="store_true", help="print the traceback of an error")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -45,6 +45,8 @@ class Device:
     type = ""
     #: The number of a device whose kind may have several, else None.
     index: int | None = None
+    #: Is it the pool of pinned host memory, and are its pages locked, as those of a machine with a GPU are?
+    pinned = locked = False
 
     def __init__(self, name: str, stack: Stack, stream: Stream, kernels: dict[str, Callable[..., Any]]) -> None:
         self.name = name
@@ -76,9 +78,9 @@ class Device:
         """The device that ops on its tensors run on, and that tensors name as their own."""
         return self
 
-    def allocate(self, nbytes: int, tag: int, node: int = 0) -> Storage:
+    def allocate(self, nbytes: int, tag: int) -> Storage:
         """A new storage of ``nbytes`` bytes. Raises :class:`~gradcore.errors.OutOfMemory`."""
-        return new_storage(self, nbytes, self.current, tag, node)
+        return new_storage(self, nbytes, self.current, tag, 0)
 
     # -- streams -------------------------------------------------------------------------------------------------------
 

@@ -30,6 +30,8 @@ class PinnedDevice(HostDevice):
     ``runtime`` is the CUDA runtime, None without a GPU. Dispatch caches no calls here, but uses those of the CPU.
     """
 
+    pinned = True
+
     def __init__(self, runtime: Any = None, limit: int | None = None) -> None:
         driver = NoDriver() if runtime is None else CudaDriver(runtime)
         stack = build(HostSource() if runtime is None else PinnedSource(runtime), driver, limit=limit)

@@ -19,6 +19,7 @@ from gradcore.engine.operands import TENSORS, flatten, operands, same_device
 from gradcore.engine.plans import OVERWRITTEN, Call, KeepPlan, infer
 from gradcore.engine.saved import Packed, Saved, keep
 from gradcore.engine.state import CODES, State, find_site, local
+from gradcore.engine.tracer import Tracer
 from gradcore.engine.value import PLAIN, install_made, make_value
 from gradcore.engine.views import check_recorded_write, note_view, rebase
 from gradcore.errors import LocatedError, SpecError
@@ -198,9 +199,8 @@ def _on_stream(device: Device, args: tuple[Any, ...]) -> Stream:
 def _log_launch(log: list[Raw], call: Call, tag: int, number: int, args: tuple[Any, ...],
                 outputs: tuple[Any, ...]) -> None:
     inputs = tuple([a.storage.block.serial if type(a) in TENSORS else 0 for a in args])
-    if type(log) is not list:
-        # A trace needs the tensors and the values of the numbers.
-        log.launched(call, args, outputs)  # type: ignore[attr-defined]
+    if isinstance(log, Tracer):
+        log.launched(call, args, outputs)
     made = tuple([v.storage.block.serial for v in outputs])
     log.append((LAUNCH, call.invocation, tag, number, inputs, made, perf_counter_ns()))
 
@@ -211,38 +211,24 @@ def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], at
     """Views, in-place ops, several outputs, auxiliary outputs, workspace."""
     if call.scattered:
         return _apply_contiguous(op, call, args, attrs)
-    log = device.ledger.log
     overwritten: Saved | Packed | None = None
+    written = [args[i] for i in call.writes]
     outputs: list[Any]
     aux: list[Any] = []
     if op.view:
-        source = args[0]
-        if log is not None:
-            if type(log) is not list:
-                log.viewed(source)  # type: ignore[attr-defined]
-            log.append((VIEW, call.invocation, tags[0], number, source.storage.serial))
-        outputs = [make_value(source.storage, spec, device.array(source.storage.block, spec), None) for spec in call.specs]
-        for result in outputs:
-            result.base = source if source.base is None else source.base
-            note_view(result)
+        outputs = _views(call, device, args[0], tags[0], number)
     else:
         if device.several:
             _on_stream(device, args)
-        written = [args[i] for i in call.writes]
         if op.writes:
             overwritten = _before_write(op, call, written, edges, plan, number)
-        outputs = []
-        if not op.in_place:
-            for spec, tag in zip(call.specs, tags, strict=False):
-                outputs.append(fresh(device, spec, tag, number))
-                arrays.append(outputs[-1].array)
-        if call.aux:
-            for (_, spec), tag in zip(call.aux, tags[len(call.specs):], strict=False):
-                aux.append(fresh(device, spec, tag, number))
-                arrays.append(aux[-1].array)
+        outputs = [] if op.in_place else [fresh(device, spec, tag, number) for spec, tag in zip(call.specs, tags, strict=False)]
+        aux = [fresh(device, spec, tag, number) for (_, spec), tag in zip(call.aux, tags[len(call.specs):], strict=False)]
+        arrays += [value.array for value in (*outputs, *aux)]
         if call.workspace is not None:
             workspace = fresh(device, call.workspace, tags[-1], number)
             arrays.append(workspace.array)
+        log = device.ledger.log
         if log is not None:
             _log_launch(log, call, tags[0], number, args, (*outputs, *aux))
         try:
@@ -266,6 +252,20 @@ def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], at
         if op.in_place and outputs[0].storage.views is not None:
             rebase(outputs[0])
     return tuple(outputs) if call.several else outputs[0]
+
+
+def _views(call: Call, device: Device, source: Any, tag: int, number: int) -> list[Any]:
+    """Tensors that show ``source``'s bytes under the call's specs, without a graph."""
+    log = device.ledger.log
+    if log is not None:
+        if isinstance(log, Tracer):
+            log.viewed(source)
+        log.append((VIEW, call.invocation, tag, number, source.storage.serial))
+    outputs = [make_value(source.storage, spec, device.array(source.storage.block, spec), None) for spec in call.specs]
+    for result in outputs:
+        result.base = source if source.base is None else source.base
+        note_view(result)
+    return outputs
 
 
 def _apply_contiguous(op: Op, call: Call, args: tuple[Any, ...], attrs: dict[str, Any]) -> Any:

@@ -10,6 +10,7 @@ from gradcore.devices.device import Device, get_device
 from gradcore.devices.storage import Storage
 from gradcore.engine.dispatch import fresh
 from gradcore.engine.state import SCOPES, SITES, here, local
+from gradcore.engine.tracer import Tracer
 from gradcore.engine.value import Value, make_value
 from gradcore.events import BORROW, TAGS, Network, Tag
 from gradcore.spec import TensorSpec, category
@@ -25,8 +26,8 @@ def upload(values: np.ndarray[Any, Any], device: Device, *, op: str = "upload", 
     device = device.compute
     spec = TensorSpec.of(values.shape, values.dtype)
     value = fresh(device, spec, _tag(op, role, spec), local.state.node)
-    if constant and type(device.ledger.log) not in (list, type(None)):
-        device.ledger.log.constant(value.storage)  # type: ignore[union-attr]
+    if constant and isinstance(device.ledger.log, Tracer):
+        device.ledger.log.constant(value.storage)
     device.upload(value.storage, spec, values)
     return value
 

@@ -139,7 +139,7 @@ def transfer(x: Tensor, device: Device, non_blocking: bool = False) -> Tensor:
     """A copy of ``x`` on another device. With ``non_blocking``, a copy from pinned memory is asynchronous."""
     if x.requires_grad and not x.is_leaf:
         raise NotImplementedError("moving a tensor that requires grad to another device is not supported: call detach() first")
-    if non_blocking and x.storage.device.name == "pinned":
+    if non_blocking and x.storage.device.pinned:
         result = send(x.spec, device, x)
     elif device.type == "meta":
         result = upload(np.broadcast_to(np.zeros((), x.spec.dtype), x.spec.shape), device)

@@ -15,6 +15,8 @@ from gradcore.data.text import Text, Windows
 from gradcore.engine.modes import no_grad
 
 Array = np.ndarray[Any, Any]
+#: How many samples, and windows of text, an evaluation takes at a time.
+_AT_ONCE, _WINDOWS_AT_ONCE = 1024, 64
 
 
 @dataclass(frozen=True)
@@ -71,16 +73,16 @@ class ImageTask:
         return Result({"accuracy": share}, (f"test accuracy {share:.2%}",))
 
 
-def accuracy(module: Any, x: Array, y: Array, device: Any, batch_size: int = 1024) -> float:
+def accuracy(module: Any, x: Array, y: Array, device: Any) -> float:
     """The fraction of samples whose highest score is at their label."""
     right = 0
     training = module.training
     module.eval()
     with no_grad():
-        for start in range(0, len(x), batch_size):
-            scores = module(functional.tensor(x[start:start + batch_size], device=device))
+        for start in range(0, len(x), _AT_ONCE):
+            scores = module(functional.tensor(x[start:start + _AT_ONCE], device=device))
             found = scores.argmax(1).cpu().numpy()
-            right += int((found == y[start:start + batch_size]).sum())
+            right += int((found == y[start:start + _AT_ONCE]).sum())
     module.train(training)
     return right / len(x)
 
@@ -119,7 +121,7 @@ class TextTask:
                       (f"test loss {loss:.4f} nats per character, {beside} the bigram entropy of {entropy:.4f}",
                        f"A sample of text:\n\n{sample}\n"))
 
-    def _test_loss(self, module: Any, device: Any, batch_size: int = 64) -> float:
+    def _test_loss(self, module: Any, device: Any) -> float:
         """The mean loss over the windows of the test part, in nats per character."""
         numbers, size = self._text.test, self._context
         if len(numbers) < 2:
@@ -127,8 +129,8 @@ class TextTask:
         size = min(size, len(numbers) - 1)
         starts = np.arange(0, len(numbers) - size, size)
         total = 0.0
-        for k in range(0, len(starts), batch_size):
-            rows = numbers[starts[k:k + batch_size, None] + np.arange(size + 1)]
+        for k in range(0, len(starts), _WINDOWS_AT_ONCE):
+            rows = numbers[starts[k:k + _WINDOWS_AT_ONCE, None] + np.arange(size + 1)]
             x, y = (functional.tensor(np.ascontiguousarray(part), device=device) for part in (rows[:, :-1], rows[:, 1:]))
             total += self._loss(module, x, y).item() * len(rows)
         return total / len(starts)

@@ -11,8 +11,19 @@ from gradcore.errors import SpecError
 from gradcore.ops.creation import zeros_of
 from gradcore.ops.movement import sum_to
 from gradcore.ops.op import op
-from gradcore.ops.shapes import Operand, bool_like, broadcast, compare, divide, float_like, like, numbers, shape_of
-from gradcore.spec import TensorSpec, broadcast_shapes, category, default_float, promote
+from gradcore.ops.shapes import (
+    Operand,
+    bool_like,
+    broadcast,
+    compare,
+    divide,
+    float_like,
+    like,
+    numbers,
+    shape_of,
+    written_into,
+)
+from gradcore.spec import TensorSpec, broadcast_shapes, default_float, promote
 
 # -- arithmetic --------------------------------------------------------------------------------------------------------
 
@@ -181,10 +192,7 @@ def _above(x: Any, low: Any, high: Any) -> Any:
 
 def _into(x: TensorSpec, y: Operand) -> TensorSpec:
     """The result of writing ``x op y`` into ``x``; raises where it has another shape or a stronger type."""
-    result = broadcast(x, y)
-    if category(result.dtype) > category(x.dtype):
-        raise SpecError(f"result type {result.dtype.name} can't be cast to the desired output type {x.dtype.name}")
-    return TensorSpec.of(result.shape, x.dtype)
+    return written_into(x, broadcast(x, y))
 
 
 def _into_less(x: TensorSpec, y: Operand) -> TensorSpec:

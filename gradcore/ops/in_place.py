@@ -6,12 +6,12 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from gradcore.errors import SpecError
 from gradcore.ops import activation, elementwise, pointwise  # noqa: F401 - what is looked up below
 from gradcore.ops.creation import zeros_of
 from gradcore.ops.op import Inferred, Op, get_op, op
+from gradcore.ops.shapes import written_into
 from gradcore.overwriting import OVERWRITING
-from gradcore.spec import TensorSpec, category
+from gradcore.spec import TensorSpec
 
 
 def _into(base: Op) -> Any:
@@ -21,9 +21,7 @@ def _into(base: Op) -> Any:
         spec = result.outputs[0] if isinstance(result, Inferred) else result
         if not isinstance(x, TensorSpec):
             raise TypeError(f"{base.name}_ writes its first operand, which must be a tensor, but got {x.__name__}")
-        if category(spec.dtype) > category(x.dtype):
-            raise SpecError(f"result type {spec.dtype.name} can't be cast to the desired output type {x.dtype.name}")
-        return TensorSpec.of(spec.shape, x.dtype)
+        return written_into(x, spec)
 
     return infer
 

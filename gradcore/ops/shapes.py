@@ -8,7 +8,7 @@ import numpy as np
 
 from gradcore.errors import SpecError
 from gradcore.ops.op import Inferred
-from gradcore.spec import TensorSpec, broadcast_shapes, default_float, promote
+from gradcore.spec import TensorSpec, broadcast_shapes, category, default_float, promote
 
 #: A spec, or the type of a Python number.
 Operand = TensorSpec | type
@@ -22,6 +22,13 @@ def need_tensor(op: str, *operands: Operand) -> None:
     if not any(isinstance(x, TensorSpec) for x in operands):
         raise TypeError(f"{op}: at least one operand must be a tensor, but got "
                         + ", ".join(getattr(x, "__name__", str(x)) for x in operands))
+
+
+def written_into(x: TensorSpec, result: TensorSpec) -> TensorSpec:
+    """A result as it is written to ``x``, with its dtype. Raises :class:`SpecError` for a stronger one."""
+    if category(result.dtype) > category(x.dtype):
+        raise SpecError(f"result type {result.dtype.name} can't be cast to the desired output type {x.dtype.name}")
+    return TensorSpec.of(result.shape, x.dtype)
 
 
 def broadcast(x: Operand, y: Operand) -> TensorSpec:

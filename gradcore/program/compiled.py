@@ -199,7 +199,7 @@ class Compiled:
         finally:
             written = entered.leave()
         del result
-        views, unrelated = views_among(outputs, tensors, tracing.is_made, [] if trace is None else trace.left)
+        views, unrelated = views_among(outputs, tensors, tracing.made(), [] if trace is None else trace.left)
         if trace is None:
             self.traces[-1] += ("; it cannot be replayed: it runs the gradient of an earlier compiled call: compile both as "
                                 "one function" if tracing.replayed() else "; it runs no op, so there is nothing to replay")

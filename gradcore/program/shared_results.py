@@ -32,14 +32,15 @@ class View(NamedTuple):
     recorded: bool
 
 
-def views_among(outputs: list[Any], arguments: list[Any], is_made: Any, left: list[Any]) -> tuple[list[View], list[str]]:
+def views_among(outputs: list[Any], arguments: list[Any], made: frozenset[int],
+                left: list[Any]) -> tuple[list[View], list[str]]:
     """The results that are views of something that a replay has too; and the reasons why a replay is not possible.
 
-    ``is_made`` says of a tensor whether its bytes were made in the traced run, which ``left`` gradients: pairs with a leaf.
+    ``made`` has the serials of the storages that the traced run made, which ``left`` gradients: pairs with a leaf.
     Nothing else of the library may refer to the results at this moment, so that those that the user has stored can be told.
     """
     # Before a variable of this function refers to one.
-    reasons = _stored(outputs, is_made) or _stored_apart(outputs, is_made, [leaf for leaf, _ in left])
+    reasons = _stored(outputs, made) or _stored_apart(outputs, made, [leaf for leaf, _ in left])
     places = {id(t): k for k, t in reversed([*enumerate(outputs)])}
     given = {id(t.storage): k for k, t in enumerate(arguments)}
     found: list[View] = []
@@ -50,7 +51,7 @@ def views_among(outputs: list[Any], arguments: list[Any], is_made: Any, left: li
         recorded = next((grad for view, grad in t.storage.views or () if view() is t), True)
         if id(t.storage) in given:
             found.append(View(k, -1, given[id(t.storage)], None, recorded))
-        elif not is_made(t):
+        elif t.storage.serial not in made:
             found.append(View(k, -1, -1, t.base, recorded))
         elif id(t.base) in places:
             found.append(View(k, places[id(t.base)], -1, None, recorded))
@@ -61,12 +62,12 @@ def views_among(outputs: list[Any], arguments: list[Any], is_made: Any, left: li
                              "returned: return that too, or clone() them" for v in overlapping]
 
 
-def _stored(outputs: list[Any], is_made: Any) -> list[str]:
+def _stored(outputs: list[Any], made: frozenset[int]) -> list[str]:
     """Reasons against a replay, which would not do it: the results that something of the user's refers to."""
     found = []
     for k in range(len(outputs)):
         # An item of a container counts one more reference as an argument; a local variable does not from Python 3.14 on.
-        if sys.getrefcount(outputs[k]) > 2 and is_made(outputs[k]):
+        if sys.getrefcount(outputs[k]) > 2 and outputs[k].storage.serial in made:
             holders = [x for x in gc.get_referrers(outputs[k]) if x is not outputs and not isinstance(x, _ENGINE)]
             if holders:
                 found.append(f"the function stores a result, {outputs[k].spec}, in a {type(holders[0]).__name__}, which a "
@@ -74,10 +75,10 @@ def _stored(outputs: list[Any], is_made: Any) -> list[str]:
     return found
 
 
-def _stored_apart(outputs: list[Any], is_made: Any, leaves: list[Leaf]) -> list[str]:
+def _stored_apart(outputs: list[Any], made: frozenset[int], leaves: list[Leaf]) -> list[str]:
     """The same for other tensors that share the bytes of results or of gradients, and for the gradients themselves."""
     gradients = [leaf.grad for leaf in leaves if leaf.grad is not None]
-    storages = [*{id(t.storage): t.storage for t in (*outputs, *gradients) if is_made(t)}.values()]
+    storages = [*{id(t.storage): t.storage for t in (*outputs, *gradients) if t.storage.serial in made}.values()]
     if any(t.storage is g.storage and t is not g for t in outputs for g in gradients):
         return ["it returns a view of a gradient that it leaves in a parameter: return the gradient, or clone() the view"]
     known = {id(t) for t in outputs} | {id(t.base) for t in outputs}

@@ -14,6 +14,7 @@ from gradcore.engine.node import Leaf
 from gradcore.engine.operands import TENSORS
 from gradcore.engine.plans import Call
 from gradcore.engine.state import SITES, here, local
+from gradcore.engine.tracer import Tracer
 from gradcore.errors import TraceError
 from gradcore.events import LAUNCH, READ, UPLOAD, Raw
 from gradcore.spec import TensorSpec
@@ -26,7 +27,7 @@ def _bytes_of(storage: Storage) -> TensorSpec:
     return TensorSpec.of((storage.nbytes,), np.uint8)
 
 
-class TraceLog(list[Raw]):
+class TraceLog(Tracer):
     """A log that keeps the call and operands of each launch, and raises TraceError for what no replay could repeat."""
 
     def __init__(self) -> None:

@@ -50,14 +50,11 @@ class Tracing:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._stop()
+        self._watcher.__exit__()
         self._phase.__exit__(None, None, None)
         busy.depth -= 1
         for recorder in self._recorders:
             recorder.__exit__(*exc)
-
-    def _stop(self) -> None:
-        self._watcher.__exit__()
 
     def replayed(self) -> bool:
         """Did the gradient of an earlier compiled call run?"""
@@ -91,13 +88,13 @@ class Tracing:
         edges = [t.edge for t in (tensor, tensor.base) if t is not None and t.edge is not None]
         return any(type(node) is not Leaf and node.id >= self._ran.log.first for node, _ in edges)
 
-    def is_made(self, tensor: Any) -> bool:
-        """Was a tensor's storage allocated in the run?"""
-        return any(r[0] == ALLOC and r[1] == tensor.storage.serial for recorder in self._recorders for r in recorder.records())
+    def made(self) -> frozenset[int]:
+        """The serials of the storages that were allocated in the run."""
+        return frozenset(r[1] for recorder in self._recorders for r in recorder.records() if r[0] == ALLOC)
 
     def finish(self, inputs: list[Any], outputs: list[Any]) -> Trace | None:
         """The trace, or None if nothing was launched. Call it when the function has returned."""
-        self._stop()
+        self._watcher.__exit__()
         ran = [r for r in self._recorders if any(record[0] == LAUNCH for record in r.records())]
         if len(ran) > 1:
             raise TraceError("a traced function runs on one device, but this one ran ops on "

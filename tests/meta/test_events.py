@@ -58,7 +58,7 @@ PAIRS: list[tuple[tuple[Any, ...], Any]] = [
     ((DROP, 9, 4, events.DIED), Drop(9, 4, "graph died")),
     ((LAUNCH, C, T, 4, (9, 0), (11,), 123), Launch(CALL, TAG, 4, (9, 0), (11,), 123)), ((RETAG, 9, T), Retag(9, TAG)),
     ((MARK, "begin", "backward", 5), Mark("begin", "backward", 5)), ((VIEW, C, T, 4, 9), View(CALL, TAG, 4, 9)),
-    ((UPLOAD, 9, 8), Upload(9, 8)), ((READ, 9, 8), Read(9, 8)), ((events.FOREIGN, "cublas", 8), events.Foreign("cublas", 8))]
+    ((UPLOAD, 9, 8), Upload(9, 8)), ((READ, 9, 8), Read(9, 8))]
 
 
 @pytest.mark.parametrize(("raw", "record"), PAIRS, ids=lambda p: type(p).__name__ if hasattr(p, "_fields") else "")
@@ -67,7 +67,7 @@ def test_records_have_a_name(raw: Any, record: Any) -> None:
 
 
 def test_every_kind_is_there() -> None:
-    assert {raw[0] for raw, _ in PAIRS} == set(range(13))
+    assert {raw[0] for raw, _ in PAIRS} == set(range(12))
 
 
 def test_equal_values_have_one_index() -> None:
@@ -94,8 +94,7 @@ def test_numbers_count_from_one_in_order_of_appearance() -> None:
     raws = [raw for raw, _ in PAIRS]
     shifted = [(RESERVE, 5, 100), (UNRESERVE, 5, 100), (ALLOC, 70, 5, 512, 10, 512, 2, T, 33), (FREE, 70),
                (KEEP, 70, 33, "x"), (DROP, 70, 33, 0), (DROP, 70, 33, 1), (LAUNCH, C, T, 33, (70, 0), (80,), 999),
-               (RETAG, 70, T), (MARK, "begin", "backward", 77), (VIEW, C, T, 33, 70), (UPLOAD, 70, 8), (READ, 70, 8),
-               (events.FOREIGN, "cublas", 8)]
+               (RETAG, 70, T), (MARK, "begin", "backward", 77), (VIEW, C, T, 33, 70), (UPLOAD, 70, 8), (READ, 70, 8)]
     assert normalized(raws) == normalized(shifted)
     assert normalized(raws)[2] == Alloc(1, 1, 512, 10, 512, 0, TAG, 1)
     assert normalized(raws)[7] == Launch(CALL, TAG, 1, (1, 0), (2,), 0)
