@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 #: A kernel and its arguments; the list is changed for the arrays and numbers of each run.
-Call = tuple[Callable[..., Any], list[Any]]
+KernelCall = tuple[Callable[..., Any], list[Any]]
 
 
 class Changing(float):

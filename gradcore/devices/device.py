@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.calls import Call
+from gradcore.devices.calls import KernelCall
 from gradcore.devices.operands import Operands
 from gradcore.devices.storage import Storage, new_storage
 from gradcore.errors import DeviceError
@@ -156,7 +156,7 @@ class Device:
         """The function that dispatch calls to launch a kernel, with inputs, then outputs, then workspace."""
         return kernel
 
-    def written_out(self, op: str, kernel: Callable[..., Any], args: list[Any]) -> list[Call] | None:
+    def written_out(self, op: str, kernel: Callable[..., Any], args: list[Any]) -> list[KernelCall] | None:
         """The calls that a kernel makes on given arrays, as (function, arguments), where that saves time; else None."""
         return None
 
@@ -164,11 +164,11 @@ class Device:
         """Unaccounted bytes that nothing will touch, to write calls out for tensors that do not exist yet."""
         return None
 
-    def fused(self, kind: str, steps: list[list[Call]]) -> list[list[Call]] | None:
+    def fused(self, kind: str, steps: list[list[KernelCall]]) -> list[list[KernelCall]] | None:
         """Faster calls for those of neighbouring instructions, a list for each; None if there are none."""
         return None
 
-    def arranged(self, calls: list[Call]) -> list[Call]:
+    def arranged(self, calls: list[KernelCall]) -> list[KernelCall]:
         """A replay's calls, reordered and split as suits the device, with the same results."""
         return calls
 

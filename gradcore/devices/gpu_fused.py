@@ -9,13 +9,13 @@ from typing import Any
 
 import cupy
 
-from gradcore.devices.calls import Call
+from gradcore.devices.calls import KernelCall
 from gradcore.devices.gpu_elementwise import gelu_with_grad
 from gradcore.devices.gpu_linalg import linear_grad, linear_relu
 from gradcore.devices.gpu_losses import cross_entropy_with_slopes
 from gradcore.devices.gpu_norms import alone
 
-Steps = list[list[Call]]
+Steps = list[list[KernelCall]]
 
 
 def fused(kind: str, steps: Steps, bind: Callable[..., Any]) -> Steps | None:

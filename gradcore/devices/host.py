@@ -31,7 +31,7 @@ from gradcore.devices import (  # noqa: F401 - their kernels register themselves
     host_softmax,
 )
 from gradcore.devices.attention import build_attention
-from gradcore.devices.calls import Call
+from gradcore.devices.calls import KernelCall
 from gradcore.devices.device import Device, register
 from gradcore.devices.dtypes import suited
 from gradcore.devices.host_extremes import in_rows
@@ -70,7 +70,7 @@ class HostDevice(Device):
     def foreign(self, array: np.ndarray[Any, Any], nbytes: int) -> Segment:
         return Segment(nbytes, array.ctypes.data, np.asarray(_Bytes(array, nbytes)))
 
-    def written_out(self, op: str, kernel: Callable[..., Any], args: list[Any]) -> list[Call] | None:
+    def written_out(self, op: str, kernel: Callable[..., Any], args: list[Any]) -> list[KernelCall] | None:
         return written_out(op, kernel, args)
 
     def stand_in(self, nbytes: int) -> Block:
@@ -78,10 +78,10 @@ class HostDevice(Device):
         # On a stream of its own, so that the block never gets into a list of free blocks.
         return Block(Segment(nbytes, memory.ctypes.data, memory), 0, nbytes, Stream(0))
 
-    def fused(self, kind: str, steps: list[list[Call]]) -> list[list[Call]] | None:
+    def fused(self, kind: str, steps: list[list[KernelCall]]) -> list[list[KernelCall]] | None:
         return fused(kind, steps)
 
-    def arranged(self, calls: list[Call]) -> list[Call]:
+    def arranged(self, calls: list[KernelCall]) -> list[KernelCall]:
         return in_rows(in_pieces(calls))
 
     def suited(self, kernel: Callable[..., Any], operands: Operands) -> tuple[Callable[..., Any], int]:

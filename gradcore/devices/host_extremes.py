@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.calls import Call
+from gradcore.devices.calls import KernelCall
 
 Array = np.ndarray[Any, Any]
 
@@ -53,9 +53,9 @@ def extreme(ufunc: Any, x: Array, number: float, out: Array) -> None:
         ufunc(x, number, out=out)
 
 
-def in_rows(calls: Sequence[Call]) -> list[Call]:
+def in_rows(calls: Sequence[KernelCall]) -> list[KernelCall]:
     """The same calls, with those for maximum or minimum of an array and a constant number on rows."""
-    made: list[Call] = []
+    made: list[KernelCall] = []
     for call in calls:
         function, args = call
         parts: list[tuple[Array, Array, Array]] = []

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.calls import Call
+from gradcore.devices.calls import KernelCall
 from gradcore.devices.host_erf import gelu_with_grad
 from gradcore.devices.host_kernels import PIECE_ROWS, rows
 from gradcore.devices.host_losses import NARROW
@@ -22,7 +22,7 @@ _SHORTEST = 4096
 
 
 Array = np.ndarray[Any, Any]
-Steps = list[list[Call]]
+Steps = list[list[KernelCall]]
 
 
 def fused(kind: str, steps: Steps) -> Steps | None:

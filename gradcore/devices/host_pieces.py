@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.calls import Call
+from gradcore.devices.calls import KernelCall
 from gradcore.spec import PIECE
 
 Region = tuple[int, int]
@@ -29,12 +29,12 @@ def region(array: np.ndarray[Any, Any]) -> Region:
 class _Elementwise:
     """A ufunc's call on contiguous arrays. ``even``: each has the size of the result, or one element."""
 
-    call: Call
+    call: KernelCall
     operands: list[Any]
     out: np.ndarray[Any, Any]
     even: bool
 
-    def part(self, start: int, stop: int) -> Call:
+    def part(self, start: int, stop: int) -> KernelCall:
         """The call on elements ``start`` to ``stop``."""
         *operands, out = [x.reshape(-1)[start:stop] if isinstance(x, np.ndarray) and x.ndim else x
                           for x in (*self.operands, self.out)]
@@ -44,7 +44,7 @@ class _Elementwise:
         return function, [*operands, out]
 
 
-def elementwise(call: Call) -> _Elementwise | None:
+def elementwise(call: KernelCall) -> _Elementwise | None:
     """The description of a call that computes each element of an array from elements of others; None for other calls."""
     function, args = call
     if isinstance(function, partial) and isinstance(function.func, np.ufunc) and function.keywords.keys() == {"out"}:
@@ -104,7 +104,7 @@ class _Run:
                     (written if arrays[0] is same[0].out else read).add((min(places)[0], max(b for _, b in places)))
         return all(a == w or a[1] <= w[0] or w[1] <= a[0] for w in written for a in read | written)
 
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[KernelCall]:
         """The run's calls, in pieces if that is faster."""
         if len(self.whole) + bool(self.blocks) < 2 or not self.whole:
             return [x.call for x in (*chain(*self.blocks), *self.whole)]
@@ -118,9 +118,9 @@ class _Run:
         return made
 
 
-def in_pieces(calls: Sequence[Call]) -> list[Call]:
+def in_pieces(calls: Sequence[KernelCall]) -> list[KernelCall]:
     """The same calls, with elementwise runs cut into pieces and ordered by piece."""
-    made: list[Call] = []
+    made: list[KernelCall] = []
     run = _Run()
     for call in calls:
         found = elementwise(call)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.calls import Call, Changing
+from gradcore.devices.calls import Changing, KernelCall
 
 #: Ops whose kernels read no values, which tests check. Kernels of other ops are called themselves.
 STRAIGHT = frozenset((
@@ -32,7 +32,7 @@ class TooLong(Exception):
 class Probe(np.ndarray):
     """An array whose operations are recorded on the tape instead of being done."""
 
-    tape: list[Call]
+    tape: list[KernelCall]
 
     def __array_finalize__(self, source: Any) -> None:
         self.tape = getattr(source, "tape", [])
@@ -101,14 +101,14 @@ def plain(x: Any) -> Any:
     return x.view(np.ndarray) if isinstance(x, Probe) else x
 
 
-def written_out(op: str, kernel: Callable[..., Any], args: Sequence[Any]) -> list[Call] | None:
+def written_out(op: str, kernel: Callable[..., Any], args: Sequence[Any]) -> list[KernelCall] | None:
     """The calls that ``kernel`` makes on ``args``, which are not touched; None if it has to be called itself."""
     return noted(kernel, args) if op in STRAIGHT else None
 
 
-def noted(kernel: Callable[..., Any], args: Sequence[Any]) -> list[Call] | None:
+def noted(kernel: Callable[..., Any], args: Sequence[Any]) -> list[KernelCall] | None:
     """The calls of a kernel that reads no values, None if one of them cannot be recorded."""
-    tape: list[Call] = []
+    tape: list[KernelCall] = []
     probes: list[Any] = []
     for a in args:
         if isinstance(a, np.ndarray):

@@ -86,7 +86,7 @@ def close_ranges(ledger: Ledger, ranges: Iterable[Range]) -> None:
                 ledger.ranges.pop(block, None)
 
 
-def hand_over(ledger: Ledger, ranges: Iterable[Range]) -> list[int]:
+def give_up_ranges(ledger: Ledger, ranges: Iterable[Range]) -> list[int]:
     """Stop counting the ranges, and return their serials, with which the caller records it in the log."""
     with ledger.lock:
         ledger.drain()

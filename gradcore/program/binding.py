@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
-from gradcore.devices.calls import Call, Changing
+from gradcore.devices.calls import Changing, KernelCall
 from gradcore.devices.device import Device
 from gradcore.engine.node import Leaf
 from gradcore.engine.value import make_value
@@ -43,7 +43,7 @@ class Binding:
         steps = self._steps()
         parts = [slice(*span) for span in self.program.spans]
         #: By part: its calls, and the instruction of each, valid if the device does not rearrange them.
-        self.calls: list[list[Call]] = [device.arranged(list(chain(*steps[part]))) for part in parts]
+        self.calls: list[list[KernelCall]] = [device.arranged(list(chain(*steps[part]))) for part in parts]
         self.callers = [[i for i, step in zip(self.program.instructions[part], steps[part], strict=True) for _ in step]
                         for part in parts]
         self.patches |= self._stand_ins.places(list(chain(*self.calls)))
@@ -63,9 +63,9 @@ class Binding:
         #: Requested and allocated bytes.
         self.lasting_bytes = sum(b.requested for b in self.lasting), sum(b.size for b in self.lasting)
 
-    def _steps(self) -> list[list[Call]]:
+    def _steps(self) -> list[list[KernelCall]]:
         """The calls of each instruction."""
-        steps: list[list[Call]] = []
+        steps: list[list[KernelCall]] = []
         together = list(groups(self.program))
         #: Calls that may be fused are not written out into smaller ones before.
         ends = {k for group in together for k in (group.first, group.first + group.length - 1)}
@@ -94,7 +94,7 @@ class Binding:
             return found
         return self.device.array(self._block(x.buffer), x.spec)
 
-    def _written_out(self, instruction: Instruction, kernel: Callable[..., Any], args: list[Any]) -> list[Call]:
+    def _written_out(self, instruction: Instruction, kernel: Callable[..., Any], args: list[Any]) -> list[KernelCall]:
         """The smaller calls that a kernel makes on these arguments, or its own if a run could not change all that it must."""
         numbers = {k: Changing(k) for k, x in enumerate(instruction.operands) if isinstance(x, Number)}
         calls = self.device.written_out(instruction.op, kernel, [numbers.get(k, a) for k, a in enumerate(args)])

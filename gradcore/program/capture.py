@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from gradcore.devices.calls import Call
+from gradcore.devices.calls import KernelCall
 from gradcore.devices.device import get_device
 from gradcore.devices.gpu_numbers import ROOM, Numbers
 from gradcore.devices.precision import rounded
@@ -189,7 +189,7 @@ class CapturedReplay(Replay):
         if self._own is not None:
             self._own.block.use_on(self.device.current)
 
-    def _run_calls(self, calls: list[Call], part: int) -> None:
+    def _run_calls(self, calls: list[KernelCall], part: int) -> None:
         if self.reason or not calls:
             run_calls(calls)
             return
@@ -218,7 +218,7 @@ class CapturedReplay(Replay):
             if buffer in self._back:
                 self.device.graphs.copy(*self._back[buffer])
 
-    def _capture(self, calls: list[Call], part: int, given: list[Any]) -> None:
+    def _capture(self, calls: list[KernelCall], part: int, given: list[Any]) -> None:
         if self._table is not None:
             self._table.frozen = True
         try:
@@ -248,7 +248,7 @@ def replay_of(trace: Trace, plan: Plan, capture: bool = True) -> Replay:
     return Replay(trace, plan) if graphs is None or not capture else CapturedReplay(trace, plan)
 
 
-def _run_named(calls: list[Call], instructions: Sequence[Instruction]) -> None:
+def _run_named(calls: list[KernelCall], instructions: Sequence[Instruction]) -> None:
     """Run calls during a capture. Raises CaptureError naming op, layer and line for what a kernel raises."""
     for (kernel, args), instruction in zip(calls, instructions, strict=True):
         try:

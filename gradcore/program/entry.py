@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradcore.program.checks import all_hold
 from gradcore.program.differentiable import Differentiable
+from gradcore.program.guard_terms import all_hold
 from gradcore.program.replay import Replay
 from gradcore.program.shared_results import View
 

@@ -1,7 +1,7 @@
 """Guards: each remembers one thing that a traced function read, and tells whether it is still the same.
 
 Plain data is compared by value; tensors, parameters, modules and functions by identity. What a guard asks it states as terms of
-Python, which :mod:`gradcore.program.checks` compiles together.
+Python, which :mod:`gradcore.program.guard_terms` compiles together.
 """
 
 from __future__ import annotations

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from typing import Any
 from weakref import ref
 
-from gradcore.devices.calls import Call
+from gradcore.devices.calls import KernelCall
 from gradcore.devices.device import Device, get_device
 from gradcore.devices.storage import Storage
 from gradcore.engine.state import local
 from gradcore.engine.value import make_value
 from gradcore.events import TAGS
 from gradcore.forking import long
-from gradcore.memory.arena import Range, close_ranges, hand_over, open_ranges
+from gradcore.memory.arena import Range, close_ranges, give_up_ranges, open_ranges
 from gradcore.program.arena import Arena, Part, moved, shift
 from gradcore.program.binding import Binding
 from gradcore.program.narration import Narration, most_live
@@ -156,13 +156,13 @@ class Replay:
             raise
         serials: list[int] = []
         if ledger.log is not None:
-            found = dict(zip(bound.waiting, hand_over(ledger, bound.lasting), strict=True)) if carried else {}
+            found = dict(zip(bound.waiting, give_up_ranges(ledger, bound.lasting), strict=True)) if carried else {}
             serials = Narration(bound, self._serials(inputs), found).write(*self.program.spans[part])
         ledger.passed(*self._most[part])
         if part == 0:
             open_ranges(ledger, bound.lasting, serials)
 
-    def _run_calls(self, calls: list[Call], part: int) -> None:
+    def _run_calls(self, calls: list[KernelCall], part: int) -> None:
         run_calls(calls)
 
     def explain(self) -> list[str]:
@@ -311,6 +311,6 @@ class Replay:
         return make_value(copy, x.spec, self.device.array(copy.block, x.spec), None)
 
 
-def run_calls(calls: list[Call]) -> None:
+def run_calls(calls: list[KernelCall]) -> None:
     for kernel, args in calls:
         kernel(*args)

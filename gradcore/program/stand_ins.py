@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.calls import Call
+from gradcore.devices.calls import KernelCall
 from gradcore.devices.device import Device
 from gradcore.memory.resource import Block
 from gradcore.program.program import Operand, Program
@@ -46,11 +46,11 @@ class StandIns:
             self._blocks[x.buffer] = block
         return self._device.array(block, x.spec)
 
-    def hidden(self, calls: Sequence[Call]) -> bool:
+    def hidden(self, calls: Sequence[KernelCall]) -> bool:
         """Does any function of the calls hold a placeholder itself, where no run could replace it?"""
         return any(self._spec(x) is not None for function, _ in calls for x in _within(function))
 
-    def places(self, calls: Sequence[Call]) -> dict[int, list[Place]]:
+    def places(self, calls: Sequence[KernelCall]) -> dict[int, list[Place]]:
         """By buffer, the places among the calls' arguments that a run has to fill."""
         found: dict[int, list[Place]] = {}
         for _, args in calls if self._blocks else ():

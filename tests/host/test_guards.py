@@ -11,7 +11,7 @@ import pytest
 
 import gradcore
 from gradcore import nn, optim
-from gradcore.program.checks import all_hold
+from gradcore.program.guard_terms import all_hold
 from gradcore.program.guards import (
     MOST,
     Guard,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gradcore.events import CONSUMED, DIED, Alloc, Drop, Free, typed
-from gradcore.memory.arena import Range, close_ranges, hand_over, open_ranges, range_of, set_aside
+from gradcore.memory.arena import Range, close_ranges, give_up_ranges, open_ranges, range_of, set_aside
 from gradcore.memory.resource import Stream
 from gradcore.memory.stack import Stack
 from tests.meta.memory_stacks import MiB, stack
@@ -51,7 +51,7 @@ def test_a_range_that_is_given_back_twice_goes_once(memory: Stack) -> None:
     assert figures(memory) == (500, 512, 1)
 
 
-@pytest.mark.parametrize("end", [close_ranges, hand_over], ids=["closed", "handed over"])
+@pytest.mark.parametrize("end", [close_ranges, give_up_ranges], ids=["closed", "handed over"])
 def test_a_peak_has_the_ranges_that_were_open(memory: Stack, end: Callable[..., object]) -> None:
     ranges, ledger = arena_of(memory, 3), memory.ledger
     ledger.reset_peaks()
@@ -70,7 +70,7 @@ def test_keepers_drop_a_range_once(memory: Stack, way: str) -> None:
         assert [r.keeps for r in ranges] == [2, 2, 0]
         serials, before = [r.serial for r in ranges], len(ledger.log or ())
         if way == "handed over":
-            assert hand_over(ledger, [a, c]) == [serials[0], serials[2]]
+            assert give_up_ranges(ledger, [a, c]) == [serials[0], serials[2]]
         elif way == "closed":
             close_ranges(ledger, [a, c])
         else:
