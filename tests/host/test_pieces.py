@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from gradcore.devices import host_pieces
-from gradcore.devices.calls import Changing
+from gradcore.devices.calls import Changing, KernelCall
 from gradcore.devices.host_pieces import in_pieces
-from gradcore.devices.host_tape import Call
 
 
 @pytest.fixture(autouse=True)
@@ -19,19 +18,19 @@ def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_pieces, "PIECE", 16)
 
 
-def run(calls: list[Call]) -> None:
+def run(calls: list[KernelCall]) -> None:
     for function, args in calls:
         function(*args)
 
 
-def drawn(memory: np.ndarray, rng: np.random.Generator) -> list[Call]:
+def drawn(memory: np.ndarray, rng: np.random.Generator) -> list[KernelCall]:
     """Calls on arrays of 48 elements at random places of a buffer, some block by block, some of another size."""
     def at(size: int = 48) -> Any:
         start = 16 * int(rng.integers(0, (memory.size - size) // 16 + 1))
         return memory[start:start + size].reshape(-1, 8)
 
     factor = np.asarray(0.5, memory.dtype)
-    calls: list[Call] = []
+    calls: list[KernelCall] = []
     for _ in range(int(rng.integers(2, 7))):
         kind = rng.integers(0, 5)
         if kind == 0:
@@ -69,7 +68,7 @@ def test_pieces_do_what_whole_calls_do(seed: int) -> None:
 
 def test_what_follows_blocks_is_cut_like_them() -> None:
     x, y, z, column = np.ones((6, 8)), np.ones((6, 8)), np.ones((6, 8)), np.ones((2, 1))
-    calls: list[Call] = []
+    calls: list[KernelCall] = []
     for k in range(0, 6, 2):
         calls += [(np.multiply, [x[k:k + 2], column, y[k:k + 2]]), (np.add, [y[k:k + 2], column, y[k:k + 2]])]
     calls += [(partial(np.maximum, out=z), [y, 0]), (np.greater, [z, 0, z])]
@@ -80,5 +79,5 @@ def test_what_follows_blocks_is_cut_like_them() -> None:
 
 def test_a_number_that_a_run_brings_keeps_its_place() -> None:
     x, y = np.ones(64), np.ones(64)
-    calls: list[Call] = [(np.multiply, [x, Changing(2.0), y]), (np.add, [y, x, y])]
+    calls: list[KernelCall] = [(np.multiply, [x, Changing(2.0), y]), (np.add, [y, x, y])]
     assert in_pieces(calls)[0] is calls[0]
