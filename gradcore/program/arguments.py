@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dis
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType, MethodType
 from typing import Any
 
@@ -121,12 +121,15 @@ def template_of(x: Any, arguments: list[Any], outputs: list[Any], gradients: Map
     """
     if isinstance(x, Value):
         return _place(x, arguments, outputs, gradients)
+    return _own(mapped(x, lambda v: template_of(v, arguments, outputs, gradients)))
+
+
+def mapped(x: Any, change: Callable[[Any], Any]) -> Any:
+    """A list, tuple or dict of the same kind with each element changed; any other object as it is."""
     if isinstance(x, (list, tuple)):
-        parts = [template_of(v, arguments, outputs, gradients) for v in x]
+        parts = [change(v) for v in x]
         return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
-    if isinstance(x, dict):
-        return _filled(x, {k: template_of(v, arguments, outputs, gradients) for k, v in x.items()})
-    return _own(x)
+    return _filled(x, {k: change(v) for k, v in x.items()}) if isinstance(x, dict) else x
 
 
 def _place(x: Any, arguments: list[Any], outputs: list[Any], gradients: Mapping[int, Leaf]) -> Output:
@@ -184,9 +187,4 @@ def rebuilt(shape: Any, outputs: list[Any], arguments: list[Any]) -> Any:
         if shape.leaf is not None:
             return shape.leaf.grad
         return outputs[shape.index] if shape.index >= 0 else arguments[shape.argument]
-    if isinstance(shape, (list, tuple)):
-        parts = [rebuilt(v, outputs, arguments) for v in shape]
-        return type(shape)(*parts) if hasattr(shape, "_fields") else type(shape)(parts)
-    if isinstance(shape, dict):
-        return _filled(shape, {k: rebuilt(v, outputs, arguments) for k, v in shape.items()})
-    return _own(shape)
+    return _own(mapped(shape, lambda v: rebuilt(v, outputs, arguments)))

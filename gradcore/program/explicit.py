@@ -22,7 +22,7 @@ from gradcore.events import MARK
 from gradcore.functional import diagonals
 from gradcore.memory.arena import close_ranges
 from gradcore.program.arena import Arena
-from gradcore.program.arguments import rebuilt, template_of
+from gradcore.program.arguments import mapped, rebuilt, template_of
 from gradcore.program.binding import Binding
 from gradcore.program.capture import CapturedReplay
 from gradcore.program.followed import Followed, NotingLog
@@ -277,12 +277,7 @@ def _concrete(x: Any, symbols: list[Symbol], tensors: list[Any]) -> Any:
     if isinstance(x, Value):
         tensors.append(x)
         return x
-    if isinstance(x, (list, tuple)):
-        parts = [_concrete(v, symbols, tensors) for v in x]
-        return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
-    if isinstance(x, dict):
-        return {k: _concrete(v, symbols, tensors) for k, v in x.items()}
-    return x
+    return mapped(x, lambda v: _concrete(v, symbols, tensors))
 
 
 def gradients(graph: Graph, wrt: Any) -> Graph:
