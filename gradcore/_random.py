@@ -122,7 +122,7 @@ def manual_seed(seed: int) -> Generator:
     """
     cpu = default_generator("cpu").manual_seed(seed)
     for device in devices():
-        if device is not cpu.device:
+        if device.compute is not cpu.device:
             default_generator(device).manual_seed(seed)
     _seed[0] = cpu.initial_seed()
     return cpu

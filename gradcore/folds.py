@@ -102,8 +102,16 @@ def peak(records: Sequence[Record], start: int = 0) -> Peak:
 
 
 def at_peak(records: Sequence[Record]) -> tuple[Peak, list[Holder]]:
-    """A step's peak, from its mark ``begin step`` on, and the buffers that are live there, the largest first."""
-    highest = peak(records, position_of(records, "begin", "step") or 0)
+    """A step's peak, from its mark ``begin step`` on, and the buffers that are live there, the largest first.
+
+    If as much was live at its beginning already, the peak is where an allocation reached it again, if any did.
+    """
+    start = position_of(records, "begin", "step") or 0
+    highest = peak(records, start)
+    if records and highest.position == start and not isinstance(records[start], Alloc):
+        reached = (i for i, (live, r) in enumerate(zip(timeline(records), records, strict=True))
+                   if i > start and live.allocated == highest.allocated and isinstance(r, Alloc) and r.allocated)
+        highest = replace(highest, position=next(reached, start))
     return highest, sorted(live_at(records, highest.position), key=lambda h: (-h.allocated, h.serial))
 
 

@@ -303,20 +303,20 @@ def matmul(input: Tensor, other: Tensor, *, out: None = None) -> Tensor:
         raise refusal("matmul", "out")
     if not isinstance(other, Value):
         raise TypeError(f"matmul takes two tensors, but got {type(other).__name__}")
-    if 0 in (input.spec.ndim, other.spec.ndim):
-        raise SpecError(f"both arguments to matmul need to be at least 1D, but they are {input.spec} and {other.spec}")
-    row, column = input.spec.ndim == 1, other.spec.ndim == 1
+    a, b = input.spec.ndim, other.spec.ndim
+    if not a or not b:
+        raise SpecError(f"both arguments to matmul need to be at least 1D, but they are {a}D and {b}D")
+    row, column = a == 1, b == 1
     made = linalg.matmul(unsqueeze(input, 0) if row else input, unsqueeze(other, 1) if column else other)
     made = squeeze(made, -1) if column else made
     return squeeze(made, -1 if column else -2) if row else made
 
 
 def _checked(name: str, x: Tensor, y: Tensor, ndims: tuple[int, int]) -> Tensor:
-    if (x.spec.ndim, y.spec.ndim) != ndims:
-        raise SpecError(f"{name}: expected tensors of {ndims[0]} and {ndims[1]} dimensions, but got "
+    if (x.spec.ndim, y.spec.ndim) != ndims or (ndims == (3, 3) and x.spec.shape[0] != y.spec.shape[0]):
+        alike = " and equal length" * (ndims[0] == 3)
+        raise SpecError(f"{name}: expected tensors of {ndims[0]} and {ndims[1]} dimensions{alike}, but got "
                         f"{list(x.spec.shape)} and {list(y.spec.shape)}")
-    if ndims == (3, 3) and x.spec.shape[0] != y.spec.shape[0]:
-        raise SpecError(f"{name}: expected the same number of batches, got {x.spec.shape[0]} and {y.spec.shape[0]}")
     return matmul(x, y)
 
 

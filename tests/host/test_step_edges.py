@@ -23,6 +23,12 @@ def test_a_step_that_allocates_nothing_has_a_peak_that_nothing_in_it_reached() -
         del before
         gradcore.ones(10)
     assert s.report.peak.op == ""
+    # One that comes as high as before names what brought it there.
+    held = gradcore.ones(1000)
+    with gradcore.step() as s:
+        del held
+        gradcore.ones(1000)
+    assert (s.report.peak.op, s.report.peak.phase) == ("full", "forward")
 
 
 def test_residuals_at_several_positions_are_those_of_each() -> None:
@@ -84,3 +90,7 @@ def test_a_refused_move_to_another_device_allocates_nothing_there() -> None:
     else:
         raise AssertionError("a tensor with a graph was moved")
     assert gradcore.memory_stats("meta")["allocations"] == before
+
+
+def test_the_peak_of_no_records_is_nothing() -> None:
+    assert folds.at_peak([]) == (folds.Peak(0, 0, 0, 0), [])

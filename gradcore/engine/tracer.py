@@ -1,0 +1,21 @@
+"""The interface of logs that a trace is made from: the engine tells them more than a record holds."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+from gradcore.events import Raw
+
+
+class Tracer(list[Raw]):
+    """A log that is also given the tensors and numbers of each launch and view, and told which uploads are constant."""
+
+    @abstractmethod
+    def launched(self, call: Any, args: tuple[Any, ...], outputs: tuple[Any, ...]) -> None: ...
+
+    @abstractmethod
+    def viewed(self, source: Any) -> None: ...
+
+    @abstractmethod
+    def constant(self, storage: Any) -> None: ...
