@@ -1,7 +1,8 @@
 """Reports for people, made from records alone."""
 
 from gradcore.report.diff import Diff, compare
-from gradcore.report.recording import Recording, pack, unpack
+from gradcore.report.packed import pack, unpack
+from gradcore.report.recording import Recording
 from gradcore.report.run import Run, RunWriter, StepFigures, load_run
 from gradcore.report.step import SCHEMA_VERSION, StepReport, build_report, load_report
 

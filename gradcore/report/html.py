@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from gradcore.report.files import replacing
-from gradcore.report.recording import Recording, pack
+from gradcore.report.packed import pack
+from gradcore.report.recording import Recording
 from gradcore.report.run import Run, StepFigures
 from gradcore.report.step import StepReport
 from gradcore.report.text import short_path

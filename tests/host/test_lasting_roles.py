@@ -180,3 +180,14 @@ def test_a_slice_becomes_a_module_of_its_own_when_it_is_assigned() -> None:
     assert {"features.0", "head"} <= {layer.removeprefix("Head.") for layer in s.report.by_layer}
     assert type(whole[:2]) is nn.Sequential and len(whole[:2]) == 2 and list(whole[1:]._modules) == ["1", "2"]
     del Head
+
+
+@pytest.mark.parametrize("batch_size", [3, None])
+def test_batches_that_a_users_function_collates_are_inputs(batch_size: int | None) -> None:
+    def collate(samples: Any) -> Any:
+        return gradcore.stack(samples if isinstance(samples, list) else [samples])
+
+    loader = gradcore.utils.data.DataLoader([gradcore.ones(4) * k for k in range(6)], batch_size, collate_fn=collate)
+    with gradcore.step() as s:
+        batches = list(loader)
+    assert {tag_of(b).role for b in batches} == {"input"} and s.report.by_role["input"]

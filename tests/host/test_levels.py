@@ -16,7 +16,7 @@ from gradcore import nn
 from gradcore._step import node_seconds
 from gradcore.events import HELD_OUTSIDE, Alloc, Launch, Mark
 from gradcore.report import load_report
-from gradcore.report.recording import pack, unpack
+from gradcore.report.packed import pack, unpack
 from tests.conftest import raises
 
 

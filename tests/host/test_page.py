@@ -17,7 +17,7 @@ import gradcore
 from gradcore.cli.main import main
 from gradcore.report import Recording, load_run
 from gradcore.report.html import SCRIPTS, escaped, of_recording, of_report
-from gradcore.report.recording import unpack
+from gradcore.report.packed import unpack
 from tests.conftest import raises
 from tests.host.test_run import write
 from tests.meta.test_recording import recorded

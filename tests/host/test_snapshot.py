@@ -16,7 +16,7 @@ from gradcore import folds
 from gradcore.cli.main import main
 from gradcore.events import Alloc
 from gradcore.report import Recording
-from gradcore.report.recording import unpack
+from gradcore.report.packed import unpack
 from gradcore.report.snapshot import load_snapshot, looks_like_snapshot
 from gradcore.units import format_bytes
 

@@ -97,21 +97,25 @@ class DataLoader:
             return (_rows(self.dataset, indices) for indices in keys)
         read = self.dataset.__getitem__ if self.batch_sampler is None else self._samples
         found = _read_ahead(read, keys, self) if self.num_workers else map(read, keys)
-        return found if self.collate_fn is None else map(self.collate_fn, found)
+        return found if self.collate_fn is None else map(self._collated, found)
+
+    def _collated(self, samples: Any) -> Any:
+        """A batch by ``collate_fn``, whose tensors are inputs, whoever wrote it."""
+        assert self.collate_fn is not None
+        with scoped(role="input"):
+            return self.collate_fn(samples)
 
     def _samples(self, indices: list[int]) -> list[Any]:
         return [self.dataset[k] for k in indices]
 
     def _in_turn(self) -> Iterator[Any]:
         samples = iter(self.dataset)
-        collate = self.collate_fn
         if self.batch_size is None:
-            yield from samples if collate is None else map(collate, samples)
+            yield from samples if self.collate_fn is None else map(self._collated, samples)
             return
-        assert collate is not None
         while batch := list(islice(samples, self.batch_size)):
             if len(batch) == self.batch_size or not self.drop_last:
-                yield collate(batch)
+                yield self._collated(batch)
 
 
 def get_worker_info() -> None:
