@@ -178,6 +178,8 @@ class Tensor(Operators, Conversions, Gradients):
         if role in LASTING:
             retag(copy, role=role)
         memo[id(self)] = copy
+        if self.grad is not None:
+            copy.grad = self.grad.__deepcopy__(memo)
         return copy
 
     # -- parts, and writing in place -----------------------------------------------------------------------------------

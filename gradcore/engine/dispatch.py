@@ -222,9 +222,15 @@ def _apply_general(op: Op, call: Call, device: Device, args: tuple[Any, ...], at
             _on_stream(device, args)
         if op.writes:
             overwritten = _before_write(op, call, written, edges, plan, number)
-        outputs = [] if op.in_place else [fresh(device, spec, tag, number) for spec, tag in zip(call.specs, tags, strict=False)]
-        aux = [fresh(device, spec, tag, number) for (_, spec), tag in zip(call.aux, tags[len(call.specs):], strict=False)]
-        arrays += [value.array for value in (*outputs, *aux)]
+        outputs = []
+        if not op.in_place:
+            for spec, tag in zip(call.specs, tags, strict=False):
+                outputs.append(fresh(device, spec, tag, number))
+                arrays.append(outputs[-1].array)
+        if call.aux:
+            for (_, spec), tag in zip(call.aux, tags[len(call.specs):], strict=False):
+                aux.append(fresh(device, spec, tag, number))
+                arrays.append(aux[-1].array)
         if call.workspace is not None:
             workspace = fresh(device, call.workspace, tags[-1], number)
             arrays.append(workspace.array)

@@ -40,19 +40,18 @@ def residuals(node: Node, remade: list[ref[Recipe]], read: Container[int] | None
         saved = [r if type(r) is not Again or k in read else None for k, r in enumerate(saved)]
     values = []
     for residual in saved:
-        kind = type(residual)
-        if kind is Saved or kind is Packed or kind is Again:
+        if type(residual) is Saved:
+            storage = residual.storage
+            if storage.version != residual.version:
+                raise residual.modified(node.name())
             edge = (node, residual.output) if double and residual.output is not None else residual.edge
-            if kind is Saved:
-                storage = residual.storage
-                if storage.version != residual.version:
-                    raise residual.modified(node.name())
-                residual = make_value(storage, residual.spec, residual.array, edge)
-            elif kind is Packed:
-                residual = unpack(residual, edge)
-            else:
-                made = _make(residual.recipe, node, remade)
-                residual = make_value(made.storage, made.spec, made.array, edge)
+            residual = make_value(storage, residual.spec, residual.array, edge)
+        elif type(residual) is Packed:
+            residual = unpack(residual, (node, residual.output) if double and residual.output is not None else residual.edge)
+        elif type(residual) is Again:
+            edge = (node, residual.output) if double and residual.output is not None else residual.edge
+            made = _make(residual.recipe, node, remade)
+            residual = make_value(made.storage, made.spec, made.array, edge)
         values.append(residual)
     return values
 

@@ -52,11 +52,14 @@ class Hooked:
         """
         return _hang(self, "before", hook, with_kwargs, prepend)
 
-    def register_forward_hook(self, hook: Hook, *, prepend: bool = False, with_kwargs: bool = False) -> RemovableHandle:
+    def register_forward_hook(self, hook: Hook, *, prepend: bool = False, with_kwargs: bool = False,
+                              always_call: bool = False) -> RemovableHandle:
         """Call ``hook(module, args, output)`` after ``forward``; what it returns, unless None, replaces the output.
 
         With ``with_kwargs``, call ``hook(module, args, kwargs, output)``.
         """
+        if always_call:
+            raise NotImplementedError("register_forward_hook(always_call=True) is not supported: hooks run after forward only")
         return _hang(self, "after", hook, with_kwargs, prepend)
 
     def register_full_backward_pre_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
@@ -157,7 +160,7 @@ class _Watch:
             return output
         for k, passed in zip(where, _Pass.apply(self._outputs_known, *[parts[k] for k in where]), strict=True):
             parts[k] = passed
-        return type(output)(parts) if several else parts[0]
+        return (type(output)(*parts) if hasattr(output, "_fields") else type(output)(parts)) if several else parts[0]
 
     def _outputs_known(self, grads: tuple[Any, ...]) -> tuple[Any, ...]:
         for hook, _ in list(self._hooks.gradients_before.values()):

@@ -81,7 +81,11 @@ def adopted(child: Module, parent: Module) -> None:
     """Note that ``child`` became a child of ``parent``."""
     child.__dict__["_parents"] = [*(r for r in child._parents if r() is not None), ref(parent)]
     part = child.__dict__.pop("_whole", None)
-    if (child._places or part is not None) and _whole(parent) is None:
+    if "_whole" in parent.__dict__ and _whole(parent) is None:
+        # A slice that gets a child of its own is no slice any more.
+        del parent.__dict__["_whole"]
+        structure_changed()
+    elif (child._places or part is not None) and _whole(parent) is None:
         structure_changed()
 
 
@@ -95,9 +99,13 @@ def part_of(part: Module, whole: Module) -> None:
 
 
 def _whole(part: Module) -> Module | None:
-    """The module that this is a slice of, if it still exists."""
+    """The module that this is a slice of, if that still exists and has the same children."""
     found = part.__dict__.get("_whole")
-    return None if found is None else found()
+    whole = None if found is None else found()
+    if whole is None:
+        return None
+    children = {*map(id, whole._modules.values())}
+    return whole if all(id(m) in children for m in part._modules.values()) else None
 
 
 def root_of(module: Module) -> Module:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,8 +13,9 @@ from gradcore._tensor import Tensor
 from gradcore.engine import modes
 from gradcore.engine.hooks import RemovableHandle, hang
 from gradcore.engine.owners import retag
-from gradcore.engine.state import SCOPES, local, mark, scoped
+from gradcore.engine.state import local, mark, scoped
 from gradcore.events import TAGS
+from gradcore.optim.own_steps import name_state, update_scope, whole
 
 Group = dict[str, Any]
 #: The numbers in a parameter's state, besides tensors.
@@ -39,8 +39,8 @@ class Optimizer:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if "step" in vars(cls):
-            cls.step = _whole(vars(cls)["step"])  # type: ignore[method-assign]
+        if cls.step is not Optimizer.step and not hasattr(cls.step, "step_of_subclass"):
+            cls.step = whole(cls.step)  # type: ignore[method-assign]
 
     def __init__(self, params: Iterable[Any], defaults: Group) -> None:
         if isinstance(params, Tensor):
@@ -106,6 +106,11 @@ class Optimizer:
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update the parameters that have a gradient. ``closure`` recomputes the loss, which is returned."""
+        if self._inside:
+            # The subclass's step, which called this one, does the rest.
+            return self._compute(closure)
+        if self._unnamed:
+            self._unnamed = name_state(self.state)
         given = self._call_before((self,) if closure is None else (self, closure), {})
         closure = given[0][1] if len(given[0]) > 1 else given[1].get("closure")
         loss = None
@@ -117,7 +122,7 @@ class Optimizer:
         before = state.grad, state.scope
         try:
             state.grad = False
-            state.scope = _scope(state.scope)
+            state.scope = update_scope(state.scope)
             for group in self.param_groups:
                 self._update(group)
         finally:
@@ -125,6 +130,25 @@ class Optimizer:
             mark("end", "optimizer")
         for hook in list(self._after.values()):
             hook(self, *given)
+        return loss
+
+    #: Is a step that a subclass defines running, around this class's?
+    _inside = False
+    #: May there be state without the layer of its parameter, which had none yet when it was loaded or copied?
+    _unnamed = False
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _unnamed=True)
+
+    def _compute(self, closure: Callable[[], Any] | None) -> Any:
+        """The loss of the closure, and the updates."""
+        loss = None
+        if closure is not None:
+            with modes.enable_grad():
+                loss = closure()
+        with modes.no_grad():
+            for group in self.param_groups:
+                self._update(group)
         return loss
 
     def _call_before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -210,6 +234,7 @@ class Optimizer:
             if key in of:
                 state[of[key]] = {name: self._loaded(of[key], name, value) for name, value in values.items()}
         self.state = state
+        self._unnamed = True
         for own, given in zip(self.param_groups, groups, strict=True):
             own.update({k: v for k, v in given.items() if k != "params"})
 
@@ -217,15 +242,20 @@ class Optimizer:
         return [p for group in self.param_groups for p in group["params"]]
 
     def _loaded(self, p: Tensor, name: str, value: Any) -> Any:
-        if value is None or isinstance(value, (bool, int, float)):
-            return value
+        if isinstance(value, dict):
+            return {key: self._loaded(p, name, v) for key, v in value.items()}
+        if isinstance(value, (list, tuple)):
+            return type(value)([self._loaded(p, name, v) for v in value])
         ours = isinstance(value, Tensor)
+        if not ours and not isinstance(value, np.ndarray) and not hasattr(value, "detach"):
+            return value
         if not ours:
             value = np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
+        own = type(self).step is not Optimizer.step
         # PyTorch keeps counts as 0-d tensors; other 0-d state is a tensor only if its parameter is 0-d.
-        if value.ndim == 0 and (name in self._numbers or p.spec.ndim):
+        if value.ndim == 0 and not own and (name in self._numbers or p.spec.ndim):
             return value.item()
-        if tuple(value.shape) != p.spec.shape:
+        if tuple(value.shape) != p.spec.shape and not own:
             raise ValueError(f"loaded state {name!r} has shape {list(value.shape)}, and its parameter "
                              f"{list(p.spec.shape)}")
         with state_of(p), modes.no_grad():
@@ -237,66 +267,6 @@ class Optimizer:
         for k, group in enumerate(self.param_groups):
             lines += [f"Parameter Group {k}", *(f"    {key}: {group[key]}" for key in sorted(group) if key != "params")]
         return f"{type(self).__name__} (\n" + "\n".join(lines) + "\n)"
-
-
-@functools.cache
-def _scope(scope: int) -> int:
-    """The scope of an update, in the caller's layer."""
-    return SCOPES.index(SCOPES[scope]._replace(phase="optimizer"))
-
-
-def _whole(step: Callable[..., Any]) -> Callable[..., Any]:
-    """A subclass's own ``step`` with what belongs to every step: the hooks, and the account of its bytes."""
-    @functools.wraps(step)
-    def whole(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
-        # One that wraps another optimizer may have no hooks, since it need not call __init__.
-        args, kwargs = given = self._call_before((self, *args), kwargs) if hasattr(self, "_before") else ((self, *args), kwargs)
-        state = local.state
-        caller, inside = state.scope, _scope(state.scope)
-        args = (args[0], *(_as_caller(a, caller) if callable(a) else a for a in args[1:]))
-        kwargs = {name: _as_caller(a, caller) if callable(a) else a for name, a in kwargs.items()}
-        if caller != inside:
-            mark("begin", "optimizer")
-        state.scope = inside
-        try:
-            result = step(*args, **kwargs)
-        finally:
-            state.scope = caller
-            if caller != inside:
-                mark("end", "optimizer")
-        _own_state(self.state)
-        for hook in list(getattr(self, "_after", {}).values()):
-            hook(self, *given)
-        return result
-
-    return whole
-
-
-def _as_caller(closure: Callable[..., Any], scope: int) -> Callable[..., Any]:
-    """``closure``, run in the scope of the step's caller: the loss that it computes is no part of the update."""
-    @functools.wraps(closure)
-    def called(*args: Any, **kwargs: Any) -> Any:
-        state = local.state
-        before, state.scope = state.scope, scope
-        try:
-            return closure(*args, **kwargs)
-        finally:
-            state.scope = before
-
-    return called
-
-
-def _own_state(state: dict[Tensor, dict[str, Any]]) -> None:
-    """Make the tensors that a step has put into the state optimizer state of the parameter's layer, but for those that have
-    another role, such as the gradient."""
-    for p, entries in state.items():
-        for entry in entries.values() if isinstance(p, Tensor) and isinstance(entries, dict) else ():
-            for value in entry if isinstance(entry, (list, tuple)) else (entry,):
-                if isinstance(value, Tensor) and TAGS[value.storage.block.tag].role in ("output", "temporary"):
-                    like = TAGS[p.storage.block.tag]
-                    # What is larger belongs to several parameters, and so to no layer.
-                    layer = like.layer if value.spec.numel <= p.spec.numel else ""
-                    retag(value, role="optimizer state", layer=layer, network=like.network)
 
 
 def state_of(p: Tensor) -> Any:

@@ -44,7 +44,8 @@ def render(report: StepReport) -> str:
     ]
     if not report.records:
         return "\n".join([*lines, *_growth(report.growth), *_tail(report)])
-    lines.append(f"  reached by {reached_by(peak) or 'what was live before the step, which allocated nothing'}")
+    reached = reached_by(peak)
+    lines.append(f"  reached by {reached}" if reached else "  live when the step began, and not reached again")
     if report.bytes_per_sample is not None:
         each = f"{report.bytes_per_sample:,.0f} bytes per sample"
         lines.append(f"  {each}, not counting parameters, buffers, gradients and optimizer state")

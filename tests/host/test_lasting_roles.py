@@ -109,7 +109,7 @@ def test_a_seed_within_a_step_is_the_same_record_on_every_device() -> None:
         gradcore.rand(1, device=device)
         with gradcore.step(device=device) as s:
             gradcore.manual_seed(1)
-        kinds.append([type(r) for r in gradcore.reading.normalized(s.raw_log)])
+        kinds.append([type(r) for r in of_step(s)])
     assert kinds[0] == kinds[1]
 
 
@@ -191,3 +191,21 @@ def test_batches_that_a_users_function_collates_are_inputs(batch_size: int | Non
     with gradcore.step() as s:
         batches = list(loader)
     assert {tag_of(b).role for b in batches} == {"input"} and s.report.by_role["input"]
+
+
+def test_a_slice_that_gets_children_of_its_own_is_a_network_of_its_own() -> None:
+    whole = net()
+    whole(gradcore.ones(1, 8))
+    part = whole[:2]
+    part.append(nn.Linear(8, 30))
+    with gradcore.step() as s:
+        part(gradcore.ones(4, 8)).sum().backward()
+    assert {tag_of(part[2].weight).layer, tag_of(part[0].weight).layer} == {"2", "0"}
+    assert any(layer.endswith("2") for layer in s.report.by_layer)
+    # The whole replaces a child that the slice still has.
+    part = whole[:2]
+    whole[0] = nn.Linear(8, 8)
+    part(gradcore.ones(4, 8))
+    whole(gradcore.ones(4, 8))
+    assert tag_of(whole[0].weight).layer == tag_of(part[0].weight).layer == "0"
+    assert tag_of(whole[0].weight).network is not tag_of(part[0].weight).network

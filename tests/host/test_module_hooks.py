@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -107,3 +107,28 @@ def test_parameters_and_buffers_by_path() -> None:
         m.get_parameter("1.running_var")
     with raises(AttributeError, "BatchNorm1d has no attribute `none`"):
         m.get_buffer("1.none")
+
+
+def test_a_backward_hook_on_a_module_that_returns_a_named_tuple() -> None:
+    class Pair(NamedTuple):
+        a: Any
+        b: Any
+
+    class Both(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return Pair(x * 2, x * 3)
+
+    m, seen = Both(), []
+    m.register_full_backward_hook(lambda m, gi, go: seen.append([g.tolist() for g in go]))
+    x = gradcore.ones(1, requires_grad=True)
+    out = m(x)
+    assert type(out) is Pair
+    (out.a + out.b).sum().backward()
+    assert x.grad.tolist() == [5.0] and seen == [[[1.0], [1.0]]]
+    del Both, m, out
+
+
+def test_hooks_after_errors_are_refused() -> None:
+    with raises(NotImplementedError, "always_call=True"):
+        nn.Linear(2, 2).register_forward_hook(lambda *_: None, always_call=True)
+    nn.Linear(2, 2).register_forward_hook(lambda *_: None, always_call=False)

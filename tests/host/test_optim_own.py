@@ -114,3 +114,132 @@ def test_an_error_in_it_ends_the_phase() -> None:
     launches = [r for r in s.recording.records if isinstance(r, gradcore.events.Launch)]
     assert launches[-1].tag.phase == "forward"
     del Broken, broken
+
+
+def test_other_arguments_are_given_as_they_are() -> None:
+    class Named(optim.Optimizer):
+        def step(self, model: Any, kind: Any = None) -> Any:  # type: ignore[override]
+            return len(list(model.named_parameters())), kind is float
+
+    model = nn.Linear(2, 2)
+    assert Named(model.parameters(), {}).step(model, kind=float) == (2, True)
+    del Named
+
+
+def test_a_step_of_a_mixin_and_one_that_calls_its_parents_run_the_hooks_once() -> None:
+    class Mixin:
+        def step(self, closure: Any = None) -> Any:
+            return None
+
+    class Mixed(Mixin, Heavy):
+        pass
+
+    class Further(optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            return super().step(closure)
+
+    for kind in (Mixed, Further):
+        p = nn.Parameter(gradcore.ones(3))
+        p.grad = gradcore.ones(3)
+        optimizer, seen = kind([p], lr=0.1), []
+        optimizer.register_step_pre_hook(lambda *_, seen=seen: seen.append("before"))
+        optimizer.register_step_post_hook(lambda *_, seen=seen: seen.append("after"))
+        with gradcore.step() as s:
+            optimizer.step()
+        assert seen == ["before", "after"]
+        assert [r.what for r in s.recording.records if isinstance(r, gradcore.events.Mark) and r.label == "optimizer"] == [
+            "begin", "end"]
+    assert p.tolist() == pytest.approx([0.9] * 3)
+    del Mixin, Mixed, Further, kind
+
+
+def test_a_wrapper_without_state() -> None:
+    class Bare(optim.Optimizer):
+        def __init__(self, base: Any) -> None:
+            self.base, self.param_groups = base, base.param_groups
+
+        def step(self, closure: Any = None) -> Any:
+            return self.base.step(closure)
+
+    p = nn.Parameter(gradcore.ones(3))
+    p.grad = gradcore.ones(3)
+    Bare(optim.SGD([p], lr=0.5)).step()
+    assert p.tolist() == [0.5] * 3
+    del Bare
+
+
+def test_nested_state_is_owned_and_makes_a_round_trip() -> None:
+    class Nested(optim.Optimizer):
+        def step(self, closure: Any = None) -> Any:
+            self.state["shared"] = {"count": gradcore.zeros(2)}
+            for p in self.param_groups[0]["params"]:
+                self.state[p] = {"d": {"a": p.grad.clone()}, "h": [p.grad.clone()[0], 3], "n": gradcore.tensor(1.0)}
+
+    model = nn.Linear(4, 3, bias=False)
+    model(gradcore.ones(2, 4)).sum().backward()
+    first, second = Nested(model.parameters(), {}), Nested(model.parameters(), {})
+    first.step()
+    state = first.state[model.weight]
+    held = [state["d"]["a"], state["h"][0], state["n"], first.state["shared"]["count"]]
+    assert {gradcore.events.TAGS[t.storage.block.tag].role for t in held} == {"optimizer state"}
+    del first.state["shared"]
+    second.load_state_dict(first.state_dict())
+    loaded = second.state[model.weight]
+    assert loaded["d"]["a"].tolist() == state["d"]["a"].tolist() and loaded["d"]["a"] is not state["d"]["a"]
+    assert loaded["h"][1] == 3 and loaded["h"][0].shape == (4,) and loaded["n"].item() == 1.0 and loaded["n"].dim() == 0
+    del Nested
+
+
+def test_what_is_in_the_state_before_a_closure_counts_there() -> None:
+    class Sharp(optim.Optimizer):
+        def step(self, closure: Any = None) -> Any:
+            for p in self.param_groups[0]["params"]:
+                self.state[p]["old"] = p.detach().clone()
+            closure()
+
+    model = nn.Linear(100, 100)
+    optimizer = Sharp(model.parameters(), {})
+
+    def closure() -> Any:
+        model.zero_grad()
+        loss = model(gradcore.ones(400, 100)).square().sum()
+        loss.backward()
+        return loss
+
+    for _ in range(2):
+        with gradcore.step() as s:
+            optimizer.step(closure)
+        assert s.report.by_role["optimizer state"] >= 40_000
+    del Sharp
+
+
+def layers_of_the_second_step(resume: str) -> Any:
+    model = nn.Sequential(nn.Linear(100, 100), nn.ReLU(), nn.Linear(100, 100))
+    optimizer = optim.Adam(model.parameters())
+
+    def step() -> Any:
+        with gradcore.step() as s:
+            optimizer.zero_grad()
+            model(gradcore.ones(2, 100)).sum().backward()
+            optimizer.step()
+        return s.report.by_layer
+
+    step()
+    if resume == "copied":
+        import copy
+
+        model, optimizer = copy.deepcopy((model, optimizer))
+    elif resume == "loaded":
+        state = optimizer.state_dict()
+        model = nn.Sequential(nn.Linear(100, 100), nn.ReLU(), nn.Linear(100, 100))
+        optimizer = optim.Adam(model.parameters())
+        optimizer.load_state_dict(state)
+        del state
+    step()
+    return step()
+
+
+@pytest.mark.parametrize("resume", ["copied", "loaded"])
+def test_state_that_is_loaded_before_the_first_forward_gets_its_layer(resume: str) -> None:
+    found, fresh = layers_of_the_second_step(resume), layers_of_the_second_step("not")
+    assert found["0"] == fresh["0"] and found["2"] == fresh["2"]
