@@ -13,7 +13,7 @@ from gradcore.autograd.function import Function, FunctionCtx, once_differentiabl
 from gradcore.autograd.gradcheck import gradcheck, gradgradcheck
 from gradcore.autograd.inspection import Graph, kept_by_ops
 from gradcore.engine.backward import run_backward
-from gradcore.engine.below import captures_of
+from gradcore.engine.below import captures_of, slot_of
 from gradcore.engine.modes import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from gradcore.engine.node import Node
 from gradcore.engine.value import Value
@@ -64,7 +64,7 @@ def grad(outputs: Tensors, inputs: Tensors, grad_outputs: Tensors = None, retain
                  create_graph=create_graph, captures=captures)
     results = []
     for k, x in enumerate(wanted):
-        g = captures[id(x.edge[0]), x.edge[1]][0]
+        g = captures[slot_of(x)][0]
         if g is None and materialize_grads:
             g = zeros_like(x)
         elif g is None and not allow_unused:

@@ -21,7 +21,15 @@ def captures_of(who: str, inputs: Sequence[Any]) -> Captures:
         if x.edge is None:
             raise RuntimeError(f"One of the differentiated Tensors does not require grad: inputs[{k}] of shape "
                                f"{list(x.spec.shape)}")
-    return {(id(x.edge[0]), x.edge[1]): [None] for x in inputs}
+    return {slot_of(x): [None] for x in inputs}
+
+
+def slot_of(x: Any) -> tuple[int, int]:
+    """The key, in :data:`Captures`, of a tensor that requires a gradient."""
+    node, index = x.edge
+    if type(node) is Node and getattr(node.op, "boundary", False):
+        node, index = node.edges[0]  # type: ignore[misc]
+    return id(node), index
 
 
 def last_uses(roots: Sequence[Any]) -> dict[Leaf, int]:

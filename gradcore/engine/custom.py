@@ -15,10 +15,12 @@ from gradcore.spec import TensorSpec
 class CustomOp:
     """The op of a custom node, which is in no table."""
 
-    __slots__ = ("name", "node_name")
+    __slots__ = ("name", "node_name", "boundary")
 
     def __init__(self, name: str) -> None:
         self.name = name
+        #: Is it the identity that marks where a traced graph ends? What is asked of it is asked of what is behind it.
+        self.boundary = False
         self.node_name = f"{name}Backward"
 
 

@@ -73,10 +73,11 @@ class Hooked:
         """
         return _hang(self, "gradients", hook, False, prepend)
 
-    def hooks_in_order(self) -> tuple[Hook, ...]:
-        """All hooks of this module, without those of its children."""
+    def hooks_in_order(self) -> tuple[tuple[str, Hook, bool], ...]:
+        """All hooks of this module, without those of its children: kind, function, and whether it is given keywords."""
         hooks = self.__dict__.get("_hooks")
-        return () if hooks is None else tuple(hook for kind in hooks.__slots__ for hook, _ in getattr(hooks, kind).values())
+        return () if hooks is None else tuple(
+            (kind, *entry) for kind in hooks.__slots__ for entry in getattr(hooks, kind).values())
 
     def _run_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call ``forward`` between the hooks."""

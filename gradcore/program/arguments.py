@@ -63,7 +63,8 @@ def key_of(x: Any, tensors: list[Any], kept: list[Any], leaves: bool = False) ->
             kept += x, x.storage
             return id(x), id(x.storage)
         tensors.append(x)
-        return _layout_of(x) if x.spec.offset else x.spec, x.storage.device, x.edge is not None
+        layout, edge = _layout_of(x) if x.spec.offset else x.spec, x.edge
+        return layout, x.storage.device, edge is not None, edge is not None and edge[0].hooks is not None
     if isinstance(x, float) and not x:
         # 0.0 and -0.0 are equal.
         return type(x), str(x)

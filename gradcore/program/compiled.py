@@ -197,15 +197,16 @@ class Compiled:
                     tracing.differentiate(tensors, outputs)
                     trace = tracing.finish(tensors, outputs)
         finally:
-            written = entered.leave()
+            unlike = entered.leave()
         del result
         views, unrelated = views_among(outputs, tensors, tracing.made(), [] if trace is None else trace.left)
         if trace is None:
             self.traces[-1] += ("; it cannot be replayed: it runs the gradient of an earlier compiled call: compile both as "
                                 "one function" if tracing.replayed() else "; it runs no op, so there is nothing to replay")
             return rebuilt(shape, outputs, tensors)
-        if written:
-            trace.obstacles.append("it writes to an argument that needs a gradient: write to a clone of it")
+        trace.obstacles += unlike
+        if entered.hooked and tracing.ran_backward():
+            trace.obstacles.append("it runs a backward, and an argument has hooks, which that may call")
         trace.obstacles += unrelated
         trace.obstacles += [f"an argument is a {type(a).__name__}, which gives different values each time"
                             for a in kept if isinstance(a, Iterator)]

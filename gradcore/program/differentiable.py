@@ -12,6 +12,7 @@ from typing import Any
 from gradcore.engine.backward import run_backward
 from gradcore.engine.custom import custom_node
 from gradcore.engine.dispatch import fresh
+from gradcore.engine.hooks import hooks_of
 from gradcore.engine.node import Leaf
 from gradcore.engine.state import local
 from gradcore.engine.value import Edge, make_value
@@ -40,19 +41,37 @@ class Entered:
         self._ends: list[tuple[Any, Edge, Edge]] = []
         for t in {id(t): t for t in tensors if t.edge is not None}.values():
             before = t.edge
-            t.edge = (custom_node(ARGUMENT, [before], [t], (), lambda gs, values: gs), 0)
+            node = custom_node(ARGUMENT, [before], [t], (), lambda gs, values: gs)
+            node.call.op.boundary = True
+            t.edge = (node, 0)
             self._ends.append((t, before, t.edge))
+        #: Had any of them hooks before?
+        self.hooked = any(before[0].hooks is not None for _, before, _ in self._ends)
 
-    def leave(self) -> bool:
-        """Take the ends away; those that the function has written to keep their new graphs. Returns whether there are any."""
-        written = False
+    def leave(self) -> list[str]:
+        """Take the ends away; arguments that the function has written to keep their new graphs, and hooks that it has hung on
+        them are hung where they belong. Returns reasons against a replay."""
+        reasons = []
         for t, before, end in self._ends:
             if t.edge is end:
                 t.edge = before
             else:
-                written = True
+                reasons.append("it writes to an argument that needs a gradient: write to a clone of it")
+            if end[0].hooks is not None:
+                _move(end[0].hooks, before)
+                end[0].hooks = None
+                reasons.append("it hangs a hook on an argument, or asks it to retain its gradient: do that outside")
         self._ends = []
-        return written
+        return reasons
+
+
+def _move(hooks: Any, edge: Edge) -> None:
+    """Hang the hooks of an identity's output on another edge."""
+    target, index = edge
+    there = hooks_of(target)
+    there.tensor |= {key: (index, function) for key, (_, function) in hooks.tensor.items()}
+    if 0 in hooks.retained:
+        there.retained[index] = hooks.retained[0]
 
 
 def second_of(recorder: Recorder, arguments: list[Any], outputs: list[Any], roots: list[int]) -> Second:

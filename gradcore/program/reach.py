@@ -220,7 +220,8 @@ class Reach:
                              False, identical), ("absent", id(owner), name))
             return
         for name in sorted(n for n in asked if n not in own and not hasattr(type(owner), n)):
-            yield (Guard(f"whether a {type(owner).__name__} has {name}", lambda n=name, own=own: n in own,  # type: ignore[misc]
+            yield (Guard(f"whether a {type(owner).__name__} has {name}",
+                         lambda n=name, own=own: n in own or hasattr(type(owner), n),  # type: ignore[misc]
                          False, identical), ("absent", id(owner), name))
 
     def _of_class(self, owner: Any, names: Names) -> Found:

@@ -50,7 +50,9 @@ def views_among(outputs: list[Any], arguments: list[Any], made: frozenset[int],
             continue
         recorded = next((grad for view, grad in t.storage.views or () if view() is t), True)
         if id(t.storage) in given:
-            found.append(View(k, -1, given[id(t.storage)], None, recorded))
+            # Of several arguments over its bytes, the one whose history it shares.
+            related = (i for i, a in enumerate(arguments) if a is t.base or a.base is t.base)
+            found.append(View(k, -1, next(related, given[id(t.storage)]), None, recorded))
         elif t.storage.serial not in made:
             found.append(View(k, -1, -1, t.base, recorded))
         elif id(t.base) in places:

@@ -62,7 +62,7 @@ class TraceLog(Tracer):
         node = value.edge[0]
         if type(node) is not Leaf:
             # The trace ends at the node of an argument.
-            if node.id < self.first and local.state.grad and node.op.name != ARGUMENT:
+            if node.id < self.first and local.state.grad and not getattr(node.op, "boundary", False):
                 self.beyond = self.beyond or str(SITES[here()])
         else:
             self.leaves.setdefault(node, value.storage.serial)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -14,8 +15,8 @@ from gradcore.engine.state import SCOPES, local, scoped
 from gradcore.errors import TraceError
 from gradcore.events import ALLOC, LAUNCH, MARK, TAGS, VIEW
 from gradcore.program.differentiable import hooked, second_of
-from gradcore.program.guards import Guard, identical, same_bytes
-from gradcore.program.library_guards import CountsGuard, GradientGuard, ModuleGuard, OptimizerGuard
+from gradcore.program.guards import Guard, equal, identical, same_bytes
+from gradcore.program.library_guards import CountsGuard, GradientGuard, ModuleGuard, OptimizerGuard, hooks_on
 from gradcore.program.recorder import Recorder, Second, Trace, busy
 from gradcore.program.watch import Watcher
 
@@ -46,15 +47,27 @@ class Tracing:
             recorder.__enter__()
         self._phase = as_forward()
         self._phase.__enter__()
-        self._watcher.__enter__()
+        try:
+            self._watcher.__enter__()
+        except BaseException:
+            # It looks at objects of the user's, whose code may raise.
+            self._leave(*sys.exc_info())
+            raise
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._watcher.__exit__()
+        self._leave(*exc)
+
+    def _leave(self, *exc: object) -> None:
         self._phase.__exit__(None, None, None)
         busy.depth -= 1
         for recorder in self._recorders:
             recorder.__exit__(*exc)
+
+    def ran_backward(self) -> bool:
+        """Did a backward run?"""
+        return any(r[0] == MARK and r[2] == "backward" for recorder in self._recorders for r in recorder.log)
 
     def replayed(self) -> bool:
         """Did the gradient of an earlier compiled call run?"""
@@ -69,7 +82,8 @@ class Tracing:
             roots = [k for k in roots if is_held(outputs[k], swept)]
         if not roots or len(ran) != 1:
             return
-        if hooked([outputs[k] for k in roots], ran[0].log.first):
+        if hooked([outputs[k] for k in roots], ran[0].log.first) or any(
+                t.edge is not None and t.edge[0].hooks is not None for t in arguments):
             # They may do anything, and with placeholders for cotangents it would be wrong.
             self._hooked = True
             return
@@ -144,6 +158,9 @@ class Tracing:
         found += [Guard(f"a parameter, {p.spec}, that is updated", lambda p=p: p,  # type: ignore[misc]
                         (p, p.storage, p.edge), same_bytes)
                   for _, _, params in trace.updates for p in params if id(p.storage) not in covered]
+        known = {leaf for guard in found if isinstance(guard, ModuleGuard) for leaf, _, _ in guard.leaves}
+        found += [Guard(f"the hooks on {leaf.name or 'a leaf'}, {leaf.spec}", partial(hooks_on, leaf), hooks_on(leaf), equal)
+                  for leaf in self._ran.before if leaf in self._ran.log.leaves and leaf not in known]
         slots = dict.fromkeys(trace.slots.values())
         found += [GradientGuard(leaf, self._ran.specs[leaf]) for leaf in slots]
         # An update skips parameters without a gradient, and code that asks for a gradient may depend on whether there is one.

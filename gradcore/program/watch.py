@@ -106,6 +106,8 @@ class Watcher:
         first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
         if code is _SETS_GRADIENT and frame.f_locals["value"] is None and frame.f_back is not None:
             self.dropped.add((frame.f_back.f_code, frame.f_back.f_lasti))
+            # If there is a gradient the next time, a replay has to drop it.
+            self._saw_gradient_read(first, None)
         if code is _GETS_GRADIENT and first is not None:
             self._saw_gradient_read(first, frame.f_back)
         if code is _SETS_MODE and isinstance(first, Module):
