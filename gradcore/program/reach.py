@@ -15,6 +15,7 @@ from weakref import ref
 
 import numpy as np
 
+from gradcore.engine.state import is_inside
 from gradcore.engine.value import Value
 from gradcore.nn.module import Module
 from gradcore.optim import Optimizer
@@ -90,8 +91,8 @@ def names_of(code: CodeType) -> Names:
     read, called = set(), set()
     asked = {x for x in code.co_consts if isinstance(x, str) and x.isidentifier()} if _BY_NAME & {*code.co_names} else set()
     read |= asked
-    # One that catches the error goes on without the attribute.
-    catches = bool({"AttributeError", "Exception"} & {*code.co_names})
+    # A user's that catches the error goes on without the attribute.
+    catches = bool({"AttributeError", "Exception"} & {*code.co_names}) and not is_inside(code)
     for i in dis.get_instructions(code):
         if i.opname == "LOAD_METHOD" or (i.opname == "LOAD_ATTR" and sys.version_info >= (3, 12) and (i.arg or 0) & 1):
             called.add(str(i.argval))

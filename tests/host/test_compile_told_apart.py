@@ -209,3 +209,12 @@ def test_what_is_kept_must_be_an_output() -> None:
     graph = gradcore.trace(lambda x: x * 2, (ones(2),))
     with pytest.raises(TypeError, match=r"keep expects outputs of this graph, such as graph\.outputs, but got int"):
         graph.execute(ones(2), keep=[0])
+
+
+def test_the_librarys_own_code_asks_for_no_attributes() -> None:
+    # Guards cost time at every call, and Module.__call__ catches AttributeError.
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    f = gradcore.compile(lambda x: model(x))
+    f(ones(1, 2))
+    (entry,) = f._cached()
+    assert not [guard.name for guard in entry.guards if getattr(guard, "name", "").startswith("whether")]
