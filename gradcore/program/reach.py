@@ -188,7 +188,7 @@ class Reach:
             return
         if names.asked and not (isinstance(owner, (type, ModuleType)) and _of_library(
                 owner.__name__ if isinstance(owner, ModuleType) else owner.__module__)):
-            yield from self._absent(owner, names.asked)
+            yield from self._absent(owner, names.asked - _INTERNAL)
         if isinstance(owner, functools.partial):
             for part in ("func", "args", "keywords"):
                 yield from self._attribute(owner, part, getattr(owner, part))
